@@ -1,0 +1,83 @@
+//! What a blueprint declares, after every check.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{flow::Backoff, protocol::Json};
+
+/// A blueprint: plain data; its flow and its Lua functions stay in the source.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Definition {
+    /// Its name.
+    pub name: String,
+    /// One line for a person.
+    pub description: Option<String>,
+    /// The JSON Schema of its input.
+    pub input: Option<Json>,
+    /// The JSON Schema of its output.
+    pub output: Option<Json>,
+    /// Its agents by name.
+    pub agents: BTreeMap<String, Agent>,
+    /// The most steps that a run may take.
+    pub max_steps: Option<u32>,
+    /// How deep runs may call each other.
+    pub max_depth: Option<u32>,
+    /// The longest that a run may take, in milliseconds.
+    pub wall_ms: Option<u64>,
+}
+
+/// A role that a blueprint declares.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Agent {
+    /// The operator's name.
+    pub operator: String,
+    /// The template of the system prompt.
+    pub system: Option<String>,
+    /// The template of the prompt; by default the input.
+    pub prompt: Option<String>,
+    /// One line for a person.
+    pub description: Option<String>,
+    /// The JSON Schema of its input.
+    pub input: Option<Json>,
+    /// The JSON Schema of its output.
+    pub output: Option<Json>,
+    /// What kind of sub-agent a session starts for it.
+    pub worker: Option<WorkerBinding>,
+    /// The argv template of a process.
+    pub command: Vec<String>,
+    /// Whether a process that exits with another code than 0 is a failure.
+    pub check: bool,
+    /// The directory of a process, relative to the run's.
+    pub cwd: Option<String>,
+    /// What a process gets in its environment.
+    pub env: BTreeMap<String, String>,
+    /// The queue that its tasks go to.
+    pub queue: Option<String>,
+    /// Whether it has a Lua function (`fn`).
+    pub has_fn: bool,
+    /// How often a failed attempt is followed by another.
+    pub retry: Retry,
+    /// Time for one attempt, in milliseconds.
+    pub timeout_ms: Option<u64>,
+    /// How long a task waits for somebody to take it, in milliseconds.
+    pub park_ms: Option<u64>,
+    /// How many of its attempts are live at the same time, in the whole daemon.
+    pub max_concurrency: Option<u32>,
+    /// The tools it may use (advisory for operators that cannot enforce it).
+    pub tools: Vec<String>,
+    /// The model it asks for (advisory for operators that cannot choose one).
+    pub model: Option<String>,
+}
+
+/// The retry policy of an agent.
+pub type Retry = Backoff;
+
+/// What a session starts for an agent's task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WorkerBinding {
+    /// The kind of sub-agent.
+    pub subagent_type: String,
+    /// Its tools.
+    pub tools: Vec<String>,
+}

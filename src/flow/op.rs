@@ -1,0 +1,263 @@
+//! What a step can be asked to do, with the parts that the journal keeps.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    journal::StepKey,
+    protocol::{Json, StepKind},
+};
+
+/// A step that a flow asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepRequest {
+    /// Its identity.
+    pub key: StepKey,
+    /// What to do.
+    pub op: StepOp,
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StepOp {
+    /// Let an operator execute a task. The value is its result.
+    Task(Box<TaskRequest>),
+    /// Wait until a time. The value is null.
+    Timer {
+        /// When, in Unix milliseconds.
+        wake_at_ms: u64,
+    },
+    /// Wait for a signal. The value is `{"payload": …}`, or `{"timeout": true}`.
+    Signal {
+        /// Its name.
+        name: String,
+        /// When to give up, in Unix milliseconds.
+        deadline_ms: Option<u64>,
+    },
+    /// Run another blueprint and wait for its end. The value is its output.
+    Child {
+        /// `name`, `name@hash-prefix`.
+        blueprint: String,
+        /// Its input.
+        input: Json,
+    },
+    /// Read or write the run's state. The value depends on the operation.
+    State(StateOp),
+    /// Write or read a file of the run.
+    Artifact(ArtifactOp),
+    /// Send a signal to another run. The value is null, once the signal is durable.
+    SendSignal {
+        /// The receiving run's id.
+        run: String,
+        /// The signal's name.
+        name: String,
+        /// Its payload.
+        payload: Json,
+    },
+}
+
+/// A task for an agent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskRequest {
+    /// The agent's name, as the blueprint declares it.
+    pub agent: String,
+    /// The input.
+    pub input: Json,
+    /// What this call overrides.
+    pub opts: TaskOpts,
+}
+
+/// What a call may override of its agent's settings.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TaskOpts {
+    /// Time for one attempt, in milliseconds.
+    pub timeout_ms: Option<u64>,
+    /// The retry policy.
+    pub retry: Option<Backoff>,
+    /// The operator.
+    pub operator: Option<String>,
+    /// Passed to the worker, for its own deduplication.
+    pub idempotency_key: Option<String>,
+    /// One line for a person.
+    pub summary: Option<String>,
+    /// A conversation that the worker keeps.
+    pub session: Option<String>,
+    /// For `ctx:approve`: the form's JSON Schema, in place of the agent's output schema.
+    pub form: Option<Json>,
+    /// For `ctx:approve`: the role that may answer.
+    pub by: Option<String>,
+}
+
+/// How often, and how fast, an attempt follows a failed one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Backoff {
+    /// Attempts in all, at least 1.
+    pub max_attempts: u32,
+    /// The pause before the second attempt, in milliseconds.
+    pub backoff_ms: u64,
+    /// What each further pause is multiplied by.
+    pub factor: f64,
+    /// The longest pause, in milliseconds.
+    pub max_ms: u64,
+    /// Whether a pause is spread evenly over its second half.
+    pub jitter: bool,
+    /// Whether an interrupted attempt fails the step instead of being run again.
+    pub fail_on_interrupt: bool,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self {
+            max_attempts: 1,
+            backoff_ms: 1_000,
+            factor: 2.0,
+            max_ms: 300_000,
+            jitter: true,
+            fail_on_interrupt: false,
+        }
+    }
+}
+
+/// An operation on state. Keys are any UTF-8 text of at most 1,024 bytes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum StateOp {
+    /// The value, or null.
+    Get {
+        /// The key.
+        key: String,
+    },
+    /// Write a value; gives null.
+    Set {
+        /// The key.
+        key: String,
+        /// The value.
+        value: Json,
+    },
+    /// Remove a key; gives null, also if it was not there.
+    Delete {
+        /// The key.
+        key: String,
+    },
+    /// The sorted keys that begin with a prefix, as an array of strings.
+    List {
+        /// The prefix; empty for all.
+        prefix: String,
+    },
+    /// Add to a number (0 if there is none) and give the sum.
+    Add {
+        /// The key.
+        key: String,
+        /// What to add.
+        by: f64,
+    },
+    /// Append to an array (empty if there is none) and give the array.
+    Append {
+        /// The key.
+        key: String,
+        /// The new last element.
+        value: Json,
+    },
+}
+
+/// An operation on the run's files.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ArtifactOp {
+    /// Store bytes; gives `{"id", "hash", "size"}`.
+    Write {
+        /// The name that a person sees.
+        name: String,
+        /// The bytes.
+        data: Vec<u8>,
+    },
+    /// The text of a stored artifact, as a JSON string.
+    Read {
+        /// Its id.
+        id: String,
+    },
+}
+
+impl StepOp {
+    /// What kind of step it is.
+    pub fn kind(&self) -> StepKind {
+        match self {
+            Self::Task(_) => StepKind::Task,
+            Self::Timer { .. } => StepKind::Timer,
+            Self::Signal { .. } => StepKind::Signal,
+            Self::Child { .. } => StepKind::Child,
+            Self::State(_) => StepKind::State,
+            Self::Artifact(_) | Self::SendSignal { .. } => StepKind::Local,
+        }
+    }
+
+    /// The name that the chain shows.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Task(task) => &task.agent,
+            Self::Timer { .. } => "timer",
+            Self::Signal { name, .. } => name,
+            Self::Child { blueprint, .. } => blueprint,
+            Self::State(op) => op.name(),
+            Self::Artifact(ArtifactOp::Write { .. }) => "artifact.write",
+            Self::Artifact(ArtifactOp::Read { .. }) => "artifact.read",
+            Self::SendSignal { .. } => "signal.send",
+        }
+    }
+
+    /// What was asked, as the journal keeps it; the bytes of an artifact only by their hash.
+    pub fn request(&self) -> Json {
+        match self {
+            Self::Task(task) => task.input.clone(),
+            Self::Timer { wake_at_ms } => serde_json::json!({ "wake_at_ms": wake_at_ms }).into(),
+            Self::Signal { name, deadline_ms } => {
+                serde_json::json!({ "name": name, "deadline_ms": deadline_ms }).into()
+            }
+            Self::Child { input, .. } => input.clone(),
+            Self::State(op) => Json::encode(op).expect("a state operation is plain data"),
+            Self::Artifact(ArtifactOp::Write { name, data }) => serde_json::json!({
+                "name": name,
+                "hash": blake3::hash(data).to_hex().as_str(),
+                "size": data.len(),
+            })
+            .into(),
+            Self::Artifact(ArtifactOp::Read { id }) => serde_json::json!({ "id": id }).into(),
+            Self::SendSignal { run, name, payload } => {
+                serde_json::json!({ "run": run, "name": name, "payload": payload }).into()
+            }
+        }
+    }
+
+    /// When the step is due by itself, in Unix milliseconds.
+    pub fn wake_at_ms(&self) -> Option<u64> {
+        match self {
+            Self::Timer { wake_at_ms } => Some(*wake_at_ms),
+            Self::Signal { deadline_ms, .. } => *deadline_ms,
+            Self::Task(_)
+            | Self::Child { .. }
+            | Self::State(_)
+            | Self::Artifact(_)
+            | Self::SendSignal { .. } => None,
+        }
+    }
+
+    /// The line for a person, if the author gave one.
+    pub fn summary(&self) -> Option<&str> {
+        match self {
+            Self::Task(task) => task.opts.summary.as_deref(),
+            _ => None,
+        }
+    }
+}
+
+impl StateOp {
+    /// The name that the chain shows.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Get { .. } => "state.get",
+            Self::Set { .. } => "state.set",
+            Self::Delete { .. } => "state.delete",
+            Self::List { .. } => "state.list",
+            Self::Add { .. } => "state.add",
+            Self::Append { .. } => "state.append",
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! The entry: one fact of a run's history, and its stored form.
+
+use serde::{Deserialize, Serialize};
+
+use super::StepKey;
+use crate::protocol::{Failure, Json, StepKind};
+
+/// The version of the stored form that this program writes, and the only one it reads.
+pub const VERSION: u8 = 1;
+
+/// One fact, numbered within its run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The entry's number in its run, from 1 and without gaps, across `continue_as`.
+    pub seq: u32,
+    /// When it happened, in Unix milliseconds.
+    pub at_ms: u64,
+    /// What happened.
+    pub fact: Fact,
+}
+
+/// What can happen to a run.
+///
+/// The order of the variants is part of the stored form: new ones go to the end.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Fact {
+    /// The run began, or began a fresh history (`ctx:continue_as`).
+    RunStarted(Box<RunStarted>),
+    /// A step was decided; its first attempt is open from here on.
+    StepScheduled(Box<Scheduled>),
+    /// A step was decided and ended in the same transition: in-process work, state, queued signals.
+    StepRecorded(Box<Scheduled>, Outcome),
+    /// An attempt reached its worker: the prompt was fetched, the child started.
+    AttemptDelivered {
+        /// The step.
+        step: u32,
+        /// The attempt.
+        attempt: u32,
+        /// Who took it.
+        worker: String,
+        /// When it times out, in Unix milliseconds.
+        deadline_ms: Option<u64>,
+    },
+    /// An attempt ended without ending its step; another follows.
+    AttemptClosed(Box<AttemptClosed>),
+    /// A further attempt is open.
+    AttemptOpened(AttemptOpened),
+    /// A step ended.
+    StepEnded {
+        /// The step.
+        step: u32,
+        /// The attempt that ended it.
+        attempt: u32,
+        /// The epoch of that attempt.
+        epoch: u32,
+        /// How it ended.
+        outcome: Outcome,
+        /// The effects that were applied with it: a JSON array of protocol effects.
+        effects: Option<Json>,
+        /// What it used, if it was reported.
+        usage: Option<Usage>,
+    },
+    /// A signal was accepted.
+    SignalReceived(SignalReceived),
+    /// The flow said something: a status, a log line, an event.
+    Noted {
+        /// Where in the flow.
+        key: StepKey,
+        /// What.
+        note: Note,
+    },
+    /// Somebody decided something about the run.
+    Decided(Decision),
+    /// The run ended.
+    RunEnded(Outcome),
+}
+
+/// The beginning of a history.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunStarted {
+    /// The blueprint's name.
+    pub blueprint: String,
+    /// The hash of the blueprint's bundle, in hex.
+    pub hash: String,
+    /// The input, after defaults.
+    pub input: Json,
+    /// What started it: `{"kind":"cli"}`, say.
+    pub trigger: Json,
+    /// The seed of the run's ids and random numbers.
+    pub seed: u64,
+    /// The run and step that called this one.
+    pub parent: Option<(u64, u32)>,
+    /// How many runs lie above this one.
+    pub depth: u32,
+    /// Where its child processes run.
+    pub workdir: Option<String>,
+    /// Who started it: a token's subject.
+    pub principal: String,
+    /// The session that takes every task.
+    pub delegate: Option<String>,
+    /// Which history of the run this is, from 0.
+    pub generation: u32,
+    /// Signals that the history before left queued: (name, payload).
+    pub queued: Vec<(String, Json)>,
+    /// The last row of the history before this one.
+    pub continues: Option<u64>,
+}
+
+/// A step, as it was decided.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Scheduled {
+    /// The step's number in its run, from 1, monotonic across scopes and histories.
+    pub step: u32,
+    /// Its identity in the flow.
+    pub key: StepKey,
+    /// The step before it in the same scope.
+    pub prev: Option<u32>,
+    /// The step whose sub-loop it belongs to.
+    pub parent: Option<u32>,
+    /// What kind of step.
+    pub kind: StepKind,
+    /// The agent, signal, blueprint or operation.
+    pub name: String,
+    /// The provider's id of the call, for model loops.
+    pub call_id: Option<String>,
+    /// What was asked, verbatim.
+    pub request: Json,
+    /// Hash of kind, name and request.
+    pub fingerprint: u64,
+    /// The number of its first attempt.
+    pub attempt: u32,
+    /// The run's epoch.
+    pub epoch: u32,
+    /// The epoch of the operator's seat.
+    pub seat_epoch: u32,
+    /// When a timer or a wait's timeout is due, in Unix milliseconds.
+    pub wake_at_ms: Option<u64>,
+    /// One line for a person.
+    pub summary: Option<String>,
+}
+
+/// How a step or a run ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// With a value.
+    Completed(Json),
+    /// With a failure.
+    Failed(Failure),
+    /// By a cancel, with its reason.
+    Canceled(String),
+}
+
+/// The end of an attempt that is not the end of its step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AttemptClosed {
+    /// The step.
+    pub step: u32,
+    /// The attempt.
+    pub attempt: u32,
+    /// Why.
+    pub error: Failure,
+    /// What it used, if it was reported.
+    pub usage: Option<Usage>,
+    /// When the next attempt may start, in Unix milliseconds.
+    pub retry_at_ms: u64,
+    /// Whether it counts against `max_attempts` (an interruption does not).
+    pub counts: bool,
+}
+
+/// A further attempt of a step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AttemptOpened {
+    /// The step.
+    pub step: u32,
+    /// The attempt's number.
+    pub attempt: u32,
+    /// The run's epoch.
+    pub epoch: u32,
+    /// The epoch of the operator's seat.
+    pub seat_epoch: u32,
+}
+
+/// A signal.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SignalReceived {
+    /// Its name.
+    pub name: String,
+    /// Its payload.
+    pub payload: Json,
+    /// The sending run and step, for signals between runs; a repetition is dropped.
+    pub sender: Option<(u64, u32)>,
+}
+
+/// What a flow says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Note {
+    /// `ctx:status`.
+    Status {
+        /// The text that lists show.
+        text: String,
+        /// Between 0 and 1.
+        progress: Option<f64>,
+    },
+    /// `ctx:log`.
+    Log {
+        /// `debug`, `info`, `warn` or `error`.
+        level: String,
+        /// The message.
+        message: String,
+        /// Anything more.
+        data: Option<Json>,
+    },
+    /// `ctx:publish`.
+    Event {
+        /// The topic.
+        topic: String,
+        /// The data.
+        data: Json,
+    },
+}
+
+/// A decision about a run, by a person, a program or the engine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Decision {
+    /// Cancel it.
+    Cancel {
+        /// Who: a token's subject.
+        by: String,
+        /// Why.
+        reason: String,
+    },
+    /// Let it rest: nothing is dispatched, results are still accepted.
+    Pause {
+        /// Who: a token's subject, or `engine`.
+        by: String,
+        /// Why.
+        reason: String,
+    },
+    /// Let it go on.
+    Resume {
+        /// Who.
+        by: String,
+    },
+    /// It failed or was canceled, and runs its compensations now.
+    Compensate {
+        /// How it will end when they are done.
+        ending: Outcome,
+    },
+}
+
+/// What work used. Each number is absent where it was not reported.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Tokens read.
+    pub input_tokens: Option<u64>,
+    /// Tokens written.
+    pub output_tokens: Option<u64>,
+    /// Tokens read from a cache.
+    pub cached_tokens: Option<u64>,
+    /// Tokens of reasoning.
+    pub reasoning_tokens: Option<u64>,
+    /// Money in US dollars, as a decimal string.
+    pub cost: Option<String>,
+}
+
+/// Bytes that are not an entry.
+#[derive(Debug, thiserror::Error)]
+pub enum EntryError {
+    /// Written by a newer release.
+    #[error("read an entry of version {0}: this program knows version {VERSION}")]
+    Version(u8),
+    /// Not readable at all.
+    #[error("decode an entry")]
+    Malformed(#[from] postcard::Error),
+    /// No bytes.
+    #[error("decode an entry: it is empty")]
+    Empty,
+}
+
+impl Entry {
+    /// The stored form: the version byte, then postcard.
+    pub fn encode(&self) -> Vec<u8> {
+        postcard::to_extend(self, vec![VERSION]).expect("an entry has no unserialisable part")
+    }
+
+    /// Reads the stored form.
+    ///
+    /// # Errors
+    /// When the version is unknown or the bytes are damaged.
+    pub fn decode(bytes: &[u8]) -> Result<Self, EntryError> {
+        match bytes.split_first() {
+            None => Err(EntryError::Empty),
+            Some((&VERSION, rest)) => Ok(postcard::from_bytes(rest)?),
+            Some((&other, _)) => Err(EntryError::Version(other)),
+        }
+    }
+}
+
+impl Outcome {
+    /// The value, if it completed.
+    pub fn output(&self) -> Option<&Json> {
+        match self {
+            Self::Completed(value) => Some(value),
+            Self::Failed(_) | Self::Canceled(_) => None,
+        }
+    }
+}

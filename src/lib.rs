@@ -1,0 +1,6 @@
+#![doc = "moonswarm"]
+pub mod protocol;
+pub mod journal;
+pub mod flow;
+pub mod blueprint;
+pub mod store;

@@ -1,0 +1,146 @@
+//! JSON as opaque text: what the engine moves around without looking inside.
+
+use std::{fmt, sync::Arc};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
+use serde_json::value::RawValue;
+
+/// One valid JSON document, shared and never parsed again on its way through the engine.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Json(Arc<str>);
+
+impl Json {
+    /// The document `null`.
+    pub fn null() -> Self {
+        Self(Arc::from("null"))
+    }
+
+    /// Takes `text` as JSON without reading it; for text that one of our own encoders wrote.
+    pub fn from_trusted(text: impl Into<Arc<str>>) -> Self {
+        Self(text.into())
+    }
+
+    /// Reads `text` and keeps it, if it is one JSON document.
+    ///
+    /// # Errors
+    /// The parser's error, with line and column.
+    pub fn parse(text: impl Into<Arc<str>>) -> Result<Self, serde_json::Error> {
+        let text = text.into();
+        serde_json::from_str::<serde::de::IgnoredAny>(&text)?;
+        Ok(Self(text))
+    }
+
+    /// Encodes a value.
+    ///
+    /// # Errors
+    /// What `T`'s own serialisation refuses (a map with keys that are not strings, say).
+    pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Self, serde_json::Error> {
+        serde_json::to_string(value).map(|text| Self(text.into()))
+    }
+
+    /// Decodes into `T`.
+    ///
+    /// # Errors
+    /// When the document has another shape.
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        serde_json::from_str(&self.0)
+    }
+
+    /// The document as a tree of values.
+    pub fn to_value(&self) -> serde_json::Value {
+        serde_json::from_str(&self.0).unwrap_or(serde_json::Value::Null)
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The text's length in bytes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether the document is `null`.
+    pub fn is_null(&self) -> bool {
+        &*self.0 == "null"
+    }
+
+    /// Always false: the empty text is not a JSON document.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl From<serde_json::Value> for Json {
+    fn from(value: serde_json::Value) -> Self {
+        Self(value.to_string().into())
+    }
+}
+
+impl From<&serde_json::Value> for Json {
+    fn from(value: &serde_json::Value) -> Self {
+        Self(value.to_string().into())
+    }
+}
+
+impl fmt::Debug for Json {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for Json {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// In a JSON document it stands as itself; in a binary format it is a string.
+impl Serialize for Json {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        if to.is_human_readable() {
+            let raw: &RawValue =
+                serde_json::from_str(&self.0).map_err(serde::ser::Error::custom)?;
+            raw.serialize(to)
+        } else {
+            to.serialize_str(&self.0)
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        if from.is_human_readable() {
+            let raw = Box::<RawValue>::deserialize(from)?;
+            Ok(Self(Box::<str>::from(raw).into()))
+        } else {
+            String::deserialize(from).map(|text| Self(text.into()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_kept_as_it_was_written() {
+        let json = Json::parse(r#"{"b":1, "a":[1.50]}"#).unwrap();
+        assert_eq!(json.as_str(), r#"{"b":1, "a":[1.50]}"#);
+        assert!(Json::parse("{").is_err());
+        assert!(Json::parse("1 2").is_err());
+    }
+
+    #[test]
+    fn it_stands_as_itself_in_json_and_as_text_in_postcard() {
+        #[derive(Serialize, Deserialize, PartialEq, Debug)]
+        struct Row {
+            v: Json,
+        }
+        let row = Row { v: Json::parse("[1,2]").unwrap() };
+        assert_eq!(serde_json::to_string(&row).unwrap(), r#"{"v":[1,2]}"#);
+        let bytes = postcard::to_stdvec(&row).unwrap();
+        assert_eq!(postcard::from_bytes::<Row>(&bytes).unwrap(), row);
+    }
+}

@@ -1,0 +1,402 @@
+//! What is durable, as traits: one writer that commits in groups, and readers.
+//!
+//! Owns the shapes of stored rows and the promise of a commit: all of a [`Batch`] or nothing,
+//! synced to the disk before it is acknowledged. Refuses a batch whose run has moved on, and a
+//! data directory that somebody else owns or a newer release wrote. `sqlite/` is the embedded
+//! adapter; only this room knows SQL.
+
+mod rows;
+
+pub use rows::{
+    ArtifactRow, BlueprintRow, EvidenceRow, Header, IdempotencyRow, OutboxRow, RunFilter,
+    RunStatus, StateRow, TaskFilter, TaskPhase, TaskRow, TokenRow,
+};
+
+use std::sync::Arc;
+
+use crate::journal::Entry;
+
+/// Everything the engine needs of a database.
+pub trait Store: Writer + Reader {}
+
+impl<T: Writer + Reader> Store for T {}
+
+/// The one road by which anything becomes durable.
+pub trait Writer: Send + Sync {
+    /// Queues a batch. Its `ack` is called once, on the writer's thread, after the batch is synced
+    /// or refused. Batches of one caller commit in the order of their submission. Blocks while
+    /// the queue is full.
+    fn submit(&self, batch: Batch);
+
+    /// A number that no other row of the journal has, larger than all that were given before.
+    fn next_lsn(&self) -> u64;
+
+    /// A number for a new run, larger than all that were given before.
+    fn next_run(&self) -> u64;
+}
+
+/// What can be read. A reader sees every batch that was acknowledged before the call.
+pub trait Reader: Send + Sync {
+    /// A run's header.
+    ///
+    /// # Errors
+    /// When the database cannot be read, as with every method here.
+    fn header(&self, run: u64) -> Result<Option<Header>, StoreError>;
+
+    /// Runs, newest first, at most `filter.limit`.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn headers(&self, filter: &RunFilter) -> Result<Vec<Header>, StoreError>;
+
+    /// Runs of `shard` (run number modulo `shards`) with a wake-up time up to `until_ms`, soonest
+    /// first, at most `limit`: (run, wake_at_ms).
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn due(
+        &self,
+        shard: u64,
+        shards: u64,
+        until_ms: u64,
+        limit: usize,
+    ) -> Result<Vec<(u64, u64)>, StoreError>;
+
+    /// The entries of a run's current history with a number over `after_seq`, oldest first.
+    ///
+    /// # Errors
+    /// Also when an entry cannot be decoded.
+    fn entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError>;
+
+    /// The entries of all histories of a run with a number over `after_seq`, oldest first.
+    ///
+    /// # Errors
+    /// Also when an entry cannot be decoded.
+    fn all_entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError>;
+
+    /// The runs that a run called and that have not ended.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn children(&self, run: u64) -> Result<Vec<Header>, StoreError>;
+
+    /// An open task.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn task(&self, run: u64, step: u32) -> Result<Option<TaskRow>, StoreError>;
+
+    /// Open tasks, oldest first, at most `filter.limit`.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn tasks(&self, filter: &TaskFilter) -> Result<Vec<TaskRow>, StoreError>;
+
+    /// Every value of one state scope, sorted by key.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn state(&self, scope: &str) -> Result<Vec<StateRow>, StoreError>;
+
+    /// A blueprint version by its whole hash.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn blueprint(&self, hash: &str) -> Result<Option<BlueprintRow>, StoreError>;
+
+    /// The hash that a name stands for now.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn blueprint_named(&self, name: &str) -> Result<Option<String>, StoreError>;
+
+    /// Every version of a name whose hash begins with `prefix`, newest first.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn blueprint_versions(&self, name: &str, prefix: &str)
+    -> Result<Vec<BlueprintRow>, StoreError>;
+
+    /// Names with their current hash and when it was set (Unix milliseconds), sorted.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn blueprint_names(&self) -> Result<Vec<(String, String, u64)>, StoreError>;
+
+    /// The files of a run, in order.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn artifacts(&self, run: u64) -> Result<Vec<ArtifactRow>, StoreError>;
+
+    /// A blob by its hash (BLAKE3, hex).
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn blob(&self, hash: &str) -> Result<Option<Vec<u8>>, StoreError>;
+
+    /// Tokens, newest first.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn tokens(&self) -> Result<Vec<TokenRow>, StoreError>;
+
+    /// One token.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn token(&self, jti: &str) -> Result<Option<TokenRow>, StoreError>;
+
+    /// The answer that was given under an idempotency key.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn idempotent(
+        &self,
+        principal: &str,
+        route: &str,
+        key: &str,
+    ) -> Result<Option<IdempotencyRow>, StoreError>;
+
+    /// Signals between runs that have not arrived, oldest first.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn outbox(&self) -> Result<Vec<OutboxRow>, StoreError>;
+
+    /// What was refused of a run, oldest first.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn evidence(&self, run: u64) -> Result<Vec<EvidenceRow>, StoreError>;
+
+    /// A value that the host keeps about itself.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn meta(&self, key: &str) -> Result<Option<String>, StoreError>;
+}
+
+/// What commits together.
+pub struct Batch {
+    /// Conditions; if one does not hold, nothing of the batch is written.
+    pub checks: Vec<Check>,
+    /// The entries and the header of a run.
+    pub run: Option<RunWrite>,
+    /// Everything else.
+    pub writes: Vec<Write>,
+    /// Called with the result.
+    pub ack: Ack,
+}
+
+/// What a batch's submitter hears.
+pub type Ack = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+
+/// A condition, looked at inside the transaction.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Check {
+    /// The token was not revoked; else [`StoreError::Revoked`].
+    TokenLive(String),
+    /// The key is unused for (principal, route); else [`StoreError::KeyUsed`].
+    KeyFree {
+        /// The token's subject.
+        principal: String,
+        /// The route.
+        route: String,
+        /// The key.
+        key: String,
+    },
+}
+
+/// A run's part of a batch.
+#[derive(Debug, Clone)]
+pub struct RunWrite {
+    /// The header after the batch; its `cursor` is the last entry's lsn.
+    pub header: Header,
+    /// The cursor that the stored header must have now; `None` for a new run. Else
+    /// [`StoreError::Moved`].
+    pub expected: Option<u64>,
+    /// The new entries, oldest first.
+    pub entries: Vec<JournalRow>,
+    /// Whether more than cursor, counters and times changed in the header.
+    pub whole: bool,
+}
+
+/// A row of the journal.
+#[derive(Debug, Clone)]
+pub struct JournalRow {
+    /// Its number.
+    pub lsn: u64,
+    /// The row before it in the same history.
+    pub prev: Option<u64>,
+    /// The encoded entry.
+    pub bytes: Vec<u8>,
+}
+
+/// A write outside the journal.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Write {
+    /// Insert or replace an open task (key: run, step).
+    PutTask(Box<TaskRow>),
+    /// A task ended.
+    CloseTask {
+        /// Its run.
+        run: u64,
+        /// Its step.
+        step: u32,
+    },
+    /// Every task of a run ended.
+    CloseTasks {
+        /// The run.
+        run: u64,
+    },
+    /// Write a value of state; the revision counts up by itself.
+    PutState {
+        /// The scope.
+        scope: String,
+        /// The key.
+        key: String,
+        /// JSON.
+        value: String,
+        /// When, in Unix milliseconds.
+        at_ms: u64,
+    },
+    /// Remove a value of state.
+    DeleteState {
+        /// The scope.
+        scope: String,
+        /// The key.
+        key: String,
+    },
+    /// Store bytes under their hash, if they are not there.
+    PutBlob {
+        /// BLAKE3, hex.
+        hash: String,
+        /// The bytes.
+        data: Arc<[u8]>,
+    },
+    /// Record a file of a run.
+    PutArtifact(ArtifactRow),
+    /// The staged files of an attempt are published with its accepted result.
+    PublishArtifacts {
+        /// The run.
+        run: u64,
+        /// The step.
+        step: u32,
+        /// The attempt.
+        attempt: u32,
+    },
+    /// Store a blueprint version, if it is not there.
+    PutBlueprint(BlueprintRow),
+    /// Let a name stand for a version.
+    NameBlueprint {
+        /// The name.
+        name: String,
+        /// The hash.
+        hash: String,
+        /// When, in Unix milliseconds.
+        at_ms: u64,
+    },
+    /// Record a token.
+    PutToken(TokenRow),
+    /// Revoke a token.
+    RevokeToken {
+        /// Its id.
+        jti: String,
+        /// When, in Unix milliseconds.
+        at_ms: u64,
+    },
+    /// Keep the answer given under an idempotency key.
+    PutIdempotency(IdempotencyRow),
+    /// A signal is on its way to another run.
+    PutOutbox(OutboxRow),
+    /// A signal arrived, or can never arrive.
+    DeleteOutbox {
+        /// The sending run.
+        run: u64,
+        /// The sending step.
+        step: u32,
+    },
+    /// Keep what was refused.
+    PutEvidence(EvidenceRow),
+    /// Keep a value about the host itself.
+    PutMeta {
+        /// The key.
+        key: String,
+        /// The value.
+        value: String,
+    },
+    /// Forget answers given before `before_ms`.
+    ExpireIdempotency {
+        /// Unix milliseconds.
+        before_ms: u64,
+    },
+    /// Delete an ended run with everything that belongs to it.
+    DeleteRun {
+        /// The run.
+        run: u64,
+    },
+}
+
+/// Why something was not stored or read.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// The run has moved on: somebody else wrote it, or an earlier batch of it failed.
+    #[error("append to run {run}: it has moved on")]
+    Moved {
+        /// The run's number.
+        run: u64,
+    },
+    /// The token was revoked before this commit.
+    #[error("use token {jti}: it was revoked")]
+    Revoked {
+        /// The token's id.
+        jti: String,
+    },
+    /// The idempotency key was used before.
+    #[error("use idempotency key {key:?}: it was used before")]
+    KeyUsed {
+        /// The key.
+        key: String,
+    },
+    /// The disk is full.
+    #[error("write to the database: the disk is full")]
+    Full,
+    /// Another process owns the data directory.
+    #[error("own {path}: another process does (pid {pid})")]
+    Owned {
+        /// The data directory.
+        path: String,
+        /// Its owner, if it said so.
+        pid: String,
+    },
+    /// A newer release wrote the data directory.
+    #[error("open {path}: its format is {found}, this program knows formats up to {known}")]
+    Newer {
+        /// The database's path.
+        path: String,
+        /// The format found.
+        found: u32,
+        /// The newest format known.
+        known: u32,
+    },
+    /// A stored row cannot be read.
+    #[error("read {what}: {reason}")]
+    Damaged {
+        /// Which row.
+        what: String,
+        /// Why.
+        reason: String,
+    },
+    /// Anything else.
+    #[error("{context}: {reason}")]
+    Database {
+        /// What was tried.
+        context: String,
+        /// What the database said.
+        reason: String,
+    },
+    /// The store was closed.
+    #[error("write to the database: it is closed")]
+    Closed,
+}

@@ -1,0 +1,307 @@
+//! The rows beside the journal, as plain data.
+
+use serde::{Deserialize, Serialize};
+
+/// Where a run stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunStatus {
+    /// Accepted, not begun.
+    Queued,
+    /// Something of it is being worked on.
+    Running,
+    /// It waits for a time, a signal or somebody.
+    Waiting,
+    /// Somebody, or the engine, let it rest.
+    Paused,
+    /// It runs its compensations.
+    Compensating,
+    /// It ended with a value.
+    Completed,
+    /// It ended with a failure.
+    Failed,
+    /// It was canceled.
+    Canceled,
+}
+
+impl RunStatus {
+    /// Every status, in the order of a run's life.
+    pub const ALL: [Self; 8] = [
+        Self::Queued,
+        Self::Running,
+        Self::Waiting,
+        Self::Paused,
+        Self::Compensating,
+        Self::Completed,
+        Self::Failed,
+        Self::Canceled,
+    ];
+
+    /// Whether the run has ended.
+    pub fn is_ended(self) -> bool {
+        match self {
+            Self::Queued | Self::Running | Self::Waiting | Self::Paused | Self::Compensating => {
+                false
+            }
+            Self::Completed | Self::Failed | Self::Canceled => true,
+        }
+    }
+
+    /// The word that APIs use.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Waiting => "waiting",
+            Self::Paused => "paused",
+            Self::Compensating => "compensating",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Canceled => "canceled",
+        }
+    }
+
+    /// The status that a word stands for.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.as_str() == word)
+    }
+}
+
+/// A run's header: what lists show, and where its history ends.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Header {
+    /// The run's number.
+    pub num: u64,
+    /// When it was created, in Unix milliseconds; with `num` it makes the run's id.
+    pub created_ms: u64,
+    /// The blueprint's name.
+    pub blueprint: String,
+    /// The blueprint's hash, in hex.
+    pub hash: String,
+    /// Where it stands.
+    pub status: RunStatus,
+    /// What the flow last said with `ctx:status`.
+    pub status_text: Option<String>,
+    /// Between 0 and 1.
+    pub progress: Option<f64>,
+    /// The lsn of its last entry.
+    pub cursor: u64,
+    /// The number of its last entry.
+    pub seq: u32,
+    /// How many steps were scheduled.
+    pub steps: u32,
+    /// How many of them ended.
+    pub steps_done: u32,
+    /// When it has to be looked at by itself, in Unix milliseconds; 0 is at every boot.
+    pub wake_at_ms: Option<u64>,
+    /// Counts up when the run changes hands; old attempts are fenced by it.
+    pub epoch: u32,
+    /// The run and step that called it.
+    pub parent: Option<(u64, u32)>,
+    /// Who started it.
+    pub principal: String,
+    /// When its header last changed, in Unix milliseconds.
+    pub updated_ms: u64,
+    /// When it ended, in Unix milliseconds.
+    pub ended_ms: Option<u64>,
+    /// Why it failed or was canceled or rests: a failure as JSON.
+    pub error: Option<String>,
+    /// What it waits for: a JSON array.
+    pub waiting_on: Option<String>,
+}
+
+/// Which runs to list.
+#[derive(Debug, Clone, Default)]
+pub struct RunFilter {
+    /// Only these statuses; all if empty.
+    pub status: Vec<RunStatus>,
+    /// Only this blueprint.
+    pub blueprint: Option<String>,
+    /// Only runs created at or after this time, in Unix milliseconds.
+    pub since_ms: Option<u64>,
+    /// Only runs with a number under this one (the cursor of the page before).
+    pub before: Option<u64>,
+    /// At most this many.
+    pub limit: usize,
+}
+
+/// How far an open task is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskPhase {
+    /// Waits for somebody to take it.
+    Pending,
+    /// Somebody has it.
+    Delivered,
+}
+
+/// A task that somebody outside the flow is to do.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskRow {
+    /// Its run.
+    pub run: u64,
+    /// Its step.
+    pub step: u32,
+    /// The open attempt.
+    pub attempt: u32,
+    /// The attempt's epoch.
+    pub epoch: u32,
+    /// The agent.
+    pub agent: String,
+    /// The operator's name.
+    pub operator: String,
+    /// The operator's kind.
+    pub kind: String,
+    /// The queue, for pull workers.
+    pub queue: Option<String>,
+    /// How far it is.
+    pub phase: TaskPhase,
+    /// When the step was scheduled, in Unix milliseconds.
+    pub scheduled_ms: u64,
+    /// When the attempt was opened, in Unix milliseconds.
+    pub opened_ms: u64,
+    /// Who has it.
+    pub worker: Option<String>,
+    /// When the attempt times out, in Unix milliseconds.
+    pub deadline_ms: Option<u64>,
+    /// When the lease ends without a heartbeat, in Unix milliseconds.
+    pub lease_ms: Option<u64>,
+    /// One line for a person.
+    pub summary: Option<String>,
+    /// What the worker fetches, rendered: the worker API's prompt, as JSON.
+    pub prompt: String,
+}
+
+/// Which open tasks to list.
+#[derive(Debug, Clone, Default)]
+pub struct TaskFilter {
+    /// Only this operator.
+    pub operator: Option<String>,
+    /// Only this operator kind.
+    pub kind: Option<String>,
+    /// Only this run.
+    pub run: Option<u64>,
+    /// Only tasks after this one (the cursor of the page before).
+    pub after: Option<(u64, u32)>,
+    /// At most this many.
+    pub limit: usize,
+}
+
+/// A value of state.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StateRow {
+    /// The scope.
+    pub scope: String,
+    /// The key.
+    pub key: String,
+    /// JSON.
+    pub value: String,
+    /// Counts up at every write.
+    pub revision: u64,
+    /// When it was written, in Unix milliseconds.
+    pub updated_ms: u64,
+}
+
+/// A blueprint version.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BlueprintRow {
+    /// The bundle's hash, in hex.
+    pub hash: String,
+    /// The name that the blueprint gives itself.
+    pub name: String,
+    /// The bundle, encoded.
+    pub bundle: Vec<u8>,
+    /// When it was first stored, in Unix milliseconds.
+    pub created_ms: u64,
+}
+
+/// A file of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ArtifactRow {
+    /// The run.
+    pub run: u64,
+    /// The file's number within the run.
+    pub n: u32,
+    /// The name that a person sees.
+    pub name: String,
+    /// The blob's hash, BLAKE3 in hex.
+    pub hash: String,
+    /// Bytes.
+    pub size: u64,
+    /// When it was made, in Unix milliseconds; with `run` and `n` it makes the artifact's id.
+    pub created_ms: u64,
+    /// The step that made it.
+    pub step: u32,
+    /// The attempt that made it.
+    pub attempt: u32,
+    /// Whether its attempt was accepted.
+    pub published: bool,
+}
+
+/// A token that was given out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenRow {
+    /// Its id.
+    pub jti: String,
+    /// The role.
+    pub role: String,
+    /// The claims, as JSON.
+    pub claims: String,
+    /// The token that it was made from.
+    pub parent: Option<String>,
+    /// When it was made, in Unix milliseconds.
+    pub created_ms: u64,
+    /// When it ends, in Unix milliseconds.
+    pub expires_ms: u64,
+    /// When it was revoked, in Unix milliseconds.
+    pub revoked_ms: Option<u64>,
+}
+
+/// The answer given under an idempotency key.
+#[derive(Debug, Clone, PartialEq)]
+pub struct IdempotencyRow {
+    /// The token's subject.
+    pub principal: String,
+    /// The route.
+    pub route: String,
+    /// The key.
+    pub key: String,
+    /// The hash of the request's body, in hex.
+    pub body: String,
+    /// What to answer again: JSON.
+    pub answer: String,
+    /// When, in Unix milliseconds.
+    pub created_ms: u64,
+}
+
+/// A signal on its way from one run to another.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OutboxRow {
+    /// The sending run.
+    pub run: u64,
+    /// The sending step.
+    pub step: u32,
+    /// The receiving run.
+    pub to: u64,
+    /// The signal's name.
+    pub name: String,
+    /// JSON.
+    pub payload: String,
+}
+
+/// Something that was refused, kept.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EvidenceRow {
+    /// The run.
+    pub run: u64,
+    /// The step.
+    pub step: u32,
+    /// The attempt.
+    pub attempt: u32,
+    /// When, in Unix milliseconds.
+    pub at_ms: u64,
+    /// The code of the refusal.
+    pub code: String,
+    /// The body that was refused, cut to 64 KiB.
+    pub body: String,
+}
