@@ -98,8 +98,12 @@ pub struct RunStarted {
     pub principal: String,
     /// The session that takes every task.
     pub delegate: Option<String>,
+    /// What its starter's token allows: a grant as JSON; it bounds what the run may dispatch to.
+    pub grant: Json,
     /// Which history of the run this is, from 0.
     pub generation: u32,
+    /// The number of the first step of this history.
+    pub first_step: u32,
     /// Signals that the history before left queued: (name, payload).
     pub queued: Vec<(String, Json)>,
     /// The last row of the history before this one.
@@ -303,5 +307,26 @@ impl Outcome {
             Self::Completed(value) => Some(value),
             Self::Failed(_) | Self::Canceled(_) => None,
         }
+    }
+}
+
+impl Usage {
+    /// Adds what another attempt used; what neither reported stays unreported.
+    pub fn add(&mut self, more: &Self) {
+        let add = |a: &mut Option<u64>, b: Option<u64>| {
+            if let Some(b) = b {
+                *a = Some(a.unwrap_or(0).saturating_add(b));
+            }
+        };
+        add(&mut self.input_tokens, more.input_tokens);
+        add(&mut self.output_tokens, more.output_tokens);
+        add(&mut self.cached_tokens, more.cached_tokens);
+        add(&mut self.reasoning_tokens, more.reasoning_tokens);
+        let cost = |text: &Option<String>| text.as_ref()?.parse::<rust_decimal::Decimal>().ok();
+        self.cost = match (cost(&self.cost), cost(&more.cost)) {
+            (Some(a), Some(b)) => a.checked_add(b).map(|sum| sum.to_string()),
+            (Some(one), None) | (None, Some(one)) => Some(one.to_string()),
+            (None, None) => None,
+        };
     }
 }

@@ -5,10 +5,12 @@
 //! appends, the store keeps bytes, the API shows chains.
 
 
+mod chain;
 mod entry;
 mod fingerprint;
 mod key;
 
+pub use chain::{Chain, ChainError, RunState, Step};
 pub use entry::{
     AttemptClosed, AttemptOpened, Decision, Entry, EntryError, Fact, Note, Outcome, RunStarted,
     Scheduled, SignalReceived, Usage, VERSION,

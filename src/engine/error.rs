@@ -1,0 +1,105 @@
+//! Why the engine refused something.
+
+use crate::{blueprint::Finding, store::StoreError, token::Refusal};
+
+/// A refusal, with a stable code.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// There is no such thing.
+    #[error("find {what} {id}: there is none")]
+    NotFound {
+        /// What kind of thing: `run`, `task`, `blueprint`, …
+        what: &'static str,
+        /// What was looked for.
+        id: String,
+    },
+    /// The blueprint has errors.
+    #[error("compile the blueprint: {} finding(s)", .0.len())]
+    Findings(Vec<Finding>),
+    /// A value breaks its schema.
+    #[error("accept {what}: {}", violations.first().map_or_else(String::new, |v| format!("{}: {}", v.path, v.message)))]
+    Invalid {
+        /// Which value: `the input`, `the result`.
+        what: &'static str,
+        /// Every breach that was found.
+        violations: Vec<Breach>,
+    },
+    /// The request itself makes no sense.
+    #[error("{0}")]
+    BadRequest(String),
+    /// The caller may not.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The bearer is not valid.
+    #[error("authenticate: {0}")]
+    Unauthenticated(String),
+    /// It does not fit what happened before.
+    #[error("{message}")]
+    Conflict {
+        /// `already_accepted`, `idempotency_mismatch`, `fenced`, `run_closed`, `not_ended`.
+        code: &'static str,
+        /// For a person.
+        message: String,
+    },
+    /// Too much of something; it may work later.
+    #[error("{message}")]
+    Busy {
+        /// `signal_queue_full`, `too_many_runs`, …
+        code: &'static str,
+        /// For a person.
+        message: String,
+        /// When to try again, in seconds.
+        retry_after_s: u64,
+    },
+    /// Something is larger than it may be.
+    #[error("accept {what} of {size} bytes: at most {limit} are allowed")]
+    TooLarge {
+        /// What.
+        what: &'static str,
+        /// Its size in bytes.
+        size: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// A function of the flow failed.
+    #[error(transparent)]
+    Flow(#[from] crate::protocol::Failure),
+    /// The store could not.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The host is stopping.
+    #[error("use the engine: it is stopping")]
+    Stopping,
+}
+
+/// One place where a value breaks its schema.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, utoipa::ToSchema)]
+pub struct Breach {
+    /// Where: `$.steps[2].name`.
+    pub path: String,
+    /// What is wrong there.
+    pub message: String,
+}
+
+impl EngineError {
+    /// The stable code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::NotFound { .. } => "not_found",
+            Self::Findings(_) => "blueprint_invalid",
+            Self::Invalid { what: "the result", .. } => "invalid_result",
+            Self::Invalid { .. } => "invalid_input",
+            Self::BadRequest(_) => "bad_request",
+            Self::Refused(refusal) => refusal.code(),
+            Self::Unauthenticated(_) => "unauthenticated",
+            Self::Conflict { code, .. } | Self::Busy { code, .. } => code,
+            Self::TooLarge { .. } => "too_large",
+            Self::Flow(_) => "flow_failed",
+            Self::Store(StoreError::Revoked { .. }) => "token_revoked",
+            Self::Store(StoreError::KeyUsed { .. }) => "idempotency_mismatch",
+            Self::Store(StoreError::Full) => "storage_full",
+            Self::Store(_) => "storage",
+            Self::Stopping => "stopping",
+        }
+    }
+}

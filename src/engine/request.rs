@@ -1,0 +1,183 @@
+//! What the engine can be asked for.
+
+use crate::{
+    blueprint::Bundle,
+    journal::Usage,
+    protocol::{Json, RunId, TaskId},
+    token::{Grant, Role},
+};
+
+/// Who asks: the holder of a token.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// The token's subject.
+    pub subject: String,
+    /// What the token allows.
+    pub grant: Grant,
+    /// The token's id; revoking it refuses what is under way.
+    pub jti: String,
+    /// When the token ends, in Unix milliseconds; a token made from it ends no later.
+    pub expires_ms: u64,
+}
+
+/// Who reports on an attempt: the bearer of its handle or of a token for it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Holder {
+    /// The run's number.
+    pub run: u64,
+    /// The step's number.
+    pub step: u32,
+    /// The attempt.
+    pub attempt: u32,
+    /// The epoch that the bearer names; absent for a handle, which is checked against the
+    /// attempt's own.
+    pub epoch: Option<u32>,
+    /// The handle, to be verified where the attempt's epoch is known.
+    pub handle: Option<String>,
+    /// The token's id, where it is one.
+    pub jti: Option<String>,
+    /// The verbs and scopes, where a token narrows them.
+    pub grant: Option<Grant>,
+}
+
+/// Who is at the door.
+#[derive(Debug, Clone)]
+pub enum Bearer {
+    /// A token for the API.
+    Caller(Caller),
+    /// A token or handle for one attempt.
+    Holder(Holder),
+}
+
+/// A key that makes a repetition harmless, with the hash of the body that came with it.
+#[derive(Debug, Clone)]
+pub struct IdempotencyKey {
+    /// The route.
+    pub route: &'static str,
+    /// The key.
+    pub key: String,
+    /// The body's hash, in hex.
+    pub body: String,
+}
+
+/// What a run executes.
+#[derive(Debug, Clone)]
+pub enum Program {
+    /// `name`, `name@hash-prefix`.
+    Named(String),
+    /// Source that came with the request; it is stored by its hash and moves no name.
+    Bundle(Bundle),
+}
+
+/// A run to start.
+#[derive(Debug, Clone)]
+pub struct StartRun {
+    /// What it executes.
+    pub program: Program,
+    /// Its input; null for none.
+    pub input: Json,
+    /// What started it.
+    pub trigger: Json,
+    /// Where its child processes run.
+    pub workdir: Option<String>,
+    /// The session that takes every task.
+    pub delegate: Option<String>,
+}
+
+/// What a worker reports.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// The result, or the failure.
+    pub verdict: Verdict,
+    /// What the work used.
+    pub usage: Option<Usage>,
+    /// Declared effects: a JSON array, empty for none.
+    pub effects: Vec<serde_json::Value>,
+    /// The hash of the body, for its repetition.
+    pub body_hash: String,
+    /// The body itself, kept where it is refused.
+    pub body: String,
+    /// The worker's own key for this report.
+    pub key: Option<String>,
+}
+
+/// How a worker says that it went.
+#[derive(Debug, Clone)]
+pub enum Verdict {
+    /// Done, with this value.
+    Done(Json),
+    /// Failed.
+    Failed {
+        /// One line for a person.
+        message: String,
+        /// Whether another attempt may help.
+        retryable: bool,
+        /// Anything more.
+        data: Option<Json>,
+    },
+}
+
+/// What a person says to a task.
+#[derive(Debug, Clone)]
+pub enum Answer {
+    /// This is the output.
+    Output(Json),
+    /// No.
+    Reject {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A token to make.
+#[derive(Debug, Clone)]
+pub struct MintToken {
+    /// Its role.
+    pub role: Role,
+    /// Only these verbs; all of the role if absent.
+    pub verbs: Option<Vec<String>>,
+    /// Its scopes; the caller's own if absent.
+    pub scopes: Option<Vec<String>>,
+    /// How long it lives, in milliseconds.
+    pub ttl_ms: u64,
+}
+
+/// A made token.
+#[derive(Debug, Clone)]
+pub struct Minted {
+    /// The token itself, shown once.
+    pub token: String,
+    /// Its id.
+    pub jti: String,
+    /// When it ends, in Unix milliseconds.
+    pub expires_ms: u64,
+}
+
+/// When to stop waiting for a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitFor {
+    /// It ended.
+    Ended,
+    /// It ended, or only people are left to wait for.
+    EndedOrPeople,
+}
+
+/// What was given a new run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Started {
+    /// The run.
+    pub run: RunId,
+    /// Whether an earlier request with the same key had started it.
+    pub repeated: bool,
+}
+
+/// A task that a queue worker was given.
+#[derive(Debug, Clone)]
+pub struct Leased {
+    /// The task.
+    pub task: TaskId,
+    /// Its bearer.
+    pub handle: String,
+    /// When the lease ends without a heartbeat, in Unix milliseconds.
+    pub lease_ms: u64,
+}

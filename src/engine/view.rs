@@ -1,0 +1,349 @@
+//! What the engine shows of itself: the shapes of `docs/` and of the HTTP API.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{
+    journal::Usage,
+    protocol::{ArtifactId, Failure, Json, RunId, TaskId},
+    store::RunStatus,
+};
+
+/// A page of a list.
+#[derive(Debug, Clone, Serialize)]
+pub struct Page<T> {
+    /// The items.
+    pub items: Vec<T>,
+    /// Pass it as `cursor` to get the next page; absent at the end.
+    pub next_cursor: Option<String>,
+}
+
+/// A run.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct RunView {
+    /// Its id.
+    #[schema(value_type = String)]
+    pub id: RunId,
+    /// The blueprint's name.
+    pub blueprint: String,
+    /// The blueprint's hash, in hex.
+    pub hash: String,
+    /// Where it stands: queued, running, waiting, paused, compensating, completed, failed, canceled.
+    #[schema(value_type = String)]
+    pub status: RunStatus,
+    /// What the flow last said with `ctx:status`.
+    pub status_text: Option<String>,
+    /// Between 0 and 1.
+    pub progress: Option<f64>,
+    /// The input; only where one run is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub input: Option<Json>,
+    /// The output of a completed run; only where one run is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub output: Option<Json>,
+    /// Why it failed, was canceled, or rests.
+    pub error: Option<FailureView>,
+    /// What it waits for.
+    pub waiting_on: Vec<WaitingOn>,
+    /// Steps scheduled so far.
+    pub steps: u32,
+    /// Steps that ended.
+    pub steps_done: u32,
+    /// The run that called it.
+    #[schema(value_type = Option<String>)]
+    pub parent: Option<RunId>,
+    /// Who started it.
+    pub started_by: String,
+    /// The number of its last event.
+    pub last_event: u32,
+    /// RFC 3339, UTC.
+    pub created_at: String,
+    /// RFC 3339, UTC.
+    pub updated_at: String,
+    /// RFC 3339, UTC.
+    pub ended_at: Option<String>,
+}
+
+/// What a run waits for, and how to move it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct WaitingOn {
+    /// `task`, `signal`, `timer`, `child`, `capacity`, `retry`, `resume`.
+    pub kind: String,
+    /// For a person: `ship (human)`, `signal "go"`.
+    pub what: String,
+    /// The task, where it is one.
+    #[schema(value_type = Option<String>)]
+    pub task: Option<TaskId>,
+    /// RFC 3339, UTC.
+    pub since: String,
+    /// RFC 3339, UTC: when it ends by itself.
+    pub until: Option<String>,
+    /// The command that would move it.
+    pub command: Option<String>,
+}
+
+/// A failure.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FailureView {
+    /// A stable word: timeout, worker, limit, or the author's own.
+    pub kind: String,
+    /// One line for a person.
+    pub message: String,
+    /// The step.
+    pub step: Option<u32>,
+    /// The agent.
+    pub agent: Option<String>,
+    /// The attempt.
+    pub attempt: Option<u32>,
+    /// Whether another attempt may help.
+    pub retryable: bool,
+    /// What the raiser added.
+    #[schema(value_type = Option<Object>)]
+    pub data: Option<Json>,
+}
+
+impl From<Failure> for FailureView {
+    fn from(it: Failure) -> Self {
+        let Failure { kind, message, step, agent, attempt, retryable, data } = it;
+        Self { kind, message, step, agent, attempt, retryable, data }
+    }
+}
+
+/// A step of a run: a row of its chain.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct StepView {
+    /// `run_…/7`: the run and the step's number.
+    pub id: String,
+    /// The step's number in its run, from 1.
+    pub seq: u32,
+    /// The branch, empty for the main one: `3.1/0.2`.
+    pub scope: String,
+    /// The step's place in its branch, from 0.
+    pub index: u32,
+    /// The step before it in the same branch.
+    pub prev: Option<u32>,
+    /// task, timer, signal, child, state, local, model_call, tool_call.
+    pub kind: String,
+    /// The agent, signal, blueprint or operation.
+    pub name: String,
+    /// One line for a person.
+    pub summary: Option<String>,
+    /// pending, processing, completed, failed, canceled.
+    pub state: String,
+    /// Attempts so far.
+    pub attempts: u32,
+    /// The task's id, for tasks.
+    #[schema(value_type = Option<String>)]
+    pub task: Option<TaskId>,
+    /// RFC 3339, UTC.
+    pub scheduled_at: String,
+    /// RFC 3339, UTC: when a worker got the last attempt.
+    pub started_at: Option<String>,
+    /// RFC 3339, UTC.
+    pub ended_at: Option<String>,
+    /// From scheduled to ended, in milliseconds.
+    pub duration_ms: Option<u64>,
+    /// What it used, as far as it was reported.
+    #[schema(value_type = Option<Object>)]
+    pub usage: Option<Usage>,
+    /// Why it failed.
+    pub error: Option<FailureView>,
+    /// What was asked; only where one step is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub request: Option<Json>,
+    /// The value; only where one step is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub response: Option<Json>,
+}
+
+/// An event of a run.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct EventView {
+    /// The number of a durable event, from 1 without gaps; absent for lossy ones.
+    pub seq: Option<u32>,
+    /// `run.started`, `step.scheduled`, `step.completed`, `log`, `status`, `progress`, …
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// RFC 3339, UTC.
+    pub at: String,
+    /// What it says.
+    #[schema(value_type = Object)]
+    pub data: Json,
+}
+
+/// A task that somebody outside the flow is to do, or did.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct TaskView {
+    /// Its id.
+    #[schema(value_type = String)]
+    pub id: TaskId,
+    /// Its run.
+    #[schema(value_type = String)]
+    pub run: RunId,
+    /// Its step's number.
+    pub step: u32,
+    /// The open attempt.
+    pub attempt: u32,
+    /// The agent.
+    pub agent: String,
+    /// The operator's name.
+    pub operator: String,
+    /// The operator's kind.
+    pub kind: String,
+    /// The queue, for pull workers.
+    pub queue: Option<String>,
+    /// pending, processing, completed, failed, canceled.
+    pub state: String,
+    /// One line for a person.
+    pub summary: Option<String>,
+    /// Who has it.
+    pub worker: Option<String>,
+    /// RFC 3339, UTC.
+    pub scheduled_at: String,
+    /// RFC 3339, UTC.
+    pub deadline: Option<String>,
+    /// The rendered prompt; only where one task is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    /// The input; only where one task is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub input: Option<Json>,
+    /// The JSON Schema of an answer; only where one task is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub output_schema: Option<Json>,
+    /// The command that answers it.
+    pub command: Option<String>,
+}
+
+/// What a worker fetches.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct PromptView {
+    /// The task.
+    #[schema(value_type = String)]
+    pub task: TaskId,
+    /// The run.
+    #[schema(value_type = String)]
+    pub run: RunId,
+    /// The agent.
+    pub agent: String,
+    /// The attempt, from 1.
+    pub attempt: u32,
+    /// The system prompt.
+    pub system: Option<String>,
+    /// The prompt.
+    pub prompt: String,
+    /// The input.
+    #[schema(value_type = Object)]
+    pub input: Json,
+    /// Facts around the task: `{blueprint, summary, idempotency_key, steps}`; `steps` points to the
+    /// last completed steps of the run.
+    #[schema(value_type = Object)]
+    pub context: Json,
+    /// The JSON Schema that the output must satisfy.
+    #[schema(value_type = Option<Object>)]
+    pub output_schema: Option<Json>,
+    /// RFC 3339, UTC.
+    pub deadline: Option<String>,
+    /// Where artifacts go: `{"put": "/v1/worker/artifact?name={name}"}`.
+    #[schema(value_type = Object)]
+    pub artifacts: Json,
+}
+
+/// A leased task.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct LeaseView {
+    /// The task.
+    #[schema(value_type = String)]
+    pub task: TaskId,
+    /// The bearer for the worker API.
+    pub handle: String,
+    /// RFC 3339, UTC: when the lease ends without a heartbeat.
+    pub deadline: String,
+}
+
+/// The answer to a heartbeat.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct HeartbeatView {
+    /// RFC 3339, UTC.
+    pub deadline: Option<String>,
+    /// Whether the worker should stop.
+    pub cancel: bool,
+    /// A fresh token, where the caller came with a JWT.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+}
+
+/// A file of a run.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ArtifactView {
+    /// Its id.
+    #[schema(value_type = String)]
+    pub id: ArtifactId,
+    /// Its run.
+    #[schema(value_type = String)]
+    pub run: RunId,
+    /// The step that made it.
+    pub step: u32,
+    /// Its name.
+    pub name: String,
+    /// BLAKE3, hex.
+    pub hash: String,
+    /// Bytes.
+    pub size: u64,
+    /// RFC 3339, UTC.
+    pub created_at: String,
+}
+
+/// A blueprint version.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct BlueprintView {
+    /// Its name.
+    pub name: String,
+    /// The bundle's hash, in hex.
+    pub hash: String,
+    /// One line for a person.
+    pub description: Option<String>,
+    /// The JSON Schema of its input.
+    #[schema(value_type = Option<Object>)]
+    pub input: Option<Json>,
+    /// Its agents and their operators.
+    pub agents: std::collections::BTreeMap<String, String>,
+    /// RFC 3339, UTC: when it was stored, or the name set.
+    pub updated_at: String,
+}
+
+/// A token, without its secret.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct TokenView {
+    /// Its id.
+    pub jti: String,
+    /// Its role.
+    pub role: String,
+    /// The verbs that it is narrowed to; absent for all of its role.
+    pub verbs: Option<Vec<String>>,
+    /// Its scopes.
+    pub scopes: Vec<String>,
+    /// The token that it was made from.
+    pub parent: Option<String>,
+    /// RFC 3339, UTC.
+    pub created_at: String,
+    /// RFC 3339, UTC.
+    pub expires_at: String,
+    /// RFC 3339, UTC.
+    pub revoked_at: Option<String>,
+}
+
+/// Prints a time as RFC 3339 in UTC, with milliseconds.
+pub fn rfc3339(ms: u64) -> String {
+    let ms = i64::try_from(ms).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_millisecond(ms)
+        .unwrap_or(jiff::Timestamp::MAX)
+        .strftime("%Y-%m-%dT%H:%M:%S%.3fZ")
+        .to_string()
+}

@@ -1,0 +1,466 @@
+//! The fold of a run's entries: what is so, after everything that happened.
+//!
+//! | fact | the chain after it |
+//! |---|---|
+//! | run started | an empty history, with the signals that were left queued |
+//! | step scheduled | one more open step, its first attempt pending |
+//! | step recorded | one more step, already ended |
+//! | attempt delivered | the step is processing |
+//! | attempt closed | the step is pending, its attempt over |
+//! | attempt opened | the step's next attempt is pending |
+//! | step ended | the step is terminal |
+//! | signal received | queued, unless its sender's step was seen before |
+//! | noted | the status, if it is one |
+//! | decided | canceled, paused, resumed or compensating |
+//! | run ended | ended, for ever |
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+
+use super::{
+    Decision, Entry, Fact, Note, Outcome, RunStarted, Scheduled, ScopePath, StepKey, Usage,
+};
+use crate::protocol::{Failure, Json, StepKind, StepState};
+
+/// A run's present, folded from its past.
+#[derive(Debug, Clone, Default)]
+pub struct Chain {
+    started: Option<(RunStarted, u64)>,
+    state: RunState,
+    paused: Option<String>,
+    seq: u32,
+    last_ms: u64,
+    entries: u32,
+    first_step: u32,
+    steps: Vec<Step>,
+    index: HashMap<StepKey, u32>,
+    tails: HashMap<ScopePath, u32>,
+    open: BTreeSet<u32>,
+    done: u32,
+    signals: HashMap<String, VecDeque<Json>>,
+    queued: usize,
+    waiters: HashMap<String, VecDeque<u32>>,
+    senders: HashSet<(u64, u32)>,
+    status: Option<(String, Option<f64>)>,
+    keep_payloads: bool,
+}
+
+/// Where a run is in its life.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum RunState {
+    /// Its flow advances.
+    #[default]
+    Active,
+    /// Its deferred functions run; it will end like this.
+    Compensating(Outcome),
+    /// It ended like this.
+    Ended(Outcome),
+}
+
+/// A row of the chain.
+#[derive(Debug, Clone)]
+pub struct Step {
+    /// As it was decided; `request` is null where payloads are not kept.
+    pub scheduled: Scheduled,
+    /// How far it is.
+    pub state: StepState,
+    /// The last attempt.
+    pub attempt: u32,
+    /// How many ended attempts count against the retry policy.
+    pub counted: u32,
+    /// Whether the last attempt is open.
+    pub attempt_open: bool,
+    /// When it was scheduled, in Unix milliseconds.
+    pub scheduled_ms: u64,
+    /// When its last attempt was opened, in Unix milliseconds.
+    pub opened_ms: u64,
+    /// When a worker got its last attempt, in Unix milliseconds.
+    pub delivered_ms: Option<u64>,
+    /// Who has the last attempt.
+    pub worker: Option<String>,
+    /// When the last attempt times out, in Unix milliseconds.
+    pub deadline_ms: Option<u64>,
+    /// When the next attempt may start, in Unix milliseconds.
+    pub retry_at_ms: Option<u64>,
+    /// When it ended, in Unix milliseconds.
+    pub ended_ms: Option<u64>,
+    /// The value, where payloads are kept.
+    pub output: Option<Json>,
+    /// Why it, or its last attempt, failed.
+    pub error: Option<Failure>,
+    /// What all its attempts used, as far as it was reported.
+    pub usage: Option<Usage>,
+}
+
+/// A fact that does not follow from the chain.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ChainError {
+    /// Numbers have a gap.
+    #[error("fold entry {found}: entry {expected} is next")]
+    Gap {
+        /// The number that should come.
+        expected: u32,
+        /// The number that came.
+        found: u32,
+    },
+    /// The first fact is not a start.
+    #[error("fold entry {0}: the run has not started")]
+    NotStarted(u32),
+    /// There is no such step.
+    #[error("fold entry {seq}: there is no step {step}")]
+    NoStep {
+        /// The entry.
+        seq: u32,
+        /// The step.
+        step: u32,
+    },
+    /// The step has ended.
+    #[error("fold entry {seq}: step {step} has ended")]
+    StepEnded {
+        /// The entry.
+        seq: u32,
+        /// The step.
+        step: u32,
+    },
+    /// The step's number is taken or skips one.
+    #[error("fold entry {seq}: step {found} is not the next, {expected} is")]
+    StepOrder {
+        /// The entry.
+        seq: u32,
+        /// The next step number.
+        expected: u32,
+        /// The number that came.
+        found: u32,
+    },
+    /// The run has ended.
+    #[error("fold entry {0}: the run has ended")]
+    Ended(u32),
+}
+
+impl Chain {
+    /// A chain without entries that forgets payloads, for a live run.
+    pub fn lean() -> Self {
+        Self::default()
+    }
+
+    /// A chain without entries that keeps what was asked and answered, for showing.
+    pub fn full() -> Self {
+        Self { keep_payloads: true, ..Self::default() }
+    }
+
+    /// Folds one entry.
+    ///
+    /// # Errors
+    /// When the fact does not follow; the chain is then unchanged.
+    pub fn apply(&mut self, entry: &Entry) -> Result<(), ChainError> {
+        let seq = entry.seq;
+        if self.started.is_some() && seq != self.seq + 1 {
+            return Err(ChainError::Gap { expected: self.seq + 1, found: seq });
+        }
+        match (&self.started, &entry.fact) {
+            (None, Fact::RunStarted(_)) => {}
+            (None, _) => return Err(ChainError::NotStarted(seq)),
+            (Some(_), _) if matches!(self.state, RunState::Ended(_)) => {
+                return Err(ChainError::Ended(seq));
+            }
+            (Some(_), _) => {}
+        }
+        self.fold(entry)?;
+        self.seq = seq;
+        self.last_ms = entry.at_ms;
+        self.entries += 1;
+        Ok(())
+    }
+
+    fn fold(&mut self, entry: &Entry) -> Result<(), ChainError> {
+        let (seq, at) = (entry.seq, entry.at_ms);
+        match &entry.fact {
+            Fact::RunStarted(started) => self.start(started, at),
+            Fact::StepScheduled(scheduled) => self.schedule(seq, scheduled, at)?,
+            Fact::StepRecorded(scheduled, outcome) => {
+                self.schedule(seq, scheduled, at)?;
+                self.end(seq, scheduled.step, outcome, None, at)?;
+            }
+            Fact::AttemptDelivered { step, worker, deadline_ms, .. } => {
+                let step = self.open_step(seq, *step)?;
+                step.state = StepState::Processing;
+                step.delivered_ms = Some(at);
+                step.worker = Some(worker.clone());
+                step.deadline_ms = *deadline_ms;
+            }
+            Fact::AttemptClosed(closed) => {
+                let step = self.open_step(seq, closed.step)?;
+                step.state = StepState::Pending;
+                step.attempt_open = false;
+                step.counted += u32::from(closed.counts);
+                step.retry_at_ms = Some(closed.retry_at_ms);
+                step.error = Some(closed.error.clone());
+                add_usage(&mut step.usage, closed.usage.as_ref());
+            }
+            Fact::AttemptOpened(opened) => {
+                let step = self.open_step(seq, opened.step)?;
+                step.attempt = opened.attempt;
+                step.attempt_open = true;
+                step.opened_ms = at;
+                step.delivered_ms = None;
+                step.worker = None;
+                step.deadline_ms = None;
+                step.retry_at_ms = None;
+            }
+            Fact::StepEnded { step, outcome, usage, .. } => {
+                self.end(seq, *step, outcome, usage.as_ref(), at)?;
+            }
+            Fact::SignalReceived(signal) => {
+                if signal.sender.is_none_or(|sender| self.senders.insert(sender)) {
+                    self.queue_signal(&signal.name, signal.payload.clone());
+                }
+            }
+            Fact::Noted { note, .. } => match note {
+                Note::Status { text, progress } => self.status = Some((text.clone(), *progress)),
+                Note::Log { .. } | Note::Event { .. } => {}
+            },
+            Fact::Decided(decision) => match decision {
+                Decision::Cancel { .. } => {}
+                Decision::Pause { reason, .. } => self.paused = Some(reason.clone()),
+                Decision::Resume { .. } => self.paused = None,
+                Decision::Compensate { ending } => {
+                    self.state = RunState::Compensating(ending.clone());
+                }
+            },
+            Fact::RunEnded(outcome) => {
+                self.state = RunState::Ended(outcome.clone());
+                self.paused = None;
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, started: &RunStarted, at: u64) {
+        let keep_payloads = self.keep_payloads;
+        let status = self.status.take();
+        *self = Self { keep_payloads, status, first_step: started.first_step, ..Self::default() };
+        for (name, payload) in &started.queued {
+            self.queue_signal(name, payload.clone());
+        }
+        self.started = Some((started.clone(), at));
+    }
+
+    fn schedule(&mut self, seq: u32, scheduled: &Scheduled, at: u64) -> Result<(), ChainError> {
+        let expected = self.next_step();
+        if scheduled.step != expected {
+            return Err(ChainError::StepOrder { seq, expected, found: scheduled.step });
+        }
+        let number = scheduled.step;
+        let mut scheduled = scheduled.clone();
+        if scheduled.kind == StepKind::Signal {
+            self.waiters.entry(scheduled.name.clone()).or_default().push_back(number);
+        }
+        if !self.keep_payloads {
+            scheduled.request = Json::null();
+        }
+        self.index.insert(scheduled.key.clone(), number);
+        self.tails.insert(scheduled.key.scope.clone(), number);
+        self.open.insert(number);
+        self.steps.push(Step {
+            state: StepState::Pending,
+            attempt: scheduled.attempt,
+            counted: 0,
+            attempt_open: true,
+            scheduled_ms: at,
+            opened_ms: at,
+            delivered_ms: None,
+            worker: None,
+            deadline_ms: None,
+            retry_at_ms: None,
+            ended_ms: None,
+            output: None,
+            error: None,
+            usage: None,
+            scheduled,
+        });
+        Ok(())
+    }
+
+    fn end(
+        &mut self,
+        seq: u32,
+        number: u32,
+        outcome: &Outcome,
+        usage: Option<&Usage>,
+        at: u64,
+    ) -> Result<(), ChainError> {
+        let keep = self.keep_payloads;
+        let step = self.open_step(seq, number)?;
+        step.ended_ms = Some(at);
+        step.attempt_open = false;
+        step.retry_at_ms = None;
+        add_usage(&mut step.usage, usage);
+        match outcome {
+            Outcome::Completed(output) => {
+                step.state = StepState::Completed;
+                step.error = None;
+                step.output = keep.then(|| output.clone());
+            }
+            Outcome::Failed(failure) => {
+                step.state = StepState::Failed;
+                step.error = Some(failure.clone());
+            }
+            Outcome::Canceled(reason) => {
+                step.state = StepState::Canceled;
+                step.error =
+                    Some(Failure::new(crate::protocol::failure::kind::CANCELED, reason.clone()));
+            }
+        }
+        if step.scheduled.kind == StepKind::Signal {
+            let name = step.scheduled.name.clone();
+            let took = outcome.output().is_some_and(took_a_signal);
+            if let Some(waiters) = self.waiters.get_mut(&name) {
+                waiters.retain(|waiter| *waiter != number);
+            }
+            if took && let Some(queue) = self.signals.get_mut(&name)
+                && queue.pop_front().is_some()
+            {
+                self.queued -= 1;
+            }
+        }
+        self.open.remove(&number);
+        self.done += 1;
+        Ok(())
+    }
+
+    fn queue_signal(&mut self, name: &str, payload: Json) {
+        self.signals.entry(name.to_owned()).or_default().push_back(payload);
+        self.queued += 1;
+    }
+
+    fn open_step(&mut self, seq: u32, number: u32) -> Result<&mut Step, ChainError> {
+        let place = number.checked_sub(self.first_step).map(|place| place as usize);
+        match place.and_then(|place| self.steps.get_mut(place)) {
+            None => Err(ChainError::NoStep { seq, step: number }),
+            Some(step) if step.state.is_terminal() => {
+                Err(ChainError::StepEnded { seq, step: number })
+            }
+            Some(step) => Ok(step),
+        }
+    }
+
+    /// How the run began, and when.
+    pub fn started(&self) -> Option<(&RunStarted, u64)> {
+        self.started.as_ref().map(|(started, at)| (started, *at))
+    }
+
+    /// Where the run is in its life.
+    pub fn state(&self) -> &RunState {
+        &self.state
+    }
+
+    /// Why it rests, if it does.
+    pub fn paused(&self) -> Option<&str> {
+        self.paused.as_deref()
+    }
+
+    /// The number of the last entry.
+    pub fn seq(&self) -> u32 {
+        self.seq
+    }
+
+    /// The time of the last entry, in Unix milliseconds.
+    pub fn last_ms(&self) -> u64 {
+        self.last_ms
+    }
+
+    /// How many entries this history has.
+    pub fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// The number that the next step gets.
+    pub fn next_step(&self) -> u32 {
+        self.first_step + u32::try_from(self.steps.len()).expect("steps are bounded")
+    }
+
+    /// How many steps this history has, and how many of them ended.
+    pub fn counts(&self) -> (u32, u32) {
+        (self.next_step() - self.first_step, self.done)
+    }
+
+    /// The steps, in the order of their numbers.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// A step by its number.
+    pub fn step(&self, number: u32) -> Option<&Step> {
+        let place = number.checked_sub(self.first_step)? as usize;
+        self.steps.get(place)
+    }
+
+    /// A step by its identity.
+    pub fn find(&self, key: &StepKey) -> Option<&Step> {
+        self.step(*self.index.get(key)?)
+    }
+
+    /// The last step of a scope.
+    pub fn tail(&self, scope: &ScopePath) -> Option<u32> {
+        self.tails.get(scope).copied()
+    }
+
+    /// The numbers of the open steps, in order.
+    pub fn open(&self) -> impl Iterator<Item = u32> + '_ {
+        self.open.iter().copied()
+    }
+
+    /// How many steps are open.
+    pub fn open_count(&self) -> usize {
+        self.open.len()
+    }
+
+    /// How many signals are queued, of all names.
+    pub fn queued_signals(&self) -> usize {
+        self.queued
+    }
+
+    /// The first queued signal of a name.
+    pub fn first_signal(&self, name: &str) -> Option<&Json> {
+        self.signals.get(name)?.front()
+    }
+
+    /// Every queued signal, by name and then in order.
+    pub fn signals(&self) -> Vec<(String, Json)> {
+        let mut names: Vec<_> = self.signals.keys().collect();
+        names.sort();
+        let of = |name: &String| {
+            let name = name.clone();
+            self.signals[&name].iter().map(move |payload| (name.clone(), payload.clone()))
+        };
+        names.into_iter().flat_map(of).collect()
+    }
+
+    /// The step that waits for a name longest.
+    pub fn first_waiter(&self, name: &str) -> Option<u32> {
+        self.waiters.get(name)?.front().copied()
+    }
+
+    /// Whether a signal of that sending run and step was received.
+    pub fn has_received(&self, sender: (u64, u32)) -> bool {
+        self.senders.contains(&sender)
+    }
+
+    /// What the flow last said of itself.
+    pub fn status(&self) -> Option<(&str, Option<f64>)> {
+        self.status.as_ref().map(|(text, progress)| (text.as_str(), *progress))
+    }
+}
+
+/// Whether a wait's value stands for a signal that it took off the queue.
+fn took_a_signal(output: &Json) -> bool {
+    output.as_str().starts_with("{\"payload\":")
+}
+
+fn add_usage(sum: &mut Option<Usage>, more: Option<&Usage>) {
+    let Some(more) = more else { return };
+    let sum = sum.get_or_insert_with(Usage::default);
+    sum.add(more);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+//! The seam between the host and whoever executes a task.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use async_trait::async_trait;
+
+use super::Task;
+use crate::{middleware::TaskDone, protocol::{Failure, Json}};
+
+/// Where the work of an attempt lives, which decides what a crash of the host means for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Residence {
+    /// In the host, without effects outside: it may run ahead of the commit, and again.
+    Inline,
+    /// In the host or in a child of it: dispatched after the commit, interrupted by a crash.
+    Host,
+    /// Somewhere else: dispatched after the commit, outlives the host; its result comes through
+    /// the worker API.
+    Elsewhere,
+}
+
+/// What a backend says of an attempt.
+#[derive(Debug)]
+pub enum Reply {
+    /// It is done.
+    Done(TaskDone),
+    /// It is with somebody else now, who will report.
+    Parked,
+}
+
+/// A configured way to get tasks done.
+#[async_trait]
+pub trait Backend: Send + Sync {
+    /// The kind: `process`, `human`, `echo`.
+    fn kind(&self) -> &'static str;
+
+    /// Where its work lives.
+    fn residence(&self) -> Residence;
+
+    /// Whether an agent needs a worker binding to use it.
+    fn requires_worker_binding(&self) -> bool {
+        false
+    }
+
+    /// Executes one attempt. May be called again for the same task, with a higher attempt.
+    ///
+    /// # Errors
+    /// The failure that ends the attempt; `retryable` says whether another may help.
+    ///
+    /// # Cancel safety
+    /// `task.cancel` is canceled when the attempt is given up: the backend then ends what it
+    /// started and returns.
+    async fn execute(&self, task: Arc<Task>, input: Json) -> Result<Reply, Failure>;
+}
+
+/// The operators by name. It never changes while the host runs.
+#[derive(Clone, Default)]
+pub struct Registry {
+    operators: Arc<BTreeMap<String, Arc<dyn Backend>>>,
+}
+
+impl Registry {
+    /// The operators given, by name.
+    pub fn new(operators: BTreeMap<String, Arc<dyn Backend>>) -> Self {
+        Self { operators: Arc::new(operators) }
+    }
+
+    /// The operator of a name.
+    pub fn get(&self, name: &str) -> Option<&Arc<dyn Backend>> {
+        self.operators.get(name)
+    }
+
+    /// Every name, sorted, with its kind.
+    pub fn names(&self) -> impl Iterator<Item = (&str, &'static str)> {
+        self.operators.iter().map(|(name, backend)| (name.as_str(), backend.kind()))
+    }
+}

@@ -1,0 +1,92 @@
+//! One attempt of a task, as a backend sees it.
+
+use std::{path::PathBuf, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    blueprint::{Agent, Blueprint},
+    flow::TaskOpts,
+    protocol::{Json, RunId, TaskId},
+};
+
+/// One attempt of a task.
+pub struct Task {
+    /// The task.
+    pub id: TaskId,
+    /// Its run.
+    pub run: RunId,
+    /// The attempt, from 1.
+    pub attempt: u32,
+    /// The attempt's epoch.
+    pub epoch: u32,
+    /// The agent's name.
+    pub agent_name: Arc<str>,
+    /// The agent.
+    pub agent: Arc<Agent>,
+    /// The operator's name.
+    pub operator: Arc<str>,
+    /// What the call overrides.
+    pub opts: TaskOpts,
+    /// The blueprint, for its source and files.
+    pub blueprint: Arc<Blueprint>,
+    /// Where child processes run.
+    pub workdir: PathBuf,
+    /// The host's address, once it listens: `http://127.0.0.1:7700`.
+    pub url: Option<Arc<str>>,
+    /// The bearer of this attempt for the worker API.
+    pub handle: String,
+    /// What the worker fetches; absent for work that stays in the host.
+    pub prompt: Option<Arc<Prompt>>,
+    /// Canceled when the attempt is given up.
+    pub cancel: CancellationToken,
+    /// Canceled when the attempt's result came through the worker API: nothing is to be
+    /// returned any more, what was started may end by itself.
+    pub reported: CancellationToken,
+    /// Where to say what happens meanwhile.
+    pub reporter: Arc<dyn Reporter>,
+}
+
+/// What a worker fetches: `GET /v1/worker/prompt`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Prompt {
+    /// The task's id.
+    pub task: TaskId,
+    /// The run's id.
+    pub run: RunId,
+    /// The agent's name.
+    pub agent: String,
+    /// The attempt, from 1.
+    pub attempt: u32,
+    /// The rendered system prompt.
+    pub system: Option<String>,
+    /// The rendered prompt.
+    pub prompt: String,
+    /// The input.
+    pub input: Json,
+    /// The JSON Schema that the output must satisfy.
+    pub output_schema: Option<Json>,
+    /// One line for a person.
+    pub summary: Option<String>,
+    /// For the worker's own deduplication.
+    pub idempotency_key: Option<String>,
+    /// Who may answer, for people.
+    pub by: Option<String>,
+}
+
+/// How an attempt reached its worker.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Delivery {
+    /// Who has it: `pid 4711`, a worker's name.
+    pub worker: String,
+}
+
+/// Hears what happens to an attempt while it is under way.
+pub trait Reporter: Send + Sync {
+    /// The work began: the attempt's timeout is counted from now. May be called twice.
+    fn delivered(&self, delivery: Delivery);
+
+    /// A line for whoever watches; lossy.
+    fn progress(&self, data: Json);
+}

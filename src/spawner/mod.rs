@@ -1,0 +1,11 @@
+//! From a dispatch to a worker.
+//!
+//! Owns [`SpawnerAdapter`], [`OperatorSpawner`] and [`Worker`]: an attempt that is under way, with
+//! an id, a way to cancel it and a way to await it. Refuses to look at an operator's kind. The
+//! engine calls it as the innermost part of every dispatch.
+
+mod operator;
+mod worker;
+
+pub use operator::OperatorSpawner;
+pub use worker::{SpawnerAdapter, Worker};

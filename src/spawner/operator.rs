@@ -1,0 +1,60 @@
+//! The spawner that routes to operators by name.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio_util::sync::CancellationToken;
+
+use super::{SpawnerAdapter, Worker};
+use crate::{
+    operator::{Backend, Registry, Reply, Task},
+    protocol::{Failure, Json, failure::kind},
+};
+
+/// Routes each task to the operator that it names.
+#[derive(Clone)]
+pub struct OperatorSpawner {
+    registry: Registry,
+}
+
+impl OperatorSpawner {
+    /// A spawner over the operators of `registry`.
+    pub fn new(registry: Registry) -> Self {
+        Self { registry }
+    }
+}
+
+#[async_trait]
+impl SpawnerAdapter for OperatorSpawner {
+    async fn spawn(&self, task: Arc<Task>, input: Json) -> Result<Box<dyn Worker>, Failure> {
+        let Some(backend) = self.registry.get(&task.operator) else {
+            return Err(Failure::new(
+                kind::OPERATOR_UNAVAILABLE,
+                format!("there is no operator {:?}", task.operator),
+            ));
+        };
+        Ok(Box::new(OperatorWorker { backend: Arc::clone(backend), task, input }))
+    }
+}
+
+/// A backend at work on one attempt.
+struct OperatorWorker {
+    backend: Arc<dyn Backend>,
+    task: Arc<Task>,
+    input: Json,
+}
+
+#[async_trait]
+impl Worker for OperatorWorker {
+    fn id(&self) -> &str {
+        &self.task.operator
+    }
+
+    fn cancel_token(&self) -> &CancellationToken {
+        &self.task.cancel
+    }
+
+    async fn join(self: Box<Self>) -> Result<Reply, Failure> {
+        self.backend.execute(self.task, self.input).await
+    }
+}
