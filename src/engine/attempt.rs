@@ -1,0 +1,457 @@
+//! Attempts: from a scheduled task to the one result that counts.
+//!
+//! | happens | the attempt | then |
+//! |---|---|---|
+//! | scheduled | opens | waits for a place, runs inline, or is dispatched after the commit |
+//! | delivered | its timeout begins | |
+//! | done | ends its step | the flow goes on |
+//! | failed, more allowed | closes | the next opens after the pause |
+//! | failed, no more | ends its step | the flow hears the failure |
+//! | interrupted | closes, uncounted | the next opens at once |
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use super::{
+    capacity::AgentKey,
+    run::{Due, Open, OpenKind, OpenTask, Perform, Phase, Run},
+    shard::Shard,
+};
+use crate::{
+    blueprint::CompiledAgent,
+    flow::{StepOp, TaskRequest},
+    journal::{AttemptClosed, AttemptOpened, Fact, Outcome, StepKey, Usage},
+    middleware::{Dispatched, TaskDone},
+    operator::{Delivery, Residence},
+    protocol::{Failure, Json, failure::kind},
+    store::{TaskPhase, Write},
+};
+
+impl Shard {
+    /// Decides a task: refuses it, runs it inline, or opens its first attempt.
+    pub(super) fn schedule_task(&mut self, run: &mut Run, key: StepKey, request: TaskRequest) {
+        let prepared = self.prepare(run, &request);
+        let op = StepOp::Task(Box::new(request));
+        match prepared {
+            Err(failure) => {
+                let step = run.chain.next_step();
+                let agent = op.name().to_owned();
+                let failure = failure.at(step, Some(&agent), 1);
+                self.record(run, &key, &op, Outcome::Failed(failure));
+            }
+            Ok(task) if task.residence == Residence::Inline && task.agent.limit().is_none() => {
+                self.run_inline(run, &key, &op, task);
+            }
+            Ok(task) => {
+                let number = self.open(run, &key, &op, OpenKind::Task(Box::new(task)));
+                self.open_attempt(run, number);
+            }
+        }
+    }
+
+    /// Finds agent and operator of a request, and checks its input.
+    pub(super) fn prepare(&self, run: &Run, request: &TaskRequest) -> Result<OpenTask, Failure> {
+        let Some(program) = &run.program else {
+            return Err(Failure::new(kind::REFUSED, "the run's blueprint cannot be loaded"));
+        };
+        let blueprint = program.blueprint();
+        let agent = match blueprint.agent(&request.agent) {
+            Some(agent) => Arc::clone(agent),
+            None if request.opts.form.is_some() || request.agent == "approve" => {
+                Arc::new(CompiledAgent::approval(request.opts.form.as_ref())?)
+            }
+            None => {
+                return Err(Failure::new(kind::REFUSED, blueprint.unknown_agent(&request.agent)));
+            }
+        };
+        let operator: Arc<str> = match &request.opts.operator {
+            Some(name) => Arc::from(name.as_str()),
+            None => Arc::clone(agent.operator()),
+        };
+        let Some(backend) = self.shared.registry.get(&operator) else {
+            return Err(Failure::new(
+                kind::OPERATOR_UNAVAILABLE,
+                format!("there is no operator {operator:?}"),
+            ));
+        };
+        let input = agent.input().accept_json(&request.input).map_err(|violations| {
+            let first = violations.first();
+            let what = first.map_or_else(String::new, |v| format!(" at {}: {}", v.path, v.message));
+            Failure::new(
+                kind::INVALID_INPUT,
+                format!("the input of agent {} breaks its schema{what}", request.agent),
+            )
+        })?;
+        let retry = request.opts.retry.clone().unwrap_or_else(|| agent.agent().retry.clone());
+        Ok(OpenTask {
+            request: TaskRequest { input, ..request.clone() },
+            timeout_ms: request.opts.timeout_ms.or(agent.agent().timeout_ms),
+            park_ms: agent.agent().park_ms.or(match backend.kind() {
+                "human" => None,
+                _ => Some(self.shared.settings.park_ms),
+            }),
+            agent,
+            operator,
+            residence: backend.residence(),
+            retry,
+            attempt: 1,
+            counted: 0,
+            phase: Phase::Pending,
+            row: None,
+            live: None,
+            place: false,
+            invalid: 0,
+        })
+    }
+
+    /// Runs in-process work ahead of the commit; what is not ready at once goes on beside the
+    /// shard.
+    fn run_inline(&mut self, run: &mut Run, key: &StepKey, op: &StepOp, mut task: OpenTask) {
+        let number = run.chain.next_step();
+        let (live, mut future) = self.dispatch_future(run, number, &task, self.now_ms);
+        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(Dispatched::Done(done))) if done.effects.is_empty() => {
+                let outcome = self.judge(&task, number, done.output);
+                if let Outcome::Failed(failure) = &outcome
+                    && failure.retryable
+                    && task.retry.max_attempts > 1
+                {
+                    let number = self.open(run, key, op, OpenKind::Task(Box::new(task)));
+                    let Outcome::Failed(failure) = outcome else { return };
+                    self.attempt_failed(run, number, failure, None);
+                } else {
+                    self.record(run, key, op, outcome);
+                }
+            }
+            Poll::Ready(result) => {
+                let number = self.open(run, key, op, OpenKind::Task(Box::new(task)));
+                self.finished(run, number, 1, result);
+            }
+            Poll::Pending => {
+                task.live = Some(live);
+                task.phase = Phase::Delivered;
+                let timeout = task.timeout_ms;
+                let number = self.open(run, key, op, OpenKind::Task(Box::new(task)));
+                if let Some(timeout) = timeout {
+                    run.timers.insert((self.time_of(run) + timeout, number, Due::Attempt));
+                }
+                self.detach(run.num, number, 1, future);
+            }
+        }
+    }
+
+    /// Gets the open attempt of a task under way: takes a place, writes its row, dispatches it
+    /// after the commit.
+    pub(super) fn open_attempt(&mut self, run: &mut Run, number: u32) {
+        let (num, now) = (run.num, self.time_of(run));
+        let agent_key = self.agent_key(run, number);
+        let Some(task) = run.task_mut(number) else { return };
+        if let (Some(limit), Some(agent)) = (task.agent.limit(), &agent_key)
+            && !task.place
+        {
+            if !self.shared.capacity.acquire(agent, limit, num, number) {
+                task.phase = Phase::Capacity;
+                return;
+            }
+            task.place = true;
+        }
+        task.phase = Phase::Pending;
+        let (residence, park, attempt) = (task.residence, task.park_ms, task.attempt);
+        if residence != Residence::Inline {
+            match self.task_row(run, number, now) {
+                Ok(row) => {
+                    run.pending.writes.push(Write::PutTask(Box::new(row.clone())));
+                    if let Some(task) = run.task_mut(number) {
+                        task.row = Some(Box::new(row));
+                    }
+                }
+                Err(failure) => {
+                    let outcome = Outcome::Failed(self.located(run, number, failure));
+                    self.finish_step(run, number, outcome, None, None);
+                    return;
+                }
+            }
+            if let (Residence::Elsewhere, Some(park)) = (residence, park) {
+                run.timers.insert((now + park, number, Due::Park));
+            }
+        }
+        run.pending.after.performs.push(Perform::Dispatch { step: number, attempt });
+    }
+
+    pub(super) fn agent_key(&self, run: &Run, number: u32) -> Option<AgentKey> {
+        let task = run.task(number)?;
+        task.agent.limit()?;
+        let blueprint = run.program.as_ref()?.blueprint();
+        Some((Arc::from(blueprint.name()), Arc::clone(task.agent.name())))
+    }
+
+    /// A dispatched attempt came to its end, or went to somebody else.
+    pub(super) fn finished(
+        &mut self,
+        run: &mut Run,
+        number: u32,
+        attempt: u32,
+        result: Result<Dispatched, Failure>,
+    ) {
+        let Some(task) = run.task_mut(number) else { return };
+        if task.attempt != attempt || task.phase == Phase::Retry {
+            return;
+        }
+        match result {
+            Ok(Dispatched::Done(done)) => self.done(run, number, done),
+            Ok(Dispatched::Parked) if task.residence == Residence::Elsewhere => {}
+            Ok(Dispatched::Parked) => {
+                // Whoever ran in the host left without a result and without having reported one.
+                task.live = None;
+                let failure = Failure::new(kind::WORKER, "the worker left without a result");
+                self.attempt_failed(run, number, failure, None);
+            }
+            Err(failure) => self.attempt_failed(run, number, failure, None),
+        }
+    }
+
+    fn done(&mut self, run: &mut Run, number: u32, done: TaskDone) {
+        let Some(task) = run.task(number) else { return };
+        match self.judge(task, number, done.output) {
+            Outcome::Completed(output) => {
+                let effects = match self.apply_effects(run, number, &done.effects) {
+                    Ok(effects) => effects,
+                    Err(failure) => {
+                        let outcome = Outcome::Failed(self.located(run, number, failure));
+                        self.finish_step(run, number, outcome, None, done.usage);
+                        return;
+                    }
+                };
+                self.finish_step(run, number, Outcome::Completed(output), effects, done.usage);
+            }
+            Outcome::Failed(failure) => self.attempt_failed(run, number, failure, done.usage),
+            Outcome::Canceled(_) => {}
+        }
+    }
+
+    /// Whether an operator's own return fits the agent's schema.
+    fn judge(&self, task: &OpenTask, number: u32, output: Json) -> Outcome {
+        if output.len() > self.shared.settings.limits.value {
+            let message = format!("the result has {} bytes", output.len());
+            let failure = Failure::new(kind::LIMIT, message);
+            return Outcome::Failed(failure.at(number, Some(task.agent.name()), task.attempt));
+        }
+        match task.agent.output().accept_json(&output) {
+            Ok(output) => Outcome::Completed(output),
+            Err(violations) => {
+                let what = violations
+                    .first()
+                    .map_or_else(String::new, |v| format!(" at {}: {}", v.path, v.message));
+                let message = format!("the result breaks its schema{what}");
+                let failure = Failure::new(kind::INVALID_RESULT, message);
+                Outcome::Failed(failure.at(number, Some(task.agent.name()), task.attempt))
+            }
+        }
+    }
+
+    /// An attempt failed: another follows, or the step fails.
+    pub(super) fn attempt_failed(
+        &mut self,
+        run: &mut Run,
+        number: u32,
+        failure: Failure,
+        usage: Option<Usage>,
+    ) {
+        let failure = self.located(run, number, failure);
+        let now = self.time_of(run);
+        let seed = run.chain.started().map_or(0, |(started, _)| started.seed);
+        let Some(task) = run.task(number) else { return };
+        let interrupted = failure.is(kind::INTERRUPTED);
+        let counted = task.counted + u32::from(!interrupted);
+        let again = failure.retryable
+            && if interrupted {
+                !task.retry.fail_on_interrupt
+            } else {
+                counted < task.retry.max_attempts
+            };
+        if !again || run.is_ended() {
+            self.finish_step(run, number, Outcome::Failed(failure), None, usage);
+            return;
+        }
+        let pause = if interrupted { 0 } else { pause_ms(&task.retry, counted, seed, number) };
+        let attempt = task.attempt;
+        self.leave(run, number);
+        self.append(
+            run,
+            Fact::AttemptClosed(Box::new(AttemptClosed {
+                step: number,
+                attempt,
+                error: failure,
+                usage,
+                retry_at_ms: now + pause,
+                counts: !interrupted,
+            })),
+        );
+        if let Some(task) = run.task_mut(number) {
+            task.counted = counted;
+            task.phase = Phase::Retry;
+        }
+        if pause == 0 {
+            self.next_attempt(run, number);
+        } else {
+            run.timers.insert((now + pause, number, Due::Retry));
+        }
+    }
+
+    /// Opens the next attempt of a task whose last one closed.
+    pub(super) fn next_attempt(&mut self, run: &mut Run, number: u32) {
+        let epoch = run.header.epoch;
+        let Some(task) = run.task_mut(number) else { return };
+        task.attempt += 1;
+        task.invalid = 0;
+        let attempt = task.attempt;
+        self.append(
+            run,
+            Fact::AttemptOpened(AttemptOpened { step: number, attempt, epoch, seat_epoch: 0 }),
+        );
+        self.open_attempt(run, number);
+    }
+
+    /// Takes an attempt out of the world: its worker, its row, its place, its timers.
+    fn leave(&mut self, run: &mut Run, number: u32) {
+        let Some(open) = run.open.remove(&number) else { return };
+        let open = self.release(run, number, open, false);
+        run.open.insert(number, open);
+    }
+
+    /// Gives back what an open step held. `ended` says that nothing of it follows.
+    pub(super) fn release(
+        &mut self,
+        run: &mut Run,
+        number: u32,
+        mut open: Open,
+        ended: bool,
+    ) -> Open {
+        run.clear_timers(number);
+        if let OpenKind::Task(task) = &mut open.kind {
+            if let Some(live) = task.live.take() {
+                run.pending.after.performs.push(Perform::CancelWorker(live.cancel));
+            }
+            if let Some(row) = task.row.take() {
+                if row.kind == "queue" {
+                    self.shared.hub.remove(row.queue.as_deref().unwrap_or_default(), row.run, row.step);
+                }
+                run.pending.writes.push(Write::CloseTask { run: run.num, step: number });
+            }
+            if let Some(blueprint) = run.program.as_ref().map(|program| program.blueprint().name()) {
+                let key: AgentKey = (Arc::from(blueprint), Arc::clone(task.agent.name()));
+                if std::mem::take(&mut task.place) {
+                    run.pending.after.performs.push(Perform::Release(key));
+                } else if task.phase == Phase::Capacity && ended {
+                    let next = self.shared.capacity.forget(&key, run.num, number);
+                    self.tell_capacity(next);
+                }
+            }
+        }
+        open
+    }
+
+    /// Gives back every place that a run holds: it is dropped without having ended.
+    pub(super) fn release_places(&mut self, run: &mut Run) {
+        let Some(program) = run.program.clone() else { return };
+        for (number, open) in &mut run.open {
+            let OpenKind::Task(task) = &mut open.kind else { continue };
+            let key: AgentKey = (Arc::from(program.blueprint().name()), Arc::clone(task.agent.name()));
+            let next = if std::mem::take(&mut task.place) {
+                self.shared.capacity.release(&key)
+            } else {
+                self.shared.capacity.forget(&key, run.num, *number)
+            };
+            self.tell_capacity(next);
+        }
+    }
+
+    pub(super) fn tell_capacity(&self, next: Option<(u64, u32)>) {
+        if let Some((run, step)) = next {
+            self.shared.tell(run, super::message::RunMsg::Capacity { step });
+        }
+    }
+
+    /// An attempt reached its worker: its timeout begins.
+    pub(super) fn delivered(&mut self, run: &mut Run, number: u32, attempt: u32, by: Delivery) {
+        let now = self.time_of(run);
+        let Some(task) = run.task_mut(number) else { return };
+        if task.attempt != attempt || task.phase != Phase::Pending {
+            return;
+        }
+        task.phase = Phase::Delivered;
+        let deadline_ms = task.timeout_ms.map(|timeout| now + timeout);
+        if let Some(row) = &mut task.row {
+            row.phase = TaskPhase::Delivered;
+            row.worker = Some(by.worker.clone());
+            row.deadline_ms = deadline_ms;
+            run.pending.writes.push(Write::PutTask(row.clone()));
+        }
+        run.timers.remove(&find(run, number, Due::Park));
+        if let Some(deadline) = deadline_ms {
+            run.timers.insert((deadline, number, Due::Attempt));
+        }
+        let worker = by.worker;
+        self.append(run, Fact::AttemptDelivered { step: number, attempt, worker, deadline_ms });
+    }
+
+    /// Adds to a failure where it comes from.
+    pub(super) fn located(&self, run: &Run, number: u32, failure: Failure) -> Failure {
+        match run.task(number) {
+            Some(task) => failure.at(number, Some(task.agent.name()), task.attempt),
+            None => failure,
+        }
+    }
+}
+
+/// The timer of a step, or one that is not there.
+pub(super) fn find(run: &Run, number: u32, due: Due) -> (u64, u32, Due) {
+    run.timers
+        .iter()
+        .find(|(_, of, kind)| *of == number && *kind == due)
+        .copied()
+        .unwrap_or((u64::MAX, number, due))
+}
+
+/// The pause before the attempt that follows `counted` failed ones, in milliseconds.
+fn pause_ms(retry: &crate::flow::Backoff, counted: u32, seed: u64, step: u32) -> u64 {
+    let exponent = i32::try_from(counted.saturating_sub(1)).unwrap_or(i32::MAX);
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a pause of milliseconds needs no more than a double's precision; casts saturate"
+    )]
+    let full = ((retry.backoff_ms as f64) * retry.factor.max(1.0).powi(exponent))
+        .min(retry.max_ms as f64) as u64;
+    if !retry.jitter || full < 2 {
+        return full;
+    }
+    // Spread over the second half, the same at every replay of this decision.
+    let mixed = blake3::hash(&[seed.to_le_bytes(), u64::from(step).to_le_bytes(), u64::from(counted).to_le_bytes()].concat());
+    let spread = u64::from_le_bytes(mixed.as_bytes()[..8].try_into().expect("8 of 32 bytes"));
+    full / 2 + spread % (full / 2 + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flow::Backoff;
+
+    #[test]
+    fn pauses_grow_up_to_their_maximum() {
+        let retry = Backoff { backoff_ms: 100, max_ms: 350, jitter: false, ..Backoff::default() };
+        let pauses: Vec<_> = (1..=4).map(|n| pause_ms(&retry, n, 1, 1)).collect();
+        assert_eq!(pauses, [100, 200, 350, 350]);
+    }
+
+    #[test]
+    fn jitter_stays_in_the_second_half() {
+        let retry = Backoff { backoff_ms: 1_000, ..Backoff::default() };
+        let pauses: Vec<_> = (0..50).map(|step| pause_ms(&retry, 1, 9, step)).collect();
+        assert!(pauses.iter().all(|pause| (500..=1_000).contains(pause)), "{pauses:?}");
+        assert!(pauses.iter().any(|pause| *pause != pauses[0]));
+    }
+}

@@ -1,0 +1,86 @@
+//! `max_concurrency`: how many attempts of an agent are live in the whole daemon.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// The live attempts of every agent with a limit, and who waits for room.
+#[derive(Debug, Default)]
+pub(crate) struct Capacity {
+    agents: Mutex<HashMap<AgentKey, Slots>>,
+}
+
+/// (blueprint name, agent).
+pub(crate) type AgentKey = (Arc<str>, Arc<str>);
+
+#[derive(Debug, Default)]
+struct Slots {
+    live: u32,
+    limit: u32,
+    waiting: VecDeque<(u64, u32)>,
+}
+
+impl Capacity {
+    /// Takes a place for (run, step), or queues it: then it is told when it may ask again.
+    pub(crate) fn acquire(&self, agent: &AgentKey, limit: u32, run: u64, step: u32) -> bool {
+        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        let slots = agents.entry(agent.clone()).or_default();
+        slots.limit = limit;
+        if slots.live < limit {
+            slots.live += 1;
+            slots.waiting.retain(|waiter| *waiter != (run, step));
+            true
+        } else {
+            if !slots.waiting.contains(&(run, step)) {
+                slots.waiting.push_back((run, step));
+            }
+            false
+        }
+    }
+
+    /// Counts an attempt that is live already: it was dispatched before the host started.
+    pub(crate) fn occupy(&self, agent: &AgentKey) {
+        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        agents.entry(agent.clone()).or_default().live += 1;
+    }
+
+    /// Gives a place back; answers with who is next.
+    #[must_use]
+    pub(crate) fn release(&self, agent: &AgentKey) -> Option<(u64, u32)> {
+        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        let slots = agents.get_mut(agent)?;
+        slots.live = slots.live.saturating_sub(1);
+        let next = if slots.live < slots.limit { slots.waiting.pop_front() } else { None };
+        if slots.live == 0 && slots.waiting.is_empty() {
+            agents.remove(agent);
+        }
+        next
+    }
+
+    /// Forgets who waits without having got a place; answers with who is next if there is room.
+    pub(crate) fn forget(&self, agent: &AgentKey, run: u64, step: u32) -> Option<(u64, u32)> {
+        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        let slots = agents.get_mut(agent)?;
+        slots.waiting.retain(|waiter| *waiter != (run, step));
+        if slots.live < slots.limit { slots.waiting.pop_front() } else { None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_goes_to_who_waited_longest() {
+        let capacity = Capacity::default();
+        let agent: AgentKey = ("b".into(), "a".into());
+        assert!(capacity.acquire(&agent, 1, 1, 1));
+        assert!(!capacity.acquire(&agent, 1, 2, 1));
+        assert!(!capacity.acquire(&agent, 1, 3, 1));
+        assert_eq!(capacity.release(&agent), Some((2, 1)));
+        assert!(capacity.acquire(&agent, 1, 2, 1));
+        assert_eq!(capacity.forget(&agent, 3, 1), None);
+        assert_eq!(capacity.release(&agent), None);
+    }
+}

@@ -1,0 +1,527 @@
+//! Advancing a flow: its inputs one after the other, its commands into facts.
+
+use std::sync::Arc;
+
+use super::{
+    run::{Due, Open, OpenKind, Perform, Run},
+    shard::{Shard, null},
+};
+use crate::{
+    flow::{Command, Flow as _, Input, NextAction, StepOp, StepRequest, compensation_scope},
+    journal::{
+        Decision, Entry, Fact, Outcome, RunState, Scheduled, ScopePath, StepKey, fingerprint,
+    },
+    protocol::{Failure, Json, RunId, StepKind, failure::kind},
+    store::{OutboxRow, Write},
+};
+
+/// Inputs that a run takes in one turn before its neighbours get theirs.
+const TURN: usize = 256;
+
+impl Shard {
+    /// Adds a fact to a run's history.
+    pub(super) fn append(&mut self, run: &mut Run, fact: Fact) {
+        let entry = Entry {
+            seq: run.chain.seq() + 1,
+            at_ms: self.now_ms.max(run.chain.last_ms()),
+            fact,
+        };
+        match run.chain.apply(&entry) {
+            Ok(()) => run.pending.entries.push(entry),
+            Err(error) => {
+                debug_assert!(false, "{error}");
+                tracing::error!(run = %run.id, %error, "a fact did not follow; the run is read again");
+                run.reload = true;
+            }
+        }
+    }
+
+    /// The time that the next fact of a run gets.
+    pub(super) fn time_of(&self, run: &Run) -> u64 {
+        self.now_ms.max(run.chain.last_ms())
+    }
+
+    /// Lets the flow take its inputs, as many as one turn allows.
+    pub(super) fn drive(&mut self, run: &mut Run) {
+        for _ in 0..TURN {
+            if run.chain.paused().is_some() || run.is_ended() || run.reload {
+                return;
+            }
+            let Some((input, at_ms)) = run.inbox.pop_front() else { return };
+            let Some(flow) = run.flow.as_mut() else { return };
+            let advance = flow.advance(input, at_ms);
+            for command in advance.commands {
+                self.command(run, command);
+                if run.is_ended() || run.reload {
+                    return;
+                }
+            }
+            self.next(run, advance.next);
+        }
+    }
+
+    /// What a flow's next action means for its run.
+    ///
+    /// | next | active | compensating |
+    /// |---|---|---|
+    /// | wait | wait | wait |
+    /// | complete | ends completed, if the output fits its schema | ends as it was to end |
+    /// | fail | compensates, or ends failed | ends as it was to end |
+    /// | continue | a fresh history | ends as it was to end |
+    /// | limit | compensates, or ends failed | ends as it was to end |
+    /// | broken | read again | read again |
+    fn next(&mut self, run: &mut Run, next: NextAction) {
+        let ending = match run.chain.state() {
+            RunState::Compensating(ending) => Some(ending.clone()),
+            RunState::Active | RunState::Ended(_) => None,
+        };
+        match (next, ending) {
+            (NextAction::Wait, _) => {}
+            (NextAction::Broken(reason), _) => {
+                tracing::info!(run = %run.id, reason, "the run's VM had no room; it is replayed");
+                run.flow = None;
+                run.reload = true;
+            }
+            (NextAction::Complete(output), None) => self.complete(run, &output),
+            (NextAction::Fail(failure) | NextAction::Limit(failure), None) => {
+                self.wind_up(run, Outcome::Failed(failure));
+            }
+            (NextAction::ContinueAs(input), None) => self.continue_as(run, input),
+            (
+                NextAction::Complete(_)
+                | NextAction::Fail(_)
+                | NextAction::Limit(_)
+                | NextAction::ContinueAs(_),
+                Some(ending),
+            ) => self.end(run, ending),
+        }
+    }
+
+    fn complete(&mut self, run: &mut Run, output: &Json) {
+        let schema = run.program.as_ref().map(|program| program.blueprint().output().clone());
+        let accepted = match schema {
+            Some(schema) if !schema.is_any() => schema.accept(output.to_value()).map(Json::from),
+            _ => Ok(output.clone()),
+        };
+        match accepted {
+            Ok(output) => self.end(run, Outcome::Completed(output)),
+            Err(violations) => {
+                let message = violations.first().map_or_else(
+                    || "the output breaks its schema".to_owned(),
+                    |first| format!("the output breaks its schema at {}: {}", first.path, first.message),
+                );
+                self.wind_up(run, Outcome::Failed(Failure::new(kind::INVALID_RESULT, message)));
+            }
+        }
+    }
+
+    /// Closes what is open; then runs the compensations, if there are any, and ends the run.
+    pub(super) fn wind_up(&mut self, run: &mut Run, ending: Outcome) {
+        let reason = match &ending {
+            Outcome::Completed(_) => "the run completed",
+            Outcome::Failed(_) => "the run failed",
+            Outcome::Canceled(_) => "the run was canceled",
+        };
+        self.close_all(run, reason);
+        run.inbox.clear();
+        let compensates = *run.chain.state() == RunState::Active
+            && run.flow.as_ref().is_some_and(|flow| flow.has_defers());
+        if compensates {
+            self.append(run, Fact::Decided(Decision::Compensate { ending }));
+            let at_ms = run.chain.last_ms();
+            let due = at_ms + self.shared.settings.compensation_ms;
+            run.timers.retain(|(_, _, due)| *due == Due::Wall);
+            run.timers.insert((due, 0, Due::Compensation));
+            run.inbox.push_back((Input::Compensate, at_ms));
+        } else {
+            self.end(run, ending);
+        }
+    }
+
+    /// Ends a run for ever.
+    pub(super) fn end(&mut self, run: &mut Run, outcome: Outcome) {
+        self.close_all(run, "the run ended");
+        self.append(run, Fact::RunEnded(outcome));
+        run.inbox.clear();
+        run.timers.clear();
+        run.flow = None;
+        run.pending.writes.push(Write::CloseTasks { run: run.num });
+        if run.header.parent.is_some() {
+            run.pending.after.performs.push(Perform::TellParent);
+        }
+        self.shared.open_runs.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    fn continue_as(&mut self, run: &mut Run, input: Json) {
+        let Some((started, _)) = run.chain.started() else { return };
+        let mut started = started.clone();
+        if let Some(program) = &run.program {
+            match program.blueprint().input().accept(input.to_value()) {
+                Ok(accepted) => started.input = accepted.into(),
+                Err(violations) => {
+                    let message = violations.first().map_or_else(String::new, |first| {
+                        format!("continue_as: the input breaks its schema at {}: {}", first.path, first.message)
+                    });
+                    self.wind_up(run, Outcome::Failed(Failure::new(kind::INVALID_INPUT, message)));
+                    return;
+                }
+            }
+        }
+        self.close_all(run, "the run began a fresh history");
+        // What lies before must have its row number: it is the fresh history's predecessor.
+        let signals = run.chain.signals();
+        started.generation += 1;
+        started.first_step = run.chain.next_step();
+        started.queued = signals;
+        started.seed = started.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
+        self.flush(run);
+        started.continues = run.prev;
+        run.prev = None;
+        run.inbox.clear();
+        run.timers.retain(|(_, _, due)| *due == Due::Wall);
+        self.append(run, Fact::RunStarted(Box::new(started)));
+        self.start_flow(run);
+    }
+
+    /// Turns one command of the flow into facts.
+    pub(super) fn command(&mut self, run: &mut Run, command: Command) {
+        let limits = &self.shared.settings.limits;
+        let (steps, _) = run.chain.counts();
+        let max_steps = run
+            .program
+            .as_ref()
+            .and_then(|program| program.blueprint().definition().max_steps)
+            .map_or(limits.steps, |steps| steps.min(limits.steps));
+        let breach = if run.chain.entries() >= limits.entries {
+            Some(format!("more than {} entries in one history; use ctx:continue_as", limits.entries))
+        } else {
+            None
+        };
+        match command {
+            Command::CancelScope(scope) => self.cancel_scope(run, &scope),
+            _ if let Some(breach) = breach => self.break_limit(run, breach),
+            Command::Note { key, note } => self.append(run, Fact::Noted { key, note }),
+            Command::Schedule(_) if steps >= max_steps => {
+                self.break_limit(run, format!("more than {max_steps} steps in one history"));
+            }
+            Command::Schedule(_) if run.open.len() >= limits.open_steps as usize => {
+                let message = format!("more than {} steps open at the same time", limits.open_steps);
+                self.break_limit(run, message);
+            }
+            Command::Schedule(request) => self.schedule(run, request),
+        }
+    }
+
+    fn break_limit(&mut self, run: &mut Run, message: String) {
+        let ending = Outcome::Failed(Failure::new(kind::LIMIT, message));
+        match run.chain.state() {
+            RunState::Compensating(ending) => {
+                let ending = ending.clone();
+                self.end(run, ending);
+            }
+            RunState::Active | RunState::Ended(_) => self.wind_up(run, ending),
+        }
+    }
+
+    fn cancel_scope(&mut self, run: &mut Run, scope: &ScopePath) {
+        let within: Vec<u32> = run
+            .chain
+            .open()
+            .filter(|number| {
+                run.chain.step(*number).is_some_and(|step| step.scheduled.key.scope.is_within(scope))
+            })
+            .collect();
+        for number in within {
+            self.close(run, number, "the branch was canceled");
+        }
+    }
+
+    /// Cancels every open step; nothing comes back to the flow.
+    pub(super) fn close_all(&mut self, run: &mut Run, reason: &str) {
+        let open: Vec<u32> = run.chain.open().collect();
+        for number in open {
+            self.close(run, number, reason);
+        }
+    }
+
+    /// Cancels one open step; nothing comes back to the flow.
+    fn close(&mut self, run: &mut Run, number: u32, reason: &str) {
+        if let Some(Open { kind: OpenKind::Child { run: child, .. }, .. }) = run.open.get(&number) {
+            let perform = Perform::CancelChild { child: *child, reason: reason.to_owned() };
+            run.pending.after.performs.push(perform);
+        }
+        self.end_step(run, number, Outcome::Canceled(reason.to_owned()), None, None);
+    }
+
+    /// Ends an open step and forgets everything that it held; the flow hears nothing of it.
+    pub(super) fn end_step(
+        &mut self,
+        run: &mut Run,
+        number: u32,
+        outcome: Outcome,
+        effects: Option<Json>,
+        usage: Option<crate::journal::Usage>,
+    ) {
+        let Some(step) = run.chain.step(number) else { return };
+        let (attempt, epoch) = (step.attempt, run.header.epoch);
+        if let Some(open) = run.open.remove(&number) {
+            self.release(run, number, open, true);
+        }
+        self.append(run, Fact::StepEnded { step: number, attempt, epoch, outcome, effects, usage });
+    }
+
+    /// Ends an open step and hands its value or failure to the flow.
+    pub(super) fn finish_step(
+        &mut self,
+        run: &mut Run,
+        number: u32,
+        outcome: Outcome,
+        effects: Option<Json>,
+        usage: Option<crate::journal::Usage>,
+    ) {
+        let Some(step) = run.chain.step(number) else { return };
+        let key = step.scheduled.key.clone();
+        self.end_step(run, number, outcome.clone(), effects, usage);
+        let at_ms = run.chain.last_ms();
+        run.inbox.push_back((input_of(key, outcome), at_ms));
+    }
+
+    fn schedule(&mut self, run: &mut Run, request: StepRequest) {
+        let StepRequest { key, op } = request;
+        let now = self.time_of(run);
+        match op {
+            StepOp::Task(task) => self.schedule_task(run, key, *task),
+            StepOp::Timer { wake_at_ms } if wake_at_ms <= now => {
+                self.record(run, &key, &op_timer(wake_at_ms), Outcome::Completed(null()));
+            }
+            StepOp::Timer { wake_at_ms } => {
+                let number = self.open(run, &key, &op_timer(wake_at_ms), OpenKind::Timer);
+                run.timers.insert((wake_at_ms, number, Due::Timer));
+            }
+            StepOp::Signal { ref name, deadline_ms } => {
+                self.schedule_wait(run, &key, &op, name, deadline_ms, now);
+            }
+            StepOp::Child { blueprint, input } => self.schedule_child(run, &key, blueprint, input),
+            StepOp::State(ref state) => {
+                let outcome = match self.apply_state(run, state) {
+                    Ok(value) => Outcome::Completed(value),
+                    Err(failure) => Outcome::Failed(failure),
+                };
+                self.record(run, &key, &op, outcome);
+            }
+            StepOp::Artifact(ref artifact) => {
+                let step = run.chain.next_step();
+                let outcome = match self.apply_artifact(run, step, artifact) {
+                    Ok(value) => Outcome::Completed(value),
+                    Err(failure) => Outcome::Failed(failure),
+                };
+                self.record(run, &key, &op, outcome);
+            }
+            StepOp::SendSignal { ref run: ref to, ref name, ref payload } => {
+                let outcome = self.send_signal(run, to, name, payload);
+                self.record(run, &key, &op, outcome);
+            }
+        }
+    }
+
+    fn schedule_wait(
+        &mut self,
+        run: &mut Run,
+        key: &StepKey,
+        op: &StepOp,
+        name: &str,
+        deadline_ms: Option<u64>,
+        now: u64,
+    ) {
+        let queued = match run.chain.first_waiter(name) {
+            Some(_) => None,
+            None => run.chain.first_signal(name).map(payload_value),
+        };
+        match (queued, deadline_ms) {
+            (Some(value), _) => self.record(run, key, op, Outcome::Completed(value)),
+            (None, Some(deadline)) if deadline <= now => {
+                self.record(run, key, op, Outcome::Completed(timeout_value()));
+            }
+            (None, deadline) => {
+                let number = self.open(run, key, op, OpenKind::Signal);
+                if let Some(deadline) = deadline {
+                    run.timers.insert((deadline, number, Due::SignalDeadline));
+                }
+            }
+        }
+    }
+
+    fn schedule_child(&mut self, run: &mut Run, key: &StepKey, blueprint: String, input: Json) {
+        let depth = run.chain.started().map_or(0, |(started, _)| started.depth) + 1;
+        let max_depth = run
+            .program
+            .as_ref()
+            .and_then(|program| program.blueprint().definition().max_depth)
+            .unwrap_or(self.shared.settings.limits.depth)
+            .min(self.shared.settings.limits.depth);
+        let own = run.program.as_ref().map(|program| {
+            (program.blueprint().name().to_owned(), program.blueprint().hash().to_owned())
+        });
+        let resolved = if depth > max_depth {
+            Err(Failure::new(kind::LIMIT, format!("more than {max_depth} runs below each other")))
+        } else {
+            self.shared
+                .programs
+                .resolve(&blueprint, own)
+                .and_then(|program| {
+                    let input = program.accept_input(&input)?;
+                    Ok((program, input))
+                })
+                .map_err(|error| Failure::new(kind::REFUSED, format!("call {blueprint}: {error}")))
+        };
+        let op = |blueprint: String, input: Json| StepOp::Child { blueprint, input };
+        match resolved {
+            Err(failure) => {
+                self.record(run, key, &op(blueprint, input), Outcome::Failed(failure));
+            }
+            Ok((program, accepted)) => {
+                let child = RunId::new(self.shared.store.next_run(), self.time_of(run));
+                let version = program.blueprint().version();
+                let op = op(blueprint, input);
+                let open = OpenKind::Child { run: child, blueprint: version, input: accepted };
+                let number = self.open_as(run, key, &op, open, Some(child.to_string()));
+                run.pending.after.performs.push(Perform::StartChild { step: number });
+            }
+        }
+    }
+
+    fn send_signal(&mut self, run: &mut Run, to: &str, name: &str, payload: &Json) -> Outcome {
+        let refused = |why: String| Outcome::Failed(Failure::new(kind::REFUSED, why));
+        let Ok(receiver) = to.parse::<RunId>() else {
+            return refused(format!("signal {name:?}: {to:?} is not the id of a run"));
+        };
+        if receiver.num() != run.num {
+            match self.shared.store.header(receiver.num()) {
+                Ok(Some(header)) if header.status.is_ended() => {
+                    return refused(format!("signal {name:?}: run {to} has ended"));
+                }
+                Ok(Some(_)) => {}
+                Ok(None) if self.runs.contains_key(&receiver.num()) => {}
+                Ok(None) => return refused(format!("signal {name:?}: there is no run {to}")),
+                Err(error) => return refused(format!("signal {name:?}: {error}")),
+            }
+        }
+        let step = run.chain.next_step();
+        run.pending.writes.push(Write::PutOutbox(OutboxRow {
+            run: run.num,
+            step,
+            to: receiver.num(),
+            name: name.to_owned(),
+            payload: payload.as_str().to_owned(),
+        }));
+        run.pending.after.performs.push(Perform::SendSignal {
+            step,
+            to: receiver.num(),
+            name: name.to_owned(),
+            payload: payload.clone(),
+        });
+        Outcome::Completed(null())
+    }
+
+    /// A step that is decided and ended at once.
+    pub(super) fn record(&mut self, run: &mut Run, key: &StepKey, op: &StepOp, outcome: Outcome) {
+        let scheduled = self.decided(run, key, op, None);
+        self.append(run, Fact::StepRecorded(Box::new(scheduled), outcome.clone()));
+        let at_ms = run.chain.last_ms();
+        run.inbox.push_back((input_of(key.clone(), outcome), at_ms));
+    }
+
+    /// A step that stays open; answers with its number.
+    pub(super) fn open(
+        &mut self,
+        run: &mut Run,
+        key: &StepKey,
+        op: &StepOp,
+        kind: OpenKind,
+    ) -> u32 {
+        self.open_as(run, key, op, kind, None)
+    }
+
+    fn open_as(
+        &mut self,
+        run: &mut Run,
+        key: &StepKey,
+        op: &StepOp,
+        kind: OpenKind,
+        call_id: Option<String>,
+    ) -> u32 {
+        let scheduled = self.decided(run, key, op, call_id);
+        let number = scheduled.step;
+        self.append(run, Fact::StepScheduled(Box::new(scheduled)));
+        run.open.insert(number, Open { key: key.clone(), kind });
+        number
+    }
+
+    fn decided(&self, run: &Run, key: &StepKey, op: &StepOp, call_id: Option<String>) -> Scheduled {
+        let (kind, name, request) = (op.kind(), op.name(), op.request());
+        Scheduled {
+            step: run.chain.next_step(),
+            prev: run.chain.tail(&key.scope),
+            key: key.clone(),
+            parent: None,
+            kind,
+            name: name.to_owned(),
+            call_id,
+            fingerprint: fingerprint(kind, name, &request),
+            request,
+            attempt: 1,
+            epoch: run.header.epoch,
+            seat_epoch: 0,
+            wake_at_ms: op.wake_at_ms(),
+            summary: op.summary().map(str::to_owned),
+        }
+    }
+
+    /// Puts a fresh flow under a run and hands it its start.
+    pub(super) fn start_flow(&mut self, run: &mut Run) {
+        let Some(program) = run.program.as_ref().map(Arc::clone) else { return };
+        match self.new_flow(run, &program) {
+            Ok(flow) => {
+                run.flow = Some(flow);
+                let at_ms = run.chain.last_ms();
+                run.inbox.push_back((Input::Start, at_ms));
+            }
+            Err(failure) => self.end(run, Outcome::Failed(failure)),
+        }
+    }
+}
+
+fn op_timer(wake_at_ms: u64) -> StepOp {
+    StepOp::Timer { wake_at_ms }
+}
+
+/// The value of a wait that got a signal.
+pub(super) fn payload_value(payload: &Json) -> Json {
+    Json::from_trusted(format!("{{\"payload\":{}}}", payload.as_str()))
+}
+
+/// The value of a wait whose time is up.
+pub(super) fn timeout_value() -> Json {
+    Json::from_trusted("{\"timeout\":true}")
+}
+
+/// What a flow hears of a step's end.
+pub(super) fn input_of(key: StepKey, outcome: Outcome) -> Input {
+    match outcome {
+        Outcome::Completed(output) => Input::Completed { key, output },
+        Outcome::Failed(failure) => Input::Failed { key, failure },
+        Outcome::Canceled(reason) => {
+            Input::Failed { key, failure: Failure::new(kind::CANCELED, reason) }
+        }
+    }
+}
+
+/// Whether a step belongs to the compensations.
+pub(super) fn is_compensation(key: &StepKey) -> bool {
+    key.scope.is_within(&compensation_scope())
+}
+
+/// Whether a step is a task.
+pub(super) fn is_task(scheduled: &Scheduled) -> bool {
+    scheduled.kind == StepKind::Task
+}

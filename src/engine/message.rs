@@ -1,0 +1,138 @@
+//! What a shard is told.
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Answer, Caller, EngineError, EventView, Holder, IdempotencyKey, Report, RunView, WaitFor};
+use crate::{
+    journal::{Outcome, RunStarted},
+    lua::Program,
+    middleware::Dispatched,
+    operator::Delivery,
+    protocol::{ArtifactId, Failure, Json, RunId},
+    store::StoreError,
+};
+use std::sync::Arc;
+
+/// Where an answer goes. A receiver that went away cancels nothing.
+pub(crate) type ReplyTo<T> = oneshot::Sender<Result<T, EngineError>>;
+
+/// A message to a shard.
+pub(crate) enum Msg {
+    /// Begin a run.
+    Start(Box<NewRun>),
+    /// Something for one run.
+    Run(u64, RunMsg),
+    /// A batch was synced or refused.
+    Committed {
+        /// The run.
+        run: u64,
+        /// The batch's number within the run's life in memory.
+        batch: u64,
+        /// Which life: a reloaded run ignores the batches of the one before.
+        life: u64,
+        /// Whether it is durable.
+        result: Result<(), StoreError>,
+    },
+    /// Read again which runs are due.
+    Poll,
+    /// Stop: drop every run, then acknowledge.
+    Stop(oneshot::Sender<()>),
+}
+
+/// A run to begin.
+pub(crate) struct NewRun {
+    pub(crate) id: RunId,
+    pub(crate) program: Arc<Program>,
+    pub(crate) started: RunStarted,
+    /// Revoking it refuses the start.
+    pub(crate) jti: Option<String>,
+    pub(crate) key: Option<(String, IdempotencyKey)>,
+    pub(crate) reply: Option<ReplyTo<RunView>>,
+    pub(crate) waiter: Option<Waiter>,
+}
+
+/// Somebody who waits for a run.
+pub(crate) struct Waiter {
+    pub(crate) until: WaitFor,
+    pub(crate) reply: oneshot::Sender<RunView>,
+}
+
+/// A message to a run.
+pub(crate) enum RunMsg {
+    /// Look at the timers.
+    Wake,
+    /// Go on with what the last turn left.
+    Continue,
+    /// Show it, if it is in memory.
+    View(oneshot::Sender<Option<RunView>>),
+    /// Answer when it is so.
+    Wait(Waiter),
+    /// Send every event from now on; answers with the number of the last durable event.
+    Subscribe(mpsc::Sender<EventView>, oneshot::Sender<u32>),
+    /// Cancel it.
+    Cancel { by: String, jti: Option<String>, reason: String, reply: Option<ReplyTo<RunView>> },
+    /// Let it rest.
+    Pause { by: String, jti: Option<String>, reason: String, reply: ReplyTo<RunView> },
+    /// Let it go on.
+    Resume { by: String, jti: Option<String>, reply: ReplyTo<RunView> },
+    /// A signal from outside.
+    Signal {
+        name: String,
+        payload: Json,
+        caller: Caller,
+        key: Option<IdempotencyKey>,
+        reply: ReplyTo<()>,
+    },
+    /// A signal from another run.
+    SignalFrom { sender: (u64, u32), name: String, payload: Json },
+    /// Ask one of its query functions.
+    Query { name: String, argument: Json, reply: ReplyTo<Json> },
+    /// What a dispatched attempt came to.
+    Finished { step: u32, attempt: u32, result: Result<Dispatched, Failure> },
+    /// An attempt's worker has it.
+    Delivered { step: u32, attempt: u32, delivery: Delivery },
+    /// An attempt says something; lossy.
+    Progress { step: u32, attempt: u32, data: Json },
+    /// There is room for a task of an agent with `max_concurrency`.
+    Capacity { step: u32 },
+    /// A called run ended.
+    ChildEnded { step: u32, child: RunId, outcome: Outcome },
+    /// A queue worker wants the task.
+    Lease { step: u32, attempt: u32, worker: String, reply: ReplyTo<Lease> },
+    /// A person answers.
+    Answer {
+        step: u32,
+        answer: Answer,
+        caller: Caller,
+        key: Option<IdempotencyKey>,
+        reply: ReplyTo<()>,
+    },
+    /// A worker asks or reports.
+    Worker { holder: Holder, ask: WorkerAsk },
+}
+
+/// A task that was leased.
+#[derive(Debug, Clone)]
+pub(crate) struct Lease {
+    pub(crate) handle: String,
+    pub(crate) scheduled_ms: u64,
+    pub(crate) lease_ms: u64,
+}
+
+/// What a worker asks or reports.
+pub(crate) enum WorkerAsk {
+    /// The prompt; the attempt counts as delivered.
+    Prompt(ReplyTo<super::PromptView>),
+    /// The result: true if it was accepted now, false if it had been before.
+    Report(Box<Report>, ReplyTo<bool>),
+    /// A file.
+    Artifact { name: String, data: Vec<u8>, reply: ReplyTo<(ArtifactId, String, u64)> },
+    /// A line for whoever watches.
+    Progress { data: Json, reply: ReplyTo<()> },
+    /// It is alive: (deadline, cancel).
+    Heartbeat(ReplyTo<(Option<u64>, bool)>),
+    /// Read state.
+    GetState { key: String, reply: ReplyTo<Option<Json>> },
+    /// Write state.
+    PutState { key: String, value: Json, reply: ReplyTo<()> },
+}

@@ -1,0 +1,338 @@
+//! What leaves the engine, once what it follows from is durable.
+
+use std::{future::Future, pin::Pin, sync::Arc};
+
+use async_trait::async_trait;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    message::{Msg, NewRun, RunMsg},
+    run::{After, Live, Open, OpenKind, OpenTask, Perform, Phase, Run},
+    shard::Shard,
+    shared::Shared,
+};
+use crate::{
+    journal::{Outcome, RunStarted, RunState},
+    middleware::{Dispatch, Dispatched, Terminal},
+    operator::{Delivery, Prompt, Reply, Reporter, Residence, Task, Ticket},
+    protocol::{Failure, Json, RunId, TaskId, failure::kind},
+    store::{TaskPhase, TaskRow},
+    token::Handle,
+};
+
+/// An attempt on its way through the dispatch stack.
+pub(super) type DispatchFuture =
+    Pin<Box<dyn Future<Output = Result<Dispatched, Failure>> + Send>>;
+
+impl Shard {
+    /// Lets out what waited for a batch.
+    pub(super) fn perform(&mut self, run: &mut Run, after: After) {
+        for perform in after.performs {
+            self.perform_one(run, perform);
+        }
+        for event in after.events {
+            publish(run, &event);
+        }
+        for reply in after.replies {
+            reply(Ok(run));
+        }
+        self.answer_waiters(run);
+    }
+
+    fn perform_one(&mut self, run: &mut Run, perform: Perform) {
+        match perform {
+            Perform::Dispatch { step, attempt } => self.dispatch(run, step, attempt),
+            Perform::CancelWorker(token) | Perform::Reported(token) => token.cancel(),
+            Perform::StartChild { step } => self.start_child(run, step),
+            Perform::CancelChild { child, reason } => {
+                let by = run.id.to_string();
+                let message = RunMsg::Cancel { by, jti: None, reason, reply: None };
+                self.shared.tell(child.num(), message);
+            }
+            Perform::TellParent => self.tell_parent(run),
+            Perform::SendSignal { step, to, name, payload } => {
+                let sender = (run.num, step);
+                self.shared.tell(to, RunMsg::SignalFrom { sender, name, payload });
+            }
+            Perform::Release(agent) => {
+                let next = self.shared.capacity.release(&agent);
+                self.tell_capacity(next);
+            }
+        }
+    }
+
+    fn dispatch(&mut self, run: &mut Run, number: u32, attempt: u32) {
+        if run.chain.paused().is_some() {
+            return;
+        }
+        let Some(task) = run.task(number) else { return };
+        if task.attempt != attempt || task.phase != Phase::Pending || task.live.is_some() {
+            return;
+        }
+        let (live, future) = self.dispatch_future(run, number, task, self.now_ms);
+        let ticket = Ticket { run: run.num, step: number, attempt };
+        if let Some(task) = run.task_mut(number) {
+            task.live = Some(live);
+            if let Some(row) = &task.row
+                && row.kind == "queue"
+            {
+                self.shared.hub.offer(row.queue.as_deref().unwrap_or_default(), ticket);
+            }
+        }
+        self.detach(run.num, number, attempt, future);
+    }
+
+    /// Lets a dispatch go on beside the shard; its end comes back as a message.
+    pub(super) fn detach(&self, run: u64, step: u32, attempt: u32, future: DispatchFuture) {
+        let shared = Arc::clone(&self.shared);
+        self.shared.tasks.spawn(async move {
+            let guard = std::panic::AssertUnwindSafe(future);
+            let result = futures::FutureExt::catch_unwind(guard).await.unwrap_or_else(|_| {
+                Err(Failure::new(kind::WORKER, "the operator panicked").retryable())
+            });
+            shared.tell(run, RunMsg::Finished { step, attempt, result });
+        });
+    }
+
+    /// An attempt as a future through stack and spawner; nothing happens before it is polled.
+    pub(super) fn dispatch_future(
+        &self,
+        run: &Run,
+        number: u32,
+        task: &OpenTask,
+        now_ms: u64,
+    ) -> (Live, DispatchFuture) {
+        let scheduled_ms = run.chain.step(number).map_or(now_ms, |step| step.scheduled_ms);
+        let id = TaskId::new(run.num, number, scheduled_ms);
+        let live = Live { cancel: CancellationToken::new(), reported: CancellationToken::new() };
+        let (started, _) = run.chain.started().expect("a run with a task has started");
+        let program = run.program.as_ref().expect("a task is prepared with the run's program");
+        let leaves = task.residence != Residence::Inline;
+        let handle = if leaves {
+            let epoch = run.header.epoch;
+            Handle::mint(&self.shared.handles, run.num, number, task.attempt, epoch).expose()
+        } else {
+            String::new()
+        };
+        let input = task.request.input.clone();
+        let context = Task {
+            id,
+            run: run.id,
+            attempt: task.attempt,
+            epoch: run.header.epoch,
+            agent_name: Arc::clone(task.agent.name()),
+            agent: Arc::clone(task.agent.agent()),
+            operator: Arc::clone(&task.operator),
+            opts: task.request.opts.clone(),
+            program: Arc::clone(program),
+            workdir: match &started.workdir {
+                Some(dir) => dir.into(),
+                None => self.shared.settings.work.join(run.id.to_string()),
+            },
+            url: self.shared.url.get().cloned(),
+            handle,
+            prompt: task
+                .row
+                .as_ref()
+                .and_then(|row| serde_json::from_str::<Prompt>(&row.prompt).ok())
+                .map(Arc::new),
+            cancel: live.cancel.clone(),
+            reported: live.reported.clone(),
+            reporter: Arc::new(AttemptReporter {
+                shared: Arc::clone(&self.shared),
+                run: run.num,
+                step: number,
+                attempt: task.attempt,
+            }),
+        };
+        let dispatch = Dispatch {
+            run: run.id,
+            task: id,
+            attempt: task.attempt,
+            epoch: run.header.epoch,
+            agent: task.agent.name().to_string(),
+            operator: task.operator.to_string(),
+            input,
+            principal: started.principal.clone(),
+            payload: Arc::new(Payload { task: Arc::new(context), grant: started.grant.clone() }),
+        };
+        let shared = Arc::clone(&self.shared);
+        let future = async move {
+            let terminal = Spawn(&shared);
+            shared.stack.run(dispatch, &terminal).await
+        };
+        (live, Box::pin(future))
+    }
+
+    fn start_child(&mut self, run: &mut Run, number: u32) {
+        let Some(Open { kind: OpenKind::Child { run: child, blueprint, input }, .. }) =
+            run.open.get(&number)
+        else {
+            return;
+        };
+        let (child, blueprint, input) = (*child, blueprint.clone(), input.clone());
+        let Some((parent, _)) = run.chain.started() else { return };
+        let program = match self.shared.programs.resolve(&blueprint, None) {
+            Ok(program) => program,
+            Err(error) => {
+                let failure = Failure::new(kind::REFUSED, format!("call {blueprint}: {error}"));
+                self.finish_step(run, number, Outcome::Failed(failure), None, None);
+                return;
+            }
+        };
+        let started = RunStarted {
+            blueprint: program.blueprint().name().to_owned(),
+            hash: program.blueprint().hash().to_owned(),
+            input,
+            trigger: serde_json::json!({ "kind": "call", "run": run.id, "step": number }).into(),
+            seed: parent.seed ^ child.num().wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            parent: Some((run.num, number)),
+            depth: parent.depth + 1,
+            workdir: parent.workdir.clone(),
+            principal: parent.principal.clone(),
+            delegate: parent.delegate.clone(),
+            grant: parent.grant.clone(),
+            generation: 0,
+            first_step: 1,
+            queued: Vec::new(),
+            continues: None,
+        };
+        let new = NewRun {
+            id: child,
+            program,
+            started,
+            jti: None,
+            key: None,
+            reply: None,
+            waiter: None,
+        };
+        self.shared.send(child.num(), Msg::Start(Box::new(new)));
+    }
+
+    fn tell_parent(&self, run: &Run) {
+        let (Some((parent, step)), RunState::Ended(outcome)) =
+            (run.header.parent, run.chain.state())
+        else {
+            return;
+        };
+        let message = RunMsg::ChildEnded { step, child: run.id, outcome: outcome.clone() };
+        self.shared.tell(parent, message);
+    }
+
+    /// The row of an attempt that leaves the process, with its prompt rendered.
+    pub(super) fn task_row(
+        &self,
+        run: &Run,
+        number: u32,
+        now_ms: u64,
+    ) -> Result<TaskRow, Failure> {
+        let step = run.chain.step(number).expect("a task's step is in the chain");
+        let task = run.task(number).expect("the caller has the task");
+        let kind = self.shared.registry.get(&task.operator).map_or("", |backend| backend.kind());
+        let id = TaskId::new(run.num, number, step.scheduled_ms);
+        let prompt = self.prompt(run, task, id)?;
+        let opts = &task.request.opts;
+        let title = prompt.input.to_value().get("title").and_then(|t| t.as_str().map(str::to_owned));
+        Ok(TaskRow {
+            run: run.num,
+            step: number,
+            attempt: task.attempt,
+            epoch: run.header.epoch,
+            agent: task.agent.name().to_string(),
+            operator: task.operator.to_string(),
+            kind: kind.to_owned(),
+            queue: (kind == "queue").then(|| {
+                task.agent.agent().queue.clone().unwrap_or_else(|| task.agent.name().to_string())
+            }),
+            phase: TaskPhase::Pending,
+            scheduled_ms: step.scheduled_ms,
+            opened_ms: now_ms,
+            worker: None,
+            deadline_ms: None,
+            lease_ms: None,
+            summary: opts.summary.clone().or(title),
+            prompt: serde_json::to_string(&prompt).expect("a prompt is plain data"),
+        })
+    }
+
+    fn prompt(&self, run: &Run, task: &OpenTask, id: TaskId) -> Result<Prompt, Failure> {
+        let (started, _) = run.chain.started().expect("a run with a task has started");
+        let input = &task.request.input;
+        let program = run.program.as_ref().expect("a task is prepared with the run's program");
+        let rendered = task
+            .agent
+            .render(program.blueprint(), &crate::blueprint::Slots {
+                input,
+                run_input: &started.input,
+                run_id: &run.id.to_string(),
+                attempt: task.attempt,
+            })
+            .map_err(|error| Failure::new("template", error.to_string()))?;
+        Ok(Prompt {
+            task: id,
+            run: run.id,
+            agent: task.agent.name().to_string(),
+            attempt: task.attempt,
+            system: rendered.system,
+            prompt: rendered.prompt,
+            input: input.clone(),
+            output_schema: task.agent.agent().output.clone(),
+            summary: task.request.opts.summary.clone(),
+            idempotency_key: task.request.opts.idempotency_key.clone(),
+            by: task.request.opts.by.clone(),
+        })
+    }
+}
+
+/// Sends an event to whoever watches; who cannot keep up is dropped and reads on from the store.
+pub(super) fn publish(run: &mut Run, event: &super::EventView) {
+    run.subscribers.retain(|subscriber| subscriber.try_send(event.clone()).is_ok());
+}
+
+/// What the terminal and the gate find in a dispatch.
+pub(crate) struct Payload {
+    pub(crate) task: Arc<Task>,
+    pub(crate) grant: Json,
+}
+
+/// The innermost part of every dispatch: the spawner, then the worker's end.
+struct Spawn<'a>(&'a Shared);
+
+#[async_trait]
+impl Terminal for Spawn<'_> {
+    async fn dispatch(&self, dispatch: Dispatch) -> Result<Dispatched, Failure> {
+        let payload = dispatch.payload.downcast::<Payload>().map_err(|_| {
+            Failure::new(kind::REFUSED, "a layer replaced what the spawner needs")
+        })?;
+        let worker = self.0.spawner.spawn(Arc::clone(&payload.task), dispatch.input).await?;
+        match worker.join().await? {
+            Reply::Done(done) => Ok(Dispatched::Done(done)),
+            Reply::Parked => Ok(Dispatched::Parked),
+        }
+    }
+}
+
+/// Carries what an attempt says back to its run.
+struct AttemptReporter {
+    shared: Arc<Shared>,
+    run: u64,
+    step: u32,
+    attempt: u32,
+}
+
+impl Reporter for AttemptReporter {
+    fn delivered(&self, delivery: Delivery) {
+        let (step, attempt) = (self.step, self.attempt);
+        self.shared.tell(self.run, RunMsg::Delivered { step, attempt, delivery });
+    }
+
+    fn progress(&self, data: Json) {
+        let (step, attempt) = (self.step, self.attempt);
+        self.shared.tell(self.run, RunMsg::Progress { step, attempt, data });
+    }
+}
+
+/// The id that a child step carries as its call id.
+pub(super) fn child_id(call_id: Option<&str>) -> Option<RunId> {
+    call_id?.parse().ok()
+}

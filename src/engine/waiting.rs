@@ -1,0 +1,181 @@
+//! Where a run stands, what it waits for, and when it must be looked at by itself.
+
+use super::{
+    WaitingOn, rfc3339,
+    run::{Due, Open, OpenKind, OpenTask, Phase, Run},
+};
+use crate::{
+    flow::{StepOp, TaskRequest},
+    journal::{Outcome, RunState},
+    operator::Residence,
+    protocol::{Failure, TaskId, failure::kind},
+    store::RunStatus,
+};
+
+/// The most that a header says.
+const SHOWN: usize = 20;
+
+/// The status that follows from the chain and the open steps.
+pub(crate) fn status(run: &Run) -> RunStatus {
+    match run.chain.state() {
+        RunState::Ended(Outcome::Completed(_)) => RunStatus::Completed,
+        RunState::Ended(Outcome::Failed(_)) => RunStatus::Failed,
+        RunState::Ended(Outcome::Canceled(_)) => RunStatus::Canceled,
+        RunState::Compensating(_) => RunStatus::Compensating,
+        RunState::Active if run.chain.paused().is_some() => RunStatus::Paused,
+        RunState::Active if run.open.is_empty() => RunStatus::Running,
+        RunState::Active if run.open.values().any(is_worked_on) => RunStatus::Running,
+        RunState::Active => RunStatus::Waiting,
+    }
+}
+
+fn is_worked_on(open: &Open) -> bool {
+    match &open.kind {
+        OpenKind::Timer | OpenKind::Signal => false,
+        OpenKind::Child { .. } => true,
+        OpenKind::Task(task) => match task.phase {
+            Phase::Capacity | Phase::Retry => false,
+            Phase::Pending => task.residence != Residence::Elsewhere,
+            Phase::Delivered => true,
+        },
+    }
+}
+
+/// Whether only people are left to wait for.
+pub(crate) fn waits_for_people(run: &Run) -> bool {
+    !run.open.is_empty()
+        && run.inbox.is_empty()
+        && run.open.values().all(|open| match &open.kind {
+            OpenKind::Task(task) => {
+                task.row.as_ref().is_some_and(|row| row.kind == "human")
+                    && matches!(task.phase, Phase::Pending | Phase::Delivered)
+            }
+            OpenKind::Timer | OpenKind::Signal | OpenKind::Child { .. } => false,
+        })
+}
+
+/// When the run must be looked at: 0 if at every boot.
+pub(crate) fn wake_at(run: &Run) -> Option<u64> {
+    let at_boot = !run.inbox.is_empty()
+        || run.reload
+        || run.open.values().any(|open| match &open.kind {
+            OpenKind::Timer | OpenKind::Signal => false,
+            OpenKind::Child { .. } => true,
+            OpenKind::Task(task) => match task.phase {
+                Phase::Capacity => true,
+                Phase::Retry => false,
+                Phase::Pending | Phase::Delivered => task.residence != Residence::Elsewhere,
+            },
+        });
+    match (run.chain.paused().is_some(), at_boot) {
+        (true, _) => None,
+        (false, true) => Some(0),
+        (false, false) if run.open.is_empty() && run.timers.is_empty() => Some(0),
+        (false, false) => run.timers.first().map(|(due, _, _)| *due),
+    }
+}
+
+/// What a header says that the run waits for: a JSON array, or nothing.
+pub(crate) fn describe(run: &Run) -> Option<String> {
+    let mut items = Vec::new();
+    if let Some(reason) = run.chain.paused() {
+        items.push(WaitingOn {
+            kind: "resume".into(),
+            what: reason.to_owned(),
+            task: None,
+            since: rfc3339(run.chain.last_ms()),
+            until: None,
+            command: Some(format!("moonswarm resume {}", run.id)),
+        });
+    }
+    let open = run.chain.open().take(SHOWN);
+    items.extend(open.filter_map(|number| item(run, number)));
+    (!items.is_empty()).then(|| serde_json::to_string(&items).expect("plain data"))
+}
+
+fn item(run: &Run, number: u32) -> Option<WaitingOn> {
+    let step = run.chain.step(number)?;
+    let open = run.open.get(&number)?;
+    let due = |which: Due| {
+        run.timers.iter().find(|(_, of, kind)| *of == number && *kind == which).map(|(at, _, _)| rfc3339(*at))
+    };
+    let name = &step.scheduled.name;
+    let since = rfc3339(step.opened_ms);
+    let plain = |kind: &str, what: String, until, command| {
+        Some(WaitingOn { kind: kind.into(), what, task: None, since: since.clone(), until, command })
+    };
+    match &open.kind {
+        OpenKind::Timer => plain("timer", "a time".into(), due(Due::Timer), None),
+        OpenKind::Signal => plain(
+            "signal",
+            format!("signal {name:?}"),
+            due(Due::SignalDeadline),
+            Some(format!("moonswarm signal {} {name} '<json>'", run.id)),
+        ),
+        OpenKind::Child { run: child, .. } => plain(
+            "child",
+            format!("run {child} ({name})"),
+            None,
+            Some(format!("moonswarm show {child}")),
+        ),
+        OpenKind::Task(task) => {
+            let id = TaskId::new(run.num, number, step.scheduled_ms);
+            Some(WaitingOn { task: Some(id), ..task_item(task, name, since, id, &due) })
+        }
+    }
+}
+
+fn task_item(
+    task: &OpenTask,
+    name: &str,
+    since: String,
+    id: TaskId,
+    due: &dyn Fn(Due) -> Option<String>,
+) -> WaitingOn {
+    let kind = task.row.as_ref().map_or("", |row| row.kind.as_str());
+    let what = format!("{name} ({})", task.operator);
+    let (word, until, command) = match task.phase {
+        Phase::Capacity => ("capacity", None, None),
+        Phase::Retry => ("retry", due(Due::Retry), None),
+        Phase::Pending | Phase::Delivered => {
+            let until = due(Due::Attempt).or_else(|| due(Due::Lease)).or_else(|| due(Due::Park));
+            let command = match (kind, task.phase) {
+                ("human", _) => Some(format!("moonswarm approve {id}")),
+                ("queue", Phase::Pending) => {
+                    let queue = task.row.as_ref().and_then(|row| row.queue.as_deref());
+                    Some(format!("moonswarm worker --queue {} -- <command>", queue.unwrap_or(name)))
+                }
+                _ => None,
+            };
+            ("task", until, command)
+        }
+    };
+    WaitingOn { kind: word.into(), what, task: None, since, until, command }
+}
+
+/// The failure that a header shows for an outcome.
+pub(crate) fn error(outcome: &Outcome) -> Option<String> {
+    match outcome {
+        Outcome::Completed(_) => None,
+        Outcome::Failed(failure) => encode(failure),
+        Outcome::Canceled(reason) => encode(&Failure::new(kind::CANCELED, reason.clone())),
+    }
+}
+
+/// The failure that a header shows for a run that rests.
+pub(crate) fn paused(reason: &str) -> String {
+    encode(&Failure::new("paused", reason)).expect("plain data")
+}
+
+fn encode(failure: &Failure) -> Option<String> {
+    Some(serde_json::to_string(failure).expect("plain data"))
+}
+
+/// The request of an open task that is known only from the journal.
+pub(crate) fn request_of(step: &crate::journal::Scheduled) -> StepOp {
+    StepOp::Task(Box::new(TaskRequest {
+        agent: step.name.clone(),
+        input: step.request.clone(),
+        opts: crate::flow::TaskOpts { summary: step.summary.clone(), ..Default::default() },
+    }))
+}
