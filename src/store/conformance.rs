@@ -16,17 +16,43 @@ use crate::{
     protocol::Json,
 };
 
-/// Declares a test for each function of this room, with a store from `$open`.
+/// Declares every test of this room for the store that `$open` makes, as (its directory, itself).
 macro_rules! conformance {
-    ($open:expr, $($name:ident)*) => {
-        $(#[test]
-        fn $name() {
-            let (_dir, store) = $open;
-            crate::store::conformance::$name(&*store);
-        })*
+    ($open:expr) => {
+        $crate::store::conformance::conformance! { $open =>
+            what_was_appended_is_read_back
+            a_plain_write_changes_cursor_and_counters_and_a_whole_one_the_rest
+            a_continued_run_has_a_current_history_and_all_of_them
+            a_batch_whose_run_has_moved_is_refused_alone
+            a_run_is_created_once
+            nothing_is_written_with_a_revoked_token
+            an_idempotency_key_is_used_once_until_it_expires
+            lists_are_filtered_and_paged_newest_first
+            due_runs_come_soonest_first_and_only_of_their_shard
+            only_open_children_are_listed
+            numbers_only_grow
+            a_task_is_replaced_and_closed
+            tasks_are_filtered_and_paged
+            a_value_of_state_counts_its_revisions
+            files_are_staged_and_then_published_with_their_attempt
+            blueprints_are_kept_by_hash_and_found_by_name_and_prefix
+            a_revocation_outlives_everything_said_of_its_token
+            signals_wait_in_order_until_they_arrive
+            evidence_and_meta_are_kept
+            a_deleted_run_leaves_nothing_and_takes_nothing_of_others
+        }
+    };
+    ($open:expr => $($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                let (_dir, store) = $open;
+                $crate::store::conformance::$name(&*store);
+            }
+        )*
     };
 }
-pub(crate) use conformance;
+pub(super) use conformance;
 
 /// What a batch's submitter waits for.
 pub type Verdict = Receiver<Result<(), StoreError>>;

@@ -151,7 +151,8 @@ pub fn lists_are_filtered_and_paged_newest_first(store: &dyn Store) {
 }
 
 pub fn due_runs_come_soonest_first_and_only_of_their_shard(store: &dyn Store) {
-    for (num, wake_at_ms) in [(1, Some(30)), (2, Some(10)), (3, Some(0)), (4, None), (5, Some(99))] {
+    for (num, wake_at_ms) in [(1, Some(30)), (2, Some(10)), (3, Some(0)), (4, None), (5, Some(99))]
+    {
         begin(store, Header { wake_at_ms, ..header(num) });
     }
     assert_eq!(store.due(0, 1, 30, 10).unwrap(), [(3, 0), (2, 10), (1, 30)]);

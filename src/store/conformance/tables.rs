@@ -69,7 +69,10 @@ pub fn tasks_are_filtered_and_paged(store: &dyn Store) {
     for (run, step) in [(1, 1), (1, 2), (2, 1)] {
         put_task(store, &task(run, step));
     }
-    put_task(store, &TaskRow { operator: "gpt".to_owned(), kind: "model".to_owned(), ..task(2, 2) });
+    put_task(
+        store,
+        &TaskRow { operator: "gpt".to_owned(), kind: "model".to_owned(), ..task(2, 2) },
+    );
     let list = |filter: TaskFilter| {
         let tasks = store.tasks(&TaskFilter { limit: filter.limit.max(1), ..filter }).unwrap();
         tasks.iter().map(|task| (task.run, task.step)).collect::<Vec<_>>()
@@ -165,13 +168,8 @@ pub fn a_revocation_outlives_everything_said_of_its_token(store: &dyn Store) {
 }
 
 pub fn signals_wait_in_order_until_they_arrive(store: &dyn Store) {
-    let signal = |run, step| OutboxRow {
-        run,
-        step,
-        to: 9,
-        name: "go".to_owned(),
-        payload: "1".to_owned(),
-    };
+    let signal =
+        |run, step| OutboxRow { run, step, to: 9, name: "go".to_owned(), payload: "1".to_owned() };
     put(store, [signal(5, 1), signal(2, 1), signal(5, 1)].map(Write::PutOutbox).to_vec());
     assert_eq!(store.outbox().unwrap(), [signal(5, 1), signal(2, 1)]);
     put(store, vec![Write::DeleteOutbox { run: 5, step: 1 }]);

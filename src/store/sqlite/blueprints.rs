@@ -39,7 +39,11 @@ pub fn named(conn: &Connection, name: &str) -> rusqlite::Result<Option<String>> 
 }
 
 /// The versions of a name whose hash begins with `prefix`, newest first.
-pub fn versions(conn: &Connection, name: &str, prefix: &str) -> rusqlite::Result<Vec<BlueprintRow>> {
+pub fn versions(
+    conn: &Connection,
+    name: &str,
+    prefix: &str,
+) -> rusqlite::Result<Vec<BlueprintRow>> {
     conn.prepare_cached(
         "SELECT hash, name, created_ms, bundle FROM blueprints
          WHERE name = ?1 AND substr(hash, 1, length(?2)) = ?2

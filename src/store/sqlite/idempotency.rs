@@ -11,19 +11,17 @@ pub fn put(conn: &Connection, row: &IdempotencyRow) -> rusqlite::Result<()> {
         "INSERT OR REPLACE INTO idempotency (principal, route, key, created_ms, body, answer)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     )?
-    .execute(params![
-        row.principal,
-        row.route,
-        row.key,
-        int(row.created_ms),
-        row.body,
-        row.answer,
-    ])
+    .execute(params![row.principal, row.route, row.key, int(row.created_ms), row.body, row.answer,])
     .map(drop)
 }
 
 /// Whether a key is unused.
-pub fn is_free(conn: &Connection, principal: &str, route: &str, key: &str) -> rusqlite::Result<bool> {
+pub fn is_free(
+    conn: &Connection,
+    principal: &str,
+    route: &str,
+    key: &str,
+) -> rusqlite::Result<bool> {
     conn.prepare_cached(
         "SELECT 1 FROM idempotency WHERE principal = ?1 AND route = ?2 AND key = ?3",
     )?

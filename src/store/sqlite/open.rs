@@ -75,21 +75,11 @@ impl Sqlite {
         let lock = Lock::take(dir)?;
         let path = dir.join(DATABASE);
         create(&path)?;
-        let mut conn = connect(&path)?;
-        let found = format::check(&conn, &path)?;
-        let synchronous = match options.synchronous {
-            Synchronous::Full => "FULL",
-            Synchronous::Normal => "NORMAL",
-        };
-        conn.execute_batch(&format!(
-            "PRAGMA journal_mode = WAL; PRAGMA synchronous = {synchronous};
-             PRAGMA wal_autocheckpoint = 1000; PRAGMA temp_store = MEMORY;"
-        ))
-        .map_err(database(format!("configure {}", path.display())))?;
-        format::migrate(&mut conn, found)?;
+        let conn = writable(&path, options.synchronous)?;
         sync(dir)?;
         let (run, lsn) = header::high_water(&conn).map_err(database("read the last numbers"))?;
-        let readers = (0..options.readers.max(1)).map(|_| reader(&path)).collect::<Result<_, _>>()?;
+        let readers =
+            (0..options.readers.max(1)).map(|_| reader(&path)).collect::<Result<_, _>>()?;
         let committer = Committer::new(conn, options.commit_delay)?;
         Ok(Arc::new(Self {
             queue: Queue::start(committer, lock)?,
@@ -134,7 +124,7 @@ impl Writer for Sqlite {
 }
 
 /// Creates an empty file that only its owner reads; SQLite gives its log the same mode.
-fn create(path: &Path) -> Result<(), StoreError> {
+pub(super) fn create(path: &Path) -> Result<(), StoreError> {
     OpenOptions::new()
         .write(true)
         .create(true)
@@ -153,6 +143,23 @@ fn sync(dir: &Path) -> Result<(), StoreError> {
         Ok(Some(parent)) => sync(parent).map_err(file("sync", parent)),
         Ok(None) | Err(_) => Ok(()),
     }
+}
+
+/// The connection that writes, with the database in this program's format.
+pub(super) fn writable(path: &Path, synchronous: Synchronous) -> Result<Connection, StoreError> {
+    let mut conn = connect(path)?;
+    let found = format::check(&conn, path)?;
+    let synchronous = match synchronous {
+        Synchronous::Full => "FULL",
+        Synchronous::Normal => "NORMAL",
+    };
+    conn.execute_batch(&format!(
+        "PRAGMA journal_mode = WAL; PRAGMA synchronous = {synchronous};
+         PRAGMA wal_autocheckpoint = 1000; PRAGMA temp_store = MEMORY;"
+    ))
+    .map_err(database(format!("configure {}", path.display())))?;
+    format::migrate(&mut conn, found)?;
+    Ok(conn)
 }
 
 fn connect(path: &Path) -> Result<Connection, StoreError> {

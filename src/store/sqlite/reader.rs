@@ -3,7 +3,9 @@
 use rusqlite::Connection;
 
 use super::{
-    Sqlite, artifacts, blobs, blueprints, error::database, evidence, header, idempotency,
+    Sqlite, artifacts, blobs, blueprints,
+    error::database,
+    evidence, header, idempotency,
     journal::{self, Reach},
     meta, outbox, state, tasks, tokens,
 };

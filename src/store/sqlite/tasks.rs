@@ -55,13 +55,9 @@ pub fn close_all(conn: &Connection, run: u64) -> rusqlite::Result<()> {
 
 /// An open task.
 pub fn one(conn: &Connection, run: u64, step: u32) -> rusqlite::Result<Option<TaskRow>> {
-    conn.prepare_cached(concat!(
-        "SELECT ",
-        columns!(),
-        " FROM tasks WHERE run = ?1 AND step = ?2"
-    ))?
-    .query_row(params![int(run), step], read)
-    .optional()
+    conn.prepare_cached(concat!("SELECT ", columns!(), " FROM tasks WHERE run = ?1 AND step = ?2"))?
+        .query_row(params![int(run), step], read)
+        .optional()
 }
 
 /// Open tasks, oldest first.

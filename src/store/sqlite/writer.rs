@@ -78,7 +78,11 @@ fn panicked() -> StoreError {
     }
 }
 
-fn serve(batches: &Receiver<Batch>, mut committer: Committer, lock: Lock) -> Result<(), StoreError> {
+fn serve(
+    batches: &Receiver<Batch>,
+    mut committer: Committer,
+    lock: Lock,
+) -> Result<(), StoreError> {
     let mut next = None;
     while let Some(first) = next.take().or_else(|| batches.recv().ok()) {
         let (group, rest) = gather(first, batches);
