@@ -30,6 +30,7 @@ macro_rules! conformance {
             lists_are_filtered_and_paged_newest_first
             due_runs_come_soonest_first_and_only_of_their_shard
             only_open_children_are_listed
+            a_batch_is_seen_by_every_reader_once_it_is_acknowledged
             numbers_only_grow
             a_task_is_replaced_and_closed
             tasks_are_filtered_and_paged

@@ -170,6 +170,23 @@ pub fn only_open_children_are_listed(store: &dyn Store) {
     assert_eq!(nums(&store.children(9).unwrap()), [1, 5]);
 }
 
+pub fn a_batch_is_seen_by_every_reader_once_it_is_acknowledged(store: &dyn Store) {
+    std::thread::scope(|threads| {
+        for _ in 0..8 {
+            threads.spawn(|| {
+                let mut run = begin(store, header(store.next_run()));
+                for seq in 2..20 {
+                    let more = append(store, &mut run, vec![resumed()]);
+                    commit(store, vec![], Some(more), vec![]).unwrap();
+                    assert_eq!(seqs(&store.entries(run.num, seq - 1).unwrap()), [seq]);
+                    assert_eq!(store.header(run.num).unwrap().as_ref(), Some(&run));
+                }
+            });
+        }
+    });
+    assert_eq!(store.headers(&all()).unwrap().len(), 8);
+}
+
 pub fn numbers_only_grow(store: &dyn Store) {
     assert_eq!((store.next_run(), store.next_run()), (1, 2));
     let lsn = store.next_lsn();
