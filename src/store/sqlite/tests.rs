@@ -1,7 +1,8 @@
 use std::{
-    fs,
+    env, fs,
     os::unix::fs::PermissionsExt,
     path::Path,
+    process::Command,
     sync::{Arc, mpsc},
 };
 
@@ -31,6 +32,10 @@ fn fresh() -> (TempDir, Arc<Sqlite>) {
 /// The database itself, past the adapter.
 fn raw(dir: &TempDir) -> Connection {
     Connection::open(dir.path().join("data/moonswarm.db")).unwrap()
+}
+
+fn meta(key: &str) -> Write {
+    Write::PutMeta { key: key.to_owned(), value: "1".to_owned() }
 }
 
 conformance!(fresh());
@@ -69,7 +74,7 @@ fn a_database_of_another_program_is_refused() {
 #[test]
 fn only_the_owner_may_look_into_the_data_directory() {
     let (dir, store) = fresh();
-    put(&*store, vec![Write::PutMeta { key: "a".to_owned(), value: "b".to_owned() }]);
+    put(&*store, vec![meta("a")]);
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     let data = dir.path().join("data");
     assert_eq!(mode(&data), 0o700);
@@ -156,14 +161,13 @@ fn what_queued_during_a_commit_is_acknowledged_in_order() {
 #[test]
 fn closing_commits_what_is_queued_empties_the_log_and_refuses_the_rest() {
     let (dir, store) = fresh();
-    let meta = |key: &str| vec![Write::PutMeta { key: key.to_owned(), value: "1".to_owned() }];
-    let (queued, verdict) = batch(vec![], None, meta("a"));
+    let (queued, verdict) = batch(vec![], None, vec![meta("a")]);
     store.submit(queued);
     store.close().unwrap();
     verdict.recv().unwrap().unwrap();
     let wal = fs::metadata(dir.path().join("data/moonswarm.db-wal"));
     assert!(wal.is_err() || wal.unwrap().len() == 0);
-    assert!(matches!(commit(&*store, vec![], None, meta("b")), Err(StoreError::Closed)));
+    assert!(matches!(commit(&*store, vec![], None, vec![meta("b")]), Err(StoreError::Closed)));
     assert!(matches!(store.meta("a"), Err(StoreError::Closed)));
     store.close().unwrap();
     assert_eq!(reopen(&dir).meta("a").unwrap().as_deref(), Some("1"));
@@ -184,4 +188,39 @@ fn a_store_that_is_let_go_inside_an_ack_still_commits_and_closes() {
     drop(store);
     go.send(()).unwrap();
     closed.recv().unwrap().unwrap();
+}
+
+#[test]
+fn nothing_is_written_after_a_commit_failed_on_the_disk_until_a_restart() {
+    const DATA: &str = "MOONSWARM_TEST_FAILING_DATA";
+    if let Some(data) = env::var_os(DATA) {
+        return fail_a_commit(Path::new(&data));
+    }
+    let dir = TempDir::new().unwrap();
+    // A file that may not grow is how a disk error is had without a broken disk.
+    let script = "trap '' XFSZ; ulimit -f 1024; exec \"$0\" --exact \"$1\"";
+    let test = "store::sqlite::tests::\
+                nothing_is_written_after_a_commit_failed_on_the_disk_until_a_restart";
+    let child = Command::new("sh")
+        .args(["-c", script])
+        .arg(env::current_exe().unwrap())
+        .arg(test)
+        .env(DATA, dir.path().join("data"))
+        .output()
+        .unwrap();
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+    let store = reopen(&dir);
+    let there = ["before", "with", "after"].map(|key| store.meta(key).unwrap().is_some());
+    assert_eq!(there, [true, false, false]);
+    put(&*store, vec![meta("again")]);
+}
+
+fn fail_a_commit(data: &Path) {
+    let store = Sqlite::open(data, &options()).unwrap();
+    put(&*store, vec![meta("before")]);
+    let blob = Write::PutBlob { hash: "00".to_owned(), data: Arc::from(vec![7; 1_200_000]) };
+    let failed = commit(&*store, vec![], None, vec![meta("with"), blob]).unwrap_err();
+    let after = commit(&*store, vec![], None, vec![meta("after")]).unwrap_err();
+    assert_eq!(after.to_string(), failed.to_string());
+    assert!(store.meta("before").unwrap().is_some());
 }

@@ -91,12 +91,3 @@ fn a_revocation_that_was_rolled_back_does_not_count() {
     limit_pages(&committer, 1 << 20);
     assert!(verdicts(&mut committer, vec![(vec![live("t")], vec![])])[0].is_ok());
 }
-
-#[test]
-fn nothing_is_written_after_the_disk_failed_a_commit() {
-    let (_dir, mut committer) = committer();
-    committer.broken = Some(StoreError::Full);
-    let verdicts = verdicts(&mut committer, vec![(vec![], vec![put_meta("a")])]);
-    assert!(matches!(verdicts[0], Err(StoreError::Full)));
-    assert!(!stored(&committer, "a"));
-}
