@@ -6,11 +6,17 @@
 //! adapter; only this room knows SQL.
 
 mod rows;
+mod sqlite;
+
+#[cfg(test)]
+mod conformance;
 
 pub use rows::{
     ArtifactRow, BlueprintRow, EvidenceRow, Header, IdempotencyRow, OutboxRow, RunFilter,
     RunStatus, StateRow, TaskFilter, TaskPhase, TaskRow, TokenRow,
 };
+
+pub use sqlite::{Options, Sqlite, Synchronous};
 
 use std::sync::Arc;
 

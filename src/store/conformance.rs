@@ -1,0 +1,161 @@
+//! What every store must do, as tests that any adapter runs: each takes a fresh, empty store.
+
+mod runs;
+mod tables;
+
+use std::sync::mpsc::{self, Receiver};
+
+pub use runs::*;
+pub use tables::*;
+
+use super::{
+    Batch, Check, Header, JournalRow, RunStatus, RunWrite, Store, StoreError, Write, Writer,
+};
+use crate::{
+    journal::{Decision, Entry, Fact, RunStarted},
+    protocol::Json,
+};
+
+/// Declares every test of this room for the store that `$open` makes, as (its directory, itself).
+macro_rules! conformance {
+    ($open:expr) => {
+        $crate::store::conformance::conformance! { $open =>
+            what_was_appended_is_read_back
+            a_plain_write_changes_cursor_and_counters_and_a_whole_one_the_rest
+            a_continued_run_has_a_current_history_and_all_of_them
+            a_batch_whose_run_has_moved_is_refused_alone
+            a_run_is_created_once
+            nothing_is_written_with_a_revoked_token
+            an_idempotency_key_is_used_once_until_it_expires
+            lists_are_filtered_and_paged_newest_first
+            due_runs_come_soonest_first_and_only_of_their_shard
+            only_open_children_are_listed
+            a_batch_is_seen_by_every_reader_once_it_is_acknowledged
+            numbers_only_grow
+            a_task_is_replaced_and_closed
+            tasks_are_filtered_and_paged
+            a_value_of_state_counts_its_revisions
+            files_are_staged_and_then_published_with_their_attempt
+            blueprints_are_kept_by_hash_and_found_by_name_and_prefix
+            a_revocation_outlives_everything_said_of_its_token
+            signals_wait_in_order_until_they_arrive
+            evidence_and_meta_are_kept
+            a_deleted_run_leaves_nothing_and_takes_nothing_of_others
+        }
+    };
+    ($open:expr => $($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                let (_dir, store) = $open;
+                $crate::store::conformance::$name(&*store);
+            }
+        )*
+    };
+}
+pub(super) use conformance;
+
+/// What a batch's submitter waits for.
+pub type Verdict = Receiver<Result<(), StoreError>>;
+
+/// A batch, and where its verdict arrives.
+pub fn batch(checks: Vec<Check>, run: Option<RunWrite>, writes: Vec<Write>) -> (Batch, Verdict) {
+    let (tell, verdict) = mpsc::channel();
+    let ack = Box::new(move |result| tell.send(result).unwrap());
+    (Batch { checks, run, writes, ack }, verdict)
+}
+
+/// Submits and waits.
+pub fn commit(
+    store: &dyn Store,
+    checks: Vec<Check>,
+    run: Option<RunWrite>,
+    writes: Vec<Write>,
+) -> Result<(), StoreError> {
+    let (batch, verdict) = batch(checks, run, writes);
+    store.submit(batch);
+    verdict.recv().unwrap()
+}
+
+/// Commits writes alone, which must succeed.
+pub fn put(store: &dyn Store, writes: Vec<Write>) {
+    commit(store, vec![], None, writes).unwrap();
+}
+
+/// The header of a run that was never stored.
+pub fn header(num: u64) -> Header {
+    Header {
+        num,
+        created_ms: 1000 + num,
+        blueprint: "ship".to_owned(),
+        hash: "ab".repeat(32),
+        status: RunStatus::Running,
+        status_text: Some("building".to_owned()),
+        progress: Some(0.5),
+        cursor: 0,
+        seq: 0,
+        steps: 3,
+        steps_done: 1,
+        wake_at_ms: None,
+        epoch: 1,
+        parent: Some((90, 4)),
+        principal: "ann".to_owned(),
+        updated_ms: 2000 + num,
+        ended_ms: None,
+        error: None,
+        waiting_on: Some(r#"["timer"]"#.to_owned()),
+    }
+}
+
+/// The fact that begins a history.
+pub fn started(continues: Option<u64>) -> Fact {
+    Fact::RunStarted(Box::new(RunStarted {
+        blueprint: "ship".to_owned(),
+        hash: "ab".repeat(32),
+        input: Json::null(),
+        trigger: Json::null(),
+        seed: 7,
+        parent: None,
+        depth: 0,
+        workdir: None,
+        principal: "ann".to_owned(),
+        delegate: None,
+        generation: 0,
+        queued: vec![],
+        continues,
+    }))
+}
+
+/// A fact like any other.
+pub fn resumed() -> Fact {
+    Fact::Decided(Decision::Resume { by: "ann".to_owned() })
+}
+
+/// The write that appends `facts` to the run of `header`, which moves on with it. The first fact of
+/// a history begins a chain of rows.
+pub fn append(writer: &dyn Writer, header: &mut Header, facts: Vec<Fact>) -> RunWrite {
+    let expected = (header.seq > 0).then_some(header.cursor);
+    let mut entries = Vec::new();
+    for fact in facts {
+        let lsn = writer.next_lsn();
+        let prev = (!matches!(fact, Fact::RunStarted(_))).then_some(header.cursor);
+        header.seq += 1;
+        header.cursor = lsn;
+        let entry = Entry { seq: header.seq, at_ms: 5000, fact };
+        entries.push(JournalRow { lsn, prev, bytes: entry.encode() });
+    }
+    RunWrite { header: header.clone(), expected, entries, whole: false }
+}
+
+/// A stored run with one entry.
+pub fn begin(store: &dyn Store, header: Header) -> Header {
+    let mut header = header;
+    let run = append(store, &mut header, vec![started(None)]);
+    commit(store, vec![], Some(run), vec![]).unwrap();
+    header
+}
+
+/// The numbers of entries.
+pub fn seqs(entries: &[Entry]) -> Vec<u32> {
+    entries.iter().map(|entry| entry.seq).collect()
+}

@@ -1,0 +1,216 @@
+//! Everything beside runs.
+
+use std::sync::Arc;
+
+use super::{append, begin, commit, header, put, resumed, started};
+use crate::store::{
+    ArtifactRow, BlueprintRow, EvidenceRow, OutboxRow, Store, TaskFilter, TaskPhase, TaskRow,
+    TokenRow, Write,
+};
+
+fn task(run: u64, step: u32) -> TaskRow {
+    TaskRow {
+        run,
+        step,
+        attempt: 2,
+        epoch: 3,
+        agent: "coder".to_owned(),
+        operator: "desk".to_owned(),
+        kind: "human".to_owned(),
+        queue: Some("q".to_owned()),
+        phase: TaskPhase::Pending,
+        scheduled_ms: 10,
+        opened_ms: 11,
+        worker: None,
+        deadline_ms: Some(12),
+        lease_ms: None,
+        summary: Some("write it".to_owned()),
+        prompt: "{}".to_owned(),
+    }
+}
+
+fn put_task(store: &dyn Store, task: &TaskRow) {
+    put(store, vec![Write::PutTask(Box::new(task.clone()))]);
+}
+
+fn artifact(run: u64, n: u32, hash: &str) -> ArtifactRow {
+    ArtifactRow {
+        run,
+        n,
+        name: "report.md".to_owned(),
+        hash: hash.to_owned(),
+        size: 5,
+        created_ms: 6,
+        step: n,
+        attempt: 1,
+        published: false,
+    }
+}
+
+fn blob(hash: &str) -> Write {
+    Write::PutBlob { hash: hash.to_owned(), data: Arc::from(hash.as_bytes()) }
+}
+
+pub fn a_task_is_replaced_and_closed(store: &dyn Store) {
+    put_task(store, &task(1, 1));
+    let taken = TaskRow {
+        phase: TaskPhase::Delivered,
+        worker: Some("bob".to_owned()),
+        lease_ms: Some(99),
+        ..task(1, 1)
+    };
+    put_task(store, &taken);
+    assert_eq!(store.task(1, 1).unwrap(), Some(taken));
+    put(store, vec![Write::CloseTask { run: 1, step: 1 }]);
+    assert_eq!(store.task(1, 1).unwrap(), None);
+}
+
+pub fn tasks_are_filtered_and_paged(store: &dyn Store) {
+    for (run, step) in [(1, 1), (1, 2), (2, 1)] {
+        put_task(store, &task(run, step));
+    }
+    put_task(
+        store,
+        &TaskRow { operator: "gpt".to_owned(), kind: "model".to_owned(), ..task(2, 2) },
+    );
+    let list = |filter: TaskFilter| {
+        let tasks = store.tasks(&TaskFilter { limit: filter.limit.max(1), ..filter }).unwrap();
+        tasks.iter().map(|task| (task.run, task.step)).collect::<Vec<_>>()
+    };
+    let all = || TaskFilter { limit: 9, ..TaskFilter::default() };
+    assert_eq!(list(all()), [(1, 1), (1, 2), (2, 1), (2, 2)]);
+    assert_eq!(list(TaskFilter { after: Some((1, 2)), limit: 1, ..all() }), [(2, 1)]);
+    assert_eq!(list(TaskFilter { run: Some(1), after: Some((1, 1)), ..all() }), [(1, 2)]);
+    assert_eq!(list(TaskFilter { kind: Some("model".to_owned()), ..all() }), [(2, 2)]);
+    assert_eq!(list(TaskFilter { operator: Some("desk".to_owned()), ..all() }).len(), 3);
+    put(store, vec![Write::CloseTasks { run: 1 }]);
+    assert_eq!(list(all()), [(2, 1), (2, 2)]);
+}
+
+pub fn a_value_of_state_counts_its_revisions(store: &dyn Store) {
+    let write = |key: &str, value: &str, at_ms| Write::PutState {
+        scope: "s".to_owned(),
+        key: key.to_owned(),
+        value: value.to_owned(),
+        at_ms,
+    };
+    put(store, vec![write("b", "1", 5), write("a", "2", 6), write("b", "3", 7)]);
+    let rows = store.state("s").unwrap();
+    let seen: Vec<_> =
+        rows.iter().map(|r| (r.key.as_str(), r.value.as_str(), r.revision, r.updated_ms)).collect();
+    assert_eq!(seen, [("a", "2", 1, 6), ("b", "3", 2, 7)]);
+    put(store, vec![Write::DeleteState { scope: "s".to_owned(), key: "a".to_owned() }]);
+    assert_eq!(store.state("s").unwrap().len(), 1);
+    assert_eq!(store.state("other").unwrap(), []);
+}
+
+pub fn files_are_staged_and_then_published_with_their_attempt(store: &dyn Store) {
+    let second = ArtifactRow { attempt: 2, ..artifact(1, 1, "h2") };
+    let second = ArtifactRow { n: 2, ..second };
+    let files = [artifact(1, 1, "h1"), second].map(Write::PutArtifact);
+    put(store, [vec![blob("h1"), blob("h1"), blob("h2")], files.to_vec()].concat());
+    put(store, vec![Write::PublishArtifacts { run: 1, step: 1, attempt: 2 }]);
+    let published: Vec<_> =
+        store.artifacts(1).unwrap().iter().map(|file| (file.n, file.published)).collect();
+    assert_eq!(published, [(1, false), (2, true)]);
+    assert_eq!(store.artifacts(1).unwrap()[0], artifact(1, 1, "h1"));
+    assert_eq!(store.blob("h1").unwrap().as_deref(), Some(&b"h1"[..]));
+    assert_eq!(store.blob("none").unwrap(), None);
+}
+
+pub fn blueprints_are_kept_by_hash_and_found_by_name_and_prefix(store: &dyn Store) {
+    let version = |hash: &str, name: &str, created_ms| BlueprintRow {
+        hash: hash.to_owned(),
+        name: name.to_owned(),
+        bundle: vec![1, 2],
+        created_ms,
+    };
+    let versions = [version("aa1", "x", 1), version("aa2", "x", 2), version("ab3", "x", 3)];
+    let other = version("aa9", "y", 1);
+    let again = BlueprintRow { created_ms: 50, ..versions[0].clone() };
+    let rows = versions.iter().cloned().chain([other, again]);
+    put(store, rows.map(Write::PutBlueprint).collect());
+    assert_eq!(store.blueprint("aa1").unwrap(), Some(versions[0].clone()));
+    assert_eq!(
+        store.blueprint_versions("x", "aa").unwrap(),
+        [versions[1].clone(), versions[0].clone()]
+    );
+    assert_eq!(store.blueprint_versions("x", "").unwrap().len(), 3);
+    let name = |name: &str, hash: &str, at_ms| Write::NameBlueprint {
+        name: name.to_owned(),
+        hash: hash.to_owned(),
+        at_ms,
+    };
+    put(store, vec![name("y", "aa9", 1), name("x", "aa1", 1), name("x", "aa2", 2)]);
+    assert_eq!(store.blueprint_named("x").unwrap().as_deref(), Some("aa2"));
+    let names = store.blueprint_names().unwrap();
+    assert_eq!(names[0], ("x".to_owned(), "aa2".to_owned(), 2));
+    assert_eq!(names.len(), 2);
+}
+
+pub fn a_revocation_outlives_everything_said_of_its_token(store: &dyn Store) {
+    let token = |jti: &str, created_ms| TokenRow {
+        jti: jti.to_owned(),
+        role: "worker".to_owned(),
+        claims: "{}".to_owned(),
+        parent: Some("root".to_owned()),
+        created_ms,
+        expires_ms: 99,
+        revoked_ms: None,
+    };
+    let revoke = |at_ms| Write::RevokeToken { jti: "a".to_owned(), at_ms };
+    put(store, vec![Write::PutToken(token("a", 1)), Write::PutToken(token("b", 2))]);
+    assert_eq!(store.tokens().unwrap(), [token("b", 2), token("a", 1)]);
+    put(store, vec![revoke(7), revoke(8), Write::PutToken(token("a", 1))]);
+    let stored = store.token("a").unwrap();
+    assert_eq!(stored, Some(TokenRow { revoked_ms: Some(7), ..token("a", 1) }));
+    assert_eq!(store.token("b").unwrap(), Some(token("b", 2)));
+}
+
+pub fn signals_wait_in_order_until_they_arrive(store: &dyn Store) {
+    let signal =
+        |run, step| OutboxRow { run, step, to: 9, name: "go".to_owned(), payload: "1".to_owned() };
+    put(store, [signal(5, 1), signal(2, 1), signal(5, 1)].map(Write::PutOutbox).to_vec());
+    assert_eq!(store.outbox().unwrap(), [signal(5, 1), signal(2, 1)]);
+    put(store, vec![Write::DeleteOutbox { run: 5, step: 1 }]);
+    assert_eq!(store.outbox().unwrap(), [signal(2, 1)]);
+}
+
+pub fn evidence_and_meta_are_kept(store: &dyn Store) {
+    let row = |at_ms| EvidenceRow {
+        run: 1,
+        step: 2,
+        attempt: 3,
+        at_ms,
+        code: "MS-E0001".to_owned(),
+        body: "{".to_owned(),
+    };
+    put(store, vec![Write::PutEvidence(row(9)), Write::PutEvidence(row(8))]);
+    assert_eq!(store.evidence(1).unwrap(), [row(9), row(8)]);
+    assert_eq!(store.evidence(2).unwrap(), []);
+    let meta = |value: &str| Write::PutMeta { key: "k".to_owned(), value: value.to_owned() };
+    put(store, vec![meta("1"), meta("2")]);
+    assert_eq!(store.meta("k").unwrap().as_deref(), Some("2"));
+    assert_eq!(store.meta("none").unwrap(), None);
+}
+
+pub fn a_deleted_run_leaves_nothing_and_takes_nothing_of_others(store: &dyn Store) {
+    let mut run = begin(store, header(1));
+    let continues = started(Some(run.cursor));
+    let fresh = append(store, &mut run, vec![continues, resumed()]);
+    commit(store, vec![], Some(fresh), vec![]).unwrap();
+    begin(store, header(2));
+    let files = [artifact(1, 1, "mine"), artifact(1, 2, "shared"), artifact(2, 1, "shared")];
+    put(store, vec![blob("mine"), blob("shared")]);
+    put(store, files.map(Write::PutArtifact).to_vec());
+    put_task(store, &task(1, 1));
+    put_task(store, &task(2, 1));
+    put(store, vec![Write::DeleteRun { run: 1 }]);
+    assert_eq!(store.header(1).unwrap(), None);
+    assert_eq!((store.artifacts(1).unwrap(), store.task(1, 1).unwrap()), (vec![], None));
+    assert_eq!(store.blob("mine").unwrap(), None);
+    assert!(store.blob("shared").unwrap().is_some());
+    assert!(store.task(2, 1).unwrap().is_some());
+    assert_eq!(store.entries(2, 0).unwrap().len(), 1);
+    put(store, vec![Write::DeleteRun { run: 1 }]);
+}

@@ -1,0 +1,63 @@
+//! The table `artifacts`: the files of runs, whose bytes are blobs.
+
+use rusqlite::{Connection, params};
+
+use super::value::{int, uint};
+use crate::store::ArtifactRow;
+
+/// Records a file.
+pub fn put(conn: &Connection, file: &ArtifactRow) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "INSERT OR REPLACE INTO artifacts
+             (run, n, name, hash, size, created_ms, step, attempt, published)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+    )?
+    .execute(params![
+        int(file.run),
+        file.n,
+        file.name,
+        file.hash,
+        int(file.size),
+        int(file.created_ms),
+        file.step,
+        file.attempt,
+        file.published,
+    ])
+    .map(drop)
+}
+
+/// Publishes the files of an attempt.
+pub fn publish(conn: &Connection, run: u64, step: u32, attempt: u32) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "UPDATE artifacts SET published = 1 WHERE run = ?1 AND step = ?2 AND attempt = ?3",
+    )?
+    .execute(params![int(run), step, attempt])
+    .map(drop)
+}
+
+/// The files of a run, in order.
+pub fn list(conn: &Connection, run: u64) -> rusqlite::Result<Vec<ArtifactRow>> {
+    conn.prepare_cached(
+        "SELECT run, n, name, hash, size, created_ms, step, attempt, published
+         FROM artifacts WHERE run = ?1 ORDER BY n",
+    )?
+    .query_map([int(run)], |row| {
+        Ok(ArtifactRow {
+            run: uint(row, 0)?,
+            n: row.get(1)?,
+            name: row.get(2)?,
+            hash: row.get(3)?,
+            size: uint(row, 4)?,
+            created_ms: uint(row, 5)?,
+            step: row.get(6)?,
+            attempt: row.get(7)?,
+            published: row.get(8)?,
+        })
+    })?
+    .collect()
+}
+
+/// Deletes the files of a run.
+pub fn delete_of(conn: &Connection, run: u64) -> rusqlite::Result<()> {
+    conn.prepare_cached("DELETE FROM artifacts WHERE run = ?1")?.execute([int(run)]).map(drop)
+}

@@ -1,0 +1,32 @@
+//! The table `blobs`: bytes by their hash.
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::value::int;
+
+/// Stores bytes, if they are not there.
+pub fn put(conn: &Connection, hash: &str, data: &[u8]) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "INSERT INTO blobs (hash, data) VALUES (?1, ?2) ON CONFLICT (hash) DO NOTHING",
+    )?
+    .execute(params![hash, data])
+    .map(drop)
+}
+
+/// Stored bytes.
+pub fn one(conn: &Connection, hash: &str) -> rusqlite::Result<Option<Vec<u8>>> {
+    conn.prepare_cached("SELECT data FROM blobs WHERE hash = ?1")?
+        .query_row([hash], |row| row.get(0))
+        .optional()
+}
+
+/// Deletes the blobs that only the artifacts of `run` refer to; before those are deleted.
+pub fn delete_of(conn: &Connection, run: u64) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "DELETE FROM blobs WHERE hash IN (SELECT hash FROM artifacts WHERE run = ?1)
+         AND NOT EXISTS (SELECT 1 FROM artifacts other
+                         WHERE other.hash = blobs.hash AND other.run <> ?1)",
+    )?
+    .execute([int(run)])
+    .map(drop)
+}

@@ -1,0 +1,39 @@
+//! The table `evidence`: what was refused.
+
+use rusqlite::{Connection, params};
+
+use super::value::{int, uint};
+use crate::store::EvidenceRow;
+
+/// Keeps what was refused.
+pub fn put(conn: &Connection, row: &EvidenceRow) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "INSERT INTO evidence (run, step, attempt, at_ms, code, body)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    )?
+    .execute(params![int(row.run), row.step, row.attempt, int(row.at_ms), row.code, row.body])
+    .map(drop)
+}
+
+/// What was refused of a run, oldest first.
+pub fn list(conn: &Connection, run: u64) -> rusqlite::Result<Vec<EvidenceRow>> {
+    conn.prepare_cached(
+        "SELECT run, step, attempt, at_ms, code, body FROM evidence WHERE run = ?1 ORDER BY id",
+    )?
+    .query_map([int(run)], |row| {
+        Ok(EvidenceRow {
+            run: uint(row, 0)?,
+            step: row.get(1)?,
+            attempt: row.get(2)?,
+            at_ms: uint(row, 3)?,
+            code: row.get(4)?,
+            body: row.get(5)?,
+        })
+    })?
+    .collect()
+}
+
+/// Deletes what was kept of a run.
+pub fn delete_of(conn: &Connection, run: u64) -> rusqlite::Result<()> {
+    conn.prepare_cached("DELETE FROM evidence WHERE run = ?1")?.execute([int(run)]).map(drop)
+}

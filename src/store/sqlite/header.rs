@@ -1,0 +1,260 @@
+//! The table `runs`: the header of each run.
+
+use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
+
+use super::value::{int, limit, uint, uint_or_null, word};
+use crate::store::{Header, RunFilter, RunStatus, RunWrite};
+
+/// The columns, in the order of [`read`].
+macro_rules! columns {
+    () => {
+        "num, cursor, seq, steps, steps_done, updated_ms, created_ms, status, wake_at_ms, epoch, \
+         parent_run, parent_step, ended_ms, progress, blueprint, hash, principal, status_text, \
+         error, waiting_on"
+    };
+}
+
+/// The condition of the index `runs_open_children`; the planner wants it word by word.
+macro_rules! is_open {
+    () => {
+        "status NOT IN ('completed', 'failed', 'canceled')"
+    };
+}
+
+/// Writes a header if the stored one has the expected cursor, and says whether it did.
+pub fn write(conn: &Connection, write: &RunWrite) -> rusqlite::Result<bool> {
+    let header = &write.header;
+    let changed = match (write.expected, write.whole) {
+        (None, _) => insert(conn, header)?,
+        (Some(expected), true) => replace(conn, header, expected)?,
+        (Some(expected), false) => advance(conn, header, expected)?,
+    };
+    Ok(changed == 1)
+}
+
+fn insert(conn: &Connection, header: &Header) -> rusqlite::Result<usize> {
+    conn.prepare_cached(concat!(
+        "INSERT INTO runs (",
+        columns!(),
+        ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, \
+         ?18, ?19, ?20) ON CONFLICT (num) DO NOTHING"
+    ))?
+    .execute(params![
+        int(header.num),
+        int(header.cursor),
+        header.seq,
+        header.steps,
+        header.steps_done,
+        int(header.updated_ms),
+        int(header.created_ms),
+        header.status.as_str(),
+        header.wake_at_ms.map(int),
+        header.epoch,
+        header.parent.map(|(run, _)| int(run)),
+        header.parent.map(|(_, step)| step),
+        header.ended_ms.map(int),
+        header.progress,
+        header.blueprint,
+        header.hash,
+        header.principal,
+        header.status_text,
+        header.error,
+        header.waiting_on,
+    ])
+}
+
+/// The update of most transitions; it names no indexed column, so that no index is touched.
+fn advance(conn: &Connection, header: &Header, expected: u64) -> rusqlite::Result<usize> {
+    conn.prepare_cached(
+        "UPDATE runs SET cursor = ?3, seq = ?4, steps = ?5, steps_done = ?6, updated_ms = ?7
+         WHERE num = ?1 AND cursor = ?2",
+    )?
+    .execute(params![
+        int(header.num),
+        int(expected),
+        int(header.cursor),
+        header.seq,
+        header.steps,
+        header.steps_done,
+        int(header.updated_ms),
+    ])
+}
+
+/// The update of everything that can change; number, creation, parent and principal never do.
+fn replace(conn: &Connection, header: &Header, expected: u64) -> rusqlite::Result<usize> {
+    conn.prepare_cached(
+        "UPDATE runs SET cursor = ?3, seq = ?4, steps = ?5, steps_done = ?6, updated_ms = ?7,
+             status = ?8, wake_at_ms = ?9, epoch = ?10, ended_ms = ?11, progress = ?12,
+             blueprint = ?13, hash = ?14, status_text = ?15, error = ?16, waiting_on = ?17
+         WHERE num = ?1 AND cursor = ?2",
+    )?
+    .execute(params![
+        int(header.num),
+        int(expected),
+        int(header.cursor),
+        header.seq,
+        header.steps,
+        header.steps_done,
+        int(header.updated_ms),
+        header.status.as_str(),
+        header.wake_at_ms.map(int),
+        header.epoch,
+        header.ended_ms.map(int),
+        header.progress,
+        header.blueprint,
+        header.hash,
+        header.status_text,
+        header.error,
+        header.waiting_on,
+    ])
+}
+
+/// A run's header.
+pub fn one(conn: &Connection, run: u64) -> rusqlite::Result<Option<Header>> {
+    conn.prepare_cached(concat!("SELECT ", columns!(), " FROM runs WHERE num = ?1"))?
+        .query_row([int(run)], read)
+        .optional()
+}
+
+/// Runs, newest first.
+pub fn list(conn: &Connection, filter: &RunFilter) -> rusqlite::Result<Vec<Header>> {
+    let mut sql = concat!("SELECT ", columns!(), " FROM runs").to_owned();
+    let mut conditions = Vec::new();
+    if !filter.status.is_empty() {
+        let words: Vec<_> = filter.status.iter().map(|s| format!("'{}'", s.as_str())).collect();
+        conditions.push(format!("status IN ({})", words.join(", ")));
+        if !filter.status.contains(&RunStatus::Completed) {
+            sql.push_str(" INDEXED BY runs_not_completed");
+            conditions.push("status <> 'completed'".to_owned());
+        }
+    }
+    let mut values: Vec<rusqlite::types::Value> = Vec::new();
+    if let Some(before) = filter.before {
+        conditions.push("num < ?".to_owned());
+        values.push(int(before).into());
+    }
+    if let Some(blueprint) = &filter.blueprint {
+        conditions.push("blueprint = ?".to_owned());
+        values.push(blueprint.clone().into());
+    }
+    if let Some(since) = filter.since_ms {
+        conditions.push("created_ms >= ?".to_owned());
+        values.push(int(since).into());
+    }
+    if !conditions.is_empty() {
+        sql.push_str(" WHERE ");
+        sql.push_str(&conditions.join(" AND "));
+    }
+    sql.push_str(" ORDER BY num DESC LIMIT ?");
+    values.push(limit(filter.limit).into());
+    conn.prepare_cached(&sql)?.query_map(params_from_iter(values), read)?.collect()
+}
+
+/// Runs of a shard that are due: (run, wake_at_ms), soonest first.
+pub fn due(
+    conn: &Connection,
+    (shard, shards): (u64, u64),
+    until_ms: u64,
+    at_most: usize,
+) -> rusqlite::Result<Vec<(u64, u64)>> {
+    conn.prepare_cached(
+        "SELECT num, wake_at_ms FROM runs
+         WHERE wake_at_ms IS NOT NULL AND wake_at_ms <= ?1 AND num % ?2 = ?3
+         ORDER BY wake_at_ms, num LIMIT ?4",
+    )?
+    .query_map(params![int(until_ms), int(shards), int(shard), limit(at_most)], |row| {
+        Ok((uint(row, 0)?, uint(row, 1)?))
+    })?
+    .collect()
+}
+
+/// The open runs that `run` called, oldest first.
+pub fn children(conn: &Connection, run: u64) -> rusqlite::Result<Vec<Header>> {
+    conn.prepare_cached(concat!(
+        "SELECT ",
+        columns!(),
+        " FROM runs WHERE parent_run = ?1 AND ",
+        is_open!(),
+        " ORDER BY num"
+    ))?
+    .query_map([int(run)], read)?
+    .collect()
+}
+
+/// Deletes a header and says where its history ended.
+pub fn delete(conn: &Connection, run: u64) -> rusqlite::Result<Option<u64>> {
+    conn.prepare_cached(
+        "UPDATE high_water SET run = max(run, (SELECT coalesce(max(num), 0) FROM runs)),
+                               lsn = max(lsn, (SELECT coalesce(max(lsn), 0) FROM journal))",
+    )?
+    .execute([])?;
+    conn.prepare_cached("DELETE FROM runs WHERE num = ?1 RETURNING cursor")?
+        .query_row([int(run)], |row| uint(row, 0))
+        .optional()
+}
+
+/// The largest numbers ever given: (run, lsn).
+pub fn high_water(conn: &Connection) -> rusqlite::Result<(u64, u64)> {
+    conn.query_row(
+        "SELECT max(run, (SELECT coalesce(max(num), 0) FROM runs)),
+                max(lsn, (SELECT coalesce(max(lsn), 0) FROM journal)) FROM high_water",
+        [],
+        |row| Ok((uint(row, 0)?, uint(row, 1)?)),
+    )
+}
+
+fn read(row: &Row<'_>) -> rusqlite::Result<Header> {
+    Ok(Header {
+        num: uint(row, 0)?,
+        cursor: uint(row, 1)?,
+        seq: row.get(2)?,
+        steps: row.get(3)?,
+        steps_done: row.get(4)?,
+        updated_ms: uint(row, 5)?,
+        created_ms: uint(row, 6)?,
+        status: word(row, 7, RunStatus::parse)?,
+        wake_at_ms: uint_or_null(row, 8)?,
+        epoch: row.get(9)?,
+        parent: uint_or_null(row, 10)?.zip(row.get(11)?),
+        ended_ms: uint_or_null(row, 12)?,
+        progress: row.get(13)?,
+        blueprint: row.get(14)?,
+        hash: row.get(15)?,
+        principal: row.get(16)?,
+        status_text: row.get(17)?,
+        error: row.get(18)?,
+        waiting_on: row.get(19)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(sql: &str) -> String {
+        let conn = Connection::open_in_memory().unwrap();
+        conn.execute_batch(include_str!("migrations/0001_initial.sql")).unwrap();
+        let mut statement = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let lines = statement.query_map([], |row| row.get::<_, String>(3)).unwrap();
+        lines.map(Result::unwrap).collect::<Vec<_>>().join("; ")
+    }
+
+    #[test]
+    fn due_runs_and_open_children_are_found_by_their_indexes_without_sorting() {
+        let due = plan(
+            "SELECT num, wake_at_ms FROM runs WHERE wake_at_ms IS NOT NULL AND wake_at_ms <= 9 \
+             AND num % 4 = 1 ORDER BY wake_at_ms, num LIMIT 5",
+        );
+        assert!(due.contains("COVERING INDEX runs_wake"), "{due}");
+        assert!(!due.contains("TEMP B-TREE"), "{due}");
+        let children = plan(concat!(
+            "SELECT ",
+            columns!(),
+            " FROM runs WHERE parent_run = 1 AND ",
+            is_open!(),
+            " ORDER BY num"
+        ));
+        assert!(children.contains("INDEX runs_open_children"), "{children}");
+        assert!(!children.contains("TEMP B-TREE"), "{children}");
+    }
+}

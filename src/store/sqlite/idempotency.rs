@@ -1,0 +1,61 @@
+//! The table `idempotency`: answers to give again.
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::value::{int, uint};
+use crate::store::IdempotencyRow;
+
+/// Keeps an answer.
+pub fn put(conn: &Connection, row: &IdempotencyRow) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "INSERT OR REPLACE INTO idempotency (principal, route, key, created_ms, body, answer)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    )?
+    .execute(params![row.principal, row.route, row.key, int(row.created_ms), row.body, row.answer,])
+    .map(drop)
+}
+
+/// Whether a key is unused.
+pub fn is_free(
+    conn: &Connection,
+    principal: &str,
+    route: &str,
+    key: &str,
+) -> rusqlite::Result<bool> {
+    conn.prepare_cached(
+        "SELECT 1 FROM idempotency WHERE principal = ?1 AND route = ?2 AND key = ?3",
+    )?
+    .exists([principal, route, key])
+    .map(|used| !used)
+}
+
+/// The answer given under a key.
+pub fn one(
+    conn: &Connection,
+    principal: &str,
+    route: &str,
+    key: &str,
+) -> rusqlite::Result<Option<IdempotencyRow>> {
+    conn.prepare_cached(
+        "SELECT principal, route, key, created_ms, body, answer FROM idempotency
+         WHERE principal = ?1 AND route = ?2 AND key = ?3",
+    )?
+    .query_row([principal, route, key], |row| {
+        Ok(IdempotencyRow {
+            principal: row.get(0)?,
+            route: row.get(1)?,
+            key: row.get(2)?,
+            created_ms: uint(row, 3)?,
+            body: row.get(4)?,
+            answer: row.get(5)?,
+        })
+    })
+    .optional()
+}
+
+/// Forgets answers given before a time.
+pub fn expire(conn: &Connection, before_ms: u64) -> rusqlite::Result<()> {
+    conn.prepare_cached("DELETE FROM idempotency WHERE created_ms < ?1")?
+        .execute([int(before_ms)])
+        .map(drop)
+}

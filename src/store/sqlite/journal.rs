@@ -1,0 +1,147 @@
+//! The table `journal`: rows of histories, each pointing at the row before it.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::{
+    error::database,
+    value::{int, uint, uint_or_null},
+};
+use crate::{
+    journal::{Entry, Fact},
+    store::{JournalRow, StoreError},
+};
+
+/// Appends the row of a run.
+pub fn append(conn: &Connection, run: u64, row: &JournalRow) -> rusqlite::Result<()> {
+    conn.prepare_cached("INSERT INTO journal (lsn, run, prev_lsn, entry) VALUES (?1, ?2, ?3, ?4)")?
+        .execute(params![int(row.lsn), int(run), row.prev.map(int), row.bytes])
+        .map(drop)
+}
+
+/// How far back a read goes.
+#[derive(Clone, Copy)]
+pub enum Reach {
+    /// To the beginning of the current history.
+    Current,
+    /// To the beginning of the run's first history.
+    All,
+}
+
+/// The rows of one history from row ?1 back to its beginning. SQLite finds each row only when it is
+/// asked for it, so a reader that stops early pays for what it read; one statement a row is slower.
+const WALK: &str = "
+    WITH RECURSIVE walk (run, prev_lsn, entry) AS (
+        SELECT run, prev_lsn, entry FROM journal WHERE lsn = ?1
+        UNION ALL
+        SELECT j.run, j.prev_lsn, j.entry FROM walk JOIN journal j ON j.lsn = walk.prev_lsn
+    )
+    SELECT run, prev_lsn, entry FROM walk";
+
+/// The entries of a run with a number over `after_seq`, oldest first, in one state of the database.
+pub fn entries(
+    conn: &Connection,
+    run: u64,
+    after_seq: u32,
+    reach: Reach,
+) -> Result<Vec<Entry>, StoreError> {
+    let failed = |error| database(format!("read the journal of run {run}"))(error);
+    let tx = conn.unchecked_transaction().map_err(failed)?;
+    let end = tx
+        .prepare_cached("SELECT cursor, seq FROM runs WHERE num = ?1")
+        .and_then(|mut statement| {
+            statement.query_row([int(run)], |row| Ok((uint(row, 0)?, row.get(1)?))).optional()
+        })
+        .map_err(failed)?;
+    let mut entries = Vec::new();
+    let mut next = end.and_then(|(cursor, seq): (u64, u32)| (seq > after_seq).then_some(cursor));
+    while let Some(last) = next {
+        let before = history(&tx, run, last, after_seq, &mut entries)?;
+        next = match reach {
+            Reach::Current => None,
+            Reach::All => before,
+        };
+    }
+    entries.reverse();
+    Ok(entries)
+}
+
+/// Collects one history that ends at row `last`, newest entry first, and says at which row the
+/// history before it ended, if that has entries over `after_seq` too.
+fn history(
+    conn: &Connection,
+    run: u64,
+    last: u64,
+    after_seq: u32,
+    entries: &mut Vec<Entry>,
+) -> Result<Option<u64>, StoreError> {
+    let failed = |error| database(format!("read the journal of run {run}"))(error);
+    let mut statement = conn.prepare_cached(WALK).map_err(failed)?;
+    let mut rows = statement.query([int(last)]).map_err(failed)?;
+    let mut expected = last;
+    loop {
+        let Some(row) = rows.next().map_err(failed)? else {
+            return Err(damaged(run, expected, "it is not there"));
+        };
+        let (entry, prev) = read(row, run, expected)?;
+        let before = prev.or_else(|| continued(&entry));
+        if before.is_some_and(|before| before >= expected) {
+            return Err(damaged(run, expected, "it points forwards"));
+        }
+        let seq = entry.seq;
+        if seq > after_seq {
+            entries.push(entry);
+        }
+        if seq <= after_seq.saturating_add(1) {
+            return Ok(None);
+        }
+        let Some(prev) = prev else { return Ok(before) };
+        expected = prev;
+    }
+}
+
+/// Deletes every row of every history of a run that ends at `cursor`.
+///
+/// A row that cannot be read ends the walk: what lies before it stays, unreachable.
+pub fn delete(conn: &Connection, run: u64, cursor: u64) -> rusqlite::Result<()> {
+    let mut read =
+        conn.prepare_cached("SELECT prev_lsn, entry FROM journal WHERE lsn = ?1 AND run = ?2")?;
+    let mut delete = conn.prepare_cached("DELETE FROM journal WHERE lsn = ?1")?;
+    let mut next = Some(cursor);
+    while let Some(lsn) = next {
+        next = read
+            .query_row(params![int(lsn), int(run)], |row| match uint_or_null(row, 0)? {
+                Some(prev) => Ok(Some(prev)),
+                None => {
+                    let entry = Entry::decode(row.get_ref(1)?.as_blob()?);
+                    Ok(entry.ok().and_then(|entry| continued(&entry)))
+                }
+            })
+            .optional()?
+            .flatten()
+            .filter(|&before| before < lsn);
+        delete.execute([int(lsn)])?;
+    }
+    Ok(())
+}
+
+fn continued(entry: &Entry) -> Option<u64> {
+    if let Fact::RunStarted(started) = &entry.fact { started.continues } else { None }
+}
+
+fn read(row: &Row<'_>, run: u64, lsn: u64) -> Result<(Entry, Option<u64>), StoreError> {
+    let columns = || Ok((uint(row, 0)?, uint_or_null(row, 1)?, row.get_ref(2)?.as_blob()?));
+    let (owner, prev, bytes) =
+        columns().map_err(|error: rusqlite::Error| damaged(run, lsn, error))?;
+    if owner != run {
+        return Err(damaged(run, lsn, "it belongs to another run"));
+    }
+    let entry = Entry::decode(bytes).map_err(|error| damaged(run, lsn, error))?;
+    Ok((entry, prev))
+}
+
+fn damaged(run: u64, lsn: u64, reason: impl ToString) -> StoreError {
+    StoreError::Damaged {
+        what: format!("row {lsn} of the journal of run {run}"),
+        reason: reason.to_string(),
+    }
+}

@@ -1,0 +1,34 @@
+//! The embedded adapter: one SQLite database in a data directory that one process owns.
+//!
+//! Owns the lock, the file, its format and migrations, the writer thread and the readers. Refuses a
+//! directory with an owner, a newer format, and a file that is not ours. One file a table holds
+//! both its writes and its reads; `write.rs` and `reader.rs` only say which table a call goes to.
+//! The host opens it; everybody else sees the traits of [`crate::store`].
+
+mod artifacts;
+mod blobs;
+mod blueprints;
+mod committer;
+mod error;
+mod evidence;
+mod format;
+mod header;
+mod idempotency;
+mod journal;
+mod lock;
+mod meta;
+mod open;
+mod outbox;
+mod pool;
+mod reader;
+mod state;
+mod tasks;
+mod tokens;
+mod value;
+mod write;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use open::{Options, Sqlite, Synchronous};

@@ -1,0 +1,179 @@
+//! Opening and closing a data directory.
+
+use std::{
+    fs::{DirBuilder, File, OpenOptions},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::{
+    committer::Committer,
+    error::{database, file},
+    format, header,
+    lock::Lock,
+    pool::Pool,
+    writer::Queue,
+};
+use crate::store::{Batch, StoreError, Writer};
+
+/// The database's name within the data directory.
+const DATABASE: &str = "moonswarm.db";
+/// Prepared statements that a connection keeps: more than there are.
+const STATEMENTS: usize = 64;
+/// How long a statement waits for a lock, which only a checkpoint or a recovery takes.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// How a database is run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// When a commit counts as done.
+    pub synchronous: Synchronous,
+    /// How many reads run at the same time.
+    pub readers: usize,
+    /// Time added to each commit, to stand for a slower disk in benchmarks.
+    pub commit_delay: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { synchronous: Synchronous::Full, readers: 4, commit_delay: Duration::ZERO }
+    }
+}
+
+/// When a commit counts as done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Synchronous {
+    /// When it is on the disk.
+    Full,
+    /// When the kernel has it: survives a killed process, not a power loss. For tests.
+    Normal,
+}
+
+/// A data directory that this process owns.
+pub struct Sqlite {
+    queue: Queue,
+    pub(super) pool: Pool,
+    lsn: AtomicU64,
+    run: AtomicU64,
+}
+
+impl Sqlite {
+    /// Takes ownership of `dir`, which is created if it is not there, and opens its database,
+    /// which is created or brought to this program's format.
+    ///
+    /// # Errors
+    /// [`StoreError::Owned`], [`StoreError::Newer`], and what the file system or the database say.
+    pub fn open(dir: &Path, options: &Options) -> Result<Arc<Self>, StoreError> {
+        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(file("create", dir))?;
+        let lock = Lock::take(dir)?;
+        let path = dir.join(DATABASE);
+        create(&path)?;
+        let conn = writable(&path, options.synchronous)?;
+        sync(dir)?;
+        let (run, lsn) = header::high_water(&conn).map_err(database("read the last numbers"))?;
+        let readers =
+            (0..options.readers.max(1)).map(|_| reader(&path)).collect::<Result<_, _>>()?;
+        let committer = Committer::new(conn, options.commit_delay)?;
+        Ok(Arc::new(Self {
+            queue: Queue::start(committer, lock)?,
+            pool: Pool::new(readers),
+            lsn: AtomicU64::new(lsn),
+            run: AtomicU64::new(run),
+        }))
+    }
+
+    /// Commits what is queued, closes the database and gives the data directory up. Calls after it
+    /// are answered with [`StoreError::Closed`]; closing again does nothing.
+    ///
+    /// # Errors
+    /// When the log could not be written back into the database; nothing is lost by that.
+    pub fn close(&self) -> Result<(), StoreError> {
+        let result = self.queue.close();
+        self.pool.close();
+        result
+    }
+}
+
+impl Drop for Sqlite {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            tracing::warn!(%error, "the database was not closed cleanly");
+        }
+    }
+}
+
+impl Writer for Sqlite {
+    fn submit(&self, batch: Batch) {
+        self.queue.submit(batch);
+    }
+
+    fn next_lsn(&self) -> u64 {
+        self.lsn.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn next_run(&self) -> u64 {
+        self.run.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
+/// Creates an empty file that only its owner reads; SQLite gives its log the same mode.
+pub(super) fn create(path: &Path) -> Result<(), StoreError> {
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+        .map(drop)
+        .map_err(file("create", path))
+}
+
+/// Makes the names of new files durable.
+fn sync(dir: &Path) -> Result<(), StoreError> {
+    let sync = |path: &Path| File::open(path).and_then(|dir| dir.sync_all());
+    sync(dir).map_err(file("sync", dir))?;
+    match dir.canonicalize().as_deref().map(Path::parent) {
+        Ok(Some(parent)) => sync(parent).map_err(file("sync", parent)),
+        Ok(None) | Err(_) => Ok(()),
+    }
+}
+
+/// The connection that writes, with the database in this program's format.
+pub(super) fn writable(path: &Path, synchronous: Synchronous) -> Result<Connection, StoreError> {
+    let mut conn = connect(path)?;
+    let found = format::check(&conn, path)?;
+    let synchronous = match synchronous {
+        Synchronous::Full => "FULL",
+        Synchronous::Normal => "NORMAL",
+    };
+    conn.execute_batch(&format!(
+        "PRAGMA journal_mode = WAL; PRAGMA synchronous = {synchronous};
+         PRAGMA wal_autocheckpoint = 1000; PRAGMA temp_store = MEMORY;"
+    ))
+    .map_err(database(format!("configure {}", path.display())))?;
+    format::migrate(&mut conn, found)?;
+    Ok(conn)
+}
+
+fn connect(path: &Path) -> Result<Connection, StoreError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(path, flags)
+        .and_then(|conn| conn.busy_timeout(BUSY).map(|()| conn))
+        .map_err(database(format!("open {}", path.display())))?;
+    conn.set_prepared_statement_cache_capacity(STATEMENTS);
+    Ok(conn)
+}
+
+fn reader(path: &Path) -> Result<Connection, StoreError> {
+    let conn = connect(path)?;
+    conn.execute_batch("PRAGMA query_only = ON; PRAGMA temp_store = MEMORY;")
+        .map_err(database(format!("configure {}", path.display())))?;
+    Ok(conn)
+}

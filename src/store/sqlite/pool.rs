@@ -1,0 +1,86 @@
+//! The readers: a few connections that cannot write, lent to one call at a time.
+
+use std::{
+    ops::Deref,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+};
+
+use rusqlite::Connection;
+
+use crate::store::StoreError;
+
+/// Connections for reading.
+pub struct Pool {
+    shelf: Mutex<Shelf>,
+    returned: Condvar,
+}
+
+struct Shelf {
+    idle: Vec<Connection>,
+    lent: usize,
+    closed: bool,
+}
+
+impl Pool {
+    /// Lends out `connections`.
+    pub fn new(connections: Vec<Connection>) -> Self {
+        let shelf = Shelf { idle: connections, lent: 0, closed: false };
+        Self { shelf: Mutex::new(shelf), returned: Condvar::new() }
+    }
+
+    /// Borrows a connection; blocks while all are lent.
+    ///
+    /// # Errors
+    /// [`StoreError::Closed`] after [`Pool::close`].
+    pub fn lend(&self) -> Result<Loan<'_>, StoreError> {
+        let mut shelf = self.shelf();
+        loop {
+            if shelf.closed {
+                return Err(StoreError::Closed);
+            }
+            if let Some(connection) = shelf.idle.pop() {
+                shelf.lent += 1;
+                return Ok(Loan { pool: self, connection: Some(connection) });
+            }
+            shelf = self.returned.wait(shelf).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Closes every connection; waits for those that are lent.
+    pub fn close(&self) {
+        let mut shelf = self.shelf();
+        shelf.closed = true;
+        self.returned.notify_all();
+        while shelf.lent > 0 {
+            shelf = self.returned.wait(shelf).unwrap_or_else(PoisonError::into_inner);
+        }
+        shelf.idle.clear();
+    }
+
+    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A borrowed connection; goes back when it is dropped.
+pub struct Loan<'a> {
+    pool: &'a Pool,
+    connection: Option<Connection>,
+}
+
+impl Deref for Loan<'_> {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        self.connection.as_ref().expect("a loan holds its connection until it is dropped")
+    }
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        let mut shelf = self.pool.shelf();
+        shelf.lent -= 1;
+        shelf.idle.extend(self.connection.take());
+        self.pool.returned.notify_all();
+    }
+}

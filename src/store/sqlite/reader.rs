@@ -1,0 +1,129 @@
+//! Which table each read goes to.
+
+use rusqlite::Connection;
+
+use super::{
+    Sqlite, artifacts, blobs, blueprints,
+    error::database,
+    evidence, header, idempotency,
+    journal::{self, Reach},
+    meta, outbox, state, tasks, tokens,
+};
+use crate::{
+    journal::Entry,
+    store::{
+        ArtifactRow, BlueprintRow, EvidenceRow, Header, IdempotencyRow, OutboxRow, Reader,
+        RunFilter, StateRow, StoreError, TaskFilter, TaskRow, TokenRow,
+    },
+};
+
+impl Sqlite {
+    fn read<T>(
+        &self,
+        what: &str,
+        query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        query(&*self.pool.lend()?).map_err(database(what))
+    }
+}
+
+impl Reader for Sqlite {
+    fn header(&self, run: u64) -> Result<Option<Header>, StoreError> {
+        self.read("read a run", |conn| header::one(conn, run))
+    }
+
+    fn headers(&self, filter: &RunFilter) -> Result<Vec<Header>, StoreError> {
+        self.read("list runs", |conn| header::list(conn, filter))
+    }
+
+    fn due(
+        &self,
+        shard: u64,
+        shards: u64,
+        until_ms: u64,
+        limit: usize,
+    ) -> Result<Vec<(u64, u64)>, StoreError> {
+        self.read("list due runs", |conn| header::due(conn, (shard, shards), until_ms, limit))
+    }
+
+    fn entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {
+        journal::entries(&*self.pool.lend()?, run, after_seq, Reach::Current)
+    }
+
+    fn all_entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {
+        journal::entries(&*self.pool.lend()?, run, after_seq, Reach::All)
+    }
+
+    fn children(&self, run: u64) -> Result<Vec<Header>, StoreError> {
+        self.read("list the children of a run", |conn| header::children(conn, run))
+    }
+
+    fn task(&self, run: u64, step: u32) -> Result<Option<TaskRow>, StoreError> {
+        self.read("read a task", |conn| tasks::one(conn, run, step))
+    }
+
+    fn tasks(&self, filter: &TaskFilter) -> Result<Vec<TaskRow>, StoreError> {
+        self.read("list tasks", |conn| tasks::list(conn, filter))
+    }
+
+    fn state(&self, scope: &str) -> Result<Vec<StateRow>, StoreError> {
+        self.read("read state", |conn| state::list(conn, scope))
+    }
+
+    fn blueprint(&self, hash: &str) -> Result<Option<BlueprintRow>, StoreError> {
+        self.read("read a blueprint", |conn| blueprints::one(conn, hash))
+    }
+
+    fn blueprint_named(&self, name: &str) -> Result<Option<String>, StoreError> {
+        self.read("read a blueprint's name", |conn| blueprints::named(conn, name))
+    }
+
+    fn blueprint_versions(
+        &self,
+        name: &str,
+        prefix: &str,
+    ) -> Result<Vec<BlueprintRow>, StoreError> {
+        self.read("list a blueprint's versions", |conn| blueprints::versions(conn, name, prefix))
+    }
+
+    fn blueprint_names(&self) -> Result<Vec<(String, String, u64)>, StoreError> {
+        self.read("list blueprints", blueprints::names)
+    }
+
+    fn artifacts(&self, run: u64) -> Result<Vec<ArtifactRow>, StoreError> {
+        self.read("list the files of a run", |conn| artifacts::list(conn, run))
+    }
+
+    fn blob(&self, hash: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.read("read a blob", |conn| blobs::one(conn, hash))
+    }
+
+    fn tokens(&self) -> Result<Vec<TokenRow>, StoreError> {
+        self.read("list tokens", tokens::list)
+    }
+
+    fn token(&self, jti: &str) -> Result<Option<TokenRow>, StoreError> {
+        self.read("read a token", |conn| tokens::one(conn, jti))
+    }
+
+    fn idempotent(
+        &self,
+        principal: &str,
+        route: &str,
+        key: &str,
+    ) -> Result<Option<IdempotencyRow>, StoreError> {
+        self.read("read an idempotency key", |conn| idempotency::one(conn, principal, route, key))
+    }
+
+    fn outbox(&self) -> Result<Vec<OutboxRow>, StoreError> {
+        self.read("list signals on their way", outbox::list)
+    }
+
+    fn evidence(&self, run: u64) -> Result<Vec<EvidenceRow>, StoreError> {
+        self.read("list the evidence of a run", |conn| evidence::list(conn, run))
+    }
+
+    fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {
+        self.read("read a value of the host", |conn| meta::one(conn, key))
+    }
+}

@@ -1,0 +1,123 @@
+//! The table `tasks`: open tasks.
+
+use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
+
+use super::value::{int, limit, uint, uint_or_null, word};
+use crate::store::{TaskFilter, TaskPhase, TaskRow};
+
+/// The columns, in the order of [`read`].
+macro_rules! columns {
+    () => {
+        "run, step, attempt, epoch, agent, operator, kind, queue, phase, scheduled_ms, opened_ms, \
+         worker, deadline_ms, lease_ms, summary, prompt"
+    };
+}
+
+/// Inserts or replaces an open task.
+pub fn put(conn: &Connection, task: &TaskRow) -> rusqlite::Result<()> {
+    conn.prepare_cached(concat!(
+        "INSERT OR REPLACE INTO tasks (",
+        columns!(),
+        ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)"
+    ))?
+    .execute(params![
+        int(task.run),
+        task.step,
+        task.attempt,
+        task.epoch,
+        task.agent,
+        task.operator,
+        task.kind,
+        task.queue,
+        phase_word(task.phase),
+        int(task.scheduled_ms),
+        int(task.opened_ms),
+        task.worker,
+        task.deadline_ms.map(int),
+        task.lease_ms.map(int),
+        task.summary,
+        task.prompt,
+    ])
+    .map(drop)
+}
+
+/// Removes a task that ended.
+pub fn close(conn: &Connection, run: u64, step: u32) -> rusqlite::Result<()> {
+    conn.prepare_cached("DELETE FROM tasks WHERE run = ?1 AND step = ?2")?
+        .execute(params![int(run), step])
+        .map(drop)
+}
+
+/// Removes every task of a run.
+pub fn close_all(conn: &Connection, run: u64) -> rusqlite::Result<()> {
+    conn.prepare_cached("DELETE FROM tasks WHERE run = ?1")?.execute([int(run)]).map(drop)
+}
+
+/// An open task.
+pub fn one(conn: &Connection, run: u64, step: u32) -> rusqlite::Result<Option<TaskRow>> {
+    conn.prepare_cached(concat!("SELECT ", columns!(), " FROM tasks WHERE run = ?1 AND step = ?2"))?
+        .query_row(params![int(run), step], read)
+        .optional()
+}
+
+/// Open tasks, oldest first.
+pub fn list(conn: &Connection, filter: &TaskFilter) -> rusqlite::Result<Vec<TaskRow>> {
+    let mut conditions = Vec::new();
+    let mut values: Vec<rusqlite::types::Value> = Vec::new();
+    if let Some(run) = filter.run {
+        conditions.push("run = ?");
+        values.push(int(run).into());
+    }
+    if let Some((run, step)) = filter.after {
+        conditions.push("(run, step) > (?, ?)");
+        values.extend([int(run).into(), i64::from(step).into()]);
+    }
+    if let Some(operator) = &filter.operator {
+        conditions.push("operator = ?");
+        values.push(operator.clone().into());
+    }
+    if let Some(kind) = &filter.kind {
+        conditions.push("kind = ?");
+        values.push(kind.clone().into());
+    }
+    let mut sql = concat!("SELECT ", columns!(), " FROM tasks").to_owned();
+    if !conditions.is_empty() {
+        sql.push_str(" WHERE ");
+        sql.push_str(&conditions.join(" AND "));
+    }
+    sql.push_str(" ORDER BY run, step LIMIT ?");
+    values.push(limit(filter.limit).into());
+    conn.prepare_cached(&sql)?.query_map(params_from_iter(values), read)?.collect()
+}
+
+fn read(row: &Row<'_>) -> rusqlite::Result<TaskRow> {
+    Ok(TaskRow {
+        run: uint(row, 0)?,
+        step: row.get(1)?,
+        attempt: row.get(2)?,
+        epoch: row.get(3)?,
+        agent: row.get(4)?,
+        operator: row.get(5)?,
+        kind: row.get(6)?,
+        queue: row.get(7)?,
+        phase: word(row, 8, parse_phase)?,
+        scheduled_ms: uint(row, 9)?,
+        opened_ms: uint(row, 10)?,
+        worker: row.get(11)?,
+        deadline_ms: uint_or_null(row, 12)?,
+        lease_ms: uint_or_null(row, 13)?,
+        summary: row.get(14)?,
+        prompt: row.get(15)?,
+    })
+}
+
+fn phase_word(phase: TaskPhase) -> &'static str {
+    match phase {
+        TaskPhase::Pending => "pending",
+        TaskPhase::Delivered => "delivered",
+    }
+}
+
+fn parse_phase(word: &str) -> Option<TaskPhase> {
+    [TaskPhase::Pending, TaskPhase::Delivered].into_iter().find(|&phase| phase_word(phase) == word)
+}

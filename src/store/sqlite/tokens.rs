@@ -1,0 +1,77 @@
+//! The tables `tokens` and `revocations`: what was given out, and what no longer counts.
+
+use std::collections::HashSet;
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::value::{int, uint, uint_or_null};
+use crate::store::TokenRow;
+
+/// The columns, in the order of [`read`].
+macro_rules! select {
+    ($rest:literal) => {
+        concat!(
+            "SELECT t.jti, t.role, t.claims, t.parent, t.created_ms, t.expires_ms, r.at_ms \
+             FROM tokens t LEFT JOIN revocations r ON r.jti = t.jti ",
+            $rest
+        )
+    };
+}
+
+/// Records a token. A revocation that is there stays.
+pub fn put(conn: &Connection, token: &TokenRow) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "INSERT INTO tokens (jti, role, claims, parent, created_ms, expires_ms)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+         ON CONFLICT (jti) DO UPDATE SET role = excluded.role, claims = excluded.claims,
+             parent = excluded.parent, created_ms = excluded.created_ms,
+             expires_ms = excluded.expires_ms",
+    )?
+    .execute(params![
+        token.jti,
+        token.role,
+        token.claims,
+        token.parent,
+        int(token.created_ms),
+        int(token.expires_ms),
+    ])?;
+    token.revoked_ms.map_or(Ok(()), |at_ms| revoke(conn, &token.jti, at_ms))
+}
+
+/// Revokes a token; the first time counts.
+pub fn revoke(conn: &Connection, jti: &str, at_ms: u64) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "INSERT INTO revocations (jti, at_ms) VALUES (?1, ?2) ON CONFLICT (jti) DO NOTHING",
+    )?
+    .execute(params![jti, int(at_ms)])
+    .map(drop)
+}
+
+/// The ids of all revoked tokens.
+pub fn revoked(conn: &Connection) -> rusqlite::Result<HashSet<String>> {
+    conn.prepare("SELECT jti FROM revocations")?.query_map([], |row| row.get(0))?.collect()
+}
+
+/// One token.
+pub fn one(conn: &Connection, jti: &str) -> rusqlite::Result<Option<TokenRow>> {
+    conn.prepare_cached(select!("WHERE t.jti = ?1"))?.query_row([jti], read).optional()
+}
+
+/// Every token, newest first.
+pub fn list(conn: &Connection) -> rusqlite::Result<Vec<TokenRow>> {
+    conn.prepare_cached(select!("ORDER BY t.created_ms DESC, t.rowid DESC"))?
+        .query_map([], read)?
+        .collect()
+}
+
+fn read(row: &Row<'_>) -> rusqlite::Result<TokenRow> {
+    Ok(TokenRow {
+        jti: row.get(0)?,
+        role: row.get(1)?,
+        claims: row.get(2)?,
+        parent: row.get(3)?,
+        created_ms: uint(row, 4)?,
+        expires_ms: uint(row, 5)?,
+        revoked_ms: uint_or_null(row, 6)?,
+    })
+}
