@@ -1,0 +1,394 @@
+//! What workers ask and report: every answer is for the open attempt, or says why not.
+
+use super::{
+    EngineError, Holder, PromptView, Report, Verdict,
+    message::WorkerAsk,
+    receive::closed,
+    rfc3339,
+    run::{Due, Phase, Run},
+    shard::Shard,
+    state::run_scope,
+    view,
+};
+use crate::{
+    journal::Outcome,
+    operator::{Delivery, Prompt},
+    protocol::{Effect, Failure, Json, failure::kind, fold},
+    store::{Check, EvidenceRow, IdempotencyRow, Write},
+    token::Handle,
+};
+
+/// Results that break the schema before the attempt is over.
+const INVALID_RESULTS: u32 = 3;
+/// What is kept of a refused body, in bytes.
+const EVIDENCE_BYTES: usize = 64 << 10;
+/// The route under which accepted results are remembered.
+const RESULT_ROUTE: &str = "worker.result";
+
+impl Shard {
+    /// Answers a worker.
+    pub(super) fn worker(&mut self, run: &mut Run, holder: &Holder, ask: WorkerAsk) {
+        let standing = self.standing(run, holder);
+        match ask {
+            WorkerAsk::Prompt(reply) => match standing {
+                Err(error) => drop(reply.send(Err(error))),
+                Ok(()) => {
+                    let delivery = Delivery { worker: worker_name(holder) };
+                    self.delivered(run, holder.step, holder.attempt, delivery);
+                    let answer = self.prompt_view(run, holder);
+                    self.after(run, reply, answer);
+                }
+            },
+            WorkerAsk::Report(report, reply) => match standing {
+                Ok(()) => self.report(run, holder, *report, reply),
+                Err(error) => {
+                    let answer = self.report_again(run, holder, &report, error);
+                    if run.has_pending() {
+                        // The refused body is kept before its sender hears of the refusal.
+                        run.pending.after.replies.push(Box::new(move |result| {
+                            drop(reply.send(result.map_err(|e| e).and(answer)));
+                        }));
+                    } else {
+                        drop(reply.send(answer));
+                    }
+                }
+            },
+            WorkerAsk::Artifact { name, data, reply } => {
+                let of = (holder.step, holder.attempt);
+                let stored = standing.and_then(|()| {
+                    self.put_artifact(run, of, &name, &data, false).map_err(bad_request)
+                });
+                run.pending.checks.extend(live_token(holder));
+                self.after(run, reply, stored);
+            }
+            WorkerAsk::Progress { data, reply } => {
+                if standing.is_ok() {
+                    self.progress(run, holder.step, holder.attempt, &data);
+                }
+                drop(reply.send(standing));
+            }
+            WorkerAsk::Heartbeat(reply) => match standing {
+                Ok(()) => {
+                    let answer = self.heartbeat(run, holder);
+                    self.after(run, reply, Ok(answer));
+                }
+                // A worker whose attempt is over is told to stop, in words that it can act on.
+                Err(EngineError::Conflict { .. }) => drop(reply.send(Ok((None, true)))),
+                Err(error) => drop(reply.send(Err(error))),
+            },
+            WorkerAsk::GetState { key, reply } => {
+                let answer = standing.and_then(|()| {
+                    let state = self.state_of(run).map_err(EngineError::Flow)?;
+                    Ok(state.get(&key).cloned())
+                });
+                drop(reply.send(answer));
+            }
+            WorkerAsk::PutState { key, value, reply } => {
+                let at_ms = self.time_of(run);
+                let written = standing.and_then(|()| {
+                    self.put_state(run, run_scope(run), &key, value, at_ms).map_err(bad_request)
+                });
+                run.pending.checks.extend(live_token(holder));
+                self.after(run, reply, written);
+            }
+        }
+    }
+
+    /// Sends an answer once everything that it rests on is durable.
+    fn after<T: Send + 'static>(
+        &mut self,
+        run: &mut Run,
+        reply: super::message::ReplyTo<T>,
+        answer: Result<T, EngineError>,
+    ) {
+        match answer {
+            Err(error) => drop(reply.send(Err(error))),
+            Ok(answer) => run.pending.after.replies.push(Box::new(move |result| {
+                drop(reply.send(result.map(|_| answer)));
+            })),
+        }
+    }
+
+    /// Whether a bearer is the one of the open attempt.
+    fn standing(&self, run: &Run, holder: &Holder) -> Result<(), EngineError> {
+        let epoch = run.header.epoch;
+        if let Some(handle) = &holder.handle {
+            Handle::parse(handle)
+                .and_then(|handle| handle.verify(&self.shared.handles, epoch))
+                .map_err(|error| EngineError::Unauthenticated(error.to_string()))?;
+        }
+        let step = run.chain.step(holder.step).ok_or_else(|| EngineError::NotFound {
+            what: "task",
+            id: format!("{}/{}", run.id, holder.step),
+        })?;
+        let fenced = |message: &str| EngineError::Conflict { code: "fenced", message: message.into() };
+        if holder.epoch.is_some_and(|of| of != epoch) {
+            return Err(fenced("report: the run has changed hands since this attempt"));
+        }
+        if step.state.is_terminal() {
+            if run.is_ended() {
+                return Err(closed(run));
+            }
+            return Err(EngineError::Conflict {
+                code: if step.attempt == holder.attempt
+                    && step.state == crate::protocol::StepState::Completed
+                {
+                    "already_accepted"
+                } else {
+                    "fenced"
+                },
+                message: "report: the step has ended".into(),
+            });
+        }
+        if step.attempt != holder.attempt || !step.attempt_open {
+            return Err(fenced("report: the attempt is over; another has taken its place"));
+        }
+        match run.task(holder.step).map(|task| task.phase) {
+            Some(Phase::Pending | Phase::Delivered) => Ok(()),
+            Some(Phase::Capacity | Phase::Retry) | None => {
+                Err(fenced("report: the attempt is not under way"))
+            }
+        }
+    }
+
+    fn prompt_view(&self, run: &Run, holder: &Holder) -> Result<PromptView, EngineError> {
+        let missing = || EngineError::NotFound { what: "prompt", id: run.id.to_string() };
+        let row = run.task(holder.step).and_then(|task| task.row.as_ref()).ok_or_else(missing)?;
+        let prompt: Prompt = serde_json::from_str(&row.prompt).map_err(|_| missing())?;
+        let recent = run.chain.steps().iter().rev();
+        let recent = recent.filter(|step| step.state == crate::protocol::StepState::Completed);
+        let steps: Vec<String> = recent
+            .take(20)
+            .map(|step| format!("/v1/runs/{}/steps/{}", run.id, step.scheduled.step))
+            .collect();
+        let context = serde_json::json!({
+            "blueprint": format!("{}@{}", run.header.blueprint, run.header.hash),
+            "summary": prompt.summary,
+            "idempotency_key": prompt.idempotency_key,
+            "steps": steps,
+        });
+        Ok(PromptView {
+            task: prompt.task,
+            run: prompt.run,
+            agent: prompt.agent,
+            attempt: prompt.attempt,
+            system: prompt.system,
+            prompt: prompt.prompt,
+            input: prompt.input,
+            context: context.into(),
+            output_schema: prompt.output_schema,
+            deadline: row.deadline_ms.map(rfc3339),
+            artifacts: serde_json::json!({ "put": "/v1/worker/artifact?name={name}" }).into(),
+        })
+    }
+
+    fn heartbeat(&mut self, run: &mut Run, holder: &Holder) -> (Option<u64>, bool) {
+        let now = self.time_of(run);
+        let lease_ms = now + self.shared.settings.lease_ms;
+        let step = holder.step;
+        let Some(task) = run.task_mut(step) else { return (None, true) };
+        let Some(row) = &mut task.row else { return (None, false) };
+        let deadline = row.deadline_ms;
+        if row.lease_ms.is_none() {
+            return (deadline, false);
+        }
+        row.lease_ms = Some(lease_ms);
+        let row = row.clone();
+        run.pending.writes.push(Write::PutTask(row));
+        let old = super::attempt::find(run, step, Due::Lease);
+        run.timers.remove(&old);
+        run.timers.insert((lease_ms, step, Due::Lease));
+        self.timers.insert((lease_ms, run.num));
+        (Some(deadline.map_or(lease_ms, |deadline| deadline.min(lease_ms))), false)
+    }
+
+    fn report(
+        &mut self,
+        run: &mut Run,
+        holder: &Holder,
+        report: Report,
+        reply: super::message::ReplyTo<bool>,
+    ) {
+        let step = holder.step;
+        let Some(task) = run.task(step) else { return };
+        match &report.verdict {
+            Verdict::Failed { message, retryable, data } => {
+                let mut failure = Failure::new(kind::WORKER, message.clone());
+                failure.retryable = *retryable;
+                failure.data = data.clone();
+                self.remember(run, holder, &report);
+                self.detach_worker(run, step);
+                self.attempt_failed(run, step, failure, report.usage);
+                self.after(run, reply, Ok(true));
+            }
+            Verdict::Done(output) => {
+                let accepted = accept(task.agent.output(), output);
+                let effects = accepted.and_then(|output| {
+                    let effects = decode_effects(&report.effects)?;
+                    Ok((output, effects))
+                });
+                match effects.and_then(|(output, effects)| {
+                    let kept = self.apply_effects(run, step, &effects).map_err(bad_effect)?;
+                    Ok((output, kept))
+                }) {
+                    Ok((output, effects)) => {
+                        self.remember(run, holder, &report);
+                        run.pending.writes.push(Write::PublishArtifacts {
+                            run: run.num,
+                            step,
+                            attempt: holder.attempt,
+                        });
+                        self.detach_worker(run, step);
+                        let outcome = Outcome::Completed(output);
+                        self.finish_step(run, step, outcome, effects, report.usage);
+                        self.after(run, reply, Ok(true));
+                    }
+                    Err(error) => self.refuse_result(run, holder, &report, error, reply),
+                }
+            }
+        }
+    }
+
+    /// Lets go of a worker in the host whose result came through the worker API: it may end by
+    /// itself.
+    fn detach_worker(&mut self, run: &mut Run, step: u32) {
+        if let Some(task) = run.task_mut(step)
+            && let Some(live) = task.live.take()
+        {
+            run.pending.after.performs.push(super::run::Perform::Reported(live.reported));
+        }
+    }
+
+    /// A result that breaks its schema: the worker may try again, twice.
+    fn refuse_result(
+        &mut self,
+        run: &mut Run,
+        holder: &Holder,
+        report: &Report,
+        error: EngineError,
+        reply: super::message::ReplyTo<bool>,
+    ) {
+        self.keep_evidence(run, holder, report, error.code());
+        let Some(task) = run.task_mut(holder.step) else { return };
+        task.invalid += 1;
+        if task.invalid >= INVALID_RESULTS {
+            let message = format!("{INVALID_RESULTS} results were refused; the last: {error}");
+            let failure = Failure::new(kind::INVALID_RESULT, message);
+            self.attempt_failed(run, holder.step, failure, report.usage.clone());
+        }
+        run.pending.after.replies.push(Box::new(move |result| {
+            drop(reply.send(match result {
+                Ok(_) => Err(error),
+                Err(lost) => Err(lost),
+            }));
+        }));
+    }
+
+    /// A report on an attempt that is over: the same body as the accepted one is accepted again.
+    fn report_again(
+        &mut self,
+        run: &mut Run,
+        holder: &Holder,
+        report: &Report,
+        refusal: EngineError,
+    ) -> Result<bool, EngineError> {
+        if !matches!(refusal, EngineError::Conflict { .. }) {
+            return Err(refusal);
+        }
+        let (principal, key) = (attempt_name(run, holder), report.key.clone().unwrap_or_default());
+        let before = self.shared.store.idempotent(&principal, RESULT_ROUTE, "")?;
+        let refusal = match before {
+            Some(row) if row.body == report.body_hash => return Ok(false),
+            Some(row) if !key.is_empty() && row.answer == key => EngineError::Conflict {
+                code: "idempotency_mismatch",
+                message: "report: another body came with this Idempotency-Key before".into(),
+            },
+            Some(_) => EngineError::Conflict {
+                code: "already_accepted",
+                message: "report: another result of this attempt was accepted before".into(),
+            },
+            None => refusal,
+        };
+        self.keep_evidence(run, holder, report, refusal.code());
+        Err(refusal)
+    }
+
+    /// Remembers an accepted report by its body's hash, so that its repetition is accepted too.
+    fn remember(&mut self, run: &mut Run, holder: &Holder, report: &Report) {
+        run.pending.checks.extend(live_token(holder));
+        run.pending.writes.push(Write::PutIdempotency(IdempotencyRow {
+            principal: attempt_name(run, holder),
+            route: RESULT_ROUTE.to_owned(),
+            key: String::new(),
+            body: report.body_hash.clone(),
+            answer: report.key.clone().unwrap_or_default(),
+            created_ms: self.now_ms,
+        }));
+    }
+
+    fn keep_evidence(&self, run: &mut Run, holder: &Holder, report: &Report, code: &str) {
+        let mut end = report.body.len().min(EVIDENCE_BYTES);
+        while !report.body.is_char_boundary(end) {
+            end -= 1;
+        }
+        run.pending.writes.push(Write::PutEvidence(EvidenceRow {
+            run: run.num,
+            step: holder.step,
+            attempt: holder.attempt,
+            at_ms: self.now_ms,
+            code: code.to_owned(),
+            body: report.body[..end].to_owned(),
+        }));
+    }
+}
+
+/// Takes a worker's output as it is, or unfolded from a markdown fence or a JSON string.
+fn accept(schema: &crate::blueprint::Schema, output: &Json) -> Result<Json, EngineError> {
+    let first = match schema.accept_json(output) {
+        Ok(accepted) => return Ok(accepted),
+        Err(violations) => violations,
+    };
+    for candidate in fold::candidates(&output.to_value()) {
+        if let Ok(accepted) = schema.accept(candidate) {
+            return Ok(accepted.into());
+        }
+    }
+    let violations = first.into_iter().map(view::breach).collect();
+    Err(EngineError::Invalid { what: "the result", violations })
+}
+
+fn decode_effects(effects: &[serde_json::Value]) -> Result<Vec<Effect>, EngineError> {
+    let decode = |(n, value): (usize, &serde_json::Value)| {
+        serde_json::from_value::<Effect>(value.clone()).map_err(|error| EngineError::Invalid {
+            what: "the result",
+            violations: vec![super::Breach {
+                path: format!("$.effects[{n}]"),
+                message: error.to_string(),
+            }],
+        })
+    };
+    effects.iter().enumerate().map(decode).collect()
+}
+
+fn bad_effect(failure: Failure) -> EngineError {
+    EngineError::Invalid {
+        what: "the result",
+        violations: vec![super::Breach { path: "$.effects".into(), message: failure.message }],
+    }
+}
+
+fn bad_request(failure: Failure) -> EngineError {
+    EngineError::BadRequest(failure.message)
+}
+
+fn live_token(holder: &Holder) -> Option<Check> {
+    holder.jti.clone().map(Check::TokenLive)
+}
+
+fn worker_name(holder: &Holder) -> String {
+    if holder.jti.is_some() { "token".into() } else { "handle".into() }
+}
+
+fn attempt_name(run: &Run, holder: &Holder) -> String {
+    format!("{}/{}/{}", run.num, holder.step, holder.attempt)
+}

@@ -1,0 +1,126 @@
+//! Compiled blueprints by hash, and the names that stand for them.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use super::EngineError;
+use crate::{
+    blueprint::{Bundle, Finding},
+    lua::{Limits, Program},
+    operator::Registry,
+    store::{BlueprintRow, Store, Write},
+};
+
+/// Programs that stay compiled.
+const KEPT: usize = 256;
+
+/// The blueprints that the engine knows.
+pub(crate) struct Programs {
+    store: Arc<dyn Store>,
+    registry: Registry,
+    limits: Limits,
+    compiled: Mutex<HashMap<String, Arc<Program>>>,
+}
+
+impl Programs {
+    pub(crate) fn new(store: Arc<dyn Store>, registry: Registry, limits: Limits) -> Self {
+        Self { store, registry, limits, compiled: Mutex::new(HashMap::new()) }
+    }
+
+    /// Compiles a bundle; answers with the warnings, or with every finding if one is an error.
+    pub(crate) fn compile(
+        &self,
+        bundle: &Bundle,
+    ) -> Result<(Arc<Program>, Vec<Finding>), Vec<Finding>> {
+        if let Some(program) = self.kept(bundle.hash()) {
+            return Ok((program, Vec::new()));
+        }
+        let (program, warnings) = Program::compile(bundle.clone(), &self.registry, &self.limits)?;
+        let program = Arc::new(program);
+        self.keep(&program);
+        Ok((program, warnings))
+    }
+
+    /// The version that is stored under a hash.
+    pub(crate) fn by_hash(&self, hash: &str) -> Result<Arc<Program>, EngineError> {
+        if let Some(program) = self.kept(hash) {
+            return Ok(program);
+        }
+        let row = self.store.blueprint(hash)?.ok_or_else(|| unknown(hash))?;
+        self.decode(&row)
+    }
+
+    /// The version that `name` or `name@hash-prefix` stands for now. `own` is the caller's (name,
+    /// hash): a blueprint that was started from a file calls itself without a name having been
+    /// set.
+    pub(crate) fn resolve(
+        &self,
+        reference: &str,
+        own: Option<(String, String)>,
+    ) -> Result<Arc<Program>, EngineError> {
+        let (name, prefix) = match reference.split_once('@') {
+            Some((name, prefix)) => (name, Some(prefix)),
+            None => (reference, None),
+        };
+        if let Some((own_name, own_hash)) = own
+            && own_name == name
+            && prefix.is_none_or(|prefix| own_hash.starts_with(prefix))
+        {
+            return self.by_hash(&own_hash);
+        }
+        let hash = match prefix {
+            None => self.store.blueprint_named(name)?.ok_or_else(|| unknown(reference))?,
+            Some(prefix) => {
+                let versions = self.store.blueprint_versions(name, prefix)?;
+                match versions.as_slice() {
+                    [] => return Err(unknown(reference)),
+                    [one] => return self.decode(one),
+                    [_, _, ..] => {
+                        return Err(EngineError::BadRequest(format!(
+                            "find blueprint {reference}: {} versions begin so; give more of the hash",
+                            versions.len()
+                        )));
+                    }
+                }
+            }
+        };
+        self.by_hash(&hash)
+    }
+
+    /// What stores a version.
+    pub(crate) fn write_of(program: &Program, now_ms: u64) -> Write {
+        let blueprint = program.blueprint();
+        Write::PutBlueprint(BlueprintRow {
+            hash: blueprint.hash().to_owned(),
+            name: blueprint.name().to_owned(),
+            bundle: blueprint.bundle().encode(),
+            created_ms: now_ms,
+        })
+    }
+
+    fn decode(&self, row: &BlueprintRow) -> Result<Arc<Program>, EngineError> {
+        let bundle = Bundle::decode(&row.bundle)
+            .map_err(|error| EngineError::BadRequest(format!("read blueprint {}: {error}", row.name)))?;
+        let (program, _) = self.compile(&bundle).map_err(EngineError::Findings)?;
+        Ok(program)
+    }
+
+    fn kept(&self, hash: &str) -> Option<Arc<Program>> {
+        self.compiled.lock().unwrap_or_else(PoisonError::into_inner).get(hash).map(Arc::clone)
+    }
+
+    fn keep(&self, program: &Arc<Program>) {
+        let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        if compiled.len() >= KEPT {
+            // A version that a run uses is held by the run: only the index entry goes.
+            compiled.retain(|_, program| Arc::strong_count(program) > 1);
+        }
+        compiled.insert(program.blueprint().hash().to_owned(), Arc::clone(program));
+    }
+}
+
+fn unknown(reference: &str) -> EngineError {
+    EngineError::NotFound { what: "blueprint", id: reference.to_owned() }
+}
