@@ -4,4 +4,5 @@ pub mod journal;
 pub mod flow;
 pub mod token;
 pub mod blueprint;
+pub mod middleware;
 pub mod store;
