@@ -67,7 +67,7 @@ pub(super) async fn observe(
         }
         (None, Some(dispatch), watched) => {
             note_fault(observer, &watched);
-            rest.run_boxed(dispatch).await
+            rest.run(dispatch).await
         }
         // The dispatch was under way, so the panic came from below the observer.
         (None, None, Err(panic)) => resume_unwind(panic),

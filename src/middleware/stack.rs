@@ -1,7 +1,7 @@
 //! The stack: its classes of layers, their order, and the way down.
 
 use async_trait::async_trait;
-use futures::future::BoxFuture;
+use futures::{FutureExt, TryFutureExt, future::BoxFuture};
 
 use super::{Dispatch, DispatchObserver, Dispatched, Terminal, observe};
 use crate::protocol::{Failure, failure::kind};
@@ -81,18 +81,18 @@ impl DispatchStack {
     ///
     /// # Cancel safety
     /// Dropping the future drops whatever layer or terminal it was in.
-    pub async fn run(
-        &self,
+    pub fn run<'a>(
+        &'a self,
         dispatch: Dispatch,
-        terminal: &dyn Terminal,
-    ) -> Result<Dispatched, Failure> {
+        terminal: &'a dyn Terminal,
+    ) -> BoxFuture<'a, Result<Dispatched, Failure>> {
         let next = Next {
             observers: &self.observers,
             transformers: &self.transformers,
             guards: &self.guards,
             terminal,
         };
-        next.run(dispatch).await
+        next.run(dispatch)
     }
 
     /// The layers' names, from the outermost to the innermost.
@@ -106,28 +106,23 @@ impl DispatchStack {
 impl<'a> Next<'a> {
     /// Passes the dispatch on to the next layer, or to the terminal.
     ///
+    /// It hands on the box that the layer's own future is in, so that a layer costs one
+    /// allocation and futures do not nest by value.
+    ///
     /// # Errors
     /// A refusal below, or the terminal's failure.
-    pub async fn run(self, dispatch: Dispatch) -> Result<Dispatched, Failure> {
+    pub fn run(self, dispatch: Dispatch) -> BoxFuture<'a, Result<Dispatched, Failure>> {
         if let Some((observer, observers)) = self.observers.split_first() {
-            return observe::observe(&**observer, dispatch, Next { observers, ..self }).await;
+            return observe::observe(&**observer, dispatch, Next { observers, ..self }).boxed();
         }
         if let Some((layer, transformers)) = self.transformers.split_first() {
-            return layer.dispatch(dispatch, Next { transformers, ..self }).await;
+            return layer.dispatch(dispatch, Next { transformers, ..self });
         }
         if let Some((guard, guards)) = self.guards.split_first() {
-            let outcome = guard.dispatch(dispatch, Next { guards, ..self }).await;
-            return outcome.map_err(refused);
+            let guarded = guard.dispatch(dispatch, Next { guards, ..self });
+            return guarded.map_err(refused).boxed();
         }
-        self.terminal.dispatch(dispatch).await
-    }
-
-    /// The same as [`Next::run`] with a type that does not contain itself.
-    pub(super) fn run_boxed(
-        self,
-        dispatch: Dispatch,
-    ) -> BoxFuture<'a, Result<Dispatched, Failure>> {
-        Box::pin(self.run(dispatch))
+        self.terminal.dispatch(dispatch)
     }
 }
 
