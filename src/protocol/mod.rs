@@ -3,12 +3,29 @@
 //! Owns what every other room speaks in: ids, content, effects, failures, the Operator trait and
 //! the words of a multi-step chain. Refuses tokio, IO, Lua and SQL. Everybody uses it.
 
+pub mod content;
+pub mod duration;
+pub mod effect;
+pub mod error;
 pub mod failure;
+pub mod id;
 mod json;
+pub mod operator;
 mod run_id;
+pub mod state;
 pub mod step;
 
+pub use content::{Content, ContentBlock, ImageSource};
+pub use duration::DurationMs;
+pub use effect::{Effect, LogLevel, Scope, SignalPayload};
+pub use error::{EnvError, OperatorError, OrchError, StateError};
 pub use failure::Failure;
+pub use id::{OperatorId, ScopeId, SessionId, WorkflowId};
 pub use json::Json;
+pub use operator::{
+    ExitReason, Operator, OperatorConfig, OperatorInput, OperatorMetadata, OperatorOutput,
+    SubDispatchRecord, ToolMetadata, TriggerType,
+};
 pub use run_id::{ArtifactId, IdError, RunId, TaskId};
-pub use step::{StepKind, StepState};
+pub use state::{ContentKind, Lifetime, MemoryLink, MemoryTier};
+pub use step::{ChainStep, NextAction, RecordedStep, StepDescriptor, StepKind, StepState};

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Json;
+
 /// What a step is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -79,5 +81,121 @@ impl StepState {
             Self::Pending | Self::Processing => false,
             Self::Completed | Self::Failed | Self::Canceled => true,
         }
+    }
+}
+
+/// A step that a chain wants next.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepDescriptor {
+    /// What it is.
+    pub kind: StepKind,
+    /// What is asked, kept as it was written.
+    pub request_payload: Json,
+    /// The provider's id of the call; pairs a call with its result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_id: Option<String>,
+}
+
+/// What follows from a chain as it stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum NextAction {
+    /// These steps, side by side; never none.
+    AppendSteps(Vec<StepDescriptor>),
+    /// The end, with a value.
+    Complete(Json),
+    /// The end, with an error.
+    Fail(Json),
+}
+
+/// Where a step was put.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RecordedStep {
+    /// The step's id.
+    pub id: String,
+    /// Its number within the request, over all scopes.
+    pub sequence: i64,
+}
+
+/// A step of a chain, as it stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChainStep {
+    /// The step's id.
+    pub id: String,
+    /// What it is.
+    pub kind: StepKind,
+    /// How far it is.
+    pub state: StepState,
+    /// Its number within the request, over all scopes.
+    pub sequence: i64,
+    /// The step before it in the same scope.
+    pub prev_step_id: Option<String>,
+    /// The step whose sub-loop it belongs to.
+    pub parent_step_id: Option<String>,
+    /// What was asked, as it was written.
+    pub request_payload: Json,
+    /// The provider's id of the call.
+    pub call_id: Option<String>,
+    /// The value, of a completed step only.
+    pub response_payload: Option<Json>,
+    /// The error, of a failed step only.
+    pub error: Option<Json>,
+}
+
+impl StepDescriptor {
+    /// A step without a call id.
+    pub fn new(kind: StepKind, request_payload: Json) -> Self {
+        Self { kind, request_payload, call_id: None }
+    }
+
+    /// The same, with the provider's id of the call.
+    #[must_use]
+    pub fn with_call_id(mut self, call_id: impl Into<String>) -> Self {
+        self.call_id = Some(call_id.into());
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KINDS: [StepKind; 8] = [
+        StepKind::Task,
+        StepKind::ModelCall,
+        StepKind::ToolCall,
+        StepKind::Timer,
+        StepKind::Signal,
+        StepKind::Child,
+        StepKind::State,
+        StepKind::Local,
+    ];
+
+    #[test]
+    fn a_kinds_word_is_its_wire_form_and_its_code_is_its_own() {
+        for (place, kind) in KINDS.into_iter().enumerate() {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
+            assert_eq!(usize::from(kind.code()), place + 1);
+        }
+    }
+
+    #[test]
+    fn a_request_is_kept_as_it_was_written() {
+        let request = Json::parse(r#"{"b": 1,  "a": 1.50}"#).unwrap();
+        let step = StepDescriptor::new(StepKind::ToolCall, request.clone()).with_call_id("call_9");
+        let wire = serde_json::to_string(&NextAction::AppendSteps(vec![step.clone()])).unwrap();
+        let expected = r#"{"append_steps":[{"kind":"tool_call","request_payload":{"b": 1,  "a": 1.50},"call_id":"call_9"}]}"#;
+        assert_eq!(wire, expected);
+        let read: NextAction = serde_json::from_str(&wire).unwrap();
+        assert_eq!(read, NextAction::AppendSteps(vec![step]));
+    }
+
+    #[test]
+    fn only_the_last_three_states_are_terminal() {
+        use StepState::{Canceled, Completed, Failed, Pending, Processing};
+        let terminal =
+            [Pending, Processing, Completed, Failed, Canceled].map(StepState::is_terminal);
+        assert_eq!(terminal, [false, false, true, true, true]);
     }
 }

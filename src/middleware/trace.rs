@@ -1,0 +1,48 @@
+//! The first layer of every stack: a span around each dispatch.
+
+use async_trait::async_trait;
+use tracing::{Instrument, field};
+
+use super::{DispatchObserver, Dispatched, Watched};
+use crate::protocol::Failure;
+
+/// Puts a span around each dispatch: who and how it ended, never what it carried.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Tracing;
+
+#[async_trait]
+impl DispatchObserver for Tracing {
+    fn name(&self) -> &'static str {
+        "tracing"
+    }
+
+    async fn observe(&self, watched: Watched<'_>) -> Result<(), Failure> {
+        let dispatch = watched.dispatch();
+        let span = tracing::info_span!(
+            "dispatch",
+            run = %dispatch.run,
+            task = %dispatch.task,
+            attempt = dispatch.attempt,
+            agent = dispatch.agent,
+            operator = dispatch.operator,
+            outcome = field::Empty,
+        );
+        if span.is_disabled() {
+            watched.run().await;
+            return Ok(());
+        }
+        let outcome = watched.run().instrument(span.clone()).await;
+        span.record("outcome", word(outcome));
+        span.in_scope(|| tracing::debug!("dispatched"));
+        Ok(())
+    }
+}
+
+/// The kind of a failure and not its message, which may quote a worker.
+fn word(outcome: &Result<Dispatched, Failure>) -> &str {
+    match outcome {
+        Ok(Dispatched::Done(_)) => "done",
+        Ok(Dispatched::Parked) => "parked",
+        Err(failure) => &failure.kind,
+    }
+}

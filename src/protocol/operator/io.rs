@@ -1,0 +1,236 @@
+//! What goes into an operator and what comes out of it.
+
+use rust_decimal::Decimal;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{ExitReason, TriggerType};
+use crate::protocol::{Content, DurationMs, Effect, SessionId};
+
+/// What is new for an operator; what is already stored it reads itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct OperatorInput {
+    /// What it is asked.
+    pub message: Content,
+    /// Why it is asked now.
+    pub trigger: TriggerType,
+    /// The conversation that it goes on with; without one it is stateless.
+    pub session: Option<SessionId>,
+    /// What differs from its defaults.
+    pub config: Option<OperatorConfig>,
+    /// Data that passes through untouched.
+    #[serde(default)]
+    pub metadata: Value,
+}
+
+impl OperatorInput {
+    /// An input without session, config or metadata.
+    pub fn new(message: Content, trigger: TriggerType) -> Self {
+        Self { message, trigger, session: None, config: None, metadata: Value::Null }
+    }
+
+    /// The same, within a conversation.
+    #[must_use]
+    pub fn with_session(mut self, session: SessionId) -> Self {
+        self.session = Some(session);
+        self
+    }
+
+    /// The same, with settings of its own.
+    #[must_use]
+    pub fn with_config(mut self, config: OperatorConfig) -> Self {
+        self.config = Some(config);
+        self
+    }
+
+    /// The same, with data that passes through.
+    #[must_use]
+    pub fn with_metadata(mut self, metadata: Value) -> Self {
+        self.metadata = metadata;
+        self
+    }
+}
+
+/// Settings of one call; what is absent is the operator's own default.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct OperatorConfig {
+    /// How often it may ask its model.
+    pub max_turns: Option<u32>,
+    /// What it may cost, in US dollars.
+    pub max_cost: Option<Decimal>,
+    /// How long it may take.
+    pub max_duration: Option<DurationMs>,
+    /// Which model.
+    pub model: Option<String>,
+    /// The only operators and tools that it may call.
+    #[serde(alias = "allowed_tools")]
+    pub allowed_operators: Option<Vec<String>>,
+    /// What its system prompt says besides; it never replaces the prompt.
+    pub system_addendum: Option<String>,
+}
+
+impl OperatorConfig {
+    /// The same, with a limit on turns.
+    #[must_use]
+    pub fn with_max_turns(mut self, max_turns: u32) -> Self {
+        self.max_turns = Some(max_turns);
+        self
+    }
+
+    /// The same, with a limit on cost in US dollars.
+    #[must_use]
+    pub fn with_max_cost(mut self, max_cost: Decimal) -> Self {
+        self.max_cost = Some(max_cost);
+        self
+    }
+
+    /// The same, with a limit on time.
+    #[must_use]
+    pub fn with_max_duration(mut self, max_duration: DurationMs) -> Self {
+        self.max_duration = Some(max_duration);
+        self
+    }
+
+    /// The same, with a model.
+    #[must_use]
+    pub fn with_model(mut self, model: impl Into<String>) -> Self {
+        self.model = Some(model.into());
+        self
+    }
+
+    /// The same, with the only operators and tools that may be called.
+    #[must_use]
+    pub fn with_allowed_operators(mut self, operators: Vec<String>) -> Self {
+        self.allowed_operators = Some(operators);
+        self
+    }
+
+    /// The same, with an addition to the system prompt.
+    #[must_use]
+    pub fn with_system_addendum(mut self, addendum: impl Into<String>) -> Self {
+        self.system_addendum = Some(addendum.into());
+        self
+    }
+}
+
+/// What an operator answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct OperatorOutput {
+    /// The answer.
+    pub message: Content,
+    /// Why it stopped there.
+    pub exit_reason: ExitReason,
+    /// What it used.
+    pub metadata: OperatorMetadata,
+    /// What it wants done; it does none of it itself.
+    #[serde(default)]
+    pub effects: Vec<Effect>,
+}
+
+impl OperatorOutput {
+    /// An answer that used nothing and wants nothing done.
+    pub fn new(message: Content, exit_reason: ExitReason) -> Self {
+        Self { message, exit_reason, metadata: OperatorMetadata::default(), effects: Vec::new() }
+    }
+}
+
+/// What an operator used; what it does not track is zero.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct OperatorMetadata {
+    /// Tokens read.
+    pub tokens_in: u64,
+    /// Tokens written.
+    pub tokens_out: u64,
+    /// Money, in US dollars; a string in JSON.
+    pub cost: Decimal,
+    /// How often it asked its model.
+    pub turns_used: u32,
+    /// What it called, in order, failures included.
+    #[serde(alias = "tools_called")]
+    pub sub_dispatches: Vec<SubDispatchRecord>,
+    /// How long it took.
+    pub duration: DurationMs,
+}
+
+/// One call that an operator made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct SubDispatchRecord {
+    /// The operator or tool.
+    pub name: String,
+    /// How long it took.
+    pub duration: DurationMs,
+    /// Whether it succeeded.
+    pub success: bool,
+}
+
+impl SubDispatchRecord {
+    /// Records one call.
+    pub fn new(name: impl Into<String>, duration: DurationMs, success: bool) -> Self {
+        Self { name: name.into(), duration, success }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn money_is_a_string_and_never_a_number() {
+        let config = OperatorConfig::default().with_max_cost(Decimal::new(250, 2));
+        assert_eq!(serde_json::to_value(&config).unwrap()["max_cost"], json!("2.50"));
+        let output = OperatorOutput::new(Content::text("x"), ExitReason::Complete);
+        assert_eq!(serde_json::to_value(&output).unwrap()["metadata"]["cost"], json!("0"));
+    }
+
+    #[test]
+    fn only_message_and_trigger_are_required() {
+        let input: OperatorInput =
+            serde_json::from_value(json!({"message": "hi", "trigger": "user"})).unwrap();
+        assert_eq!(input, OperatorInput::new(Content::text("hi"), TriggerType::User));
+        assert!(serde_json::from_value::<OperatorInput>(json!({"trigger": "user"})).is_err());
+    }
+
+    #[test]
+    fn metadata_passes_through_untouched() {
+        let metadata = json!({"trace_id": "t", "n": [1, 2.5, null]});
+        let input = OperatorInput::new(Content::text("x"), TriggerType::Task)
+            .with_session(SessionId::new("s"))
+            .with_metadata(metadata.clone());
+        let wire = serde_json::to_value(&input).unwrap();
+        let read: OperatorInput = serde_json::from_value(wire).unwrap();
+        assert_eq!(read.metadata, metadata);
+        assert_eq!(read.session, Some(SessionId::new("s")));
+    }
+
+    #[test]
+    fn earlier_field_names_are_still_read() {
+        let config: OperatorConfig =
+            serde_json::from_value(json!({"allowed_tools": ["grep"]})).unwrap();
+        assert_eq!(config, OperatorConfig::default().with_allowed_operators(vec!["grep".into()]));
+        let metadata: OperatorMetadata = serde_json::from_value(json!({
+            "tokens_in": 1, "tokens_out": 2, "cost": "0.1", "turns_used": 1, "duration": 5,
+            "tools_called": [{"name": "grep", "duration": 3, "success": false}],
+        }))
+        .unwrap();
+        let record = SubDispatchRecord::new("grep", DurationMs::from_millis(3), false);
+        assert_eq!(metadata.sub_dispatches, [record]);
+        assert!(serde_json::to_value(&metadata).unwrap().get("sub_dispatches").is_some());
+    }
+
+    #[test]
+    fn an_output_without_effects_is_read_as_having_none() {
+        let mut wire =
+            serde_json::to_value(OperatorOutput::new(Content::text("x"), ExitReason::MaxTurns))
+                .unwrap();
+        wire.as_object_mut().unwrap().remove("effects");
+        let output: OperatorOutput = serde_json::from_value(wire).unwrap();
+        assert_eq!(output.effects, []);
+    }
+}

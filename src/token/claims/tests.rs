@@ -1,0 +1,116 @@
+use super::*;
+use crate::token::Scope;
+
+const NOW: u64 = 1_800_000_000;
+
+fn task() -> TaskClaim {
+    TaskClaim { id: TaskId::new(7, 3, 1_700_000_000_000), attempt: 2, epoch: 5 }
+}
+
+fn scopes(texts: &[&str]) -> Scopes {
+    texts.iter().map(|text| text.parse::<Scope>().unwrap()).collect()
+}
+
+fn operator() -> Claims {
+    let grant = Grant::new(Role::Operator, scopes(&["operator:main-ai", "run:*"]));
+    Claims::new(TokenKind::Api, "ci", "jti-1", grant, NOW, 600)
+}
+
+#[test]
+fn the_wire_form_of_claims_never_changes() {
+    let claims = Claims::for_attempt(task(), "worker", "jti-2", NOW, 600);
+    insta::assert_snapshot!(serde_json::to_string(&claims).unwrap(), @r#"{"iss":"moonswarm","aud":"moonswarm:task","sub":"worker","jti":"jti-2","iat":1800000000,"nbf":1800000000,"exp":1800000600,"role":"worker","scopes":["task:task_agf47zliabyafaaaaaabyaaaam"],"task":{"id":"task_agf47zliabyafaaaaaabyaaaam","attempt":2,"epoch":5}}"#);
+    let mut child = operator();
+    child.verbs = Some([Verb::RunStart, Verb::RunRead].into());
+    let child = child.child_of(&operator());
+    insta::assert_snapshot!(serde_json::to_string(&child).unwrap(), @r#"{"iss":"moonswarm","aud":"moonswarm:api","sub":"ci","jti":"jti-1","iat":1800000000,"nbf":1800000000,"exp":1800000600,"role":"operator","verbs":["run.start","run.read"],"scopes":["operator:main-ai","run:*"],"parent":"jti-1"}"#);
+    let read: Claims = serde_json::from_str(&serde_json::to_string(&child).unwrap()).unwrap();
+    assert_eq!(read, child);
+}
+
+#[test]
+fn a_claim_that_nobody_knows_is_refused() {
+    let mut wire = serde_json::to_value(operator()).unwrap();
+    wire["root"] = true.into();
+    assert!(serde_json::from_value::<Claims>(wire).is_err());
+}
+
+#[test]
+fn time_is_checked_at_both_ends_with_leeway() {
+    let claims = operator();
+    for good in [NOW - LEEWAY_S, NOW, claims.exp, claims.exp + LEEWAY_S - 1] {
+        assert_eq!(claims.check_time(good), Ok(()), "{good}");
+    }
+    let early = claims.check_time(NOW - LEEWAY_S - 1).unwrap_err();
+    assert_eq!((early.code(), early), ("token_immature", TokenError::Immature(LEEWAY_S + 1)));
+    let late = claims.check_time(claims.exp + LEEWAY_S).unwrap_err();
+    assert_eq!((late.code(), late), ("token_expired", TokenError::Expired(LEEWAY_S)));
+    let mut endless = operator();
+    endless.exp = u64::MAX;
+    assert_eq!(endless.check_time(u64::MAX - 1), Ok(()));
+}
+
+#[test]
+fn a_child_with_less_of_everything_is_narrower() {
+    let parent = operator();
+    assert_eq!(operator().child_of(&parent).check_narrower(&parent), Ok(()));
+    let mut child = operator().child_of(&parent);
+    child.verbs = Some([Verb::RunRead].into());
+    child.scopes = scopes(&["operator:main-ai"]);
+    (child.nbf, child.exp) = (NOW + 1, NOW + 2);
+    assert_eq!(child.check_narrower(&parent), Ok(()));
+}
+
+/// Makes one axis of a child wider than its parent.
+type Widen = fn(&mut Claims);
+
+#[test]
+fn a_child_is_refused_on_every_axis_in_which_it_is_wider() {
+    let axes: [(Axis, Widen); 6] = [
+        (Axis::Role, |child| child.role = Role::Admin),
+        (Axis::Role, |child| child.role = Role::Observer),
+        (Axis::Scopes, |child| child.scopes = scopes(&["operator:*"])),
+        (Axis::Expiry, |child| child.exp += 1),
+        (Axis::Start, |child| child.nbf -= 1),
+        (Axis::Parent, |child| child.parent = Some("another".into())),
+    ];
+    let parent = operator();
+    for (axis, widen) in axes {
+        let mut child = operator().child_of(&parent);
+        widen(&mut child);
+        let widening = child.check_narrower(&parent).unwrap_err();
+        assert_eq!((widening.axis, widening.code()), (axis, "token_widens"));
+    }
+}
+
+#[test]
+fn a_narrowed_parent_has_no_verb_to_give_that_it_lost() {
+    let mut parent = operator();
+    parent.verbs = Some([Verb::RunRead, Verb::TokenMint].into());
+    let mut child = operator().child_of(&parent);
+    assert_eq!(child.check_narrower(&parent), Err(Widening { axis: Axis::Verbs }));
+    child.verbs = Some([Verb::RunRead].into());
+    assert_eq!(child.check_narrower(&parent), Ok(()));
+}
+
+#[test]
+fn a_task_tokens_child_is_for_the_same_attempt() {
+    let parent = Claims::for_attempt(task(), "worker", "jti-2", NOW, 600);
+    let mut child = Claims::for_attempt(task(), "worker", "jti-3", NOW, 600).child_of(&parent);
+    assert_eq!(child.check_narrower(&parent), Ok(()));
+    child.task = Some(TaskClaim { attempt: 3, ..task() });
+    assert_eq!(child.check_narrower(&parent), Err(Widening { axis: Axis::Attempt }));
+    child.aud = TokenKind::Api.audience().into();
+    assert_eq!(child.check_narrower(&parent), Err(Widening { axis: Axis::Kind }));
+}
+
+#[test]
+fn an_admin_gives_any_role() {
+    let root = Grant::new(Role::Admin, Scopes::all());
+    let root = Claims::new(TokenKind::Api, "root", "jti-0", root, NOW, 600);
+    for role in Role::ALL {
+        let grant = Grant::new(role, scopes(&["run:*"]));
+        let child = Claims::new(TokenKind::Api, "x", "jti-9", grant, NOW, 60).child_of(&root);
+        assert_eq!(child.check_narrower(&root), Ok(()), "{role}");
+    }
+}

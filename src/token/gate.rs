@@ -1,0 +1,206 @@
+//! The Role × Verb table, and the question that every route, frame, tool and dispatch asks.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Need, Role, Scopes, Verb,
+    Verb::{
+        ArtifactRead, ArtifactWrite, BlueprintCheck, BlueprintRead, BlueprintWrite, Dispatch,
+        HostRead, OperatorRead, RunCancel, RunDelete, RunFork, RunPause, RunQuery, RunRead,
+        RunResume, RunSignal, RunStart, SeatAcquire, SessionClose, SessionOpen, SessionRead,
+        StateRead, StateWrite, TaskAdvise, TaskAnswer, TaskEscalate, TaskList, TaskRead, TokenList,
+        TokenMint, TokenRevoke, WorkerArtifact, WorkerHeartbeat, WorkerLease, WorkerProgress,
+        WorkerPrompt, WorkerResult, WorkerState, WorkerSubmit,
+    },
+};
+
+const Y: bool = true;
+const N: bool = false;
+
+/// A row a verb, in the order of [`Verb::ALL`]; a column a role, in the order of [`Role::ALL`].
+#[rustfmt::skip]
+const TABLE: [(Verb, [bool; Role::ALL.len()]); Verb::ALL.len()] = [
+    //                 admin oper. worker queue appr. senior observer
+    (HostRead,        [Y,    Y,    N,     N,    N,    N,     Y]),
+    (RunStart,        [Y,    Y,    N,     N,    N,    N,     N]),
+    (RunRead,         [Y,    Y,    N,     N,    Y,    Y,     Y]),
+    (RunCancel,       [Y,    Y,    N,     N,    N,    N,     N]),
+    (RunPause,        [Y,    Y,    N,     N,    N,    N,     N]),
+    (RunResume,       [Y,    Y,    N,     N,    N,    N,     N]),
+    (RunFork,         [Y,    Y,    N,     N,    N,    N,     N]),
+    (RunSignal,       [Y,    Y,    N,     N,    N,    N,     N]),
+    (RunQuery,        [Y,    Y,    N,     N,    Y,    Y,     Y]),
+    (RunDelete,       [Y,    N,    N,     N,    N,    N,     N]),
+    (BlueprintWrite,  [Y,    N,    N,     N,    N,    N,     N]),
+    (BlueprintRead,   [Y,    Y,    N,     N,    N,    N,     Y]),
+    (BlueprintCheck,  [Y,    Y,    N,     N,    N,    N,     N]),
+    (TaskList,        [Y,    Y,    N,     N,    Y,    Y,     Y]),
+    (TaskRead,        [Y,    Y,    N,     N,    Y,    Y,     Y]),
+    (TaskAnswer,      [Y,    Y,    N,     N,    Y,    N,     N]),
+    (TaskEscalate,    [Y,    Y,    Y,     N,    N,    N,     N]),
+    (TaskAdvise,      [Y,    N,    N,     N,    N,    Y,     N]),
+    (ArtifactRead,    [Y,    Y,    Y,     N,    Y,    Y,     Y]),
+    (ArtifactWrite,   [Y,    Y,    N,     N,    N,    N,     N]),
+    (StateRead,       [Y,    Y,    N,     N,    N,    N,     Y]),
+    (StateWrite,      [Y,    Y,    N,     N,    N,    N,     N]),
+    (OperatorRead,    [Y,    Y,    N,     N,    N,    N,     Y]),
+    (SessionOpen,     [Y,    Y,    N,     N,    N,    N,     N]),
+    (SessionRead,     [Y,    Y,    N,     N,    N,    N,     N]),
+    (SessionClose,    [Y,    Y,    N,     N,    N,    N,     N]),
+    (SeatAcquire,     [Y,    Y,    N,     N,    N,    N,     N]),
+    (Dispatch,        [Y,    Y,    N,     N,    N,    N,     N]),
+    (WorkerLease,     [Y,    N,    N,     Y,    N,    N,     N]),
+    (WorkerPrompt,    [Y,    Y,    Y,     N,    N,    N,     N]),
+    (WorkerResult,    [Y,    Y,    Y,     N,    N,    N,     N]),
+    (WorkerSubmit,    [Y,    Y,    Y,     N,    N,    N,     N]),
+    (WorkerArtifact,  [Y,    Y,    Y,     N,    N,    N,     N]),
+    (WorkerProgress,  [Y,    Y,    Y,     N,    N,    N,     N]),
+    (WorkerHeartbeat, [Y,    Y,    Y,     N,    N,    N,     N]),
+    (WorkerState,     [Y,    Y,    Y,     N,    N,    N,     N]),
+    (TokenMint,       [Y,    Y,    N,     N,    N,    N,     N]),
+    (TokenList,       [Y,    N,    N,     N,    N,    N,     N]),
+    (TokenRevoke,     [Y,    N,    N,     N,    N,    N,     N]),
+];
+
+/// Whether a role may do something at all, whatever it reaches.
+pub const fn permits(role: Role, verb: Verb) -> bool {
+    TABLE[verb as usize].1[role as usize]
+}
+
+/// What a token allows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// Who holds it.
+    pub role: Role,
+    /// The only verbs of the role that it has; absent for all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verbs: Option<BTreeSet<Verb>>,
+    /// What it reaches.
+    pub scopes: Scopes,
+}
+
+/// Why the gate said no.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The role has no such verb, or the token was narrowed.
+    #[error("pass the gate: this token ({role}) may not {verb}")]
+    Verb {
+        /// The token's role.
+        role: Role,
+        /// What was asked.
+        verb: Verb,
+    },
+    /// The token does not reach what the act touches.
+    #[error("pass the gate: this token may {verb}, but its scopes do not reach {need}")]
+    Scope {
+        /// What was asked.
+        verb: Verb,
+        /// The scope that is missing.
+        need: String,
+    },
+}
+
+impl Refusal {
+    /// A word that never changes.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Verb { .. } => "forbidden_verb",
+            Self::Scope { .. } => "forbidden_scope",
+        }
+    }
+}
+
+impl Grant {
+    /// All verbs of a role, within scopes.
+    pub fn new(role: Role, scopes: Scopes) -> Self {
+        Self { role, verbs: None, scopes }
+    }
+
+    /// The same, narrowed to some verbs.
+    #[must_use]
+    pub fn only(mut self, verbs: impl IntoIterator<Item = Verb>) -> Self {
+        self.verbs = Some(verbs.into_iter().collect());
+        self
+    }
+
+    /// Whether it has a verb, whatever it reaches.
+    pub fn has(&self, verb: Verb) -> bool {
+        permits(self.role, verb) && self.verbs.as_ref().is_none_or(|only| only.contains(&verb))
+    }
+
+    /// Lets an act through if the verb is there and every need is reached.
+    ///
+    /// # Errors
+    /// The verb that is missing, or the first need that no scope covers.
+    pub fn check(&self, verb: Verb, needs: &[Need<'_>]) -> Result<(), Refusal> {
+        if !self.has(verb) {
+            return Err(Refusal::Verb { role: self.role, verb });
+        }
+        match needs.iter().find(|need| !self.scopes.cover(need)) {
+            None => Ok(()),
+            Some(need) => Err(Refusal::Scope { verb, need: need.to_string() }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tables_rows_and_columns_are_in_order() {
+        for (row, verb) in TABLE.iter().zip(Verb::ALL) {
+            assert_eq!(row.0, *verb);
+        }
+        for (column, role) in Role::ALL.into_iter().enumerate() {
+            assert_eq!(role as usize, column);
+        }
+    }
+
+    #[test]
+    fn an_admin_may_do_everything_and_a_queue_only_lease() {
+        assert!(Verb::ALL.iter().all(|verb| permits(Role::Admin, *verb)));
+        let queue: Vec<_> =
+            Verb::ALL.iter().copied().filter(|verb| permits(Role::Queue, *verb)).collect();
+        assert_eq!(queue, [Verb::WorkerLease]);
+    }
+
+    #[test]
+    fn an_observer_changes_nothing() {
+        for verb in Verb::ALL.iter().filter(|verb| permits(Role::Observer, **verb)) {
+            let word = verb.as_str();
+            let reads = [".read", ".list", ".query"].iter().any(|end| word.ends_with(end));
+            assert!(reads, "{word}");
+        }
+    }
+
+    #[test]
+    fn the_verb_is_refused_before_the_scope() {
+        let grant = Grant::new(Role::Observer, Scopes::default());
+        let refusal = grant.check(Verb::RunStart, &[Need::Blueprint("x")]).unwrap_err();
+        assert_eq!(refusal.code(), "forbidden_verb");
+        let refusal = grant.check(Verb::BlueprintRead, &[Need::Blueprint("x")]).unwrap_err();
+        assert_eq!(refusal.code(), "forbidden_scope");
+        assert!(refusal.to_string().ends_with("do not reach blueprint:x"));
+    }
+
+    #[test]
+    fn every_need_must_be_reached() {
+        let scopes = ["queue:a", "operator:*"].map(|text| text.parse().unwrap());
+        let grant = Grant::new(Role::Admin, scopes.into_iter().collect());
+        assert_eq!(grant.check(Verb::Dispatch, &[Need::Operator("x"), Need::Queue("a")]), Ok(()));
+        assert!(grant.check(Verb::Dispatch, &[Need::Operator("x"), Need::Queue("b")]).is_err());
+        assert_eq!(grant.check(Verb::HostRead, &[]), Ok(()));
+    }
+
+    #[test]
+    fn a_narrowing_takes_verbs_away_and_never_adds_one() {
+        let grant =
+            Grant::new(Role::Worker, Scopes::all()).only([Verb::WorkerPrompt, Verb::RunStart]);
+        assert!(grant.has(Verb::WorkerPrompt));
+        assert!(!grant.has(Verb::WorkerResult));
+        assert!(!grant.has(Verb::RunStart));
+    }
+}

@@ -1,0 +1,22 @@
+//! Who may do what: roles, verbs, scopes, signed tokens and short handles.
+//!
+//! Owns the Role × Verb table ([`permits`]), the narrowing rules, the JWT's claims and keys, and
+//! the handle that a language model can copy. Refuses clocks, randomness and IO: time, seeds and
+//! key files come in as arguments, and revocation is the store's. The API asks before every route,
+//! the dispatch stack before every dispatch.
+
+mod claims;
+mod gate;
+mod handle;
+mod keys;
+mod role;
+mod scope;
+mod verb;
+
+pub use claims::{Axis, Claims, ISSUER, LEEWAY_S, TaskClaim, TokenError, TokenKind, Widening};
+pub use gate::{Grant, Refusal, permits};
+pub use handle::{Handle, HandleError, HandleKey};
+pub use keys::{KeyError, KeyRing, SigningKey};
+pub use role::{Role, UnknownRole};
+pub use scope::{Need, Reach, Scope, ScopeError, ScopeKind, Scopes, StatePrefix};
+pub use verb::{UnknownVerb, Verb};

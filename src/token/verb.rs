@@ -1,0 +1,171 @@
+//! Everything that can be done to the host, each thing once.
+//!
+//! Every route, frame and tool names one of these words; the gate has a row for each.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+/// A text that names no verb.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("find the verb {0:?}")]
+pub struct UnknownVerb(
+    /// What was given, cut to 64 characters.
+    pub String,
+);
+
+macro_rules! verbs {
+    ($($(#[doc = $doc:literal])+ $name:ident = $word:literal,)+) => {
+        /// One thing that can be done to the host.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Verb {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl Verb {
+            /// Every verb, in the order of the gate's rows.
+            pub const ALL: &[Self] = &[$(Self::$name,)+];
+
+            /// The word that claims, APIs and refusals use.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => $word,)+
+                }
+            }
+        }
+    };
+}
+
+verbs! {
+    /// Look at the host: readiness, metrics, the OpenAPI document, the dashboard.
+    HostRead = "host.read",
+    /// Start a run.
+    RunStart = "run.start",
+    /// Read runs, their steps and their events.
+    RunRead = "run.read",
+    /// Cancel a run.
+    RunCancel = "run.cancel",
+    /// Let a run rest.
+    RunPause = "run.pause",
+    /// Let a run go on.
+    RunResume = "run.resume",
+    /// Copy a run's history into a new run.
+    RunFork = "run.fork",
+    /// Send a run a signal.
+    RunSignal = "run.signal",
+    /// Ask a run's flow a question.
+    RunQuery = "run.query",
+    /// Delete an ended run.
+    RunDelete = "run.delete",
+    /// Store a blueprint and move its name.
+    BlueprintWrite = "blueprint.write",
+    /// Read blueprints and their sources.
+    BlueprintRead = "blueprint.read",
+    /// Check a blueprint without storing it.
+    BlueprintCheck = "blueprint.check",
+    /// List tasks.
+    TaskList = "task.list",
+    /// Read a task.
+    TaskRead = "task.read",
+    /// Answer a task that waits for a person.
+    TaskAnswer = "task.answer",
+    /// Ask for help within an attempt; its step waits.
+    TaskEscalate = "task.escalate",
+    /// Answer an attempt that asked for help.
+    TaskAdvise = "task.advise",
+    /// Read an artifact.
+    ArtifactRead = "artifact.read",
+    /// Store an artifact outside a task.
+    ArtifactWrite = "artifact.write",
+    /// Read state.
+    StateRead = "state.read",
+    /// Write or delete state.
+    StateWrite = "state.write",
+    /// See the operators and their sessions.
+    OperatorRead = "operator.read",
+    /// Connect as an operator.
+    SessionOpen = "session.open",
+    /// Read a session and speak over it.
+    SessionRead = "session.read",
+    /// End a session.
+    SessionClose = "session.close",
+    /// Take an operator's seat in a run.
+    SeatAcquire = "seat.acquire",
+    /// Have an operator execute something.
+    Dispatch = "dispatch",
+    /// Lease tasks of a queue.
+    WorkerLease = "worker.lease",
+    /// Fetch a task's prompt.
+    WorkerPrompt = "worker.prompt",
+    /// Report a task's result.
+    WorkerResult = "worker.result",
+    /// Report a task's result as a raw body.
+    WorkerSubmit = "worker.submit",
+    /// Store an artifact of a task.
+    WorkerArtifact = "worker.artifact",
+    /// Say how far a task is.
+    WorkerProgress = "worker.progress",
+    /// Keep a task's lease.
+    WorkerHeartbeat = "worker.heartbeat",
+    /// Read and write the state that a task may see.
+    WorkerState = "worker.state",
+    /// Make a narrower token.
+    TokenMint = "token.mint",
+    /// List tokens.
+    TokenList = "token.list",
+    /// Revoke a token.
+    TokenRevoke = "token.revoke",
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Verb {
+    type Err = UnknownVerb;
+
+    fn from_str(text: &str) -> Result<Self, UnknownVerb> {
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|verb| verb.as_str() == text)
+            .ok_or_else(|| UnknownVerb(text.chars().take(64).collect()))
+    }
+}
+
+impl Serialize for Verb {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Verb {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_verb_is_read_from_its_own_word() {
+        let words: BTreeSet<_> = Verb::ALL.iter().map(|verb| verb.as_str()).collect();
+        assert_eq!(words.len(), Verb::ALL.len());
+        for verb in Verb::ALL {
+            assert_eq!(verb.as_str().parse(), Ok(*verb));
+        }
+        assert!("run.explode".parse::<Verb>().is_err());
+    }
+
+    #[test]
+    fn a_verb_is_its_word_in_json() {
+        assert_eq!(serde_json::to_string(&Verb::RunStart).unwrap(), r#""run.start""#);
+        assert_eq!(serde_json::from_str::<Verb>(r#""dispatch""#).unwrap(), Verb::Dispatch);
+    }
+}
