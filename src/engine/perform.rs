@@ -13,11 +13,11 @@ use super::{
 };
 use crate::{
     journal::{Outcome, RunStarted, RunState},
-    middleware::{Dispatch, Dispatched, Terminal},
+    middleware::{Dispatch, DispatchLayer, Dispatched, Next, Terminal},
     operator::{Delivery, Prompt, Reply, Reporter, Residence, Task, Ticket},
     protocol::{Failure, Json, RunId, TaskId, failure::kind},
     store::{TaskPhase, TaskRow},
-    token::Handle,
+    token::{Grant, Handle, Need, Verb},
 };
 
 /// An attempt on its way through the dispatch stack.
@@ -154,7 +154,7 @@ impl Shard {
             operator: task.operator.to_string(),
             input,
             principal: started.principal.clone(),
-            payload: Arc::new(Payload { task: Arc::new(context), grant: started.grant.clone() }),
+            payload: Arc::new(Payload { task: Arc::new(context), grant: Arc::clone(&run.grant) }),
         };
         let shared = Arc::clone(&self.shared);
         let future = async move {
@@ -292,7 +292,28 @@ pub(super) fn publish(run: &mut Run, event: &super::EventView) {
 /// What the terminal and the gate find in a dispatch.
 pub(crate) struct Payload {
     pub(crate) task: Arc<Task>,
-    pub(crate) grant: Json,
+    pub(crate) grant: Arc<Grant>,
+}
+
+/// The guard of every dispatch: a run reaches the operators that its starter's token reaches.
+pub(crate) struct RunGate;
+
+#[async_trait]
+impl DispatchLayer for RunGate {
+    fn name(&self) -> &'static str {
+        "gate"
+    }
+
+    async fn dispatch(&self, dispatch: Dispatch, next: Next<'_>) -> Result<Dispatched, Failure> {
+        if let Some(payload) = dispatch.payload.downcast_ref::<Payload>() {
+            let need = Need::Operator(&dispatch.operator);
+            payload
+                .grant
+                .check(Verb::Dispatch, &[need])
+                .map_err(|refusal| Failure::new(kind::REFUSED, refusal.to_string()))?;
+        }
+        next.run(dispatch).await
+    }
 }
 
 /// The innermost part of every dispatch: the spawner, then the worker's end.

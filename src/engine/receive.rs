@@ -39,6 +39,7 @@ impl Shard {
             prev: None,
             chain: Chain::lean(),
             program: Some(program),
+            grant: std::sync::Arc::new(super::recover::grant_of(&started.grant)),
             flow: None,
             inbox: std::collections::VecDeque::new(),
             open: std::collections::HashMap::new(),
@@ -153,7 +154,7 @@ impl Shard {
             RunMsg::ChildEnded { step, child, outcome } => {
                 if matches!(run.open.get(&step), Some(open) if matches!(&open.kind, OpenKind::Child { run, .. } if *run == child))
                 {
-                    self.finish_step(run, step, outcome, None, None);
+                    self.child_ended(run, step, outcome);
                 }
             }
             RunMsg::Lease { step, attempt, worker, reply } => {
@@ -164,6 +165,18 @@ impl Shard {
             }
             RunMsg::Worker { holder, ask } => self.worker(run, &holder, ask),
         }
+    }
+
+    /// Hands a called run's end to its caller; its cancel is a failure that can be caught.
+    pub(super) fn child_ended(&mut self, run: &mut Run, step: u32, outcome: Outcome) {
+        let outcome = match outcome {
+            Outcome::Canceled(reason) => {
+                let message = format!("the called run was canceled: {reason}");
+                Outcome::Failed(Failure::new(kind::CANCELED, message))
+            }
+            Outcome::Completed(_) | Outcome::Failed(_) => outcome,
+        };
+        self.finish_step(run, step, outcome, None, None);
     }
 
     /// Lets happen what is due.

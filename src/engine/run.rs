@@ -17,6 +17,7 @@ use crate::{
     operator::Residence,
     protocol::{Json, RunId},
     store::{Check, Header, TaskRow, Write},
+    token::Grant,
 };
 
 /// A run that a shard has in memory.
@@ -33,6 +34,8 @@ pub(crate) struct Run {
     pub(crate) prev: Option<u64>,
     pub(crate) chain: Chain,
     pub(crate) program: Option<Arc<Program>>,
+    /// What the run may dispatch to.
+    pub(crate) grant: Arc<Grant>,
     pub(crate) flow: Option<ScriptFlow>,
     pub(crate) inbox: VecDeque<(Input, u64)>,
     pub(crate) open: HashMap<u32, Open>,
@@ -48,8 +51,6 @@ pub(crate) struct Run {
     pub(crate) reload: bool,
     /// Whether it waits for its next turn.
     pub(crate) queued: bool,
-    /// How far the header must be written.
-    pub(crate) header_changed: bool,
 }
 
 /// What the next batch will hold.

@@ -3,10 +3,13 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::Breach;
 use crate::{
-    journal::Usage,
-    protocol::{ArtifactId, Failure, Json, RunId, TaskId},
-    store::RunStatus,
+    blueprint::Violation,
+    journal::{Outcome, Step, Usage},
+    operator::Prompt,
+    protocol::{ArtifactId, Failure, Json, RunId, StepKind, StepState, TaskId},
+    store::{ArtifactRow, Header, RunStatus, TaskPhase, TaskRow},
 };
 
 /// A page of a list.
@@ -346,4 +349,133 @@ pub fn rfc3339(ms: u64) -> String {
         .unwrap_or(jiff::Timestamp::MAX)
         .strftime("%Y-%m-%dT%H:%M:%S%.3fZ")
         .to_string()
+}
+
+/// A run as its header shows it.
+pub(super) fn run(header: &Header) -> RunView {
+    let waiting_on = header.waiting_on.as_deref().and_then(|text| serde_json::from_str(text).ok());
+    let error = header.error.as_deref().and_then(|text| serde_json::from_str::<Failure>(text).ok());
+    RunView {
+        id: RunId::new(header.num, header.created_ms),
+        blueprint: header.blueprint.clone(),
+        hash: header.hash.clone(),
+        status: header.status,
+        status_text: header.status_text.clone(),
+        progress: header.progress,
+        input: None,
+        output: None,
+        error: error.map(FailureView::from),
+        waiting_on: waiting_on.unwrap_or_default(),
+        steps: header.steps,
+        steps_done: header.steps_done,
+        parent: None,
+        started_by: header.principal.clone(),
+        last_event: header.seq,
+        created_at: rfc3339(header.created_ms),
+        updated_at: rfc3339(header.updated_ms),
+        ended_at: header.ended_ms.map(rfc3339),
+    }
+}
+
+/// A step as its chain shows it; with what was asked and answered where `whole`.
+pub(super) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
+    let scheduled = &step.scheduled;
+    let number = scheduled.step;
+    StepView {
+        id: format!("{run}/{number}"),
+        seq: number,
+        scope: scheduled.key.scope.to_string(),
+        index: scheduled.key.index,
+        prev: scheduled.prev,
+        kind: scheduled.kind.as_str().to_owned(),
+        name: scheduled.name.clone(),
+        summary: scheduled.summary.clone(),
+        state: match step.state {
+            StepState::Pending => "pending",
+            StepState::Processing => "processing",
+            StepState::Completed => "completed",
+            StepState::Failed => "failed",
+            StepState::Canceled => "canceled",
+        }
+        .to_owned(),
+        attempts: step.attempt,
+        task: (scheduled.kind == StepKind::Task)
+            .then(|| TaskId::new(run.num(), number, step.scheduled_ms)),
+        scheduled_at: rfc3339(step.scheduled_ms),
+        started_at: step.delivered_ms.map(rfc3339),
+        ended_at: step.ended_ms.map(rfc3339),
+        duration_ms: step.ended_ms.map(|ended| ended.saturating_sub(step.scheduled_ms)),
+        usage: step.usage.clone(),
+        error: step.error.clone().map(FailureView::from),
+        request: whole.then(|| scheduled.request.clone()),
+        response: if whole { step.output.clone() } else { None },
+    }
+}
+
+/// An open task as its row shows it; with its prompt where `whole`.
+pub(super) fn task(row: &TaskRow, run: RunId, whole: bool) -> TaskView {
+    let id = TaskId::new(row.run, row.step, row.scheduled_ms);
+    let prompt = if whole { serde_json::from_str::<Prompt>(&row.prompt).ok() } else { None };
+    let command = match row.kind.as_str() {
+        "human" => Some(format!("moonswarm approve {id}")),
+        "queue" if row.phase == TaskPhase::Pending => {
+            let queue = row.queue.as_deref().unwrap_or(&row.agent);
+            Some(format!("moonswarm worker --queue {queue} -- <command>"))
+        }
+        _ => None,
+    };
+    let (text, input, output_schema) = match prompt {
+        Some(it) => (Some(it.prompt), Some(it.input), it.output_schema),
+        None => (None, None, None),
+    };
+    TaskView {
+        id,
+        run,
+        step: row.step,
+        attempt: row.attempt,
+        agent: row.agent.clone(),
+        operator: row.operator.clone(),
+        kind: row.kind.clone(),
+        queue: row.queue.clone(),
+        state: match row.phase {
+            TaskPhase::Pending => "pending",
+            TaskPhase::Delivered => "processing",
+        }
+        .to_owned(),
+        summary: row.summary.clone(),
+        worker: row.worker.clone(),
+        scheduled_at: rfc3339(row.scheduled_ms),
+        deadline: row.deadline_ms.map(rfc3339),
+        prompt: text,
+        input,
+        output_schema,
+        command,
+    }
+}
+
+/// A file of a run.
+pub(super) fn artifact(row: &ArtifactRow, run: RunId) -> ArtifactView {
+    ArtifactView {
+        id: ArtifactId::new(row.run, row.n, row.created_ms),
+        run,
+        step: row.step,
+        name: row.name.clone(),
+        hash: row.hash.clone(),
+        size: row.size,
+        created_at: rfc3339(row.created_ms),
+    }
+}
+
+/// One place where a value breaks its schema.
+pub(super) fn breach(violation: Violation) -> Breach {
+    Breach { path: violation.path, message: violation.message }
+}
+
+/// The word for how something ended.
+pub(super) fn outcome_word(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Completed(_) => "completed",
+        Outcome::Failed(_) => "failed",
+        Outcome::Canceled(_) => "canceled",
+    }
 }

@@ -1,0 +1,203 @@
+//! Entries as events, and subscriptions that miss none of the durable ones.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::{EngineError, EventView, message::RunMsg, rfc3339, shared::Shared, view};
+use crate::{
+    journal::{Decision, Entry, Fact, Note, Outcome},
+    protocol::{Json, RunId, StepKind, TaskId},
+};
+
+/// Events that wait for a slow subscriber before it is cut off and reads on from the store.
+const BUFFER: usize = 1_024;
+/// The word of the lossy event that says: read the store.
+const SYNC: &str = "sync";
+
+/// A live subscription: durable events from a number on without a gap, lossy ones between.
+pub struct Events {
+    shared: Arc<Shared>,
+    run: RunId,
+    live: Option<mpsc::Receiver<EventView>>,
+    ready: std::collections::VecDeque<EventView>,
+    after: u32,
+    over: bool,
+}
+
+impl Events {
+    pub(crate) fn new(shared: Arc<Shared>, run: RunId, after: u32) -> Self {
+        Self { shared, run, live: None, ready: std::collections::VecDeque::new(), after, over: false }
+    }
+
+    /// The next event; none after the run's last.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    ///
+    /// # Cancel safety
+    /// May be dropped between two events; what was read stays.
+    pub async fn next(&mut self) -> Result<Option<EventView>, EngineError> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                if let Some(seq) = event.seq {
+                    self.after = seq;
+                    self.over = event.kind == "run.ended";
+                }
+                return Ok(Some(event));
+            }
+            if self.over {
+                return Ok(None);
+            }
+            match &mut self.live {
+                None => {
+                    self.subscribe().await;
+                    self.read().await?;
+                }
+                Some(live) => match live.recv().await {
+                    None => self.live = None,
+                    Some(event) => match event.seq {
+                        None if event.kind == SYNC => self.read().await?,
+                        None => self.ready.push_back(event),
+                        Some(seq) if seq <= self.after => {}
+                        Some(seq) if seq == self.after + 1 => self.ready.push_back(event),
+                        Some(_) => self.read().await?,
+                    },
+                },
+            }
+        }
+    }
+
+    async fn subscribe(&mut self) {
+        let (to, live) = mpsc::channel(BUFFER);
+        let (reply, subscribed) = tokio::sync::oneshot::channel();
+        self.shared.tell(self.run.num(), RunMsg::Subscribe(to, reply));
+        // A run that cannot be subscribed to has ended: the store has all of it.
+        drop(subscribed.await);
+        self.live = Some(live);
+    }
+
+    async fn read(&mut self) -> Result<(), EngineError> {
+        let (shared, run, after) = (Arc::clone(&self.shared), self.run.num(), self.after);
+        let read = self.shared.tasks.spawn_blocking(move || shared.store.all_entries(run, after));
+        let entries = read.await.map_err(|_| EngineError::Stopping)??;
+        self.ready.extend(entries.iter().map(|entry| view(run, entry)));
+        Ok(())
+    }
+}
+
+/// The lossy event that says: read the store.
+pub(super) fn sync(now_ms: u64) -> EventView {
+    EventView { seq: None, kind: SYNC.into(), at: rfc3339(now_ms), data: Json::null() }
+}
+
+/// An entry as an event.
+pub(super) fn view(run: u64, entry: &Entry) -> EventView {
+    let (kind, data) = say(run, entry);
+    EventView { seq: Some(entry.seq), kind: kind.into(), at: rfc3339(entry.at_ms), data: data.into() }
+}
+
+fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) {
+    use serde_json::json;
+    match &entry.fact {
+        Fact::RunStarted(started) => (
+            if started.generation == 0 { "run.started" } else { "run.continued" },
+            json!({
+                "blueprint": started.blueprint,
+                "hash": started.hash,
+                "input": started.input,
+                "trigger": started.trigger,
+                "by": started.principal,
+            }),
+        ),
+        Fact::StepScheduled(it) | Fact::StepRecorded(it, _) => {
+            let mut data = json!({
+                "step": it.step,
+                "scope": it.key.scope.to_string(),
+                "index": it.key.index,
+                "kind": it.kind.as_str(),
+                "name": it.name,
+                "summary": it.summary,
+            });
+            if it.kind == StepKind::Task {
+                data["task"] = json!(TaskId::new(run, it.step, entry.at_ms));
+            }
+            match &entry.fact {
+                Fact::StepRecorded(_, outcome) => {
+                    let (kind, more) = ended(outcome);
+                    merge(&mut data, more);
+                    (kind, data)
+                }
+                _ => ("step.scheduled", data),
+            }
+        }
+        Fact::AttemptDelivered { step, attempt, worker, deadline_ms } => (
+            "step.started",
+            json!({
+                "step": step,
+                "attempt": attempt,
+                "worker": worker,
+                "deadline": deadline_ms.map(rfc3339),
+            }),
+        ),
+        Fact::AttemptClosed(closed) => (
+            "attempt.failed",
+            json!({
+                "step": closed.step,
+                "attempt": closed.attempt,
+                "error": closed.error,
+                "retry_at": rfc3339(closed.retry_at_ms),
+            }),
+        ),
+        Fact::AttemptOpened(opened) => {
+            ("attempt.opened", json!({ "step": opened.step, "attempt": opened.attempt }))
+        }
+        Fact::StepEnded { step, attempt, outcome, usage, .. } => {
+            let (kind, more) = ended(outcome);
+            let mut data = json!({ "step": step, "attempt": attempt, "usage": usage });
+            merge(&mut data, more);
+            (kind, data)
+        }
+        Fact::SignalReceived(signal) => {
+            ("signal", json!({ "name": signal.name, "payload": signal.payload }))
+        }
+        Fact::Noted { note, .. } => match note {
+            Note::Status { text, progress } => {
+                ("status", json!({ "text": text, "progress": progress }))
+            }
+            Note::Log { level, message, data } => {
+                ("log", json!({ "level": level, "message": message, "data": data }))
+            }
+            Note::Event { topic, data } => ("event", json!({ "topic": topic, "data": data })),
+        },
+        Fact::Decided(decision) => match decision {
+            Decision::Cancel { by, reason } => {
+                ("run.cancel_requested", json!({ "by": by, "reason": reason }))
+            }
+            Decision::Pause { by, reason } => ("run.paused", json!({ "by": by, "reason": reason })),
+            Decision::Resume { by } => ("run.resumed", json!({ "by": by })),
+            Decision::Compensate { ending } => {
+                ("run.compensating", json!({ "ending": view::outcome_word(ending) }))
+            }
+        },
+        Fact::RunEnded(outcome) => {
+            let mut data = json!({ "status": view::outcome_word(outcome) });
+            merge(&mut data, ended(outcome).1);
+            ("run.ended", data)
+        }
+    }
+}
+
+fn ended(outcome: &Outcome) -> (&'static str, serde_json::Value) {
+    match outcome {
+        Outcome::Completed(output) => ("step.completed", serde_json::json!({ "output": output })),
+        Outcome::Failed(failure) => ("step.failed", serde_json::json!({ "error": failure })),
+        Outcome::Canceled(reason) => ("step.canceled", serde_json::json!({ "reason": reason })),
+    }
+}
+
+fn merge(into: &mut serde_json::Value, more: serde_json::Value) {
+    if let (serde_json::Value::Object(into), serde_json::Value::Object(more)) = (into, more) {
+        into.extend(more);
+    }
+}

@@ -1,0 +1,284 @@
+//! The engine as everybody else sees it, and its start and stop.
+
+use std::{
+    sync::{Arc, OnceLock, RwLock, atomic::{AtomicBool, AtomicU64, Ordering}},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::{
+    Caller, EngineError, Settings,
+    auth::Auth,
+    capacity::Capacity,
+    message::{Msg, ReplyTo, RunMsg},
+    perform::RunGate,
+    programs::Programs,
+    shard::Shard,
+    shared::Shared,
+};
+use crate::{
+    clock::Clock,
+    lua::{Limits, Vms, Watchdog},
+    middleware::{DispatchStack, Tracing},
+    operator::{QueueHub, Registry, Ticket},
+    protocol::RunId,
+    spawner::OperatorSpawner,
+    store::{Batch, Store, TaskFilter, TaskPhase, Write},
+    tasks::Tasks,
+    token::{HandleKey, KeyRing, Need, Verb},
+};
+
+/// The engine: cheap to clone; every method may be called from any task of its runtime.
+#[derive(Clone)]
+pub struct Engine {
+    pub(super) inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) shared: Arc<Shared>,
+    pub(super) auth: Auth,
+    pub(super) booted: AtomicBool,
+    threads: std::sync::Mutex<Vec<JoinHandle<()>>>,
+    _watchdog: Watchdog,
+}
+
+/// What an engine is made of.
+pub struct EngineParts {
+    /// Where everything durable goes.
+    pub store: Arc<dyn Store>,
+    /// The time.
+    pub clock: Clock,
+    /// Where work beside the shards runs.
+    pub tasks: Tasks,
+    /// The operators.
+    pub registry: Registry,
+    /// The queues of pull workers.
+    pub hub: Arc<QueueHub>,
+    /// The keys that sign tokens.
+    pub keys: KeyRing,
+    /// The key that handles are made with.
+    pub handles: HandleKey,
+    /// The limits of scripts.
+    pub limits: Limits,
+    /// The numbers.
+    pub settings: Settings,
+    /// How many shards.
+    pub shards: usize,
+    /// Whether stored runs go on by themselves.
+    pub recovers: bool,
+}
+
+impl Engine {
+    /// Starts the shards and takes up what the store has.
+    ///
+    /// # Errors
+    /// When the store cannot be read or a thread cannot be started.
+    pub fn start_up(parts: EngineParts) -> Result<Self, EngineError> {
+        let EngineParts { store, clock, tasks, registry, hub, keys, handles, limits, settings, shards, recovers } =
+            parts;
+        let stack = DispatchStack::builder().observe(Tracing).guard(RunGate).build();
+        let (senders, receivers): (Vec<_>, Vec<_>) =
+            (0..shards.max(1)).map(|_| mpsc::unbounded_channel()).unzip();
+        let shared = Arc::new(Shared {
+            programs: Programs::new(Arc::clone(&store), registry.clone(), limits.clone()),
+            spawner: Arc::new(OperatorSpawner::new(registry.clone())),
+            store,
+            clock,
+            tasks,
+            registry,
+            stack,
+            hub,
+            capacity: Capacity::default(),
+            handles,
+            settings,
+            shards: senders,
+            url: OnceLock::new(),
+            storage_failed: AtomicBool::new(false),
+            open_runs: AtomicU64::new(0),
+        });
+        let watchdog = Watchdog::start()
+            .map_err(|error| EngineError::BadRequest(format!("start the watchdog: {error}")))?;
+        let auth = Auth::open(Arc::clone(&shared.store), keys)?;
+        if recovers {
+            take_up(&shared)?;
+        }
+        let mut threads = Vec::new();
+        for (index, messages) in (0u64..).zip(receivers) {
+            let shared = Arc::clone(&shared);
+            let (limits, handle) = (limits.clone(), watchdog.handle());
+            let thread = std::thread::Builder::new()
+                .name(format!("shard-{index}"))
+                .spawn(move || {
+                    let runtime = tokio::runtime::Builder::new_current_thread()
+                        .enable_time()
+                        .build()
+                        .expect("a runtime with timers needs nothing that can be missing");
+                    let shard = Shard::new(index, shared, Vms::new(limits, &handle), recovers);
+                    runtime.block_on(shard.serve(messages));
+                })
+                .map_err(|error| EngineError::BadRequest(format!("start a shard: {error}")))?;
+            threads.push(thread);
+        }
+        let inner = Inner {
+            shared,
+            auth,
+            booted: AtomicBool::new(true),
+            threads: std::sync::Mutex::new(threads),
+            _watchdog: watchdog,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Tells workers where the host listens.
+    pub fn set_url(&self, url: &str) {
+        // It is set once, by the host, before it listens.
+        let _ = self.inner.shared.url.set(Arc::from(url));
+    }
+
+    /// Stops the shards. What is not durable yet is given up; it is done again after the next
+    /// start.
+    pub async fn stop(&self) {
+        self.inner.booted.store(false, Ordering::Release);
+        for shard in &self.inner.shared.shards {
+            let (done, stopped) = oneshot::channel();
+            if shard.send(Msg::Stop(done)).is_ok() {
+                // A shard that is gone already has stopped too.
+                let _ = tokio::time::timeout(Duration::from_secs(5), stopped).await;
+            }
+        }
+        let threads = std::mem::take(
+            &mut *self.inner.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
+        );
+        let join = self.inner.shared.tasks.spawn_blocking(move || {
+            for thread in threads {
+                // A shard that panicked has said so in the log.
+                let _ = thread.join();
+            }
+        });
+        let _ = join.await;
+    }
+
+    /// Whether the host can take work.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn ready(&self) -> Result<(), String> {
+        if !self.inner.booted.load(Ordering::Acquire) {
+            return Err("the host is stopping".into());
+        }
+        if self.inner.shared.is_storage_failed() {
+            return Err("the last write to the database failed".into());
+        }
+        Ok(())
+    }
+
+    /// Every operator: its name and kind.
+    pub fn operators(&self) -> Vec<(String, String)> {
+        let names = self.inner.shared.registry.names();
+        names.map(|(name, kind)| (name.to_owned(), kind.to_owned())).collect()
+    }
+
+    /// The runs of this process that have not ended.
+    pub fn open_runs(&self) -> u64 {
+        self.inner.shared.open_runs.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn shared(&self) -> &Shared {
+        &self.inner.shared
+    }
+
+    /// Sends a run a message that answers.
+    pub(super) async fn ask<T>(
+        &self,
+        run: u64,
+        message: impl FnOnce(ReplyTo<T>) -> RunMsg,
+    ) -> Result<T, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        self.shared().tell(run, message(reply));
+        answer.await.map_err(|_| EngineError::Stopping)?
+    }
+
+    /// Reads from the store beside the runtime's workers.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&dyn Store) -> Result<T, crate::store::StoreError> + Send + 'static,
+    ) -> Result<T, EngineError> {
+        let store = Arc::clone(&self.shared().store);
+        let result = self.shared().tasks.spawn_blocking(move || read(&*store)).await;
+        Ok(result.map_err(|_| EngineError::Stopping)??)
+    }
+
+    /// Writes something that belongs to no run, and waits until it is durable.
+    pub(super) async fn write(
+        &self,
+        checks: Vec<crate::store::Check>,
+        writes: Vec<Write>,
+    ) -> Result<(), EngineError> {
+        let (ack, acked) = oneshot::channel();
+        let batch = Batch {
+            checks,
+            run: None,
+            writes,
+            ack: Box::new(move |result| {
+                // Who asked may be gone; the write stands.
+                let _ = ack.send(result);
+            }),
+        };
+        let store = Arc::clone(&self.shared().store);
+        // The queue may be full for a moment: waiting for room is not the runtime's work.
+        self.shared().tasks.spawn_blocking(move || store.submit(batch)).await.map_err(|_| EngineError::Stopping)?;
+        acked.await.map_err(|_| EngineError::Stopping)??;
+        Ok(())
+    }
+}
+
+impl Caller {
+    /// Whether this caller may do something to a run.
+    ///
+    /// # Errors
+    /// The gate's refusal.
+    pub(super) fn may(&self, verb: Verb, run: RunId) -> Result<(), EngineError> {
+        Ok(self.grant.check(verb, &[Need::Run(run)])?)
+    }
+}
+
+/// What has to be known before the first run is read: who waits in which queue, which places are
+/// taken, which signals are under way.
+fn take_up(shared: &Shared) -> Result<(), EngineError> {
+    let mut filter = TaskFilter { limit: 1_000, ..TaskFilter::default() };
+    loop {
+        let rows = shared.store.tasks(&filter)?;
+        let Some(last) = rows.last() else { break };
+        filter.after = Some((last.run, last.step));
+        for row in &rows {
+            let elsewhere = shared
+                .registry
+                .get(&row.operator)
+                .is_some_and(|it| it.residence() == crate::operator::Residence::Elsewhere);
+            if !elsewhere {
+                continue;
+            }
+            if let Some(header) = shared.store.header(row.run)? {
+                let agent = (Arc::from(header.blueprint.as_str()), Arc::from(row.agent.as_str()));
+                shared.capacity.occupy(&agent);
+            }
+            if row.kind == "queue" && row.phase == TaskPhase::Pending {
+                let ticket = Ticket { run: row.run, step: row.step, attempt: row.attempt };
+                shared.hub.offer(row.queue.as_deref().unwrap_or_default(), ticket);
+            }
+        }
+    }
+    for row in shared.store.outbox()? {
+        shared.tell(row.to, RunMsg::SignalFrom {
+            sender: (row.run, row.step),
+            name: row.name,
+            payload: crate::protocol::Json::from_trusted(row.payload),
+        });
+    }
+    Ok(())
+}
+
+/// A set that many read and few change.
+pub(super) type Shelf<T> = RwLock<T>;

@@ -1,0 +1,520 @@
+//! Taking a run up again: its chain from the journal, its flow by replay.
+//!
+//! The flow is fed the recorded inputs in their recorded order. What it asks for must be what the
+//! journal says that it asked for: each scheduled step has a fingerprint. A mismatch, or a limit
+//! that is hit while replaying, lets the run rest with the reason, and loses nothing.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    sync::Arc,
+};
+
+use super::{
+    drive::input_of,
+    message::RunMsg,
+    perform::child_id,
+    run::{Due, Open, OpenKind, OpenTask, Pending, Perform, Phase, Run},
+    shard::Shard,
+    waiting,
+};
+use crate::{
+    flow::{Advance, Command, Flow as _, Input, NextAction, StepOp},
+    journal::{Chain, Decision, Entry, Fact, Outcome, RunState, Scheduled, StepKey, fingerprint},
+    lua::{Program, RunFacts, ScriptFlow},
+    operator::Residence,
+    protocol::{Failure, RunId, StepKind, failure::kind},
+    store::{StoreError, TaskPhase},
+    token::Grant,
+};
+
+/// What came of a replay.
+struct Replay {
+    flow: ScriptFlow,
+    /// What the flow asked for, for steps that are still open.
+    ops: HashMap<StepKey, StepOp>,
+    /// What the flow asked for and the journal does not have, in order.
+    fresh: Vec<Command>,
+    /// Where the flow stands after its last input.
+    next: NextAction,
+}
+
+/// Why a replay did not come to its end.
+enum Stop {
+    /// The flow asks for something else than it did.
+    Diverged(String),
+    /// The VM had no room; it may have, on the next try.
+    Broken(String),
+}
+
+impl Shard {
+    /// Reads a run into memory, if there is one; an ended one only for a query.
+    pub(super) fn load(
+        &mut self,
+        num: u64,
+        message: &RunMsg,
+    ) -> Result<Option<Box<Run>>, StoreError> {
+        let Some(header) = self.shared.store.header(num)? else { return Ok(None) };
+        let for_query = matches!(message, RunMsg::Query { .. });
+        if header.status.is_ended() && matches!(message, RunMsg::Wake | RunMsg::Continue) {
+            return Ok(None);
+        }
+        let entries = self.shared.store.entries(num, 0)?;
+        let mut chain = Chain::lean();
+        for entry in &entries {
+            chain.apply(entry).map_err(|error| StoreError::Damaged {
+                what: format!("run {num}"),
+                reason: error.to_string(),
+            })?;
+        }
+        let Some((started, _)) = chain.started() else {
+            return Err(StoreError::Damaged { what: format!("run {num}"), reason: "it has no start".into() });
+        };
+        let grant = Arc::new(grant_of(&started.grant));
+        let program = self.shared.programs.by_hash(&started.hash);
+        self.lives += 1;
+        let mut run = Box::new(Run {
+            id: RunId::new(num, header.created_ms),
+            num,
+            life: self.lives,
+            cursor: Some(header.cursor),
+            prev: Some(header.cursor),
+            header,
+            chain,
+            program: program.as_ref().ok().map(Arc::clone),
+            grant,
+            flow: None,
+            inbox: VecDeque::new(),
+            open: HashMap::new(),
+            timers: BTreeSet::new(),
+            state: None,
+            artifacts: None,
+            pending: Pending::default(),
+            submitted: VecDeque::new(),
+            batches: 0,
+            waiters: Vec::new(),
+            subscribers: Vec::new(),
+            reload: false,
+            queued: false,
+        });
+        if run.is_ended() && !for_query {
+            return Ok(Some(run));
+        }
+        match program {
+            Err(error) => {
+                self.rest(&mut run, &entries, format!("its blueprint cannot be loaded: {error}"));
+            }
+            Ok(_) if run.chain.paused().is_some() => self.take_up_open(&mut run, &entries, HashMap::new()),
+            Ok(program) => self.replay_into(&mut run, &program, &entries),
+        }
+        Ok(Some(run))
+    }
+
+    fn replay_into(&mut self, run: &mut Run, program: &Arc<Program>, entries: &[Entry]) {
+        let mut outcome = self.replay(run, program, entries);
+        if let Err(Stop::Broken(_)) = outcome {
+            // A VM without room gives the run one of its own: once more.
+            outcome = self.replay(run, program, entries);
+        }
+        match outcome {
+            Err(Stop::Diverged(why)) => self.rest(run, entries, why),
+            Err(Stop::Broken(why)) => self.rest(run, entries, format!("its VM has no room: {why}")),
+            Ok(replay) if run.is_ended() => run.flow = Some(replay.flow),
+            Ok(replay) => {
+                run.flow = Some(replay.flow);
+                self.take_up_open(run, entries, replay.ops);
+                for command in replay.fresh {
+                    self.command(run, command);
+                    if run.is_ended() {
+                        return;
+                    }
+                }
+                self.next(run, replay.next);
+                let names: BTreeSet<String> =
+                    run.chain.signals().into_iter().map(|(name, _)| name).collect();
+                for name in names {
+                    self.match_signal(run, &name);
+                }
+            }
+        }
+    }
+
+    /// Feeds a fresh flow what happened.
+    fn replay(
+        &mut self,
+        run: &Run,
+        program: &Arc<Program>,
+        entries: &[Entry],
+    ) -> Result<Replay, Stop> {
+        let flow = self.new_flow(run, program).map_err(|f| Stop::Diverged(f.to_string()))?;
+        let mut recorded: HashMap<&StepKey, &Scheduled> = HashMap::new();
+        let mut notes: HashSet<&StepKey> = HashSet::new();
+        for entry in entries {
+            match &entry.fact {
+                Fact::StepScheduled(scheduled) | Fact::StepRecorded(scheduled, _) => {
+                    recorded.insert(&scheduled.key, scheduled);
+                }
+                Fact::Noted { key, .. } => {
+                    notes.insert(key);
+                }
+                _ => {}
+            }
+        }
+        let mut told = Telling {
+            flow,
+            seen: HashSet::new(),
+            recorded,
+            notes,
+            ops: HashMap::new(),
+            fresh: Vec::new(),
+            next: NextAction::Wait,
+        };
+        let mut keys: HashMap<u32, StepKey> = HashMap::new();
+        for entry in entries {
+            let input = match &entry.fact {
+                Fact::RunStarted(_) => Some(Input::Start),
+                Fact::StepScheduled(scheduled) => {
+                    keys.insert(scheduled.step, scheduled.key.clone());
+                    None
+                }
+                Fact::StepRecorded(scheduled, outcome) => {
+                    Some(input_of(scheduled.key.clone(), outcome.clone()))
+                }
+                // The engine closed it without a word to the flow.
+                Fact::StepEnded { outcome: Outcome::Canceled(_), .. } => None,
+                Fact::StepEnded { step, outcome, .. } => {
+                    keys.get(step).map(|key| input_of(key.clone(), outcome.clone()))
+                }
+                Fact::Decided(Decision::Compensate { .. }) => Some(Input::Compensate),
+                Fact::AttemptDelivered { .. }
+                | Fact::AttemptClosed(_)
+                | Fact::AttemptOpened(_)
+                | Fact::SignalReceived(_)
+                | Fact::Noted { .. }
+                | Fact::Decided(_)
+                | Fact::RunEnded(_) => None,
+            };
+            if let Some(input) = input {
+                told.tell(input, entry.at_ms)?;
+            }
+        }
+        told.finish(run)
+    }
+
+    /// A flow for a run, before its first input.
+    pub(super) fn new_flow(
+        &mut self,
+        run: &Run,
+        program: &Arc<Program>,
+    ) -> Result<ScriptFlow, Failure> {
+        let (started, _) = run.chain.started().expect("a run starts before its flow");
+        let facts = RunFacts {
+            run_id: run.id.to_string(),
+            blueprint: program.blueprint().version(),
+            input: started.input.clone(),
+            trigger: started.trigger.clone(),
+            seed: started.seed,
+        };
+        self.vms.start(program.source(), facts, self.shared.settings.limits.clone())
+    }
+
+    /// Lets a run rest, with the reason; its results are still accepted.
+    fn rest(&mut self, run: &mut Run, entries: &[Entry], reason: String) {
+        tracing::warn!(run = %run.id, reason, "a run rests");
+        run.flow = None;
+        self.take_up_open(run, entries, HashMap::new());
+        if !run.is_ended() && run.chain.paused().is_none() {
+            self.append(run, Fact::Decided(Decision::Pause { by: "engine".into(), reason }));
+        }
+    }
+
+    /// Rebuilds what the run's open steps wait for.
+    fn take_up_open(
+        &mut self,
+        run: &mut Run,
+        entries: &[Entry],
+        mut ops: HashMap<StepKey, StepOp>,
+    ) {
+        let open: HashSet<u32> = run.chain.open().collect();
+        let scheduled: Vec<&Scheduled> = entries
+            .iter()
+            .filter_map(|entry| match &entry.fact {
+                Fact::StepScheduled(scheduled) if open.contains(&scheduled.step) => {
+                    Some(&**scheduled)
+                }
+                _ => None,
+            })
+            .collect();
+        let paused = run.chain.paused().is_some();
+        if let (Some((started, at)), Some(program)) = (run.chain.started(), &run.program)
+            && let Some(wall) = program.blueprint().definition().wall_ms
+            && started.generation == 0
+        {
+            run.timers.insert((at + wall, 0, Due::Wall));
+        }
+        if let RunState::Compensating(_) = run.chain.state() {
+            let began = entries.iter().rev().find_map(|entry| match entry.fact {
+                Fact::Decided(Decision::Compensate { .. }) => Some(entry.at_ms),
+                _ => None,
+            });
+            let due = began.unwrap_or(self.now_ms) + self.shared.settings.compensation_ms;
+            run.timers.insert((due, 0, Due::Compensation));
+        }
+        for step in scheduled {
+            let op = ops.remove(&step.key);
+            self.take_up_step(run, step, op, paused);
+        }
+        if let Some((due, _, _)) = run.timers.first() {
+            self.timers.insert((*due, run.num));
+        }
+    }
+
+    fn take_up_step(&mut self, run: &mut Run, step: &Scheduled, op: Option<StepOp>, paused: bool) {
+        let number = step.step;
+        let key = step.key.clone();
+        let wake = step.wake_at_ms;
+        let put = |run: &mut Run, kind| {
+            run.open.insert(number, Open { key: key.clone(), kind });
+        };
+        match step.kind {
+            StepKind::Timer => {
+                put(run, OpenKind::Timer);
+                run.timers.insert((wake.unwrap_or_default(), number, Due::Timer));
+            }
+            StepKind::Signal => {
+                put(run, OpenKind::Signal);
+                if let Some(wake) = wake {
+                    run.timers.insert((wake, number, Due::SignalDeadline));
+                }
+            }
+            StepKind::Child => {
+                let Some(child) = child_id(step.call_id.as_deref()) else { return };
+                let input = step.request.clone();
+                put(run, OpenKind::Child { run: child, blueprint: step.name.clone(), input });
+                self.take_up_child(run, number, child);
+            }
+            StepKind::Task | StepKind::ModelCall | StepKind::ToolCall => {
+                let op = op.unwrap_or_else(|| waiting::request_of(step));
+                let StepOp::Task(request) = op else { return };
+                match self.prepare(run, &request) {
+                    Ok(task) => {
+                        put(run, OpenKind::Task(Box::new(task)));
+                        self.take_up_attempt(run, number, paused);
+                    }
+                    Err(_) if paused => {}
+                    Err(failure) => {
+                        self.finish_step(run, number, Outcome::Failed(failure), None, None);
+                    }
+                }
+            }
+            StepKind::State | StepKind::Local => {}
+        }
+    }
+
+    fn take_up_child(&mut self, run: &mut Run, number: u32, child: RunId) {
+        match self.shared.store.header(child.num()) {
+            Ok(None) => run.pending.after.performs.push(Perform::StartChild { step: number }),
+            Ok(Some(header)) if header.status.is_ended() => {
+                let ended = self.shared.store.all_entries(child.num(), header.seq - 1);
+                let outcome = ended.ok().into_iter().flatten().find_map(|entry| match entry.fact {
+                    Fact::RunEnded(outcome) => Some(outcome),
+                    _ => None,
+                });
+                if let Some(outcome) = outcome {
+                    self.child_ended(run, number, outcome);
+                }
+            }
+            Ok(Some(_)) => {}
+            Err(error) => tracing::error!(run = %run.id, %error, "could not look for a called run"),
+        }
+    }
+
+    /// An attempt that was open when the run was last in memory.
+    ///
+    /// | the work lived | then |
+    /// |---|---|
+    /// | inline | it is done again, as the same attempt |
+    /// | in the host | it died with it: interrupted, the next attempt opens |
+    /// | elsewhere | it goes on: deadline, lease and handle are as good as before |
+    fn take_up_attempt(&mut self, run: &mut Run, number: u32, paused: bool) {
+        let Some(step) = run.chain.step(number) else { return };
+        let (attempt, counted, open) = (step.attempt, step.counted, step.attempt_open);
+        let (retry_at, deadline, opened) = (step.retry_at_ms, step.deadline_ms, step.opened_ms);
+        let row = match self.shared.store.task(run.num, number) {
+            Ok(row) => row.filter(|row| row.attempt == attempt),
+            Err(error) => {
+                tracing::error!(run = %run.id, %error, "could not read an open task");
+                None
+            }
+        };
+        let (num, agent) = (run.num, self.agent_key(run, number));
+        let now = self.now_ms;
+        let Some(task) = run.task_mut(number) else { return };
+        task.attempt = attempt;
+        task.counted = counted;
+        if !open {
+            task.phase = Phase::Retry;
+            run.timers.insert((retry_at.unwrap_or(now), number, Due::Retry));
+            return;
+        }
+        let Some(row) = row else {
+            // It was never dispatched: it waited for a place, or for this commit.
+            task.phase = Phase::Capacity;
+            if !paused {
+                self.open_attempt(run, number);
+            }
+            return;
+        };
+        match task.residence {
+            Residence::Inline => self.open_attempt(run, number),
+            Residence::Host => {
+                task.row = Some(Box::new(row));
+                task.phase = Phase::Delivered;
+                let failure = Failure::new(kind::INTERRUPTED, "the host stopped while it ran");
+                self.attempt_failed(run, number, failure.retryable(), None);
+            }
+            Residence::Elsewhere => {
+                task.phase = match row.phase {
+                    TaskPhase::Pending => Phase::Pending,
+                    TaskPhase::Delivered => Phase::Delivered,
+                };
+                // At the boot every such attempt was counted against its agent's limit.
+                task.place = agent.is_some();
+                let (park, lease, phase) = (task.park_ms, row.lease_ms, row.phase);
+                self.take_up_row(task_of(run, number), row, num);
+                if let (TaskPhase::Pending, Some(park)) = (phase, park) {
+                    run.timers.insert((opened + park, number, Due::Park));
+                }
+                if let Some(deadline) = deadline {
+                    run.timers.insert((deadline, number, Due::Attempt));
+                }
+                if let (TaskPhase::Delivered, Some(lease)) = (phase, lease) {
+                    run.timers.insert((lease, number, Due::Lease));
+                }
+                let after = &mut run.pending.after;
+                if phase == TaskPhase::Pending && !paused {
+                    after.performs.push(Perform::Dispatch { step: number, attempt });
+                }
+            }
+        }
+    }
+
+    fn take_up_row(&self, task: &mut OpenTask, row: crate::store::TaskRow, run: u64) {
+        debug_assert_eq!(row.run, run, "rows are read by their run");
+        task.row = Some(Box::new(row));
+    }
+}
+
+fn task_of(run: &mut Run, number: u32) -> &mut OpenTask {
+    run.task_mut(number).expect("the caller put it there")
+}
+
+/// The grant that a run was started with; nothing where it cannot be read.
+pub(super) fn grant_of(json: &crate::protocol::Json) -> Grant {
+    json.decode().unwrap_or_else(|_| {
+        Grant::new(crate::token::Role::Observer, crate::token::Scopes(Vec::new()))
+    })
+}
+
+/// A flow that is told its past.
+struct Telling<'a> {
+    flow: ScriptFlow,
+    seen: HashSet<StepKey>,
+    recorded: HashMap<&'a StepKey, &'a Scheduled>,
+    notes: HashSet<&'a StepKey>,
+    ops: HashMap<StepKey, StepOp>,
+    fresh: Vec<Command>,
+    next: NextAction,
+}
+
+impl Telling<'_> {
+    fn tell(&mut self, input: Input, at_ms: u64) -> Result<(), Stop> {
+        if let Input::Completed { key, .. } | Input::Failed { key, .. } = &input
+            && !self.seen.contains(key)
+        {
+            return Err(Stop::Diverged(format!(
+                "the journal has step {key} next, which the flow does not ask for"
+            )));
+        }
+        if input == Input::Compensate {
+            // What the flow asked for when it was stopped was never decided.
+            self.fresh.clear();
+            self.next = NextAction::Wait;
+        }
+        let Advance { commands, next } = self.flow.advance(input, at_ms);
+        match next {
+            NextAction::Broken(why) => return Err(Stop::Broken(why)),
+            NextAction::Limit(failure) => {
+                // Live, the same limit ended the run: then its end is in the journal.
+                self.next = NextAction::Limit(failure);
+            }
+            NextAction::Wait => {}
+            other => self.next = other,
+        }
+        for command in commands {
+            self.compare(command)?;
+        }
+        Ok(())
+    }
+
+    fn compare(&mut self, command: Command) -> Result<(), Stop> {
+        match command {
+            Command::Schedule(request) => {
+                let key = request.key.clone();
+                self.seen.insert(key.clone());
+                match self.recorded.get(&key) {
+                    None => self.fresh.push(Command::Schedule(request)),
+                    Some(recorded) => {
+                        let (kind, name) = (request.op.kind(), request.op.name());
+                        let asked = request.op.request();
+                        if fingerprint(kind, name, &asked) != recorded.fingerprint {
+                            return Err(Stop::Diverged(format!(
+                                "step {key} was {} {:?} with {}, and is {} {name:?} with {} now",
+                                recorded.kind.as_str(),
+                                recorded.name,
+                                clip(recorded.request.as_str()),
+                                kind.as_str(),
+                                clip(asked.as_str()),
+                            )));
+                        }
+                        self.ops.insert(key, request.op);
+                    }
+                }
+            }
+            Command::Note { key, note } => {
+                if !self.notes.contains(&key) {
+                    self.fresh.push(Command::Note { key, note });
+                }
+            }
+            Command::CancelScope(scope) => self.fresh.push(Command::CancelScope(scope)),
+        }
+        Ok(())
+    }
+
+    fn finish(self, run: &Run) -> Result<Replay, Stop> {
+        if let NextAction::Limit(failure) = &self.next
+            && *run.chain.state() == RunState::Active
+        {
+            return Err(Stop::Diverged(format!("a limit was hit while it was replayed: {failure}")));
+        }
+        if *run.chain.state() == RunState::Active
+            && let Some((key, step)) =
+                self.recorded.iter().find(|(key, _)| !self.seen.contains(**key))
+        {
+            return Err(Stop::Diverged(format!(
+                "step {key} ({} {:?}) is in the journal, and the flow does not ask for it now",
+                step.kind.as_str(),
+                step.name,
+            )));
+        }
+        let Self { flow, ops, fresh, next, .. } = self;
+        Ok(Replay { flow, ops, fresh, next })
+    }
+}
+
+fn clip(text: &str) -> String {
+    if text.chars().count() <= 200 {
+        text.to_owned()
+    } else {
+        format!("{}…", text.chars().take(200).collect::<String>())
+    }
+}
