@@ -60,27 +60,14 @@ pub fn parse(path: &str, text: &str) -> Result<AgentFile, Finding> {
 
 /// Reads what can be read of an agent file, with everything that is wrong with it.
 pub fn read(path: &str, text: &str) -> (AgentFile, Vec<Finding>) {
-    let mut reader = Reader {
-        path,
-        text,
-        findings: Vec::new(),
-        report: Vec::new(),
-    };
+    let mut reader = Reader { path, text, findings: Vec::new(), report: Vec::new() };
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let Some((frontmatter, body)) = split(text) else {
         let finding = reader
-            .finding(
-                Position::START,
-                code::BAD_AGENT_FILE,
-                "there is no frontmatter",
-            )
+            .finding(Position::START, code::BAD_AGENT_FILE, "there is no frontmatter")
             .hint("begin the file with a line `---`, then `name: …` and so on, then another `---`");
         reader.findings.push(finding);
-        let file = AgentFile {
-            fields: Map::new(),
-            report: Vec::new(),
-            body_line: 1,
-        };
+        let file = AgentFile { fields: Map::new(), report: Vec::new(), body_line: 1 };
         return (file, reader.findings);
     };
     let mut fields = reader.fields(frontmatter);
@@ -91,22 +78,13 @@ pub fn read(path: &str, text: &str) -> (AgentFile, Vec<Finding>) {
         fields.insert("system".to_owned(), system.into());
     }
     let body_line = Position::of_offset(text, body_offset).line;
-    (
-        AgentFile {
-            fields,
-            report: reader.report,
-            body_line,
-        },
-        reader.findings,
-    )
+    (AgentFile { fields, report: reader.report, body_line }, reader.findings)
 }
 
 /// The text between the two `---` lines, and what follows them.
 fn split(text: &str) -> Option<(&str, &str)> {
     let rest = text.strip_prefix("---")?;
-    let rest = rest
-        .strip_prefix("\r\n")
-        .or_else(|| rest.strip_prefix('\n'))?;
+    let rest = rest.strip_prefix("\r\n").or_else(|| rest.strip_prefix('\n'))?;
     let mut offset = 0;
     for line in rest.split_inclusive('\n') {
         if line.trim_end() == "---" {
@@ -136,8 +114,7 @@ impl Reader<'_> {
             Ok(_) => {
                 let at = Position { line: 2, column: 1 };
                 let message = "the frontmatter is not a list of `key: value` lines";
-                self.findings
-                    .push(self.finding(at, code::BAD_AGENT_FILE, message));
+                self.findings.push(self.finding(at, code::BAD_AGENT_FILE, message));
                 return Map::new();
             }
             Err(error) => {
@@ -158,10 +135,7 @@ impl Reader<'_> {
     fn field(&mut self, key: &str, value: Value) -> Option<Value> {
         let at = self.key_position(key);
         if REFUSED.contains(&key) {
-            self.report.push(KeyReport {
-                key: key.to_owned(),
-                standing: Standing::Refused,
-            });
+            self.report.push(KeyReport { key: key.to_owned(), standing: Standing::Refused });
             let message = format!("the key `{key}` is refused: it would run programs on this host");
             let finding = self
                 .finding(at, code::REFUSED_AGENT_FILE_KEY, message)
@@ -177,48 +151,25 @@ impl Reader<'_> {
             return None;
         }
         let advisory = matches!(key, "tools" | "model");
-        let standing = if advisory {
-            Standing::Advisory
-        } else {
-            Standing::Enforced
-        };
-        self.report.push(KeyReport {
-            key: key.to_owned(),
-            standing,
-        });
-        let read = if key == "tools" {
-            tools(&value)
-        } else {
-            value.is_string().then_some(value)
-        };
+        let standing = if advisory { Standing::Advisory } else { Standing::Enforced };
+        self.report.push(KeyReport { key: key.to_owned(), standing });
+        let read = if key == "tools" { tools(&value) } else { value.is_string().then_some(value) };
         if read.is_none() {
-            let wanted = if key == "tools" {
-                "a list of names"
-            } else {
-                "text"
-            };
+            let wanted = if key == "tools" { "a list of names" } else { "text" };
             let message = format!("`{key}` in the frontmatter is not {wanted}");
-            self.findings
-                .push(self.finding(at, code::WRONG_TYPE, message));
+            self.findings.push(self.finding(at, code::WRONG_TYPE, message));
         }
         read
     }
 
     fn key_position(&self, key: &str) -> Position {
         let line = self.text.lines().skip(1).position(|line| {
-            line.trim_start_matches(['"', '\''])
-                .strip_prefix(key)
-                .is_some_and(|rest| {
-                    rest.trim_start_matches(['"', '\''])
-                        .trim_start()
-                        .starts_with(':')
-                })
+            line.trim_start_matches(['"', '\'']).strip_prefix(key).is_some_and(|rest| {
+                rest.trim_start_matches(['"', '\'']).trim_start().starts_with(':')
+            })
         });
         let line = line.and_then(|line| u32::try_from(line).ok()).unwrap_or(0);
-        Position {
-            line: line.saturating_add(2),
-            column: 1,
-        }
+        Position { line: line.saturating_add(2), column: 1 }
     }
 
     fn yaml_finding(&self, frontmatter: &str, error: &serde_saphyr::Error) -> Finding {
@@ -232,29 +183,18 @@ impl Reader<'_> {
             let message = format!("the value of `{key}` has a colon in it and no quotes around it");
             let shown: String = value.chars().take(60).collect();
             let more = if shown.len() < value.len() { "…" } else { "" };
-            return self
-                .finding(at, code::BAD_AGENT_FILE, message)
-                .hint(format!(
-                    "put it in quotes: `{key}: \"{}{more}\"`",
-                    shown.trim().replace('\\', "\\\\").replace('"', "\\\"")
-                ));
+            return self.finding(at, code::BAD_AGENT_FILE, message).hint(format!(
+                "put it in quotes: `{key}: \"{}{more}\"`",
+                shown.trim().replace('\\', "\\\\").replace('"', "\\\"")
+            ));
         }
-        let at = error
-            .location()
-            .map_or(Position { line: 2, column: 1 }, |location| Position {
-                line: u32::try_from(location.line())
-                    .unwrap_or(u32::MAX - 1)
-                    .max(1)
-                    + 1,
-                column: u32::try_from(location.column()).unwrap_or(u32::MAX).max(1),
-            });
+        let at = error.location().map_or(Position { line: 2, column: 1 }, |location| Position {
+            line: u32::try_from(location.line()).unwrap_or(u32::MAX - 1).max(1) + 1,
+            column: u32::try_from(location.column()).unwrap_or(u32::MAX).max(1),
+        });
         let message = error.to_string();
         let first = message.lines().next().unwrap_or("it is not YAML");
-        self.finding(
-            at,
-            code::BAD_AGENT_FILE,
-            format!("the frontmatter is not YAML: {first}"),
-        )
+        self.finding(at, code::BAD_AGENT_FILE, format!("the frontmatter is not YAML: {first}"))
     }
 }
 
@@ -305,13 +245,7 @@ fn tools(value: &Value) -> Option<Value> {
                 }
                 c == ',' && depth == 0
             });
-            Some(
-                names
-                    .map(str::trim)
-                    .filter(|name| !name.is_empty())
-                    .map(Value::from)
-                    .collect(),
-            )
+            Some(names.map(str::trim).filter(|name| !name.is_empty()).map(Value::from).collect())
         }
         Value::Null => Some(Value::Array(Vec::new())),
         Value::Bool(_) | Value::Number(_) | Value::Object(_) => None,

@@ -168,20 +168,16 @@ impl Bundle {
 
     /// The file that `require(spec)` in the file `from` means.
     pub fn resolve_module(&self, from: &str, spec: &str) -> Option<&str> {
-        module_candidates(from, spec).iter().find_map(|path| {
-            self.files
-                .get_key_value(path)
-                .map(|(path, _)| path.as_str())
-        })
+        module_candidates(from, spec)
+            .iter()
+            .find_map(|path| self.files.get_key_value(path).map(|(path, _)| path.as_str()))
     }
 
     /// The file that `swarm.agent_md(spec)`, `swarm.template(spec)` or an include means: its path
     /// from the bundle's top, whichever file names it.
     pub fn resolve_file(&self, spec: &str) -> Option<&str> {
         let path = relative("", spec)?;
-        self.files
-            .get_key_value(&path)
-            .map(|(path, _)| path.as_str())
+        self.files.get_key_value(&path).map(|(path, _)| path.as_str())
     }
 
     /// The form that the store keeps.
@@ -215,10 +211,7 @@ impl TryFrom<Files> for Bundle {
 
 impl From<Bundle> for Files {
     fn from(bundle: Bundle) -> Self {
-        Self {
-            files: bundle.files,
-            entry: Some(bundle.entry),
-        }
+        Self { files: bundle.files, entry: Some(bundle.entry) }
     }
 }
 
@@ -227,9 +220,7 @@ fn is_lua(path: &str) -> bool {
 }
 
 fn default_entry(files: &BTreeMap<String, Arc<str>>) -> Option<String> {
-    let mut at_the_top = files
-        .keys()
-        .filter(|path| is_lua(path) && !path.contains('/'));
+    let mut at_the_top = files.keys().filter(|path| is_lua(path) && !path.contains('/'));
     match (at_the_top.next(), at_the_top.next()) {
         (Some(only), None) => Some(only.clone()),
         _ => ["main.lua", "main.luau"]
@@ -258,22 +249,14 @@ fn canonical_hash(entry: &str, files: &BTreeMap<String, Arc<str>>) -> String {
 }
 
 fn check_path(path: &str) -> Result<(), BundleError> {
-    let refuse = |reason| {
-        Err(BundleError::Path {
-            path: path.chars().take(200).collect(),
-            reason,
-        })
-    };
+    let refuse = |reason| Err(BundleError::Path { path: path.chars().take(200).collect(), reason });
     if path.is_empty() || path.len() > MAX_PATH_BYTES {
         return refuse("a path has 1 to 512 bytes");
     }
     if path.contains('\\') || path.contains(':') || path.chars().any(char::is_control) {
         return refuse("a path has no backslash, colon or control character");
     }
-    if path
-        .split('/')
-        .any(|segment| matches!(segment, "" | "." | ".."))
-    {
+    if path.split('/').any(|segment| matches!(segment, "" | "." | "..")) {
         return refuse("a path is relative, without empty, `.` or `..` parts");
     }
     Ok(())
@@ -282,21 +265,14 @@ fn check_path(path: &str) -> Result<(), BundleError> {
 /// A path that a file in `directory` names, from the bundle's top; `None` if it leaves the bundle.
 pub(super) fn relative(directory: &str, spec: &str) -> Option<String> {
     let spec = spec.trim_start_matches("./");
-    let path = if directory.is_empty() {
-        spec.to_owned()
-    } else {
-        format!("{directory}/{spec}")
-    };
+    let path = if directory.is_empty() { spec.to_owned() } else { format!("{directory}/{spec}") };
     check_path(&path).is_ok().then_some(path)
 }
 
 /// The files that `require(spec)` in the file `from` may mean, the likeliest first.
 pub(super) fn module_candidates(from: &str, spec: &str) -> Vec<String> {
     let directory = from.rsplit_once('/').map_or("", |(directory, _)| directory);
-    match spec
-        .strip_prefix("./")
-        .and_then(|spec| relative(directory, spec))
-    {
+    match spec.strip_prefix("./").and_then(|spec| relative(directory, spec)) {
         Some(path) if is_lua(&path) => vec![path],
         Some(path) => vec![format!("{path}.luau"), format!("{path}.lua")],
         None => Vec::new(),

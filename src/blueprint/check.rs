@@ -47,15 +47,10 @@ pub struct Checked {
     pub findings: Vec<Finding>,
 }
 
-const KEYS: [&str; 7] = [
-    "agents",
-    "description",
-    "flow",
-    "input",
-    "limits",
-    "name",
-    "output",
-];
+/// Findings that are reported at most: more than anyone reads.
+const MAX_FINDINGS: usize = 1_000;
+
+const KEYS: [&str; 7] = ["agents", "description", "flow", "input", "limits", "name", "output"];
 const LATER_KEYS: [&str; 4] = ["budget", "environment", "middleware", "on"];
 const LIMITS: [&str; 3] = ["depth", "steps", "wall"];
 
@@ -73,10 +68,8 @@ pub fn check(tree: &Value, bundle: &Bundle, operators: &dyn Operators) -> Checke
     findings.sort();
     findings.dedup();
     let definition = definition.filter(|_| !findings.iter().any(Finding::is_error));
-    Checked {
-        definition,
-        findings,
-    }
+    findings.truncate(MAX_FINDINGS);
+    Checked { definition, findings }
 }
 
 struct Checker<'a> {
@@ -94,13 +87,9 @@ impl Checker<'_> {
                 self.bundle.entry(),
                 self.outline.start(),
                 code::NOT_A_BLUEPRINT,
-                format!(
-                    "the file returns {} and not a blueprint",
-                    value::describe(tree)
-                ),
+                format!("the file returns {} and not a blueprint", value::describe(tree)),
             );
-            self.findings
-                .push(finding.hint("end it with `return swarm.blueprint { … }`"));
+            self.findings.push(finding.hint("end it with `return swarm.blueprint { … }`"));
             return None;
         };
         self.known_keys(&table, &KEYS, &LATER_KEYS);
@@ -157,7 +146,8 @@ impl Checker<'_> {
             }
             return BTreeMap::new();
         };
-        let names: Vec<&str> = table.entries().map(|(name, _)| name.as_str()).collect();
+        let mut names: Vec<&str> = table.entries().map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
         self.uses(&names);
         let mut agents = BTreeMap::new();
         for (name, _) in table.entries() {
@@ -169,30 +159,24 @@ impl Checker<'_> {
         agents
     }
 
-    /// Agents that some Lua file runs by a literal name must be declared.
+    /// Agents that some Lua file runs by a literal name must be among the declared ones, which are
+    /// sorted.
     fn uses(&mut self, declared: &[&str]) {
-        for (path, text) in self
-            .bundle
-            .files()
-            .iter()
-            .filter(|(path, _)| files::is_lua(path))
-        {
+        for (path, text) in self.bundle.files().iter().filter(|(path, _)| files::is_lua(path)) {
             for used in Outline::of(text).uses {
-                if declared.contains(&used.agent.as_str()) {
+                if declared.binary_search(&used.agent.as_str()).is_ok() {
                     continue;
                 }
-                let message = format!(
-                    "the flow runs the agent `{}`, which is not declared",
-                    used.agent
-                );
+                let message =
+                    format!("the flow runs the agent `{}`, which is not declared", used.agent);
                 let mut finding = Finding::error(path, used.at, code::UNKNOWN_AGENT, message);
                 finding.hint = hint_for(&used.agent, declared).or_else(|| {
-                    Some(format!(
-                        "declare it: agents = {{ {} = {{ operator = … }} }}",
-                        used.agent
-                    ))
+                    Some(format!("declare it: agents = {{ {} = {{ operator = … }} }}", used.agent))
                 });
                 self.findings.push(finding);
+                if self.findings.len() >= MAX_FINDINGS {
+                    return;
+                }
             }
         }
     }
@@ -213,36 +197,22 @@ impl Checker<'_> {
     }
 
     fn at_key(&self, pointer: &str, code: &'static str, message: impl Into<String>) -> Finding {
-        Finding::error(
-            self.bundle.entry(),
-            self.outline.key(pointer),
-            code,
-            message,
-        )
+        Finding::error(self.bundle.entry(), self.outline.key(pointer), code, message)
     }
 
     fn at_value(&self, pointer: &str, code: &'static str, message: impl Into<String>) -> Finding {
-        Finding::error(
-            self.bundle.entry(),
-            self.outline.value(pointer),
-            code,
-            message,
-        )
+        Finding::error(self.bundle.entry(), self.outline.value(pointer), code, message)
     }
 
     /// Reports keys that do not exist, and those that a later release may support.
     fn known_keys(&mut self, table: &Table<'_>, known: &[&str], later: &[&str]) {
-        for (key, _) in table
-            .entries()
-            .filter(|(key, _)| !known.contains(&key.as_str()))
-        {
+        for (key, _) in table.entries().filter(|(key, _)| !known.contains(&key.as_str())) {
             let at = pointer(table.at(), key);
             let what = table.what();
             let shown: String = key.chars().take(80).collect();
             let finding = if later.contains(&key.as_str()) {
                 let message = format!("`{shown}` in {what} is not supported by this release");
-                self.at_key(&at, code::NOT_SUPPORTED, message)
-                    .hint("remove it")
+                self.at_key(&at, code::NOT_SUPPORTED, message).hint("remove it")
             } else {
                 let message = format!("unknown key `{shown}` in {what}");
                 let mut finding = self.at_key(&at, code::UNKNOWN_KEY, message);

@@ -61,15 +61,9 @@ pub mod code {
     /// Every code with one line about it, in order.
     pub const ALL: &[(&str, &str)] = &[
         (SYNTAX, "the source is not valid Luau"),
-        (
-            NOT_A_BLUEPRINT,
-            "the file fails, or returns something else than a blueprint",
-        ),
+        (NOT_A_BLUEPRINT, "the file fails, or returns something else than a blueprint"),
         (MISSING_FILE, "a file that the source names is not there"),
-        (
-            BUNDLE,
-            "a file is outside of the bundle, cannot be read, or is over a limit",
-        ),
+        (BUNDLE, "a file is outside of the bundle, cannot be read, or is over a limit"),
         (UNKNOWN_KEY, "a key that does not exist"),
         (WRONG_TYPE, "a value of the wrong type"),
         (MISSING_KEY, "a required key is missing"),
@@ -77,37 +71,19 @@ pub mod code {
         (NOT_SUPPORTED, "a key that this release does not support"),
         (OUT_OF_RANGE, "a number out of its range"),
         (UNKNOWN_OPERATOR, "an operator that does not exist"),
-        (
-            WORKER_NEEDED,
-            "the operator needs `worker`, and the agent has none",
-        ),
+        (WORKER_NEEDED, "the operator needs `worker`, and the agent has none"),
         (COMMAND_NEEDED, "a process agent without `command`"),
         (FN_NEEDED, "a lua agent without `fn`"),
-        (
-            KEY_DOES_NOT_FIT,
-            "a key that the agent's operator has no use for",
-        ),
+        (KEY_DOES_NOT_FIT, "a key that the agent's operator has no use for"),
         (UNKNOWN_AGENT, "the flow runs an agent that is not declared"),
         (BAD_DURATION, "a duration that cannot be read"),
         (BAD_RETRY, "a retry policy that makes no sense"),
         (BAD_SCHEMA, "a JSON Schema that is not valid"),
         (BAD_TEMPLATE, "a template that does not parse"),
-        (
-            UNDEFINED_SLOT,
-            "a template uses a name that nothing defines",
-        ),
-        (
-            BAD_AGENT_FILE,
-            "an agent file whose frontmatter cannot be read",
-        ),
-        (
-            UNKNOWN_AGENT_FILE_KEY,
-            "an agent file with a key that is not known",
-        ),
-        (
-            REFUSED_AGENT_FILE_KEY,
-            "an agent file with a key that is refused",
-        ),
+        (UNDEFINED_SLOT, "a template uses a name that nothing defines"),
+        (BAD_AGENT_FILE, "an agent file whose frontmatter cannot be read"),
+        (UNKNOWN_AGENT_FILE_KEY, "an agent file with a key that is not known"),
+        (REFUSED_AGENT_FILE_KEY, "an agent file with a key that is refused"),
     ];
 }
 
@@ -129,10 +105,7 @@ impl Position {
         let before = text.get(..offset).unwrap_or(text);
         let line = before.matches('\n').count();
         let column = before.rsplit('\n').next().unwrap_or("").chars().count();
-        Self {
-            line: count(line),
-            column: count(column),
-        }
+        Self { line: count(line), column: count(column) }
     }
 }
 
@@ -204,10 +177,7 @@ impl Finding {
         column: Option<u32>,
         message: impl Into<String>,
     ) -> Self {
-        let at = Position {
-            line: line.max(1),
-            column: column.unwrap_or(1).max(1),
-        };
+        let at = Position { line: line.max(1), column: column.unwrap_or(1).max(1) };
         Self::error(file, at, code::SYNTAX, message)
     }
 
@@ -218,10 +188,7 @@ impl Finding {
         column: Option<u32>,
         message: impl Into<String>,
     ) -> Self {
-        Self {
-            code: code::NOT_A_BLUEPRINT,
-            ..Self::syntax(file, line, column, message)
-        }
+        Self { code: code::NOT_A_BLUEPRINT, ..Self::syntax(file, line, column, message) }
     }
 
     /// The same with a hint.
@@ -246,15 +213,7 @@ impl Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            file,
-            line,
-            column,
-            code,
-            severity,
-            message,
-            hint,
-        } = self;
+        let Self { file, line, column, code, severity, message, hint } = self;
         write!(f, "{file}:{line}:{column}: {severity}[{code}]: {message}")?;
         match hint {
             Some(hint) => write!(f, "\n  hint: {hint}"),
@@ -295,10 +254,7 @@ mod tests {
 
     #[test]
     fn a_finding_prints_as_one_line_and_its_hint() {
-        let at = Position {
-            line: 7,
-            column: 12,
-        };
+        let at = Position { line: 7, column: 12 };
         let finding = Finding::error(
             "review.lua",
             at,
@@ -310,11 +266,7 @@ mod tests {
         review.lua:7:12: error[MS-B010]: unknown key `timout` in agent `coder`
           hint: did you mean `timeout`?
         ");
-        let bare = Finding {
-            hint: None,
-            ..finding
-        }
-        .warning();
+        let bare = Finding { hint: None, ..finding }.warning();
         insta::assert_snapshot!(bare.to_string(), @"review.lua:7:12: warning[MS-B010]: unknown key `timout` in agent `coder`");
     }
 
@@ -335,10 +287,7 @@ mod tests {
     fn every_code_has_its_section_in_the_docs() {
         let docs = include_str!("../../docs/errors.md");
         for (code, meaning) in code::ALL {
-            assert!(
-                docs.contains(&format!("### {code}: {meaning}\n")),
-                "{code}: {meaning}"
-            );
+            assert!(docs.contains(&format!("### {code}: {meaning}\n")), "{code}: {meaning}");
         }
     }
 
@@ -351,13 +300,7 @@ mod tests {
 
     #[test]
     fn positions_count_characters() {
-        assert_eq!(
-            Position::of_offset("äö\nüx", 7),
-            Position { line: 2, column: 2 }
-        );
-        assert_eq!(
-            Position::of_offset("ab", 99),
-            Position { line: 1, column: 3 }
-        );
+        assert_eq!(Position::of_offset("äö\nüx", 7), Position { line: 2, column: 2 });
+        assert_eq!(Position::of_offset("ab", 99), Position { line: 1, column: 3 });
     }
 }

@@ -13,13 +13,8 @@ pub enum DurationError {
     TooLong(String),
 }
 
-const UNITS: [(&str, u64); 5] = [
-    ("ms", 1),
-    ("s", 1_000),
-    ("m", 60_000),
-    ("h", 3_600_000),
-    ("d", 86_400_000),
-];
+const UNITS: [(&str, u64); 5] =
+    [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
 /// The longest duration: a hundred years, so that a point in time plus a duration never overflows.
 const LONGEST_MS: u64 = 100 * 365 * 86_400_000;
@@ -38,17 +33,13 @@ pub fn parse_duration(text: &str) -> Result<u64, DurationError> {
     let mut total = 0_f64;
     let mut last_unit = u64::MAX;
     while !rest.is_empty() {
-        let digits = rest
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .unwrap_or(rest.len());
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
         let (number, tail) = rest.split_at(digits);
         if !number.starts_with(|c: char| c.is_ascii_digit()) || number.ends_with('.') {
             return Err(shape());
         }
         let number: f64 = number.parse().map_err(|_| shape())?;
-        let letters = tail
-            .find(|c: char| !c.is_ascii_alphabetic())
-            .unwrap_or(tail.len());
+        let letters = tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(letters);
         let unit = match unit {
             "" if last_unit == u64::MAX && tail.is_empty() => 1_000,
@@ -115,15 +106,9 @@ mod tests {
             "1e3s",
             "NaN",
         ] {
-            assert!(
-                matches!(parse_duration(text), Err(DurationError::Shape(_))),
-                "{text}"
-            );
+            assert!(matches!(parse_duration(text), Err(DurationError::Shape(_))), "{text}");
         }
-        assert!(matches!(
-            parse_duration("99999999999999d"),
-            Err(DurationError::TooLong(_))
-        ));
+        assert!(matches!(parse_duration("99999999999999d"), Err(DurationError::TooLong(_))));
     }
 
     #[test]

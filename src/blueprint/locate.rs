@@ -16,6 +16,8 @@ use super::{
 const MAX_SPOTS: usize = 20_000;
 const MAX_DEPTH: usize = 24;
 
+const MAX_CLOSED: usize = 32;
+
 /// How the value of an entry is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Form {
@@ -79,11 +81,7 @@ impl Outline {
     /// Reads a source.
     pub fn of(source: &str) -> Self {
         let tokens = tokens(source);
-        let mut scan = Scan {
-            tokens: &tokens,
-            frames: Vec::new(),
-            out: Self::default(),
-        };
+        let mut scan = Scan { tokens: &tokens, frames: Vec::new(), out: Self::default() };
         scan.run();
         scan.out
     }
@@ -95,8 +93,7 @@ impl Outline {
 
     /// Where the key of an entry stands, or the nearest thing around it that is written out.
     pub fn key(&self, pointer: &str) -> Position {
-        self.nearest(pointer)
-            .map_or_else(|| self.start(), |(spot, _)| spot.key)
+        self.nearest(pointer).map_or_else(|| self.start(), |(spot, _)| spot.key)
     }
 
     /// Where the value of an entry stands, or the nearest thing around it that is written out.
@@ -132,12 +129,7 @@ pub(super) fn pointer(parent: &str, segment: &str) -> String {
 /// What encloses a token.
 enum Frame {
     /// A table constructor; `path` is its pointer if it belongs to the blueprint.
-    Table {
-        path: Option<String>,
-        entries: usize,
-        current: Option<String>,
-        fresh: bool,
-    },
+    Table { path: Option<String>, entries: usize, current: Option<String>, fresh: bool },
     /// Parentheses; tables in them stand for the value that the parentheses belong to.
     Paren { path: Option<String> },
     /// Square brackets or an interpolation.
@@ -167,12 +159,7 @@ impl Scan<'_, '_> {
             match &token.kind {
                 Kind::Symbol("{") => {
                     let path = self.child_path(next_is_root);
-                    self.frames.push(Frame::Table {
-                        path,
-                        entries: 0,
-                        current: None,
-                        fresh: true,
-                    });
+                    self.frames.push(Frame::Table { path, entries: 0, current: None, fresh: true });
                     next_is_root = false;
                 }
                 Kind::Symbol("(") => {
@@ -200,11 +187,7 @@ impl Scan<'_, '_> {
                 Kind::Name("function" | "do" | "repeat") => self.frames.push(Frame::Block),
                 Kind::Name("if") => {
                     let expression = self.is_expression(index, branch_is_expression);
-                    self.frames.push(if expression {
-                        Frame::IfExpression
-                    } else {
-                        Frame::Block
-                    });
+                    self.frames.push(if expression { Frame::IfExpression } else { Frame::Block });
                 }
                 Kind::Name("then") => {
                     branch_is_expression = matches!(self.frames.last(), Some(Frame::IfExpression));
@@ -237,13 +220,7 @@ impl Scan<'_, '_> {
 
     /// At the beginning of an entry of the blueprint's table: records it and skips its key.
     fn entry(&mut self, index: usize) -> usize {
-        let Some(Frame::Table {
-            path,
-            entries,
-            current,
-            fresh,
-        }) = self.frames.last_mut()
-        else {
+        let Some(Frame::Table { path, entries, current, fresh }) = self.frames.last_mut() else {
             return index;
         };
         if !*fresh || self.tokens[index].is_symbol("}") {
@@ -264,19 +241,12 @@ impl Scan<'_, '_> {
                 (Some(position.to_string()), index)
             }
         };
-        *current = path
-            .as_ref()
-            .zip(segment)
-            .map(|(path, segment)| pointer(path, &segment));
+        *current = path.as_ref().zip(segment).map(|(path, segment)| pointer(path, &segment));
         let full = self.out.spots.len() >= MAX_SPOTS;
         if let (Some(current), Some(found), false) = (current.clone(), self.tokens.get(value), full)
         {
             let form = self.form(value);
-            let spot = Spot {
-                key: self.tokens[index].at,
-                value: found.at,
-                form,
-            };
+            let spot = Spot { key: self.tokens[index].at, value: found.at, form };
             self.out.spots.entry(current).or_insert(spot);
         }
         value
@@ -316,10 +286,12 @@ impl Scan<'_, '_> {
         (path.matches('/').count() < MAX_DEPTH).then_some(path)
     }
 
-    /// Closes the nearest frame of a kind, and what is open within it.
+    /// Closes the nearest frame of a kind, and what is open within it. In a valid source that is
+    /// the last one or nearly so; the bound keeps hostile ones linear.
     fn close(&mut self, kind: impl Fn(&Frame) -> bool) {
-        if let Some(position) = self.frames.iter().rposition(kind) {
-            self.frames.truncate(position);
+        let position = self.frames.iter().rev().take(MAX_CLOSED).position(kind);
+        if let Some(from_the_end) = position {
+            self.frames.truncate(self.frames.len() - 1 - from_the_end);
         }
     }
 
@@ -346,10 +318,7 @@ impl Scan<'_, '_> {
         self.tokens[index].is_name("blueprint")
             && before(1).is_some_and(|token| token.is_symbol("."))
             && before(2).is_some_and(|token| matches!(token.kind, Kind::Name(_)))
-            && self
-                .tokens
-                .get(index + 1)
-                .is_some_and(|t| t.is_symbol("{") || t.is_symbol("("))
+            && self.tokens.get(index + 1).is_some_and(|t| t.is_symbol("{") || t.is_symbol("("))
     }
 
     /// Records the call whose function's name stands at `index`.
@@ -368,9 +337,7 @@ impl Scan<'_, '_> {
 
     /// What the call with its function's name at `index` refers to.
     fn call_of(&self, index: usize) -> Option<(Target, (String, Position))> {
-        let field = index
-            .checked_sub(1)
-            .is_some_and(|before| self.tokens[before].is_symbol("."));
+        let field = index.checked_sub(1).is_some_and(|before| self.tokens[before].is_symbol("."));
         let target = match &self.tokens.get(index)?.kind {
             Kind::Name("require") if !field => Target::Module,
             Kind::Name("agent_md") if field => Target::AgentFile,
@@ -401,11 +368,7 @@ impl Scan<'_, '_> {
         };
         for (_, name) in template::includes(raw) {
             let at = token.at;
-            self.out.references.push(Reference {
-                target: Target::Template,
-                name,
-                at,
-            });
+            self.out.references.push(Reference { target: Target::Template, name, at });
         }
     }
 }

@@ -89,10 +89,7 @@ impl Schema {
                 path: value_path(&document, error.instance_path().as_str()),
                 message: bounded(&error.to_string()),
             })?;
-        Ok(Self(Some(Arc::new(Compiled {
-            document,
-            validator,
-        }))))
+        Ok(Self(Some(Arc::new(Compiled { document, validator }))))
     }
 
     /// Whether a value meets it, as it stands.
@@ -112,11 +109,7 @@ impl Schema {
                 message: bounded(&error.to_string()),
             })
             .collect();
-        if violations.is_empty() {
-            Ok(())
-        } else {
-            Err(violations)
-        }
+        if violations.is_empty() { Ok(()) } else { Err(violations) }
     }
 
     /// Takes a value as the schema means it: defaults are filled in, and an empty object where
@@ -143,15 +136,10 @@ fn value_path(value: &Value, pointer: &str) -> String {
         match at {
             Some(Value::Array(items)) => {
                 path.push_str(&format!("[{segment}]"));
-                at = segment
-                    .parse::<usize>()
-                    .ok()
-                    .and_then(|index| items.get(index));
+                at = segment.parse::<usize>().ok().and_then(|index| items.get(index));
             }
             other => {
-                let plain = segment
-                    .chars()
-                    .all(|c| c.is_alphanumeric() || c == '_' || c == '-');
+                let plain = segment.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '-');
                 if plain && !segment.is_empty() {
                     path.push_str(&format!(".{segment}"));
                 } else {

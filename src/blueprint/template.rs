@@ -9,17 +9,29 @@ use std::{
     io::{self, Write},
 };
 
-use minijinja::{AutoEscape, Environment, UndefinedBehavior};
+use minijinja::{
+    AutoEscape, Environment, ErrorKind, Template, UndefinedBehavior,
+    machinery::{Token, tokenize},
+    syntax::SyntaxConfig,
+};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-use super::bundle::Bundle;
+use super::bundle::{Bundle, MAX_FILES};
 
 /// The longest text that a template may render to, in bytes.
 pub const MAX_RENDERED_BYTES: usize = 1 << 20;
 
 const FUEL: u64 = 2_000_000;
 const MAX_RECURSION: usize = 64;
+
+/// Tokens in one tag, and `elif` tags in one template. The engine's parser recurses along chains
+/// of operators and of `elif`, a stack frame or more for each link.
+const MAX_TAG_TOKENS: usize = 500;
+const MAX_ELIFS: usize = 200;
+
+/// Includes that are looked for in one template: as many as a bundle has files.
+const MAX_INCLUDES: usize = MAX_FILES;
 
 /// The slots that every template has.
 pub const FIXED_SLOTS: [&str; 4] = ["input", "run", "agent", "attempt"];
@@ -43,22 +55,14 @@ pub struct TemplateError {
 
 impl From<&minijinja::Error> for TemplateError {
     fn from(error: &minijinja::Error) -> Self {
-        let file = error
-            .name()
-            .filter(|name| !name.starts_with('<'))
-            .map(str::to_owned);
+        let file = error.name().filter(|name| !name.starts_with('<')).map(str::to_owned);
         let line = error.line().and_then(|line| u32::try_from(line).ok());
         let offset = error.range().map(|range| range.start);
         let message = match error.detail() {
             Some(detail) => format!("{}: {detail}", error.kind()),
             None => error.kind().to_string(),
         };
-        Self {
-            file,
-            line,
-            offset,
-            message,
-        }
+        Self { file, line, offset, message }
     }
 }
 
@@ -74,12 +78,15 @@ impl Templates {
         let mut templates = Self::bare();
         let bundle = bundle.clone();
         templates.environment.set_loader(move |name| {
-            Ok(bundle
-                .resolve_file(name)
-                .and_then(|path| bundle.file(path))
-                .map(|text| text.to_string()))
+            let text = bundle.resolve_file(name).and_then(|path| bundle.file(path));
+            text.map(|text| check_chains(text).map(|()| text.to_string())).transpose()
         });
         templates
+    }
+
+    fn parse<'t>(&self, template: &'t str) -> Result<Template<'_, 't>, minijinja::Error> {
+        check_chains(template)?;
+        self.environment.template_from_str(template)
     }
 
     /// A renderer without includes.
@@ -104,11 +111,8 @@ impl Templates {
     ) -> Result<String, TemplateError> {
         let mut out = BoundedText::default();
         let rendered = self
-            .environment
-            .template_from_str(template)
-            .and_then(|parsed| {
-                parsed.render_captured_to(object(slots), &mut out).map(drop)
-            });
+            .parse(template)
+            .and_then(|parsed| parsed.render_captured_to(object(slots), &mut out).map(drop));
         match rendered {
             Ok(()) => Ok(String::from_utf8(out.bytes).expect("a template renders to text")),
             Err(_) if out.overflowed => Err(TemplateError {
@@ -127,10 +131,7 @@ impl Templates {
     /// # Errors
     /// When it does not parse.
     pub fn undeclared(&self, template: &str) -> Result<BTreeSet<String>, TemplateError> {
-        let parsed = self
-            .environment
-            .template_from_str(template)
-            .map_err(|error| TemplateError::from(&error))?;
+        let parsed = self.parse(template).map_err(|error| TemplateError::from(&error))?;
         let globals: BTreeSet<_> = self.environment.globals().map(|(name, _)| name).collect();
         let mut names: BTreeSet<String> = parsed.undeclared_variables(true).into_iter().collect();
         names.retain(|name| !globals.contains(name.split('.').next().unwrap_or(name)));
@@ -190,6 +191,23 @@ pub fn default_prompt(input: &Value) -> String {
     }
 }
 
+/// Refuses what the engine's parser would overflow the stack on.
+fn check_chains(template: &str) -> Result<(), minijinja::Error> {
+    let (mut in_tag, mut elifs) = (0, 0);
+    for token in tokenize(template, false, SyntaxConfig::default()) {
+        match token?.0 {
+            Token::VariableStart | Token::BlockStart => in_tag = 0,
+            Token::Ident("elif") if in_tag == 0 => elifs += 1,
+            _ => in_tag += 1,
+        }
+        if in_tag > MAX_TAG_TOKENS || elifs > MAX_ELIFS {
+            let detail = "a tag has over 500 words and symbols, or there are over 200 `elif` tags";
+            return Err(minijinja::Error::new(ErrorKind::SyntaxError, detail));
+        }
+    }
+    Ok(())
+}
+
 /// A value as templates see it. Numbers keep their kind; whatever is in a string stays a string.
 fn value(json: &Value) -> minijinja::Value {
     match json {
@@ -212,19 +230,17 @@ fn object(map: &Map<String, Value>) -> minijinja::Value {
 
 /// The files that a template includes by a literal name, with the byte offsets of the tags.
 pub(super) fn includes(template: &str) -> Vec<(usize, String)> {
+    const WORDS: [&str; 4] = ["include", "import", "from", "extends"];
     template
         .match_indices("{%")
         .filter_map(|(offset, tag)| {
-            let inside = template[offset + tag.len()..]
-                .trim_start_matches(['-', '+'])
-                .trim_start();
-            let (word, rest) = inside.split_once(char::is_whitespace)?;
-            let rest = rest.trim_start();
+            let inside = template[offset + tag.len()..].trim_start_matches(['-', '+']).trim_start();
+            let rest = WORDS.iter().find_map(|word| inside.strip_prefix(word))?.trim_start();
             let quote = rest.chars().next().filter(|c| matches!(c, '"' | '\''))?;
             let (name, _) = rest[1..].split_once(quote)?;
-            matches!(word, "include" | "import" | "from" | "extends")
-                .then(|| (offset, name.to_owned()))
+            Some((offset, name.to_owned()))
         })
+        .take(MAX_INCLUDES)
         .collect()
 }
 

@@ -57,19 +57,13 @@ impl Token<'_> {
     /// The value of a string token without interpolation.
     pub fn text(&self) -> Option<String> {
         match self.kind {
-            Kind::Text {
-                raw,
-                form: TextForm::Long,
-            } => Some(
+            Kind::Text { raw, form: TextForm::Long } => Some(
                 raw.strip_prefix("\r\n")
                     .or_else(|| raw.strip_prefix('\n'))
                     .unwrap_or(raw)
                     .to_owned(),
             ),
-            Kind::Text {
-                raw,
-                form: TextForm::Quoted,
-            } => Some(unescape(raw)),
+            Kind::Text { raw, form: TextForm::Quoted } => Some(unescape(raw)),
             _ => None,
         }
     }
@@ -98,14 +92,7 @@ fn unescape(raw: &str) -> String {
 
 /// Reads all tokens of a source.
 pub(super) fn tokens(source: &str) -> Vec<Token<'_>> {
-    Lexer {
-        source,
-        offset: 0,
-        at: Position::START,
-        braces: Vec::new(),
-        out: Vec::new(),
-    }
-    .run()
+    Lexer { source, offset: 0, at: Position::START, braces: Vec::new(), out: Vec::new() }.run()
 }
 
 struct Lexer<'s> {
@@ -126,10 +113,7 @@ impl<'s> Lexer<'s> {
         let taken = &self.rest()[..bytes];
         for c in taken.chars() {
             if c == '\n' {
-                self.at = Position {
-                    line: self.at.line.saturating_add(1),
-                    column: 1,
-                };
+                self.at = Position { line: self.at.line.saturating_add(1), column: 1 };
             } else {
                 self.at.column = self.at.column.saturating_add(1);
             }
@@ -139,11 +123,7 @@ impl<'s> Lexer<'s> {
     }
 
     fn push(&mut self, kind: Kind<'s>, at: Position) {
-        self.out.push(Token {
-            kind,
-            at,
-            content_at: at,
-        });
+        self.out.push(Token { kind, at, content_at: at });
     }
 
     fn run(mut self) -> Vec<Token<'s>> {
@@ -164,27 +144,16 @@ impl<'s> Lexer<'s> {
                 }
                 '[' if long_bracket(self.rest()).is_some() => {
                     let (raw, content_at) = self.long();
-                    let kind = Kind::Text {
-                        raw,
-                        form: TextForm::Long,
-                    };
-                    self.out.push(Token {
-                        kind,
-                        at,
-                        content_at,
-                    });
+                    let kind = Kind::Text { raw, form: TextForm::Long };
+                    self.out.push(Token { kind, at, content_at });
                 }
                 c if c.is_ascii_digit() => {
-                    let end = self
-                        .rest()
-                        .find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+                    let end = self.rest().find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
                     self.advance(end.unwrap_or(self.rest().len()));
                     self.push(Kind::Number, at);
                 }
                 c if c.is_alphabetic() || c == '_' => {
-                    let end = self
-                        .rest()
-                        .find(|c: char| !(c.is_alphanumeric() || c == '_'));
+                    let end = self.rest().find(|c: char| !(c.is_alphanumeric() || c == '_'));
                     let name = self.advance(end.unwrap_or(self.rest().len()));
                     self.push(Kind::Name(name), at);
                 }
@@ -213,10 +182,7 @@ impl<'s> Lexer<'s> {
         self.advance(level + 2);
         let mut content_at = self.at;
         if self.rest().starts_with('\n') || self.rest().starts_with("\r\n") {
-            content_at = Position {
-                line: self.at.line.saturating_add(1),
-                column: 1,
-            };
+            content_at = Position { line: self.at.line.saturating_add(1), column: 1 };
         }
         let close = format!("]{}]", "=".repeat(level));
         let end = self.rest().find(&close);
@@ -235,15 +201,8 @@ impl<'s> Lexer<'s> {
         if self.rest().starts_with(quote) {
             self.advance(1);
         }
-        let kind = Kind::Text {
-            raw,
-            form: TextForm::Quoted,
-        };
-        self.out.push(Token {
-            kind,
-            at,
-            content_at,
-        });
+        let kind = Kind::Text { raw, form: TextForm::Quoted };
+        self.out.push(Token { kind, at, content_at });
     }
 
     /// Reads a piece of an interpolated string, up to `{` or the closing backtick.
@@ -262,9 +221,7 @@ impl<'s> Lexer<'s> {
 
     fn symbol(&mut self, first: char, at: Position) {
         const LONG: [&str; 8] = ["...", "..", "==", "~=", "<=", ">=", "::", "->"];
-        let long = LONG
-            .into_iter()
-            .find(|symbol| self.rest().starts_with(symbol));
+        let long = LONG.into_iter().find(|symbol| self.rest().starts_with(symbol));
         let symbol = self.advance(long.map_or(first.len_utf8(), str::len));
         match symbol {
             "{" => self.braces.push(false),
@@ -329,10 +286,7 @@ long]] .. [==[a]]b]==]"#
 
     #[test]
     fn expressions_in_interpolated_strings_are_tokens() {
-        assert_eq!(
-            texts("x = `a {f('in', {1})} b \\{ {'c'}` .. 'out'"),
-            ["in", "c", "out"]
-        );
+        assert_eq!(texts("x = `a {f('in', {1})} b \\{ {'c'}` .. 'out'"), ["in", "c", "out"]);
     }
 
     #[test]
@@ -340,10 +294,7 @@ long]] .. [==[a]]b]==]"#
         let found = tokens("ä = 1\n  b = [[\nx]]");
         let b = found.iter().find(|token| token.is_name("b")).unwrap();
         assert_eq!(b.at, Position { line: 2, column: 3 });
-        assert_eq!(
-            found.last().unwrap().content_at,
-            Position { line: 3, column: 1 }
-        );
+        assert_eq!(found.last().unwrap().content_at, Position { line: 3, column: 1 });
     }
 
     proptest! {

@@ -16,22 +16,34 @@ fn a_well_formed_file_gives_its_fields() {
             "tools": ["Read", "Bash(git:*, ls)", "Grep"], "system": "# Role\nYou review."})
     );
     assert_eq!(file.body_line, 8);
-    let standings: Vec<_> = file.report.iter().map(|key| (key.key.as_str(), key.standing)).collect();
-    assert_eq!(standings, [
-        ("name", Standing::Enforced), ("description", Standing::Enforced),
-        ("tools", Standing::Advisory), ("model", Standing::Advisory),
-    ]);
+    let standings: Vec<_> =
+        file.report.iter().map(|key| (key.key.as_str(), key.standing)).collect();
+    assert_eq!(
+        standings,
+        [
+            ("name", Standing::Enforced),
+            ("description", Standing::Enforced),
+            ("tools", Standing::Advisory),
+            ("model", Standing::Advisory),
+        ]
+    );
 }
 
 #[test]
 fn lists_windows_newlines_and_a_byte_order_mark_are_read() {
-    let file = parse("a.md", "\u{feff}---\r\nname: a\r\ntools:\r\n  - Read\r\n---\r\nBody\r\n").unwrap();
-    assert_eq!(Value::Object(file.fields), json!({"name": "a", "tools": ["Read"], "system": "Body"}));
+    let file =
+        parse("a.md", "\u{feff}---\r\nname: a\r\ntools:\r\n  - Read\r\n---\r\nBody\r\n").unwrap();
+    assert_eq!(
+        Value::Object(file.fields),
+        json!({"name": "a", "tools": ["Read"], "system": "Body"})
+    );
 }
 
 #[test]
 fn keys_that_run_things_are_refused_and_unknown_ones_reported_together() {
-    insta::assert_snapshot!(findings("---\nname: a\nhooks:\n  x: y\ntool: Read\nmcpServers: {}\n---\n").join("\n"));
+    insta::assert_snapshot!(
+        findings("---\nname: a\nhooks:\n  x: y\ntool: Read\nmcpServers: {}\n---\n").join("\n")
+    );
     let (file, _) = read("a.md", "---\nhooks: 1\n---\n");
     assert_eq!(file.report[0].standing, Standing::Refused);
 }
@@ -39,7 +51,8 @@ fn keys_that_run_things_are_refused_and_unknown_ones_reported_together() {
 #[test]
 fn an_unquoted_colon_gets_help() {
     insta::assert_snapshot!(
-        findings("---\nname: a\ndescription: Reviews \"code\". Use when: it is ready\n---\nBody").join("\n")
+        findings("---\nname: a\ndescription: Reviews \"code\". Use when: it is ready\n---\nBody")
+            .join("\n")
     );
 }
 

@@ -29,10 +29,7 @@ impl Bundle {
     /// When the entry cannot be read, a reference leads through a symbolic link, a file is not
     /// text, or a limit is broken.
     pub fn load(path: &Path) -> Result<Self, BundleError> {
-        let io = |source| BundleError::Io {
-            path: path.display().to_string(),
-            source,
-        };
+        let io = |source| BundleError::Io { path: path.display().to_string(), source };
         let entry = match path.components().next_back() {
             Some(Component::Normal(name)) => name
                 .to_str()
@@ -83,9 +80,7 @@ impl Bundle {
         }
         let number = STAGED.fetch_add(1, Ordering::Relaxed);
         let staging = to.with_extension(format!("{}-{number}.partial", std::process::id()));
-        let written = self
-            .write_files(&staging)
-            .and_then(|()| fs::rename(&staging, to));
+        let written = self.write_files(&staging).and_then(|()| fs::rename(&staging, to));
         match written {
             Ok(()) => Ok(()),
             Err(source) => {
@@ -94,10 +89,7 @@ impl Bundle {
                 if to.is_dir() {
                     return Ok(());
                 }
-                Err(BundleError::Io {
-                    path: to.display().to_string(),
-                    source,
-                })
+                Err(BundleError::Io { path: to.display().to_string(), source })
             }
         }
     }
@@ -122,10 +114,7 @@ impl Bundle {
 fn references(from: &str, text: &str) -> Vec<Vec<String>> {
     let single = |name: &str| relative("", name).into_iter().collect::<Vec<_>>();
     if !is_lua(from) {
-        return template::includes(text)
-            .iter()
-            .map(|(_, name)| single(name))
-            .collect();
+        return template::includes(text).iter().map(|(_, name)| single(name)).collect();
     }
     Outline::of(text)
         .references
@@ -159,10 +148,7 @@ fn is_plain_file(root: &Path, path: &str) -> Result<bool, BundleError> {
         match fs::symlink_metadata(&at) {
             Ok(metadata) if metadata.is_symlink() => {
                 let reason = "a symbolic link leads to it, possibly out of the bundle";
-                return Err(BundleError::Path {
-                    path: path.to_owned(),
-                    reason,
-                });
+                return Err(BundleError::Path { path: path.to_owned(), reason });
             }
             Ok(metadata) => is_file = metadata.is_file(),
             Err(error)
@@ -174,10 +160,7 @@ fn is_plain_file(root: &Path, path: &str) -> Result<bool, BundleError> {
                 return Ok(false);
             }
             Err(source) => {
-                return Err(BundleError::Io {
-                    path: path.to_owned(),
-                    source,
-                });
+                return Err(BundleError::Io { path: path.to_owned(), source });
             }
         }
     }
@@ -185,17 +168,10 @@ fn is_plain_file(root: &Path, path: &str) -> Result<bool, BundleError> {
 }
 
 fn read(path: &Path, name: &str) -> Result<Arc<str>, BundleError> {
-    let io = |source| BundleError::Io {
-        path: name.to_owned(),
-        source,
-    };
+    let io = |source| BundleError::Io { path: name.to_owned(), source };
     let mut bytes = Vec::new();
     let limit = MAX_FILE_BYTES as u64 + 1;
-    fs::File::open(path)
-        .map_err(io)?
-        .take(limit)
-        .read_to_end(&mut bytes)
-        .map_err(io)?;
+    fs::File::open(path).map_err(io)?.take(limit).read_to_end(&mut bytes).map_err(io)?;
     if bytes.len() > MAX_FILE_BYTES {
         return Err(BundleError::FileTooLarge(name.to_owned()));
     }

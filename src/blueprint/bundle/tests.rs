@@ -29,7 +29,7 @@ fn the_hash_is_the_one_that_stored_runs_were_pinned_to() {
     assert_eq!(bundle.hash(), GOLDEN);
 }
 
-const GOLDEN: &str = "@@";
+const GOLDEN: &str = "dea5e7e170c2462249a06e38523be1ef724f914e7908b76e6e63d71d9ab4326f";
 
 #[test]
 fn the_hash_tells_apart_what_only_looks_alike_when_joined() {
@@ -59,12 +59,18 @@ fn the_json_form_names_its_entry_or_has_an_obvious_one() {
     let read = |text: &str| serde_json::from_str::<Bundle>(text);
     assert_eq!(read(r#"{"files":{"x.lua":"", "a.md":""}}"#).unwrap().entry(), "x.lua");
     assert_eq!(read(r#"{"files":{"x.lua":"", "main.lua":""}}"#).unwrap().entry(), "main.lua");
-    assert_eq!(read(r#"{"files":{"x.lua":"", "y.lua":""}, "entry":"y.lua"}"#).unwrap().entry(), "y.lua");
+    assert_eq!(
+        read(r#"{"files":{"x.lua":"", "y.lua":""}, "entry":"y.lua"}"#).unwrap().entry(),
+        "y.lua"
+    );
     assert!(read(r#"{"files":{"x.lua":"", "y.lua":""}}"#).is_err());
     assert!(read(r#"{"files":{"x.lua":""}, "entry":"y.lua"}"#).is_err());
     assert!(read(r#"{"files":{"x.lua":""}, "extra":1}"#).is_err());
     let bundle = read(r#"{"files":{"x.lua":"1"}}"#).unwrap();
-    assert_eq!(serde_json::to_string(&bundle).unwrap(), r#"{"files":{"x.lua":"1"},"entry":"x.lua"}"#);
+    assert_eq!(
+        serde_json::to_string(&bundle).unwrap(),
+        r#"{"files":{"x.lua":"1"},"entry":"x.lua"}"#
+    );
 }
 
 #[test]
@@ -87,19 +93,23 @@ fn each_limit_is_refused_just_above_it() {
     assert!(Bundle::from_source("a.lua", large.as_str()).is_ok());
     let outcome = Bundle::from_source("a.lua", format!("{large}x"));
     assert!(matches!(outcome, Err(BundleError::FileTooLarge(_))));
-    let all: BTreeMap<_, _> = (0..9).map(|i| (format!("{i}.lua"), Arc::from(large.as_str()))).collect();
+    let all: BTreeMap<_, _> =
+        (0..9).map(|i| (format!("{i}.lua"), Arc::from(large.as_str()))).collect();
     assert!(matches!(Bundle::from_files(all, Some("0.lua")), Err(BundleError::TooLarge)));
 }
 
 #[test]
 fn loading_takes_what_is_referred_to_and_nothing_else() {
     let directory = directory(&[
-        ("review.lua", r#"
+        (
+            "review.lua",
+            r#"
 local parts = require("./lib/parts")
 local swarm = require("swarm")
 -- require("./commented")
 return swarm.blueprint { agents = { a = swarm.agent_md("agents/a.md", { system = swarm.template "t.md" }) },
-  prompt = [[{% include "inline.md" %}]] }"#),
+  prompt = [[{% include "inline.md" %}]] }"#,
+        ),
         ("lib/parts.luau", r#"return require("./deep")"#),
         ("lib/deep.lua", "return {}"),
         ("agents/a.md", "---\nname: a\n---\n{%- include 'shared/rules.md' %}"),
@@ -110,9 +120,18 @@ return swarm.blueprint { agents = { a = swarm.agent_md("agents/a.md", { system =
         ("secret.txt", ""),
     ]);
     let bundle = Bundle::load(&directory.path().join("review.lua")).unwrap();
-    assert_eq!(paths(&bundle), [
-        "agents/a.md", "inline.md", "lib/deep.lua", "lib/parts.luau", "review.lua", "shared/rules.md", "t.md",
-    ]);
+    assert_eq!(
+        paths(&bundle),
+        [
+            "agents/a.md",
+            "inline.md",
+            "lib/deep.lua",
+            "lib/parts.luau",
+            "review.lua",
+            "shared/rules.md",
+            "t.md",
+        ]
+    );
     assert_eq!(bundle.resolve_module("review.lua", "./lib/parts"), Some("lib/parts.luau"));
     assert_eq!(bundle.resolve_module("lib/parts.luau", "./deep"), Some("lib/deep.lua"));
     assert_eq!(bundle.resolve_module("lib/parts.luau", "../t"), None);
@@ -122,7 +141,10 @@ return swarm.blueprint { agents = { a = swarm.agent_md("agents/a.md", { system =
 #[test]
 fn loading_never_leaves_the_directory() {
     let directory = directory(&[
-        ("in/a.lua", r#"require("../b") require("./../b") require("/etc/x") swarm.template("../b.md")"#),
+        (
+            "in/a.lua",
+            r#"require("../b") require("./../b") require("/etc/x") swarm.template("../b.md")"#,
+        ),
         ("b.lua", ""),
         ("b.md", ""),
     ]);

@@ -35,14 +35,7 @@ const KEYS: [&str; 20] = [
 ];
 const LATER_KEYS: [&str; 4] = ["budget", "environment", "middleware", "on"];
 const WORKER: [&str; 2] = ["subagent_type", "tools"];
-const RETRY: [&str; 6] = [
-    "backoff",
-    "factor",
-    "jitter",
-    "max",
-    "max_attempts",
-    "on_interrupt",
-];
+const RETRY: [&str; 6] = ["backoff", "factor", "jitter", "max", "max_attempts", "on_interrupt"];
 
 /// The keys that only one kind of operator has a use for.
 const KEYS_OF_KINDS: [(&str, &str); 6] = [
@@ -112,17 +105,13 @@ impl Checker<'_> {
                 Some(likely) => format!("did you mean `{likely}`?"),
                 None => format!("there are: {}", names.join(", ")),
             };
-            let finding = self
-                .at_value(&at, code::UNKNOWN_OPERATOR, message)
-                .hint(hint);
+            let finding = self.at_value(&at, code::UNKNOWN_OPERATOR, message).hint(hint);
             self.findings.push(finding);
             return;
         };
         if operators.requires_worker_binding(&agent.operator) && table.get("worker").is_none() {
-            let message = format!(
-                "{what} has no `worker`, which the operator `{}` needs",
-                agent.operator
-            );
+            let message =
+                format!("{what} has no `worker`, which the operator `{}` needs", agent.operator);
             let finding = self
                 .at_value(&at, code::WORKER_NEEDED, message)
                 .hint("add `worker = { subagent_type = \"…\", tools = { … } }`");
@@ -140,11 +129,7 @@ impl Checker<'_> {
         }
         if kind == "lua" && !agent.has_fn {
             let finding = self
-                .at_value(
-                    &at,
-                    code::FN_NEEDED,
-                    format!("{what} is a lua agent without `fn`"),
-                )
+                .at_value(&at, code::FN_NEEDED, format!("{what} is a lua agent without `fn`"))
                 .hint("add `fn = function(input) return … end`");
             self.findings.push(finding);
         }
@@ -167,9 +152,7 @@ impl Checker<'_> {
         let worker = self.table(table, "worker", &what)?;
         self.known_keys(&worker, &WORKER, &[]);
         Some(WorkerBinding {
-            subagent_type: self
-                .required_text(&worker, "subagent_type")
-                .unwrap_or_default(),
+            subagent_type: self.required_text(&worker, "subagent_type").unwrap_or_default(),
             tools: self.texts(&worker, "tools").unwrap_or_default(),
         })
     }

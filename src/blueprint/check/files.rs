@@ -59,11 +59,7 @@ pub fn check_files(bundle: &Bundle) -> Vec<Finding> {
         if let Some(text) = bundle.file(path)
             && let Err(error) = templates.undeclared(text)
         {
-            let place = Place {
-                file: path.to_owned(),
-                start: Position::START,
-                exact: true,
-            };
+            let place = Place { file: path.to_owned(), start: Position::START, exact: true };
             findings.push(bad_template(&place, text, "the template", &error));
         }
     }

@@ -25,19 +25,11 @@ impl Checker<'_> {
         input: Option<&Value>,
         run_input: Option<&Value>,
     ) {
-        let known = Known {
-            input: Names::of(input),
-            run_input: Names::of(run_input),
-        };
+        let known = Known { input: Names::of(input), run_input: Names::of(run_input) };
         for key in ["system", "prompt"] {
             if let Some(Value::String(template)) = table.get(key) {
                 let place = self.place(&table.pointer(key), table.at(), template);
-                self.template(
-                    template,
-                    &place,
-                    &format!("`{key}` of {}", table.what()),
-                    &known,
-                );
+                self.template(template, &place, &format!("`{key}` of {}", table.what()), &known);
             }
         }
     }
@@ -70,11 +62,7 @@ impl Checker<'_> {
         if let Some(Form::Template(spec)) = spot.map(|spot| &spot.form)
             && let Some(path) = self.bundle.resolve_file(spec)
         {
-            return Place {
-                file: path.to_owned(),
-                start: Position::START,
-                exact: true,
-            };
+            return Place { file: path.to_owned(), start: Position::START, exact: true };
         }
         if spot.is_none()
             && let Some(Form::AgentFile(spec)) = self.outline.spot(agent).map(|spot| &spot.form)
@@ -83,28 +71,13 @@ impl Checker<'_> {
         {
             let (file, _) = agent_md::read(path, text);
             let exact = file.fields.get("system").and_then(Value::as_str) == Some(template);
-            let start = Position {
-                line: file.body_line,
-                column: 1,
-            };
-            return Place {
-                file: path.to_owned(),
-                start,
-                exact,
-            };
+            let start = Position { line: file.body_line, column: 1 };
+            return Place { file: path.to_owned(), start, exact };
         }
         let file = self.bundle.entry().to_owned();
         match spot.map(|spot| &spot.form) {
-            Some(Form::Literal(start)) => Place {
-                file,
-                start: *start,
-                exact: true,
-            },
-            _ => Place {
-                file,
-                start: self.outline.value(pointer),
-                exact: false,
-            },
+            Some(Form::Literal(start)) => Place { file, start: *start, exact: true },
+            _ => Place { file, start: self.outline.value(pointer), exact: false },
         }
     }
 }
@@ -140,42 +113,34 @@ pub(super) fn bad_template(
 ) -> Finding {
     let line_start = |line: u32| {
         let before = usize::try_from(line.saturating_sub(1)).unwrap_or(usize::MAX);
-        template
-            .split_inclusive('\n')
-            .take(before)
-            .map(str::len)
-            .sum()
+        template.split_inclusive('\n').take(before).map(str::len).sum()
     };
-    let offset = error
-        .offset
-        .or_else(|| error.line.map(line_start))
-        .unwrap_or(0);
+    let offset = error.offset.or_else(|| error.line.map(line_start)).unwrap_or(0);
     let message = format!("{what} does not parse: {}", error.message);
-    Finding::error(
-        &place.file,
-        place.of(template, offset),
-        code::BAD_TEMPLATE,
-        message,
-    )
+    Finding::error(&place.file, place.of(template, offset), code::BAD_TEMPLATE, message)
 }
 
 /// Where a name is used first: as a whole word inside of a tag.
 fn first_use(template: &str, name: &str) -> usize {
-    let word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.');
-    let uses = template.match_indices(name).filter(|(offset, found)| {
-        !template[..*offset].ends_with(word)
-            && !template[offset + found.len()..]
-                .starts_with(|c: char| c.is_alphanumeric() || c == '_')
-    });
-    let in_tag = |offset: usize| {
-        let before = &template[..offset];
-        let opened = before.rfind("{{").max(before.rfind("{%"));
-        let closed = before.rfind("}}").max(before.rfind("%}"));
-        opened > closed
-    };
-    uses.map(|(offset, _)| offset)
-        .find(|offset| in_tag(*offset))
-        .unwrap_or(0)
+    let word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut rest = 0;
+    for (opened, _) in template.match_indices('{') {
+        if opened < rest || !template[opened + 1..].starts_with(['{', '%']) {
+            continue;
+        }
+        let inside = opened + 2;
+        let length = template[inside..].find(['}', '%']).unwrap_or(template.len() - inside);
+        let tag = &template[inside..inside + length];
+        let found = tag.match_indices(name).find(|(offset, found)| {
+            !tag[..*offset].ends_with(|c| word(c) || c == '.')
+                && !tag[offset + found.len()..].starts_with(word)
+        });
+        if let Some((offset, _)) = found {
+            return inside + offset;
+        }
+        rest = inside + length;
+    }
+    0
 }
 
 /// The names that may be defined.
@@ -228,11 +193,8 @@ impl<'a> Names<'a> {
         let Some(Value::Object(schema)) = schema else {
             return Self::Any;
         };
-        let open = |keyword: &&str| {
-            schema
-                .get(*keyword)
-                .is_some_and(|value| *value != Value::Bool(false))
-        };
+        let open =
+            |keyword: &&str| schema.get(*keyword).is_some_and(|value| *value != Value::Bool(false));
         if OPEN.iter().any(open) {
             return Self::Any;
         }

@@ -22,11 +22,7 @@ pub(super) struct Table<'t> {
 impl<'t> Table<'t> {
     pub fn new(value: &'t Value, at: &str, what: &str) -> Option<Self> {
         let map = value.as_object().filter(|_| !is_function(value))?;
-        Some(Self {
-            map,
-            at: at.to_owned(),
-            what: what.to_owned(),
-        })
+        Some(Self { map, at: at.to_owned(), what: what.to_owned() })
     }
 
     /// The JSON pointer of the table.
@@ -84,11 +80,8 @@ impl Checker<'_> {
     }
 
     pub fn wrong_type(&mut self, table: &Table<'_>, key: &str, wanted: &str, found: &Value) {
-        let message = format!(
-            "`{key}` in {} must be {wanted}, and is {}",
-            table.what(),
-            describe(found)
-        );
+        let message =
+            format!("`{key}` in {} must be {wanted}, and is {}", table.what(), describe(found));
         let finding = self.at_value(&table.pointer(key), code::WRONG_TYPE, message);
         self.findings.push(finding);
     }
@@ -200,11 +193,9 @@ impl Checker<'_> {
         if read.is_none() {
             let shown: String = value.to_string().chars().take(80).collect();
             let message = format!("`{key}` in {}: {shown} is not a duration", table.what());
-            let finding = self
-                .at_value(&table.pointer(key), code::BAD_DURATION, message)
-                .hint(
-                    "write \"250ms\", \"90s\", \"20m\", \"1h30m\", \"2d\" or a number of seconds",
-                );
+            let finding = self.at_value(&table.pointer(key), code::BAD_DURATION, message).hint(
+                "write \"250ms\", \"90s\", \"20m\", \"1h30m\", \"2d\" or a number of seconds",
+            );
             self.findings.push(finding);
         }
         read
@@ -220,17 +211,11 @@ impl Checker<'_> {
         let at = table.pointer(key);
         if let Some(object) = value.as_object()
             && !object.is_empty()
-            && !object
-                .keys()
-                .any(|key| key.starts_with('$') || KEYWORDS.contains(&key.as_str()))
+            && !object.keys().any(|key| key.starts_with('$') || KEYWORDS.contains(&key.as_str()))
         {
-            let message = format!(
-                "`{key}` in {} has none of JSON Schema's keywords",
-                table.what()
-            );
+            let message = format!("`{key}` in {} has none of JSON Schema's keywords", table.what());
             let finding = self.at_value(&at, code::BAD_SCHEMA, message);
-            self.findings
-                .push(finding.hint("did you mean `s.object { … }`?"));
+            self.findings.push(finding.hint("did you mean `s.object { … }`?"));
             return None;
         }
         match Schema::compile_value(value.clone(), closed) {
@@ -258,9 +243,7 @@ fn written_path(at: &str, schema_path: &str) -> String {
         .split(['.', '['])
         .skip(1)
         .filter(|segment| !matches!(*segment, "properties" | "items"))
-        .fold(at.to_owned(), |at, segment| {
-            pointer(&at, segment.trim_end_matches(']'))
-        })
+        .fold(at.to_owned(), |at, segment| pointer(&at, segment.trim_end_matches(']')))
 }
 
 /// The keywords that a schema without `$` keywords has at least one of.

@@ -6,17 +6,8 @@ const MAX_DEPTH: u32 = 200;
 const MAX_WORK: u32 = 1_000_000;
 
 /// Keywords that apply further schemas to the same value.
-const APPLICATORS: [&str; 9] = [
-    "allOf",
-    "anyOf",
-    "oneOf",
-    "$ref",
-    "if",
-    "then",
-    "else",
-    "not",
-    "dependentSchemas",
-];
+const APPLICATORS: [&str; 9] =
+    ["allOf", "anyOf", "oneOf", "$ref", "if", "then", "else", "not", "dependentSchemas"];
 
 /// Closes every object schema that declares properties and says nothing about others.
 ///
@@ -38,14 +29,8 @@ fn close_one(schema: &mut Value, composed: bool) {
         && !object.contains_key("additionalProperties")
         && !object.contains_key("unevaluatedProperties")
     {
-        let applied = APPLICATORS
-            .iter()
-            .any(|keyword| object.contains_key(*keyword));
-        let keyword = if applied {
-            "unevaluatedProperties"
-        } else {
-            "additionalProperties"
-        };
+        let applied = APPLICATORS.iter().any(|keyword| object.contains_key(*keyword));
+        let keyword = if applied { "unevaluatedProperties" } else { "additionalProperties" };
         object.insert(keyword.to_owned(), Value::Bool(false));
     }
     for (keyword, inner) in object.iter_mut() {
@@ -69,9 +54,7 @@ fn close_one(schema: &mut Value, composed: bool) {
 
 fn each(schemas: &mut Value, composed: bool) {
     if let Value::Object(schemas) = schemas {
-        schemas
-            .values_mut()
-            .for_each(|schema| close_one(schema, composed));
+        schemas.values_mut().for_each(|schema| close_one(schema, composed));
     }
 }
 
@@ -88,11 +71,7 @@ fn contains_key(value: &Value, key: &str) -> bool {
 /// Fills in defaults and turns empty objects into arrays, as far as the schema is unambiguous:
 /// alternatives (`anyOf`, `oneOf`) are left alone.
 pub(super) fn complete(value: &mut Value, document: &Value) {
-    Completion {
-        document,
-        work: MAX_WORK,
-    }
-    .one(value, document, MAX_DEPTH);
+    Completion { document, work: MAX_WORK }.one(value, document, MAX_DEPTH);
 }
 
 /// A pass over a value. Both bounds are far beyond sensible schemas; they end the walk through one
@@ -114,10 +93,7 @@ impl<'d> Completion<'d> {
         if value.as_object().is_some_and(Map::is_empty) && wants_array(schema) {
             *value = Value::Array(Vec::new());
         }
-        if let Some(target) = schema
-            .get("$ref")
-            .and_then(|target| local(target, self.document))
-        {
+        if let Some(target) = schema.get("$ref").and_then(|target| local(target, self.document)) {
             self.one(value, target, depth - 1);
         }
         if let Some(Value::Array(parts)) = schema.get("allOf") {
@@ -158,10 +134,8 @@ impl<'d> Completion<'d> {
     }
 
     fn array(&mut self, items: &mut [Value], schema: &'d Map<String, Value>, depth: u32) {
-        let first = schema
-            .get("prefixItems")
-            .and_then(Value::as_array)
-            .map_or(&[][..], Vec::as_slice);
+        let first =
+            schema.get("prefixItems").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         let rest = schema.get("items");
         for (index, item) in items.iter_mut().enumerate() {
             if let Some(schema) = first.get(index).or(rest) {

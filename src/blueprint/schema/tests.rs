@@ -48,7 +48,8 @@ fn closing_leaves_compositions_satisfiable() {
     let closed = schema(document, true);
     assert!(closed.accept(json!({"a": 1, "b": 2, "c": 3})).is_ok());
     assert!(closed.accept(json!({"a": 1, "d": 2})).is_err());
-    let either = json!({"anyOf": [{"type": "object", "properties": {"a": {}}}, {"type": "string"}]});
+    let either =
+        json!({"anyOf": [{"type": "object", "properties": {"a": {}}}, {"type": "string"}]});
     assert!(schema(either.clone(), true).accept(json!({"b": 1})).is_err());
     assert!(schema(either, true).accept(json!("x")).is_ok());
 }
@@ -86,7 +87,8 @@ fn defaults_that_go_in_circles_come_to_an_end() {
         false,
     );
     assert!(circular.accept(json!({})).is_ok());
-    let doubling = json!({"allOf": [{"$ref": "#"}, {"$ref": "#"}], "properties": {"a": {"default": 1}}});
+    let doubling =
+        json!({"allOf": [{"$ref": "#"}, {"$ref": "#"}], "properties": {"a": {"default": 1}}});
     let mut value = json!({});
     shape::complete(&mut value, &doubling);
     assert_eq!(value, json!({"a": 1}));

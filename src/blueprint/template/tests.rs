@@ -6,7 +6,8 @@ use super::*;
 
 fn slots(input: Value) -> Map<String, Value> {
     let run_input = json!({"issue": "crash"});
-    TaskSlots { input: &input, run_input: &run_input, run_id: "r1", agent: "coder", attempt: 2 }.to_map()
+    TaskSlots { input: &input, run_input: &run_input, run_id: "r1", agent: "coder", attempt: 2 }
+        .to_map()
 }
 
 fn render(template: &str, input: Value) -> Result<String, TemplateError> {
@@ -37,7 +38,10 @@ fn a_value_is_put_in_as_it_is_and_never_rendered() {
 fn an_undefined_name_is_an_error_with_its_line() {
     let error = render("a\nb {{ nope }}", json!({})).unwrap_err();
     assert_eq!(error.line, Some(2));
-    assert!(error.to_string().starts_with("render the template at line 2: undefined value"), "{error}");
+    assert!(
+        error.to_string().starts_with("render the template at line 2: undefined value"),
+        "{error}"
+    );
     assert!(render("{{ input.nope }}", json!({})).is_err());
     assert_eq!(render("{{ nope | default('x') }}", json!({})).unwrap(), "x");
 }
@@ -56,7 +60,8 @@ fn output_work_and_recursion_are_bounded() {
 
 #[test]
 fn includes_come_from_the_bundle_only() {
-    let files = [("m.lua", ""), ("p/rules.md", "for {{ agent }}"), ("self.md", "{% include 'self.md' %}")];
+    let files =
+        [("m.lua", ""), ("p/rules.md", "for {{ agent }}"), ("self.md", "{% include 'self.md' %}")];
     let files: BTreeMap<_, _> = files.map(|(path, text)| (path.to_owned(), text.into())).into();
     let templates = Templates::new(&Bundle::from_files(files, None).unwrap());
     let render = |template: &str| templates.render(template, &slots(json!({})));
@@ -87,7 +92,8 @@ fn the_default_prompt_is_the_text_or_pretty_json() {
 
 #[test]
 fn literal_includes_are_found_with_their_places() {
-    let text = "a {% include 'x.md' %}{%- from \"y.md\" import z %}{% include name %}{{ 'include' }}{%";
+    let text =
+        "a {% include 'x.md' %}{%- from \"y.md\" import z %}{% include name %}{{ 'include' }}{%";
     let found = includes(text);
     assert_eq!(found, [(2, "x.md".to_owned()), (22, "y.md".to_owned())]);
     assert!(includes("{% include é %}{%é").is_empty());
