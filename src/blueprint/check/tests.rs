@@ -323,8 +323,8 @@ fn hostile_sources_and_templates_are_read_in_linear_time_and_little_stack() {
     let tree = json!({"name": "n", "flow": function()});
     for piece in ["{", "(", "`{", "{%", "[=", "if ", "\"{% include '"] {
         let deep =
-            format!("return swarm.blueprint {}{}", piece.repeat(60_000), ")}".repeat(60_000));
-        check_with(&deep, &tree, &[("t.md", &piece.repeat(60_000))]);
+            format!("return swarm.blueprint {}{}", piece.repeat(12_000), ")}".repeat(12_000));
+        check_with(&deep, &tree, &[("t.md", &piece.repeat(12_000))]);
     }
     let chains =
         ["{{ (", "{{ [", "{{ not ", "{{ -", "{{ a|a", "{{ a.a", "{% if a %}", "{% elif a %}"];
@@ -344,6 +344,24 @@ fn a_schema_as_deep_as_values_can_be_is_compiled() {
     );
     let tree = json!({"name": "n", "flow": function(), "input": schema});
     assert_eq!(check_with("", &tree, &[]).findings, []);
+}
+
+#[test]
+fn overrides_of_an_agent_file_are_located_in_their_table() {
+    let source = r#"local swarm = require("swarm")
+local s = swarm.schema
+return swarm.blueprint {
+  name = "n",
+  agents = {
+    reviewer = swarm.agent_md("b.md", { operator = "echo", timeout = "soon",
+      output = s.object { verdict = s.enum { "pass", "blocked" } } }),
+  },
+  flow = function(ctx) return ctx:run("reviewer") end,
+}"#;
+    let tree = json!({"name": "n", "flow": function(), "agents": {"reviewer":
+        {"name": "b", "system": "x", "operator": "echo", "timeout": "soon"}}});
+    let files = [("b.md", "---\nname: b\n---\nx")];
+    assert_eq!(places(source, &tree, &files), ["a.lua:6:70 MS-B030"]);
 }
 
 #[test]
