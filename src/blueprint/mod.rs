@@ -5,6 +5,24 @@
 //! and column. Evaluating the Lua itself is the work of `lua/`, which comes back here with the
 //! tree of values that the chunk returned.
 
+pub mod agent_md;
+mod bundle;
+mod check;
 mod definition;
+mod diagnostics;
+mod duration;
+mod locate;
+mod schema;
+mod template;
+mod tokens;
 
+pub use bundle::{Bundle, BundleError, MAX_BUNDLE_BYTES, MAX_FILE_BYTES, MAX_FILES};
+pub use check::{Checked, Operators, check, check_files};
 pub use definition::{Agent, Definition, Retry, WorkerBinding};
+pub use diagnostics::{Finding, Position, Severity, code};
+pub use duration::{DurationError, parse_duration, seconds_to_ms};
+pub use schema::{MAX_VIOLATIONS, Schema, SchemaError, Violation};
+pub use template::{
+    DIRECTIVE, FIXED_SLOTS, MAX_RENDERED_BYTES, TaskSlots, TemplateError, Templates,
+    default_prompt, render_system, slots_from_prompt,
+};

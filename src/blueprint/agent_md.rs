@@ -1,0 +1,256 @@
+//! Agent files: Markdown with a frontmatter, whose body is the system prompt.
+//!
+//! Owns which keys a frontmatter may have and what becomes of each. Refuses keys that would run
+//! things on the reader's machine. `lua/` turns the fields into an agent's table.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use serde_saphyr::{Budget, Options};
+
+use super::diagnostics::{Finding, Position, code, hint_for};
+
+const MAX_FRONTMATTER_BYTES: usize = 64 << 10;
+const KNOWN: [&str; 4] = ["description", "model", "name", "tools"];
+const REFUSED: [&str; 2] = ["hooks", "mcpServers"];
+
+/// What becomes of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// It holds for every operator.
+    Enforced,
+    /// The operator is told, and may not be able to hold it.
+    Advisory,
+    /// The file is refused because of it.
+    Refused,
+}
+
+/// One key of a frontmatter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct KeyReport {
+    /// The key.
+    pub key: String,
+    /// What becomes of it.
+    pub standing: Standing,
+}
+
+/// An agent file, read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AgentFile {
+    /// The agent's keys as far as the file gives them: `name`, `description`, `tools` (an array),
+    /// `model` and `system`.
+    pub fields: Map<String, Value>,
+    /// What becomes of each key, in the order of the file.
+    pub report: Vec<KeyReport>,
+    /// The line that the body begins at, from 1.
+    pub body_line: u32,
+}
+
+/// Reads an agent file.
+///
+/// # Errors
+/// The first thing that is wrong with it.
+pub fn parse(path: &str, text: &str) -> Result<AgentFile, Finding> {
+    let (file, findings) = read(path, text);
+    match findings.into_iter().next() {
+        None => Ok(file),
+        Some(first) => Err(first),
+    }
+}
+
+/// Reads what can be read of an agent file, with everything that is wrong with it.
+pub fn read(path: &str, text: &str) -> (AgentFile, Vec<Finding>) {
+    let mut reader = Reader { path, text, findings: Vec::new(), report: Vec::new() };
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let Some((frontmatter, body)) = split(text) else {
+        let finding = reader
+            .finding(Position::START, code::BAD_AGENT_FILE, "there is no frontmatter")
+            .hint("begin the file with a line `---`, then `name: …` and so on, then another `---`");
+        reader.findings.push(finding);
+        let file = AgentFile { fields: Map::new(), report: Vec::new(), body_line: 1 };
+        return (file, reader.findings);
+    };
+    let mut fields = reader.fields(frontmatter);
+    let skipped = body.len() - body.trim_start_matches(['\r', '\n']).len();
+    let body_offset = text.len() - body.len() + skipped;
+    let system = body.trim();
+    if !system.is_empty() {
+        fields.insert("system".to_owned(), system.into());
+    }
+    let body_line = Position::of_offset(text, body_offset).line;
+    (AgentFile { fields, report: reader.report, body_line }, reader.findings)
+}
+
+/// The text between the two `---` lines, and what follows them.
+fn split(text: &str) -> Option<(&str, &str)> {
+    let rest = text.strip_prefix("---")?;
+    let rest = rest.strip_prefix("\r\n").or_else(|| rest.strip_prefix('\n'))?;
+    let mut offset = 0;
+    for line in rest.split_inclusive('\n') {
+        if line.trim_end() == "---" {
+            return Some((&rest[..offset], &rest[offset + line.len()..]));
+        }
+        offset += line.len();
+    }
+    None
+}
+
+struct Reader<'t> {
+    path: &'t str,
+    text: &'t str,
+    findings: Vec<Finding>,
+    report: Vec<KeyReport>,
+}
+
+impl Reader<'_> {
+    fn finding(&self, at: Position, code: &'static str, message: impl Into<String>) -> Finding {
+        Finding::error(self.path, at, code, message)
+    }
+
+    fn fields(&mut self, frontmatter: &str) -> Map<String, Value> {
+        let read = match yaml(frontmatter) {
+            Ok(Value::Object(read)) => read,
+            Ok(Value::Null) => Map::new(),
+            Ok(_) => {
+                let at = Position { line: 2, column: 1 };
+                let message = "the frontmatter is not a list of `key: value` lines";
+                self.findings.push(self.finding(at, code::BAD_AGENT_FILE, message));
+                return Map::new();
+            }
+            Err(error) => {
+                let finding = self.yaml_finding(frontmatter, &error);
+                self.findings.push(finding);
+                return Map::new();
+            }
+        };
+        let mut fields = Map::new();
+        for (key, value) in read {
+            if let Some(value) = self.field(&key, value) {
+                fields.insert(key, value);
+            }
+        }
+        fields
+    }
+
+    fn field(&mut self, key: &str, value: Value) -> Option<Value> {
+        let at = self.key_position(key);
+        if REFUSED.contains(&key) {
+            self.report.push(KeyReport { key: key.to_owned(), standing: Standing::Refused });
+            let message = format!("the key `{key}` is refused: it would run programs on this host");
+            let finding = self
+                .finding(at, code::REFUSED_AGENT_FILE_KEY, message)
+                .hint("remove it; what an agent may run is declared in the blueprint");
+            self.findings.push(finding);
+            return None;
+        }
+        if !KNOWN.contains(&key) {
+            let message = format!("unknown key `{key}` in the frontmatter");
+            let mut finding = self.finding(at, code::UNKNOWN_AGENT_FILE_KEY, message);
+            finding.hint = hint_for(key, &KNOWN);
+            self.findings.push(finding);
+            return None;
+        }
+        let advisory = matches!(key, "tools" | "model");
+        let standing = if advisory { Standing::Advisory } else { Standing::Enforced };
+        self.report.push(KeyReport { key: key.to_owned(), standing });
+        let read = if key == "tools" { tools(&value) } else { value.is_string().then_some(value) };
+        if read.is_none() {
+            let wanted = if key == "tools" { "a list of names" } else { "text" };
+            let message = format!("`{key}` in the frontmatter is not {wanted}");
+            self.findings.push(self.finding(at, code::WRONG_TYPE, message));
+        }
+        read
+    }
+
+    fn key_position(&self, key: &str) -> Position {
+        let line = self.text.lines().skip(1).position(|line| {
+            line.trim_start_matches(['"', '\'']).strip_prefix(key).is_some_and(|rest| {
+                rest.trim_start_matches(['"', '\'']).trim_start().starts_with(':')
+            })
+        });
+        let line = line.and_then(|line| u32::try_from(line).ok()).unwrap_or(0);
+        Position { line: line.saturating_add(2), column: 1 }
+    }
+
+    fn yaml_finding(&self, frontmatter: &str, error: &serde_saphyr::Error) -> Finding {
+        if let Some((index, line)) = unquoted_colon(frontmatter) {
+            let (key, value) = line.split_once(": ").unwrap_or((line, ""));
+            let column = key.chars().count() + 3;
+            let at = Position {
+                line: u32::try_from(index).unwrap_or(u32::MAX - 2) + 2,
+                column: u32::try_from(column).unwrap_or(u32::MAX),
+            };
+            let message = format!("the value of `{key}` has a colon in it and no quotes around it");
+            let shown: String = value.chars().take(60).collect();
+            let more = if shown.len() < value.len() { "…" } else { "" };
+            return self.finding(at, code::BAD_AGENT_FILE, message).hint(format!(
+                "put it in quotes: `{key}: \"{}{more}\"`",
+                shown.trim().replace('\\', "\\\\").replace('"', "\\\"")
+            ));
+        }
+        let at = error.location().map_or(Position { line: 2, column: 1 }, |location| Position {
+            line: u32::try_from(location.line()).unwrap_or(u32::MAX - 1).max(1) + 1,
+            column: u32::try_from(location.column()).unwrap_or(u32::MAX).max(1),
+        });
+        let message = error.to_string();
+        let first = message.lines().next().unwrap_or("it is not YAML");
+        self.finding(at, code::BAD_AGENT_FILE, format!("the frontmatter is not YAML: {first}"))
+    }
+}
+
+/// The first top-level line whose plain value holds `: `, which YAML takes for a nested mapping.
+fn unquoted_colon(frontmatter: &str) -> Option<(usize, &str)> {
+    frontmatter.lines().enumerate().find(|(_, line)| {
+        line.split_once(": ").is_some_and(|(key, value)| {
+            let value = value.trim();
+            !key.starts_with([' ', '#', '-'])
+                && !value.starts_with(['"', '\'', '[', '{', '|', '>', '#'])
+                && value.contains(": ")
+        })
+    })
+}
+
+fn yaml(frontmatter: &str) -> Result<Value, serde_saphyr::Error> {
+    let budget = Budget {
+        max_reader_input_bytes: Some(MAX_FRONTMATTER_BYTES),
+        max_events: 10_000,
+        max_aliases: 0,
+        max_anchors: 0,
+        max_depth: 16,
+        max_documents: 1,
+        max_nodes: 5_000,
+        max_total_scalar_bytes: MAX_FRONTMATTER_BYTES,
+        ..Budget::default()
+    };
+    let options = Options {
+        budget: Some(budget),
+        strict_booleans: true,
+        with_snippet: false,
+        ..Options::default()
+    };
+    serde_saphyr::from_str_with_options(frontmatter, options)
+}
+
+/// A list of tools from a list or from text with commas; a comma in parentheses does not separate.
+fn tools(value: &Value) -> Option<Value> {
+    match value {
+        Value::Array(names) => names.iter().all(Value::is_string).then(|| value.clone()),
+        Value::String(text) => {
+            let mut depth = 0_u32;
+            let names = text.split(|c| {
+                match c {
+                    '(' => depth += 1,
+                    ')' => depth = depth.saturating_sub(1),
+                    _ => {}
+                }
+                c == ',' && depth == 0
+            });
+            Some(names.map(str::trim).filter(|name| !name.is_empty()).map(Value::from).collect())
+        }
+        Value::Null => Some(Value::Array(Vec::new())),
+        Value::Bool(_) | Value::Number(_) | Value::Object(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,180 @@
+//! Bundles on disk: reading the files that an entry refers to, and writing a bundle out for
+//! child processes.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, Read, Write},
+    path::{Component, Path},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use super::{
+    Bundle, BundleError, MAX_BUNDLE_BYTES, MAX_FILE_BYTES, MAX_FILES, is_lua, module_candidates,
+    relative,
+};
+use crate::blueprint::{
+    locate::{Outline, Target},
+    template,
+};
+
+impl Bundle {
+    /// Reads a blueprint and the files that it refers to, directly or through its modules and
+    /// templates, and no others. A file that is not there is left out: `check` finds it.
+    ///
+    /// # Errors
+    /// When the entry cannot be read, a reference leads through a symbolic link, a file is not
+    /// text, or a limit is broken.
+    pub fn load(path: &Path) -> Result<Self, BundleError> {
+        let io = |source| BundleError::Io { path: path.display().to_string(), source };
+        let entry = match path.components().next_back() {
+            Some(Component::Normal(name)) => name
+                .to_str()
+                .ok_or_else(|| BundleError::NotText(path.display().to_string()))?
+                .to_owned(),
+            _ => return Err(io(io::Error::from(io::ErrorKind::IsADirectory))),
+        };
+        let root = path.parent().unwrap_or(Path::new(""));
+        let metadata = fs::metadata(path).map_err(io)?;
+        if !metadata.is_file() {
+            return Err(io(io::Error::other("it is not a file")));
+        }
+
+        let mut files = BTreeMap::from([(entry.clone(), read(path, &entry)?)]);
+        let mut bytes = files[&entry].len();
+        let mut unread = vec![entry.clone()];
+        while let Some(from) = unread.pop() {
+            for candidates in references(&from, &files[&from]) {
+                if candidates.iter().any(|path| files.contains_key(path)) {
+                    continue;
+                }
+                let Some((path, text)) = first_present(root, candidates)? else {
+                    continue;
+                };
+                bytes += text.len();
+                if bytes > MAX_BUNDLE_BYTES {
+                    return Err(BundleError::TooLarge);
+                }
+                if files.len() == MAX_FILES {
+                    return Err(BundleError::TooManyFiles);
+                }
+                unread.push(path.clone());
+                files.insert(path, text);
+            }
+        }
+        Self::from_files(files, Some(&entry))
+    }
+
+    /// Writes all files, read-only, into the directory `to`, which appears with all of them or
+    /// not at all. If it is already there, it is left as it is.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn write_to(&self, to: &Path) -> Result<(), BundleError> {
+        static STAGED: AtomicU64 = AtomicU64::new(0);
+        if to.is_dir() {
+            return Ok(());
+        }
+        let number = STAGED.fetch_add(1, Ordering::Relaxed);
+        let staging = to.with_extension(format!("{}-{number}.partial", std::process::id()));
+        let written = self.write_files(&staging).and_then(|()| fs::rename(&staging, to));
+        match written {
+            Ok(()) => Ok(()),
+            Err(source) => {
+                // What is staged is worthless now; the error that matters is the first.
+                let _ = fs::remove_dir_all(&staging);
+                if to.is_dir() {
+                    return Ok(());
+                }
+                Err(BundleError::Io { path: to.display().to_string(), source })
+            }
+        }
+    }
+
+    fn write_files(&self, directory: &Path) -> io::Result<()> {
+        for (path, text) in self.files() {
+            let path = directory.join(path);
+            if let Some(parent) = path.parent() {
+                fs::create_dir_all(parent)?;
+            }
+            let mut file = fs::File::create_new(&path)?;
+            file.write_all(text.as_bytes())?;
+            let mut permissions = file.metadata()?.permissions();
+            permissions.set_readonly(true);
+            file.set_permissions(permissions)?;
+        }
+        Ok(())
+    }
+}
+
+/// The files that a file refers to, each as its candidates.
+fn references(from: &str, text: &str) -> Vec<Vec<String>> {
+    let single = |name: &str| relative("", name).into_iter().collect::<Vec<_>>();
+    if !is_lua(from) {
+        return template::includes(text).iter().map(|(_, name)| single(name)).collect();
+    }
+    Outline::of(text)
+        .references
+        .iter()
+        .map(|reference| match reference.target {
+            Target::Module => module_candidates(from, &reference.name),
+            Target::AgentFile | Target::Template => single(&reference.name),
+        })
+        .collect()
+}
+
+fn first_present(
+    root: &Path,
+    candidates: Vec<String>,
+) -> Result<Option<(String, Arc<str>)>, BundleError> {
+    for candidate in candidates {
+        if is_plain_file(root, &candidate)? {
+            let text = read(&root.join(&candidate), &candidate)?;
+            return Ok(Some((candidate, text)));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a path below `root` is a file that no symbolic link leads to.
+fn is_plain_file(root: &Path, path: &str) -> Result<bool, BundleError> {
+    let mut at = root.to_owned();
+    let mut is_file = false;
+    for segment in path.split('/') {
+        at.push(segment);
+        match fs::symlink_metadata(&at) {
+            Ok(metadata) if metadata.is_symlink() => {
+                let reason = "a symbolic link leads to it, possibly out of the bundle";
+                return Err(BundleError::Path { path: path.to_owned(), reason });
+            }
+            Ok(metadata) => is_file = metadata.is_file(),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                return Ok(false);
+            }
+            Err(source) => {
+                return Err(BundleError::Io { path: path.to_owned(), source });
+            }
+        }
+    }
+    Ok(is_file)
+}
+
+fn read(path: &Path, name: &str) -> Result<Arc<str>, BundleError> {
+    let io = |source| BundleError::Io { path: name.to_owned(), source };
+    let mut bytes = Vec::new();
+    let limit = MAX_FILE_BYTES as u64 + 1;
+    fs::File::open(path).map_err(io)?.take(limit).read_to_end(&mut bytes).map_err(io)?;
+    if bytes.len() > MAX_FILE_BYTES {
+        return Err(BundleError::FileTooLarge(name.to_owned()));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| BundleError::NotText(name.to_owned()))?;
+    Ok(text.into())
+}

@@ -1,0 +1,228 @@
+//! `check`: from what the chunk returned to a definition, with everything that is wrong on the way.
+//!
+//! Every finding is reported, not only the first, at the place in the source where the entry is
+//! written. The CLI, the API and the loader of blueprints call it with the tree that `lua/`
+//! evaluated; before that, [`check_files`] says what can be said without evaluating anything.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{
+    bundle::Bundle,
+    definition::{Agent, Definition},
+    diagnostics::{Finding, code, hint_for},
+    locate::{Outline, pointer},
+    template::Templates,
+};
+
+mod agent;
+mod files;
+mod prompts;
+mod value;
+
+pub use files::check_files;
+
+use value::{Table, is_function};
+
+/// What the checker asks about operators.
+pub trait Operators {
+    /// The kind of a configured operator, such as `process` or `main_ai`; `None` if there is none
+    /// of this name.
+    fn kind(&self, name: &str) -> Option<&str>;
+
+    /// Whether an agent of this operator must say what kind of worker it needs.
+    fn requires_worker_binding(&self, name: &str) -> bool;
+
+    /// All names, for hints.
+    fn names(&self) -> Vec<String>;
+}
+
+/// What came out of a check.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Checked {
+    /// The definition; there is none if any finding is an error.
+    pub definition: Option<Definition>,
+    /// Everything that was found, in the order of the places.
+    pub findings: Vec<Finding>,
+}
+
+/// Findings that are reported at most: more than anyone reads.
+const MAX_FINDINGS: usize = 1_000;
+
+const KEYS: [&str; 7] = ["agents", "description", "flow", "input", "limits", "name", "output"];
+const LATER_KEYS: [&str; 4] = ["budget", "environment", "middleware", "on"];
+const LIMITS: [&str; 3] = ["depth", "steps", "wall"];
+
+/// Checks the tree of values that a bundle's chunk returned.
+pub fn check(tree: &Value, bundle: &Bundle, operators: &dyn Operators) -> Checked {
+    let mut checker = Checker {
+        bundle,
+        outline: Outline::of(bundle.source()),
+        operators,
+        templates: Templates::new(bundle),
+        findings: check_files(bundle),
+    };
+    let definition = checker.blueprint(tree);
+    let mut findings = checker.findings;
+    findings.sort();
+    findings.dedup();
+    let definition = definition.filter(|_| !findings.iter().any(Finding::is_error));
+    findings.truncate(MAX_FINDINGS);
+    Checked { definition, findings }
+}
+
+struct Checker<'a> {
+    bundle: &'a Bundle,
+    outline: Outline,
+    operators: &'a dyn Operators,
+    templates: Templates,
+    findings: Vec<Finding>,
+}
+
+impl Checker<'_> {
+    fn blueprint(&mut self, tree: &Value) -> Option<Definition> {
+        let Some(table) = Table::new(tree, "", "the blueprint") else {
+            let finding = Finding::error(
+                self.bundle.entry(),
+                self.outline.start(),
+                code::NOT_A_BLUEPRINT,
+                format!("the file returns {} and not a blueprint", value::describe(tree)),
+            );
+            self.findings.push(finding.hint("end it with `return swarm.blueprint { … }`"));
+            return None;
+        };
+        self.known_keys(&table, &KEYS, &LATER_KEYS);
+        let name = self.required_text(&table, "name");
+        if let Some(name) = &name {
+            self.name(name, &table.pointer("name"));
+        }
+        self.flow(&table);
+        let input = self.schema(&table, "input", true);
+        let agents = self.agents(&table, input.as_ref());
+        let definition = Definition {
+            name: name.unwrap_or_default(),
+            description: self.text(&table, "description"),
+            input: input.map(Into::into),
+            output: self.schema(&table, "output", false).map(Into::into),
+            agents,
+            ..self.limits(&table)
+        };
+        Some(definition)
+    }
+
+    fn flow(&mut self, table: &Table<'_>) {
+        match table.get("flow") {
+            None => self.missing(table, "flow", "flow = function(ctx, input) … end"),
+            Some(value) if is_function(value) => {}
+            Some(value) => self.wrong_type(table, "flow", "a function", value),
+        }
+    }
+
+    fn limits(&mut self, table: &Table<'_>) -> Definition {
+        let mut limits = Definition {
+            name: String::new(),
+            description: None,
+            input: None,
+            output: None,
+            agents: BTreeMap::new(),
+            max_steps: None,
+            max_depth: None,
+            wall_ms: None,
+        };
+        if let Some(table) = self.table(table, "limits", "`limits`") {
+            self.known_keys(&table, &LIMITS, &[]);
+            limits.max_steps = self.integer(&table, "steps", 1..=1_000_000);
+            limits.max_depth = self.integer(&table, "depth", 0..=64);
+            limits.wall_ms = self.duration(&table, "wall");
+        }
+        limits
+    }
+
+    fn agents(&mut self, table: &Table<'_>, run_input: Option<&Value>) -> BTreeMap<String, Agent> {
+        let Some(table) = self.table(table, "agents", "`agents`") else {
+            if table.get("agents").is_none() {
+                self.uses(&[]);
+            }
+            return BTreeMap::new();
+        };
+        let mut names: Vec<&str> = table.entries().map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        self.uses(&names);
+        let mut agents = BTreeMap::new();
+        for (name, _) in table.entries() {
+            self.name(name, &table.pointer(name));
+            if let Some(agent) = self.table(&table, name, &format!("agent `{name}`")) {
+                agents.insert(name.clone(), self.agent(&agent, run_input));
+            }
+        }
+        agents
+    }
+
+    /// Agents that some Lua file runs by a literal name must be among the declared ones, which are
+    /// sorted.
+    fn uses(&mut self, declared: &[&str]) {
+        for (path, text) in self.bundle.files().iter().filter(|(path, _)| files::is_lua(path)) {
+            for used in Outline::of(text).uses {
+                if declared.binary_search(&used.agent.as_str()).is_ok() {
+                    continue;
+                }
+                let message =
+                    format!("the flow runs the agent `{}`, which is not declared", used.agent);
+                let mut finding = Finding::error(path, used.at, code::UNKNOWN_AGENT, message);
+                finding.hint = hint_for(&used.agent, declared).or_else(|| {
+                    Some(format!("declare it: agents = {{ {} = {{ operator = … }} }}", used.agent))
+                });
+                self.findings.push(finding);
+                if self.findings.len() >= MAX_FINDINGS {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Names are parts of paths, references (`name@hash`) and environment variables.
+    fn name(&mut self, name: &str, pointer: &str) {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        let good = name.len() <= 64
+            && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && name.chars().all(plain);
+        if !good {
+            let shown: String = name.chars().take(64).collect();
+            let finding = self
+                .at_key(pointer, code::BAD_NAME, format!("{shown:?} is not a name"))
+                .hint("a name has at most 64 letters, digits, `-`, `_` and `.`, and begins with a letter or digit");
+            self.findings.push(finding);
+        }
+    }
+
+    fn at_key(&self, pointer: &str, code: &'static str, message: impl Into<String>) -> Finding {
+        Finding::error(self.bundle.entry(), self.outline.key(pointer), code, message)
+    }
+
+    fn at_value(&self, pointer: &str, code: &'static str, message: impl Into<String>) -> Finding {
+        Finding::error(self.bundle.entry(), self.outline.value(pointer), code, message)
+    }
+
+    /// Reports keys that do not exist, and those that a later release may support.
+    fn known_keys(&mut self, table: &Table<'_>, known: &[&str], later: &[&str]) {
+        for (key, _) in table.entries().filter(|(key, _)| !known.contains(&key.as_str())) {
+            let at = pointer(table.at(), key);
+            let what = table.what();
+            let shown: String = key.chars().take(80).collect();
+            let finding = if later.contains(&key.as_str()) {
+                let message = format!("`{shown}` in {what} is not supported by this release");
+                self.at_key(&at, code::NOT_SUPPORTED, message).hint("remove it")
+            } else {
+                let message = format!("unknown key `{shown}` in {what}");
+                let mut finding = self.at_key(&at, code::UNKNOWN_KEY, message);
+                finding.hint = hint_for(key, known);
+                finding
+            };
+            self.findings.push(finding);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,260 @@
+//! One agent: its keys, and whether they fit its operator.
+
+use serde_json::Value;
+
+use super::{
+    Checker,
+    value::{Table, is_function},
+};
+use crate::blueprint::{
+    definition::{Agent, Retry, WorkerBinding},
+    diagnostics::{code, did_you_mean},
+};
+
+const KEYS: [&str; 20] = [
+    "check",
+    "command",
+    "cwd",
+    "description",
+    "env",
+    "fn",
+    "input",
+    "max_concurrency",
+    "model",
+    "name",
+    "operator",
+    "output",
+    "park",
+    "prompt",
+    "queue",
+    "retry",
+    "system",
+    "timeout",
+    "tools",
+    "worker",
+];
+const LATER_KEYS: [&str; 4] = ["budget", "environment", "middleware", "on"];
+const WORKER: [&str; 2] = ["subagent_type", "tools"];
+const RETRY: [&str; 6] = ["backoff", "factor", "jitter", "max", "max_attempts", "on_interrupt"];
+
+/// The keys that only one kind of operator has a use for.
+const KEYS_OF_KINDS: [(&str, &str); 6] = [
+    ("command", "process"),
+    ("check", "process"),
+    ("cwd", "process"),
+    ("env", "process"),
+    ("fn", "lua"),
+    ("queue", "queue"),
+];
+
+impl Checker<'_> {
+    pub(super) fn agent(&mut self, table: &Table<'_>, run_input: Option<&Value>) -> Agent {
+        self.known_keys(table, &KEYS, &LATER_KEYS);
+        // An agent file names its agent; the key that it stands under is what counts.
+        self.text(table, "name");
+        let has_fn = match table.get("fn") {
+            None => false,
+            Some(value) if is_function(value) => true,
+            Some(value) => {
+                self.wrong_type(table, "fn", "a function", value);
+                true
+            }
+        };
+        let input = self.schema(table, "input", true);
+        let agent = Agent {
+            operator: self.required_text(table, "operator").unwrap_or_default(),
+            system: self.text(table, "system"),
+            prompt: self.text(table, "prompt"),
+            description: self.text(table, "description"),
+            output: self.schema(table, "output", false).map(Into::into),
+            worker: self.worker(table),
+            command: self.texts(table, "command").unwrap_or_default(),
+            check: self.boolean(table, "check").unwrap_or(true),
+            cwd: self.cwd(table),
+            env: self.env(table),
+            queue: self.text(table, "queue"),
+            has_fn,
+            retry: self.retry(table),
+            timeout_ms: self.positive_duration(table, "timeout"),
+            park_ms: self.positive_duration(table, "park"),
+            max_concurrency: self.integer(table, "max_concurrency", 1..=100_000),
+            tools: self.texts(table, "tools").unwrap_or_default(),
+            model: self.text(table, "model"),
+            input: input.as_ref().map(Into::into),
+        };
+        if let Some(queue) = &agent.queue {
+            self.name(queue, &table.pointer("queue"));
+        }
+        self.prompts(table, input.as_ref(), run_input);
+        if !agent.operator.is_empty() {
+            self.operator(table, &agent);
+        }
+        agent
+    }
+
+    fn operator(&mut self, table: &Table<'_>, agent: &Agent) {
+        let at = table.pointer("operator");
+        let what = table.what().to_owned();
+        let operators = self.operators;
+        let Some(kind) = operators.kind(&agent.operator) else {
+            let mut names = operators.names();
+            names.sort();
+            let shown: String = agent.operator.chars().take(80).collect();
+            let message = format!("there is no operator `{shown}` ({what})");
+            let hint = match did_you_mean(&agent.operator, names.iter().map(String::as_str)) {
+                Some(likely) => format!("did you mean `{likely}`?"),
+                None => format!("there are: {}", names.join(", ")),
+            };
+            let finding = self.at_value(&at, code::UNKNOWN_OPERATOR, message).hint(hint);
+            self.findings.push(finding);
+            return;
+        };
+        if operators.requires_worker_binding(&agent.operator) && table.get("worker").is_none() {
+            let message =
+                format!("{what} has no `worker`, which the operator `{}` needs", agent.operator);
+            let finding = self
+                .at_value(&at, code::WORKER_NEEDED, message)
+                .hint("add `worker = { subagent_type = \"…\", tools = { … } }`");
+            self.findings.push(finding);
+        }
+        if kind == "process" && table.get("command").is_none_or(is_empty) {
+            let finding = self
+                .at_value(
+                    &at,
+                    code::COMMAND_NEEDED,
+                    format!("{what} is a process without `command`"),
+                )
+                .hint("add `command = { \"program\", \"argument\" }`");
+            self.findings.push(finding);
+        }
+        if kind == "lua" && !agent.has_fn {
+            let finding = self
+                .at_value(&at, code::FN_NEEDED, format!("{what} is a lua agent without `fn`"))
+                .hint("add `fn = function(input) return … end`");
+            self.findings.push(finding);
+        }
+        for (key, of) in KEYS_OF_KINDS {
+            if kind != of && table.get(key).is_some() {
+                let message = format!(
+                    "`{key}` in {what} is only for {of} operators, and `{}` is of kind {kind}",
+                    agent.operator
+                );
+                let finding = self
+                    .at_key(&table.pointer(key), code::KEY_DOES_NOT_FIT, message)
+                    .hint(format!("remove it, or use an operator of kind {of}"));
+                self.findings.push(finding);
+            }
+        }
+    }
+
+    fn worker(&mut self, table: &Table<'_>) -> Option<WorkerBinding> {
+        let what = format!("`worker` of {}", table.what());
+        let worker = self.table(table, "worker", &what)?;
+        self.known_keys(&worker, &WORKER, &[]);
+        Some(WorkerBinding {
+            subagent_type: self.required_text(&worker, "subagent_type").unwrap_or_default(),
+            tools: self.texts(&worker, "tools").unwrap_or_default(),
+        })
+    }
+
+    /// The directory of a process: relative, and not above the run's.
+    fn cwd(&mut self, table: &Table<'_>) -> Option<String> {
+        let cwd = self.text(table, "cwd")?;
+        if cwd.starts_with('/') || cwd.split('/').any(|part| part == "..") || cwd.contains('\0') {
+            let message = format!("`cwd` in {} leads out of the run's directory", table.what());
+            let finding = self
+                .at_value(&table.pointer("cwd"), code::OUT_OF_RANGE, message)
+                .hint("a path relative to the run's working directory, without `..`");
+            self.findings.push(finding);
+        }
+        Some(cwd)
+    }
+
+    fn env(&mut self, table: &Table<'_>) -> std::collections::BTreeMap<String, String> {
+        let what = format!("`env` of {}", table.what());
+        let Some(env) = self.table(table, "env", &what) else {
+            return Default::default();
+        };
+        let mut out = std::collections::BTreeMap::new();
+        for (name, _) in env.entries() {
+            if name.is_empty() || name.contains(['=', '\0']) {
+                let message = format!("{name:?} in {what} is not a variable's name");
+                let finding = self.at_key(&env.pointer(name), code::BAD_NAME, message);
+                self.findings.push(finding);
+            }
+            if let Some(value) = self.text(&env, name) {
+                out.insert(name.clone(), value);
+            }
+        }
+        out
+    }
+
+    fn positive_duration(&mut self, table: &Table<'_>, key: &str) -> Option<u64> {
+        let duration = self.duration(table, key)?;
+        if duration == 0 {
+            let message = format!("`{key}` in {} leaves no time at all", table.what());
+            let finding = self
+                .at_value(&table.pointer(key), code::BAD_DURATION, message)
+                .hint("leave it out for the default");
+            self.findings.push(finding);
+        }
+        Some(duration)
+    }
+
+    fn retry(&mut self, table: &Table<'_>) -> Retry {
+        let mut retry = Retry::default();
+        let what = format!("`retry` of {}", table.what());
+        let Some(table) = self.table(table, "retry", &what) else {
+            return retry;
+        };
+        self.known_keys(&table, &RETRY, &[]);
+        if let Some(attempts) = self.integer(&table, "max_attempts", 1..=1_000) {
+            retry.max_attempts = attempts;
+        }
+        if let Some(backoff) = self.duration(&table, "backoff") {
+            retry.backoff_ms = backoff;
+        }
+        if let Some(max) = self.duration(&table, "max") {
+            retry.max_ms = max;
+        }
+        if let Some(factor) = self.number(&table, "factor") {
+            if (1.0..=100.0).contains(&factor) {
+                retry.factor = factor;
+            } else {
+                let message = format!("`factor` in {what} must be from 1 to 100, and is {factor}");
+                self.bad_retry(&table, "factor", message);
+            }
+        }
+        retry.jitter = self.boolean(&table, "jitter").unwrap_or(retry.jitter);
+        match self.text(&table, "on_interrupt").as_deref() {
+            None | Some("retry") => {}
+            Some("fail") => retry.fail_on_interrupt = true,
+            Some(_) => {
+                let message = format!("`on_interrupt` in {what} must be \"retry\" or \"fail\"");
+                self.bad_retry(&table, "on_interrupt", message);
+            }
+        }
+        if retry.max_ms < retry.backoff_ms {
+            if table.get("max").is_some() {
+                let message = format!("`max` in {what} is shorter than the first pause");
+                self.bad_retry(&table, "max", message);
+            } else {
+                retry.max_ms = retry.backoff_ms;
+            }
+        }
+        retry
+    }
+
+    fn bad_retry(&mut self, table: &Table<'_>, key: &str, message: String) {
+        let finding = self.at_value(&table.pointer(key), code::BAD_RETRY, message);
+        self.findings.push(finding);
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
+}

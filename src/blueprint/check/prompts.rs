@@ -1,0 +1,227 @@
+//! The templates of an agent: whether they parse, and whether each name can be defined.
+//!
+//! What can be known: the fixed slots always are there; a closed input schema with `properties`
+//! says which further slots there can be. Without one any name may come with the input, and only
+//! the attributes of `run` are checked.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::{Checker, value::Table};
+use crate::blueprint::{
+    agent_md,
+    diagnostics::{Finding, Position, code, hint_for},
+    locate::Form,
+    template::{DIRECTIVE, FIXED_SLOTS, TemplateError},
+};
+
+const RUN: [&str; 2] = ["id", "input"];
+
+impl Checker<'_> {
+    pub(super) fn prompts(
+        &mut self,
+        table: &Table<'_>,
+        input: Option<&Value>,
+        run_input: Option<&Value>,
+    ) {
+        let known = Known { input: Names::of(input), run_input: Names::of(run_input) };
+        for key in ["system", "prompt"] {
+            if let Some(Value::String(template)) = table.get(key) {
+                let place = self.place(&table.pointer(key), table.at(), template);
+                self.template(template, &place, &format!("`{key}` of {}", table.what()), &known);
+            }
+        }
+    }
+
+    fn template(&mut self, template: &str, place: &Place, what: &str, known: &Known<'_>) {
+        let names = match self.templates.undeclared(template) {
+            Ok(names) => names,
+            Err(error) => {
+                let finding = bad_template(place, template, what, &error);
+                self.findings.push(finding);
+                return;
+            }
+        };
+        for name in &names {
+            let Some(candidates) = known.refuses(name) else {
+                continue;
+            };
+            let at = place.of(template, first_use(template, name));
+            let message = format!("{what} uses `{name}`, which nothing defines");
+            let mut finding = Finding::error(&place.file, at, code::UNDEFINED_SLOT, message);
+            let last = name.rsplit('.').next().unwrap_or(name);
+            finding.hint = hint_for(last, &candidates);
+            self.findings.push(finding);
+        }
+    }
+
+    /// Where a template's text stands.
+    fn place(&self, pointer: &str, agent: &str, template: &str) -> Place {
+        let spot = self.outline.spot(pointer);
+        if let Some(Form::Template(spec)) = spot.map(|spot| &spot.form)
+            && let Some(path) = self.bundle.resolve_file(spec)
+        {
+            return Place { file: path.to_owned(), start: Position::START, exact: true };
+        }
+        if spot.is_none()
+            && let Some(Form::AgentFile(spec)) = self.outline.spot(agent).map(|spot| &spot.form)
+            && let Some(path) = self.bundle.resolve_file(spec)
+            && let Some(text) = self.bundle.file(path)
+        {
+            let (file, _) = agent_md::read(path, text);
+            let exact = file.fields.get("system").and_then(Value::as_str) == Some(template);
+            let start = Position { line: file.body_line, column: 1 };
+            return Place { file: path.to_owned(), start, exact };
+        }
+        let file = self.bundle.entry().to_owned();
+        match spot.map(|spot| &spot.form) {
+            Some(Form::Literal(start)) => Place { file, start: *start, exact: true },
+            _ => Place { file, start: self.outline.value(pointer), exact: false },
+        }
+    }
+}
+
+/// A template's place: with `exact`, its text stands in the file as it is, from `start` on.
+pub(super) struct Place {
+    pub file: String,
+    pub start: Position,
+    pub exact: bool,
+}
+
+impl Place {
+    fn of(&self, template: &str, offset: usize) -> Position {
+        if !self.exact {
+            return self.start;
+        }
+        let inside = Position::of_offset(template, offset);
+        Position {
+            line: self.start.line.saturating_add(inside.line - 1),
+            column: match inside.line {
+                1 => self.start.column.saturating_add(inside.column - 1),
+                _ => inside.column,
+            },
+        }
+    }
+}
+
+pub(super) fn bad_template(
+    place: &Place,
+    template: &str,
+    what: &str,
+    error: &TemplateError,
+) -> Finding {
+    let line_start = |line: u32| {
+        let before = usize::try_from(line.saturating_sub(1)).unwrap_or(usize::MAX);
+        template.split_inclusive('\n').take(before).map(str::len).sum()
+    };
+    let offset = error.offset.or_else(|| error.line.map(line_start)).unwrap_or(0);
+    let message = format!("{what} does not parse: {}", error.message);
+    Finding::error(&place.file, place.of(template, offset), code::BAD_TEMPLATE, message)
+}
+
+/// Where a name is used first: as a whole word inside of a tag.
+fn first_use(template: &str, name: &str) -> usize {
+    let word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut rest = 0;
+    for (opened, _) in template.match_indices('{') {
+        if opened < rest || !template[opened + 1..].starts_with(['{', '%']) {
+            continue;
+        }
+        let inside = opened + 2;
+        let length = template[inside..].find(['}', '%']).unwrap_or(template.len() - inside);
+        let tag = &template[inside..inside + length];
+        let found = tag.match_indices(name).find(|(offset, found)| {
+            !tag[..*offset].ends_with(|c| word(c) || c == '.')
+                && !tag[offset + found.len()..].starts_with(word)
+        });
+        if let Some((offset, _)) = found {
+            return inside + offset;
+        }
+        rest = inside + length;
+    }
+    0
+}
+
+/// The names that may be defined.
+struct Known<'a> {
+    input: Names<'a>,
+    run_input: Names<'a>,
+}
+
+impl<'a> Known<'a> {
+    /// The names that there are in place of this one, if it can never be defined.
+    fn refuses(&self, name: &str) -> Option<Vec<&'a str>> {
+        let parts: Vec<_> = name.split('.').collect();
+        match parts.as_slice() {
+            ["input", key, ..] => self.input.refuse(key),
+            ["run", "input", key, ..] => self.run_input.refuse(key),
+            ["run", key, ..] if !RUN.contains(key) => Some(RUN.to_vec()),
+            [fixed, ..] if FIXED_SLOTS.contains(fixed) => None,
+            [key, ..] => {
+                let mut candidates = self.input.refuse_slot(key)?;
+                candidates.extend(FIXED_SLOTS);
+                Some(candidates)
+            }
+            [] => None,
+        }
+    }
+}
+
+/// The keys that an input can have.
+enum Names<'a> {
+    /// Any.
+    Any,
+    /// These, in an object.
+    These(BTreeSet<&'a str>),
+    /// None: the input is never an object.
+    NoObject,
+}
+
+impl<'a> Names<'a> {
+    fn of(schema: Option<&'a Value>) -> Self {
+        const OPEN: [&str; 8] = [
+            "allOf",
+            "anyOf",
+            "oneOf",
+            "$ref",
+            "if",
+            "patternProperties",
+            "additionalProperties",
+            "unevaluatedProperties",
+        ];
+        let Some(Value::Object(schema)) = schema else {
+            return Self::Any;
+        };
+        let open =
+            |keyword: &&str| schema.get(*keyword).is_some_and(|value| *value != Value::Bool(false));
+        if OPEN.iter().any(open) {
+            return Self::Any;
+        }
+        match (schema.get("type"), schema.get("properties")) {
+            (Some(Value::String(kind)), _) if kind != "object" => Self::NoObject,
+            (Some(Value::String(_)), Some(Value::Object(properties))) => {
+                Self::These(properties.keys().map(String::as_str).collect())
+            }
+            _ => Self::Any,
+        }
+    }
+
+    /// What there is in place of `input.<key>`, if that can never be.
+    fn refuse(&self, key: &str) -> Option<Vec<&'a str>> {
+        match self {
+            // A list or a text has items and methods that are no keys.
+            Self::Any | Self::NoObject => None,
+            Self::These(names) => (!names.contains(key)).then(|| names.iter().copied().collect()),
+        }
+    }
+
+    /// What there is in place of the slot `key`, if that can never be.
+    fn refuse_slot(&self, key: &str) -> Option<Vec<&'a str>> {
+        match self {
+            Self::Any => None,
+            Self::These(_) => self.refuse(key),
+            Self::NoObject => (key != DIRECTIVE).then(|| vec![DIRECTIVE]),
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Findings: what is wrong with a blueprint, where, and what to do about it.
+//!
+//! Owns the table of codes, from which docs/errors.md takes its blueprint part, and the order and
+//! the text of a finding. Everything in this room that looks at an author's files reports here.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// The codes of all findings. A code keeps its meaning for ever.
+pub mod code {
+    /// The source is not Luau.
+    pub const SYNTAX: &str = "MS-B001";
+    /// The chunk failed, or returned something else than a blueprint.
+    pub const NOT_A_BLUEPRINT: &str = "MS-B002";
+    /// A file that the source names is not there.
+    pub const MISSING_FILE: &str = "MS-B003";
+    /// A file is outside of the bundle, unreadable, or over a limit.
+    pub const BUNDLE: &str = "MS-B004";
+    /// A key that does not exist.
+    pub const UNKNOWN_KEY: &str = "MS-B010";
+    /// A value of the wrong type.
+    pub const WRONG_TYPE: &str = "MS-B011";
+    /// A key that must be there is not.
+    pub const MISSING_KEY: &str = "MS-B012";
+    /// A name with characters that names cannot have.
+    pub const BAD_NAME: &str = "MS-B013";
+    /// A key that this release does not support.
+    pub const NOT_SUPPORTED: &str = "MS-B014";
+    /// A number out of its range.
+    pub const OUT_OF_RANGE: &str = "MS-B015";
+    /// An operator that does not exist.
+    pub const UNKNOWN_OPERATOR: &str = "MS-B020";
+    /// The operator needs `worker`, and the agent has none.
+    pub const WORKER_NEEDED: &str = "MS-B021";
+    /// A process agent without `command`.
+    pub const COMMAND_NEEDED: &str = "MS-B022";
+    /// A lua agent without `fn`.
+    pub const FN_NEEDED: &str = "MS-B023";
+    /// A key that the agent's operator has no use for.
+    pub const KEY_DOES_NOT_FIT: &str = "MS-B024";
+    /// The flow runs an agent that is not declared.
+    pub const UNKNOWN_AGENT: &str = "MS-B025";
+    /// A duration that cannot be read.
+    pub const BAD_DURATION: &str = "MS-B030";
+    /// A retry policy that makes no sense.
+    pub const BAD_RETRY: &str = "MS-B031";
+    /// A JSON Schema that is not one.
+    pub const BAD_SCHEMA: &str = "MS-B040";
+    /// A template that does not parse.
+    pub const BAD_TEMPLATE: &str = "MS-B050";
+    /// A template uses a name that nothing defines.
+    pub const UNDEFINED_SLOT: &str = "MS-B051";
+    /// An agent file whose frontmatter cannot be read.
+    pub const BAD_AGENT_FILE: &str = "MS-B060";
+    /// An agent file with a key that is not known.
+    pub const UNKNOWN_AGENT_FILE_KEY: &str = "MS-B061";
+    /// An agent file with a key that is refused.
+    pub const REFUSED_AGENT_FILE_KEY: &str = "MS-B062";
+
+    /// Every code with one line about it, in order.
+    pub const ALL: &[(&str, &str)] = &[
+        (SYNTAX, "the source is not valid Luau"),
+        (NOT_A_BLUEPRINT, "the file fails, or returns something else than a blueprint"),
+        (MISSING_FILE, "a file that the source names is not there"),
+        (BUNDLE, "a file is outside of the bundle, cannot be read, or is over a limit"),
+        (UNKNOWN_KEY, "a key that does not exist"),
+        (WRONG_TYPE, "a value of the wrong type"),
+        (MISSING_KEY, "a required key is missing"),
+        (BAD_NAME, "a name with characters that names cannot have"),
+        (NOT_SUPPORTED, "a key that this release does not support"),
+        (OUT_OF_RANGE, "a number out of its range"),
+        (UNKNOWN_OPERATOR, "an operator that does not exist"),
+        (WORKER_NEEDED, "the operator needs `worker`, and the agent has none"),
+        (COMMAND_NEEDED, "a process agent without `command`"),
+        (FN_NEEDED, "a lua agent without `fn`"),
+        (KEY_DOES_NOT_FIT, "a key that the agent's operator has no use for"),
+        (UNKNOWN_AGENT, "the flow runs an agent that is not declared"),
+        (BAD_DURATION, "a duration that cannot be read"),
+        (BAD_RETRY, "a retry policy that makes no sense"),
+        (BAD_SCHEMA, "a JSON Schema that is not valid"),
+        (BAD_TEMPLATE, "a template that does not parse"),
+        (UNDEFINED_SLOT, "a template uses a name that nothing defines"),
+        (BAD_AGENT_FILE, "an agent file whose frontmatter cannot be read"),
+        (UNKNOWN_AGENT_FILE_KEY, "an agent file with a key that is not known"),
+        (REFUSED_AGENT_FILE_KEY, "an agent file with a key that is refused"),
+    ];
+}
+
+/// A place in a file: line and column count from 1, columns in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Position {
+    /// The line.
+    pub line: u32,
+    /// The column.
+    pub column: u32,
+}
+
+impl Position {
+    /// The first character of a file.
+    pub const START: Self = Self { line: 1, column: 1 };
+
+    /// The place of a byte offset in a text; its end, if the offset is beyond it.
+    pub fn of_offset(text: &str, offset: usize) -> Self {
+        let before = text.get(..offset).unwrap_or(text);
+        let line = before.matches('\n').count();
+        let column = before.rsplit('\n').next().unwrap_or("").chars().count();
+        Self { line: count(line), column: count(column) }
+    }
+}
+
+fn count(zero_based: usize) -> u32 {
+    u32::try_from(zero_based).unwrap_or(u32::MAX - 1) + 1
+}
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// The blueprint cannot run.
+    Error,
+    /// It can, but probably not as meant.
+    Warning,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+        })
+    }
+}
+
+/// One thing that is wrong. Findings order by file, then place, then code.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Finding {
+    /// The file, relative to the bundle.
+    pub file: String,
+    /// The line, from 1.
+    pub line: u32,
+    /// The column, from 1, in characters.
+    pub column: u32,
+    /// One of [`code`].
+    pub code: &'static str,
+    /// How bad it is.
+    pub severity: Severity,
+    /// What is wrong, in one line.
+    pub message: String,
+    /// What to do about it, in one line.
+    pub hint: Option<String>,
+}
+
+impl Finding {
+    /// An error with `code` at a place.
+    pub fn error(
+        file: impl Into<String>,
+        at: Position,
+        code: &'static str,
+        message: impl Into<String>,
+    ) -> Self {
+        Self {
+            file: file.into(),
+            line: at.line,
+            column: at.column,
+            code,
+            severity: Severity::Error,
+            message: message.into(),
+            hint: None,
+        }
+    }
+
+    /// What the Lua compiler says about a source that it cannot read.
+    pub fn syntax(
+        file: impl Into<String>,
+        line: u32,
+        column: Option<u32>,
+        message: impl Into<String>,
+    ) -> Self {
+        let at = Position { line: line.max(1), column: column.unwrap_or(1).max(1) };
+        Self::error(file, at, code::SYNTAX, message)
+    }
+
+    /// What the chunk said when it failed.
+    pub fn script(
+        file: impl Into<String>,
+        line: u32,
+        column: Option<u32>,
+        message: impl Into<String>,
+    ) -> Self {
+        Self { code: code::NOT_A_BLUEPRINT, ..Self::syntax(file, line, column, message) }
+    }
+
+    /// The same with a hint.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The same as a warning.
+    #[must_use]
+    pub fn warning(mut self) -> Self {
+        self.severity = Severity::Warning;
+        self
+    }
+
+    /// Whether the blueprint cannot run because of it.
+    pub fn is_error(&self) -> bool {
+        self.severity == Severity::Error
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, line, column, code, severity, message, hint } = self;
+        write!(f, "{file}:{line}:{column}: {severity}[{code}]: {message}")?;
+        match hint {
+            Some(hint) => write!(f, "\n  hint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The candidate that `given` is most likely a misspelling of.
+pub(super) fn did_you_mean<'a>(
+    given: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
+    // A long text is no misspelling, and the distance costs the product of both lengths.
+    if given.len() > 64 {
+        return None;
+    }
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::damerau_levenshtein(given, candidate), candidate))
+        .filter(|(distance, candidate)| *distance <= 1 + candidate.len() / 4)
+        .min()
+        .map(|(_, candidate)| candidate)
+}
+
+/// A hint with the likely spelling, else the list of what there is.
+pub(super) fn hint_for(given: &str, candidates: &[&str]) -> Option<String> {
+    match did_you_mean(given, candidates.iter().copied()) {
+        Some(likely) => Some(format!("did you mean `{likely}`?")),
+        None if candidates.is_empty() => None,
+        None => Some(format!("there are: {}", candidates.join(", "))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_prints_as_one_line_and_its_hint() {
+        let at = Position { line: 7, column: 12 };
+        let finding = Finding::error(
+            "review.lua",
+            at,
+            code::UNKNOWN_KEY,
+            "unknown key `timout` in agent `coder`",
+        )
+        .hint("did you mean `timeout`?");
+        insta::assert_snapshot!(finding.to_string(), @r"
+        review.lua:7:12: error[MS-B010]: unknown key `timout` in agent `coder`
+          hint: did you mean `timeout`?
+        ");
+        let bare = Finding { hint: None, ..finding }.warning();
+        insta::assert_snapshot!(bare.to_string(), @"review.lua:7:12: warning[MS-B010]: unknown key `timout` in agent `coder`");
+    }
+
+    #[test]
+    fn findings_are_in_the_order_of_their_places() {
+        let at = |line, column| Finding::error("a", Position { line, column }, code::BAD_NAME, "");
+        let mut all = vec![at(10, 1), at(2, 9), at(2, 3)];
+        all.sort();
+        assert_eq!(all, [at(2, 3), at(2, 9), at(10, 1)]);
+    }
+
+    #[test]
+    fn codes_are_unique_and_sorted() {
+        assert!(code::ALL.windows(2).all(|pair| pair[0].0 < pair[1].0));
+    }
+
+    #[test]
+    fn every_code_has_its_section_in_the_docs() {
+        let docs = include_str!("../../docs/errors.md");
+        for (code, meaning) in code::ALL {
+            assert!(docs.contains(&format!("### {code}: {meaning}\n")), "{code}: {meaning}");
+        }
+    }
+
+    #[test]
+    fn a_likely_spelling_is_found_and_a_far_one_is_not() {
+        assert_eq!(did_you_mean("promt", ["prompt", "park"]), Some("prompt"));
+        assert_eq!(did_you_mean("zzzzzz", ["prompt", "park"]), None);
+        assert_eq!(did_you_mean(&"x".repeat(10_000), ["prompt"]), None);
+    }
+
+    #[test]
+    fn positions_count_characters() {
+        assert_eq!(Position::of_offset("äö\nüx", 7), Position { line: 2, column: 2 });
+        assert_eq!(Position::of_offset("ab", 99), Position { line: 1, column: 3 });
+    }
+}

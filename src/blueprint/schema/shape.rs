@@ -1,0 +1,160 @@
+//! What this host adds to plain JSON Schema: closed objects, defaults, and empty tables as arrays.
+
+use serde_json::{Map, Value};
+
+const MAX_DEPTH: u32 = 200;
+const MAX_WORK: u32 = 1_000_000;
+
+/// Keywords that apply further schemas to the same value.
+const APPLICATORS: [&str; 9] =
+    ["allOf", "anyOf", "oneOf", "$ref", "if", "then", "else", "not", "dependentSchemas"];
+
+/// Closes every object schema that declares properties and says nothing about others.
+///
+/// Where further schemas apply to the same object, what they declare counts as well, so the outer
+/// one is closed as a whole and the inner ones are left open.
+pub(super) fn close(schema: &mut Value) {
+    // A definition that is a part of a composition must stay open, or the composition accepts
+    // nothing.
+    let composed = schema.get("allOf").is_some() || contains_key(schema, "allOf");
+    close_one(schema, composed);
+}
+
+fn close_one(schema: &mut Value, composed: bool) {
+    let Value::Object(object) = schema else {
+        return;
+    };
+    let declares = object.contains_key("properties");
+    if declares
+        && !object.contains_key("additionalProperties")
+        && !object.contains_key("unevaluatedProperties")
+    {
+        let applied = APPLICATORS.iter().any(|keyword| object.contains_key(*keyword));
+        let keyword = if applied { "unevaluatedProperties" } else { "additionalProperties" };
+        object.insert(keyword.to_owned(), Value::Bool(false));
+    }
+    for (keyword, inner) in object.iter_mut() {
+        match keyword.as_str() {
+            "properties" | "patternProperties" => each(inner, composed),
+            "$defs" | "definitions" if !composed => each(inner, composed),
+            "items" | "additionalProperties" => match inner {
+                Value::Array(items) => items.iter_mut().for_each(|item| close_one(item, composed)),
+                inner => close_one(inner, composed),
+            },
+            "anyOf" | "oneOf" if declares => {}
+            "prefixItems" | "anyOf" | "oneOf" => {
+                if let Value::Array(items) = inner {
+                    items.iter_mut().for_each(|item| close_one(item, composed));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn each(schemas: &mut Value, composed: bool) {
+    if let Value::Object(schemas) = schemas {
+        schemas.values_mut().for_each(|schema| close_one(schema, composed));
+    }
+}
+
+fn contains_key(value: &Value, key: &str) -> bool {
+    match value {
+        Value::Object(object) => {
+            object.contains_key(key) || object.values().any(|value| contains_key(value, key))
+        }
+        Value::Array(items) => items.iter().any(|value| contains_key(value, key)),
+        _ => false,
+    }
+}
+
+/// Fills in defaults and turns empty objects into arrays, as far as the schema is unambiguous:
+/// alternatives (`anyOf`, `oneOf`) are left alone.
+pub(super) fn complete(value: &mut Value, document: &Value) {
+    Completion { document, work: MAX_WORK }.one(value, document, MAX_DEPTH);
+}
+
+/// A pass over a value. Both bounds are far beyond sensible schemas; they end the walk through one
+/// whose references or defaults go in circles.
+struct Completion<'d> {
+    document: &'d Value,
+    work: u32,
+}
+
+impl<'d> Completion<'d> {
+    fn one(&mut self, value: &mut Value, schema: &'d Value, depth: u32) {
+        let Value::Object(schema) = schema else {
+            return;
+        };
+        if depth == 0 || self.work == 0 {
+            return;
+        }
+        self.work -= 1;
+        if value.as_object().is_some_and(Map::is_empty) && wants_array(schema) {
+            *value = Value::Array(Vec::new());
+        }
+        if let Some(target) = schema.get("$ref").and_then(|target| local(target, self.document)) {
+            self.one(value, target, depth - 1);
+        }
+        if let Some(Value::Array(parts)) = schema.get("allOf") {
+            for part in parts {
+                self.one(value, part, depth - 1);
+            }
+        }
+        match value {
+            Value::Object(object) => self.object(object, schema, depth - 1),
+            Value::Array(items) => self.array(items, schema, depth - 1),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+
+    fn object(
+        &mut self,
+        object: &mut Map<String, Value>,
+        schema: &'d Map<String, Value>,
+        depth: u32,
+    ) {
+        let properties = schema.get("properties").and_then(Value::as_object);
+        for (name, property) in properties.into_iter().flatten() {
+            if !object.contains_key(name)
+                && let Some(default) = property.get("default")
+            {
+                object.insert(name.clone(), default.clone());
+            }
+            if let Some(value) = object.get_mut(name) {
+                self.one(value, property, depth);
+            }
+        }
+        if let Some(others @ Value::Object(_)) = schema.get("additionalProperties") {
+            let declared = |name: &str| properties.is_some_and(|known| known.contains_key(name));
+            for (_, value) in object.iter_mut().filter(|(name, _)| !declared(name)) {
+                self.one(value, others, depth);
+            }
+        }
+    }
+
+    fn array(&mut self, items: &mut [Value], schema: &'d Map<String, Value>, depth: u32) {
+        let first =
+            schema.get("prefixItems").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let rest = schema.get("items");
+        for (index, item) in items.iter_mut().enumerate() {
+            if let Some(schema) = first.get(index).or(rest) {
+                self.one(item, schema, depth);
+            }
+        }
+    }
+}
+
+fn wants_array(schema: &Map<String, Value>) -> bool {
+    match schema.get("type") {
+        Some(Value::String(name)) => name == "array",
+        Some(Value::Array(names)) => {
+            names.iter().any(|name| name == "array") && names.iter().all(|name| name != "object")
+        }
+        _ => false,
+    }
+}
+
+fn local<'d>(target: &Value, document: &'d Value) -> Option<&'d Value> {
+    document.pointer(target.as_str()?.strip_prefix('#')?)
+}
