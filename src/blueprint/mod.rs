@@ -8,6 +8,7 @@
 pub mod agent_md;
 mod bundle;
 mod check;
+mod compiled;
 mod definition;
 mod diagnostics;
 mod duration;
@@ -18,6 +19,7 @@ mod tokens;
 
 pub use bundle::{Bundle, BundleError, MAX_BUNDLE_BYTES, MAX_FILE_BYTES, MAX_FILES};
 pub use check::{Checked, Operators, check, check_files};
+pub use compiled::{Blueprint, CompiledAgent, Rendered, Slots};
 pub use definition::{Agent, Definition, Retry, WorkerBinding};
 pub use diagnostics::{Finding, Position, Severity, code};
 pub use duration::{DurationError, parse_duration, seconds_to_ms};

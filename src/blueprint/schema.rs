@@ -60,6 +60,11 @@ impl Schema {
         Self(None)
     }
 
+    /// Whether everything meets it.
+    pub fn is_any(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Compiles a document. With `closed`, an object that declares properties refuses others
     /// where the document does not say anything about them.
     ///

@@ -369,7 +369,7 @@ impl Shard {
                 .programs
                 .resolve(&blueprint, own)
                 .and_then(|program| {
-                    let input = program.accept_input(&input)?;
+                    let input = super::programs::accept_input(&program, &input)?;
                     Ok((program, input))
                 })
                 .map_err(|error| Failure::new(kind::REFUSED, format!("call {blueprint}: {error}")))

@@ -1,7 +1,7 @@
 //! The engine as everybody else sees it, and its start and stop.
 
 use std::{
-    sync::{Arc, OnceLock, RwLock, atomic::{AtomicBool, AtomicU64, Ordering}},
+    sync::{Arc, OnceLock, atomic::{AtomicBool, AtomicU64, Ordering}},
     thread::JoinHandle,
     time::Duration,
 };
@@ -41,7 +41,7 @@ pub(super) struct Inner {
     pub(super) auth: Auth,
     pub(super) booted: AtomicBool,
     threads: std::sync::Mutex<Vec<JoinHandle<()>>>,
-    _watchdog: Watchdog,
+    _watchdog: Arc<Watchdog>,
 }
 
 /// What an engine is made of.
@@ -99,6 +99,7 @@ impl Engine {
             open_runs: AtomicU64::new(0),
         });
         let watchdog = Watchdog::start()
+            .map(Arc::new)
             .map_err(|error| EngineError::BadRequest(format!("start the watchdog: {error}")))?;
         let auth = Auth::open(Arc::clone(&shared.store), keys)?;
         if recovers {
@@ -107,7 +108,7 @@ impl Engine {
         let mut threads = Vec::new();
         for (index, messages) in (0u64..).zip(receivers) {
             let shared = Arc::clone(&shared);
-            let (limits, handle) = (limits.clone(), watchdog.handle());
+            let (limits, watchdog) = (limits.clone(), Arc::clone(&watchdog));
             let thread = std::thread::Builder::new()
                 .name(format!("shard-{index}"))
                 .spawn(move || {
@@ -115,7 +116,7 @@ impl Engine {
                         .enable_time()
                         .build()
                         .expect("a runtime with timers needs nothing that can be missing");
-                    let shard = Shard::new(index, shared, Vms::new(limits, &handle), recovers);
+                    let shard = Shard::new(index, shared, Vms::new(limits, &watchdog), recovers);
                     runtime.block_on(shard.serve(messages));
                 })
                 .map_err(|error| EngineError::BadRequest(format!("start a shard: {error}")))?;
@@ -279,6 +280,3 @@ fn take_up(shared: &Shared) -> Result<(), EngineError> {
     }
     Ok(())
 }
-
-/// A set that many read and few change.
-pub(super) type Shelf<T> = RwLock<T>;

@@ -1,7 +1,7 @@
 //! Compiled blueprints by hash, and the names that stand for them.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -10,6 +10,7 @@ use crate::{
     blueprint::{Bundle, Finding},
     lua::{Limits, Program},
     operator::Registry,
+    protocol::Json,
     store::{BlueprintRow, Store, Write},
 };
 
@@ -22,11 +23,12 @@ pub(crate) struct Programs {
     registry: Registry,
     limits: Limits,
     compiled: Mutex<HashMap<String, Arc<Program>>>,
+    stored: Mutex<HashSet<String>>,
 }
 
 impl Programs {
     pub(crate) fn new(store: Arc<dyn Store>, registry: Registry, limits: Limits) -> Self {
-        Self { store, registry, limits, compiled: Mutex::new(HashMap::new()) }
+        Self { store, registry, limits, compiled: Mutex::new(HashMap::new()), stored: Mutex::default() }
     }
 
     /// Compiles a bundle; answers with the warnings, or with every finding if one is an error.
@@ -41,6 +43,24 @@ impl Programs {
         let program = Arc::new(program);
         self.keep(&program);
         Ok((program, warnings))
+    }
+
+    /// A compiled version that is known to be stored.
+    pub(crate) fn stored(&self, hash: &str) -> Option<Arc<Program>> {
+        let stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner).contains(hash);
+        if stored { self.kept(hash) } else { None }
+    }
+
+    /// Remembers that a version is stored.
+    pub(crate) fn mark_stored(&self, program: &Program) {
+        let hash = program.blueprint().hash().to_owned();
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner).insert(hash);
+    }
+
+    /// The compiled version of a whole `name@hash`, without asking the store.
+    pub(crate) fn known(&self, reference: &str) -> Option<Arc<Program>> {
+        let (name, hash) = reference.split_once('@')?;
+        self.stored(hash).filter(|program| program.blueprint().name() == name)
     }
 
     /// The version that is stored under a hash.
@@ -118,6 +138,25 @@ impl Programs {
             compiled.retain(|_, program| Arc::strong_count(program) > 1);
         }
         compiled.insert(program.blueprint().hash().to_owned(), Arc::clone(program));
+    }
+}
+
+/// The input of a run, with its defaults; nothing at all stands for an empty object.
+pub(crate) fn accept_input(program: &Program, input: &Json) -> Result<Json, EngineError> {
+    let schema = program.blueprint().input();
+    if schema.is_any() {
+        return Ok(input.clone());
+    }
+    let value = match input.to_value() {
+        serde_json::Value::Null => serde_json::json!({}),
+        value => value,
+    };
+    match schema.accept(value) {
+        Ok(value) => Ok(value.into()),
+        Err(violations) => {
+            let violations = violations.into_iter().map(super::view::breach).collect();
+            Err(EngineError::Invalid { what: "the input", violations })
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use async_trait::async_trait;
 
 use super::Task;
-use crate::{middleware::TaskDone, protocol::{Failure, Json}};
+use crate::{blueprint::Operators, middleware::TaskDone, protocol::{Failure, Json}};
 
 /// Where the work of an attempt lives, which decides what a crash of the host means for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,5 +73,19 @@ impl Registry {
     /// Every name, sorted, with its kind.
     pub fn names(&self) -> impl Iterator<Item = (&str, &'static str)> {
         self.operators.iter().map(|(name, backend)| (name.as_str(), backend.kind()))
+    }
+}
+
+impl Operators for Registry {
+    fn kind(&self, name: &str) -> Option<&str> {
+        self.get(name).map(|backend| backend.kind())
+    }
+
+    fn requires_worker_binding(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|backend| backend.requires_worker_binding())
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.operators.keys().cloned().collect()
     }
 }

@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    blueprint::{Agent, Blueprint},
+    blueprint::Agent,
     flow::TaskOpts,
+    lua::Program,
     protocol::{Json, RunId, TaskId},
 };
 
@@ -29,8 +30,8 @@ pub struct Task {
     pub operator: Arc<str>,
     /// What the call overrides.
     pub opts: TaskOpts,
-    /// The blueprint, for its source and files.
-    pub blueprint: Arc<Blueprint>,
+    /// The blueprint with its source and files.
+    pub program: Arc<Program>,
     /// Where child processes run.
     pub workdir: PathBuf,
     /// The host's address, once it listens: `http://127.0.0.1:7700`.

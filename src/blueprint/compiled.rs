@@ -1,0 +1,248 @@
+//! A blueprint that can be run: its definition with every schema and template compiled.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde_json::{Map, Value};
+
+use super::{
+    Agent, Bundle, Definition, Schema, SchemaError, TaskSlots, TemplateError, Templates,
+    Violation, default_prompt,
+};
+use crate::protocol::{Failure, Json, failure::kind};
+
+/// One version of a blueprint.
+pub struct Blueprint {
+    bundle: Bundle,
+    definition: Definition,
+    templates: Templates,
+    input: Schema,
+    output: Schema,
+    agents: BTreeMap<String, Arc<CompiledAgent>>,
+}
+
+/// An agent with its schemas compiled.
+#[derive(Debug)]
+pub struct CompiledAgent {
+    name: Arc<str>,
+    operator: Arc<str>,
+    agent: Arc<Agent>,
+    input: Schema,
+    output: Schema,
+}
+
+/// What the templates of a task see.
+#[derive(Debug, Clone, Copy)]
+pub struct Slots<'a> {
+    /// The task's input.
+    pub input: &'a Json,
+    /// The run's input.
+    pub run_input: &'a Json,
+    /// The run's id.
+    pub run_id: &'a str,
+    /// The attempt, from 1.
+    pub attempt: u32,
+}
+
+/// The rendered prompts of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rendered {
+    /// The system prompt, if the agent has one.
+    pub system: Option<String>,
+    /// The prompt.
+    pub prompt: String,
+}
+
+impl Blueprint {
+    /// Compiles a checked definition.
+    ///
+    /// # Errors
+    /// When a schema does not compile, which `check` finds before.
+    pub fn compile(bundle: Bundle, definition: Definition) -> Result<Self, SchemaError> {
+        let schema = |document: &Option<Json>, closed| match document {
+            None => Ok(Schema::any()),
+            Some(document) => Schema::compile(document, closed),
+        };
+        let mut agents = BTreeMap::new();
+        for (name, agent) in &definition.agents {
+            let compiled = CompiledAgent {
+                name: Arc::from(name.as_str()),
+                operator: Arc::from(agent.operator.as_str()),
+                input: schema(&agent.input, true)?,
+                output: schema(&agent.output, false)?,
+                agent: Arc::new(agent.clone()),
+            };
+            agents.insert(name.clone(), Arc::new(compiled));
+        }
+        Ok(Self {
+            templates: Templates::new(&bundle),
+            input: schema(&definition.input, true)?,
+            output: schema(&definition.output, false)?,
+            agents,
+            bundle,
+            definition,
+        })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.definition.name
+    }
+
+    /// The hash of its bundle, in hex.
+    pub fn hash(&self) -> &str {
+        self.bundle.hash()
+    }
+
+    /// `name@hash`.
+    pub fn version(&self) -> String {
+        format!("{}@{}", self.name(), self.hash())
+    }
+
+    /// Its source files.
+    pub fn bundle(&self) -> &Bundle {
+        &self.bundle
+    }
+
+    /// What it declares.
+    pub fn definition(&self) -> &Definition {
+        &self.definition
+    }
+
+    /// The schema of its input.
+    pub fn input(&self) -> &Schema {
+        &self.input
+    }
+
+    /// The schema of its output.
+    pub fn output(&self) -> &Schema {
+        &self.output
+    }
+
+    /// An agent by its name.
+    pub fn agent(&self, name: &str) -> Option<&Arc<CompiledAgent>> {
+        self.agents.get(name)
+    }
+
+    /// What to say of an agent that it does not declare.
+    pub fn unknown_agent(&self, name: &str) -> String {
+        let names: Vec<&str> = self.agents.keys().map(String::as_str).collect();
+        let known = if names.is_empty() { "it declares none".to_owned() } else { names.join(", ") };
+        format!("blueprint {} has no agent {name:?} (its agents: {known})", self.name())
+    }
+}
+
+impl std::fmt::Debug for Blueprint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Blueprint").field(&self.version()).finish()
+    }
+}
+
+impl CompiledAgent {
+    /// The agent behind `ctx:approve`: a person, asked by a form.
+    ///
+    /// # Errors
+    /// When the form is not a JSON Schema.
+    pub fn approval(form: Option<&Json>) -> Result<Self, Failure> {
+        let document = match form {
+            Some(form) => form.clone(),
+            None => serde_json::json!({
+                "type": "object",
+                "properties": {
+                    "approved": { "type": "boolean" },
+                    "note": { "type": "string" },
+                },
+                "required": ["approved"],
+            })
+            .into(),
+        };
+        let output = Schema::compile(&document, false).map_err(|error| {
+            Failure::new(kind::INVALID_INPUT, format!("ctx:approve: the form: {error}"))
+        })?;
+        let agent = Agent {
+            operator: "human".into(),
+            output: Some(document),
+            check: true,
+            ..Agent::default()
+        };
+        Ok(Self {
+            name: Arc::from("approve"),
+            operator: Arc::from("human"),
+            agent: Arc::new(agent),
+            input: Schema::any(),
+            output,
+        })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The operator that it names.
+    pub fn operator(&self) -> &Arc<str> {
+        &self.operator
+    }
+
+    /// What it declares.
+    pub fn agent(&self) -> &Arc<Agent> {
+        &self.agent
+    }
+
+    /// The schema of its input.
+    pub fn input(&self) -> &Schema {
+        &self.input
+    }
+
+    /// The schema of its output.
+    pub fn output(&self) -> &Schema {
+        &self.output
+    }
+
+    /// How many of its attempts may be live at the same time.
+    pub fn limit(&self) -> Option<u32> {
+        self.agent.max_concurrency
+    }
+
+    /// Renders its prompts.
+    ///
+    /// # Errors
+    /// When a template uses what is not there, or breaks a limit.
+    pub fn render(&self, blueprint: &Blueprint, slots: &Slots<'_>) -> Result<Rendered, TemplateError> {
+        let input = slots.input.to_value();
+        let map: Map<String, Value>;
+        let mut rendered = Rendered { system: None, prompt: String::new() };
+        if self.agent.system.is_none() && self.agent.prompt.is_none() {
+            rendered.prompt = default_prompt(&input);
+            return Ok(rendered);
+        }
+        map = TaskSlots {
+            input: &input,
+            run_input: &slots.run_input.to_value(),
+            run_id: slots.run_id,
+            agent: &self.name,
+            attempt: slots.attempt,
+        }
+        .to_map();
+        if let Some(system) = &self.agent.system {
+            rendered.system = Some(blueprint.templates.render(system, &map)?);
+        }
+        rendered.prompt = match &self.agent.prompt {
+            Some(prompt) => blueprint.templates.render(prompt, &map)?,
+            None => default_prompt(&input),
+        };
+        Ok(rendered)
+    }
+}
+
+impl Schema {
+    /// Accepts a JSON document; without a schema it is passed on as it is.
+    ///
+    /// # Errors
+    /// Every breach that was found, up to a bound.
+    pub fn accept_json(&self, document: &Json) -> Result<Json, Vec<Violation>> {
+        if self.is_any() {
+            return Ok(document.clone());
+        }
+        self.accept(document.to_value()).map(Json::from)
+    }
+}

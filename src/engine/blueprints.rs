@@ -1,0 +1,203 @@
+//! Blueprints, as callers check, store and look them up.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{BlueprintView, Caller, Engine, EngineError, IdempotencyKey, programs::Programs, rfc3339};
+use crate::{
+    blueprint::{Bundle, Finding},
+    lua::Program,
+    store::{Check, Write},
+    token::{Need, ScopeKind, Verb},
+};
+
+impl Engine {
+    /// Every finding of a bundle; nothing is stored.
+    ///
+    /// # Errors
+    /// When the caller may not.
+    pub async fn check(&self, caller: &Caller, bundle: Bundle) -> Result<Vec<Finding>, EngineError> {
+        caller.grant.check(Verb::BlueprintCheck, &[])?;
+        let shared = Arc::clone(&self.inner.shared);
+        let tasks = shared.tasks.clone();
+        let compile = tasks.spawn_blocking(move || shared.programs.compile(&bundle));
+        Ok(match compile.await.map_err(|_| EngineError::Stopping)? {
+            Ok((_, warnings)) => warnings,
+            Err(findings) => findings,
+        })
+    }
+
+    /// Compiles a bundle and stores it under its hash, for ever. No name moves.
+    pub(super) async fn keep_program(
+        &self,
+        bundle: Bundle,
+    ) -> Result<(Arc<Program>, Vec<Finding>), EngineError> {
+        let shared = Arc::clone(&self.inner.shared);
+        if let Some(program) = shared.programs.stored(bundle.hash()) {
+            return Ok((program, Vec::new()));
+        }
+        let tasks = shared.tasks.clone();
+        let compile = tasks.spawn_blocking(move || shared.programs.compile(&bundle));
+        let compiled = compile.await.map_err(|_| EngineError::Stopping)?;
+        let (program, warnings) = compiled.map_err(EngineError::Findings)?;
+        let now_ms = self.shared().clock.now_ms();
+        self.write(Vec::new(), vec![Programs::write_of(&program, now_ms)]).await?;
+        self.shared().programs.mark_stored(&program);
+        Ok((program, warnings))
+    }
+
+    /// Stores a version and lets `name` stand for it.
+    ///
+    /// # Errors
+    /// When the caller may not, the blueprint has errors, or it names itself otherwise.
+    pub async fn put_blueprint(
+        &self,
+        caller: &Caller,
+        name: String,
+        bundle: Bundle,
+        key: Option<IdempotencyKey>,
+    ) -> Result<(BlueprintView, Vec<Finding>), EngineError> {
+        caller.grant.check(Verb::BlueprintWrite, &[Need::Blueprint(&name)])?;
+        if let Some(key) = &key
+            && let Some(hash) = self.repeated(caller, key).await?
+        {
+            let view = self.view_version(&name, &hash).await?;
+            return Ok((view, Vec::new()));
+        }
+        let (program, warnings) = self.keep_program(bundle).await?;
+        let blueprint = program.blueprint();
+        if blueprint.name() != name {
+            return Err(EngineError::BadRequest(format!(
+                "put blueprint {name}: it names itself {:?}; put it under that name",
+                blueprint.name()
+            )));
+        }
+        let now_ms = self.shared().clock.now_ms();
+        let hash = blueprint.hash().to_owned();
+        let mut writes = vec![Write::NameBlueprint { name: name.clone(), hash: hash.clone(), at_ms: now_ms }];
+        let mut checks = vec![Check::TokenLive(caller.jti.clone())];
+        if let Some(key) = key {
+            checks.push(Check::KeyFree {
+                principal: caller.subject.clone(),
+                route: key.route.to_owned(),
+                key: key.key.clone(),
+            });
+            writes.push(Write::PutIdempotency(crate::store::IdempotencyRow {
+                principal: caller.subject.clone(),
+                route: key.route.to_owned(),
+                key: key.key,
+                body: key.body,
+                answer: hash,
+                created_ms: now_ms,
+            }));
+        }
+        self.write(checks, writes).await?;
+        Ok((view_of(&program, now_ms), warnings))
+    }
+
+    /// Stores a blueprint of the watched directory under its own name, on the host's own behalf.
+    ///
+    /// # Errors
+    /// When the blueprint has errors or cannot be stored.
+    pub async fn adopt_blueprint(&self, bundle: Bundle) -> Result<BlueprintView, EngineError> {
+        let (program, _) = self.keep_program(bundle).await?;
+        let now_ms = self.shared().clock.now_ms();
+        let (name, hash) = (program.blueprint().name().to_owned(), program.blueprint().hash().to_owned());
+        self.write(Vec::new(), vec![Write::NameBlueprint { name, hash, at_ms: now_ms }]).await?;
+        Ok(view_of(&program, now_ms))
+    }
+
+    /// The names, each with the version that it stands for.
+    ///
+    /// # Errors
+    /// When the caller may not.
+    pub async fn blueprints(&self, caller: &Caller) -> Result<Vec<BlueprintView>, EngineError> {
+        caller.grant.check(Verb::BlueprintRead, &[Need::Every(ScopeKind::Blueprint)])?;
+        let names = self.read(|store| store.blueprint_names()).await?;
+        let mut views = Vec::with_capacity(names.len());
+        for (name, hash, at_ms) in names {
+            match self.program_by(hash.clone()).await {
+                Ok(program) => views.push(view_of(&program, at_ms)),
+                // A version of an older release may not compile any more; it is still there.
+                Err(_) => views.push(bare(name, hash, at_ms)),
+            }
+        }
+        Ok(views)
+    }
+
+    /// The version that `name` or `name@hash-prefix` stands for.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is none.
+    pub async fn blueprint(&self, caller: &Caller, name: &str) -> Result<BlueprintView, EngineError> {
+        let bare = name.split('@').next().unwrap_or(name);
+        caller.grant.check(Verb::BlueprintRead, &[Need::Blueprint(bare)])?;
+        let shared = Arc::clone(&self.inner.shared);
+        let reference = name.to_owned();
+        let tasks = shared.tasks.clone();
+        let resolve = tasks.spawn_blocking(move || shared.programs.resolve(&reference, None));
+        let program = resolve.await.map_err(|_| EngineError::Stopping)??;
+        let row = {
+            let hash = program.blueprint().hash().to_owned();
+            self.read(move |store| store.blueprint(&hash)).await?
+        };
+        Ok(view_of(&program, row.map_or(0, |row| row.created_ms)))
+    }
+
+    /// The source of one version, exactly as it was stored.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is none.
+    pub async fn blueprint_source(
+        &self,
+        caller: &Caller,
+        name: &str,
+        hash: &str,
+    ) -> Result<Bundle, EngineError> {
+        caller.grant.check(Verb::BlueprintRead, &[Need::Blueprint(name)])?;
+        let (wanted, prefix) = (name.to_owned(), hash.to_owned());
+        let rows = self.read(move |store| store.blueprint_versions(&wanted, &prefix)).await?;
+        let [row] = rows.as_slice() else {
+            return Err(EngineError::NotFound { what: "blueprint", id: format!("{name}@{hash}") });
+        };
+        Bundle::decode(&row.bundle)
+            .map_err(|error| EngineError::BadRequest(format!("read blueprint {name}: {error}")))
+    }
+
+    async fn program_by(&self, hash: String) -> Result<Arc<Program>, EngineError> {
+        let shared = Arc::clone(&self.inner.shared);
+        let tasks = shared.tasks.clone();
+        let find = tasks.spawn_blocking(move || shared.programs.by_hash(&hash));
+        find.await.map_err(|_| EngineError::Stopping)?
+    }
+
+    async fn view_version(&self, name: &str, hash: &str) -> Result<BlueprintView, EngineError> {
+        let program = self.program_by(hash.to_owned()).await?;
+        debug_assert_eq!(program.blueprint().name(), name, "a key belongs to one name");
+        Ok(view_of(&program, self.shared().clock.now_ms()))
+    }
+}
+
+fn view_of(program: &Program, at_ms: u64) -> BlueprintView {
+    let blueprint = program.blueprint();
+    let definition = blueprint.definition();
+    let agents = definition.agents.iter().map(|(name, it)| (name.clone(), it.operator.clone()));
+    BlueprintView {
+        name: blueprint.name().to_owned(),
+        hash: blueprint.hash().to_owned(),
+        description: definition.description.clone(),
+        input: definition.input.clone(),
+        agents: agents.collect(),
+        updated_at: rfc3339(at_ms),
+    }
+}
+
+fn bare(name: String, hash: String, at_ms: u64) -> BlueprintView {
+    BlueprintView {
+        name,
+        hash,
+        description: None,
+        input: None,
+        agents: BTreeMap::new(),
+        updated_at: rfc3339(at_ms),
+    }
+}

@@ -1,0 +1,490 @@
+//! Runs, as callers start, watch and move them.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::oneshot;
+
+use super::{
+    Caller, Engine, EngineError, Events, IdempotencyKey, Page, Program, RunView, StartRun,
+    Started, StepView, WaitFor,
+    auth::every,
+    message::{Msg, NewRun, RunMsg, Waiter},
+    view,
+};
+use crate::{
+    journal::{Chain, Fact, Outcome, RunStarted},
+    lua,
+    protocol::{Json, RunId},
+    store::{Header, RunFilter, RunStatus, StoreError, Write},
+    token::{Need, ScopeKind, Verb},
+};
+
+/// The longest name of a signal or a query, in bytes.
+const NAME_BYTES: usize = 200;
+
+impl Engine {
+    /// Starts a run; it is durable when this returns.
+    ///
+    /// # Errors
+    /// When the caller may not, the blueprint is unknown or wrong, or the input breaks its schema.
+    pub async fn start(
+        &self,
+        caller: &Caller,
+        start: StartRun,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Started, EngineError> {
+        Ok(self.begin(caller, start, key, None).await?.0)
+    }
+
+    /// Starts a run and waits at most `wait` for it; answers with the run as it is then.
+    ///
+    /// # Errors
+    /// As [`Engine::start`].
+    pub async fn start_and_wait(
+        &self,
+        caller: &Caller,
+        start: StartRun,
+        key: Option<IdempotencyKey>,
+        until: WaitFor,
+        wait: Duration,
+    ) -> Result<RunView, EngineError> {
+        let (reply, ended) = oneshot::channel();
+        let waiter = (!wait.is_zero()).then_some(Waiter { until, reply });
+        let (started, view) = self.begin(caller, start, key, waiter).await?;
+        match view {
+            Some(view) if wait.is_zero() || view.status.is_ended() => return Ok(view),
+            Some(view) => match tokio::time::timeout(wait, ended).await {
+                Ok(Ok(view)) => return Ok(view),
+                // Not yet, or the run was read again: it is shown as it is now.
+                Err(_) if !view.status.is_ended() => {}
+                Ok(Err(_)) | Err(_) => {}
+            },
+            None => {}
+        }
+        self.run_view(started.run).await
+    }
+
+    async fn begin(
+        &self,
+        caller: &Caller,
+        start: StartRun,
+        key: Option<IdempotencyKey>,
+        waiter: Option<Waiter>,
+    ) -> Result<(Started, Option<RunView>), EngineError> {
+        if let Some(key) = &key
+            && let Some(run) = self.repeated(caller, key).await?
+        {
+            let run = run.parse().map_err(|_| mismatch(key))?;
+            return Ok((Started { run, repeated: true }, None));
+        }
+        let shared = self.shared();
+        let open = self.open_runs();
+        if open >= shared.settings.open_runs {
+            return Err(EngineError::Busy {
+                code: "too_many_runs",
+                message: format!("start a run: {open} are open already"),
+                retry_after_s: 5,
+            });
+        }
+        let program = self.program_of(&start.program).await?;
+        let name = program.blueprint().name();
+        caller.grant.check(Verb::RunStart, &[Need::Blueprint(name)])?;
+        let value = shared.settings.limits.value;
+        for (what, size) in [("the input", start.input.len()), ("the trigger", start.trigger.len())] {
+            if size > value {
+                return Err(EngineError::TooLarge { what, size, limit: value });
+            }
+        }
+        let input = super::programs::accept_input(&program, &start.input)?;
+        let id = RunId::new(shared.store.next_run(), shared.clock.now_ms());
+        let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
+        let started = RunStarted {
+            blueprint: name.to_owned(),
+            hash: program.blueprint().hash().to_owned(),
+            input,
+            trigger: start.trigger,
+            seed,
+            parent: None,
+            depth: 0,
+            workdir: start.workdir,
+            principal: caller.subject.clone(),
+            delegate: start.delegate,
+            grant: Json::encode(&caller.grant).expect("a grant is plain data"),
+            generation: 0,
+            first_step: 1,
+            queued: Vec::new(),
+            continues: None,
+        };
+        let (reply, answer) = oneshot::channel();
+        let new = NewRun {
+            id,
+            program,
+            started,
+            jti: Some(caller.jti.clone()),
+            key: key.clone().map(|key| (caller.subject.clone(), key)),
+            reply: Some(reply),
+            waiter,
+        };
+        shared.send(id.num(), Msg::Start(Box::new(new)));
+        match answer.await.map_err(|_| EngineError::Stopping)? {
+            Ok(view) => Ok((Started { run: id, repeated: false }, Some(view))),
+            Err(EngineError::Store(StoreError::KeyUsed { .. })) if key.is_some() => {
+                let key = key.expect("the guard looked");
+                let run = self.repeated(caller, &key).await?.ok_or_else(|| mismatch(&key))?;
+                let run = run.parse().map_err(|_| mismatch(&key))?;
+                Ok((Started { run, repeated: true }, None))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn program_of(&self, program: &Program) -> Result<Arc<lua::Program>, EngineError> {
+        let shared = Arc::clone(&self.inner.shared);
+        match program {
+            Program::Named(name) => match shared.programs.known(name) {
+                Some(program) => Ok(program),
+                None => {
+                    let name = name.clone();
+                    let tasks = shared.tasks.clone();
+                    let resolve = tasks.spawn_blocking(move || shared.programs.resolve(&name, None));
+                    resolve.await.map_err(|_| EngineError::Stopping)?
+                }
+            },
+            Program::Bundle(bundle) => Ok(self.keep_program(bundle.clone()).await?.0),
+        }
+    }
+
+    /// The answer that was given under a key, if the body was the same.
+    pub(super) async fn repeated(
+        &self,
+        caller: &Caller,
+        key: &IdempotencyKey,
+    ) -> Result<Option<String>, EngineError> {
+        let (subject, route, word) = (caller.subject.clone(), key.route, key.key.clone());
+        let oldest = self.shared().clock.now_ms().saturating_sub(super::receive::IDEMPOTENCY_MS);
+        match self.read(move |store| store.idempotent(&subject, route, &word)).await? {
+            None => Ok(None),
+            Some(row) if row.created_ms < oldest => {
+                let expire = Write::ExpireIdempotency { before_ms: oldest };
+                self.write(Vec::new(), vec![expire]).await?;
+                Ok(None)
+            }
+            Some(row) if row.body == key.body => Ok(Some(row.answer)),
+            Some(_) => Err(mismatch(key)),
+        }
+    }
+
+    /// One run, with its input and output.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is no such run.
+    pub async fn run(&self, caller: &Caller, run: RunId) -> Result<RunView, EngineError> {
+        caller.may(Verb::RunRead, run)?;
+        self.run_view(run).await
+    }
+
+    pub(super) async fn run_view(&self, run: RunId) -> Result<RunView, EngineError> {
+        let header = self.header(run).await?;
+        let entries = self.read(move |store| store.entries(run.num(), 0)).await?;
+        let mut view = self.show(&header).await?;
+        for entry in entries {
+            match entry.fact {
+                Fact::RunStarted(started) => view.input = Some(started.input),
+                Fact::RunEnded(Outcome::Completed(output)) => view.output = Some(output),
+                _ => {}
+            }
+        }
+        Ok(view)
+    }
+
+    async fn show(&self, header: &Header) -> Result<RunView, EngineError> {
+        let mut view = view::run(header);
+        if let Some((parent, _)) = header.parent
+            && let Some(parent) = self.read(move |store| store.header(parent)).await?
+        {
+            view.parent = Some(RunId::new(parent.num, parent.created_ms));
+        }
+        Ok(view)
+    }
+
+    /// The header of a run, whose id must be right to the last bit.
+    pub(super) async fn header(&self, run: RunId) -> Result<Header, EngineError> {
+        let header = self.read(move |store| store.header(run.num())).await?;
+        header
+            .filter(|header| header.created_ms == run.created_ms())
+            .ok_or_else(|| EngineError::NotFound { what: "run", id: run.to_string() })
+    }
+
+    /// Waits at most `wait` until a run has ended, or only people are left to wait for; then
+    /// shows it.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is no such run.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time; the run goes on.
+    pub async fn wait(
+        &self,
+        caller: &Caller,
+        run: RunId,
+        until: WaitFor,
+        wait: Duration,
+    ) -> Result<RunView, EngineError> {
+        caller.may(Verb::RunRead, run)?;
+        let deadline = tokio::time::Instant::now() + wait;
+        loop {
+            if self.header(run).await?.status.is_ended() {
+                return self.run_view(run).await;
+            }
+            let (reply, answer) = oneshot::channel();
+            self.shared().tell(run.num(), RunMsg::Wait(Waiter { until, reply }));
+            match tokio::time::timeout_at(deadline, answer).await {
+                Ok(Ok(view)) => return Ok(view),
+                Err(_) => return self.run_view(run).await,
+                // The run was read again, or has ended meanwhile.
+                Ok(Err(_)) => self.ready().map_err(|_| EngineError::Stopping)?,
+            }
+        }
+    }
+
+    /// Runs, newest first.
+    ///
+    /// # Errors
+    /// When the caller may not.
+    pub async fn runs(
+        &self,
+        caller: &Caller,
+        filter: RunFilter,
+    ) -> Result<Page<RunView>, EngineError> {
+        caller.grant.check(Verb::RunRead, &[every(ScopeKind::Run)])?;
+        let limit = filter.limit;
+        let headers = self.read(move |store| store.headers(&filter)).await?;
+        let next_cursor = (headers.len() == limit).then(|| headers.last().map(|h| h.num.to_string()));
+        let mut items = Vec::with_capacity(headers.len());
+        for header in &headers {
+            items.push(self.show(header).await?);
+        }
+        Ok(Page { items, next_cursor: next_cursor.flatten() })
+    }
+
+    /// The steps of a run's history with a number over `after`.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is no such run.
+    pub async fn steps(
+        &self,
+        caller: &Caller,
+        run: RunId,
+        after: u32,
+        limit: usize,
+    ) -> Result<Page<StepView>, EngineError> {
+        caller.may(Verb::RunRead, run)?;
+        let chain = self.chain(run).await?;
+        let mut steps = chain.steps().iter().filter(|step| step.scheduled.step > after);
+        let items: Vec<_> = steps.by_ref().take(limit).map(|s| view::step(run, s, false)).collect();
+        let more = steps.next().is_some();
+        let next_cursor = items.last().filter(|_| more).map(|last| last.seq.to_string());
+        Ok(Page { items, next_cursor })
+    }
+
+    /// One step, with what was asked and answered.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is no such step.
+    pub async fn step(&self, caller: &Caller, run: RunId, seq: u32) -> Result<StepView, EngineError> {
+        caller.may(Verb::RunRead, run)?;
+        let chain = self.chain(run).await?;
+        let step = chain.step(seq);
+        step.map(|step| view::step(run, step, true))
+            .ok_or_else(|| EngineError::NotFound { what: "step", id: format!("{run}/{seq}") })
+    }
+
+    async fn chain(&self, run: RunId) -> Result<Chain, EngineError> {
+        self.header(run).await?;
+        let entries = self.read(move |store| store.entries(run.num(), 0)).await?;
+        let mut chain = Chain::full();
+        for entry in &entries {
+            chain.apply(entry).map_err(|error| StoreError::Damaged {
+                what: format!("run {run}"),
+                reason: error.to_string(),
+            })?;
+        }
+        Ok(chain)
+    }
+
+    /// The events of a run with a number over `after`, then what happens.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is no such run.
+    pub async fn events(&self, caller: &Caller, run: RunId, after: u32) -> Result<Events, EngineError> {
+        caller.may(Verb::RunRead, run)?;
+        self.header(run).await?;
+        Ok(Events::new(Arc::clone(&self.inner.shared), run, after))
+    }
+
+    /// Cancels a run: its open attempts are closed and its compensations run.
+    ///
+    /// # Errors
+    /// When the caller may not, there is no such run, or it has ended.
+    pub async fn cancel(
+        &self,
+        caller: &Caller,
+        run: RunId,
+        reason: String,
+    ) -> Result<RunView, EngineError> {
+        caller.may(Verb::RunCancel, run)?;
+        self.header(run).await?;
+        let (by, jti) = (caller.subject.clone(), Some(caller.jti.clone()));
+        self.ask(run.num(), |reply| RunMsg::Cancel { by, jti, reason, reply: Some(reply) }).await
+    }
+
+    /// Lets a run rest: nothing is dispatched, results are still accepted.
+    ///
+    /// # Errors
+    /// When the caller may not, there is no such run, or it has ended.
+    pub async fn pause(
+        &self,
+        caller: &Caller,
+        run: RunId,
+        reason: String,
+    ) -> Result<RunView, EngineError> {
+        caller.may(Verb::RunPause, run)?;
+        self.header(run).await?;
+        let (by, jti) = (caller.subject.clone(), Some(caller.jti.clone()));
+        self.ask(run.num(), |reply| RunMsg::Pause { by, jti, reason, reply }).await
+    }
+
+    /// Lets a resting run go on.
+    ///
+    /// # Errors
+    /// When the caller may not, there is no such run, or it has ended.
+    pub async fn resume(&self, caller: &Caller, run: RunId) -> Result<RunView, EngineError> {
+        caller.may(Verb::RunResume, run)?;
+        self.header(run).await?;
+        let (by, jti) = (caller.subject.clone(), Some(caller.jti.clone()));
+        self.ask(run.num(), |reply| RunMsg::Resume { by, jti, reply }).await
+    }
+
+    /// Sends a run a signal; it is durable when this returns.
+    ///
+    /// # Errors
+    /// When the caller may not, there is no such run, it has ended, or its queue is full.
+    pub async fn signal(
+        &self,
+        caller: &Caller,
+        run: RunId,
+        name: String,
+        payload: Json,
+        key: Option<IdempotencyKey>,
+    ) -> Result<(), EngineError> {
+        caller.may(Verb::RunSignal, run)?;
+        self.header(run).await?;
+        check_name("a signal", &name)?;
+        let limit = self.shared().settings.limits.value;
+        if payload.len() > limit {
+            return Err(EngineError::TooLarge { what: "the payload", size: payload.len(), limit });
+        }
+        let caller = caller.clone();
+        self.once(&caller.clone(), run, key, |key, reply| RunMsg::Signal {
+            name,
+            payload,
+            caller,
+            key,
+            reply,
+        })
+        .await
+    }
+
+    /// Sends a message whose effect happens once for an idempotency key.
+    pub(super) async fn once(
+        &self,
+        caller: &Caller,
+        run: RunId,
+        key: Option<IdempotencyKey>,
+        message: impl FnOnce(Option<IdempotencyKey>, super::message::ReplyTo<()>) -> RunMsg,
+    ) -> Result<(), EngineError> {
+        if let Some(key) = &key
+            && self.repeated(caller, key).await?.is_some()
+        {
+            return Ok(());
+        }
+        let kept = key.clone();
+        match self.ask(run.num(), |reply| message(key, reply)).await {
+            Err(EngineError::Store(StoreError::KeyUsed { .. })) => match kept {
+                Some(key) => self.repeated(caller, &key).await.map(|_| ()),
+                None => Ok(()),
+            },
+            answer => answer,
+        }
+    }
+
+    /// Asks one of a run's query functions; nothing changes. Also after the run's end.
+    ///
+    /// # Errors
+    /// When the caller may not, there is no such run or query, or its function fails.
+    pub async fn query(
+        &self,
+        caller: &Caller,
+        run: RunId,
+        name: String,
+        argument: Json,
+    ) -> Result<Json, EngineError> {
+        caller.may(Verb::RunQuery, run)?;
+        self.header(run).await?;
+        check_name("a query", &name)?;
+        self.ask(run.num(), |reply| RunMsg::Query { name, argument, reply }).await
+    }
+
+    /// Deletes an ended run with everything that belongs to it.
+    ///
+    /// # Errors
+    /// When the caller may not, there is no such run, or it has not ended.
+    pub async fn delete_run(&self, caller: &Caller, run: RunId) -> Result<(), EngineError> {
+        caller.may(Verb::RunDelete, run)?;
+        let header = self.header(run).await?;
+        if !header.status.is_ended() {
+            return Err(EngineError::Conflict {
+                code: "not_ended",
+                message: format!("delete run {run}: it has not ended; cancel it first"),
+            });
+        }
+        let scope = format!("run:{run}");
+        let state = {
+            let scope = scope.clone();
+            self.read(move |store| store.state(&scope)).await?
+        };
+        let mut writes = vec![Write::DeleteRun { run: run.num() }];
+        writes.extend(
+            state.into_iter().map(|row| Write::DeleteState { scope: scope.clone(), key: row.key }),
+        );
+        let live = crate::store::Check::TokenLive(caller.jti.clone());
+        self.write(vec![live], writes).await
+    }
+
+    /// The runs that have not ended, at most `limit`.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn unfinished(&self, limit: usize) -> Result<Vec<RunId>, EngineError> {
+        let status = RunStatus::ALL.into_iter().filter(|status| !status.is_ended()).collect();
+        let filter = RunFilter { status, limit, ..RunFilter::default() };
+        let headers = self.read(move |store| store.headers(&filter)).await?;
+        Ok(headers.iter().map(|header| RunId::new(header.num, header.created_ms)).collect())
+    }
+}
+
+fn mismatch(key: &IdempotencyKey) -> EngineError {
+    EngineError::Conflict {
+        code: "idempotency_mismatch",
+        message: format!("use Idempotency-Key {:?}: another body came with it before", key.key),
+    }
+}
+
+fn check_name(what: &'static str, name: &str) -> Result<(), EngineError> {
+    if name.is_empty() || name.len() > NAME_BYTES || name.chars().any(char::is_control) {
+        return Err(EngineError::BadRequest(format!(
+            "name {what}: 1 to {NAME_BYTES} bytes without control characters"
+        )));
+    }
+    Ok(())
+}

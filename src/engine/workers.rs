@@ -1,0 +1,314 @@
+//! Tasks, as people and workers take and end them.
+
+use std::time::Duration;
+
+use super::{
+    Answer, ArtifactView, Caller, Engine, EngineError, HeartbeatView, Holder, IdempotencyKey,
+    Leased, Page, PromptView, Report, TaskView,
+    auth::every,
+    message::{RunMsg, WorkerAsk},
+    rfc3339, view,
+};
+use crate::{
+    journal::Chain,
+    protocol::{ArtifactId, Json, RunId, TaskId},
+    store::TaskFilter,
+    token::{Need, ScopeKind, Verb},
+};
+
+/// The most tasks of one lease.
+const LEASES: usize = 64;
+
+impl Engine {
+    /// Open tasks, oldest first.
+    ///
+    /// # Errors
+    /// When the caller may not.
+    pub async fn tasks(
+        &self,
+        caller: &Caller,
+        filter: TaskFilter,
+    ) -> Result<Page<TaskView>, EngineError> {
+        caller.grant.check(Verb::TaskList, &[every(ScopeKind::Task)])?;
+        let limit = filter.limit;
+        let rows = self.read(move |store| store.tasks(&filter)).await?;
+        let next_cursor = rows.last().filter(|_| rows.len() == limit);
+        let next_cursor = next_cursor.map(|row| format!("{}.{}", row.run, row.step));
+        let mut items = Vec::with_capacity(rows.len());
+        for row in rows {
+            let num = row.run;
+            if let Some(header) = self.read(move |store| store.header(num)).await? {
+                items.push(view::task(&row, RunId::new(num, header.created_ms), false));
+            }
+        }
+        Ok(Page { items, next_cursor })
+    }
+
+    /// One task, with its prompt while it is open.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is no such task.
+    pub async fn task(&self, caller: &Caller, task: TaskId) -> Result<TaskView, EngineError> {
+        caller.grant.check(Verb::TaskRead, &[Need::Task(task)])?;
+        self.task_view(task).await
+    }
+
+    async fn task_view(&self, task: TaskId) -> Result<TaskView, EngineError> {
+        let missing = || EngineError::NotFound { what: "task", id: task.to_string() };
+        let (num, step) = (task.run(), task.step());
+        let header = self.read(move |store| store.header(num)).await?.ok_or_else(missing)?;
+        let run = RunId::new(num, header.created_ms);
+        let row = self.read(move |store| store.task(num, step)).await?;
+        if let Some(row) = row.filter(|row| row.scheduled_ms == task.scheduled_ms()) {
+            return Ok(view::task(&row, run, true));
+        }
+        let entries = self.read(move |store| store.entries(num, 0)).await?;
+        let mut chain = Chain::full();
+        for entry in &entries {
+            chain.apply(entry).map_err(|_| missing())?;
+        }
+        let found = chain.step(step).filter(|it| it.scheduled_ms == task.scheduled_ms());
+        let found = found.ok_or_else(missing)?;
+        let shown = view::step(run, found, true);
+        Ok(TaskView {
+            id: task,
+            run,
+            step,
+            attempt: found.attempt,
+            agent: found.scheduled.name.clone(),
+            operator: String::new(),
+            kind: String::new(),
+            queue: None,
+            state: shown.state,
+            summary: shown.summary,
+            worker: found.worker.clone(),
+            scheduled_at: shown.scheduled_at,
+            deadline: None,
+            prompt: None,
+            input: shown.request,
+            output_schema: None,
+            command: None,
+        })
+    }
+
+    /// Answers a task that waits for a person; it is durable when this returns.
+    ///
+    /// # Errors
+    /// When the caller may not, there is no such task, it has ended, or the answer breaks its
+    /// schema.
+    pub async fn answer(
+        &self,
+        caller: &Caller,
+        task: TaskId,
+        answer: Answer,
+        key: Option<IdempotencyKey>,
+    ) -> Result<TaskView, EngineError> {
+        caller.grant.check(Verb::TaskAnswer, &[Need::Task(task)])?;
+        let found = self.task_view(task).await?;
+        let step = task.step();
+        let by = caller.clone();
+        self.once(caller, found.run, key, |key, reply| RunMsg::Answer {
+            step,
+            answer,
+            caller: by,
+            key,
+            reply,
+        })
+        .await?;
+        self.task_view(task).await
+    }
+
+    /// Gives a pull worker at most `max` tasks of a queue, waiting at most `wait` for the first.
+    ///
+    /// # Errors
+    /// When the caller may not, or too many wait already.
+    ///
+    /// # Cancel safety
+    /// A task that was taken for a caller who went away comes back when its lease ends.
+    pub async fn lease(
+        &self,
+        caller: &Caller,
+        queue: &str,
+        worker: &str,
+        wait: Duration,
+        max: usize,
+    ) -> Result<Vec<Leased>, EngineError> {
+        caller.grant.check(Verb::WorkerLease, &[Need::Queue(queue)])?;
+        let deadline = tokio::time::Instant::now() + wait;
+        let mut leased = Vec::new();
+        loop {
+            let left = deadline.saturating_duration_since(tokio::time::Instant::now());
+            let taking = self.shared().hub.take(queue, max.clamp(1, LEASES), left);
+            let stopping = self.shared().tasks.stopping();
+            let tickets = tokio::select! {
+                taken = taking => taken.map_err(|error| EngineError::Busy {
+                    code: "too_many_workers",
+                    message: error.to_string(),
+                    retry_after_s: 1,
+                })?,
+                () = stopping.cancelled() => return Ok(leased),
+            };
+            let nothing = tickets.is_empty();
+            for ticket in tickets {
+                let (step, attempt) = (ticket.step, ticket.attempt);
+                let name = worker.to_owned();
+                let lease = self
+                    .ask(ticket.run, |reply| RunMsg::Lease { step, attempt, worker: name, reply })
+                    .await;
+                match lease {
+                    Ok(lease) => leased.push(Leased {
+                        task: TaskId::new(ticket.run, step, lease.scheduled_ms),
+                        handle: lease.handle,
+                        lease_ms: lease.lease_ms,
+                    }),
+                    Err(EngineError::Conflict { .. } | EngineError::NotFound { .. }) => {}
+                    Err(error) if leased.is_empty() => return Err(error),
+                    Err(_) => {}
+                }
+            }
+            if !leased.is_empty() || nothing {
+                return Ok(leased);
+            }
+        }
+    }
+
+    /// What a worker is to do.
+    ///
+    /// # Errors
+    /// When the bearer is not the one of the open attempt.
+    pub async fn prompt(&self, holder: &Holder) -> Result<PromptView, EngineError> {
+        self.work(holder, Verb::WorkerPrompt, WorkerAsk::Prompt).await
+    }
+
+    /// Takes a worker's report: true if it is accepted now, false if the same had been before.
+    ///
+    /// # Errors
+    /// When the bearer is not the one of the open attempt, or the result is not acceptable.
+    pub async fn report(&self, holder: &Holder, report: Report) -> Result<bool, EngineError> {
+        let report = Box::new(report);
+        self.work(holder, Verb::WorkerResult, |reply| WorkerAsk::Report(report, reply)).await
+    }
+
+    /// Takes a file of a worker; it is published with the accepted result.
+    ///
+    /// # Errors
+    /// When the bearer is not the one of the open attempt, or the name or size is not acceptable.
+    pub async fn put_artifact(
+        &self,
+        holder: &Holder,
+        name: String,
+        data: Vec<u8>,
+    ) -> Result<ArtifactView, EngineError> {
+        let shown = name.clone();
+        let (id, hash, size) = self
+            .work(holder, Verb::WorkerArtifact, |reply| WorkerAsk::Artifact { name, data, reply })
+            .await?;
+        let num = holder.run;
+        let header = self.read(move |store| store.header(num)).await?;
+        let created_ms = header.map_or(0, |header| header.created_ms);
+        Ok(ArtifactView {
+            id,
+            run: RunId::new(num, created_ms),
+            step: holder.step,
+            name: shown,
+            hash,
+            size,
+            created_at: rfc3339(self.shared().clock.now_ms()),
+        })
+    }
+
+    /// Passes on what a worker says; lossy.
+    ///
+    /// # Errors
+    /// When the bearer is not the one of the open attempt.
+    pub async fn progress(&self, holder: &Holder, data: Json) -> Result<(), EngineError> {
+        self.work(holder, Verb::WorkerProgress, |reply| WorkerAsk::Progress { data, reply }).await
+    }
+
+    /// Hears that a worker is alive: its lease goes on.
+    ///
+    /// # Errors
+    /// When the bearer is not valid.
+    pub async fn heartbeat(&self, holder: &Holder) -> Result<HeartbeatView, EngineError> {
+        let (deadline, cancel) =
+            self.work(holder, Verb::WorkerHeartbeat, WorkerAsk::Heartbeat).await?;
+        let token = if cancel { None } else { self.renew(holder) };
+        Ok(HeartbeatView { deadline: deadline.map(rfc3339), cancel, token })
+    }
+
+    /// A value of the run's state.
+    ///
+    /// # Errors
+    /// When the bearer is not the one of the open attempt.
+    pub async fn worker_state(
+        &self,
+        holder: &Holder,
+        key: String,
+    ) -> Result<Option<Json>, EngineError> {
+        self.work(holder, Verb::WorkerState, |reply| WorkerAsk::GetState { key, reply }).await
+    }
+
+    /// Writes a value of the run's state; it is durable when this returns.
+    ///
+    /// # Errors
+    /// When the bearer is not the one of the open attempt, or key or value is too large.
+    pub async fn put_worker_state(
+        &self,
+        holder: &Holder,
+        key: String,
+        value: Json,
+    ) -> Result<(), EngineError> {
+        let ask = |reply| WorkerAsk::PutState { key, value, reply };
+        self.work(holder, Verb::WorkerState, ask).await
+    }
+
+    async fn work<T>(
+        &self,
+        holder: &Holder,
+        verb: Verb,
+        ask: impl FnOnce(super::message::ReplyTo<T>) -> WorkerAsk,
+    ) -> Result<T, EngineError> {
+        if let Some(grant) = &holder.grant {
+            grant.check(verb, &[])?;
+        }
+        let holder = holder.clone();
+        self.ask(holder.run, |reply| RunMsg::Worker { holder, ask: ask(reply) }).await
+    }
+
+    /// The published files of a run.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is no such run.
+    pub async fn artifacts(
+        &self,
+        caller: &Caller,
+        run: RunId,
+    ) -> Result<Vec<ArtifactView>, EngineError> {
+        caller.may(Verb::ArtifactRead, run)?;
+        self.header(run).await?;
+        let rows = self.read(move |store| store.artifacts(run.num())).await?;
+        Ok(rows.iter().filter(|row| row.published).map(|row| view::artifact(row, run)).collect())
+    }
+
+    /// A file with its bytes.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is no such file.
+    pub async fn artifact(
+        &self,
+        caller: &Caller,
+        id: ArtifactId,
+    ) -> Result<(ArtifactView, Vec<u8>), EngineError> {
+        let missing = || EngineError::NotFound { what: "artifact", id: id.to_string() };
+        let num = id.run();
+        let header = self.read(move |store| store.header(num)).await?.ok_or_else(missing)?;
+        let run = RunId::new(num, header.created_ms);
+        caller.may(Verb::ArtifactRead, run)?;
+        let rows = self.read(move |store| store.artifacts(num)).await?;
+        let row = rows.into_iter().find(|row| row.n == id.number() && row.published);
+        let row = row.ok_or_else(missing)?;
+        let hash = row.hash.clone();
+        let data = self.read(move |store| store.blob(&hash)).await?.ok_or_else(missing)?;
+        Ok((view::artifact(&row, run), data))
+    }
+}

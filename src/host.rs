@@ -1,0 +1,236 @@
+//! The host: the only place where the rooms are put together.
+//!
+//! Read it from top to bottom: open the data directory, start the engine, listen, watch; and the
+//! same backwards to stop.
+
+mod files;
+mod watch;
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use tokio::net::TcpListener;
+
+use crate::{
+    api,
+    clock::Clock,
+    engine::{Engine, EngineParts, Settings},
+    flow::RunLimits,
+    lua::{Limits, TaskLimits},
+    operator::{self, QueueHub},
+    protocol::RunId,
+    store::{Options, Reader as _, Sqlite},
+    tasks::Tasks,
+    token::HandleKey,
+};
+
+/// The life of the admin token, in milliseconds.
+const ADMIN_TTL_MS: u64 = 365 * 24 * 3_600 * 1_000;
+
+/// What to open.
+#[derive(Debug, Clone)]
+pub struct HostConfig {
+    /// The data directory; made if it is not there.
+    pub data: PathBuf,
+    /// Where to listen; port 0 picks one.
+    pub listen: SocketAddr,
+    /// A directory of blueprints to watch.
+    pub blueprints: Option<PathBuf>,
+    /// Whether runs that were open before go on by themselves.
+    pub recover: bool,
+    /// Shards; 0 for one a core.
+    pub shards: usize,
+    /// How the database syncs.
+    pub store: Options,
+    /// What the HTTP side allows.
+    pub api: api::ApiConfig,
+}
+
+/// A running host.
+pub struct Host {
+    engine: Engine,
+    store: Arc<Sqlite>,
+    tasks: Tasks,
+    files: files::DataFiles,
+    url: String,
+    admin: String,
+    left_open: Vec<RunId>,
+    _watch: Option<watch::Watch>,
+}
+
+/// Why a host could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] crate::store::StoreError),
+    /// The engine.
+    #[error(transparent)]
+    Engine(#[from] crate::engine::EngineError),
+    /// A file of the data directory.
+    #[error("{what} {path}: {reason}")]
+    File {
+        /// What was tried.
+        what: &'static str,
+        /// The file.
+        path: String,
+        /// Why it failed, and what helps.
+        reason: String,
+    },
+    /// The address.
+    #[error("listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        source: std::io::Error,
+    },
+}
+
+impl Host {
+    /// Opens the data directory, starts the engine and listens.
+    ///
+    /// # Errors
+    /// When another process owns the directory, a newer release wrote it, its keys can be read by
+    /// others, or the address is taken.
+    pub async fn open(config: HostConfig) -> Result<Self, HostError> {
+        let store = Sqlite::open(&config.data, &config.store)?;
+        let files = files::DataFiles::open(&config.data)?;
+        let (keys, handles) = (files.signing_keys()?, files.handle_secret()?);
+        let incarnation = incarnation(&*store).await?;
+
+        let tasks = Tasks::new(tokio::runtime::Handle::current());
+        let hub = Arc::new(QueueHub::default());
+        let registry = operator::builtin(operator::Builtin {
+            bundles: config.data.join("bundles"),
+            hub: Arc::clone(&hub),
+            lua: operator::lua_calls(tasks.clone(), TaskLimits::default()),
+        });
+
+        let left_open = if config.recover { Vec::new() } else { open_runs(&*store)? };
+        let engine = Engine::start_up(EngineParts {
+            store: Arc::clone(&store) as Arc<dyn crate::store::Store>,
+            clock: Clock::system(),
+            tasks: tasks.clone(),
+            registry,
+            hub,
+            keys,
+            handles: HandleKey::new(handles, incarnation),
+            limits: Limits::default(),
+            settings: settings(&config),
+            shards: shards(config.shards),
+            recovers: config.recover,
+        })?;
+
+        let admin = match files.admin_token()?.filter(|token| engine.authenticate(token).is_ok()) {
+            Some(token) => token,
+            None => {
+                let token = engine.mint_admin(ADMIN_TTL_MS).await?.token;
+                files.put_admin_token(&token)?;
+                token
+            }
+        };
+
+        let listener = TcpListener::bind(config.listen)
+            .await
+            .map_err(|source| HostError::Listen { address: config.listen, source })?;
+        let address = listener
+            .local_addr()
+            .map_err(|source| HostError::Listen { address: config.listen, source })?;
+        let url = format!("http://{address}");
+        engine.set_url(&url);
+        api::serve(engine.clone(), listener, config.api.clone(), &tasks);
+        files.put_server(&url, incarnation)?;
+
+        let watch = match &config.blueprints {
+            Some(dir) => Some(watch::Watch::start(dir.clone(), engine.clone(), &tasks).await?),
+            None => None,
+        };
+        Ok(Self { engine, store, tasks, files, url, admin, left_open, _watch: watch })
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Where it listens: `http://127.0.0.1:7700`.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The admin token.
+    pub fn admin_token(&self) -> &str {
+        &self.admin
+    }
+
+    /// Runs that were open before and do not go on by themselves in this process.
+    pub fn left_open(&self) -> Vec<RunId> {
+        self.left_open.clone()
+    }
+
+    /// How many runs of this process have not ended.
+    pub fn busy(&self) -> u64 {
+        self.engine.open_runs()
+    }
+
+    /// Stops: no new connections, everything asked to end, what is left given up after `grace`,
+    /// the store closed last.
+    pub async fn stop(self, grace: Duration) {
+        self.files.remove_server();
+        self.tasks.stopping().cancel();
+        self.engine.stop().await;
+        if !self.tasks.stop(grace).await {
+            tracing::warn!("some work did not end within the grace");
+        }
+        if let Err(error) = self.store.close() {
+            tracing::error!(%error, "could not close the database");
+        }
+    }
+}
+
+fn settings(config: &HostConfig) -> Settings {
+    let absolute = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
+    Settings {
+        limits: RunLimits::default(),
+        lease_ms: 30_000,
+        park_ms: 24 * 3_600 * 1_000,
+        compensation_ms: 300_000,
+        live_runs: 512,
+        open_runs: 2_000_000,
+        queued_signals: 1_000,
+        work: absolute.join("work"),
+    }
+}
+
+fn shards(asked: usize) -> usize {
+    if asked > 0 {
+        return asked;
+    }
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().min(64))
+}
+
+fn open_runs(store: &Sqlite) -> Result<Vec<RunId>, HostError> {
+    let status = crate::store::RunStatus::ALL.into_iter().filter(|s| !s.is_ended()).collect();
+    let filter = crate::store::RunFilter { status, limit: 100, ..Default::default() };
+    let headers = store.headers(&filter)?;
+    Ok(headers.iter().map(|header| RunId::new(header.num, header.created_ms)).collect())
+}
+
+/// The number of the data directory's life: a restored copy gets another one, which makes the
+/// handles of the original worthless in it.
+async fn incarnation(store: &Sqlite) -> Result<u64, HostError> {
+    use crate::store::{Batch, Write, Writer as _};
+    if let Some(known) = store.meta("incarnation")?.and_then(|text| text.parse().ok()) {
+        return Ok(known);
+    }
+    let fresh = uuid::Uuid::new_v4().as_u64_pair().0 >> 1;
+    let (ack, acked) = tokio::sync::oneshot::channel();
+    store.submit(Batch {
+        checks: Vec::new(),
+        run: None,
+        writes: vec![Write::PutMeta { key: "incarnation".into(), value: fresh.to_string() }],
+        ack: Box::new(move |result| drop(ack.send(result))),
+    });
+    acked.await.unwrap_or(Err(crate::store::StoreError::Closed))?;
+    Ok(fresh)
+}

@@ -1,0 +1,110 @@
+//! The watched directory: each blueprint in it stands under its own name.
+//!
+//! `NAME.lua`, `NAME.luau` and `NAME/main.lua` are blueprints. A file that does not compile leaves
+//! the last good version in place, and the log says so.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
+use tokio::sync::mpsc;
+
+use super::HostError;
+use crate::{
+    blueprint::Bundle,
+    engine::{Engine, EngineError},
+    tasks::Tasks,
+};
+
+/// How long a directory must be quiet before it is read again.
+const QUIET: Duration = Duration::from_millis(200);
+
+/// Keeps watching while it lives.
+pub(super) struct Watch {
+    _watcher: RecommendedWatcher,
+}
+
+impl Watch {
+    /// Reads `dir` now, and again whenever something in it changes.
+    pub(super) async fn start(dir: PathBuf, engine: Engine, tasks: &Tasks) -> Result<Self, HostError> {
+        let fault = |reason: String| HostError::File {
+            what: "watch",
+            path: dir.display().to_string(),
+            reason,
+        };
+        let (changed, mut changes) = mpsc::channel(1);
+        let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            if event.is_ok_and(|event| !event.kind.is_access()) {
+                // One change that waits stands for all.
+                let _ = changed.try_send(());
+            }
+        })
+        .map_err(|error| fault(error.to_string()))?;
+        watcher
+            .watch(&dir, RecursiveMode::Recursive)
+            .map_err(|error| fault(error.to_string()))?;
+        adopt(&dir, &engine).await;
+        let stopping = tasks.stopping().clone();
+        tasks.spawn(async move {
+            loop {
+                tokio::select! {
+                    () = stopping.cancelled() => return,
+                    change = changes.recv() => if change.is_none() { return },
+                }
+                tokio::time::sleep(QUIET).await;
+                while changes.try_recv().is_ok() {}
+                adopt(&dir, &engine).await;
+            }
+        });
+        Ok(Self { _watcher: watcher })
+    }
+}
+
+async fn adopt(dir: &Path, engine: &Engine) {
+    for path in blueprints_in(dir) {
+        let bundle = match Bundle::load(&path) {
+            Ok(bundle) => bundle,
+            Err(error) => {
+                tracing::warn!(file = %path.display(), %error, "left the last good version in place");
+                continue;
+            }
+        };
+        match engine.adopt_blueprint(bundle).await {
+            Ok(view) => tracing::info!(name = view.name, hash = view.hash, "blueprint"),
+            Err(EngineError::Findings(findings)) => {
+                for finding in findings.iter().filter(|finding| finding.is_error()) {
+                    tracing::warn!(%finding, "left the last good version in place");
+                }
+            }
+            Err(error) => tracing::warn!(file = %path.display(), %error, "could not store a blueprint"),
+        }
+    }
+}
+
+/// The main files of the blueprints in a directory, sorted.
+fn blueprints_in(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = entries
+        .filter_map(|entry| {
+            let path = entry.path();
+            let is_source =
+                path.extension().is_some_and(|extension| extension == "lua" || extension == "luau");
+            if path.is_dir() {
+                ["main.lua", "main.luau"].iter().map(|name| path.join(name)).find(|p| p.is_file())
+            } else if is_source && says_blueprint(&path) {
+                Some(path)
+            } else {
+                None
+            }
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+/// Whether a file declares a blueprint; others are modules that blueprints require.
+fn says_blueprint(path: &Path) -> bool {
+    std::fs::read_to_string(path).is_ok_and(|text| text.contains("swarm.blueprint"))
+}
