@@ -1,6 +1,7 @@
 #![doc = "moonswarm"]
-pub mod protocol;
-pub mod journal;
-pub mod flow;
 pub mod blueprint;
+pub mod flow;
+pub mod journal;
+pub mod lua;
+pub mod protocol;
 pub mod store;
