@@ -1,0 +1,164 @@
+//! What a halted `ctx` call asks for.
+
+use super::raw::{Coroutine, EncodeError, NoRoom};
+use crate::{
+    flow::{ArtifactOp, StateOp, StepOp, TaskOpts, TaskRequest},
+    protocol::Json,
+};
+
+/// The operations, as lua/ctx.luau numbers them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Run,
+    Sleep,
+    SleepUntil,
+    Wait,
+    Call,
+    State,
+    Write,
+    Read,
+    Signal,
+    All,
+    Race,
+    Timeout,
+    Spawn,
+    Await,
+    Cancel,
+    Defer,
+    Query,
+    ContinueAs,
+}
+
+/// Why a call cannot be taken.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// Its arguments: raised in the script.
+    Usage(String),
+    /// A value is too large: the run is over its limit.
+    TooLarge(EncodeError),
+    /// There is no room in the VM.
+    NoRoom,
+}
+
+impl From<NoRoom> for Refusal {
+    fn from(_: NoRoom) -> Self {
+        Self::NoRoom
+    }
+}
+
+impl Operation {
+    /// The operation that the coroutine halted with.
+    pub(crate) fn of(co: &Coroutine) -> Option<Self> {
+        const ALL: [Operation; 18] = [
+            Operation::Run,
+            Operation::Sleep,
+            Operation::SleepUntil,
+            Operation::Wait,
+            Operation::Call,
+            Operation::State,
+            Operation::Write,
+            Operation::Read,
+            Operation::Signal,
+            Operation::All,
+            Operation::Race,
+            Operation::Timeout,
+            Operation::Spawn,
+            Operation::Await,
+            Operation::Cancel,
+            Operation::Defer,
+            Operation::Query,
+            Operation::ContinueAs,
+        ];
+        let number = whole(co, 1)?;
+        ALL.get(usize::try_from(number).ok()?.checked_sub(1)?).copied()
+    }
+}
+
+/// The step that a call stands for, if it is one that the engine executes.
+pub(crate) fn step(
+    operation: Operation,
+    co: &Coroutine,
+    now_ms: u64,
+    limit: usize,
+) -> Result<Option<StepOp>, Refusal> {
+    Ok(Some(match operation {
+        Operation::Run => StepOp::Task(Box::new(TaskRequest {
+            agent: text(co, 2)?,
+            input: json(co, 3, "input", limit)?,
+            opts: opts(co, limit)?,
+        })),
+        Operation::Sleep => StepOp::Timer { wake_at_ms: now_ms.saturating_add(number(co, 2)?) },
+        Operation::SleepUntil => StepOp::Timer { wake_at_ms: number(co, 2)? },
+        Operation::Wait => StepOp::Signal {
+            name: text(co, 2)?,
+            deadline_ms: whole(co, 3).map(|ms| now_ms.saturating_add(ms)),
+        },
+        Operation::Call => {
+            StepOp::Child { blueprint: text(co, 2)?, input: json(co, 3, "input", limit)? }
+        }
+        Operation::State => StepOp::State(state(co, limit)?),
+        Operation::Write => StepOp::Artifact(ArtifactOp::Write {
+            name: text(co, 2)?,
+            data: co.bytes(3).unwrap_or_default(),
+        }),
+        Operation::Read => StepOp::Artifact(ArtifactOp::Read { id: text(co, 2)? }),
+        Operation::Signal => StepOp::SendSignal {
+            run: text(co, 2)?,
+            name: text(co, 3)?,
+            payload: json(co, 4, "payload", limit)?,
+        },
+        Operation::All
+        | Operation::Race
+        | Operation::Timeout
+        | Operation::Spawn
+        | Operation::Await
+        | Operation::Cancel
+        | Operation::Defer
+        | Operation::Query
+        | Operation::ContinueAs => return Ok(None),
+    }))
+}
+
+fn state(co: &Coroutine, limit: usize) -> Result<StateOp, Refusal> {
+    let key = text(co, 3)?;
+    Ok(match text(co, 2)?.as_str() {
+        "get" => StateOp::Get { key },
+        "set" => StateOp::Set { key, value: json(co, 4, "value", limit)? },
+        "delete" => StateOp::Delete { key },
+        "list" => StateOp::List { prefix: key },
+        "add" => StateOp::Add { key, by: co.number(4).unwrap_or(1.0) },
+        _ => StateOp::Append { key, value: json(co, 4, "value", limit)? },
+    })
+}
+
+fn opts(co: &Coroutine, limit: usize) -> Result<TaskOpts, Refusal> {
+    if co.is_nil(4) {
+        return Ok(TaskOpts::default());
+    }
+    let opts = json(co, 4, "opts", limit)?;
+    opts.decode().map_err(|error| Refusal::Usage(format!("opts: {error}")))
+}
+
+/// The value at `at` as JSON, called `what` in a message.
+pub(crate) fn json(co: &Coroutine, at: i32, what: &str, limit: usize) -> Result<Json, Refusal> {
+    co.json(at, limit).map_err(|error| match error {
+        EncodeError::Value { .. } => Refusal::Usage(format!("{what}: {error}")),
+        EncodeError::TooLarge { .. } => Refusal::TooLarge(error),
+    })
+}
+
+/// The text at `at`, which the library has checked to be a string.
+pub(crate) fn text(co: &Coroutine, at: i32) -> Result<String, Refusal> {
+    co.text(at).ok_or_else(|| Refusal::Usage("a string is missing".to_owned()))
+}
+
+/// The number at `at`, which the library has checked.
+pub(crate) fn number(co: &Coroutine, at: i32) -> Result<u64, Refusal> {
+    whole(co, at).ok_or_else(|| Refusal::Usage("a number is missing".to_owned()))
+}
+
+/// The number at `at`, if there is one.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
+pub(crate) fn whole(co: &Coroutine, at: i32) -> Option<u64> {
+    co.number(at).map(|number| number as u64)
+}

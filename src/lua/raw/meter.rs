@@ -1,0 +1,228 @@
+//! What the thread's running script may use, and the interrupt that enforces it.
+//!
+//! Luau calls the interrupt at loop edges, calls, returns and inside pattern matching, in every
+//! coroutine. It reads two cells and a flag; a clock is read only once somebody raised the flag.
+
+use std::{
+    cell::Cell,
+    marker::PhantomData,
+    ptr,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::Duration,
+};
+
+use mlua::ffi::{self, lua_State};
+
+/// How many interrupts pass between two looks at an own clock.
+const CLOCK_EVERY: u32 = 512;
+
+/// Which allowance ran out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Breach {
+    /// Too long without an await.
+    Cpu,
+    /// Too much memory.
+    Memory,
+    /// Somebody asked it to stop.
+    Canceled,
+}
+
+/// Who tells a script that its time is over.
+#[derive(Clone, Copy)]
+pub(crate) enum Clock<'a> {
+    /// A watchdog writes `ticket` into `flag` after half of `limit`, and from then on every tick.
+    Watched {
+        /// Where the watchdog writes.
+        flag: &'a AtomicU64,
+        /// The number of this slice.
+        ticket: u64,
+        /// CPU time in all.
+        limit: Duration,
+    },
+    /// The script's own thread looks at its CPU clock now and then.
+    Own {
+        /// CPU time in all.
+        limit: Duration,
+        /// Set by whoever wants it to stop.
+        cancel: Option<&'a AtomicBool>,
+    },
+}
+
+/// What a script may use from now on.
+#[derive(Clone, Copy)]
+pub(crate) struct Allowance<'a> {
+    /// The memory category that its allocations are counted in.
+    pub(crate) category: u8,
+    /// Bytes that this category may hold.
+    pub(crate) memory: usize,
+    /// Its time.
+    pub(crate) clock: Clock<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum Timer {
+    Off,
+    Watched { flag: *const AtomicU64, ticket: u64, half: Duration, probed: Option<Duration> },
+    Own { left: u32, end: Duration, cancel: *const AtomicBool },
+}
+
+/// What the continuation of a `ctx` call hands to the script.
+#[derive(Clone, Copy)]
+pub(super) enum Parcel {
+    Pushed(i32),
+    Value(*const [u8]),
+    Failure(*const [u8]),
+    Usage(*const [u8]),
+    Number(f64),
+}
+
+pub(super) struct Meter {
+    category: Cell<i32>,
+    memory: Cell<usize>,
+    timer: Cell<Timer>,
+    breach: Cell<Option<Breach>>,
+    /// The coroutine that may call `ctx`.
+    pub(super) branch: Cell<*mut lua_State>,
+    pub(super) parcel: Cell<Option<Parcel>>,
+}
+
+thread_local! {
+    pub(super) static METER: Meter = const {
+        Meter {
+            category: Cell::new(0),
+            memory: Cell::new(usize::MAX),
+            timer: Cell::new(Timer::Off),
+            breach: Cell::new(None),
+            branch: Cell::new(ptr::null_mut()),
+            parcel: Cell::new(None),
+        }
+    };
+}
+
+/// An allowance in force on this thread; dropping it ends it.
+pub(crate) struct Armed<'a> {
+    borrowed: PhantomData<&'a AtomicU64>,
+    /// Keeps it on its thread.
+    local: PhantomData<*const ()>,
+}
+
+impl<'a> Armed<'a> {
+    /// Puts `allowance` in force.
+    pub(crate) fn new(allowance: Allowance<'a>) -> Self {
+        METER.with(|meter| {
+            meter.category.set(i32::from(allowance.category));
+            meter.memory.set(allowance.memory);
+            meter.breach.set(None);
+            meter.timer.set(match allowance.clock {
+                Clock::Watched { flag, ticket, limit } => {
+                    Timer::Watched { flag, ticket, half: limit / 2, probed: None }
+                }
+                Clock::Own { limit, cancel } => Timer::Own {
+                    left: CLOCK_EVERY,
+                    end: thread_cpu() + limit,
+                    cancel: cancel.map_or(ptr::null(), ptr::from_ref),
+                },
+            });
+        });
+        Self { borrowed: PhantomData, local: PhantomData }
+    }
+
+    /// What ran out, if anything did. It stays so: nothing in the script can undo it.
+    pub(crate) fn breach(&self) -> Option<Breach> {
+        METER.with(|meter| meter.breach.get())
+    }
+}
+
+impl Drop for Armed<'_> {
+    fn drop(&mut self) {
+        METER.with(|meter| {
+            meter.timer.set(Timer::Off);
+            meter.memory.set(usize::MAX);
+            meter.breach.set(None);
+            meter.branch.set(ptr::null_mut());
+        });
+    }
+}
+
+impl Meter {
+    /// # Safety
+    /// `l` is the state that Luau called the interrupt with.
+    unsafe fn is_over(&self, l: *mut lua_State) -> bool {
+        if self.breach.get().is_some() {
+            return true;
+        }
+        let (category, limit) = (self.category.get(), self.memory.get());
+        // SAFETY: reading a counter and collecting garbage are allowed in an interrupt.
+        let full = unsafe {
+            ffi::lua_totalbytes(l, category) > limit && {
+                ffi::lua_gc(l, ffi::LUA_GCCOLLECT, 0);
+                ffi::lua_totalbytes(l, category) > limit
+            }
+        };
+        if full {
+            self.breach.set(Some(Breach::Memory));
+            return true;
+        }
+        match self.timer.get() {
+            Timer::Off => false,
+            Timer::Watched { flag, ticket, half, probed } => {
+                // SAFETY: `Armed` borrows the flag for as long as the timer is on.
+                let flag = unsafe { &*flag };
+                if flag.load(Ordering::Relaxed) != ticket {
+                    return false;
+                }
+                flag.store(0, Ordering::Relaxed);
+                let now = thread_cpu();
+                match probed {
+                    None => {
+                        let probed = Some(now);
+                        self.timer.set(Timer::Watched { flag, ticket, half, probed });
+                    }
+                    Some(since) if now.saturating_sub(since) >= half => {
+                        self.breach.set(Some(Breach::Cpu));
+                    }
+                    Some(_) => {}
+                }
+                self.breach.get().is_some()
+            }
+            Timer::Own { left: 0, end, cancel } => {
+                self.timer.set(Timer::Own { left: CLOCK_EVERY, end, cancel });
+                // SAFETY: null, or borrowed by `Armed` for as long as the timer is on.
+                if unsafe { cancel.as_ref() }.is_some_and(|flag| flag.load(Ordering::Relaxed)) {
+                    self.breach.set(Some(Breach::Canceled));
+                } else if thread_cpu() > end {
+                    self.breach.set(Some(Breach::Cpu));
+                }
+                self.breach.get().is_some()
+            }
+            Timer::Own { left, end, cancel } => {
+                self.timer.set(Timer::Own { left: left - 1, end, cancel });
+                false
+            }
+        }
+    }
+}
+
+/// CPU time of the calling thread.
+fn thread_cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Luau's interrupt: raises in the running script, again and again, once something ran out.
+///
+/// # Safety
+/// Only Luau calls it.
+pub(super) unsafe extern "C-unwind" fn interrupt(l: *mut lua_State, gc: i32) {
+    if gc >= 0 {
+        return;
+    }
+    // SAFETY: `l` runs; one free slot is made before it is used; nothing here needs dropping.
+    unsafe {
+        if METER.with(|meter| meter.is_over(l)) {
+            ffi::lua_rawcheckstack(l, 1);
+            ffi::lua_pushlightuserdata(l, ptr::dangling_mut::<u8>().cast());
+            ffi::lua_error(l);
+        }
+    }
+}

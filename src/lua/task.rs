@@ -1,0 +1,77 @@
+//! A pure Lua agent: one call of its function, off the shard.
+
+use std::{sync::atomic::AtomicBool, time::Duration};
+
+use super::{
+    failure,
+    random::Random,
+    raw::{Allowance, Armed, Breach, Clock, Delivery, EncodeError, Halt},
+    source::Source,
+    vm::{Mode, Vm},
+};
+use crate::protocol::{Failure, Json, failure::kind};
+
+/// What one call of an agent's function may use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskLimits {
+    /// CPU time, in milliseconds.
+    pub cpu_ms: u64,
+    /// Memory, in bytes.
+    pub memory: usize,
+    /// Its result, in bytes of JSON.
+    pub value: usize,
+}
+
+impl Default for TaskLimits {
+    fn default() -> Self {
+        Self { cpu_ms: 10_000, memory: 256 << 20, value: 4 << 20 }
+    }
+}
+
+/// Calls the function of `agent` with `input`, in a VM of its own, until it returns or `cancel` is
+/// set. It blocks.
+///
+/// # Errors
+/// What the function raised, kind `limit` for a broken limit, kind `canceled`.
+pub fn call_agent(
+    source: &Source,
+    agent: &str,
+    input: &Json,
+    limits: &TaskLimits,
+    cancel: &AtomicBool,
+) -> Result<Json, Failure> {
+    let no_room = || {
+        failure::limit(format!("the agent used more than {} MiB of memory", limits.memory >> 20))
+    };
+    let vm = Vm::open(source, limits.memory.saturating_mul(2), 1, true).map_err(|_| no_room())?;
+    vm.desk.open(Mode::Pure, 0, Random::new(0), limits.value);
+    let args = (agent, input.as_str());
+    let co = vm.machine.coroutine(1, &vm.entries.agent, args).map_err(|_| no_room())?;
+    let armed = Armed::new(Allowance {
+        category: 1,
+        memory: limits.memory,
+        clock: Clock::Own { limit: Duration::from_millis(limits.cpu_ms), cancel: Some(cancel) },
+    });
+    let halt = co.resume(&armed, Delivery::Nothing);
+    match armed.breach() {
+        None => {}
+        Some(Breach::Memory) => return Err(no_room()),
+        Some(Breach::Canceled) => return Err(failure::canceled()),
+        Some(Breach::Cpu) => {
+            let message = format!("the agent ran for more than {} ms", limits.cpu_ms);
+            return Err(failure::limit(message));
+        }
+    }
+    match halt {
+        _ if vm.desk.starved.get() => Err(no_room()),
+        Halt::Returned => co.json(1, limits.value).map_err(|error| match error {
+            EncodeError::Value { .. } => {
+                Failure::new(kind::SCRIPT, format!("the agent's result: {error}"))
+            }
+            EncodeError::TooLarge { .. } => failure::limit(error.to_string()),
+        }),
+        Halt::Raised => Err(co.raised()),
+        Halt::Called => Err(Failure::new(kind::SCRIPT, "an agent's function cannot use ctx")),
+        Halt::OutOfMemory | Halt::Undelivered => Err(no_room()),
+    }
+}

@@ -1,0 +1,190 @@
+//! The branches of a flow and the joins that hold them together.
+//!
+//! Owns who waits for what. Branches and joins are numbered in the order in which they were made
+//! and looked at only by number, so that the order of everything follows from the inputs alone.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::raw::Coroutine;
+use crate::{
+    flow::Command,
+    journal::{ScopePath, StepKey},
+};
+
+/// Numbers a branch, a join or a spawned function; never used twice.
+pub(crate) type Id = u64;
+
+/// A coroutine of the flow.
+pub(crate) struct Branch {
+    pub(crate) co: Coroutine,
+    pub(crate) scope: ScopePath,
+    /// The next free index of its scope.
+    pub(crate) next: u32,
+    pub(crate) home: Home,
+    /// The join that it waits in.
+    pub(crate) join: Option<Id>,
+    /// The step that it waits for.
+    pub(crate) waits: Option<StepKey>,
+    /// What it spawned, and what its finished branches left behind.
+    pub(crate) spawned: Vec<Id>,
+}
+
+/// Where a branch's end is reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// It is the flow itself.
+    Flow,
+    /// A join, in which it has this number.
+    Join(Id, u32),
+    /// It was spawned.
+    Spawned(Id),
+    /// It is a deferred function.
+    Defer,
+}
+
+/// How a join ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum JoinKind {
+    /// When all have ended, or with the first error.
+    All,
+    /// With the first that succeeds, or the last error.
+    Race,
+    /// With its one branch, or its timer.
+    Timeout,
+}
+
+/// A branch that waits for others.
+pub(crate) struct Join {
+    pub(crate) kind: JoinKind,
+    pub(crate) parent: Id,
+    pub(crate) scope: ScopePath,
+    pub(crate) index: u32,
+    pub(crate) total: u32,
+    pub(crate) started: u32,
+    pub(crate) open: BTreeMap<u32, Id>,
+    pub(crate) timer: Option<StepKey>,
+}
+
+/// A function that runs beside the flow.
+pub(crate) struct Spawned {
+    pub(crate) branch: Option<Id>,
+    pub(crate) waiters: Vec<Id>,
+    pub(crate) end: Option<End>,
+    pub(crate) awaited: bool,
+}
+
+/// How a spawned function ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum End {
+    Returned,
+    Raised(String),
+    Canceled,
+}
+
+/// Who a step's end goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waiter {
+    Branch(Id),
+    /// The timer of a join.
+    Timer(Id),
+}
+
+/// Everything that is going on in a flow.
+#[derive(Default)]
+pub(crate) struct Tree {
+    last: Id,
+    pub(crate) branches: HashMap<Id, Branch>,
+    pub(crate) joins: HashMap<Id, Join>,
+    pub(crate) spawned: BTreeMap<Id, Spawned>,
+    pub(crate) waiting: HashMap<StepKey, Waiter>,
+}
+
+impl Tree {
+    pub(crate) fn id(&mut self) -> Id {
+        self.last += 1;
+        self.last
+    }
+
+    /// Puts a coroutine into the tree.
+    pub(crate) fn grow(&mut self, co: Coroutine, scope: ScopePath, next: u32, home: Home) -> Id {
+        let id = self.id();
+        let spawned = Vec::new();
+        let branch = Branch { co, scope, next, home, join: None, waits: None, spawned };
+        self.branches.insert(id, branch);
+        id
+    }
+
+    /// Takes the next index of a branch's scope.
+    pub(crate) fn take_key(&mut self, id: Id) -> Option<StepKey> {
+        let branch = self.branches.get_mut(&id)?;
+        let key = StepKey::new(branch.scope.clone(), branch.next);
+        branch.next += 1;
+        Some(key)
+    }
+
+    /// Lets a branch wait for a step.
+    pub(crate) fn park(&mut self, id: Id, key: StepKey) {
+        if let Some(branch) = self.branches.get_mut(&id) {
+            branch.waits = Some(key.clone());
+            self.waiting.insert(key, Waiter::Branch(id));
+        }
+    }
+
+    /// Takes an ended branch out; what it spawned goes on, in the care of `heir`.
+    pub(crate) fn retire(&mut self, id: Id, heir: Option<Id>) -> Option<Branch> {
+        let mut branch = self.branches.remove(&id)?;
+        if let Some(heir) = heir.and_then(|heir| self.branches.get_mut(&heir)) {
+            heir.spawned.append(&mut branch.spawned);
+        }
+        Some(branch)
+    }
+
+    /// Gives a branch up with all that hangs on it. Returns who waited for a spawned part of it.
+    pub(crate) fn cancel(&mut self, id: Id, commands: &mut Vec<Command>) -> Vec<Id> {
+        let mut orphans = Vec::new();
+        if let Some(branch) = self.branches.get(&id) {
+            commands.push(Command::CancelScope(branch.scope.clone()));
+        }
+        let mut doomed = vec![id];
+        while let Some(id) = doomed.pop() {
+            let Some(branch) = self.branches.remove(&id) else { continue };
+            if let Some(key) = branch.waits {
+                self.waiting.remove(&key);
+            }
+            if let Some(join) = branch.join.and_then(|join| self.joins.remove(&join)) {
+                doomed.extend(join.open.into_values().rev());
+                if let Some(key) = join.timer {
+                    self.waiting.remove(&key);
+                }
+            }
+            for id in branch.spawned.into_iter().rev() {
+                doomed.extend(self.end_spawned(id, End::Canceled, &mut orphans));
+            }
+        }
+        orphans
+    }
+
+    /// Notes how a spawned function ended, unless it has ended; gives its branch, if it still runs.
+    pub(crate) fn end_spawned(&mut self, id: Id, end: End, waiters: &mut Vec<Id>) -> Option<Id> {
+        let spawned = self.spawned.get_mut(&id)?;
+        if spawned.end.is_some() {
+            return None;
+        }
+        spawned.end = Some(end);
+        waiters.append(&mut spawned.waiters);
+        spawned.branch.take()
+    }
+
+    /// Ends a join before its time: its timer and its open branches are given up.
+    pub(crate) fn dissolve(&mut self, join: Join, commands: &mut Vec<Command>) -> Vec<Id> {
+        let mut orphans = Vec::new();
+        for branch in join.open.into_values() {
+            orphans.extend(self.cancel(branch, commands));
+        }
+        if let Some(key) = join.timer {
+            self.waiting.remove(&key);
+            commands.push(Command::CancelScope(key.scope));
+        }
+        orphans
+    }
+}

@@ -1,0 +1,169 @@
+//! A shard's VMs: one for each version of a blueprint, more where one is full.
+
+use std::{
+    cell::RefCell,
+    collections::{HashMap, HashSet},
+    rc::Rc,
+    sync::Arc,
+};
+
+use super::{
+    flow::{RunFacts, ScriptFlow},
+    source::Source,
+    vm::Vm,
+    watchdog::{Lane, Watchdog},
+};
+use crate::{
+    flow::RunLimits,
+    protocol::{Failure, failure::kind},
+};
+
+/// What a run's own VM may use beyond the run's memory: the library, and what is in passing.
+const LIBRARY: usize = 16 << 20;
+/// Branches of a VM's flows at which the next flow goes elsewhere.
+const BRANCHES: usize = 100_000;
+
+/// What the sandbox may use, apart from what each run may.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Memory of one VM, in bytes.
+    pub vm_memory: usize,
+    /// Live flows in one VM, at most 255.
+    pub runs_per_vm: usize,
+    /// VMs without a flow that a shard keeps for the next one.
+    pub idle_vms: usize,
+    /// CPU time to evaluate a blueprint, in milliseconds.
+    pub evaluate_ms: u64,
+    /// Memory to evaluate a blueprint, in bytes.
+    pub evaluate_memory: usize,
+    /// An evaluated blueprint, in bytes of JSON.
+    pub value: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            vm_memory: 512 << 20,
+            runs_per_vm: 255,
+            idle_vms: 8,
+            evaluate_ms: 1_000,
+            evaluate_memory: 64 << 20,
+            value: 4 << 20,
+        }
+    }
+}
+
+/// The VMs of one shard.
+pub struct Vms {
+    limits: Limits,
+    lane: Arc<Lane>,
+    pool: Rc<RefCell<Pool>>,
+}
+
+/// The VMs that flows can join, and the runs that must be alone.
+#[derive(Default)]
+pub(super) struct Pool {
+    vms: HashMap<String, Vec<Rc<Vm>>>,
+    suspects: HashSet<String>,
+    idle: usize,
+    live: usize,
+}
+
+impl Pool {
+    /// Remembers that a run was executing when its VM ran out of memory.
+    pub(super) fn suspect(&mut self, run_id: &str) {
+        self.suspects.insert(run_id.to_owned());
+    }
+
+    /// Notes that a flow left `vm`.
+    pub(super) fn left(&mut self, vm: &Rc<Vm>) {
+        self.live -= 1;
+        let idle: usize = self.vms.values().flatten().filter(|vm| vm.live() == 0).count();
+        if vm.live() == 0 && (vm.condemned.get() || idle > self.idle) {
+            self.discard(vm);
+        }
+    }
+
+    fn discard(&mut self, vm: &Rc<Vm>) {
+        if let Some(vms) = self.vms.get_mut(vm.key()) {
+            vms.retain(|other| !Rc::ptr_eq(other, vm));
+            if vms.is_empty() {
+                self.vms.remove(vm.key());
+            }
+        }
+    }
+}
+
+impl Vms {
+    /// Prepares a shard; `watchdog` will look after its slices.
+    pub fn new(limits: Limits, watchdog: &Watchdog) -> Self {
+        let pool = Pool { idle: limits.idle_vms, ..Pool::default() };
+        Self { limits, lane: watchdog.lane(), pool: Rc::new(RefCell::new(pool)) }
+    }
+
+    /// Makes a flow. None of the author's code runs before the flow's first input.
+    ///
+    /// A run during whose turn a VM ran out of memory gets a VM of its own.
+    ///
+    /// # Errors
+    /// When there is no room for another VM.
+    pub fn start(
+        &mut self,
+        source: &Arc<Source>,
+        facts: RunFacts,
+        limits: RunLimits,
+    ) -> Result<ScriptFlow, Failure> {
+        let suspect = self.pool.borrow_mut().suspects.remove(&facts.run_id);
+        let (vm, category) = if suspect {
+            let vm = self.open(source, limits.memory + LIBRARY, 1, true)?;
+            let category = vm.admit().expect("a new VM is empty");
+            (vm, category)
+        } else {
+            self.find(source)?
+        };
+        self.pool.borrow_mut().live += 1;
+        let (pool, lane) = (Rc::clone(&self.pool), Arc::clone(&self.lane));
+        Ok(ScriptFlow::new(vm, category, pool, lane, facts, limits))
+    }
+
+    /// Flows that live on this shard.
+    pub fn live(&self) -> usize {
+        self.pool.borrow().live
+    }
+
+    /// VMs that flows can join.
+    pub fn vms(&self) -> usize {
+        self.pool.borrow().vms.values().map(Vec::len).sum()
+    }
+
+    fn find(&self, source: &Source) -> Result<(Rc<Vm>, u8), Failure> {
+        let mut pool = self.pool.borrow_mut();
+        let vms = pool.vms.entry(source.key().to_owned()).or_default();
+        vms.retain(|vm| !vm.condemned.get());
+        for vm in vms.iter() {
+            let roomy = vm.machine.memory() < self.limits.vm_memory / 2;
+            if roomy
+                && vm.branches.get() < BRANCHES
+                && let Some(category) = vm.admit()
+            {
+                return Ok((Rc::clone(vm), category));
+            }
+        }
+        let vm = self.open(source, self.limits.vm_memory, self.limits.runs_per_vm, false)?;
+        let category = vm.admit().expect("a new VM is empty");
+        vms.push(Rc::clone(&vm));
+        Ok((vm, category))
+    }
+
+    fn open(
+        &self,
+        source: &Source,
+        memory: usize,
+        runs: usize,
+        solo: bool,
+    ) -> Result<Rc<Vm>, Failure> {
+        Vm::open(source, memory, runs, solo)
+            .map(Rc::new)
+            .map_err(|error| Failure::new(kind::LIMIT, format!("no VM could be opened: {error}")))
+    }
+}
