@@ -6,7 +6,15 @@
 mod files;
 mod watch;
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::net::TcpListener;
 
@@ -15,9 +23,9 @@ use crate::{
     clock::Clock,
     engine::{Engine, EngineParts, Settings},
     flow::RunLimits,
-    lua::{Limits, TaskLimits},
-    operator::{self, QueueHub},
-    protocol::RunId,
+    lua::{Limits, TaskLimits, call_agent},
+    operator::{Builtin, BundleDir, LuaCall, QueueHub},
+    protocol::{Failure, RunId},
     store::{Options, Reader as _, Sqlite},
     tasks::Tasks,
     token::HandleKey,
@@ -25,6 +33,9 @@ use crate::{
 
 /// The life of the admin token, in milliseconds.
 const ADMIN_TTL_MS: u64 = 365 * 24 * 3_600 * 1_000;
+
+/// Lua agents that are called at the same time.
+const LUA_CALLS: usize = 4;
 
 /// What to open.
 #[derive(Debug, Clone)]
@@ -100,11 +111,12 @@ impl Host {
 
         let tasks = Tasks::new(tokio::runtime::Handle::current());
         let hub = Arc::new(QueueHub::default());
-        let registry = operator::builtin(operator::Builtin {
-            bundles: config.data.join("bundles"),
-            hub: Arc::clone(&hub),
-            lua: operator::lua_calls(tasks.clone(), TaskLimits::default()),
-        });
+        let registry = Builtin {
+            lua: lua_calls(tasks.clone()),
+            bundle_dir: bundle_dirs(std::path::absolute(&config.data).unwrap_or(config.data.clone())),
+            queues: Arc::clone(&hub),
+        }
+        .registry();
 
         let left_open = if config.recover { Vec::new() } else { open_runs(&*store)? };
         let engine = Engine::start_up(EngineParts {
@@ -186,6 +198,42 @@ impl Host {
             tracing::error!(%error, "could not close the database");
         }
     }
+}
+
+/// Calls an agent's Lua function on a thread where it may take its time.
+fn lua_calls(tasks: Tasks) -> LuaCall {
+    let at_once = Arc::new(tokio::sync::Semaphore::new(LUA_CALLS));
+    Arc::new(move |task, input| {
+        let (tasks, at_once) = (tasks.clone(), Arc::clone(&at_once));
+        Box::pin(async move {
+            let _place = at_once.acquire().await;
+            let cancel = Arc::new(AtomicBool::new(false));
+            let _stop = StopOnDrop(Arc::clone(&cancel));
+            let call = tasks.spawn_blocking(move || {
+                let source = task.program.source();
+                call_agent(source, &task.agent_name, &input, &TaskLimits::default(), &cancel)
+            });
+            call.await.unwrap_or_else(|_| Err(Failure::new("script", "the agent's function panicked")))
+        })
+    })
+}
+
+/// Stops a call that nobody waits for any more.
+struct StopOnDrop(Arc<AtomicBool>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Puts the files of a blueprint where its child processes find them.
+fn bundle_dirs(data: PathBuf) -> BundleDir {
+    Arc::new(move |blueprint| {
+        let dir = data.join("bundles").join(blueprint.hash());
+        blueprint.bundle().write_to(&dir)?;
+        Ok(dir)
+    })
 }
 
 fn settings(config: &HostConfig) -> Settings {

@@ -1,1 +1,7 @@
-fn main() {}
+//! The `moonswarm` program: everything is in the library's `cli` room.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    moonswarm::cli::main()
+}

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     journal::Outcome,
     operator::{Delivery, Prompt},
-    protocol::{Effect, Failure, Json, failure::kind, fold},
+    protocol::{Effect, Failure, Json, failure::kind, fold::fold},
     store::{Check, EvidenceRow, IdempotencyRow, Write},
     token::Handle,
 };
@@ -344,16 +344,16 @@ impl Shard {
 
 /// Takes a worker's output as it is, or unfolded from a markdown fence or a JSON string.
 fn accept(schema: &crate::blueprint::Schema, output: &Json) -> Result<Json, EngineError> {
-    let first = match schema.accept_json(output) {
-        Ok(accepted) => return Ok(accepted),
-        Err(violations) => violations,
-    };
-    for candidate in fold::candidates(&output.to_value()) {
-        if let Ok(accepted) = schema.accept(candidate) {
-            return Ok(accepted.into());
+    let mut first = None;
+    for candidate in fold(output) {
+        match schema.accept_json(&candidate) {
+            Ok(accepted) => return Ok(accepted),
+            Err(violations) => {
+                first.get_or_insert(violations);
+            }
         }
     }
-    let violations = first.into_iter().map(view::breach).collect();
+    let violations = first.unwrap_or_default().into_iter().map(view::breach).collect();
     Err(EngineError::Invalid { what: "the result", violations })
 }
 

@@ -24,7 +24,7 @@ use crate::{
     flow::{StepOp, TaskRequest},
     journal::{AttemptClosed, AttemptOpened, Fact, Outcome, StepKey, Usage},
     middleware::{Dispatched, TaskDone},
-    operator::{Delivery, Residence},
+    operator::{Delivery, Residence, Ticket},
     protocol::{Failure, Json, failure::kind},
     store::{TaskPhase, Write},
 };
@@ -336,7 +336,8 @@ impl Shard {
             }
             if let Some(row) = task.row.take() {
                 if row.kind == "queue" {
-                    self.shared.hub.remove(row.queue.as_deref().unwrap_or_default(), row.run, row.step);
+                    let ticket = Ticket { run: row.run, step: row.step, attempt: row.attempt };
+                    self.shared.hub.remove(row.queue.as_deref().unwrap_or_default(), ticket);
                 }
                 run.pending.writes.push(Write::CloseTask { run: run.num, step: number });
             }
@@ -387,7 +388,8 @@ impl Shard {
             row.phase = TaskPhase::Delivered;
             row.worker = Some(by.worker.clone());
             row.deadline_ms = deadline_ms;
-            run.pending.writes.push(Write::PutTask(row.clone()));
+            let row = row.clone();
+            run.pending.writes.push(Write::PutTask(row));
         }
         run.timers.remove(&find(run, number, Due::Park));
         if let Some(deadline) = deadline_ms {

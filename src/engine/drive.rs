@@ -7,11 +7,11 @@ use super::{
     shard::{Shard, null},
 };
 use crate::{
-    flow::{Command, Flow as _, Input, NextAction, StepOp, StepRequest, compensation_scope},
+    flow::{Command, Flow as _, Input, NextAction, StepOp, StepRequest},
     journal::{
         Decision, Entry, Fact, Outcome, RunState, Scheduled, ScopePath, StepKey, fingerprint,
     },
-    protocol::{Failure, Json, RunId, StepKind, failure::kind},
+    protocol::{Failure, Json, RunId, failure::kind},
     store::{OutboxRow, Write},
 };
 
@@ -70,7 +70,7 @@ impl Shard {
     /// | continue | a fresh history | ends as it was to end |
     /// | limit | compensates, or ends failed | ends as it was to end |
     /// | broken | read again | read again |
-    fn next(&mut self, run: &mut Run, next: NextAction) {
+    pub(super) fn next(&mut self, run: &mut Run, next: NextAction) {
         let ending = match run.chain.state() {
             RunState::Compensating(ending) => Some(ending.clone()),
             RunState::Active | RunState::Ended(_) => None,
@@ -317,8 +317,8 @@ impl Shard {
                 };
                 self.record(run, &key, &op, outcome);
             }
-            StepOp::SendSignal { ref run: ref to, ref name, ref payload } => {
-                let outcome = self.send_signal(run, to, name, payload);
+            StepOp::SendSignal { run: ref receiver, ref name, ref payload } => {
+                let outcome = self.send_signal(run, receiver, name, payload);
                 self.record(run, &key, &op, outcome);
             }
         }
@@ -453,7 +453,7 @@ impl Shard {
         let scheduled = self.decided(run, key, op, call_id);
         let number = scheduled.step;
         self.append(run, Fact::StepScheduled(Box::new(scheduled)));
-        run.open.insert(number, Open { key: key.clone(), kind });
+        run.open.insert(number, Open { kind });
         number
     }
 
@@ -514,14 +514,4 @@ pub(super) fn input_of(key: StepKey, outcome: Outcome) -> Input {
             Input::Failed { key, failure: Failure::new(kind::CANCELED, reason) }
         }
     }
-}
-
-/// Whether a step belongs to the compensations.
-pub(super) fn is_compensation(key: &StepKey) -> bool {
-    key.scope.is_within(&compensation_scope())
-}
-
-/// Whether a step is a task.
-pub(super) fn is_task(scheduled: &Scheduled) -> bool {
-    scheduled.kind == StepKind::Task
 }

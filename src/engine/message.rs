@@ -33,8 +33,6 @@ pub(crate) enum Msg {
         /// Whether it is durable.
         result: Result<(), StoreError>,
     },
-    /// Read again which runs are due.
-    Poll,
     /// Stop: drop every run, then acknowledge.
     Stop(oneshot::Sender<()>),
 }
@@ -63,8 +61,6 @@ pub(crate) enum RunMsg {
     Wake,
     /// Go on with what the last turn left.
     Continue,
-    /// Show it, if it is in memory.
-    View(oneshot::Sender<Option<RunView>>),
     /// Answer when it is so.
     Wait(Waiter),
     /// Send every event from now on; answers with the number of the last durable event.

@@ -2,7 +2,7 @@
 
 use super::{
     Answer, Caller, EngineError, IdempotencyKey,
-    message::{Lease, NewRun, ReplyTo, RunMsg, Waiter},
+    message::{Lease, NewRun, ReplyTo, RunMsg},
     run::{Due, OpenKind, Perform, Phase, Run},
     shard::Shard,
     view,
@@ -92,12 +92,34 @@ impl Shard {
         }));
     }
 
+    /// Refuses a message to a run that does not exist.
+    pub(super) fn refuse_unknown(&self, num: u64, message: RunMsg) {
+        if let RunMsg::SignalFrom { sender, .. } = &message {
+            self.drop_signal(*sender);
+        }
+        refuse(message, || EngineError::NotFound { what: "run", id: format!("number {num}") });
+    }
+
+    /// Refuses a message to a run that cannot be read.
+    pub(super) fn refuse(&self, message: RunMsg, error: &crate::store::StoreError) {
+        refuse(message, || EngineError::Store(error.clone()));
+    }
+
+    /// A signal that can never arrive does not stay on its way.
+    fn drop_signal(&self, (run, step): (u64, u32)) {
+        self.shared.store.submit(crate::store::Batch {
+            checks: Vec::new(),
+            run: None,
+            writes: vec![Write::DeleteOutbox { run, step }],
+            ack: Box::new(|_| {}),
+        });
+    }
+
     /// Handles one message of a run that is in memory.
     pub(super) fn receive(&mut self, run: &mut Box<Run>, message: RunMsg) {
         match message {
             RunMsg::Wake => self.wake(run),
             RunMsg::Continue => {}
-            RunMsg::View(reply) => drop(reply.send(Some(view_of(run)))),
             RunMsg::Wait(waiter) => {
                 run.waiters.push(waiter);
                 if run.submitted.is_empty() && !run.has_pending() {
@@ -111,7 +133,8 @@ impl Shard {
                     after.events.push(super::events::sync(self.now_ms));
                 }
                 run.subscribers.push(subscriber);
-                drop(reply.send(run.chain.seq()));
+                // Who asked may be gone.
+                let _ = reply.send(run.chain.seq());
             }
             RunMsg::Cancel { by, jti, reason, reply } => self.cancel(run, by, jti, reason, reply),
             RunMsg::Pause { by, jti, reason, reply } => self.pause(run, by, jti, reason, reply),
@@ -574,5 +597,44 @@ pub(super) fn closed(run: &Run) -> EngineError {
     EngineError::Conflict {
         code: "run_closed",
         message: format!("change run {}: it has ended", run.id),
+    }
+}
+
+/// Answers a message with an error, if it wants an answer.
+fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
+    fn send<T>(reply: ReplyTo<T>, error: EngineError) {
+        // Who asked may be gone.
+        let _ = reply.send(Err(error));
+    }
+    match message {
+        RunMsg::Wake
+        | RunMsg::Continue
+        | RunMsg::SignalFrom { .. }
+        | RunMsg::Finished { .. }
+        | RunMsg::Delivered { .. }
+        | RunMsg::Progress { .. }
+        | RunMsg::Capacity { .. }
+        | RunMsg::ChildEnded { .. }
+        // Dropping the channel says it.
+        | RunMsg::Wait(_)
+        | RunMsg::Subscribe(..) => {}
+        RunMsg::Cancel { reply, .. } => {
+            if let Some(reply) = reply {
+                send(reply, error());
+            }
+        }
+        RunMsg::Pause { reply, .. } | RunMsg::Resume { reply, .. } => send(reply, error()),
+        RunMsg::Signal { reply, .. } | RunMsg::Answer { reply, .. } => send(reply, error()),
+        RunMsg::Query { reply, .. } => send(reply, error()),
+        RunMsg::Lease { reply, .. } => send(reply, error()),
+        RunMsg::Worker { ask, .. } => match ask {
+            super::message::WorkerAsk::Prompt(reply) => send(reply, error()),
+            super::message::WorkerAsk::Report(_, reply) => send(reply, error()),
+            super::message::WorkerAsk::Artifact { reply, .. } => send(reply, error()),
+            super::message::WorkerAsk::Progress { reply, .. }
+            | super::message::WorkerAsk::PutState { reply, .. } => send(reply, error()),
+            super::message::WorkerAsk::Heartbeat(reply) => send(reply, error()),
+            super::message::WorkerAsk::GetState { reply, .. } => send(reply, error()),
+        },
     }
 }

@@ -270,10 +270,9 @@ impl Shard {
 
     fn take_up_step(&mut self, run: &mut Run, step: &Scheduled, op: Option<StepOp>, paused: bool) {
         let number = step.step;
-        let key = step.key.clone();
         let wake = step.wake_at_ms;
         let put = |run: &mut Run, kind| {
-            run.open.insert(number, Open { key: key.clone(), kind });
+            run.open.insert(number, Open { kind });
         };
         match step.kind {
             StepKind::Timer => {

@@ -12,7 +12,7 @@ use super::{EngineError, EventView, capacity::AgentKey, message::Waiter};
 use crate::{
     blueprint::CompiledAgent,
     flow::{Backoff, Input, TaskRequest},
-    journal::{Chain, Entry, StepKey},
+    journal::{Chain, Entry},
     lua::{Program, ScriptFlow},
     operator::Residence,
     protocol::{Json, RunId},
@@ -113,7 +113,6 @@ pub(crate) enum Due {
 
 /// An open step.
 pub(crate) struct Open {
-    pub(crate) key: StepKey,
     pub(crate) kind: OpenKind,
 }
 

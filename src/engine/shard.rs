@@ -20,7 +20,7 @@ use crate::{
     journal::RunState,
     lua::Vms,
     protocol::Json,
-    store::{Batch, JournalRow, RunStatus, RunWrite, StoreError, Writer as _},
+    store::{Batch, JournalRow, RunStatus, RunWrite, StoreError},
 };
 
 /// Messages that are handled before the loop looks at timers and flushes.
@@ -131,7 +131,6 @@ impl Shard {
             Msg::Committed { run, batch, life, result } => {
                 self.committed(run, batch, life, result);
             }
-            Msg::Poll => self.poll_due(),
             Msg::Stop(done) => {
                 for (_, mut run) in self.runs.drain() {
                     cancel_workers(&mut run);
@@ -156,7 +155,7 @@ impl Shard {
                 Ok(run) => run,
                 Err(error) => {
                     tracing::error!(run = num, %error, "could not read a run");
-                    self.refuse(message, error);
+                    self.refuse(message, &error);
                     return;
                 }
             },
@@ -184,6 +183,9 @@ impl Shard {
         }
         if run.is_ended() && run.is_idle() {
             return;
+        }
+        if let Some((due, _, _)) = run.timers.first() {
+            self.timers.insert((*due, run.num));
         }
         if !run.inbox.is_empty() && !run.queued && run.chain.paused().is_none() {
             run.queued = true;
@@ -297,12 +299,6 @@ impl Shard {
         header.updated_ms = run.chain.last_ms();
         if ended && header.ended_ms.is_none() {
             header.ended_ms = Some(run.chain.last_ms());
-        }
-        if let Some(wake) = wake_at_ms
-            && wake > 0
-            && (!self.recovers || wake < self.horizon_ms)
-        {
-            self.timers.insert((wake, run.num));
         }
         whole
     }

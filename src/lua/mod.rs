@@ -11,6 +11,7 @@ mod call;
 mod evaluate;
 mod failure;
 mod flow;
+mod program;
 mod random;
 mod raw;
 mod source;
@@ -26,6 +27,7 @@ mod tests;
 
 pub use evaluate::{LuaError, evaluate};
 pub use flow::{RunFacts, ScriptFlow};
+pub use program::Program;
 pub use source::{Files, Host, Source};
 pub use task::{TaskLimits, call_agent};
 pub use vms::{Limits, Vms};

@@ -8,6 +8,7 @@ pub mod duration;
 pub mod effect;
 pub mod error;
 pub mod failure;
+pub mod fold;
 pub mod id;
 mod json;
 pub mod operator;

@@ -1,0 +1,1 @@
+../blueprints/worker.py

@@ -1,0 +1,121 @@
+//! Blueprints: store, list, look, read the source.
+
+use std::collections::BTreeMap;
+
+use axum::{Json as JsonBody, extract::State};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{
+    body::Raw,
+    check::{self, BundleBody, FindingBody},
+    door::Api,
+    error::{Problem, ProblemBody},
+    params::{All, Asker, At, Key},
+};
+use crate::{
+    blueprint::{Bundle, Finding},
+    engine::BlueprintView,
+};
+
+/// A stored version.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct StoredView {
+    /// The name that now stands for it.
+    name: String,
+    /// The bundle's hash, in hex.
+    hash: String,
+    /// Warnings.
+    #[schema(value_type = Vec<FindingBody>)]
+    findings: Vec<Finding>,
+}
+
+/// Stores a version and lets the name stand for it.
+#[utoipa::path(
+    put, path = "/v1/blueprints/{name}", operation_id = "blueprint_put", tag = "blueprints",
+    params(
+        ("name" = String, Path, description = "The blueprint's name."),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition harmless for 24 hours."),
+    ),
+    request_body(
+        content((BundleBody = "application/json"), (String = "text/plain")),
+        description = "Lua source, or a bundle.",
+    ),
+    responses(
+        (status = 200, description = "It is stored.", body = StoredView),
+        (status = 409, description = "`idempotency_mismatch`", body = ProblemBody),
+        (status = 422, description = "`blueprint_invalid` with `findings`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn put(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At(name): At<String>,
+    key: Key,
+    raw: Raw,
+) -> Result<JsonBody<StoredView>, Problem> {
+    let bundle = check::read_bundle(&raw)?;
+    let key = key.of("PUT /v1/blueprints/{name}", &raw.bytes);
+    let (stored, findings) = api.engine.put_blueprint(&caller, name, bundle, key).await?;
+    Ok(JsonBody(StoredView { name: stored.name, hash: stored.hash, findings }))
+}
+
+/// Lists the names with what each stands for.
+#[utoipa::path(
+    get, path = "/v1/blueprints", operation_id = "blueprint_list", tag = "blueprints",
+    responses((status = 200, description = "All of them.", body = All<BlueprintView>)),
+)]
+pub(super) async fn list(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+) -> Result<JsonBody<All<BlueprintView>>, Problem> {
+    Ok(JsonBody(All::of(api.engine.blueprints(&caller).await?)))
+}
+
+/// Shows what `name`, or `name@hash-prefix`, stands for.
+#[utoipa::path(
+    get, path = "/v1/blueprints/{name}", operation_id = "blueprint_get", tag = "blueprints",
+    params(("name" = String, Path, description = "`name` or `name@hash-prefix`.")),
+    responses(
+        (status = 200, description = "The version.", body = BlueprintView),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn get(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At(name): At<String>,
+) -> Result<JsonBody<BlueprintView>, Problem> {
+    Ok(JsonBody(api.engine.blueprint(&caller, &name).await?))
+}
+
+/// The files of a version.
+#[derive(Debug, ToSchema)]
+#[schema(as = Bundle)]
+#[expect(dead_code, reason = "the schema of `Bundle` in the OpenAPI document")]
+pub(super) struct FilesView {
+    /// Text by relative path.
+    files: BTreeMap<String, String>,
+    /// The file that returns the blueprint.
+    entry: String,
+}
+
+/// Gives the files of a version.
+#[utoipa::path(
+    get, path = "/v1/blueprints/{name}/{hash}/source", operation_id = "blueprint_source", tag = "blueprints",
+    params(
+        ("name" = String, Path, description = "The blueprint's name."),
+        ("hash" = String, Path, description = "The version's hash, or the beginning of it."),
+    ),
+    responses(
+        (status = 200, description = "The files.", body = FilesView),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn source(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At((name, hash)): At<(String, String)>,
+) -> Result<JsonBody<Bundle>, Problem> {
+    Ok(JsonBody(api.engine.blueprint_source(&caller, &name, &hash).await?))
+}

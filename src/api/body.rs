@@ -1,0 +1,289 @@
+//! Bodies: read within their limit and time, understood as JSON, refused with the place.
+
+use axum::{
+    body::{Body, Bytes},
+    extract::{FromRequest, Request},
+    http::{HeaderMap, header},
+};
+use futures::StreamExt;
+use serde::de::DeserializeOwned;
+use serde_json::error::Category;
+
+use super::{
+    codes,
+    door::{Api, Rule},
+    error::Problem,
+};
+
+/// How deep a body may nest.
+const MOST_DEPTH: usize = 100;
+
+/// A body as it came, and what it says that it is.
+#[derive(Debug)]
+pub(super) struct Raw {
+    /// The bytes.
+    pub bytes: Bytes,
+    /// The content type without its parameters, in lower case; empty if there is none.
+    pub kind: String,
+}
+
+/// A body that was JSON of the expected shape.
+#[derive(Debug)]
+pub(super) struct Posted<T> {
+    /// What it said.
+    pub body: T,
+    /// The bytes, for hashes.
+    pub raw: Bytes,
+}
+
+impl FromRequest<Api> for Raw {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, api: &Api) -> Result<Self, Problem> {
+        let limit = request.extensions().get::<Rule>().map_or(0, |rule| rule.body);
+        let (parts, body) = request.into_parts();
+        let kind = content_type(&parts.headers)?;
+        let announced = parts
+            .headers
+            .get(header::CONTENT_LENGTH)
+            .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+        if announced.is_some_and(|announced| announced > limit as u64) {
+            return Err(too_large(limit));
+        }
+        let bytes = tokio::time::timeout(api.door.limits.body_time, collect(body, limit))
+            .await
+            .map_err(|_| Problem::new(codes::BODY_TIMEOUT, "the rest of the body did not come"))??;
+        Ok(Self { bytes, kind })
+    }
+}
+
+impl<T: DeserializeOwned> FromRequest<Api> for Posted<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, api: &Api) -> Result<Self, Problem> {
+        let raw = Raw::from_request(request, api).await?;
+        raw.expect_json()?;
+        let body = read_json(&raw.bytes)?;
+        Ok(Self { body, raw: raw.bytes })
+    }
+}
+
+impl Raw {
+    /// Refuses a body that says that it is something else than JSON.
+    pub(super) fn expect_json(&self) -> Result<(), Problem> {
+        if self.kind.is_empty() || self.is_json() {
+            return Ok(());
+        }
+        let detail = format!("send application/json; {:?} is not read here", self.kind);
+        Err(Problem::new(codes::UNSUPPORTED_MEDIA_TYPE, detail))
+    }
+
+    /// Whether it says that it is JSON.
+    pub(super) fn is_json(&self) -> bool {
+        self.kind == "application/json" || self.kind.ends_with("+json")
+    }
+
+    /// The body as text.
+    ///
+    /// # Errors
+    /// The refusal, if it is not UTF-8.
+    pub(super) fn text(&self) -> Result<&str, Problem> {
+        std::str::from_utf8(&self.bytes).map_err(|error| {
+            let detail = format!("the body is not UTF-8 after {} bytes", error.valid_up_to());
+            Problem::new(codes::INVALID_BODY, detail)
+        })
+    }
+}
+
+fn content_type(headers: &HeaderMap) -> Result<String, Problem> {
+    let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(String::new()) };
+    let text = value
+        .to_str()
+        .map_err(|_| Problem::new(codes::BAD_HEADER, "the content type is not readable"))?;
+    Ok(text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
+}
+
+fn too_large(limit: usize) -> Problem {
+    Problem::new(codes::TOO_LARGE, format!("the body may have at most {limit} bytes"))
+}
+
+async fn collect(body: Body, limit: usize) -> Result<Bytes, Problem> {
+    let lost = |_| Problem::new(codes::BAD_REQUEST, "the body broke off");
+    let mut chunks = body.into_data_stream();
+    let Some(first) = chunks.next().await else { return Ok(Bytes::new()) };
+    let first = first.map_err(lost)?;
+    if first.len() > limit {
+        return Err(too_large(limit));
+    }
+    // One chunk is the usual case, and needs no copy.
+    let Some(second) = chunks.next().await else { return Ok(first) };
+    let mut all = Vec::from(first);
+    let mut chunk = second.map_err(lost)?;
+    loop {
+        if all.len() + chunk.len() > limit {
+            return Err(too_large(limit));
+        }
+        all.extend_from_slice(&chunk);
+        match chunks.next().await {
+            Some(next) => chunk = next.map_err(lost)?,
+            None => return Ok(all.into()),
+        }
+    }
+}
+
+/// Reads JSON of a shape; nothing at all reads as `null`, for shapes that may be absent.
+///
+/// # Errors
+/// Not JSON, or another shape, with the place.
+pub(super) fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return serde_json::from_slice(b"null")
+            .map_err(|_| Problem::new(codes::MALFORMED_JSON, "the body is empty"));
+    }
+    if depth(bytes) > MOST_DEPTH {
+        let detail = format!("the body nests deeper than {MOST_DEPTH} levels");
+        return Err(Problem::new(codes::INVALID_BODY, detail));
+    }
+    // The second reading tracks the path; only refused bodies pay for it.
+    serde_json::from_slice(bytes).or_else(|_| explain(bytes))
+}
+
+fn explain<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    let mut from = serde_json::Deserializer::from_slice(bytes);
+    let read = serde_path_to_error::deserialize(&mut from).map_err(|error| {
+        let path = match error.path().to_string().as_str() {
+            "." => "$".to_owned(),
+            path => format!("$.{path}"),
+        };
+        let inner = error.into_inner();
+        match inner.classify() {
+            Category::Data => {
+                let message = inner.to_string();
+                let message = message.split(" at line ").next().unwrap_or_default();
+                let unknown = message.starts_with("unknown field");
+                let code = if unknown { codes::UNKNOWN_FIELD } else { codes::INVALID_BODY };
+                Problem::new(code, message).at(path)
+            }
+            Category::Syntax | Category::Eof | Category::Io => malformed(&inner),
+        }
+    })?;
+    from.end().map_err(|error| malformed(&error))?;
+    Ok(read)
+}
+
+fn malformed(error: &serde_json::Error) -> Problem {
+    Problem::new(codes::MALFORMED_JSON, error.to_string())
+}
+
+/// How deep brackets nest outside of strings, counted up to one more than is allowed.
+fn depth(bytes: &[u8]) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    let mut bytes = bytes.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'{' | b'[' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+                if deepest > MOST_DEPTH {
+                    return deepest;
+                }
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'"' => {
+                while let Some(byte) = bytes.next() {
+                    match byte {
+                        b'\\' => drop(bytes.next()),
+                        b'"' => break,
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    deepest
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+    use crate::protocol::Json;
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    #[serde(deny_unknown_fields)]
+    struct Order {
+        item: String,
+        #[serde(default)]
+        parts: Vec<Part>,
+        #[serde(default)]
+        note: Option<Json>,
+    }
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    #[serde(deny_unknown_fields)]
+    struct Part {
+        size: u32,
+    }
+
+    fn refusal(text: &str) -> (&'static str, Option<String>) {
+        let problem = read_json::<Order>(text.as_bytes()).unwrap_err();
+        (problem.code(), problem.path().map(str::to_owned))
+    }
+
+    #[test]
+    fn a_body_of_the_right_shape_is_read_and_its_values_kept_as_written() {
+        let order: Order = read_json(br#"{"item":"a","note":{"x": 1.50}}"#).unwrap();
+        assert_eq!(order.note.unwrap().as_str(), r#"{"x": 1.50}"#);
+    }
+
+    #[test]
+    fn a_refusal_names_the_place() {
+        let cases = [
+            (r#"{"item":"a","parts":[{"size":1},{"size":"x"}]}"#, "invalid_body", "$.parts[1].size"),
+            (r#"{"item":"a","parts":[{"size":1,"colour":2}]}"#, "unknown_field", "$.parts[0].colour"),
+            (r#"{"item":"a","itme":"b"}"#, "unknown_field", "$.itme"),
+            (r"{}", "invalid_body", "$"),
+            (r"[]", "invalid_body", "$"),
+        ];
+        for (text, code, path) in cases {
+            assert_eq!(refusal(text), (code, Some(path.to_owned())), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_json_is_malformed() {
+        for text in ["", "  ", "{", "nope", r#"{"item":"a"} x"#, "{\"item\":\"\u{1}\"}"] {
+            assert_eq!(refusal(text).0, "malformed_json", "{text:?}");
+        }
+    }
+
+    #[test]
+    fn deep_nesting_is_refused_and_brackets_in_strings_do_not_nest() {
+        let deep = format!(r#"{{"item":"a","note":{}{}}}"#, "[".repeat(200), "]".repeat(200));
+        assert_eq!(refusal(&deep).0, "invalid_body");
+        let text = format!(r#"{{"item":"\"{}"}}"#, "[".repeat(200));
+        assert!(read_json::<Order>(text.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn nothing_reads_as_an_absent_body() {
+        assert_eq!(read_json::<Option<Order>>(b" ").unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_body_over_its_limit_is_refused_whatever_its_chunks() {
+        let chunked = |sizes: &'static [usize]| {
+            let chunks = sizes.iter().map(|size| Ok::<_, std::io::Error>(vec![b'x'; *size]));
+            Body::from_stream(futures::stream::iter(chunks))
+        };
+        for (sizes, fits) in
+            [(&[][..], true), (&[10], true), (&[11], false), (&[4, 6], true), (&[4, 4, 3], false)]
+        {
+            let read = collect(chunked(sizes), 10).await.map_err(|problem| problem.code());
+            let expected = if fits { Ok(sizes.iter().sum()) } else { Err("too_large") };
+            assert_eq!(read.map(|bytes| bytes.len()), expected, "{sizes:?}");
+        }
+    }
+}

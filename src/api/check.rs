@@ -1,0 +1,133 @@
+//! The check of a blueprint, and the forms in which one arrives.
+
+use std::collections::BTreeMap;
+
+use axum::{Json as JsonBody, extract::State};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{
+    body::{Raw, read_json},
+    codes,
+    door::Api,
+    error::Problem,
+    params::Asker,
+    runs,
+};
+use crate::blueprint::{Bundle, Finding};
+
+/// A blueprint's files.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BundleBody {
+    /// The Lua source of the entry, instead of having it among the files.
+    source: Option<String>,
+    /// Text by relative path.
+    files: Option<BTreeMap<String, String>>,
+    /// The file that returns the blueprint; by default the only Lua file at the top, or `main.lua`.
+    entry: Option<String>,
+}
+
+/// One thing that is wrong with a blueprint.
+#[derive(Debug, ToSchema)]
+#[schema(as = Finding)]
+#[expect(dead_code, reason = "the schema of `Finding` in the OpenAPI document")]
+pub(super) struct FindingBody {
+    /// The file, relative to the bundle.
+    file: String,
+    /// The line, from 1.
+    line: u32,
+    /// The column, from 1, in characters.
+    column: u32,
+    /// A stable code: docs/errors.md explains each.
+    code: String,
+    /// `error` or `warning`.
+    severity: String,
+    /// What is wrong, in one line.
+    message: String,
+    /// What to do about it, in one line.
+    hint: Option<String>,
+}
+
+/// Reads a blueprint: JSON with files, or the bare Lua source.
+///
+/// # Errors
+/// Another content type, another shape, or the finding that keeps the files from being a bundle.
+pub(super) fn read_bundle(raw: &Raw) -> Result<Bundle, Problem> {
+    if raw.is_json() {
+        let BundleBody { source, files, entry } = read_json(&raw.bytes)?;
+        if source.is_none() && files.is_none() {
+            return Err(Problem::new(codes::INVALID_BODY, "give `source` or `files`").at("$"));
+        }
+        return runs::bundle(source, files, entry);
+    }
+    let kind = raw.kind.as_str();
+    let text = kind.is_empty()
+        || kind.starts_with("text/")
+        || matches!(kind, "application/x-lua" | "application/octet-stream");
+    if !text {
+        let detail = format!("send Lua source as text/plain, or files as application/json; {kind:?} is not read here");
+        return Err(Problem::new(codes::UNSUPPORTED_MEDIA_TYPE, detail));
+    }
+    runs::bundle(Some(raw.text()?.to_owned()), None, None)
+}
+
+/// What a check found.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct CheckView {
+    /// Whether it can run: there is no finding that is an error.
+    ok: bool,
+    /// Errors and warnings, in the order of their places.
+    #[schema(value_type = Vec<FindingBody>)]
+    findings: Vec<Finding>,
+}
+
+/// Checks a blueprint and stores nothing.
+#[utoipa::path(
+    post, path = "/v1/check", operation_id = "blueprint_check", tag = "blueprints",
+    request_body(
+        content((BundleBody = "application/json"), (String = "text/plain")),
+        description = "Lua source, or a bundle.",
+    ),
+    responses(
+        (status = 200, description = "What was found.", body = CheckView),
+        (status = 422, description = "`blueprint_invalid`: the files are no bundle", body = super::error::ProblemBody),
+    ),
+)]
+pub(super) async fn check(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    raw: Raw,
+) -> Result<JsonBody<CheckView>, Problem> {
+    let findings = api.engine.check(&caller, read_bundle(&raw)?).await?;
+    Ok(JsonBody(CheckView { ok: !findings.iter().any(Finding::is_error), findings }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(kind: &str, bytes: &'static [u8]) -> Result<String, &'static str> {
+        let raw = Raw { bytes: bytes.into(), kind: kind.to_owned() };
+        read_bundle(&raw).map(|bundle| bundle.source().to_string()).map_err(|p| p.code())
+    }
+
+    #[test]
+    fn a_blueprint_comes_as_source_or_as_files() {
+        for kind in ["", "text/plain", "text/x-lua", "application/octet-stream"] {
+            assert_eq!(read(kind, b"return 1"), Ok("return 1".to_owned()), "{kind}");
+        }
+        let files = br#"{"files":{"a.lua":"return 2","b/c.md":"x"}}"#;
+        assert_eq!(read("application/json", files), Ok("return 2".to_owned()));
+    }
+
+    #[test]
+    fn what_is_neither_is_refused() {
+        let form = "application/x-www-form-urlencoded";
+        assert_eq!(read(form, b"return 1"), Err("unsupported_media_type"));
+        assert_eq!(read("text/plain", b"\xff"), Err("invalid_body"));
+        assert_eq!(read("application/json", b"{}"), Err("invalid_body"));
+        assert_eq!(read("application/json", br#"{"files":{}}"#), Err("blueprint_invalid"));
+        assert_eq!(read("application/json", br#"{"file":{}}"#), Err("unknown_field"));
+    }
+}

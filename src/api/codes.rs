@@ -1,0 +1,98 @@
+//! Every code of the API with its status and title; docs/errors-http.md has a section for each.
+
+use axum::http::StatusCode;
+
+/// One kind of refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Code {
+    /// The word that never changes.
+    pub word: &'static str,
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// What it means, in a few words that do not depend on the case.
+    pub title: &'static str,
+}
+
+macro_rules! codes {
+    ($($name:ident = $word:literal, $status:ident, $title:literal;)+) => {
+        $(pub(super) const $name: Code =
+            Code { word: $word, status: StatusCode::$status, title: $title };)+
+
+        /// All of them.
+        pub(super) const ALL: &[Code] = &[$($name,)+];
+    };
+}
+
+codes! {
+    BAD_REQUEST = "bad_request", BAD_REQUEST, "The request makes no sense";
+    BAD_ID = "bad_id", BAD_REQUEST, "An id has another form";
+    BAD_QUERY = "bad_query", BAD_REQUEST, "The query string cannot be read";
+    BAD_HEADER = "bad_header", BAD_REQUEST, "A header cannot be read";
+    MALFORMED_JSON = "malformed_json", BAD_REQUEST, "The body is not JSON";
+    NOT_SUPPORTED = "not_supported", BAD_REQUEST, "This release does not support it";
+    UNAUTHENTICATED = "unauthenticated", UNAUTHORIZED, "A valid token is needed";
+    TOKEN_REVOKED = "token_revoked", UNAUTHORIZED, "The token was revoked";
+    HOST_NOT_ALLOWED = "host_not_allowed", FORBIDDEN, "The host name is not one of this server's";
+    ORIGIN_NOT_ALLOWED = "origin_not_allowed", FORBIDDEN, "Pages of this origin may not call the API";
+    FORBIDDEN_VERB = "forbidden_verb", FORBIDDEN, "The token may not do this";
+    FORBIDDEN_SCOPE = "forbidden_scope", FORBIDDEN, "The token does not reach this";
+    FORBIDDEN = "forbidden", FORBIDDEN, "The token may not do this";
+    NOT_FOUND = "not_found", NOT_FOUND, "There is no such thing";
+    NO_ROUTE = "no_route", NOT_FOUND, "There is no such route";
+    METHOD_NOT_ALLOWED = "method_not_allowed", METHOD_NOT_ALLOWED, "The route has no such method";
+    BODY_TIMEOUT = "body_timeout", REQUEST_TIMEOUT, "The body did not arrive in time";
+    ALREADY_ACCEPTED = "already_accepted", CONFLICT, "Another result was accepted before";
+    IDEMPOTENCY_MISMATCH = "idempotency_mismatch", CONFLICT, "The key was used for another request";
+    FENCED = "fenced", CONFLICT, "Another attempt has taken over";
+    RUN_CLOSED = "run_closed", CONFLICT, "The run has ended";
+    NOT_ENDED = "not_ended", CONFLICT, "The run has not ended";
+    CONFLICT = "conflict", CONFLICT, "It does not fit what happened before";
+    TOO_LARGE = "too_large", PAYLOAD_TOO_LARGE, "It is larger than allowed";
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type", UNSUPPORTED_MEDIA_TYPE, "The content type is not read here";
+    UNKNOWN_FIELD = "unknown_field", UNPROCESSABLE_ENTITY, "The body has an unknown field";
+    INVALID_BODY = "invalid_body", UNPROCESSABLE_ENTITY, "The body has another shape";
+    INVALID_INPUT = "invalid_input", UNPROCESSABLE_ENTITY, "The value breaks its schema";
+    INVALID_RESULT = "invalid_result", UNPROCESSABLE_ENTITY, "The result breaks its schema";
+    BLUEPRINT_INVALID = "blueprint_invalid", UNPROCESSABLE_ENTITY, "The blueprint has errors";
+    FLOW_FAILED = "flow_failed", UNPROCESSABLE_ENTITY, "A function of the flow failed";
+    RATE_LIMITED = "rate_limited", TOO_MANY_REQUESTS, "The token asks too often";
+    SIGNAL_QUEUE_FULL = "signal_queue_full", TOO_MANY_REQUESTS, "Too many signals wait to be read";
+    TOO_MANY_RUNS = "too_many_runs", TOO_MANY_REQUESTS, "Too many runs are open";
+    BUSY = "busy", TOO_MANY_REQUESTS, "There is too much to do";
+    INTERNAL = "internal", INTERNAL_SERVER_ERROR, "The server failed";
+    STORAGE = "storage", INTERNAL_SERVER_ERROR, "The storage failed";
+    OVERLOADED = "overloaded", SERVICE_UNAVAILABLE, "Too many requests are under way";
+    NOT_READY = "not_ready", SERVICE_UNAVAILABLE, "The host takes no work now";
+    STOPPING = "stopping", SERVICE_UNAVAILABLE, "The host is stopping";
+    STORAGE_FULL = "storage_full", INSUFFICIENT_STORAGE, "The disk is full";
+}
+
+/// The code of a word; for a word that another room made up, `otherwise` under that word.
+pub(super) fn named(word: &'static str, otherwise: Code) -> Code {
+    ALL.iter().copied().find(|code| code.word == word).unwrap_or(Code { word, ..otherwise })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_code_is_unique_and_has_its_section_in_the_docs() {
+        let docs = include_str!("../../docs/errors-http.md");
+        let mut words = BTreeSet::new();
+        for code in ALL {
+            assert!(words.insert(code.word), "{} twice", code.word);
+            let heading = format!("### {}\n\n{} {}", code.word, code.status.as_u16(), code.title);
+            assert!(docs.contains(&heading), "{heading}");
+        }
+    }
+
+    #[test]
+    fn a_word_of_another_room_keeps_its_name_under_the_status_of_its_family() {
+        assert_eq!(named("fenced", CONFLICT), FENCED);
+        let code = named("seat_taken", CONFLICT);
+        assert_eq!((code.word, code.status), ("seat_taken", StatusCode::CONFLICT));
+    }
+}

@@ -1,0 +1,68 @@
+//! What the API can be told: who may come, how much, how fast.
+
+use std::time::Duration;
+
+use crate::clock::Clock;
+
+/// How the API is set up.
+#[derive(Debug, Clone)]
+pub struct ApiConfig {
+    /// Host names, beside the loopback ones, under which the API may be reached, without a port.
+    pub hosts: Vec<String>,
+    /// Origins (`https://desk.example`) whose pages may call the API, beside its own.
+    pub origins: Vec<String>,
+    /// How much of everything.
+    pub limits: Limits,
+    /// What tells the time for the rates.
+    pub clock: Clock,
+}
+
+impl Default for ApiConfig {
+    fn default() -> Self {
+        Self {
+            hosts: Vec::new(),
+            origins: Vec::new(),
+            limits: Limits::default(),
+            clock: Clock::system(),
+        }
+    }
+}
+
+/// How much of everything; each breach is a typed answer or a closed connection.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Connections at a time.
+    pub connections: usize,
+    /// Requests at a time, over all connections.
+    pub in_flight: usize,
+    /// Requests a second for one token.
+    pub rate: u32,
+    /// Requests that one token may make at once.
+    pub burst: u32,
+    /// The time for a request's head, and for which an idle connection is kept.
+    pub head_time: Duration,
+    /// The time for a request's body.
+    pub body_time: Duration,
+    /// The size of a request's head, in bytes.
+    pub head_bytes: usize,
+    /// How many headers a request may have.
+    pub headers: usize,
+    /// How often a silent stream of events says that it is alive.
+    pub keep_alive: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 1_024,
+            in_flight: 4_096,
+            rate: 5_000,
+            burst: 10_000,
+            head_time: Duration::from_secs(10),
+            body_time: Duration::from_secs(60),
+            head_bytes: 32 * 1_024,
+            headers: 64,
+            keep_alive: Duration::from_secs(15),
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The page that shows the OpenAPI document to a person.
+
+use axum::{
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+
+/// One page without anything from elsewhere. A browser cannot send a bearer with a page's own
+/// request, so the page comes with the 401 as well: it holds nothing of this host, asks for a
+/// token, keeps it in the tab and fetches `/openapi.json` with it.
+const PAGE: &str = include_str!("docs.html");
+
+/// Shows the API to a person.
+#[utoipa::path(
+    get, path = "/docs", operation_id = "docs", tag = "host",
+    responses((status = 200, description = "A page. It comes with 401 as well, to enter a token.", body = String, content_type = "text/html")),
+)]
+pub(super) async fn docs() -> Response {
+    page(StatusCode::OK)
+}
+
+/// The page, with a status. Its one script and its one style carry a number that is made for this
+/// answer; nothing else runs.
+pub(super) fn page(status: StatusCode) -> Response {
+    let nonce = uuid::Uuid::new_v4().simple().to_string();
+    let policy = format!(
+        "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    );
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
+        (header::CONTENT_SECURITY_POLICY, HeaderValue::try_from(policy).expect("it is ASCII")),
+        (header::WWW_AUTHENTICATE, HeaderValue::from_static(r#"Bearer realm="moonswarm""#)),
+    ];
+    (status, headers, PAGE.replace("{{nonce}}", &nonce)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_page_loads_nothing_from_elsewhere_and_runs_only_its_own_script() {
+        let response = page(StatusCode::UNAUTHORIZED);
+        let policy = response.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap().to_owned();
+        let nonce = policy.split("'nonce-").nth(1).unwrap().split('\'').next().unwrap().to_owned();
+        let body = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        let page = String::from_utf8(body.to_vec()).unwrap();
+        assert_eq!(page.matches(&format!("nonce=\"{nonce}\"")).count(), 2);
+        assert_eq!(page.matches("<script").count() + page.matches("<style").count(), 2);
+        for elsewhere in ["http://", "https://", "src=", " style=", "onclick=", "innerHTML"] {
+            assert!(!page.contains(elsewhere), "{elsewhere}");
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! The door: what every request passes, in one order, before its handler sees it.
+//!
+//! Room for it → Host → Origin → bearer → rate → verb → (in the handler) body. A refusal tells
+//! nothing that a later check would have told.
+
+use std::{panic::AssertUnwindSafe, sync::Arc};
+
+use axum::{
+    extract::{Request, State},
+    http::{HeaderMap, HeaderName, HeaderValue, Uri, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use futures::FutureExt;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    ApiConfig, Limits,
+    codes, docs,
+    error::Problem,
+    origin::Site,
+    rate::Rates,
+};
+use crate::{
+    engine::{Bearer, Engine, EngineError},
+    token::{Refusal, Role, Verb, permits},
+};
+
+/// A bearer longer than this is nobody's.
+const MOST_BEARER_BYTES: usize = 8 * 1_024;
+
+/// What every handler has at hand.
+#[derive(Clone)]
+pub(super) struct Api {
+    /// What does the work.
+    pub engine: Engine,
+    /// The checks before it.
+    pub door: Arc<Door>,
+    /// Canceled when the host begins to stop; what waits then answers at once.
+    pub stopping: CancellationToken,
+}
+
+/// The checks that need no engine.
+#[derive(Debug)]
+pub(super) struct Door {
+    site: Site,
+    rates: Rates,
+    room: Semaphore,
+    /// How much of everything.
+    pub limits: Limits,
+}
+
+/// What a route asks of whoever comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Rule {
+    /// Who may come.
+    pub who: Who,
+    /// The largest body, in bytes.
+    pub body: usize,
+    /// Whether somebody without a bearer is shown a page on which to enter one.
+    pub page: bool,
+}
+
+/// Who may come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Who {
+    /// Everybody, also when there is no room for others.
+    Anybody,
+    /// Whoever has a valid bearer of any sort.
+    AnyBearer,
+    /// The holder of a token for the API with this verb.
+    Caller(Verb),
+    /// Who works on an attempt, with this verb.
+    Holder(Verb),
+}
+
+impl Who {
+    /// The verb that is asked for.
+    pub(super) fn verb(self) -> Option<Verb> {
+        match self {
+            Self::Anybody | Self::AnyBearer => None,
+            Self::Caller(verb) | Self::Holder(verb) => Some(verb),
+        }
+    }
+}
+
+impl Door {
+    /// A door to the server on `listens_on`.
+    pub(super) fn new(config: &ApiConfig, listens_on: std::net::SocketAddr) -> Self {
+        let limits = config.limits.clone();
+        Self {
+            site: Site::new(listens_on, &config.hosts, &config.origins),
+            rates: Rates::new(config.clock.clone(), limits.rate, limits.burst),
+            room: Semaphore::new(limits.in_flight),
+            limits,
+        }
+    }
+
+    fn take_room(&self, rule: Rule) -> Result<Option<SemaphorePermit<'_>>, Problem> {
+        if rule.who == Who::Anybody {
+            return Ok(None);
+        }
+        self.room.try_acquire().map(Some).map_err(|_| {
+            Problem::new(codes::OVERLOADED, "too many requests are under way").retry_after(1)
+        })
+    }
+
+    /// Looks at what needs no key: Host, Origin, and whether a bearer is there at all.
+    fn screen<'a>(
+        &self,
+        rule: Rule,
+        uri: &Uri,
+        headers: &'a HeaderMap,
+    ) -> Result<Option<&'a str>, Problem> {
+        self.site.check(uri, headers)?;
+        match rule.who {
+            Who::Anybody => Ok(None),
+            Who::AnyBearer | Who::Caller(_) | Who::Holder(_) => bearer(headers).map(Some),
+        }
+    }
+
+    /// Looks at how often the bearer asks, and at whether it is the sort with the verb.
+    fn admit(&self, rule: Rule, bearer: &Bearer) -> Result<(), Problem> {
+        let taken = match bearer {
+            Bearer::Caller(caller) => self.rates.take(&caller.jti),
+            Bearer::Holder(holder) => self.rates.take((holder.run, holder.step)),
+        };
+        taken.map_err(|seconds| {
+            Problem::new(codes::RATE_LIMITED, "this token asks more often than it may")
+                .retry_after(seconds)
+        })?;
+        match (rule.who, bearer) {
+            (Who::Anybody | Who::AnyBearer, _) => Ok(()),
+            (Who::Caller(verb), Bearer::Caller(caller)) => {
+                caller.grant.check(verb, &[]).map_err(refused)
+            }
+            (Who::Holder(verb), Bearer::Holder(holder)) => match &holder.grant {
+                Some(grant) => grant.check(verb, &[]).map_err(refused),
+                None if permits(Role::Worker, verb) => Ok(()),
+                None => Err(refused(Refusal::Verb { role: Role::Worker, verb })),
+            },
+            (Who::Caller(verb), Bearer::Holder(_)) => Err(Problem::new(
+                codes::FORBIDDEN_VERB,
+                format!("{verb} takes a token for the API; this bearer is for one task"),
+            )),
+            (Who::Holder(verb), Bearer::Caller(_)) => Err(Problem::new(
+                codes::FORBIDDEN_VERB,
+                format!("{verb} takes the handle or token of a task; this bearer is for the API"),
+            )),
+        }
+    }
+}
+
+fn refused(refusal: Refusal) -> Problem {
+    EngineError::Refused(refusal).into()
+}
+
+fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
+    let missing = |detail: &str| Problem::unauthenticated(codes::UNAUTHENTICATED, detail);
+    let mut given = headers.get_all(header::AUTHORIZATION).iter();
+    let (Some(value), None) = (given.next(), given.next()) else {
+        return Err(missing("send one header `Authorization: Bearer <token>`"));
+    };
+    value
+        .to_str()
+        .ok()
+        .and_then(|text| text.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map(|(_, token)| token.trim())
+        .filter(|token| !token.is_empty() && token.len() <= MOST_BEARER_BYTES)
+        .ok_or_else(|| missing("the Authorization header is not `Bearer <token>`"))
+}
+
+/// Lets a request through to its handler, or answers it.
+pub(super) async fn pass(
+    State((api, rule)): State<(Api, Rule)>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let response = match enter(&api, rule, &mut request).await {
+        Ok(room) => {
+            let handled = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+            drop(room);
+            handled.unwrap_or_else(|_| {
+                tracing::error!("a handler panicked");
+                Problem::new(codes::INTERNAL, "this is a defect of the server; the log says more")
+                    .into_response()
+            })
+        }
+        Err(problem) if rule.page && problem.status().as_u16() == 401 => docs::page(problem.status()),
+        Err(problem) => problem.into_response(),
+    };
+    hardened(response)
+}
+
+async fn enter<'a>(
+    api: &'a Api,
+    rule: Rule,
+    request: &mut Request,
+) -> Result<Option<SemaphorePermit<'a>>, Problem> {
+    let room = api.door.take_room(rule)?;
+    if let Some(text) = api.door.screen(rule, request.uri(), request.headers())? {
+        let bearer = api.engine.authenticate(text).await?;
+        api.door.admit(rule, &bearer)?;
+        request.extensions_mut().insert(bearer);
+    }
+    request.extensions_mut().insert(rule);
+    Ok(room)
+}
+
+/// Says what a browser must not do with an answer. A handler's own header wins.
+fn hardened(mut response: Response) -> Response {
+    const HEADERS: [(HeaderName, &str); 6] = [
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ];
+    let headers = response.headers_mut();
+    for (name, value) in HEADERS {
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        clock::Clock,
+        engine::{Caller, Holder},
+        token::{Grant, Scopes},
+    };
+
+    fn door() -> Door {
+        let limits = Limits { in_flight: 1, rate: 1, burst: 2, ..Limits::default() };
+        let config = ApiConfig { limits, clock: Clock::manual(0), ..ApiConfig::default() };
+        Door::new(&config, "127.0.0.1:7700".parse().unwrap())
+    }
+
+    fn rule(who: Who) -> Rule {
+        Rule { who, body: 0, page: false }
+    }
+
+    fn screen(rule: Rule, headers: &[(HeaderName, &'static str)]) -> Result<bool, &'static str> {
+        let headers = headers.iter().map(|(n, v)| (n.clone(), HeaderValue::from_static(v))).collect();
+        let given = door().screen(rule, &Uri::from_static("/"), &headers).map(|b| b.is_some());
+        given.map_err(|problem| problem.code())
+    }
+
+    fn caller(role: Role) -> Bearer {
+        Bearer::Caller(Caller {
+            subject: "ada".to_owned(),
+            grant: Grant::new(role, Scopes::all()),
+            jti: role.to_string(),
+            expires_ms: u64::MAX,
+        })
+    }
+
+    fn holder(grant: Option<Grant>) -> Bearer {
+        Bearer::Holder(Holder {
+            run: 1,
+            step: 2,
+            attempt: 1,
+            epoch: None,
+            handle: None,
+            jti: None,
+            grant,
+        })
+    }
+
+    #[test]
+    fn host_comes_before_origin_and_origin_before_the_bearer() {
+        let read = rule(Who::Caller(Verb::RunRead));
+        let mut headers =
+            vec![(header::HOST, "evil.example"), (header::ORIGIN, "http://evil.example")];
+        assert_eq!(screen(read, &headers), Err("host_not_allowed"));
+        headers[0].1 = "localhost:7700";
+        assert_eq!(screen(read, &headers), Err("origin_not_allowed"));
+        headers.pop();
+        assert_eq!(screen(read, &headers), Err("unauthenticated"));
+        headers.push((header::AUTHORIZATION, "bearer x"));
+        assert_eq!(screen(read, &headers), Ok(true));
+    }
+
+    #[test]
+    fn what_is_open_is_open_to_our_own_names_only() {
+        let open = rule(Who::Anybody);
+        assert_eq!(screen(open, &[(header::HOST, "localhost:7700")]), Ok(false));
+        assert_eq!(screen(open, &[(header::HOST, "evil.example")]), Err("host_not_allowed"));
+    }
+
+    #[test]
+    fn a_bearer_has_one_form() {
+        let read = rule(Who::AnyBearer);
+        for value in ["Basic x", "Bearer", "Bearer ", "x", ""] {
+            let headers = [(header::HOST, "localhost:7700"), (header::AUTHORIZATION, value)];
+            assert_eq!(screen(read, &headers), Err("unauthenticated"), "{value}");
+        }
+    }
+
+    #[test]
+    fn a_verb_is_asked_of_the_sort_of_bearer_that_has_it() {
+        let cases = [
+            (Who::Caller(Verb::RunStart), caller(Role::Operator), true),
+            (Who::Caller(Verb::RunStart), caller(Role::Observer), false),
+            (Who::Caller(Verb::RunStart), holder(None), false),
+            (Who::Holder(Verb::WorkerResult), holder(None), true),
+            (Who::Holder(Verb::WorkerResult), caller(Role::Admin), false),
+            (
+                Who::Holder(Verb::WorkerResult),
+                holder(Some(Grant::new(Role::Worker, Scopes::all()).only([Verb::WorkerPrompt]))),
+                false,
+            ),
+            (Who::AnyBearer, holder(None), true),
+        ];
+        for (who, bearer, passes) in cases {
+            let admitted = door().admit(rule(who), &bearer).map_err(|problem| problem.code());
+            let expected = if passes { Ok(()) } else { Err("forbidden_verb") };
+            assert_eq!(admitted, expected, "{who:?} {bearer:?}");
+        }
+    }
+
+    #[test]
+    fn a_bearer_that_asks_too_often_is_told_when_to_come_back() {
+        let (door, read) = (door(), rule(Who::Caller(Verb::RunRead)));
+        assert!(door.admit(read, &caller(Role::Admin)).is_ok());
+        assert!(door.admit(read, &caller(Role::Admin)).is_ok());
+        let problem = door.admit(read, &caller(Role::Admin)).unwrap_err();
+        assert_eq!(problem.code(), "rate_limited");
+        assert_eq!(problem.into_response().headers()[header::RETRY_AFTER], "1");
+        assert!(door.admit(read, &caller(Role::Observer)).is_ok());
+    }
+
+    #[test]
+    fn a_full_house_still_answers_whether_it_is_alive() {
+        let door = door();
+        let _room = door.take_room(rule(Who::AnyBearer)).unwrap();
+        assert_eq!(door.take_room(rule(Who::AnyBearer)).unwrap_err().code(), "overloaded");
+        assert!(door.take_room(rule(Who::Anybody)).is_ok());
+    }
+}

@@ -1,0 +1,271 @@
+//! From an error to an answer: the only place that knows what HTTP status something gets.
+
+use axum::{
+    http::{HeaderName, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::codes::{self, Code};
+use crate::{
+    blueprint::Finding,
+    engine::{Breach, EngineError, FailureView},
+    store::StoreError,
+};
+
+/// A refusal on its way out: `application/problem+json`.
+#[derive(Debug, Clone)]
+pub(super) struct Problem(Box<Inner>);
+
+#[derive(Debug, Clone)]
+struct Inner {
+    code: Code,
+    body: ProblemBody,
+    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// Why a request was refused (RFC 9457).
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = Problem)]
+pub(super) struct ProblemBody {
+    /// Where the code is explained: `/docs/errors#code`.
+    r#type: String,
+    /// What the code means, the same in every case.
+    title: &'static str,
+    /// The HTTP status.
+    status: u16,
+    /// A stable word.
+    code: &'static str,
+    /// What was wrong this time, for a person.
+    detail: String,
+    /// Where in the body: `$.agents.coder`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    /// Every breach of a schema.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    violations: Vec<Breach>,
+    /// What is wrong with the blueprint.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<super::check::FindingBody>)]
+    findings: Vec<Finding>,
+    /// What the flow raised.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<FailureView>,
+}
+
+impl Problem {
+    /// A refusal with `code`; `detail` says what was wrong this time.
+    pub(super) fn new(code: Code, detail: impl Into<String>) -> Self {
+        let body = ProblemBody {
+            r#type: format!("/docs/errors#{}", code.word),
+            title: code.title,
+            status: code.status.as_u16(),
+            code: code.word,
+            detail: detail.into(),
+            path: None,
+            violations: Vec::new(),
+            findings: Vec::new(),
+            failure: None,
+        };
+        Self(Box::new(Inner { code, body, headers: Vec::new() }))
+    }
+
+    /// The same, saying where in the body.
+    pub(super) fn at(mut self, path: impl Into<String>) -> Self {
+        self.0.body.path = Some(path.into());
+        self
+    }
+
+    /// The same, saying when to try again.
+    pub(super) fn retry_after(self, seconds: u64) -> Self {
+        self.header(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)))
+    }
+
+    /// The same with a header.
+    pub(super) fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.0.headers.push((name, value));
+        self
+    }
+
+    /// No valid bearer came with the request.
+    pub(super) fn unauthenticated(code: Code, detail: impl Into<String>) -> Self {
+        let challenge = HeaderValue::from_static(r#"Bearer realm="moonswarm""#);
+        Self::new(code, detail).header(header::WWW_AUTHENTICATE, challenge)
+    }
+
+    /// Findings that keep a blueprint from running.
+    pub(super) fn findings(findings: Vec<Finding>) -> Self {
+        let detail = match findings.as_slice() {
+            [only] => format!("{}:{}:{}: {}", only.file, only.line, only.column, only.message),
+            many => format!("there are {} findings", many.len()),
+        };
+        let mut problem = Self::new(codes::BLUEPRINT_INVALID, detail);
+        problem.0.body.findings = findings;
+        problem
+    }
+
+    /// The HTTP status.
+    pub(super) fn status(&self) -> StatusCode {
+        self.0.code.status
+    }
+
+    /// The code's word.
+    #[cfg(test)]
+    pub(super) fn code(&self) -> &'static str {
+        self.0.code.word
+    }
+
+    /// Where in the body it is.
+    #[cfg(test)]
+    pub(super) fn path(&self) -> Option<&str> {
+        self.0.body.path.as_deref()
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let Inner { code, body, headers } = *self.0;
+        let text = serde_json::to_vec(&body).expect("a problem is plain data");
+        let kind = HeaderValue::from_static("application/problem+json");
+        let mut response = (code.status, [(header::CONTENT_TYPE, kind)], text).into_response();
+        response.headers_mut().extend(headers);
+        response
+    }
+}
+
+impl From<EngineError> for Problem {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::NotFound { what, id } => {
+                Self::new(codes::NOT_FOUND, format!("there is no {what} {id}"))
+            }
+            EngineError::Findings(findings) => Self::findings(findings),
+            EngineError::Invalid { what, violations } => invalid(what, violations),
+            EngineError::BadRequest(detail) => Self::new(codes::BAD_REQUEST, detail),
+            EngineError::Refused(refusal) => {
+                let code = codes::named(refusal.code(), codes::FORBIDDEN);
+                Self::new(code, format!("failed to {refusal}"))
+            }
+            EngineError::Unauthenticated(detail) => {
+                Self::unauthenticated(codes::UNAUTHENTICATED, detail)
+            }
+            EngineError::Conflict { code, message } => {
+                Self::new(codes::named(code, codes::CONFLICT), message)
+            }
+            EngineError::Busy { code, message, retry_after_s } => {
+                Self::new(codes::named(code, codes::BUSY), message).retry_after(retry_after_s)
+            }
+            EngineError::TooLarge { what, size, limit } => {
+                let detail = format!("{what} has {size} bytes; at most {limit} are allowed");
+                Self::new(codes::TOO_LARGE, detail)
+            }
+            EngineError::Flow(failure) => {
+                let mut problem = Self::new(codes::FLOW_FAILED, failure.to_string());
+                problem.0.body.failure = Some(failure.into());
+                problem
+            }
+            EngineError::Store(error) => storage(&error),
+            EngineError::Stopping => {
+                Self::new(codes::STOPPING, "the host is stopping; another start takes over")
+                    .retry_after(1)
+            }
+        }
+    }
+}
+
+fn invalid(what: &'static str, violations: Vec<Breach>) -> Problem {
+    let code =
+        if what == "the result" { codes::INVALID_RESULT } else { codes::INVALID_INPUT };
+    let detail = match violations.first() {
+        Some(first) => format!("{what} breaks its schema at {}: {}", first.path, first.message),
+        None => format!("{what} breaks its schema"),
+    };
+    let mut problem = Problem::new(code, detail);
+    problem.0.body.path = violations.first().map(|first| first.path.clone());
+    problem.0.body.violations = violations;
+    problem
+}
+
+/// What the storage says stays in the log: it may name files and statements.
+fn storage(error: &StoreError) -> Problem {
+    match error {
+        StoreError::Revoked { .. } => Problem::unauthenticated(
+            codes::TOKEN_REVOKED,
+            "the token was revoked before this could be stored",
+        ),
+        StoreError::KeyUsed { .. } => Problem::new(
+            codes::IDEMPOTENCY_MISMATCH,
+            "this Idempotency-Key came before with another request",
+        ),
+        StoreError::Full => Problem::new(
+            codes::STORAGE_FULL,
+            "nothing was changed; free some space and ask again",
+        ),
+        other => {
+            tracing::error!(error = %other, "the storage failed under a request");
+            Problem::new(codes::STORAGE, "nothing is known to have changed; the log says more")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn shown(problem: Problem) -> (StatusCode, axum::http::HeaderMap, serde_json::Value) {
+        let response = problem.into_response();
+        let (parts, body) = response.into_parts();
+        let bytes = axum::body::to_bytes(body, usize::MAX).await.unwrap();
+        (parts.status, parts.headers, serde_json::from_slice(&bytes).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_breach_of_a_schema_names_every_place() {
+        let violations =
+            vec![Breach { path: "$.ok".to_owned(), message: "is not a boolean".to_owned() }];
+        let error = EngineError::Invalid { what: "the result", violations };
+        let (status, headers, body) = shown(error.into()).await;
+        assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+        assert_eq!(headers[header::CONTENT_TYPE], "application/problem+json");
+        assert_eq!(
+            body,
+            serde_json::json!({
+                "type": "/docs/errors#invalid_result", "title": "The result breaks its schema",
+                "status": 422, "code": "invalid_result",
+                "detail": "the result breaks its schema at $.ok: is not a boolean", "path": "$.ok",
+                "violations": [{"path": "$.ok", "message": "is not a boolean"}],
+            })
+        );
+    }
+
+    #[tokio::test]
+    async fn what_the_storage_says_is_not_shown() {
+        let error = StoreError::Database { context: "append".into(), reason: "secret.db".into() };
+        let (status, _, body) = shown(EngineError::Store(error).into()).await;
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert!(!body.to_string().contains("secret.db"));
+    }
+
+    #[tokio::test]
+    async fn a_revoked_token_and_a_missing_one_are_challenged() {
+        let revoked = EngineError::Store(StoreError::Revoked { jti: "j".to_owned() });
+        for error in [revoked, EngineError::Unauthenticated("no".to_owned())] {
+            let (status, headers, _) = shown(error.into()).await;
+            assert_eq!(status, StatusCode::UNAUTHORIZED);
+            assert!(headers.contains_key(header::WWW_AUTHENTICATE));
+        }
+    }
+
+    #[tokio::test]
+    async fn busy_says_when_to_come_back() {
+        let error = EngineError::Busy {
+            code: "signal_queue_full",
+            message: "1,000 signals wait".to_owned(),
+            retry_after_s: 3,
+        };
+        let (status, headers, body) = shown(error.into()).await;
+        assert_eq!((status, &body["code"]), (StatusCode::TOO_MANY_REQUESTS, &"signal_queue_full".into()));
+        assert_eq!(headers[header::RETRY_AFTER], "3");
+    }
+}

@@ -1,0 +1,51 @@
+//! Whether the server lives, and whether it takes work.
+
+use axum::{Json as JsonBody, extract::State};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{
+    codes,
+    door::Api,
+    error::{Problem, ProblemBody},
+};
+
+/// The server lives.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct HealthView {
+    /// `ok`.
+    status: &'static str,
+}
+
+/// Says that the server answers at all; the only route that takes no token.
+#[utoipa::path(
+    get, path = "/healthz", operation_id = "healthz", tag = "host",
+    responses((status = 200, description = "It does.", body = HealthView)),
+)]
+pub(super) async fn healthz() -> JsonBody<HealthView> {
+    JsonBody(HealthView { status: "ok" })
+}
+
+/// The host takes work.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct ReadyView {
+    /// `ready`.
+    status: &'static str,
+    /// The program's version.
+    version: &'static str,
+}
+
+/// Says whether the host takes work.
+#[utoipa::path(
+    get, path = "/readyz", operation_id = "readyz", tag = "host",
+    responses(
+        (status = 200, description = "It does.", body = ReadyView),
+        (status = 503, description = "`not_ready`: it is starting, stopping, or cannot store anything.", body = ProblemBody),
+    ),
+)]
+pub(super) async fn readyz(State(api): State<Api>) -> Result<JsonBody<ReadyView>, Problem> {
+    match api.engine.ready() {
+        Ok(()) => Ok(JsonBody(ReadyView { status: "ready", version: env!("CARGO_PKG_VERSION") })),
+        Err(reason) => Err(Problem::new(codes::NOT_READY, reason).retry_after(1)),
+    }
+}

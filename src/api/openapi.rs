@@ -1,0 +1,200 @@
+//! The OpenAPI document: the routes' own descriptions, and what the door adds to each.
+
+use std::sync::OnceLock;
+
+use axum::{
+    body::Bytes,
+    http::header,
+    response::{IntoResponse, Response},
+};
+use utoipa::{
+    OpenApi as _,
+    openapi::{
+        ContentBuilder, OpenApi, Ref, ResponseBuilder,
+        extensions::ExtensionsBuilder,
+        path::Operation,
+        security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
+    },
+};
+use utoipa_axum::router::OpenApiRouter;
+
+use super::{
+    codes::{self, Code},
+    door::{Api, Rule, Who},
+    error::ProblemBody,
+    routes,
+};
+
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(
+        title = "moonswarm",
+        description = "Runs Lua blueprints as durable flows; workers report over HTTP.\n\nEvery route but `/healthz` takes `Authorization: Bearer <token>`. Times are RFC 3339 in UTC; durations are strings such as `\"90s\"` in requests and milliseconds in answers. Refusals are `application/problem+json` with a stable `code`. Unknown fields of a request are refused, except in worker results.",
+    ),
+    components(schemas(ProblemBody)),
+    tags(
+        (name = "runs", description = "Runs, their steps, events and files."),
+        (name = "blueprints", description = "Blueprints and their versions."),
+        (name = "tasks", description = "Tasks for people, and the operators."),
+        (name = "worker", description = "For whoever holds an attempt; the bearer names the task."),
+        (name = "tokens", description = "Tokens and keys."),
+        (name = "host", description = "The host itself."),
+    ),
+)]
+struct Document;
+
+/// The OpenAPI document of every route.
+pub fn openapi() -> OpenApi {
+    let mut router = OpenApiRouter::<Api>::with_openapi(Document::openapi());
+    let mut rules = Vec::new();
+    for row in routes::table() {
+        let (method, path) = row.route();
+        let at = (method, path.to_owned());
+        let (rule, handler) = row.into_document();
+        rules.push((at, rule));
+        router = router.routes(handler);
+    }
+    let mut document = router.into_openapi();
+    // The package's author and licence are no part of the contract.
+    document.info.license = None;
+    document.info.contact = None;
+    let components = document.components.get_or_insert_default();
+    let bearer = HttpBuilder::new()
+        .scheme(HttpAuthScheme::Bearer)
+        .description(Some("A token (a JWT) or, for the worker API, a task's handle."))
+        .build();
+    components.security_schemes.insert("bearer".to_owned(), SecurityScheme::Http(bearer).into());
+    for ((method, path), rule) in rules {
+        let item = document.paths.paths.get_mut(&path).expect("the row's path was just added");
+        let operation = match method {
+            utoipa::openapi::HttpMethod::Get => item.get.as_mut(),
+            utoipa::openapi::HttpMethod::Put => item.put.as_mut(),
+            utoipa::openapi::HttpMethod::Post => item.post.as_mut(),
+            utoipa::openapi::HttpMethod::Delete => item.delete.as_mut(),
+            _ => None,
+        };
+        complete(operation.expect("the row's method was just added"), rule);
+    }
+    document
+}
+
+/// Adds what the door asks and how it refuses.
+fn complete(operation: &mut Operation, rule: Rule) {
+    let mut refusals = vec![codes::HOST_NOT_ALLOWED, codes::ORIGIN_NOT_ALLOWED];
+    match rule.who {
+        Who::Anybody => {}
+        Who::AnyBearer | Who::Caller(_) | Who::Holder(_) => {
+            let bearer = SecurityRequirement::new("bearer", Vec::<String>::new());
+            operation.security = Some(vec![bearer]);
+            refusals.extend([
+                codes::UNAUTHENTICATED,
+                codes::TOKEN_REVOKED,
+                codes::FORBIDDEN_VERB,
+                codes::FORBIDDEN_SCOPE,
+                codes::RATE_LIMITED,
+                codes::OVERLOADED,
+                codes::STOPPING,
+                codes::INTERNAL,
+                codes::STORAGE,
+            ]);
+        }
+    }
+    if let Some(verb) = rule.who.verb() {
+        let verb = ExtensionsBuilder::new().add("x-verb", verb.as_str());
+        operation.extensions.get_or_insert_default().merge(verb.build());
+    }
+    if operation.parameters.as_ref().is_some_and(|parameters| !parameters.is_empty()) {
+        refusals.extend([codes::BAD_ID, codes::BAD_QUERY, codes::BAD_HEADER]);
+    }
+    if operation.request_body.is_some() {
+        refusals.extend([
+            codes::MALFORMED_JSON,
+            codes::BODY_TIMEOUT,
+            codes::TOO_LARGE,
+            codes::UNSUPPORTED_MEDIA_TYPE,
+            codes::UNKNOWN_FIELD,
+            codes::INVALID_BODY,
+            codes::STORAGE_FULL,
+        ]);
+        let limit = ExtensionsBuilder::new().add("x-max-body-bytes", rule.body);
+        operation.extensions.get_or_insert_default().merge(limit.build());
+    }
+    for code in refusals {
+        add_refusal(operation, code);
+    }
+}
+
+fn add_refusal(operation: &mut Operation, code: Code) {
+    let word = format!("`{}`", code.word);
+    let answers = &mut operation.responses.responses;
+    let status = code.status.as_str();
+    if let Some(utoipa::openapi::RefOr::T(known)) = answers.get_mut(status) {
+        if !known.description.contains(&word) {
+            known.description = format!("{word}, {}", known.description);
+        }
+        return;
+    }
+    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+    let refusal =
+        ResponseBuilder::new().description(word).content("application/problem+json", content);
+    answers.insert(status.to_owned(), refusal.build().into());
+}
+
+/// This document.
+#[utoipa::path(
+    get, path = "/openapi.json", operation_id = "openapi", tag = "host",
+    responses((status = 200, description = "OpenAPI 3.1.", body = Object)),
+)]
+pub(super) async fn document() -> Response {
+    static TEXT: OnceLock<Bytes> = OnceLock::new();
+    let text = TEXT.get_or_init(|| {
+        serde_json::to_vec(&openapi()).expect("the document is plain data").into()
+    });
+    ([(header::CONTENT_TYPE, "application/json")], text.clone()).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn the_document_is_the_one_in_docs() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/openapi.json");
+        let now = serde_json::to_string_pretty(&openapi()).unwrap() + "\n";
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            std::fs::write(&file, &now).unwrap();
+        }
+        let kept = std::fs::read_to_string(&file).unwrap();
+        assert!(kept == now, "the API changed: run this test with UPDATE_GOLDEN=1 and look at the difference");
+    }
+
+    #[test]
+    fn every_row_is_described_with_its_verb_and_refusals() {
+        let document = serde_json::to_value(openapi()).unwrap();
+        for row in routes::table() {
+            let (method, path) = row.route();
+            let method = format!("{method:?}").to_lowercase();
+            let operation = &document["paths"][path][&method];
+            let verb = row.rule.who.verb().map(|verb| verb.as_str());
+            assert_eq!(operation["x-verb"].as_str(), verb, "{method} {path}");
+            assert!(operation["responses"]["403"].is_object(), "{method} {path}");
+            assert!(operation["description"].is_string() || operation["summary"].is_string());
+            for name in path.split('{').skip(1).filter_map(|rest| rest.split('}').next()) {
+                let parameters = operation["parameters"].as_array().unwrap();
+                assert!(parameters.iter().any(|p| p["name"] == name), "{path} lacks {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_reference_within_the_document_leads_somewhere() {
+        let document = serde_json::to_value(openapi()).unwrap();
+        let text = document.to_string();
+        for rest in text.split("\"#/components/schemas/").skip(1) {
+            let name = rest.split('"').next().unwrap();
+            assert!(document["components"]["schemas"][name].is_object(), "{name}");
+        }
+    }
+}

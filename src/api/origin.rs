@@ -1,0 +1,168 @@
+//! Where a request says it goes and where it comes from: the defence against DNS rebinding and
+//! against pages of other sites.
+
+use std::net::{IpAddr, SocketAddr};
+
+use axum::http::{HeaderMap, Uri, header};
+
+use super::{codes, error::Problem};
+
+/// The names that this server answers to and the origins that may call it.
+#[derive(Debug)]
+pub(super) struct Site {
+    listens_on: SocketAddr,
+    hosts: Vec<String>,
+    origins: Vec<String>,
+}
+
+impl Site {
+    /// A server on `listens_on` that also answers to `hosts`, with any port, and lets pages of
+    /// `origins` call.
+    pub(super) fn new(listens_on: SocketAddr, hosts: &[String], origins: &[String]) -> Self {
+        let lower = |all: &[String]| all.iter().map(|text| text.to_ascii_lowercase()).collect();
+        Self { listens_on, hosts: lower(hosts), origins: lower(origins) }
+    }
+
+    /// Lets a request through that names one of our hosts and, if a page sent it, one of our
+    /// origins; the host is looked at first.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub(super) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+        let host = self.host(uri, headers)?;
+        self.origin(host, headers)
+    }
+
+    fn host<'a>(&self, uri: &'a Uri, headers: &'a HeaderMap) -> Result<&'a str, Problem> {
+        let refuse = |host: &str| {
+            let host: String = host.chars().take(120).collect();
+            let detail = format!(
+                "{host:?} is not a name of this server; names beside the loopback ones are configured"
+            );
+            Problem::new(codes::HOST_NOT_ALLOWED, detail)
+        };
+        let mut named = headers.get_all(header::HOST).iter();
+        let header = match (named.next(), named.next()) {
+            (None, _) => None,
+            (Some(one), None) => Some(one.to_str().map_err(|_| refuse("?"))?),
+            (Some(_), Some(_)) => return Err(refuse("two Host headers")),
+        };
+        let in_uri = uri.authority().map(|authority| authority.as_str());
+        for host in header.iter().chain(&in_uri) {
+            if !self.is_ours(host) {
+                return Err(refuse(host));
+            }
+        }
+        header.or(in_uri).ok_or_else(|| refuse(""))
+    }
+
+    fn is_ours(&self, host: &str) -> bool {
+        let host = host.to_ascii_lowercase();
+        let (name, port) = split_port(&host);
+        if self.hosts.iter().any(|known| known == name) {
+            return true;
+        }
+        let ours = port.map_or(self.listens_on.port() == 80, |port| port == self.listens_on.port());
+        let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+        let loopback = name == "localhost"
+            || bare.parse().is_ok_and(|ip: IpAddr| ip.is_loopback() || ip == self.listens_on.ip());
+        ours && loopback
+    }
+
+    fn origin(&self, host: &str, headers: &HeaderMap) -> Result<(), Problem> {
+        for origin in headers.get_all(header::ORIGIN) {
+            let origin = origin.to_str().unwrap_or("?").to_ascii_lowercase();
+            let same = ["http://", "https://"]
+                .iter()
+                .any(|scheme| origin.strip_prefix(scheme).is_some_and(|at| at.eq_ignore_ascii_case(host)));
+            if !same && !self.origins.contains(&origin) {
+                let origin: String = origin.chars().take(120).collect();
+                let detail = format!("pages of {origin:?} may not call this server");
+                return Err(Problem::new(codes::ORIGIN_NOT_ALLOWED, detail));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A host and the port after it; a port that is no number is part of the name, which then is
+/// nobody's.
+fn split_port(host: &str) -> (&str, Option<u16>) {
+    match host.rsplit_once(':') {
+        Some((name, port)) if name.ends_with(']') || !name.contains(':') => {
+            match port.parse() {
+                Ok(port) => (name, Some(port)),
+                Err(_) => (host, None),
+            }
+        }
+        _ => (host, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn site() -> Site {
+        let names = ["Swarm.example".to_owned()];
+        let origins = ["https://desk.example".to_owned()];
+        Site::new("127.0.0.1:7700".parse().unwrap(), &names, &origins)
+    }
+
+    fn check(uri: &str, headers: &[(header::HeaderName, &str)]) -> Result<(), &'static str> {
+        let headers = headers.iter().map(|(name, value)| (name.clone(), value.parse().unwrap())).collect();
+        site().check(&uri.parse().unwrap(), &headers).map_err(|problem| problem.code())
+    }
+
+    #[test]
+    fn loopback_names_with_our_port_and_configured_names_are_ours() {
+        for host in
+            ["127.0.0.1:7700", "localhost:7700", "LOCALHOST:7700", "[::1]:7700", "127.9.9.9:7700", "swarm.example", "swarm.example:443"]
+        {
+            assert_eq!(check("/", &[(header::HOST, host)]), Ok(()), "{host}");
+        }
+    }
+
+    #[test]
+    fn every_other_name_is_refused() {
+        for host in [
+            "evil.example", "evil.example:7700", "127.0.0.1", "localhost", "127.0.0.1:7701", "",
+            "localhost.evil.example:7700", "10.0.0.1:7700", "127.0.0.1:7700:7700", "localhost:x",
+            "[::1]", "user@localhost:7700",
+        ] {
+            assert_eq!(check("/", &[(header::HOST, host)]), Err("host_not_allowed"), "{host}");
+        }
+        assert_eq!(check("/", &[]), Err("host_not_allowed"));
+        let twice = [(header::HOST, "localhost:7700"), (header::HOST, "localhost:7700")];
+        let mut headers = HeaderMap::new();
+        for (name, value) in twice {
+            headers.append(name, value.parse().unwrap());
+        }
+        assert!(site().check(&"/".parse().unwrap(), &headers).is_err());
+    }
+
+    #[test]
+    fn an_absolute_target_must_be_ours_as_well() {
+        let ours = [(header::HOST, "localhost:7700")];
+        assert_eq!(check("http://localhost:7700/x", &[]), Ok(()));
+        assert_eq!(check("http://evil.example/x", &ours), Err("host_not_allowed"));
+    }
+
+    #[test]
+    fn pages_of_our_own_and_of_listed_origins_may_call() {
+        for origin in ["http://localhost:7700", "https://desk.example"] {
+            let headers = [(header::HOST, "localhost:7700"), (header::ORIGIN, origin)];
+            assert_eq!(check("/", &headers), Ok(()), "{origin}");
+        }
+        for origin in ["null", "http://evil.example", "http://localhost:1", "https://desk.example.evil", "http://127.0.0.1:7700"] {
+            let headers = [(header::HOST, "localhost:7700"), (header::ORIGIN, origin)];
+            assert_eq!(check("/", &headers), Err("origin_not_allowed"), "{origin}");
+        }
+    }
+
+    #[test]
+    fn the_host_is_looked_at_before_the_origin() {
+        let headers = [(header::HOST, "evil.example"), (header::ORIGIN, "http://evil.example")];
+        assert_eq!(check("/", &headers), Err("host_not_allowed"));
+    }
+}

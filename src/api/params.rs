@@ -1,0 +1,235 @@
+//! What stands in a request beside its body: who asks, ids in the path, the query, the key.
+
+use std::{str::FromStr, time::Duration};
+
+use axum::{
+    extract::{FromRequestParts, Path, Query},
+    http::request::Parts,
+};
+use serde::{Serialize, de::DeserializeOwned};
+use utoipa::ToSchema;
+
+use super::{codes, door::Api, error::Problem};
+use crate::{
+    blueprint::parse_duration,
+    engine::{Bearer, Caller, Holder, IdempotencyKey},
+    protocol::IdError,
+};
+
+/// The items of a page that nobody asked to be larger or smaller.
+const DEFAULT_LIMIT: usize = 50;
+/// The items of the largest page.
+const MOST_LIMIT: usize = 500;
+/// The longest wait.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// The longest idempotency key.
+const MOST_KEY_CHARS: usize = 255;
+
+/// Who asks: the door let a token for the API in.
+pub(super) struct Asker(pub Caller);
+
+/// Who reports: the door let the bearer of an attempt in.
+pub(super) struct Reporter(pub Holder);
+
+impl FromRequestParts<Api> for Asker {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, Problem> {
+        match parts.extensions.remove::<Bearer>() {
+            Some(Bearer::Caller(caller)) => Ok(Self(caller)),
+            Some(Bearer::Holder(_)) | None => Err(not_let_in()),
+        }
+    }
+}
+
+impl FromRequestParts<Api> for Reporter {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, Problem> {
+        match parts.extensions.remove::<Bearer>() {
+            Some(Bearer::Holder(holder)) => Ok(Self(holder)),
+            Some(Bearer::Caller(_)) | None => Err(not_let_in()),
+        }
+    }
+}
+
+/// A row of the table that asks for another bearer than its handler.
+fn not_let_in() -> Problem {
+    Problem::new(codes::INTERNAL, "the route's rule and its handler differ")
+}
+
+/// What stands in the path.
+pub(super) struct At<T>(pub T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<Api> for At<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Problem> {
+        Path::from_request_parts(parts, api)
+            .await
+            .map(|Path(at)| Self(at))
+            .map_err(|rejection| Problem::new(codes::BAD_ID, rejection.body_text()))
+    }
+}
+
+/// Reads an id that stands in a path or query.
+///
+/// # Errors
+/// `bad_id`, if it has another form.
+pub(super) fn id<T: FromStr<Err = IdError>>(text: &str) -> Result<T, Problem> {
+    text.parse().map_err(|error: IdError| {
+        let IdError { text, prefix } = error;
+        let detail = format!("{text:?} is not an id: one is `{prefix}_` and 26 letters or digits");
+        Problem::new(codes::BAD_ID, detail)
+    })
+}
+
+/// The number of a step that stands in a path.
+///
+/// # Errors
+/// `bad_id`, if it is no number.
+pub(super) fn number(text: &str) -> Result<u32, Problem> {
+    text.parse().map_err(|_| {
+        let text: String = text.chars().take(64).collect();
+        Problem::new(codes::BAD_ID, format!("{text:?} is not a step's number"))
+    })
+}
+
+/// What stands in the query; unknown names are refused.
+pub(super) struct Params<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequestParts<Api> for Params<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, Problem> {
+        Query::try_from_uri(&parts.uri).map(|Query(params)| Self(params)).map_err(|rejection| {
+            let text = rejection.body_text();
+            let text = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
+            bad_query(text)
+        })
+    }
+}
+
+/// A query that cannot be read.
+pub(super) fn bad_query(detail: impl Into<String>) -> Problem {
+    Problem::new(codes::BAD_QUERY, detail)
+}
+
+/// How many items a page has.
+///
+/// # Errors
+/// `bad_query`, if it is none or too many.
+pub(super) fn page_limit(asked: Option<usize>) -> Result<usize, Problem> {
+    match asked {
+        None => Ok(DEFAULT_LIMIT),
+        Some(limit @ 1..=MOST_LIMIT) => Ok(limit),
+        Some(_) => Err(bad_query(format!("limit is between 1 and {MOST_LIMIT}"))),
+    }
+}
+
+/// How long to wait, at most a minute; not at all if nothing was asked.
+///
+/// # Errors
+/// The parser's words, for whoever knows where the text stood.
+pub(super) fn wait(asked: Option<&str>) -> Result<Option<Duration>, String> {
+    let Some(text) = asked else { return Ok(None) };
+    let ms = parse_duration(text).map_err(|error| format!("failed to {error}"))?;
+    Ok(Some(Duration::from_millis(ms).min(LONGEST_WAIT)))
+}
+
+/// A list that is never so long that it needs pages.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct All<T> {
+    /// The items.
+    items: Vec<T>,
+    /// Always null: there is no next page.
+    next_cursor: Option<String>,
+}
+
+impl<T> All<T> {
+    /// A list of `items`.
+    pub(super) fn of(items: Vec<T>) -> Self {
+        Self { items, next_cursor: None }
+    }
+}
+
+/// The idempotency key that came with a request, if one did.
+pub(super) struct Key {
+    key: Option<String>,
+    path: String,
+}
+
+impl FromRequestParts<Api> for Key {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, Problem> {
+        let Some(value) = parts.headers.get("idempotency-key") else {
+            return Ok(Self { key: None, path: String::new() });
+        };
+        let key = value.to_str().ok().filter(|key| (1..=MOST_KEY_CHARS).contains(&key.len()));
+        let Some(key) = key else {
+            let detail = format!("Idempotency-Key has 1 to {MOST_KEY_CHARS} visible ASCII characters");
+            return Err(Problem::new(codes::BAD_HEADER, detail));
+        };
+        Ok(Self { key: Some(key.to_owned()), path: parts.uri.path().to_owned() })
+    }
+}
+
+impl Key {
+    /// The key together with what it was sent with. The path counts as a part of the body, so
+    /// that a key that is used again for another run is not taken for a repetition.
+    pub(super) fn of(self, route: &'static str, body: &[u8]) -> Option<IdempotencyKey> {
+        let key = self.key?;
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&(self.path.len() as u64).to_le_bytes());
+        hasher.update(self.path.as_bytes());
+        hasher.update(body);
+        Some(IdempotencyKey { route, key, body: hasher.finalize().to_hex().to_string() })
+    }
+
+    /// The bare key.
+    pub(super) fn bare(self) -> Option<String> {
+        self.key
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::RunId;
+
+    #[test]
+    fn an_id_of_another_form_is_refused_before_anything_is_looked_up() {
+        assert!(id::<RunId>(&RunId::new(1, 1).to_string()).is_ok());
+        assert_eq!(id::<RunId>("7").unwrap_err().code(), "bad_id");
+        assert_eq!(number("x").unwrap_err().code(), "bad_id");
+    }
+
+    #[test]
+    fn a_page_has_fifty_items_unless_asked_and_never_over_five_hundred() {
+        assert_eq!(page_limit(None).unwrap(), 50);
+        assert_eq!(page_limit(Some(500)).unwrap(), 500);
+        for limit in [0, 501] {
+            assert_eq!(page_limit(Some(limit)).unwrap_err().code(), "bad_query");
+        }
+    }
+
+    #[test]
+    fn a_wait_is_capped_at_a_minute() {
+        assert_eq!(wait(None), Ok(None));
+        assert_eq!(wait(Some("30s")), Ok(Some(Duration::from_secs(30))));
+        assert_eq!(wait(Some("5m")), Ok(Some(Duration::from_secs(60))));
+        assert!(wait(Some("soon")).is_err());
+    }
+
+    #[test]
+    fn the_same_key_for_another_run_is_another_request() {
+        let key = |path: &str, body: &[u8]| {
+            let key = Key { key: Some("k".to_owned()), path: path.to_owned() };
+            key.of("signal", body).unwrap().body
+        };
+        assert_eq!(key("/a", b"1"), key("/a", b"1"));
+        assert_ne!(key("/a", b"1"), key("/b", b"1"));
+        assert_ne!(key("/a", b"1"), key("/a", b"2"));
+    }
+}

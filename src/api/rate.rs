@@ -1,0 +1,104 @@
+//! How often one token may ask: a bucket that fills with time and loses a drop a request.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, Hash, RandomState},
+    sync::{Mutex, PoisonError},
+};
+
+use crate::clock::Clock;
+
+/// Buckets are dropped beyond this many: those that are full again have nothing to remember.
+const MOST_BUCKETS: usize = 10_000;
+
+/// The buckets of everybody who asked lately.
+#[derive(Debug)]
+pub(super) struct Rates {
+    clock: Clock,
+    per_second: f64,
+    burst: f64,
+    hasher: RandomState,
+    buckets: Mutex<HashMap<u64, Bucket>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Bucket {
+    drops: f64,
+    at_ms: u64,
+}
+
+impl Rates {
+    /// Buckets that hold `burst` drops and gain `per_second`.
+    pub(super) fn new(clock: Clock, per_second: u32, burst: u32) -> Self {
+        Self {
+            clock,
+            per_second: f64::from(per_second.max(1)),
+            burst: f64::from(burst.max(1)),
+            hasher: RandomState::new(),
+            buckets: Mutex::default(),
+        }
+    }
+
+    /// Takes a drop from the bucket of `who`.
+    ///
+    /// # Errors
+    /// The seconds after which there is one, where the bucket is empty.
+    pub(super) fn take(&self, who: impl Hash) -> Result<(), u64> {
+        let now = self.clock.now_ms();
+        let key = self.hasher.hash_one(who);
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        if buckets.len() >= MOST_BUCKETS && !buckets.contains_key(&key) {
+            buckets.retain(|_, bucket| self.filled(*bucket, now) < self.burst);
+            if buckets.len() >= MOST_BUCKETS {
+                buckets.clear();
+            }
+        }
+        let bucket = buckets.entry(key).or_insert(Bucket { drops: self.burst, at_ms: now });
+        *bucket = Bucket { drops: self.filled(*bucket, now), at_ms: now };
+        if bucket.drops < 1.0 {
+            let seconds = ((1.0 - bucket.drops) / self.per_second).ceil();
+            return Err((seconds as u64).max(1));
+        }
+        bucket.drops -= 1.0;
+        Ok(())
+    }
+
+    fn filled(&self, bucket: Bucket, now: u64) -> f64 {
+        let gained = now.saturating_sub(bucket.at_ms) as f64 / 1_000.0 * self.per_second;
+        (bucket.drops + gained).min(self.burst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_burst_is_let_through_then_the_rate_then_nothing() {
+        let clock = Clock::manual(1_000);
+        let rates = Rates::new(clock.clone(), 2, 3);
+        assert_eq!([(); 4].map(|()| rates.take("a").is_ok()), [true, true, true, false]);
+        assert_eq!(rates.take("a"), Err(1));
+        clock.advance(Duration::from_millis(500));
+        assert_eq!([(); 2].map(|()| rates.take("a").is_ok()), [true, false]);
+    }
+
+    #[test]
+    fn one_token_does_not_use_up_anothers_bucket() {
+        let rates = Rates::new(Clock::manual(0), 1, 1);
+        assert!(rates.take("a").is_ok());
+        assert!(rates.take("a").is_err());
+        assert!(rates.take("b").is_ok());
+    }
+
+    #[test]
+    fn the_number_of_buckets_is_bounded() {
+        let rates = Rates::new(Clock::manual(0), 1, 1);
+        for who in 0..3 * MOST_BUCKETS {
+            assert!(rates.take(who).is_ok());
+        }
+        assert!(rates.buckets.lock().unwrap().len() <= MOST_BUCKETS);
+    }
+}

@@ -1,0 +1,186 @@
+//! The table of routes: each with its verb and its largest body. The router and the OpenAPI
+//! document are made from it, so no route is without a row.
+
+use axum::{Router, handler::Handler, middleware::from_fn_with_state};
+use utoipa::openapi::HttpMethod;
+use utoipa_axum::{router::UtoipaMethodRouter, routes};
+
+use super::{
+    artifacts, blueprints, check, codes, docs,
+    door::{self, Api, Rule, Who},
+    error::Problem,
+    events, health, openapi, operators, query, runs, signals, steps, tasks, tokens, worker,
+};
+use crate::token::Verb;
+
+/// The largest body of a route that says nothing else.
+const MIB: usize = 1 << 20;
+/// The largest result, artifact or bundle.
+const LARGE: usize = 8 * MIB;
+
+/// A row: a handler, and what the door asks for it.
+pub(super) struct Row {
+    /// What the door asks.
+    pub rule: Rule,
+    handler: UtoipaMethodRouter<Api>,
+}
+
+impl Row {
+    /// The method and the path.
+    pub(super) fn route(&self) -> (HttpMethod, &str) {
+        let (path, item) = self.handler.1.paths.first_key_value().expect("a row has one path");
+        let methods = [
+            (&item.get, HttpMethod::Get),
+            (&item.put, HttpMethod::Put),
+            (&item.post, HttpMethod::Post),
+            (&item.delete, HttpMethod::Delete),
+        ];
+        let method = methods.into_iter().find(|(operation, _)| operation.is_some());
+        (method.expect("a row has one method").1, path)
+    }
+}
+
+fn row(who: Who, handler: UtoipaMethodRouter<Api>) -> Row {
+    Row { rule: Rule { who, body: MIB, page: false }, handler }
+}
+
+fn caller(verb: Verb, handler: UtoipaMethodRouter<Api>) -> Row {
+    row(Who::Caller(verb), handler)
+}
+
+fn holder(verb: Verb, handler: UtoipaMethodRouter<Api>) -> Row {
+    row(Who::Holder(verb), handler)
+}
+
+impl Row {
+    fn large(mut self) -> Self {
+        self.rule.body = LARGE;
+        self
+    }
+
+    fn page(mut self) -> Self {
+        self.rule.page = true;
+        self
+    }
+}
+
+/// Every route.
+#[rustfmt::skip]
+pub(super) fn table() -> Vec<Row> {
+    vec![
+        row(Who::Anybody,               routes!(health::healthz)),
+        caller(Verb::HostRead,          routes!(health::readyz)),
+        caller(Verb::HostRead,          routes!(openapi::document)),
+        caller(Verb::HostRead,          routes!(docs::docs)).page(),
+        caller(Verb::HostRead,          routes!(tokens::jwks)),
+
+        caller(Verb::RunStart,          routes!(runs::start)).large(),
+        caller(Verb::RunRead,           routes!(runs::list)),
+        caller(Verb::RunRead,           routes!(runs::get)),
+        caller(Verb::RunDelete,         routes!(runs::delete)),
+        caller(Verb::RunCancel,         routes!(runs::cancel)),
+        caller(Verb::RunPause,          routes!(runs::pause)),
+        caller(Verb::RunResume,         routes!(runs::resume)),
+        caller(Verb::RunRead,           routes!(steps::list)),
+        caller(Verb::RunRead,           routes!(steps::get)),
+        caller(Verb::RunRead,           routes!(events::stream)),
+        caller(Verb::RunSignal,         routes!(signals::send)),
+        caller(Verb::RunQuery,          routes!(query::ask)),
+        caller(Verb::ArtifactRead,      routes!(artifacts::list)),
+        caller(Verb::ArtifactRead,      routes!(artifacts::get)),
+
+        caller(Verb::BlueprintWrite,    routes!(blueprints::put)).large(),
+        caller(Verb::BlueprintRead,     routes!(blueprints::list)),
+        caller(Verb::BlueprintRead,     routes!(blueprints::get)),
+        caller(Verb::BlueprintRead,     routes!(blueprints::source)),
+        caller(Verb::BlueprintCheck,    routes!(check::check)).large(),
+
+        caller(Verb::TaskList,          routes!(tasks::list)),
+        caller(Verb::TaskRead,          routes!(tasks::get)),
+        caller(Verb::TaskAnswer,        routes!(tasks::answer)).large(),
+        caller(Verb::OperatorRead,      routes!(operators::list)),
+
+        caller(Verb::TokenMint,         routes!(tokens::mint)),
+        caller(Verb::TokenList,         routes!(tokens::list)),
+        caller(Verb::TokenRevoke,       routes!(tokens::revoke)),
+
+        caller(Verb::WorkerLease,       routes!(worker::lease)),
+        holder(Verb::WorkerPrompt,      routes!(worker::prompt)),
+        holder(Verb::WorkerResult,      routes!(worker::result)).large(),
+        holder(Verb::WorkerSubmit,      routes!(worker::submit)).large(),
+        holder(Verb::WorkerArtifact,    routes!(worker::artifact)).large(),
+        holder(Verb::WorkerProgress,    routes!(worker::progress)),
+        holder(Verb::WorkerHeartbeat,   routes!(worker::heartbeat)),
+        holder(Verb::WorkerState,       routes!(worker::state)),
+        holder(Verb::WorkerState,       routes!(worker::put_state)),
+    ]
+}
+
+/// The router: every row behind the door with its own rule, everything else behind it as well.
+pub(super) fn router(api: Api) -> Router {
+    let behind = |rule| from_fn_with_state((api.clone(), rule), door::pass);
+    let nowhere = behind(Rule { who: Who::AnyBearer, body: 0, page: false });
+    let mut router = Router::new();
+    for row in table() {
+        let (rule, (_, mut paths, handler)) = (row.rule, row.handler);
+        let (path, _) = paths.paths.pop_first().expect("a row has one path");
+        router = router.route(&path, handler.layer(behind(rule)));
+    }
+    router
+        .fallback(no_route.layer(nowhere.clone()))
+        .method_not_allowed_fallback(no_method.layer(nowhere))
+        .with_state(api)
+}
+
+async fn no_route() -> Problem {
+    Problem::new(codes::NO_ROUTE, "/openapi.json lists every route")
+}
+
+async fn no_method() -> Problem {
+    Problem::new(codes::METHOD_NOT_ALLOWED, "/openapi.json lists the methods of every route")
+}
+
+impl Row {
+    /// What the row adds to the OpenAPI document.
+    pub(super) fn into_document(self) -> (Rule, UtoipaMethodRouter<Api>) {
+        (self.rule, self.handler)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn a_row_is_one_route_and_no_route_has_two_rows() {
+        let mut routes = BTreeSet::new();
+        for row in table() {
+            assert_eq!(row.handler.1.paths.len(), 1);
+            let (method, path) = row.route();
+            assert!(routes.insert((format!("{method:?}"), path.to_owned())), "{method:?} {path}");
+        }
+        assert_eq!(routes.len(), table().len());
+    }
+
+    #[test]
+    fn only_the_question_whether_the_server_lives_is_open() {
+        let open: Vec<_> = table()
+            .iter()
+            .filter(|row| row.rule.who.verb().is_none())
+            .map(|row| row.route().1.to_owned())
+            .collect();
+        assert_eq!(open, ["/healthz"]);
+    }
+
+    #[test]
+    fn a_task_bearer_reaches_the_worker_routes_and_nothing_else() {
+        for row in table() {
+            let worker = row.route().1.starts_with("/v1/worker/");
+            let takes_holder = matches!(row.rule.who, Who::Holder(_));
+            let lease = row.rule.who == Who::Caller(Verb::WorkerLease);
+            assert_eq!(worker && !lease, takes_holder, "{}", row.route().1);
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! Runs: start, list, look, cancel, pause, resume, delete.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use axum::{
+    Json as JsonBody,
+    extract::State,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
+
+use super::{
+    body::Posted,
+    codes,
+    door::Api,
+    error::{Problem, ProblemBody},
+    params::{self, Asker, At, Key, Params},
+};
+use crate::{
+    blueprint::Bundle,
+    engine::{Caller, EngineError, Page, Program, RunView, StartRun, WaitFor},
+    protocol::{Json, RunId},
+    store::{RunFilter, RunStatus},
+};
+
+/// The entry of a source that names no file.
+pub(super) const ENTRY: &str = "main.lua";
+
+/// A run to start.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StartBody {
+    /// A stored blueprint: `name` or `name@hash-prefix`. Either this, or `source`, or `files`.
+    blueprint: Option<String>,
+    /// The Lua source; it is stored by its hash and moves no name.
+    source: Option<String>,
+    /// The files around `source`, or all of a bundle: text by relative path.
+    files: Option<BTreeMap<String, String>>,
+    /// The path of `source` among the files (`main.lua`), or the file of the bundle that returns
+    /// the blueprint.
+    entry: Option<String>,
+    /// A flow as a table; this release refuses it.
+    #[schema(value_type = Option<Object>)]
+    flow: Option<Json>,
+    /// The agents of `flow`; this release refuses them.
+    #[schema(value_type = Option<Object>)]
+    agents: Option<Json>,
+    /// The input.
+    #[schema(value_type = Option<Object>)]
+    input: Option<Json>,
+    /// What started it, for the run's history.
+    #[schema(value_type = Option<Object>)]
+    trigger: Option<Json>,
+    /// How long to wait for the end before answering, at most a minute: `"30s"`.
+    wait: Option<String>,
+    /// Which session holds which operator; this release refuses it.
+    #[schema(value_type = Option<Object>)]
+    seats: Option<Json>,
+    /// The session that takes every task.
+    delegate: Option<String>,
+    /// Where its child processes run; an absolute path on the host.
+    workdir: Option<String>,
+}
+
+impl StartBody {
+    fn into_start(self) -> Result<(StartRun, Option<Duration>), Problem> {
+        for (given, field) in [
+            (self.flow.is_some(), "flow"),
+            (self.agents.is_some(), "agents"),
+            (self.seats.is_some(), "seats"),
+        ] {
+            if given {
+                let detail = format!("this release does not take `{field}`");
+                return Err(Problem::new(codes::NOT_SUPPORTED, detail).at(format!("$.{field}")));
+            }
+        }
+        let wait = params::wait(self.wait.as_deref())
+            .map_err(|detail| Problem::new(codes::INVALID_BODY, detail).at("$.wait"))?;
+        let start = StartRun {
+            program: program(self.blueprint, self.source, self.files, self.entry)?,
+            input: self.input.unwrap_or_else(Json::null),
+            trigger: self.trigger.unwrap_or_else(Json::null),
+            workdir: self.workdir,
+            delegate: self.delegate,
+        };
+        Ok((start, wait))
+    }
+}
+
+fn program(
+    blueprint: Option<String>,
+    source: Option<String>,
+    files: Option<BTreeMap<String, String>>,
+    entry: Option<String>,
+) -> Result<Program, Problem> {
+    let which = |detail: &str| Problem::new(codes::INVALID_BODY, detail).at("$");
+    match (blueprint, source, files) {
+        (Some(name), None, None) if entry.is_none() => Ok(Program::Named(name)),
+        (None, None, None) => Err(which("give `blueprint`, `source` or `files`")),
+        (None, source, files) => bundle(source, files, entry).map(Program::Bundle),
+        (Some(_), _, _) => Err(which("`blueprint` stands alone, without source, files or entry")),
+    }
+}
+
+/// The bundle of a source, of files, or of both.
+///
+/// # Errors
+/// The finding that keeps them from being one.
+pub(super) fn bundle(
+    source: Option<String>,
+    files: Option<BTreeMap<String, String>>,
+    entry: Option<String>,
+) -> Result<Bundle, Problem> {
+    let mut files: BTreeMap<String, Arc<str>> = files
+        .unwrap_or_default()
+        .into_iter()
+        .map(|(path, text)| (path, Arc::from(text)))
+        .collect();
+    let entry = match source {
+        Some(source) => {
+            let entry = entry.unwrap_or_else(|| ENTRY.to_owned());
+            if files.insert(entry.clone(), source.into()).is_some() {
+                let detail = format!("`source` and `files` both have {entry:?}");
+                return Err(Problem::new(codes::INVALID_BODY, detail).at("$.files"));
+            }
+            Some(entry)
+        }
+        None => entry,
+    };
+    Bundle::from_files(files, entry.as_deref()).map_err(|error| {
+        Problem::findings(vec![error.finding(entry.as_deref().unwrap_or(ENTRY))])
+    })
+}
+
+/// Starts a run and answers when it is durable, or when it ended within `wait`.
+#[utoipa::path(
+    post, path = "/v1/runs", operation_id = "run_start", tag = "runs",
+    params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition harmless for 24 hours.")),
+    request_body = StartBody,
+    responses(
+        (status = 201, description = "The run, as it is after at most `wait`; `Location` names it.", body = RunView),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+        (status = 409, description = "`idempotency_mismatch`", body = ProblemBody),
+        (status = 422, description = "`blueprint_invalid` with `findings`, `invalid_input` with `violations`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn start(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    key: Key,
+    posted: Posted<StartBody>,
+) -> Result<Response, Problem> {
+    let (start, wait) = posted.body.into_start()?;
+    let key = key.of("POST /v1/runs", &posted.raw);
+    let run = api.engine.start(&caller, start, key).await?.run;
+    let view = match wait {
+        Some(wait) => watched(&api, &caller, run, WaitFor::Ended, wait).await?,
+        None => api.engine.run(&caller, run).await?,
+    };
+    let location = HeaderValue::try_from(format!("/v1/runs/{run}")).expect("an id is ASCII");
+    Ok((StatusCode::CREATED, [(header::LOCATION, location)], JsonBody(view)).into_response())
+}
+
+/// Waits for a run, but not longer than the host lives.
+async fn watched(
+    api: &Api,
+    caller: &Caller,
+    run: RunId,
+    until: WaitFor,
+    wait: Duration,
+) -> Result<RunView, EngineError> {
+    tokio::select! {
+        view = api.engine.wait(caller, run, until, wait) => view,
+        () = api.stopping.cancelled() => api.engine.run(caller, run).await,
+    }
+}
+
+/// Which runs to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListParams {
+    /// Only these statuses, separated by commas.
+    #[param(example = "running,waiting")]
+    status: Option<String>,
+    /// Only runs of this blueprint.
+    blueprint: Option<String>,
+    /// Only runs created at or after this time, RFC 3339.
+    since: Option<String>,
+    /// Items on a page: 1 to 500, 50 by default.
+    limit: Option<usize>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+impl ListParams {
+    fn into_filter(self) -> Result<RunFilter, Problem> {
+        let status = self.status.iter().flat_map(|all| all.split(',')).map(status);
+        let since_ms = self.since.as_deref().map(since).transpose()?;
+        let before = self.cursor.as_deref().map(|cursor| {
+            cursor.parse().map_err(|_| params::bad_query("cursor is not one of this list's"))
+        });
+        Ok(RunFilter {
+            status: status.collect::<Result<_, _>>()?,
+            blueprint: self.blueprint,
+            since_ms,
+            before: before.transpose()?,
+            limit: params::page_limit(self.limit)?,
+        })
+    }
+}
+
+fn status(word: &str) -> Result<RunStatus, Problem> {
+    let text = serde_json::Value::from(word.trim());
+    serde_json::from_value(text).map_err(|_| {
+        params::bad_query(format!(
+            "{word:?} is no status: queued, running, waiting, paused, compensating, completed, failed or canceled"
+        ))
+    })
+}
+
+fn since(text: &str) -> Result<u64, Problem> {
+    let at: jiff::Timestamp = text.parse().map_err(|_| {
+        params::bad_query("since is a time such as 2026-01-31T08:00:00Z")
+    })?;
+    Ok(u64::try_from(at.as_millisecond()).unwrap_or(0))
+}
+
+/// A page of runs.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "the schema of `Page<RunView>` in the OpenAPI document")]
+pub(super) struct RunPage {
+    /// The runs, newest first, without input and output.
+    items: Vec<RunView>,
+    /// Pass it as `cursor` to get the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+/// Lists runs, newest first.
+#[utoipa::path(
+    get, path = "/v1/runs", operation_id = "run_list", tag = "runs",
+    params(ListParams),
+    responses((status = 200, description = "A page of runs.", body = RunPage)),
+)]
+pub(super) async fn list(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    Params(params): Params<ListParams>,
+) -> Result<JsonBody<Page<RunView>>, Problem> {
+    Ok(JsonBody(api.engine.runs(&caller, params.into_filter()?).await?))
+}
+
+/// Whether to wait for a run.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct GetParams {
+    /// How long to wait, at most a minute.
+    #[param(example = "30s")]
+    wait: Option<String>,
+    /// Until when: `ended` (the default), or `people`: ended, or only people are left to wait for.
+    until: Option<Until>,
+}
+
+/// Until when to wait.
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum Until {
+    /// The run ended.
+    Ended,
+    /// It ended, or only people are left to wait for.
+    People,
+}
+
+/// Shows a run with its input and output.
+#[utoipa::path(
+    get, path = "/v1/runs/{run}", operation_id = "run_get", tag = "runs",
+    params(("run" = String, Path, description = "The run's id."), GetParams),
+    responses(
+        (status = 200, description = "The run, as it is after at most `wait`.", body = RunView),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn get(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At(run): At<String>,
+    Params(params): Params<GetParams>,
+) -> Result<JsonBody<RunView>, Problem> {
+    let run = params::id(&run)?;
+    let until = match params.until {
+        None | Some(Until::Ended) => WaitFor::Ended,
+        Some(Until::People) => WaitFor::EndedOrPeople,
+    };
+    let view = match params::wait(params.wait.as_deref()).map_err(params::bad_query)? {
+        Some(wait) => watched(&api, &caller, run, until, wait).await?,
+        None => api.engine.run(&caller, run).await?,
+    };
+    Ok(JsonBody(view))
+}
+
+/// Deletes an ended run with its history and artifacts.
+#[utoipa::path(
+    delete, path = "/v1/runs/{run}", operation_id = "run_delete", tag = "runs",
+    params(("run" = String, Path, description = "The run's id.")),
+    responses(
+        (status = 204, description = "It is gone."),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+        (status = 409, description = "`not_ended`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn delete(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At(run): At<String>,
+) -> Result<StatusCode, Problem> {
+    api.engine.delete_run(&caller, params::id(&run)?).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Why a run is stopped.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReasonBody {
+    /// For the run's history.
+    reason: Option<String>,
+}
+
+/// Cancels a run: its open attempts are closed, then its compensations run.
+#[utoipa::path(
+    post, path = "/v1/runs/{run}/cancel", operation_id = "run_cancel", tag = "runs",
+    params(("run" = String, Path, description = "The run's id.")),
+    request_body(content = Option<ReasonBody>, description = "May be absent."),
+    responses(
+        (status = 200, description = "The run, after the cancel is durable.", body = RunView),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+        (status = 409, description = "`run_closed`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn cancel(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At(run): At<String>,
+    posted: Posted<Option<ReasonBody>>,
+) -> Result<JsonBody<RunView>, Problem> {
+    let reason = posted.body.unwrap_or_default().reason.unwrap_or_default();
+    Ok(JsonBody(api.engine.cancel(&caller, params::id(&run)?, reason).await?))
+}
+
+/// Lets a run rest: nothing new is begun until it is resumed.
+#[utoipa::path(
+    post, path = "/v1/runs/{run}/pause", operation_id = "run_pause", tag = "runs",
+    params(("run" = String, Path, description = "The run's id.")),
+    request_body(content = Option<ReasonBody>, description = "May be absent."),
+    responses(
+        (status = 200, description = "The run.", body = RunView),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+        (status = 409, description = "`run_closed`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn pause(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At(run): At<String>,
+    posted: Posted<Option<ReasonBody>>,
+) -> Result<JsonBody<RunView>, Problem> {
+    let reason = posted.body.unwrap_or_default().reason.unwrap_or_default();
+    Ok(JsonBody(api.engine.pause(&caller, params::id(&run)?, reason).await?))
+}
+
+/// Lets a paused run go on.
+#[utoipa::path(
+    post, path = "/v1/runs/{run}/resume", operation_id = "run_resume", tag = "runs",
+    params(("run" = String, Path, description = "The run's id.")),
+    responses(
+        (status = 200, description = "The run.", body = RunView),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+        (status = 409, description = "`run_closed`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn resume(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At(run): At<String>,
+) -> Result<JsonBody<RunView>, Problem> {
+    Ok(JsonBody(api.engine.resume(&caller, params::id(&run)?).await?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::body::read_json;
+
+    fn start_of(text: &str) -> Result<(StartRun, Option<Duration>), (&'static str, String)> {
+        read_json::<StartBody>(text.as_bytes())
+            .and_then(StartBody::into_start)
+            .map_err(|problem| (problem.code(), problem.path().unwrap_or_default().to_owned()))
+    }
+
+    #[test]
+    fn a_run_is_started_from_a_name_a_source_or_files() {
+        let (named, wait) = start_of(r#"{"blueprint":"a@1f","input":{"x":1},"wait":"5m"}"#).unwrap();
+        assert!(matches!(named.program, Program::Named(name) if name == "a@1f"));
+        assert_eq!((named.input.as_str(), wait), (r#"{"x":1}"#, Some(Duration::from_secs(60))));
+        for (text, entry) in [
+            (r#"{"source":"return 1"}"#, "main.lua"),
+            (r#"{"source":"return 1","entry":"b.lua","files":{"c.md":"x"}}"#, "b.lua"),
+            (r#"{"files":{"only.lua":"return 1"}}"#, "only.lua"),
+        ] {
+            let Program::Bundle(bundle) = start_of(text).unwrap().0.program else {
+                panic!("{text}")
+            };
+            assert_eq!(bundle.entry(), entry);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_started_is_refused_with_the_field() {
+        for (text, code, path) in [
+            ("{}", "invalid_body", "$"),
+            (r#"{"blueprint":"a","source":"b"}"#, "invalid_body", "$"),
+            (r#"{"flow":{}}"#, "not_supported", "$.flow"),
+            (r#"{"blueprint":"a","seats":{}}"#, "not_supported", "$.seats"),
+            (r#"{"blueprint":"a","wait":"soon"}"#, "invalid_body", "$.wait"),
+            (r#"{"blueprint":"a","inptu":1}"#, "unknown_field", "$.inptu"),
+            (r#"{"source":"a","files":{"main.lua":"b"}}"#, "invalid_body", "$.files"),
+            (r#"{"files":{"../x.lua":"b"}}"#, "blueprint_invalid", ""),
+        ] {
+            assert_eq!(start_of(text).unwrap_err(), (code, path.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_filter_is_read_from_the_query() {
+        let uri = "/?status=running,waiting&since=2026-01-01T00:00:00Z&cursor=9".parse().unwrap();
+        let axum::extract::Query(params) = axum::extract::Query::try_from_uri(&uri).unwrap();
+        let filter = ListParams::into_filter(params).unwrap();
+        assert_eq!(filter.status, [RunStatus::Running, RunStatus::Waiting]);
+        assert_eq!((filter.since_ms, filter.before, filter.limit), (Some(1_767_225_600_000), Some(9), 50));
+        assert!(status("sleeping").is_err());
+        assert!(since("yesterday").is_err());
+    }
+}

@@ -1,0 +1,146 @@
+//! The accept loop: connections within a number, heads within a time, an end without a cut.
+
+use std::{
+    future::Future,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{Router, body::Body, extract::Request};
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    server::{conn::auto, graceful::GracefulShutdown},
+};
+use tokio::{net::TcpListener, sync::Semaphore};
+use tower::Service;
+
+use super::{
+    ApiConfig, Limits,
+    door::{Api, Door},
+    routes,
+};
+use crate::{engine::Engine, tasks::Tasks};
+
+/// What a connection over the number is told before it is closed.
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+
+/// How long the loop rests after the system refused a connection (no descriptors, say).
+const REST: Duration = Duration::from_millis(50);
+
+/// Serves the API on `listener` until `tasks` is told to stop; then no connection is taken any
+/// more, what is under way is answered, and the future ends.
+///
+/// # Errors
+/// When the listener has no address.
+pub async fn serve(
+    engine: Engine,
+    listener: TcpListener,
+    config: ApiConfig,
+    tasks: &Tasks,
+) -> io::Result<()> {
+    let door = Arc::new(Door::new(&config, listener.local_addr()?));
+    let api = Api { engine, door, stopping: tasks.stopping().clone() };
+    accept(listener, routes::router(api), &config.limits, tasks).await;
+    Ok(())
+}
+
+async fn accept(listener: TcpListener, router: Router, limits: &Limits, tasks: &Tasks) {
+    let free = Arc::new(Semaphore::new(limits.connections));
+    let builder = protocol(limits, tasks);
+    let graceful = GracefulShutdown::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = tasks.stopping().cancelled() => break,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "failed to accept a connection");
+                tokio::time::sleep(REST).await;
+                continue;
+            }
+        };
+        let Ok(place) = Arc::clone(&free).try_acquire_owned() else {
+            // A stranger for whom there is no room is not waited for.
+            let _ = stream.try_write(FULL);
+            continue;
+        };
+        // Answers are small and somebody waits for each; without the option they are just late.
+        let _ = stream.set_nodelay(true);
+        let spoke = Arc::new(AtomicBool::new(false));
+        let service = {
+            let (router, spoke) = (router.clone(), Arc::clone(&spoke));
+            service_fn(move |request: Request<Incoming>| {
+                spoke.store(true, Ordering::Relaxed);
+                router.clone().call(request.map(Body::new))
+            })
+        };
+        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+        let connection = graceful.watch(connection);
+        let head_time = limits.head_time;
+        tasks.spawn(async move {
+            let _place = place;
+            attend(connection, &spoke, head_time).await;
+        });
+    }
+    drop(listener);
+    graceful.shutdown().await;
+}
+
+/// Drives a connection to its end. One that has not asked anything within the time is dropped:
+/// hyper's own timer starts only once it knows which protocol is spoken.
+async fn attend<E>(
+    connection: impl Future<Output = Result<(), E>>,
+    spoke: &AtomicBool,
+    head_time: Duration,
+) {
+    tokio::pin!(connection);
+    // How a connection ended is its peer's business; what was asked over it has been answered.
+    tokio::select! {
+        _ = &mut connection => return,
+        () = tokio::time::sleep(head_time) => {}
+    }
+    if spoke.load(Ordering::Relaxed) {
+        let _ = connection.await;
+    }
+}
+
+fn protocol(limits: &Limits, tasks: &Tasks) -> auto::Builder<Spawner> {
+    let mut builder = auto::Builder::new(Spawner(tasks.clone()));
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head_time)
+        .max_buf_size(limits.head_bytes)
+        .max_headers(limits.headers);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(Duration::from_secs(20))
+        .keep_alive_timeout(Duration::from_secs(20))
+        .max_concurrent_streams(256)
+        .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX));
+    builder
+}
+
+/// Runs what hyper wants to run beside a connection (HTTP/2 streams) among the host's tasks.
+#[derive(Clone)]
+struct Spawner(Tasks);
+
+impl<F> hyper::rt::Executor<F> for Spawner
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, future: F) {
+        self.0.spawn(future);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+use std::net::SocketAddr;
+
+use axum::routing::{get, post};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::Notify,
+    task::JoinHandle,
+};
+
+use super::*;
+
+const LONG: Duration = Duration::from_secs(20);
+
+struct Served {
+    at: SocketAddr,
+    tasks: Tasks,
+    loop_ended: JoinHandle<()>,
+}
+
+async fn served(router: Router, limits: Limits) -> Served {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let tasks = Tasks::new(tokio::runtime::Handle::current());
+    let of_loop = tasks.clone();
+    let loop_ended =
+        tasks.spawn(async move { accept(listener, router, &limits, &of_loop).await });
+    Served { at, tasks, loop_ended }
+}
+
+fn short() -> Limits {
+    Limits { head_time: Duration::from_millis(150), ..Limits::default() }
+}
+
+fn hello() -> Router {
+    Router::new().route("/", get(|| async { "hello" })).route("/", post(|| async { "posted" }))
+}
+
+/// Sends `text` and returns what comes back until the server closes the connection.
+async fn closed_after(at: SocketAddr, text: &str) -> String {
+    let mut stream = TcpStream::connect(at).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut back = Vec::new();
+    let read = tokio::time::timeout(LONG, stream.read_to_end(&mut back)).await;
+    // A reset is a closed connection as well.
+    let _ = read.expect("the server closes the connection");
+    String::from_utf8_lossy(&back).into_owned()
+}
+
+#[tokio::test]
+async fn a_request_is_answered_and_the_connection_kept() {
+    let served = served(hello(), Limits::default()).await;
+    let mut stream = TcpStream::connect(served.at).await.unwrap();
+    for _ in 0..2 {
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut back = [0; 1_024];
+        let n = stream.read(&mut back).await.unwrap();
+        assert!(back[..n].ends_with(b"hello"));
+    }
+}
+
+#[tokio::test]
+async fn a_head_that_does_not_come_closes_the_connection() {
+    let served = served(hello(), short()).await;
+    for text in ["", "P", "PRI * HT", "GET / HT", "GET / HTTP/1.1\r\nhost: x\r\nx-slow: "] {
+        assert!(!closed_after(served.at, text).await.contains("hello"), "{text:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_head_over_the_limit_is_refused() {
+    let served = served(hello(), Limits::default()).await;
+    let long = format!("GET / HTTP/1.1\r\nhost: x\r\nx-long: {}\r\n\r\n", "y".repeat(64 * 1_024));
+    assert!(closed_after(served.at, &long).await.starts_with("HTTP/1.1 431"));
+    let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(100));
+    assert!(closed_after(served.at, &many).await.starts_with("HTTP/1.1 431"));
+}
+
+#[tokio::test]
+async fn a_connection_over_the_number_is_turned_away_and_the_place_is_free_again_later() {
+    let limits = Limits { connections: 1, ..short() };
+    let served = served(hello(), limits).await;
+    let mut first = TcpStream::connect(served.at).await.unwrap();
+    first.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    assert!(first.read(&mut [0; 1_024]).await.unwrap() > 0);
+    assert!(closed_after(served.at, "").await.starts_with("HTTP/1.1 503"));
+    drop(first);
+    let again = async {
+        loop {
+            let back = closed_after(served.at, "GET / HTTP/1.1\r\nhost: x\r\n\r\n").await;
+            if back.ends_with("hello") {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(LONG, again).await.expect("the place becomes free");
+}
+
+#[tokio::test]
+async fn stopping_answers_what_is_under_way_and_takes_nothing_new() {
+    let (entered, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let router = {
+        let (entered, go) = (Arc::clone(&entered), Arc::clone(&go));
+        Router::new().route(
+            "/",
+            get(move || async move {
+                entered.notify_one();
+                go.notified().await;
+                "done"
+            }),
+        )
+    };
+    let served = served(router, Limits::default()).await;
+    let mut stream = TcpStream::connect(served.at).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    entered.notified().await;
+    served.tasks.stopping().cancel();
+    go.notify_one();
+    let mut back = String::new();
+    stream.read_to_string(&mut back).await.unwrap();
+    assert!(back.ends_with("done"));
+    tokio::time::timeout(LONG, served.loop_ended).await.expect("the loop ends").unwrap();
+    assert!(TcpStream::connect(served.at).await.is_err());
+}
+
+#[tokio::test]
+async fn http2_is_spoken_with_whoever_speaks_it() {
+    let served = served(hello(), Limits::default()).await;
+    let client = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
+    let answer = client.get(format!("http://{}/", served.at)).send().await.unwrap();
+    assert_eq!(answer.version(), reqwest::Version::HTTP_2);
+    assert_eq!(answer.text().await.unwrap(), "hello");
+}

@@ -1,0 +1,196 @@
+//! Tasks that somebody outside the flow is to do, and their answers.
+
+use axum::{Json as JsonBody, extract::State};
+use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
+
+use super::{
+    body::Posted,
+    codes,
+    door::Api,
+    error::{Problem, ProblemBody},
+    params::{self, Asker, At, Key, Params},
+};
+use crate::{
+    engine::{Answer, Page, TaskView},
+    protocol::{Json, RunId},
+    store::TaskFilter,
+};
+
+/// Which tasks to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListParams {
+    /// Only tasks of this operator.
+    operator: Option<String>,
+    /// Only tasks of operators of this kind.
+    #[param(example = "human")]
+    kind: Option<String>,
+    /// Only tasks of this run.
+    run: Option<String>,
+    /// `open` is the only state that is listed; an ended task is a step of its run.
+    state: Option<Listed>,
+    /// Items on a page: 1 to 500, 50 by default.
+    limit: Option<usize>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// The state of a listed task.
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = TaskListState)]
+enum Listed {
+    /// It waits for somebody, or somebody has it.
+    Open,
+}
+
+impl ListParams {
+    fn into_filter(self) -> Result<TaskFilter, Problem> {
+        match self.state {
+            None | Some(Listed::Open) => {}
+        }
+        let run = self.run.as_deref().map(params::id::<RunId>).transpose()?;
+        Ok(TaskFilter {
+            operator: self.operator,
+            kind: self.kind,
+            run: run.map(RunId::num),
+            after: self.cursor.as_deref().map(after).transpose()?,
+            limit: params::page_limit(self.limit)?,
+        })
+    }
+}
+
+fn after(cursor: &str) -> Result<(u64, u32), Problem> {
+    cursor
+        .split_once('-')
+        .and_then(|(run, step)| Some((run.parse().ok()?, step.parse().ok()?)))
+        .ok_or_else(|| params::bad_query("cursor is not one of this list's"))
+}
+
+/// A page of tasks.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "the schema of `Page<TaskView>` in the OpenAPI document")]
+pub(super) struct TaskPage {
+    /// The open tasks, oldest first, without prompt, input and schema.
+    items: Vec<TaskView>,
+    /// Pass it as `cursor` to get the next page; null at the end.
+    next_cursor: Option<String>,
+}
+
+/// Lists open tasks, oldest first.
+#[utoipa::path(
+    get, path = "/v1/tasks", operation_id = "task_list", tag = "tasks",
+    params(ListParams),
+    responses((status = 200, description = "A page of tasks.", body = TaskPage)),
+)]
+pub(super) async fn list(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    Params(params): Params<ListParams>,
+) -> Result<JsonBody<Page<TaskView>>, Problem> {
+    Ok(JsonBody(api.engine.tasks(&caller, params.into_filter()?).await?))
+}
+
+/// Shows a task with its prompt, its input and the schema of an answer.
+#[utoipa::path(
+    get, path = "/v1/tasks/{task}", operation_id = "task_get", tag = "tasks",
+    params(("task" = String, Path, description = "The task's id.")),
+    responses(
+        (status = 200, description = "The task.", body = TaskView),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn get(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At(task): At<String>,
+) -> Result<JsonBody<TaskView>, Problem> {
+    Ok(JsonBody(api.engine.task(&caller, params::id(&task)?).await?))
+}
+
+/// What a person says to a task: `output`, or `reject`.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AnswerBody {
+    /// The output of the task; null is one.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<Object>)]
+    output: Option<Json>,
+    /// Why the answer is no.
+    reject: Option<String>,
+}
+
+/// Keeps a `null` that was written apart from a field that was not.
+pub(super) fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Json>, D::Error> {
+    Json::deserialize(from).map(Some)
+}
+
+impl AnswerBody {
+    fn into_answer(self) -> Result<Answer, Problem> {
+        match (self.output, self.reject) {
+            (Some(output), None) => Ok(Answer::Output(output)),
+            (None, Some(reason)) => Ok(Answer::Reject { reason }),
+            (None, None) | (Some(_), Some(_)) => {
+                Err(Problem::new(codes::INVALID_BODY, "give either `output` or `reject`").at("$"))
+            }
+        }
+    }
+}
+
+/// Answers a task that waits for a person; the answer is checked against the task's schema.
+#[utoipa::path(
+    post, path = "/v1/tasks/{task}/answer", operation_id = "task_answer", tag = "tasks",
+    params(
+        ("task" = String, Path, description = "The task's id."),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition harmless for 24 hours."),
+    ),
+    request_body = AnswerBody,
+    responses(
+        (status = 200, description = "The task, answered.", body = TaskView),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+        (status = 409, description = "`already_accepted`, `run_closed`, `idempotency_mismatch`", body = ProblemBody),
+        (status = 422, description = "`invalid_result` with `violations`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn answer(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At(task): At<String>,
+    key: Key,
+    posted: Posted<AnswerBody>,
+) -> Result<JsonBody<TaskView>, Problem> {
+    let answer = posted.body.into_answer()?;
+    let key = key.of("POST /v1/tasks/{task}/answer", &posted.raw);
+    Ok(JsonBody(api.engine.answer(&caller, params::id(&task)?, answer, key).await?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::body::read_json;
+
+    fn answer_of(text: &str) -> Result<Answer, &'static str> {
+        read_json::<AnswerBody>(text.as_bytes())
+            .and_then(AnswerBody::into_answer)
+            .map_err(|problem| problem.code())
+    }
+
+    #[test]
+    fn an_answer_is_an_output_or_a_no() {
+        assert!(matches!(answer_of(r#"{"output":null}"#), Ok(Answer::Output(json)) if json.is_null()));
+        assert!(matches!(answer_of(r#"{"reject":"not yet"}"#), Ok(Answer::Reject { reason }) if reason == "not yet"));
+        for text in ["{}", r#"{"output":1,"reject":"x"}"#] {
+            assert_eq!(answer_of(text).unwrap_err(), "invalid_body");
+        }
+    }
+
+    #[test]
+    fn a_cursor_is_a_run_and_a_step() {
+        assert_eq!(after("12-3").unwrap(), (12, 3));
+        for cursor in ["", "12", "a-b", "1-2-3"] {
+            assert!(after(cursor).is_err(), "{cursor}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Tokens: make narrower ones, list, revoke; the public keys.
+
+use axum::{Json as JsonBody, extract::State, http::StatusCode};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{
+    body::Posted,
+    codes,
+    door::Api,
+    error::{Problem, ProblemBody},
+    params::{All, Asker, At, Key},
+};
+use crate::{
+    blueprint::parse_duration,
+    engine::{MintToken, TokenView, rfc3339},
+    protocol::Json,
+    token::Role,
+};
+
+/// A token to make; it can do no more than the one that asks.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MintBody {
+    /// Its role: admin, operator, worker, queue, approver, senior or observer.
+    #[schema(value_type = String)]
+    role: Role,
+    /// Only these verbs of the role; all of them if absent.
+    verbs: Option<Vec<String>>,
+    /// Its scopes; the asking token's if absent.
+    scopes: Option<Vec<String>>,
+    /// How long it lives: `"12h"`.
+    ttl: String,
+}
+
+impl MintBody {
+    fn into_mint(self) -> Result<MintToken, Problem> {
+        let ttl_ms = parse_duration(&self.ttl).map_err(|error| {
+            Problem::new(codes::INVALID_BODY, format!("failed to {error}")).at("$.ttl")
+        })?;
+        Ok(MintToken { role: self.role, verbs: self.verbs, scopes: self.scopes, ttl_ms })
+    }
+}
+
+/// A made token.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct MintedView {
+    /// The token itself; it is shown this once.
+    token: String,
+    /// Its id.
+    jti: String,
+    /// RFC 3339, UTC.
+    expires_at: String,
+}
+
+/// Makes a token that can do no more than the one that asks.
+#[utoipa::path(
+    post, path = "/v1/tokens", operation_id = "token_mint", tag = "tokens",
+    params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition harmless for 24 hours.")),
+    request_body = MintBody,
+    responses(
+        (status = 201, description = "The token.", body = MintedView),
+        (status = 409, description = "`idempotency_mismatch`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn mint(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    key: Key,
+    posted: Posted<MintBody>,
+) -> Result<(StatusCode, JsonBody<MintedView>), Problem> {
+    let key = key.of("POST /v1/tokens", &posted.raw);
+    let minted = api.engine.mint(&caller, posted.body.into_mint()?, key).await?;
+    let view = MintedView {
+        token: minted.token,
+        jti: minted.jti,
+        expires_at: rfc3339(minted.expires_ms),
+    };
+    Ok((StatusCode::CREATED, JsonBody(view)))
+}
+
+/// Lists the tokens that were made, without their secrets.
+#[utoipa::path(
+    get, path = "/v1/tokens", operation_id = "token_list", tag = "tokens",
+    responses((status = 200, description = "All of them.", body = All<TokenView>)),
+)]
+pub(super) async fn list(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+) -> Result<JsonBody<All<TokenView>>, Problem> {
+    Ok(JsonBody(All::of(api.engine.tokens(&caller).await?)))
+}
+
+/// Makes a token, and every token made from it, worthless at once.
+#[utoipa::path(
+    delete, path = "/v1/tokens/{jti}", operation_id = "token_revoke", tag = "tokens",
+    params(("jti" = String, Path, description = "The token's id.")),
+    responses(
+        (status = 204, description = "It is revoked."),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn revoke(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At(jti): At<String>,
+) -> Result<StatusCode, Problem> {
+    api.engine.revoke(&caller, &jti).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The public keys that tokens are verified with.
+#[utoipa::path(
+    get, path = "/.well-known/jwks.json", operation_id = "jwks", tag = "tokens",
+    responses((status = 200, description = "A JSON Web Key Set.", body = Object)),
+)]
+pub(super) async fn jwks(State(api): State<Api>) -> JsonBody<Json> {
+    JsonBody(api.engine.jwks())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::body::read_json;
+
+    #[test]
+    fn a_role_and_a_life_are_needed() {
+        let read = |text: &str| {
+            read_json::<MintBody>(text.as_bytes())
+                .and_then(MintBody::into_mint)
+                .map_err(|problem| problem.path().unwrap_or_default().to_owned())
+        };
+        let mint = read(r#"{"role":"queue","scopes":["queue:a"],"ttl":"12h"}"#).unwrap();
+        assert_eq!((mint.role, mint.ttl_ms), (Role::Queue, 43_200_000));
+        assert_eq!(read(r#"{"role":"king","ttl":"1h"}"#).unwrap_err(), "$.role");
+        assert_eq!(read(r#"{"role":"queue","ttl":"long"}"#).unwrap_err(), "$.ttl");
+        assert_eq!(read(r#"{"role":"queue"}"#).unwrap_err(), "$");
+    }
+}

@@ -1,0 +1,316 @@
+//! The worker API: who holds an attempt's handle fetches its prompt and reports on it. The bearer
+//! names the task, so no path does.
+
+use axum::{
+    Json as JsonBody,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::{
+    body::{Posted, Raw, read_json},
+    codes,
+    door::Api,
+    error::{Problem, ProblemBody},
+    params::{self, Asker, At, Key, Params, Reporter},
+};
+use crate::{
+    engine::{ArtifactView, HeartbeatView, LeaseView, PromptView, Report, Verdict, rfc3339},
+    protocol::Json,
+};
+
+mod report;
+
+use report::ResultBody;
+
+/// The most tasks of one lease.
+const MOST_LEASED: usize = 100;
+
+/// What a pull worker asks for.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LeaseBody {
+    /// The queue.
+    queue: String,
+    /// How long to wait for a task, at most a minute: `"30s"`. Not at all by default.
+    wait: Option<String>,
+    /// How many tasks at most: 1 to 100, 1 by default.
+    max: Option<usize>,
+    /// The worker's name, for people; the token's subject by default.
+    worker: Option<String>,
+}
+
+/// Leases tasks of a queue; waits for the first one.
+#[utoipa::path(
+    post, path = "/v1/worker/lease", operation_id = "worker_lease", tag = "worker",
+    request_body = LeaseBody,
+    responses(
+        (status = 200, description = "At least one task.", body = Vec<LeaseView>),
+        (status = 204, description = "None came in time, or the host is stopping."),
+    ),
+)]
+pub(super) async fn lease(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    posted: Posted<LeaseBody>,
+) -> Result<Response, Problem> {
+    let LeaseBody { queue, wait, max, worker } = posted.body;
+    let max = max.unwrap_or(1);
+    if !(1..=MOST_LEASED).contains(&max) {
+        let detail = format!("max is between 1 and {MOST_LEASED}");
+        return Err(Problem::new(codes::INVALID_BODY, detail).at("$.max"));
+    }
+    let wait = params::wait(wait.as_deref())
+        .map_err(|detail| Problem::new(codes::INVALID_BODY, detail).at("$.wait"))?
+        .unwrap_or_default();
+    let worker = worker.as_deref().unwrap_or(&caller.subject);
+    let leased = tokio::select! {
+        // A lease that is already there is given out before the stop is noticed.
+        biased;
+        leased = api.engine.lease(&caller, &queue, worker, wait, max) => leased?,
+        () = api.stopping.cancelled() => Vec::new(),
+    };
+    if leased.is_empty() {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    let views: Vec<_> = leased
+        .into_iter()
+        .map(|leased| LeaseView {
+            task: leased.task,
+            handle: leased.handle,
+            deadline: rfc3339(leased.lease_ms),
+        })
+        .collect();
+    Ok(JsonBody(views).into_response())
+}
+
+/// Gives the prompt and everything else that the work needs; the attempt counts as delivered.
+#[utoipa::path(
+    get, path = "/v1/worker/prompt", operation_id = "worker_prompt", tag = "worker",
+    responses(
+        (status = 200, description = "What is to be done.", body = PromptView),
+        (status = 409, description = "`fenced`, `run_closed`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn prompt(
+    State(api): State<Api>,
+    Reporter(holder): Reporter,
+) -> Result<JsonBody<PromptView>, Problem> {
+    Ok(JsonBody(api.engine.prompt(&holder).await?))
+}
+
+/// A report was accepted.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct AcceptedView {
+    /// Always true.
+    accepted: bool,
+    /// Whether the same report had been accepted before.
+    repeated: bool,
+}
+
+async fn accept(
+    api: &Api,
+    holder: &crate::engine::Holder,
+    report: Report,
+) -> Result<JsonBody<AcceptedView>, Problem> {
+    let first = api.engine.report(holder, report).await?;
+    Ok(JsonBody(AcceptedView { accepted: true, repeated: !first }))
+}
+
+/// Reports how the task went. Accepted exactly once: the same body again is 200, another is 409.
+#[utoipa::path(
+    post, path = "/v1/worker/result", operation_id = "worker_result", tag = "worker",
+    params(("Idempotency-Key" = Option<String>, Header, description = "Marks a repetition; without it the body does.")),
+    request_body = ResultBody,
+    responses(
+        (status = 200, description = "It is durable.", body = AcceptedView),
+        (status = 409, description = "`already_accepted`, `idempotency_mismatch`, `fenced`, `run_closed`", body = ProblemBody),
+        (status = 422, description = "`invalid_result` with `path` and `violations`; three of them end the attempt", body = ProblemBody),
+    ),
+)]
+pub(super) async fn result(
+    State(api): State<Api>,
+    Reporter(holder): Reporter,
+    key: Key,
+    raw: Raw,
+) -> Result<JsonBody<AcceptedView>, Problem> {
+    raw.expect_json()?;
+    let body: ResultBody = read_json(&raw.bytes)?;
+    let (verdict, usage, effects) = body.into_parts()?;
+    accept(&api, &holder, report_of(&raw, key, verdict, usage, effects)?).await
+}
+
+fn report_of(
+    raw: &Raw,
+    key: Key,
+    verdict: Verdict,
+    usage: Option<crate::journal::Usage>,
+    effects: Vec<serde_json::Value>,
+) -> Result<Report, Problem> {
+    Ok(Report {
+        verdict,
+        usage,
+        effects,
+        body_hash: blake3::hash(&raw.bytes).to_hex().to_string(),
+        body: raw.text()?.to_owned(),
+        key: key.bare(),
+    })
+}
+
+/// Reports the raw body as the output: as JSON if it parses, as text otherwise.
+#[utoipa::path(
+    post, path = "/v1/worker/submit", operation_id = "worker_submit", tag = "worker",
+    params(("Idempotency-Key" = Option<String>, Header, description = "Marks a repetition; without it the body does.")),
+    request_body(content = String, description = "The output.", content_type = "text/plain"),
+    responses(
+        (status = 200, description = "It is durable.", body = AcceptedView),
+        (status = 409, description = "`already_accepted`, `idempotency_mismatch`, `fenced`, `run_closed`", body = ProblemBody),
+        (status = 422, description = "`invalid_result` with `path` and `violations`; three of them end the attempt", body = ProblemBody),
+    ),
+)]
+pub(super) async fn submit(
+    State(api): State<Api>,
+    Reporter(holder): Reporter,
+    key: Key,
+    raw: Raw,
+) -> Result<JsonBody<AcceptedView>, Problem> {
+    let text = raw.text()?;
+    let output = read_json::<Json>(text.trim().as_bytes())
+        .ok()
+        .filter(|_| !text.trim().is_empty())
+        .unwrap_or_else(|| Json::from(serde_json::Value::from(text)));
+    accept(&api, &holder, report_of(&raw, key, Verdict::Done(output), None, Vec::new())?).await
+}
+
+/// How an artifact is called.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ArtifactParams {
+    /// The file's name.
+    #[param(example = "report.md")]
+    name: String,
+}
+
+/// Stages a file; it is published with the accepted result and kept as evidence otherwise.
+#[utoipa::path(
+    post, path = "/v1/worker/artifact", operation_id = "worker_artifact", tag = "worker",
+    params(ArtifactParams),
+    request_body(content = Vec<u8>, description = "The file.", content_type = "application/octet-stream"),
+    responses(
+        (status = 200, description = "It is stored.", body = ArtifactView),
+        (status = 409, description = "`fenced`, `run_closed`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn artifact(
+    State(api): State<Api>,
+    Reporter(holder): Reporter,
+    Params(params): Params<ArtifactParams>,
+    raw: Raw,
+) -> Result<JsonBody<ArtifactView>, Problem> {
+    if params.name.is_empty() || params.name.len() > 255 || params.name.contains(char::is_control) {
+        return Err(params::bad_query("name has 1 to 255 bytes, none of them a control character"));
+    }
+    let data = Vec::from(raw.bytes);
+    Ok(JsonBody(api.engine.put_artifact(&holder, params.name, data).await?))
+}
+
+/// How far the work is.
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ProgressBody {
+    /// One line for a person.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    /// Between 0 and 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    percent: Option<f64>,
+    /// Anything more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    data: Option<Json>,
+}
+
+/// Says how far the work is. It is shown to who watches, and not stored.
+#[utoipa::path(
+    post, path = "/v1/worker/progress", operation_id = "worker_progress", tag = "worker",
+    request_body = ProgressBody,
+    responses(
+        (status = 204, description = "It was heard."),
+        (status = 409, description = "`fenced`, `run_closed`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn progress(
+    State(api): State<Api>,
+    Reporter(holder): Reporter,
+    posted: Posted<ProgressBody>,
+) -> Result<StatusCode, Problem> {
+    if posted.body.percent.is_some_and(|percent| !(0.0..=100.0).contains(&percent)) {
+        let detail = "percent is between 0 and 100";
+        return Err(Problem::new(codes::INVALID_BODY, detail).at("$.percent"));
+    }
+    let said = Json::encode(&posted.body).expect("progress is plain data");
+    api.engine.progress(&holder, said).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Keeps the attempt and says whether to stop. A JWT is renewed: the answer has the next one.
+#[utoipa::path(
+    post, path = "/v1/worker/heartbeat", operation_id = "worker_heartbeat", tag = "worker",
+    responses(
+        (status = 200, description = "It is kept.", body = HeartbeatView),
+        (status = 409, description = "`fenced`, `run_closed`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn heartbeat(
+    State(api): State<Api>,
+    Reporter(holder): Reporter,
+) -> Result<JsonBody<HeartbeatView>, Problem> {
+    Ok(JsonBody(api.engine.heartbeat(&holder).await?))
+}
+
+/// Reads a value of the state that the agent may see.
+#[utoipa::path(
+    get, path = "/v1/worker/state/{key}", operation_id = "worker_state_get", tag = "worker",
+    params(("key" = String, Path, description = "The key, percent-encoded.")),
+    responses(
+        (status = 200, description = "The value.", body = Object),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn state(
+    State(api): State<Api>,
+    Reporter(holder): Reporter,
+    At(key): At<String>,
+) -> Result<JsonBody<Json>, Problem> {
+    let value = api.engine.worker_state(&holder, key.clone()).await?;
+    value.map(JsonBody).ok_or_else(|| {
+        Problem::new(codes::NOT_FOUND, format!("there is no value under {key:?}"))
+    })
+}
+
+/// Writes a value of the state that the agent may see.
+#[utoipa::path(
+    put, path = "/v1/worker/state/{key}", operation_id = "worker_state_put", tag = "worker",
+    params(("key" = String, Path, description = "The key, percent-encoded.")),
+    request_body(content = Object, description = "The value: any JSON."),
+    responses(
+        (status = 204, description = "It is durable."),
+        (status = 409, description = "`fenced`, `run_closed`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn put_state(
+    State(api): State<Api>,
+    Reporter(holder): Reporter,
+    At(key): At<String>,
+    posted: Posted<Json>,
+) -> Result<StatusCode, Problem> {
+    if posted.raw.iter().all(u8::is_ascii_whitespace) {
+        return Err(Problem::new(codes::MALFORMED_JSON, "the body is empty"));
+    }
+    api.engine.put_worker_state(&holder, key, posted.body).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

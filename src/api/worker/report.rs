@@ -1,0 +1,185 @@
+//! What a worker says at the end, read leniently: a program in any language, or a language model,
+//! wrote it. What cannot be understood in the usage is dropped; what cannot in the rest is refused.
+
+use std::str::FromStr;
+
+use rust_decimal::Decimal;
+use serde::Deserialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::{
+    api::{codes, error::Problem, tasks::present},
+    engine::Verdict,
+    journal::Usage,
+    protocol::Json,
+};
+
+/// The result of a task. Unknown fields are ignored.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(in crate::api) struct ResultBody {
+    /// The output; null is one. Needed unless the task failed.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<Object>)]
+    output: Option<Json>,
+    /// Whether the task is done; by default it is, unless there is an `error`.
+    ok: Option<bool>,
+    /// Why it failed: a text, or `{message, retryable, data}`.
+    #[schema(value_type = Option<Object>)]
+    error: Option<Json>,
+    /// What it used: `{input, output, cached, reasoning, cost}`, tokens as numbers and the cost in
+    /// US dollars as a decimal string. What is missing counts as not reported.
+    #[schema(value_type = Option<Object>)]
+    usage: Option<Json>,
+    /// What is to be done together with the acceptance: a list of effects.
+    #[schema(value_type = Option<Vec<Object>>)]
+    effects: Option<Vec<Value>>,
+}
+
+impl ResultBody {
+    /// The verdict, the usage and the effects.
+    ///
+    /// # Errors
+    /// When it says neither what came out nor that the task failed.
+    pub(super) fn into_parts(self) -> Result<(Verdict, Option<Usage>, Vec<Value>), Problem> {
+        let usage = self.usage.and_then(|usage| read_usage(&usage.to_value()));
+        let effects = self.effects.unwrap_or_default();
+        let verdict = match (self.ok, self.error, self.output) {
+            (Some(true) | None, None, Some(output)) | (Some(true), Some(_), Some(output)) => {
+                Verdict::Done(output)
+            }
+            (Some(true) | None, None, None) | (Some(true), Some(_), None) => {
+                let detail = "give `output`, or `ok: false` with an `error`";
+                return Err(Problem::new(codes::INVALID_BODY, detail).at("$.output"));
+            }
+            (Some(false), None, output) => Verdict::Failed {
+                message: "the worker says that it failed".to_owned(),
+                retryable: false,
+                data: output,
+            },
+            (Some(false) | None, Some(error), output) => failed(&error, output),
+        };
+        Ok((verdict, usage, effects))
+    }
+}
+
+fn failed(error: &Json, output: Option<Json>) -> Verdict {
+    let error = error.to_value();
+    let message = match &error {
+        Value::String(text) => text.clone(),
+        Value::Object(fields) => match fields.get("message") {
+            Some(Value::String(text)) => text.clone(),
+            Some(_) | None => error.to_string(),
+        },
+        other => other.to_string(),
+    };
+    let retryable = error.get("retryable").and_then(Value::as_bool).unwrap_or(false);
+    let data = error.get("data").map(Json::from).or(output);
+    Verdict::Failed { message, retryable, data }
+}
+
+fn read_usage(usage: &Value) -> Option<Usage> {
+    let tokens = |names: [&str; 2]| names.iter().find_map(|name| whole(usage.get(name)?));
+    let usage = Usage {
+        input_tokens: tokens(["input", "input_tokens"]),
+        output_tokens: tokens(["output", "output_tokens"]),
+        cached_tokens: tokens(["cached", "cached_tokens"]),
+        reasoning_tokens: tokens(["reasoning", "reasoning_tokens"]),
+        cost: usage.get("cost").and_then(money),
+    };
+    let Usage { input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost } = &usage;
+    let counts = [input_tokens, output_tokens, cached_tokens, reasoning_tokens];
+    let reported = counts.iter().any(|count| count.is_some()) || cost.is_some();
+    reported.then_some(usage)
+}
+
+fn whole(value: &Value) -> Option<u64> {
+    match value {
+        Value::Number(number) => number.as_u64().or_else(|| {
+            let float = number.as_f64()?;
+            // Above 2^53 a float no longer says which whole number was meant.
+            (float.fract() == 0.0 && (0.0..=9_007_199_254_740_992.0).contains(&float))
+                .then_some(float as u64)
+        }),
+        Value::String(text) => text.trim().parse().ok(),
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+fn money(value: &Value) -> Option<String> {
+    let text = match value {
+        Value::Number(number) => number.to_string(),
+        Value::String(text) => text.trim().trim_start_matches('$').to_owned(),
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
+    };
+    let amount =
+        Decimal::from_str(&text).or_else(|_| Decimal::from_scientific(&text)).ok()?;
+    (!amount.is_sign_negative()).then(|| amount.normalize().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::body::read_json;
+
+    fn parts(text: &str) -> Result<(Verdict, Option<Usage>, Vec<Value>), &'static str> {
+        read_json::<ResultBody>(text.as_bytes())
+            .and_then(ResultBody::into_parts)
+            .map_err(|problem| problem.code())
+    }
+
+    fn outcome(text: &str) -> String {
+        match parts(text).unwrap().0 {
+            Verdict::Done(output) => format!("done {output}"),
+            Verdict::Failed { message, retryable, data } => {
+                format!("failed {message:?} {retryable} {}", data.unwrap_or_else(Json::null))
+            }
+        }
+    }
+
+    #[test]
+    fn an_output_is_done_unless_the_worker_says_otherwise() {
+        let cases = [
+            (r#"{"output":{"a": 1}}"#, r#"done {"a": 1}"#),
+            (r#"{"output":null}"#, "done null"),
+            (r#"{"output":1,"error":null,"new":true}"#, "done 1"),
+            (r#"{"output":1,"ok":true,"error":"a warning"}"#, "done 1"),
+            (r#"{"ok":false}"#, r#"failed "the worker says that it failed" false null"#),
+            (r#"{"output":7,"error":"no disk"}"#, r#"failed "no disk" false 7"#),
+            (
+                r#"{"ok":false,"error":{"message":"busy","retryable":true,"data":[1]}}"#,
+                r#"failed "busy" true [1]"#,
+            ),
+            (r#"{"error":{"code":5}}"#, r#"failed "{\"code\":5}" false null"#),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(outcome(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_report_that_says_nothing_is_refused() {
+        for text in ["{}", r#"{"result":1}"#, r#"{"ok":true}"#, r#"{"ok":"yes","output":1}"#, "1"] {
+            assert_eq!(parts(text).unwrap_err(), "invalid_body", "{text}");
+        }
+    }
+
+    #[test]
+    fn of_the_usage_what_can_be_understood_is_kept() {
+        let usage = |text: &str| parts(&format!(r#"{{"output":1,"usage":{text}}}"#)).unwrap().1;
+        let full = usage(r#"{"input":10,"output_tokens":"5","cached":2.0,"reasoning":-1,"cost":0.0125,"x":1}"#);
+        let expected = Usage {
+            input_tokens: Some(10),
+            output_tokens: Some(5),
+            cached_tokens: Some(2),
+            reasoning_tokens: None,
+            cost: Some("0.0125".to_owned()),
+        };
+        assert_eq!(full, Some(expected));
+        assert_eq!(usage(r#"{"cost":"$1.50"}"#).unwrap().cost.as_deref(), Some("1.5"));
+        assert_eq!(usage(r#"{"cost":1e-7}"#).unwrap().cost.as_deref(), Some("0.0000001"));
+        for nothing in ["null", "[]", "7", r#"{"input":"many","cost":-1}"#, "{}"] {
+            assert_eq!(usage(nothing), None, "{nothing}");
+        }
+    }
+}

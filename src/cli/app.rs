@@ -1,0 +1,228 @@
+//! The command line as a whole: global flags, the verbs, and what happens around each.
+
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+use anyhow::{Context as _, Result};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+
+use super::{
+    connect::Target,
+    context::Context,
+    exit::{Exit, Stop, judge},
+    terminal::Terminal,
+    verb,
+};
+use crate::{
+    clock::Clock,
+    config::{Config, Layer, LogFormat},
+    telemetry,
+};
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 ok, 1 run failed, 2 usage, 3 blueprint invalid, 4 not found, 5 denied, 6 conflict,
+7 timed out, 8 canceled, 9 waiting for a person, 10 budget or limit, 69 server unavailable,
+130 interrupted.";
+
+/// How long the runtime may take to let go of what is left when a verb is done.
+const LET_GO: Duration = Duration::from_millis(200);
+
+/// Durable swarms from Lua blueprints
+#[derive(Debug, Parser)]
+#[command(name = "moonswarm", version, after_help = EXIT_CODES, arg_required_else_help = true)]
+struct App {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Everywhere")]
+struct Global {
+    /// Speak to this daemon
+    #[arg(long, global = true, value_name = "URL", env = "MOONSWARM_URL")]
+    server: Option<String>,
+    /// The token for it
+    #[arg(long, global = true, env = "MOONSWARM_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// The data directory [default: .moonswarm]
+    #[arg(long, global = true, value_name = "DIR", env = "MOONSWARM_DATA")]
+    data: Option<PathBuf>,
+    /// The configuration file [default: moonswarm.toml, if it is there]
+    #[arg(long, global = true, value_name = "FILE", env = "MOONSWARM_CONFIG")]
+    config: Option<PathBuf>,
+    /// Data as JSON
+    #[arg(long, global = true)]
+    json: bool,
+    /// Which log lines to show: `info`, `moonswarm=debug,warn`
+    #[arg(long, global = true, value_name = "FILTER", env = "MOONSWARM_LOG")]
+    log: Option<String>,
+    /// How log lines look
+    #[arg(long, global = true, value_enum, env = "MOONSWARM_LOG_FORMAT")]
+    log_format: Option<LogFormat>,
+    /// How many shards; 0 is one a core
+    #[arg(long, global = true, hide_short_help = true, env = "MOONSWARM_SHARDS")]
+    shards: Option<usize>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Init(verb::Init),
+    Run(verb::Run),
+    Check(verb::Check),
+    Serve(verb::Serve),
+    Ps(verb::Ps),
+    Show(verb::Show),
+    Logs(verb::Logs),
+    #[command(name = "result")]
+    Output(verb::Output),
+    Artifacts(verb::Artifacts),
+    Cancel(verb::Cancel),
+    Pause(verb::Pause),
+    Resume(verb::Resume),
+    Signal(verb::Signal),
+    Query(verb::Query),
+    Inbox(verb::Inbox),
+    Answer(verb::Answer),
+    Approve(verb::Approve),
+    Reject(verb::Reject),
+    Worker(verb::Worker),
+    Token(verb::Token),
+    Doctor(verb::Doctor),
+    Completions(verb::Completions),
+    Version(verb::Version),
+}
+
+impl App {
+    fn layer(&self) -> Layer {
+        let (listen, blueprints) = match &self.verb {
+            Verb::Serve(serve) => (serve.listen, serve.blueprints.clone()),
+            _ => (None, None),
+        };
+        Layer {
+            data: self.global.data.clone(),
+            listen,
+            blueprints,
+            shards: self.global.shards,
+            log: self.global.log.clone(),
+            log_format: self.global.log_format,
+        }
+    }
+
+    fn context(&self) -> Result<Context> {
+        let Global { server, token, config, json, .. } = &self.global;
+        let file = Layer::read(config.as_deref())
+            .map_err(|error| Stop::usage(format!("{:#}", anyhow::Error::from(error))))?;
+        Ok(Context {
+            config: Config::from(self.layer().over(file)),
+            target: Target { server: server.clone(), token: token.clone() },
+            terminal: Terminal::of_process(*json),
+            clock: Clock::system(),
+        })
+    }
+
+    async fn execute(self, cx: &Context) -> Result<Exit> {
+        match self.verb {
+            Verb::Init(it) => it.execute(cx),
+            Verb::Run(it) => it.execute(cx).await,
+            Verb::Check(it) => it.execute(cx),
+            Verb::Serve(it) => it.execute(cx).await,
+            Verb::Ps(it) => it.execute(cx).await,
+            Verb::Show(it) => it.execute(cx).await,
+            Verb::Logs(it) => it.execute(cx).await,
+            Verb::Output(it) => it.execute(cx).await,
+            Verb::Artifacts(it) => it.execute(cx).await,
+            Verb::Cancel(it) => it.execute(cx).await,
+            Verb::Pause(it) => it.execute(cx).await,
+            Verb::Resume(it) => it.execute(cx).await,
+            Verb::Signal(it) => it.execute(cx).await,
+            Verb::Query(it) => it.execute(cx).await,
+            Verb::Inbox(it) => it.execute(cx).await,
+            Verb::Answer(it) => it.execute(cx).await,
+            Verb::Approve(it) => it.execute(cx).await,
+            Verb::Reject(it) => it.execute(cx).await,
+            Verb::Worker(it) => it.execute(cx).await,
+            Verb::Token(it) => it.execute(cx).await,
+            Verb::Doctor(it) => it.execute(cx).await,
+            Verb::Completions(it) => it.execute(cx, Self::command()),
+            Verb::Version(it) => it.execute(cx),
+        }
+    }
+}
+
+/// The whole program: reads the command line, does the verb, says what went wrong.
+pub fn main() -> ExitCode {
+    let app = match App::try_parse() {
+        Ok(app) => app,
+        Err(error) => {
+            // A closed stdout or stderr leaves nobody to tell.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(Exit::Usage as u8));
+        }
+    };
+    match start(app) {
+        Ok(exit) => exit.into(),
+        Err(error) => {
+            let (exit, message) = judge(&error);
+            if let Some(message) = message {
+                Terminal::of_process(false).say(&format!("moonswarm: {message}"));
+            }
+            exit.into()
+        }
+    }
+}
+
+fn start(app: App) -> Result<Exit> {
+    let cx = app.context()?;
+    let default = match &app.verb {
+        Verb::Serve(_) => "info",
+        _ => "warn",
+    };
+    telemetry::init(cx.config.log.as_deref().unwrap_or(default), cx.config.log_format)
+        .map_err(|error| Stop::usage(error.to_string()))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    let done = runtime.block_on(app.execute(&cx));
+    // A read of stdin may still be waiting for a line that never comes.
+    runtime.shutdown_timeout(LET_GO);
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> App {
+        App::try_parse_from(line.split(' ')).unwrap()
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        App::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_may_stand_before_and_after_the_verb() {
+        let app = parse("moonswarm --data a serve --listen 127.0.0.1:1 --json");
+        let config = Config::from(app.layer());
+        assert_eq!(config.data, std::path::Path::new("a"));
+        assert_eq!(config.listen.port(), 1);
+        assert!(app.global.json);
+    }
+
+    #[test]
+    fn a_worker_takes_everything_after_the_dashes() {
+        let app = parse("moonswarm worker --queue q -- sh -c true");
+        assert!(matches!(app.verb, Verb::Worker(_)));
+        assert!(App::try_parse_from(["moonswarm", "worker", "--queue", "q"]).is_err());
+    }
+
+    #[test]
+    fn detaching_and_waiting_exclude_each_other() {
+        let both = ["moonswarm", "run", "x", "--detach", "--wait", "1s"];
+        assert!(App::try_parse_from(both).is_err());
+        parse("moonswarm run repo-report.lua path=. n=3 --wait 20m");
+    }
+}

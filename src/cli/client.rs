@@ -1,0 +1,361 @@
+//! The typed client of the HTTP API: one method a route that the program uses.
+
+use std::{net::IpAddr, time::Duration};
+
+use anyhow::{Context, Result};
+use reqwest::{Method, RequestBuilder, Response, Url};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use super::{
+    exit::{Exit, Stop},
+    sse::Events,
+};
+use crate::{
+    engine::{
+        ArtifactView, BlueprintView, HeartbeatView, LeaseView, PromptView, RunView, StepView,
+        TaskView, TokenView,
+    },
+    protocol::{RunId, TaskId},
+};
+
+/// How long an answer may take; long polls and event streams have their own limits.
+const ANSWER: Duration = Duration::from_secs(90);
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// A page of a list.
+#[derive(Debug, Clone, Deserialize)]
+pub struct List<T> {
+    /// The items.
+    pub items: Vec<T>,
+    /// Where the next page begins; absent at the end.
+    #[serde(default)]
+    pub next_cursor: Option<String>,
+}
+
+/// A made token.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MintedToken {
+    /// The token itself, shown once.
+    pub token: String,
+    /// Its id.
+    pub jti: String,
+    /// RFC 3339, UTC.
+    pub expires_at: String,
+}
+
+/// Pairs for a query string.
+pub type Query<'a> = [(&'a str, String)];
+
+/// Speaks to one daemon with one token.
+#[derive(Clone)]
+pub struct Client {
+    http: reqwest::Client,
+    base: Url,
+    token: String,
+}
+
+impl Client {
+    /// A client for the daemon at `base`.
+    ///
+    /// # Errors
+    /// When `base` is not a URL that this program can speak to.
+    pub fn new(base: &str, token: &str) -> Result<Self> {
+        let url = Url::parse(base)
+            .map_err(|error| Stop::usage(format!("{base:?} is not a URL: {error}")))?;
+        if url.scheme() != "http" {
+            let message = format!("{base}: only http:// is spoken");
+            return Err(Stop::usage(message)
+                .next("put the daemon's port on this machine with a tunnel (ssh -L)")
+                .into());
+        }
+        let mut http = reqwest::Client::builder().connect_timeout(CONNECT);
+        if is_loopback(&url) {
+            http = http.no_proxy();
+        }
+        let http = http.build().context("set up the HTTP client")?;
+        Ok(Self { http, base: url, token: token.to_owned() })
+    }
+
+    /// The same daemon with another token.
+    #[must_use]
+    pub fn with_token(&self, token: &str) -> Self {
+        Self { token: token.to_owned(), ..self.clone() }
+    }
+
+    /// Where the daemon is.
+    pub fn url(&self) -> &str {
+        self.base.as_str().trim_end_matches('/')
+    }
+
+    /// Whether the daemon is on this machine.
+    pub fn is_local(&self) -> bool {
+        is_loopback(&self.base)
+    }
+
+    /// Whether the daemon takes work; `within` bounds the whole question.
+    pub async fn ready(&self, within: Duration) -> Result<()> {
+        let request = self.request(Method::GET, "/readyz", &[])?.timeout(within);
+        self.send(request).await.map(drop)
+    }
+
+    /// Starts a run.
+    pub async fn start(&self, body: &Value) -> Result<RunView> {
+        self.post("/v1/runs", body).await
+    }
+
+    /// One run, with input and output.
+    pub async fn run(&self, run: RunId) -> Result<RunView> {
+        self.get(&format!("/v1/runs/{run}"), &[]).await
+    }
+
+    /// A page of runs, newest first.
+    pub async fn runs(&self, query: &Query<'_>) -> Result<List<RunView>> {
+        self.get("/v1/runs", query).await
+    }
+
+    /// The steps of a run after number `after`, all pages.
+    pub async fn steps(&self, run: RunId, after: u32) -> Result<Vec<StepView>> {
+        let path = format!("/v1/runs/{run}/steps");
+        let mut cursor = (after > 0).then(|| after.to_string());
+        let mut steps = Vec::new();
+        loop {
+            let mut query = vec![("limit", "500".to_owned())];
+            query.extend(cursor.map(|cursor| ("cursor", cursor)));
+            let page: List<StepView> = self.get(&path, &query).await?;
+            steps.extend(page.items);
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                return Ok(steps);
+            }
+        }
+    }
+
+    /// One step with request and response.
+    pub async fn step(&self, run: RunId, seq: u32) -> Result<StepView> {
+        self.get(&format!("/v1/runs/{run}/steps/{seq}"), &[]).await
+    }
+
+    /// The events of a run after number `after`, as they happen.
+    pub async fn events(&self, run: RunId, after: u32) -> Result<Events> {
+        let query = [("starting_after", after.to_string())];
+        let request = self.request(Method::GET, &format!("/v1/runs/{run}/events"), &query)?;
+        let request = request.header("accept", "text/event-stream");
+        Ok(Events::new(self.send(request).await?))
+    }
+
+    /// Cancels, pauses or resumes a run; `body` is null where the route takes none.
+    pub async fn steer(&self, run: RunId, how: &str, body: &Value) -> Result<RunView> {
+        self.post(&format!("/v1/runs/{run}/{how}"), body).await
+    }
+
+    /// Sends a signal; returns when it is durable.
+    pub async fn signal(&self, run: RunId, name: &str, payload: &Value) -> Result<()> {
+        let path = format!("/v1/runs/{run}/signals/{}", segment(name));
+        let request = self.request(Method::POST, &path, &[])?.json(payload);
+        self.send(request.header("idempotency-key", fresh_key())).await.map(drop)
+    }
+
+    /// Asks a run's `on_query` function.
+    pub async fn query(&self, run: RunId, name: &str) -> Result<Value> {
+        self.get(&format!("/v1/runs/{run}/query/{}", segment(name)), &[]).await
+    }
+
+    /// A page of tasks.
+    pub async fn tasks(&self, query: &Query<'_>) -> Result<List<TaskView>> {
+        self.get("/v1/tasks", query).await
+    }
+
+    /// One task with prompt, input and schema.
+    pub async fn task(&self, task: TaskId) -> Result<TaskView> {
+        self.get(&format!("/v1/tasks/{task}"), &[]).await
+    }
+
+    /// Answers a task: `{"output": …}` or `{"reject": reason}`.
+    pub async fn answer(&self, task: TaskId, body: &Value) -> Result<Value> {
+        self.post(&format!("/v1/tasks/{task}/answer"), body).await
+    }
+
+    /// The files of a run.
+    pub async fn artifacts(&self, run: RunId) -> Result<Vec<ArtifactView>> {
+        let page: List<ArtifactView> = self.get(&format!("/v1/runs/{run}/artifacts"), &[]).await?;
+        Ok(page.items)
+    }
+
+    /// The content of a file.
+    pub async fn artifact(&self, id: &str) -> Result<Response> {
+        let request = self.request(Method::GET, &format!("/v1/artifacts/{}", segment(id)), &[])?;
+        self.send(request).await
+    }
+
+    /// A blueprint: `name` or `name@prefix`.
+    pub async fn blueprint(&self, name: &str) -> Result<BlueprintView> {
+        self.get(&format!("/v1/blueprints/{}", segment(name)), &[]).await
+    }
+
+    /// Makes a token.
+    pub async fn mint(&self, body: &Value) -> Result<MintedToken> {
+        self.post("/v1/tokens", body).await
+    }
+
+    /// The tokens that were made.
+    pub async fn tokens(&self) -> Result<Vec<TokenView>> {
+        let page: List<TokenView> = self.get("/v1/tokens", &[]).await?;
+        Ok(page.items)
+    }
+
+    /// Makes a token worthless.
+    pub async fn revoke(&self, jti: &str) -> Result<()> {
+        let path = format!("/v1/tokens/{}", segment(jti));
+        self.send(self.request(Method::DELETE, &path, &[])?).await.map(drop)
+    }
+
+    /// Waits for tasks of a queue; none if none came in time.
+    pub async fn lease(&self, body: &Value) -> Result<Vec<LeaseView>> {
+        let request = self.request(Method::POST, "/v1/worker/lease", &[])?.json(body);
+        let response = self.send(request).await?;
+        if response.status().as_u16() == 204 {
+            return Ok(Vec::new());
+        }
+        response.json().await.context("read the leased tasks")
+    }
+
+    /// What the holder of this token is to do.
+    pub async fn prompt(&self) -> Result<PromptView> {
+        self.get("/v1/worker/prompt", &[]).await
+    }
+
+    /// Reports the result of the task that this token is for.
+    pub async fn report(&self, body: &Value) -> Result<Value> {
+        self.post("/v1/worker/result", body).await
+    }
+
+    /// Keeps the lease, and hears whether to stop.
+    pub async fn heartbeat(&self) -> Result<HeartbeatView> {
+        self.post("/v1/worker/heartbeat", &json!({})).await
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str, query: &Query<'_>) -> Result<T> {
+        let response = self.send(self.request(Method::GET, path, query)?.timeout(ANSWER)).await?;
+        read(response).await
+    }
+
+    async fn post<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T> {
+        let mut request = self.request(Method::POST, path, &[])?.timeout(ANSWER);
+        request = request.header("idempotency-key", fresh_key());
+        if !body.is_null() {
+            request = request.json(body);
+        }
+        read(self.send(request).await?).await
+    }
+
+    fn request(&self, method: Method, path: &str, query: &Query<'_>) -> Result<RequestBuilder> {
+        let mut url = self.base.clone();
+        url.set_path(path);
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        Ok(self.http.request(method, url).bearer_auth(&self.token))
+    }
+
+    async fn send(&self, request: RequestBuilder) -> Result<Response> {
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let body = response.text().await.unwrap_or_default();
+        Err(Stop::from_response(status.as_u16(), &body).into())
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> Stop {
+        let why = if error.is_timeout() { "does not answer" } else { "cannot be reached" };
+        Stop::new(Exit::Unavailable, format!("the daemon at {} {why}", self.url()))
+            .next("start one with `moonswarm serve`, or drop --server to run without one")
+    }
+}
+
+async fn read<T: DeserializeOwned>(response: Response) -> Result<T> {
+    let body = response.bytes().await.context("read the daemon's answer")?;
+    serde_json::from_slice(&body)
+        .context("understand the daemon's answer; is it of another version?")
+}
+
+fn is_loopback(url: &Url) -> bool {
+    url.host_str().is_some_and(|host| {
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    })
+}
+
+/// A text as one path segment.
+fn segment(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'@' => {
+                char::from(byte).to_string()
+            }
+            _ => format!("%{byte:02X}"),
+        })
+        .collect()
+}
+
+fn fresh_key() -> String {
+    uuid::Uuid::new_v4().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::fixture;
+
+    #[test]
+    fn a_name_is_one_segment_whatever_is_in_it() {
+        assert_eq!(segment("go/../x y"), "go%2F..%2Fx%20y");
+        assert_eq!(segment("review@ab12"), "review@ab12");
+    }
+
+    #[test]
+    fn only_plain_http_is_spoken() {
+        let error = Client::new("https://example.org", "t").err().unwrap();
+        assert!(error.to_string().contains("only http://"));
+        assert!(Client::new("http://[::1]:7700", "t").unwrap().is_local());
+        assert!(!Client::new("http://10.0.0.1:7700", "t").unwrap().is_local());
+    }
+
+    #[tokio::test]
+    async fn steps_come_from_every_page() {
+        let page = |seq: u32, next: &str| {
+            let step = serde_json::to_value(fixture::step(seq, "", 0, "completed")).unwrap();
+            json!({"items": [step], "next_cursor": serde_json::from_str::<Value>(next).unwrap()})
+        };
+        let server = fixture::serve(vec![
+            (200, page(1, "\"1\"").to_string()),
+            (200, page(2, "null").to_string()),
+        ])
+        .await;
+        let client = Client::new(&server.url, "t").unwrap();
+        let steps = client.steps(fixture::run_id(), 0).await.unwrap();
+        assert_eq!(steps.iter().map(|step| step.seq).collect::<Vec<_>>(), [1, 2]);
+        let asked = server.asked();
+        assert!(asked[1].starts_with("GET /v1/runs/run_"), "{asked:?}");
+        assert!(asked[1].contains("cursor=1"), "{asked:?}");
+        assert!(asked[1].contains("Bearer t"), "{asked:?}");
+    }
+
+    #[tokio::test]
+    async fn a_daemon_that_is_not_there_is_unavailable() {
+        let client = Client::new("http://127.0.0.1:1", "t").unwrap();
+        let error = client.ready(Duration::from_secs(2)).await.unwrap_err();
+        assert_eq!(crate::cli::exit::judge(&error).0, Exit::Unavailable);
+    }
+
+    #[tokio::test]
+    async fn a_problem_becomes_a_stop_with_its_code() {
+        let body = json!({"code": "fenced", "detail": "the attempt is not yours"}).to_string();
+        let server = fixture::serve(vec![(409, body)]).await;
+        let client = Client::new(&server.url, "t").unwrap();
+        let error = client.heartbeat().await.unwrap_err();
+        assert_eq!(crate::cli::exit::judge(&error).0, Exit::Conflict);
+    }
+}

@@ -1,0 +1,177 @@
+//! A command as a worker runs it: input on stdin, a small environment, a process group of its own.
+
+use std::{io, process::Stdio};
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    process::Command,
+};
+
+/// What a command inherits; everything else stays here, tokens above all.
+const INHERITED: [&str; 5] = ["PATH", "HOME", "LANG", "TZ", "TMPDIR"];
+/// The bytes that are kept of each output.
+const KEPT: u64 = 4 << 20;
+const SUMMARY_CHARS: usize = 200;
+
+/// How a command ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finished {
+    /// Its exit code; none if a signal ended it.
+    pub exit_code: Option<i32>,
+    /// What it printed.
+    pub stdout: String,
+    /// What it complained about.
+    pub stderr: String,
+}
+
+impl Finished {
+    /// The result: the JSON that was printed, else the three facts.
+    pub fn output(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|_| self.raw())
+    }
+
+    /// Exit code and both outputs.
+    pub fn raw(&self) -> Value {
+        json!({"exit_code": self.exit_code, "stdout": self.stdout, "stderr": self.stderr})
+    }
+
+    /// One line: the exit code and the last line of stderr.
+    pub fn summary(&self) -> String {
+        let ended = match self.exit_code {
+            Some(code) => format!("exit code {code}"),
+            None => "ended by a signal".to_owned(),
+        };
+        match self.stderr.trim_end().lines().last() {
+            Some(last) => {
+                let last: String = last.chars().take(SUMMARY_CHARS).collect();
+                format!("{ended}: {last}")
+            }
+            None => ended,
+        }
+    }
+}
+
+/// Kills the group when it goes away, unless the command has ended.
+struct Group(Option<Pid>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            // A group that is already gone is as good as killed.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+/// Runs a command to its end.
+///
+/// # Errors
+/// A command that cannot be started.
+///
+/// # Cancel safety
+/// Dropping this kills the command and everything in its process group.
+pub async fn run(argv: &[String], env: &[(&str, String)], input: &str) -> Result<Finished> {
+    let (program, arguments) = argv.split_first().context("find the command: it is empty")?;
+    let mut command = Command::new(program);
+    command.args(arguments).env_clear().process_group(0);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let inherited = INHERITED.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+    command.envs(inherited).envs(env.iter().map(|(name, value)| (name, value)));
+    let mut child = command.spawn().with_context(|| format!("start {program}"))?;
+    let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+    let group = Group(group);
+    let mut stdin = child.stdin.take().context("open the command's stdin")?;
+    let stdout = child.stdout.take().context("open the command's stdout")?;
+    let stderr = child.stderr.take().context("open the command's stderr")?;
+    let feed = async move {
+        // A command that does not read its input is no failure.
+        let _ = stdin.write_all(input.as_bytes()).await;
+    };
+    let ((), stdout, stderr, status) = tokio::join!(feed, keep(stdout), keep(stderr), child.wait());
+    drop(group);
+    let status = status.with_context(|| format!("wait for {program}"))?;
+    Ok(Finished {
+        exit_code: status.code(),
+        stdout: stdout.context("read stdout")?,
+        stderr: stderr.context("read stderr")?,
+    })
+}
+
+/// Keeps the beginning of an output and lets the rest go by, so that the command never blocks.
+async fn keep(mut from: impl AsyncRead + Unpin) -> io::Result<String> {
+    let mut kept = Vec::new();
+    (&mut from).take(KEPT).read_to_end(&mut kept).await?;
+    tokio::io::copy(&mut from, &mut tokio::io::sink()).await?;
+    Ok(String::from_utf8_lossy(&kept).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::{fs::File, time::timeout};
+
+    use super::*;
+
+    async fn sh(script: &str, input: &str) -> Finished {
+        let argv = ["sh", "-c", script].map(str::to_owned);
+        run(&argv, &[("MOONSWARM_TASK", "task_x".to_owned())], input).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_command_gets_its_input_and_its_json_is_the_result() {
+        assert_eq!(sh("cat", r#"{"a":1}"#).await.output(), json!({"a": 1}));
+        let plain = sh("echo $MOONSWARM_TASK; echo no >&2; exit 3", "null").await;
+        assert_eq!(plain.output(), json!({"exit_code": 3, "stdout": "task_x\n", "stderr": "no\n"}));
+    }
+
+    #[tokio::test]
+    async fn the_environment_is_what_is_allowed() {
+        let names = sh("env | cut -d= -f1", "").await.stdout;
+        let allowed = |name: &str| {
+            INHERITED.contains(&name)
+                || ["MOONSWARM_TASK", "PWD", "SHLVL", "_", "OLDPWD"].contains(&name)
+        };
+        assert!(names.lines().all(allowed), "{names}");
+    }
+
+    #[tokio::test]
+    async fn output_beyond_what_is_kept_is_dropped_and_the_command_still_ends() {
+        let out = sh("head -c 6000000 /dev/zero | tr '\\0' x; true", "").await;
+        assert_eq!((out.exit_code, out.stdout.len()), (Some(0), 4 << 20));
+    }
+
+    #[tokio::test]
+    async fn a_dropped_command_takes_its_children_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("alive");
+        let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+        assert!(made.success());
+        let script = format!("exec 3>{}; echo up >&3; sleep 100 & wait", fifo.display());
+        let argv = ["sh".to_owned(), "-c".to_owned(), script];
+        let up = async {
+            let mut alive = File::open(&fifo).await.unwrap();
+            alive.read_exact(&mut [0; 3]).await.unwrap();
+            alive
+        };
+
+        let mut alive = tokio::select! {
+            alive = up => alive,
+            _ = run(&argv, &[], "") => unreachable!("the command sleeps"),
+        };
+
+        // The pipe ends when nobody holds its other end any more, neither the shell nor the sleep.
+        let mut rest = Vec::new();
+        let ended = timeout(Duration::from_secs(20), alive.read_to_end(&mut rest)).await;
+        assert_eq!(ended.expect("the group is gone").unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_command_that_is_not_there_is_named() {
+        let error = run(&["/nonexistent/cmd".to_owned()], &[], "").await.unwrap_err();
+        assert!(error.to_string().contains("start /nonexistent/cmd"));
+    }
+}

@@ -1,0 +1,282 @@
+//! Which daemon a verb speaks to: the named one, the owner of the data directory, or one that
+//! lives as long as the verb.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+use super::{
+    client::Client,
+    exit::{Exit, Stop},
+    terminal::Terminal,
+};
+use crate::{
+    config::Config,
+    host::{Host, HostConfig},
+};
+
+/// How long a live owner may take to say so, and to get ready.
+const ALIVE: Duration = Duration::from_secs(2);
+const BOOTING: u32 = 20;
+const BETWEEN_TRIES: Duration = Duration::from_millis(250);
+const GRACE: Duration = Duration::from_secs(10);
+
+/// What `server.json` says about the owner of a data directory.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Owner {
+    /// Where it listens.
+    pub url: String,
+    /// Its process.
+    pub pid: u32,
+    /// The program's version.
+    pub version: String,
+}
+
+impl Owner {
+    /// What the file says, if there is one that can be read; it may be stale.
+    pub fn read(data: &Path) -> Option<Self> {
+        let text = fs::read_to_string(data.join("server.json")).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+}
+
+/// Where the daemon is, as the command line says.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// The daemon's URL.
+    pub server: Option<String>,
+    /// The token for it.
+    pub token: Option<String>,
+}
+
+/// Whether a verb makes sense in a directory where nothing ever ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// It does: the data directory is made.
+    Fresh,
+    /// It does not: there is nothing to show or to change.
+    Existing,
+    /// Only a daemon that outlives the verb will do.
+    Attached,
+}
+
+/// A daemon to speak to.
+pub struct Connection {
+    /// Speaks to it.
+    pub client: Client,
+    host: Option<Host>,
+}
+
+impl Connection {
+    /// Finds or opens the daemon.
+    ///
+    /// # Errors
+    /// No daemon answers, no token, or the data directory cannot be opened.
+    pub async fn open(
+        target: &Target,
+        config: &Config,
+        start: Start,
+        terminal: Terminal,
+    ) -> Result<Self> {
+        if let Some(server) = &target.server {
+            let client = Client::new(server, &named_token(server, target, config)?)?;
+            return Ok(Self { client, host: None });
+        }
+        if start == Start::Existing && !config.data.is_dir() {
+            let message = format!("there is no data directory at {}", config.data.display());
+            return Err(Stop::new(Exit::NotFound, message)
+                .next("`moonswarm run FILE` makes one; --data DIR names another")
+                .into());
+        }
+        if let Some(connection) = attach(target, config, terminal).await? {
+            return Ok(connection);
+        }
+        if start == Start::Attached {
+            let message = format!("no daemon owns {}", config.data.display());
+            return Err(Stop::new(Exit::Unavailable, message)
+                .next("start one with `moonswarm serve`")
+                .into());
+        }
+        let opened = Host::open(embedded(config)).await;
+        match opened {
+            Ok(host) => {
+                let client = Client::new(host.url(), host.admin_token())?;
+                Ok(Self { client, host: Some(host) })
+            }
+            // Another process may have become the owner since the first look.
+            Err(error) => attach(target, config, terminal)
+                .await?
+                .ok_or_else(|| error.context(format!("open {}", config.data.display()))),
+        }
+    }
+
+    /// Whether the daemon lives in this process.
+    pub fn is_embedded(&self) -> bool {
+        self.host.is_some()
+    }
+
+    /// The embedded daemon.
+    pub fn host(&self) -> Option<&Host> {
+        self.host.as_ref()
+    }
+
+    /// Waits until runs that others started here have ended; at once where the daemon is elsewhere.
+    pub async fn serve_others(&self, terminal: Terminal) {
+        let Some(host) = &self.host else { return };
+        let mut told = false;
+        loop {
+            let busy = host.busy().await;
+            if busy == 0 {
+                return;
+            }
+            if !told {
+                terminal.say(&format!("{busy} other run(s) are going on here; Ctrl-C stops them"));
+                told = true;
+            }
+            tokio::time::sleep(BETWEEN_TRIES).await;
+        }
+    }
+
+    /// Ends an embedded daemon; open runs stay in the data directory.
+    pub async fn close(self) {
+        if let Some(host) = self.host {
+            host.stop(GRACE).await;
+        }
+    }
+}
+
+/// A host for as long as one verb takes.
+fn embedded(config: &Config) -> HostConfig {
+    HostConfig {
+        data: config.data.clone(),
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        blueprints: None,
+        recover: false,
+        shards: config.shards,
+    }
+}
+
+fn named_token(server: &str, target: &Target, config: &Config) -> Result<String> {
+    if let Some(token) = &target.token {
+        return Ok(token.clone());
+    }
+    let is_owner =
+        Owner::read(&config.data).is_some_and(|owner| owner.url == server.trim_end_matches('/'));
+    if is_owner {
+        return admin_token(&config.data);
+    }
+    Err(Stop::new(Exit::Denied, format!("{server} needs a token"))
+        .next("pass --token or set MOONSWARM_TOKEN; `moonswarm token mint` makes one")
+        .into())
+}
+
+fn admin_token(data: &Path) -> Result<String> {
+    let file: PathBuf = data.join("admin.token");
+    let token = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+    Ok(token.trim().to_owned())
+}
+
+/// The owner of the data directory, if one is alive. A file that nobody answers for is ignored.
+async fn attach(
+    target: &Target,
+    config: &Config,
+    terminal: Terminal,
+) -> Result<Option<Connection>> {
+    let Some(owner) = Owner::read(&config.data) else { return Ok(None) };
+    let token = match &target.token {
+        Some(token) => token.clone(),
+        None => match admin_token(&config.data) {
+            Ok(token) => token,
+            Err(_) => return Ok(None),
+        },
+    };
+    let client = Client::new(&owner.url, &token)?;
+    for _ in 0..BOOTING {
+        match client.ready(ALIVE).await {
+            Ok(()) => {
+                terminal.say(&format!("attached to {} (pid {})", owner.url, owner.pid));
+                return Ok(Some(Connection { client, host: None }));
+            }
+            Err(error) => match error.downcast_ref::<Stop>() {
+                // It answers, but is not ready yet.
+                Some(stop) if stop.exit == Exit::Unavailable && stop.code.is_some() => {}
+                Some(stop) if stop.exit == Exit::Denied && target.token.is_some() => {
+                    return Err(error);
+                }
+                // Nobody is there, or somebody else is: the file was left behind.
+                Some(_) | None => return Ok(None),
+            },
+        }
+        tokio::time::sleep(BETWEEN_TRIES).await;
+    }
+    let message = format!("the daemon at {} (pid {}) does not get ready", owner.url, owner.pid);
+    Err(Stop::new(Exit::Unavailable, message).next("`moonswarm doctor` says more").into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{cli::fixture, config::Layer};
+
+    fn config(data: &Path) -> Config {
+        Layer { data: Some(data.to_owned()), ..Layer::default() }.into()
+    }
+
+    fn owned_by(url: &str) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let text = format!(r#"{{"url":"{url}","pid":7,"version":"0.1.0","incarnation":"x"}}"#);
+        fs::write(dir.path().join("server.json"), text).unwrap();
+        fs::write(dir.path().join("admin.token"), "secret\n").unwrap();
+        dir
+    }
+
+    const NOBODY: Target = Target { server: None, token: None };
+
+    #[tokio::test]
+    async fn a_live_owner_is_attached_to_with_its_admin_token() {
+        let server = fixture::serve(vec![(200, "{}".into())]).await;
+        let dir = owned_by(&server.url);
+        let found = attach(&NOBODY, &config(dir.path()), Terminal::quiet()).await.unwrap();
+        assert_eq!(found.unwrap().client.url(), server.url);
+        assert!(server.asked()[0].contains("Bearer secret"));
+    }
+
+    #[tokio::test]
+    async fn a_stale_file_is_ignored() {
+        let dir = owned_by("http://127.0.0.1:1");
+        let found = attach(&NOBODY, &config(dir.path()), Terminal::quiet()).await.unwrap();
+        assert!(found.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_port_that_another_program_took_is_no_owner() {
+        let server = fixture::serve(vec![(404, "nope".into())]).await;
+        let dir = owned_by(&server.url);
+        let found = attach(&NOBODY, &config(dir.path()), Terminal::quiet()).await.unwrap();
+        assert!(found.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_verb_that_only_looks_makes_no_data_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("none");
+        let opened =
+            Connection::open(&NOBODY, &config(&data), Start::Existing, Terminal::quiet()).await;
+        assert!(opened.err().unwrap().to_string().contains("no data directory"));
+        assert!(!data.exists());
+    }
+
+    #[test]
+    fn a_named_server_needs_a_token_unless_it_is_the_owner() {
+        let dir = owned_by("http://127.0.0.1:7700");
+        let config = config(dir.path());
+        assert_eq!(named_token("http://127.0.0.1:7700/", &NOBODY, &config).unwrap(), "secret");
+        assert!(named_token("http://127.0.0.1:7701", &NOBODY, &config).is_err());
+    }
+}

@@ -1,0 +1,38 @@
+//! What every verb gets: the configuration, where the daemon is, the terminal.
+
+use anyhow::Result;
+
+use super::{
+    connect::{Connection, Start, Target},
+    terminal::Terminal,
+};
+use crate::{clock::Clock, config::Config};
+
+/// What every verb gets.
+pub struct Context {
+    /// The configuration.
+    pub config: Config,
+    /// Where the daemon is.
+    pub target: Target,
+    /// The outputs.
+    pub terminal: Terminal,
+    /// What ages are measured by.
+    pub clock: Clock,
+}
+
+impl Context {
+    /// Does `work` with a daemon, and ends the daemon if it was opened for it.
+    ///
+    /// # Errors
+    /// No daemon, or what `work` runs into.
+    pub async fn with<T>(
+        &self,
+        start: Start,
+        work: impl AsyncFnOnce(&Connection) -> Result<T>,
+    ) -> Result<T> {
+        let at = Connection::open(&self.target, &self.config, start, self.terminal).await?;
+        let done = work(&at).await;
+        at.close().await;
+        done
+    }
+}

@@ -1,0 +1,288 @@
+//! How the program ends: the exit codes, and what is said about a failure.
+
+use std::{fmt, io, process::ExitCode};
+
+use serde::Deserialize;
+
+use crate::{engine::RunView, protocol::failure::kind, store::RunStatus};
+
+/// The exit codes, which scripts may rely on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// It went well.
+    Ok = 0,
+    /// The run failed, or anything without a code of its own.
+    Failed = 1,
+    /// The command line, or an input, makes no sense.
+    Usage = 2,
+    /// The blueprint has errors.
+    Invalid = 3,
+    /// There is no such thing.
+    NotFound = 4,
+    /// The token does not allow it.
+    Denied = 5,
+    /// It does not fit what happened before, or somebody else holds it now.
+    Conflict = 6,
+    /// Time ran out.
+    TimedOut = 7,
+    /// The run was canceled.
+    Canceled = 8,
+    /// The run waits for a person.
+    Waiting = 9,
+    /// A budget or a limit is used up.
+    Limit = 10,
+    /// No daemon answers.
+    Unavailable = 69,
+    /// Ctrl-C.
+    Interrupted = 130,
+}
+
+impl Exit {
+    /// The code of a run that is shown as it is now.
+    pub fn of_run(run: &RunView) -> Self {
+        match run.status {
+            RunStatus::Completed => Self::Ok,
+            RunStatus::Canceled => Self::Canceled,
+            RunStatus::Failed => match run.error.as_ref().map(|error| error.kind.as_str()) {
+                Some(kind::TIMEOUT) => Self::TimedOut,
+                Some(kind::BUDGET | kind::LIMIT) => Self::Limit,
+                Some(_) | None => Self::Failed,
+            },
+            RunStatus::Queued
+            | RunStatus::Running
+            | RunStatus::Waiting
+            | RunStatus::Paused
+            | RunStatus::Compensating => Self::Waiting,
+        }
+    }
+
+    fn of_problem(status: u16, code: &str) -> Self {
+        match (status, code) {
+            (_, "blueprint_invalid") => Self::Invalid,
+            (401 | 403, _) => Self::Denied,
+            (404 | 410, _) => Self::NotFound,
+            (409 | 412, _) => Self::Conflict,
+            (408 | 504, _) => Self::TimedOut,
+            (413 | 429 | 507, _) => Self::Limit,
+            (502 | 503, _) => Self::Unavailable,
+            (400..500, _) => Self::Usage,
+            _ => Self::Failed,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(it: Exit) -> Self {
+        Self::from(it as u8)
+    }
+}
+
+/// A failure with its exit code and what to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stop {
+    /// How the program ends.
+    pub exit: Exit,
+    /// What went wrong.
+    pub message: String,
+    /// A stable code, where the daemon gave one.
+    pub code: Option<String>,
+    /// The command or the change that helps.
+    pub next: Option<String>,
+}
+
+impl Stop {
+    /// A failure that ends the program with `exit`.
+    pub fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { exit, message: message.into(), code: None, next: None }
+    }
+
+    /// A command line or input that makes no sense.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, message)
+    }
+
+    /// The same with what to do next.
+    #[must_use]
+    pub fn next(mut self, next: impl Into<String>) -> Self {
+        self.next = Some(next.into());
+        self
+    }
+
+    /// Reads an answer that is not a success; `body` may be anything.
+    pub fn from_response(status: u16, body: &str) -> Self {
+        let problem: Problem = serde_json::from_str(body).unwrap_or_default();
+        let code = problem.code.unwrap_or_else(|| format!("http_{status}"));
+        let mut message = problem
+            .detail
+            .or(problem.title)
+            .unwrap_or_else(|| format!("the daemon answered {status}"));
+        if let Some(path) = &problem.path {
+            message.push_str(&format!(" (at {path})"));
+        }
+        for breach in &problem.violations {
+            let line = format!("{}: {}", breach.path, breach.message);
+            if !message.contains(&line) {
+                message.push_str(&format!("\n  {line}"));
+            }
+        }
+        for finding in &problem.findings {
+            message.push_str(&format!("\n  {finding}"));
+        }
+        let next = next_step(&code).map(str::to_owned);
+        Self { exit: Exit::of_problem(status, &code), message, code: Some(code), next }
+    }
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        if let Some(code) = &self.code {
+            write!(f, " [{code}]")?;
+        }
+        match &self.next {
+            Some(next) => write!(f, "\n  next: {next}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Stop {}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Problem {
+    title: Option<String>,
+    code: Option<String>,
+    detail: Option<String>,
+    path: Option<String>,
+    violations: Vec<PlaceInValue>,
+    findings: Vec<PlaceInFile>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct PlaceInValue {
+    path: String,
+    message: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct PlaceInFile {
+    file: String,
+    line: u32,
+    column: u32,
+    code: String,
+    message: String,
+    hint: Option<String>,
+}
+
+impl fmt::Display for PlaceInFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, line, column, code, message, hint } = self;
+        write!(f, "{file}:{line}:{column}: [{code}] {message}")?;
+        match hint {
+            Some(hint) => write!(f, " ({hint})"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn next_step(code: &str) -> Option<&'static str> {
+    Some(match code {
+        "not_found" => "`moonswarm ps` lists runs, `moonswarm inbox` open tasks",
+        "blueprint_invalid" => "`moonswarm check FILE` shows every finding in its place",
+        "invalid_input" => "give the input the blueprint asks for: `-i JSON` or key=value",
+        "invalid_result" => "`moonswarm inbox --json` shows the shape that the task wants",
+        "unauthenticated" | "token_revoked" => {
+            "pass --token or MOONSWARM_TOKEN; the admin's token is admin.token in the data directory"
+        }
+        "forbidden_verb" | "forbidden_scope" | "forbidden" => {
+            "use a token that allows it: `moonswarm token mint`"
+        }
+        "fenced" | "already_accepted" => "somebody else was first: `moonswarm show RUN`",
+        "run_closed" => "the run has ended: `moonswarm show RUN`",
+        "storage_full" => "free disk space, then `moonswarm resume RUN`",
+        "stopping" => "the daemon is stopping: start it again with `moonswarm serve`",
+        _ => return None,
+    })
+}
+
+/// The exit code of a failure, and the text for stderr; a closed pipe is nobody's failure.
+pub fn judge(error: &anyhow::Error) -> (Exit, Option<String>) {
+    if let Some(stop) = error.chain().find_map(|cause| cause.downcast_ref::<Stop>()) {
+        return (stop.exit, Some(stop.to_string()));
+    }
+    let io = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
+    if io.is_some_and(|io| io.kind() == io::ErrorKind::BrokenPipe) {
+        return (Exit::Ok, None);
+    }
+    (Exit::Failed, Some(format!("{error:#}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{cli::fixture, engine::FailureView};
+
+    fn failed(kind: &str) -> RunView {
+        let error = FailureView {
+            kind: kind.into(),
+            message: String::new(),
+            step: None,
+            agent: None,
+            attempt: None,
+            retryable: false,
+            data: None,
+        };
+        RunView { error: Some(error), ..fixture::run(RunStatus::Failed) }
+    }
+
+    #[test]
+    fn a_run_ends_the_program_with_the_code_of_its_end() {
+        assert_eq!(Exit::of_run(&fixture::run(RunStatus::Completed)), Exit::Ok);
+        assert_eq!(Exit::of_run(&fixture::run(RunStatus::Canceled)), Exit::Canceled);
+        assert_eq!(Exit::of_run(&fixture::run(RunStatus::Waiting)), Exit::Waiting);
+        assert_eq!(Exit::of_run(&failed("timeout")), Exit::TimedOut);
+        assert_eq!(Exit::of_run(&failed("limit")), Exit::Limit);
+        assert_eq!(Exit::of_run(&failed("blocked")), Exit::Failed);
+    }
+
+    #[test]
+    fn a_problem_keeps_its_code_and_says_what_to_do() {
+        let body = r#"{"title":"Conflict","code":"run_closed","detail":"the run has ended"}"#;
+        let stop = Stop::from_response(409, body);
+        assert_eq!(stop.exit, Exit::Conflict);
+        assert_eq!(
+            stop.to_string(),
+            "the run has ended [run_closed]\n  next: the run has ended: `moonswarm show RUN`"
+        );
+    }
+
+    #[test]
+    fn every_kind_of_answer_has_its_code() {
+        let exit = |status, code: &str| {
+            Stop::from_response(status, &format!(r#"{{"code":"{code}"}}"#)).exit
+        };
+        assert_eq!(exit(422, "blueprint_invalid"), Exit::Invalid);
+        assert_eq!(exit(422, "invalid_input"), Exit::Usage);
+        assert_eq!(exit(401, "unauthenticated"), Exit::Denied);
+        assert_eq!(exit(404, "not_found"), Exit::NotFound);
+        assert_eq!(exit(429, "signal_queue_full"), Exit::Limit);
+        assert_eq!(exit(503, "stopping"), Exit::Unavailable);
+        assert_eq!(exit(500, "storage"), Exit::Failed);
+    }
+
+    #[test]
+    fn an_answer_that_is_no_problem_document_is_still_told() {
+        let stop = Stop::from_response(502, "<html>bad gateway</html>");
+        assert_eq!((stop.exit, stop.code.as_deref()), (Exit::Unavailable, Some("http_502")));
+    }
+
+    #[test]
+    fn a_closed_pipe_is_quiet() {
+        let error = anyhow::Error::from(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert_eq!(judge(&error.context("print")), (Exit::Ok, None));
+    }
+}

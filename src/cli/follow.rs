@@ -1,0 +1,331 @@
+//! Watches a run until it ends: shows it, asks people, notices Ctrl-C.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::pending,
+    time::Duration,
+};
+
+use anyhow::Result;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::sleep,
+};
+
+use super::{
+    client::Client,
+    exit::{Exit, Stop},
+    people,
+    render::{Changes, Live, printable, since_ms, waiting},
+    sse::Events,
+    terminal::{Questions, Terminal},
+};
+use crate::{
+    clock::Clock,
+    engine::{EventView, RunView, StepView, TaskView},
+    protocol::RunId,
+};
+
+/// The least time between two looks at the steps.
+const REFRESH: Duration = Duration::from_millis(120);
+/// The most: what is asked for even where no event comes.
+const IDLE: Duration = Duration::from_secs(5);
+/// A look takes at most this part of the time.
+const SHARE: u64 = 8;
+
+/// Why the watching ended.
+#[derive(Debug)]
+pub enum End {
+    /// The run ended.
+    Ended(RunView),
+    /// Only people can move it.
+    People(RunView),
+    /// The time to wait is over.
+    TimedOut(RunView),
+    /// Ctrl-C.
+    Interrupted(RunView),
+}
+
+/// How a run is watched.
+pub struct Follow<'a> {
+    /// The daemon.
+    pub client: &'a Client,
+    /// Where it is shown.
+    pub terminal: Terminal,
+    /// The time.
+    pub clock: &'a Clock,
+    /// Whether to stop where only people are left.
+    pub leave_to_people: bool,
+    /// Whether people are asked right here.
+    pub ask: bool,
+    /// How long to wait at most.
+    pub wait: Option<Duration>,
+}
+
+impl Follow<'_> {
+    /// Watches until the run ends or there is a reason to stop.
+    ///
+    /// # Errors
+    /// A daemon that goes away, or does not let this token look.
+    pub async fn until_end(&self, run: RunView) -> Result<End> {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let over = async {
+            match self.wait {
+                Some(wait) => sleep(wait).await,
+                None => pending().await,
+            }
+        };
+        let mut watch = Watch::new(run, self.terminal);
+        let ended = tokio::select! {
+            ended = self.watch(&mut watch) => Some(ended),
+            _ = interrupt.recv() => None,
+            () = over => {
+                watch.screen.hide();
+                return Ok(End::TimedOut(watch.run));
+            }
+        };
+        watch.screen.hide();
+        match ended {
+            Some(end) => end.map(|only_people| match only_people {
+                true => End::People(watch.run),
+                false => End::Ended(watch.run),
+            }),
+            None => Ok(End::Interrupted(watch.run)),
+        }
+    }
+
+    /// Returns whether it stopped for people; otherwise the run has ended.
+    async fn watch(&self, watch: &mut Watch) -> Result<bool> {
+        let mut questions = self.ask.then(Questions::new);
+        let mut feed = Feed { client: self.client, run: watch.run.id, after: 0, events: None };
+        loop {
+            let began = self.clock.now_ms();
+            watch.refresh(self.client, began).await?;
+            if watch.run.status.is_ended() {
+                return Ok(false);
+            }
+            if people::only_people_left(&watch.run) {
+                watch.announce(self.client, began).await?;
+                if self.leave_to_people {
+                    return Ok(true);
+                }
+                if let Some(questions) = &mut questions
+                    && let Some(task) = watch.question(self.client).await?
+                {
+                    tokio::select! {
+                        answered = watch.put(self.client, questions, &task) => answered?,
+                        _ = feed.next() => {}
+                    }
+                    continue;
+                }
+            }
+            let took = self.clock.now_ms().saturating_sub(began);
+            let pause = REFRESH.max(Duration::from_millis(took.saturating_mul(SHARE)));
+            self.settle(&mut feed, watch, pause).await;
+        }
+    }
+
+    /// Waits until there is something new, and then long enough that looking stays cheap.
+    async fn settle(&self, feed: &mut Feed<'_>, watch: &mut Watch, pause: Duration) {
+        let mut event = tokio::select! {
+            event = feed.next() => event,
+            () = sleep(IDLE) => return,
+        };
+        let over = sleep(pause);
+        tokio::pin!(over);
+        loop {
+            if let Some(event) = &event {
+                watch.event(event, self.clock.now_ms());
+            }
+            if event.as_ref().is_none_or(|event| event.kind.starts_with("run.")) {
+                return;
+            }
+            event = tokio::select! {
+                event = feed.next() => event,
+                () = &mut over => return,
+            };
+        }
+    }
+}
+
+/// The events of a run, across broken connections.
+struct Feed<'a> {
+    client: &'a Client,
+    run: RunId,
+    after: u32,
+    events: Option<Events>,
+}
+
+impl Feed<'_> {
+    /// The next event; `None` where the stream ended, after a moment in which it may come back.
+    async fn next(&mut self) -> Option<EventView> {
+        if self.events.is_none() {
+            self.events = self.client.events(self.run, self.after).await.ok();
+        }
+        let next = match &mut self.events {
+            Some(events) => events.next().await.ok().flatten(),
+            None => None,
+        };
+        match &next {
+            Some(event) => self.after = event.seq.unwrap_or(self.after),
+            None => {
+                self.events = None;
+                sleep(REFRESH).await;
+            }
+        }
+        next
+    }
+}
+
+enum Screen {
+    Live(Option<Live>),
+    Lines(Changes, Terminal),
+}
+
+impl Screen {
+    fn say(&self, terminal: Terminal, line: &str) {
+        match self {
+            Self::Live(Some(live)) => live.say(line),
+            Self::Live(None) | Self::Lines(..) => terminal.say(line),
+        }
+    }
+
+    /// Clears what is redrawn, until the next drawing.
+    fn hide(&mut self) {
+        match self {
+            Self::Live(live) => {
+                if let Some(live) = live.take() {
+                    live.end();
+                }
+            }
+            Self::Lines(..) => {}
+        }
+    }
+}
+
+struct Watch {
+    run: RunView,
+    steps: BTreeMap<u32, StepView>,
+    screen: Screen,
+    terminal: Terminal,
+    told: BTreeSet<String>,
+}
+
+impl Watch {
+    fn new(run: RunView, terminal: Terminal) -> Self {
+        let screen = match terminal.live {
+            true => Screen::Live(None),
+            false => Screen::Lines(Changes::default(), terminal),
+        };
+        Self { run, steps: BTreeMap::new(), screen, terminal, told: BTreeSet::new() }
+    }
+
+    async fn refresh(&mut self, client: &Client, now_ms: u64) -> Result<()> {
+        // The run first: steps that are newer than its header are shown, none is missed.
+        self.run = client.run(self.run.id).await?;
+        let new = client.steps(self.run.id, self.settled()).await?;
+        let run_ms = since_ms(&self.run.created_at, now_ms);
+        if let Screen::Lines(changes, terminal) = &mut self.screen {
+            for line in changes.lines(&self.run, &new, run_ms) {
+                terminal.say(&line);
+            }
+        }
+        self.steps.extend(new.into_iter().map(|step| (step.seq, step)));
+        if let Screen::Live(live) = &mut self.screen {
+            live.get_or_insert_with(Live::start).draw(&self.run, self.steps.values(), now_ms);
+        }
+        Ok(())
+    }
+
+    /// The number up to which no step changes any more.
+    fn settled(&self) -> u32 {
+        let open = |step: &&StepView| step.state == "pending" || step.state == "processing";
+        match self.steps.values().find(open) {
+            Some(step) => step.seq - 1,
+            None => self.steps.last_key_value().map_or(0, |(seq, _)| *seq),
+        }
+    }
+
+    fn event(&self, event: &EventView, now_ms: u64) {
+        let run_ms = since_ms(&self.run.created_at, now_ms);
+        if let Some(line) = Changes::event(event, run_ms) {
+            self.screen.say(self.terminal, &line);
+        }
+    }
+
+    /// Says once what people are asked for, and how to answer.
+    async fn announce(&mut self, client: &Client, now_ms: u64) -> Result<()> {
+        for on in self.run.waiting_on.clone() {
+            let key = format!("{} {} {:?}", on.kind, on.what, on.task);
+            if !self.told.insert(key) {
+                continue;
+            }
+            if let Some(task) = on.task {
+                let title = title(&client.task(task).await?);
+                self.screen.say(self.terminal, &title);
+            }
+            self.screen.say(self.terminal, &waiting(&on, now_ms));
+        }
+        Ok(())
+    }
+
+    /// The task that somebody at this terminal could answer.
+    async fn question(&mut self, client: &Client) -> Result<Option<TaskView>> {
+        let Some(task) = self.run.waiting_on.iter().find_map(|on| on.task) else {
+            return Ok(None);
+        };
+        let task = client.task(task).await?;
+        self.screen.hide();
+        Ok(Some(task))
+    }
+
+    /// Asks until the daemon takes the answer.
+    async fn put(&self, client: &Client, questions: &mut Questions, task: &TaskView) -> Result<()> {
+        let schema = task.output_schema.as_ref().map(|schema| schema.to_value());
+        let choice = match people::is_approval(schema.as_ref()) {
+            true => "[y/n or JSON]",
+            false => "[JSON]",
+        };
+        loop {
+            let Some(line) = questions.ask(&format!("{} {choice}", task.agent)).await? else {
+                return pending().await;
+            };
+            let Some(body) = people::typed(&line, schema.as_ref()) else { continue };
+            match client.answer(task.id, &body).await {
+                Ok(_) => return Ok(()),
+                Err(error) => match error.downcast_ref::<Stop>() {
+                    Some(stop) if stop.exit == Exit::Usage => self.terminal.say(&stop.to_string()),
+                    Some(stop) if stop.exit == Exit::Conflict => return Ok(()),
+                    Some(_) | None => return Err(error),
+                },
+            }
+        }
+    }
+}
+
+/// What a task is about: its title, else its summary, else its agent.
+pub fn title(task: &TaskView) -> String {
+    let input = task.input.as_ref().map(|input| input.to_value()).unwrap_or_default();
+    let title = input.get("title").and_then(|title| title.as_str());
+    let text = title.or(task.summary.as_deref()).unwrap_or(&task.agent);
+    printable(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::fixture::{run, step};
+    use crate::store::RunStatus;
+
+    #[test]
+    fn steps_are_asked_for_from_the_first_that_is_open() {
+        let mut watch = Watch::new(run(RunStatus::Running), Terminal::quiet());
+        assert_eq!(watch.settled(), 0);
+        for (seq, state) in [(1, "completed"), (2, "failed"), (3, "completed")] {
+            watch.steps.insert(seq, step(seq, "", seq - 1, state));
+        }
+        assert_eq!(watch.settled(), 3);
+        watch.steps.insert(2, step(2, "", 1, "processing"));
+        assert_eq!(watch.settled(), 1);
+    }
+}

@@ -1,0 +1,26 @@
+//! The command line: what a person or a script says to moonswarm.
+//!
+//! Owns the verbs, the HTTP client behind them, what is shown and the exit codes. Refuses to know
+//! the engine: everything but `check`, `init` and a few words about this machine goes over HTTP to
+//! a daemon, which is the named one, the owner of the data directory, or one inside this process.
+//! stdout is data, stderr is everything else. `main.rs` calls [`main`]; nothing else uses this room.
+
+mod app;
+mod client;
+mod command;
+mod compile;
+mod connect;
+mod context;
+mod exit;
+#[cfg(test)]
+mod fixture;
+mod follow;
+mod people;
+mod render;
+mod resolve;
+mod sse;
+mod terminal;
+mod values;
+mod verb;
+
+pub use app::main;

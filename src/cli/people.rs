@@ -1,0 +1,145 @@
+//! What a person is asked for, and how their answer is put.
+
+use serde_json::{Map, Value, json};
+
+use super::exit::Stop;
+use crate::{engine::RunView, store::RunStatus};
+
+/// Whether only people can move the run: it waits for nothing that comes by itself.
+pub fn only_people_left(run: &RunView) -> bool {
+    let rests = match run.status {
+        RunStatus::Waiting | RunStatus::Paused => true,
+        RunStatus::Queued
+        | RunStatus::Running
+        | RunStatus::Compensating
+        | RunStatus::Completed
+        | RunStatus::Failed
+        | RunStatus::Canceled => false,
+    };
+    rests
+        && !run.waiting_on.is_empty()
+        && run.waiting_on.iter().all(|on| match on.kind.as_str() {
+            "task" => on.what.ends_with("(human)"),
+            "signal" => on.until.is_none(),
+            "resume" => true,
+            _ => false,
+        })
+}
+
+/// Whether a yes or no answers a task whose answers have this schema.
+pub fn is_approval(schema: Option<&Value>) -> bool {
+    approval(schema, None).is_ok()
+}
+
+/// A yes that fits the schema: the keys that it has, and no others.
+///
+/// # Errors
+/// A schema that a yes does not fit.
+pub fn approval(schema: Option<&Value>, note: Option<&str>) -> Result<Value, Stop> {
+    let Some(schema) = schema.filter(|schema| schema.is_object()) else {
+        return Ok(match note {
+            Some(note) => json!({"approved": true, "note": note}),
+            None => json!({"approved": true}),
+        });
+    };
+    if schema.get("type").is_some_and(|name| name == "boolean") {
+        return Ok(Value::Bool(true));
+    }
+    let has = |key: &str| schema.pointer(&format!("/properties/{key}")).is_some();
+    let required: Vec<&str> = schema
+        .get("required")
+        .and_then(Value::as_array)
+        .map(|keys| keys.iter().filter_map(Value::as_str).collect())
+        .unwrap_or_default();
+    let mut yes = Map::new();
+    if has("approved") {
+        yes.insert("approved".to_owned(), Value::Bool(true));
+    }
+    if has("note") && (note.is_some() || required.contains(&"note")) {
+        yes.insert("note".to_owned(), Value::from(note.unwrap_or_default()));
+    }
+    if !yes.contains_key("approved") || required.iter().any(|key| !yes.contains_key(*key)) {
+        return Err(Stop::usage("the task wants more than a yes")
+            .next("`moonswarm answer TASK JSON`; `moonswarm inbox TASK` shows what it wants"));
+    }
+    Ok(Value::Object(yes))
+}
+
+/// What a line that was typed at a terminal says to a task: `y`, `n`, or a value.
+pub fn typed(line: &str, schema: Option<&Value>) -> Option<Value> {
+    if line.is_empty() {
+        return None;
+    }
+    if is_approval(schema) {
+        match line.to_lowercase().as_str() {
+            "y" | "yes" => return approval(schema, None).ok().map(|yes| json!({"output": yes})),
+            "n" | "no" => return Some(json!({"reject": "rejected at the terminal"})),
+            _ => {}
+        }
+    }
+    let value = serde_json::from_str(line).unwrap_or_else(|_| Value::from(line));
+    Some(json!({"output": value}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{cli::fixture, engine::WaitingOn};
+
+    fn waiting(on: &[(&str, &str, Option<&str>)]) -> RunView {
+        let one = |(kind, what, until): &(&str, &str, Option<&str>)| WaitingOn {
+            kind: (*kind).into(),
+            what: (*what).into(),
+            task: None,
+            since: String::new(),
+            until: until.map(str::to_owned),
+            command: None,
+        };
+        RunView { waiting_on: on.iter().map(one).collect(), ..fixture::run(RunStatus::Waiting) }
+    }
+
+    #[test]
+    fn a_timer_or_a_worker_is_not_a_person() {
+        let ship = ("task", "ship (human)", None);
+        assert!(only_people_left(&waiting(&[ship, ("signal", "\"go\"", None)])));
+        assert!(!only_people_left(&waiting(&[ship, ("timer", "5m", Some("later"))])));
+        assert!(!only_people_left(&waiting(&[("task", "coder (queue)", None)])));
+        assert!(!only_people_left(&waiting(&[("signal", "\"go\"", Some("later"))])));
+        assert!(!only_people_left(&waiting(&[])));
+        let running = RunView { status: RunStatus::Running, ..waiting(&[ship]) };
+        assert!(!only_people_left(&running));
+    }
+
+    #[test]
+    fn a_yes_has_the_keys_that_the_schema_has() {
+        let schema = json!({"type": "object", "required": ["approved"],
+            "properties": {"approved": {"type": "boolean"}, "note": {"type": "string"}}});
+        assert_eq!(approval(Some(&schema), None).unwrap(), json!({"approved": true}));
+        assert_eq!(
+            approval(Some(&schema), Some("fine")).unwrap(),
+            json!({"approved": true, "note": "fine"})
+        );
+        let bare = json!({"type": "object", "properties": {"approved": {"type": "boolean"}}});
+        assert_eq!(approval(Some(&bare), Some("fine")).unwrap(), json!({"approved": true}));
+        assert_eq!(approval(Some(&json!({"type": "boolean"})), None).unwrap(), json!(true));
+        assert_eq!(approval(None, None).unwrap(), json!({"approved": true}));
+    }
+
+    #[test]
+    fn a_task_that_wants_more_than_a_yes_says_so() {
+        let schema = json!({"type": "object", "required": ["approved", "budget"],
+            "properties": {"approved": {"type": "boolean"}, "budget": {"type": "number"}}});
+        assert!(approval(Some(&schema), None).is_err());
+        assert!(!is_approval(Some(&json!({"type": "string"}))));
+    }
+
+    #[test]
+    fn a_typed_line_is_a_decision_or_a_value() {
+        assert_eq!(typed("y", None), Some(json!({"output": {"approved": true}})));
+        assert_eq!(typed("No", None), Some(json!({"reject": "rejected at the terminal"})));
+        let text = json!({"type": "string"});
+        assert_eq!(typed("y", Some(&text)), Some(json!({"output": "y"})));
+        assert_eq!(typed("[1]", Some(&text)), Some(json!({"output": [1]})));
+        assert_eq!(typed("", None), None);
+    }
+}

@@ -1,0 +1,15 @@
+//! What runs, steps and tasks look like in a terminal: pure functions from views to text.
+
+mod changes;
+mod event;
+mod live;
+mod table;
+mod time;
+mod tree;
+
+pub use changes::Changes;
+pub use event::event;
+pub use live::Live;
+pub use table::table;
+pub use time::{age, since_ms};
+pub use tree::{Tree, printable, waiting};

@@ -1,0 +1,298 @@
+//! A run as a tree: its steps in the order of the flow, branches indented.
+
+use console::Style;
+
+use super::time::{elapsed, since_ms};
+use crate::engine::{RunView, StepView, WaitingOn};
+
+/// A join with more branches than this is shown as counts.
+const WIDE: usize = 20;
+
+/// Draws steps; `now_ms` is what running ones are measured against.
+#[derive(Debug, Clone, Copy)]
+pub struct Tree {
+    /// The time now, in Unix milliseconds.
+    pub now_ms: u64,
+    /// Whether to use colors.
+    pub colors: bool,
+    /// Whether every branch of a wide join is shown.
+    pub all: bool,
+}
+
+impl Tree {
+    /// One line a step, or a wide join.
+    pub fn lines<'a>(&self, steps: impl IntoIterator<Item = &'a StepView>) -> Vec<String> {
+        let mut placed: Vec<Placed<'_>> = steps.into_iter().map(Placed::new).collect();
+        placed.sort_by(|a, b| a.order().cmp(&b.order()));
+        let mut lines = Vec::new();
+        self.draw(&placed, 0, &mut lines);
+        lines
+    }
+
+    /// The header: what it is, where it stands, how far it is.
+    pub fn header(&self, run: &RunView) -> String {
+        let status = self.paint(run.status.as_str(), run.status.as_str());
+        let until = run.ended_at.as_deref().map_or(self.now_ms, |end| unix_ms(end));
+        let took = elapsed(since_ms(&run.created_at, until));
+        let text = match &run.status_text {
+            Some(text) => format!(" · {}", printable(text)),
+            None => String::new(),
+        };
+        let progress = match run.progress {
+            Some(share) => format!(" · {:.0}%", (share * 100.0).clamp(0.0, 100.0)),
+            None => String::new(),
+        };
+        format!(
+            "{} {status}{text}{progress} · {}/{} steps · {took}",
+            run.blueprint, run.steps_done, run.steps
+        )
+    }
+
+    fn draw(&self, steps: &[Placed<'_>], depth: usize, lines: &mut Vec<String>) {
+        let mut rest = steps;
+        while let Some(first) = rest.first() {
+            let Some(&(join, _)) = first.path.get(depth) else {
+                lines.push(self.step(first.step, depth));
+                rest = &rest[1..];
+                continue;
+            };
+            let in_join = |step: &&Placed<'_>| step.path.get(depth).is_some_and(|at| at.0 == join);
+            let size = rest.iter().take_while(|step| in_join(step)).count();
+            let (branches, after) = rest.split_at(size);
+            self.join(branches, depth, lines);
+            rest = after;
+        }
+    }
+
+    fn join(&self, steps: &[Placed<'_>], depth: usize, lines: &mut Vec<String>) {
+        let same = |a: &Placed<'_>, b: &Placed<'_>| a.path[depth].1 == b.path[depth].1;
+        let branches: Vec<_> = steps.chunk_by(same).collect();
+        if branches.len() > WIDE && !self.all {
+            lines.push(format!("{}{}", indent(depth + 1), self.counts(&branches)));
+            return;
+        }
+        for branch in branches {
+            self.draw(branch, depth + 1, lines);
+        }
+    }
+
+    fn counts(&self, branches: &[&[Placed<'_>]]) -> String {
+        let of = |state: &str| {
+            let is = |branch: &&&[Placed<'_>]| branch_state(branch) == state;
+            branches.iter().filter(is).count()
+        };
+        let mut shown = vec![format!("{} branches", branches.len())];
+        for state in ["completed", "processing", "pending", "failed", "canceled"] {
+            match of(state) {
+                0 => {}
+                n => shown.push(format!("{n} {}", self.paint(state, state))),
+            }
+        }
+        shown.join(" · ")
+    }
+
+    fn step(&self, step: &StepView, depth: usize) -> String {
+        let mark = self.paint(&step.state, mark(&step.state));
+        let mut line = format!("{}{mark} {}", indent(depth), title(step));
+        let took = match step.duration_ms {
+            Some(ms) => Some(ms),
+            None if step.state == "processing" || step.kind == "timer" => {
+                let from = step.started_at.as_ref().unwrap_or(&step.scheduled_at);
+                Some(since_ms(from, self.now_ms))
+            }
+            None => None,
+        };
+        if let Some(ms) = took {
+            line.push_str(&format!("  {}", elapsed(ms)));
+        }
+        if step.attempts > 1 {
+            line.push_str(&format!("  attempt {}", step.attempts));
+        }
+        if let Some(error) = &step.error {
+            let text = format!("{}: {}", error.kind, printable(&error.message));
+            line.push_str(&format!("  {}", self.paint("failed", &text)));
+        }
+        line
+    }
+
+    fn paint(&self, state: &str, text: &str) -> String {
+        let style = match state {
+            "completed" => Style::new().green(),
+            "failed" => Style::new().red(),
+            "processing" | "running" => Style::new().cyan(),
+            "waiting" | "paused" | "compensating" => Style::new().yellow(),
+            _ => Style::new().dim(),
+        };
+        style.force_styling(self.colors).apply_to(text).to_string()
+    }
+}
+
+/// What a run waits for, one line each, with the command that moves it.
+pub fn waiting(on: &WaitingOn, now_ms: u64) -> String {
+    let mut line = format!(
+        "waiting for {} {} since {}",
+        on.kind,
+        printable(&on.what),
+        elapsed(since_ms(&on.since, now_ms))
+    );
+    if let Some(command) = &on.command {
+        line.push_str(&format!("\n  → {command}"));
+    }
+    line
+}
+
+/// One step as it is named in every list.
+pub(super) fn title(step: &StepView) -> String {
+    let kind = match step.kind.as_str() {
+        "task" => String::new(),
+        other => format!("{other} "),
+    };
+    match step.summary.as_deref().map(printable) {
+        Some(summary) if !summary.is_empty() => format!("{kind}{} · {summary}", step.name),
+        Some(_) | None => format!("{kind}{}", step.name),
+    }
+}
+
+/// Text that came from a worker or a flow: one line, nothing that steers a terminal.
+pub fn printable(text: &str) -> String {
+    let mut shown: String =
+        text.chars().take(160).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().nth(160).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+struct Placed<'a> {
+    step: &'a StepView,
+    path: Vec<(u32, u32)>,
+}
+
+impl<'a> Placed<'a> {
+    fn new(step: &'a StepView) -> Self {
+        let part = |part: &str| {
+            let (join, branch) = part.split_once('.')?;
+            Some((join.parse().ok()?, branch.parse().ok()?))
+        };
+        Self { step, path: step.scope.split('/').filter_map(part).collect() }
+    }
+
+    /// Branches of a join come before the step that follows it in the same scope.
+    fn order(&self) -> (Vec<(u32, u32)>, u32) {
+        let mut order = self.path.clone();
+        order.push((self.step.index, u32::MAX));
+        (order, self.step.seq)
+    }
+}
+
+/// A branch is as far as the step that holds it up.
+fn branch_state<'a>(branch: &[Placed<'a>]) -> &'a str {
+    let has = |state: &str| branch.iter().map(|at| at.step.state.as_str()).find(|it| *it == state);
+    ["processing", "pending", "failed", "canceled"].into_iter().find_map(has).unwrap_or("completed")
+}
+
+fn indent(depth: usize) -> String {
+    "  ".repeat(depth + 1)
+}
+
+fn mark(state: &str) -> &'static str {
+    match state {
+        "completed" => "✓",
+        "failed" => "✗",
+        "canceled" => "⊘",
+        "processing" => "●",
+        _ => "○",
+    }
+}
+
+fn unix_ms(at: &str) -> u64 {
+    let at: Option<jiff::Timestamp> = at.parse().ok();
+    at.and_then(|at| u64::try_from(at.as_millisecond()).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        cli::fixture::{run, step},
+        engine::FailureView,
+        store::RunStatus,
+    };
+
+    const TREE: Tree = Tree { now_ms: 1_767_225_605_000, colors: false, all: false };
+
+    fn failure(kind: &str, message: &str) -> FailureView {
+        FailureView {
+            kind: kind.into(),
+            message: message.into(),
+            step: None,
+            agent: None,
+            attempt: None,
+            retryable: false,
+            data: None,
+        }
+    }
+
+    #[test]
+    fn branches_stand_indented_where_the_join_is() {
+        let mut coder = step(3, "1.1", 0, "processing");
+        coder.attempts = 2;
+        let mut tests = step(5, "1.1/1.0", 0, "failed");
+        tests.error = Some(failure("process", "exit code 1\n\u{1b}[31mboom"));
+        let mut timer = step(6, "", 2, "pending");
+        timer.kind = "timer".into();
+        let steps =
+            [step(1, "", 0, "completed"), step(2, "1.0", 0, "completed"), coder, tests, timer];
+        insta::assert_snapshot!(TREE.lines(&steps).join("\n"), @r"
+          ✓ agent1  0.8s
+            ✓ agent2  0.8s
+            ● agent3  5.0s  attempt 2
+              ✗ agent5  process: exit code 1  [31mboom
+          ○ timer agent6  5.0s
+        ");
+    }
+
+    #[test]
+    fn a_wide_join_is_shown_as_counts() {
+        let mut steps: Vec<_> =
+            (0..30).map(|n| step(n + 2, &format!("1.{n}"), 0, "completed")).collect();
+        steps[3].state = "failed".into();
+        steps[4].state = "processing".into();
+        steps.push(step(1, "", 0, "completed"));
+        steps.push(step(99, "", 2, "pending"));
+        insta::assert_snapshot!(TREE.lines(&steps).join("\n"), @r"
+          ✓ agent1  0.8s
+            30 branches · 28 completed · 1 processing · 1 failed
+          ○ agent99
+        ");
+        assert_eq!(Tree { all: true, ..TREE }.lines(&steps).len(), 32);
+    }
+
+    #[test]
+    fn the_header_says_how_far_it_is() {
+        let shown = RunView {
+            status_text: Some("reviewing".into()),
+            progress: Some(0.5),
+            steps: 4,
+            steps_done: 2,
+            ..run(RunStatus::Running)
+        };
+        assert_eq!(TREE.header(&shown), "review running · reviewing · 50% · 2/4 steps · 5.0s");
+    }
+
+    #[test]
+    fn what_is_waited_for_comes_with_its_command() {
+        let on = WaitingOn {
+            kind: "task".into(),
+            what: "ship (human)".into(),
+            task: None,
+            since: "2026-01-01T00:00:00.000Z".into(),
+            until: None,
+            command: Some("moonswarm approve task_x".into()),
+        };
+        insta::assert_snapshot!(waiting(&on, TREE.now_ms), @r"
+        waiting for task ship (human) since 5.0s
+          → moonswarm approve task_x
+        ");
+    }
+}

@@ -1,0 +1,114 @@
+//! What the program writes to: data on stdout, everything else on stderr.
+
+use std::io::{self, IsTerminal, Write};
+
+use serde::Serialize;
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
+
+/// How the two outputs look.
+#[derive(Debug, Clone, Copy)]
+pub struct Terminal {
+    /// Data as JSON.
+    pub json: bool,
+    /// Whether stderr is a terminal.
+    pub live: bool,
+    /// Whether somebody can be asked.
+    pub asks: bool,
+    quiet: bool,
+}
+
+impl Terminal {
+    /// The terminal that this process was started in.
+    pub fn of_process(json: bool) -> Self {
+        let live =
+            io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|t| t != "dumb");
+        Self { json, live, asks: live && io::stdin().is_terminal(), quiet: false }
+    }
+
+    /// Says nothing, for tests.
+    #[cfg(test)]
+    pub fn quiet() -> Self {
+        Self { json: false, live: false, asks: false, quiet: true }
+    }
+
+    /// Writes a line for a person to stderr.
+    pub fn say(&self, line: &str) {
+        if !self.quiet {
+            // A closed stderr leaves nobody to tell.
+            let _ = writeln!(io::stderr().lock(), "{line}");
+        }
+    }
+
+    /// Writes text to stdout and ends it with a newline if it has none.
+    ///
+    /// # Errors
+    /// A closed or full stdout.
+    pub fn print(&self, text: &str) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        if !text.is_empty() && !text.ends_with('\n') {
+            out.write_all(b"\n")?;
+        }
+        out.flush()
+    }
+
+    /// Writes bytes to stdout as they are.
+    ///
+    /// # Errors
+    /// A closed or full stdout.
+    pub fn print_bytes(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        out.write_all(bytes)?;
+        out.flush()
+    }
+
+    /// Writes JSON to stdout, for a person to read as well.
+    ///
+    /// # Errors
+    /// A closed or full stdout.
+    pub fn print_json<T: Serialize + ?Sized>(&self, value: &T) -> io::Result<()> {
+        self.print(&serde_json::to_string_pretty(value)?)
+    }
+
+    /// Writes JSON to stdout as one line.
+    ///
+    /// # Errors
+    /// A closed or full stdout.
+    pub fn print_json_line<T: Serialize + ?Sized>(&self, value: &T) -> io::Result<()> {
+        self.print(&serde_json::to_string(value)?)
+    }
+
+    /// Writes a value: a string as its text, everything else as JSON.
+    ///
+    /// # Errors
+    /// A closed or full stdout.
+    pub fn print_value(&self, value: &Value) -> io::Result<()> {
+        match value {
+            Value::String(text) if !self.json => self.print(text),
+            other => self.print_json(other),
+        }
+    }
+}
+
+/// Asks somebody at the terminal. There is one for a process: stdin is read ahead.
+pub struct Questions(Lines<BufReader<Stdin>>);
+
+impl Questions {
+    /// Asks nothing yet.
+    pub fn new() -> Self {
+        Self(BufReader::new(tokio::io::stdin()).lines())
+    }
+
+    /// Asks and waits for a line; `None` where stdin has ended.
+    ///
+    /// # Errors
+    /// A stdin that cannot be read.
+    ///
+    /// # Cancel safety
+    /// A line that is typed after this is dropped answers the next question.
+    pub async fn ask(&mut self, question: &str) -> io::Result<Option<String>> {
+        write!(io::stderr().lock(), "{question} ")?;
+        Ok(self.0.next_line().await?.map(|line| line.trim().to_owned()))
+    }
+}

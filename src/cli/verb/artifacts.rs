@@ -1,0 +1,114 @@
+//! `artifacts`: the files of a run.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use clap::{Args, Subcommand};
+use futures::StreamExt;
+use tokio::io::AsyncWriteExt;
+
+use crate::cli::{
+    connect::{Connection, Start},
+    context::Context,
+    exit::{Exit, Stop},
+    render::{printable, table},
+    resolve,
+};
+
+/// List or fetch the files of a run
+#[derive(Debug, Args)]
+pub struct Artifacts {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// List the files of a run
+    #[command(visible_alias = "ls")]
+    List {
+        /// The run: an id, a unique beginning of one, or `last`
+        run: String,
+    },
+    /// Print a file, or write it with -o
+    Get {
+        /// The file's id, or RUN/NAME
+        file: String,
+        /// Where to write it
+        #[arg(short, long)]
+        output: Option<PathBuf>,
+    },
+}
+
+impl Artifacts {
+    /// Does it.
+    ///
+    /// # Errors
+    /// No such run or file.
+    pub async fn execute(&self, cx: &Context) -> Result<Exit> {
+        cx.with(Start::Existing, async |at| match &self.what {
+            What::List { run } => list(cx, at, run).await,
+            What::Get { file, output } => get(cx, at, file, output.as_ref()).await,
+        })
+        .await
+    }
+}
+
+async fn list(cx: &Context, at: &Connection, run: &str) -> Result<Exit> {
+    let id = resolve::run(&at.client, run).await?;
+    let files = at.client.artifacts(id).await?;
+    if cx.terminal.json {
+        cx.terminal.print_json(&files)?;
+    } else if files.is_empty() {
+        cx.terminal.say(&format!("run {id} has no files"));
+    } else {
+        let rows = files.iter().map(|file| {
+            vec![
+                file.id.to_string(),
+                printable(&file.name),
+                file.size.to_string(),
+                file.step.to_string(),
+            ]
+        });
+        cx.terminal.print(&table(&["file", "name", "bytes", "step"], rows))?;
+    }
+    Ok(Exit::Ok)
+}
+
+async fn get(cx: &Context, at: &Connection, file: &str, output: Option<&PathBuf>) -> Result<Exit> {
+    let id = match file.split_once('/') {
+        Some((run, name)) => named(at, run, name).await?,
+        None => file.to_owned(),
+    };
+    let mut content = at.client.artifact(&id).await?.bytes_stream();
+    let mut to = match output {
+        Some(path) => {
+            let made = tokio::fs::File::create(path).await;
+            Some(made.with_context(|| format!("write {}", path.display()))?)
+        }
+        None => None,
+    };
+    while let Some(bytes) = content.next().await {
+        let bytes = bytes.context("read the file")?;
+        match &mut to {
+            Some(to) => to.write_all(&bytes).await.context("write the file")?,
+            None => cx.terminal.print_bytes(&bytes)?,
+        }
+    }
+    if let Some(to) = &mut to {
+        to.flush().await.context("write the file")?;
+    }
+    Ok(Exit::Ok)
+}
+
+async fn named(at: &Connection, run: &str, name: &str) -> Result<String> {
+    let id = resolve::run(&at.client, run).await?;
+    let files = at.client.artifacts(id).await?;
+    // The last file of a name is the one that the run ended with.
+    let found = files.iter().rev().find(|file| file.name == name);
+    found.map(|file| file.id.to_string()).ok_or_else(|| {
+        Stop::new(Exit::NotFound, format!("run {id} has no file {name}"))
+            .next(format!("moonswarm artifacts list {id}"))
+            .into()
+    })
+}

@@ -1,0 +1,40 @@
+//! `cancel`: ends a run, after its compensations.
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::json;
+
+use super::settle;
+use crate::cli::{connect::Start, context::Context, exit::Exit, resolve};
+
+/// Cancel a run; its compensations still run
+#[derive(Debug, Args)]
+pub struct Cancel {
+    /// The run: an id, a unique beginning of one, or `last`
+    run: String,
+    /// Why
+    #[arg(long, default_value = "canceled from the command line")]
+    reason: String,
+}
+
+impl Cancel {
+    /// Does it.
+    ///
+    /// # Errors
+    /// No such run, or one that has ended.
+    pub async fn execute(&self, cx: &Context) -> Result<Exit> {
+        cx.with(Start::Existing, async |at| {
+            let id = resolve::run(&at.client, &self.run).await?;
+            let body = json!({"reason": self.reason});
+            let run = at.client.steer(id, "cancel", &body).await?;
+            settle(cx, at, id).await?;
+            if cx.terminal.json {
+                cx.terminal.print_json(&run)?;
+            } else {
+                cx.terminal.say(&format!("run {id} is {}", run.status.as_str()));
+            }
+            Ok(Exit::Ok)
+        })
+        .await
+    }
+}

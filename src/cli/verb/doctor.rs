@@ -1,0 +1,222 @@
+//! `doctor`: what could keep this machine from running moonswarm well.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
+
+use anyhow::Result;
+use clap::Args;
+use serde::Serialize;
+
+use crate::{
+    cli::{
+        client::Client,
+        connect::{Connection, Owner, Start, Target},
+        context::Context,
+        exit::Exit,
+    },
+    config::Config,
+};
+
+const LOW_DISK: u64 = 1 << 30;
+const FULL_DISK: u64 = 64 << 20;
+
+/// Check this machine and the data directory
+#[derive(Debug, Args)]
+pub struct Doctor {}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    Ok,
+    Warn,
+    Fail,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Line {
+    verdict: Verdict,
+    what: &'static str,
+    says: String,
+    next: Option<String>,
+}
+
+impl Line {
+    fn new(verdict: Verdict, what: &'static str, says: impl Into<String>) -> Self {
+        Self { verdict, what, says: says.into(), next: None }
+    }
+
+    fn next(mut self, next: impl Into<String>) -> Self {
+        self.next = Some(next.into());
+        self
+    }
+}
+
+impl Doctor {
+    /// Does it.
+    ///
+    /// # Errors
+    /// A closed stdout; what is wrong with the machine is no error here.
+    pub async fn execute(&self, cx: &Context) -> Result<Exit> {
+        let data = &cx.config.data;
+        let mut lines = vec![Line::new(Verdict::Ok, "version", env!("CARGO_PKG_VERSION"))];
+        lines.push(directory(data));
+        lines.extend(["admin.token", "key"].into_iter().filter_map(|name| secret(data, name)));
+        lines.push(daemon(cx).await);
+        lines.push(disk(data));
+        lines.extend(programs());
+        lines.push(terminal(cx));
+        if cx.terminal.json {
+            cx.terminal.print_json(&lines)?;
+        } else {
+            cx.terminal.print(&lines.iter().map(shown).collect::<String>())?;
+        }
+        let failed = lines.iter().any(|line| line.verdict == Verdict::Fail);
+        Ok(if failed { Exit::Failed } else { Exit::Ok })
+    }
+}
+
+fn shown(line: &Line) -> String {
+    let verdict = match line.verdict {
+        Verdict::Ok => "ok  ",
+        Verdict::Warn => "warn",
+        Verdict::Fail => "fail",
+    };
+    let next = line.next.as_ref().map_or(String::new(), |next| format!("\n      next: {next}"));
+    format!("{verdict}  {}: {}{next}\n", line.what, line.says)
+}
+
+fn directory(data: &Path) -> Line {
+    const WHAT: &str = "data directory";
+    let name = data.display();
+    match fs::metadata(data) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Line::new(Verdict::Ok, WHAT, format!("{name} is not there yet; the first run makes it"))
+        }
+        Err(error) => Line::new(Verdict::Fail, WHAT, format!("{name}: {error}"))
+            .next("--data DIR names another"),
+        Ok(meta) if !meta.is_dir() => {
+            Line::new(Verdict::Fail, WHAT, format!("{name} is not a directory"))
+                .next("--data DIR names another")
+        }
+        Ok(meta) if meta.permissions().mode() & 0o022 != 0 => {
+            Line::new(Verdict::Warn, WHAT, format!("others can write to {name}"))
+                .next(format!("chmod go-w {name}"))
+        }
+        Ok(_) => Line::new(Verdict::Ok, WHAT, name.to_string()),
+    }
+}
+
+/// A file that only its owner may read.
+fn secret(data: &Path, name: &'static str) -> Option<Line> {
+    let file = data.join(name);
+    let mode = fs::metadata(&file).ok()?.permissions().mode() & 0o777;
+    Some(match mode & 0o077 {
+        0 => Line::new(Verdict::Ok, name, "only you can read it"),
+        _ => Line::new(Verdict::Fail, name, format!("others can read it (mode {mode:o})"))
+            .next(format!("chmod 600 {}", file.display())),
+    })
+}
+
+/// Whether the data directory can be used: by its owner, or else by opening it.
+async fn daemon(cx: &Context) -> Line {
+    const WHAT: &str = "daemon";
+    let Config { data, .. } = &cx.config;
+    let named = cx.target.server.clone();
+    let owner = Owner::read(data);
+    if let Some(owner) = owner.as_ref().filter(|_| named.is_none()) {
+        let token = fs::read_to_string(data.join("admin.token")).unwrap_or_default();
+        if let Ok(client) = Client::new(&owner.url, token.trim())
+            && client.ready(Duration::from_secs(2)).await.is_ok()
+        {
+            let says = format!("{} answers (pid {}, {})", owner.url, owner.pid, owner.version);
+            return match owner.version == env!("CARGO_PKG_VERSION") {
+                true => Line::new(Verdict::Ok, WHAT, says),
+                false => Line::new(Verdict::Warn, WHAT, format!("{says}, another version"))
+                    .next("restart the daemon with this program"),
+            };
+        }
+    }
+    if named.is_none() && !data.is_dir() {
+        return Line::new(Verdict::Ok, WHAT, "none; verbs run without one");
+    }
+    let target = Target { server: named, token: cx.target.token.clone() };
+    match Connection::open(&target, &cx.config, Start::Existing, cx.terminal).await {
+        Err(error) => Line::new(Verdict::Fail, WHAT, format!("{error:#}"))
+            .next("is another process using it? is it of a newer version?"),
+        Ok(at) => {
+            let says = match at.is_embedded() {
+                true => "none; the data directory opens and its format is known".to_owned(),
+                false => format!("{} answers", at.client.url()),
+            };
+            let ready = at.client.ready(Duration::from_secs(5)).await;
+            at.close().await;
+            match ready {
+                Ok(()) => Line::new(Verdict::Ok, WHAT, says),
+                Err(error) => Line::new(Verdict::Fail, WHAT, format!("{error:#}")),
+            }
+        }
+    }
+}
+
+fn disk(data: &Path) -> Line {
+    const WHAT: &str = "disk";
+    let dir = if data.is_dir() { data } else { Path::new(".") };
+    let free = match rustix::fs::statvfs(dir) {
+        Ok(stat) => stat.f_bavail.saturating_mul(stat.f_frsize),
+        Err(error) => return Line::new(Verdict::Warn, WHAT, error.to_string()),
+    };
+    let says = format!("{} MiB free", free >> 20);
+    match free {
+        0..FULL_DISK => Line::new(Verdict::Fail, WHAT, says).next("free disk space"),
+        FULL_DISK..LOW_DISK => Line::new(Verdict::Warn, WHAT, says).next("free disk space"),
+        _ => Line::new(Verdict::Ok, WHAT, says),
+    }
+}
+
+fn programs() -> Vec<Line> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found =
+        |name: &str| std::env::split_paths(&path).map(|dir| dir.join(name)).find(|it| it.is_file());
+    let look = |name: &'static str, without: &str| match found(name) {
+        Some(file) => Line::new(Verdict::Ok, name, file.display().to_string()),
+        None => Line::new(Verdict::Warn, name, format!("not in PATH; {without}")),
+    };
+    vec![
+        look("python3", "examples/worker.py needs it, the built-in worker stands in"),
+        look("git", "repo-report walks the directory instead and shows no churn"),
+    ]
+}
+
+fn terminal(cx: &Context) -> Line {
+    let says = match (cx.terminal.live, cx.terminal.asks) {
+        (true, true) => "a live tree, and people are asked",
+        (true, false) => "a live tree; stdin is no terminal, so nobody is asked",
+        (false, _) => "none: plain lines, and `run` exits with 9 where a person is needed",
+    };
+    Line::new(Verdict::Ok, "terminal", says)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_that_others_can_read_fails_with_the_command_that_helps() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("admin.token");
+        assert_eq!(secret(dir.path(), "admin.token"), None);
+        fs::write(&file, "x").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        let line = secret(dir.path(), "admin.token").unwrap();
+        assert_eq!(line.verdict, Verdict::Fail);
+        assert!(shown(&line).contains("next: chmod 600"), "{}", shown(&line));
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(secret(dir.path(), "admin.token").unwrap().verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn a_data_directory_that_is_a_file_fails() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(directory(file.path()).verdict, Verdict::Fail);
+        assert_eq!(directory(Path::new("/nonexistent/x")).verdict, Verdict::Ok);
+    }
+}

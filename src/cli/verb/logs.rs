@@ -1,0 +1,64 @@
+//! `logs`: the events of a run.
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::{
+    cli::{connect::Start, context::Context, exit::Exit, render::event, resolve},
+    engine::EventView,
+};
+
+/// Show the events of a run
+#[derive(Debug, Args)]
+pub struct Logs {
+    /// The run: an id, a unique beginning of one, or `last`
+    run: String,
+    /// Stay until the run ends
+    #[arg(short, long)]
+    follow: bool,
+    /// Only events after this number
+    #[arg(long, default_value_t = 0)]
+    after: u32,
+}
+
+impl Logs {
+    /// Does it.
+    ///
+    /// # Errors
+    /// No such run, or a connection that breaks.
+    pub async fn execute(&self, cx: &Context) -> Result<Exit> {
+        cx.with(Start::Existing, async |at| {
+            let id = resolve::run(&at.client, &self.run).await?;
+            let run = at.client.run(id).await?;
+            let (mut after, last) = (self.after, run.last_event);
+            loop {
+                let done = |after: u32| !self.follow && after >= last;
+                if done(after) {
+                    return Ok(Exit::Ok);
+                }
+                let mut events = at.client.events(id, after).await?;
+                while let Some(event) = events.next().await? {
+                    after = event.seq.unwrap_or(after);
+                    self.print(cx, &event)?;
+                    if done(after) {
+                        return Ok(Exit::Ok);
+                    }
+                }
+                // The stream also ends where the daemon lets go of it; the number goes on.
+                let run = at.client.run(id).await?;
+                if run.status.is_ended() && after >= run.last_event {
+                    return Ok(Exit::Ok);
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+            }
+        })
+        .await
+    }
+
+    fn print(&self, cx: &Context, it: &EventView) -> std::io::Result<()> {
+        match cx.terminal.json {
+            true => cx.terminal.print_json_line(it),
+            false => cx.terminal.print(&event(it)),
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The verbs, one a file: each is its arguments and what it does.
+
+mod answer;
+mod approve;
+mod artifacts;
+mod cancel;
+mod check;
+mod completions;
+mod doctor;
+mod inbox;
+mod init;
+mod logs;
+mod pause;
+mod ps;
+mod query;
+mod reject;
+mod result;
+mod resume;
+mod run;
+mod serve;
+mod settle;
+mod show;
+mod signal;
+mod token;
+mod version;
+mod worker;
+
+pub use answer::Answer;
+pub use approve::Approve;
+pub use artifacts::Artifacts;
+pub use cancel::Cancel;
+pub use check::Check;
+pub use completions::Completions;
+pub use doctor::Doctor;
+pub use inbox::Inbox;
+pub use init::Init;
+pub use logs::Logs;
+pub use pause::Pause;
+pub use ps::Ps;
+pub use query::Query;
+pub use reject::Reject;
+pub use result::Output;
+pub use resume::Resume;
+pub use run::Run;
+pub use serve::Serve;
+pub use show::Show;
+pub use signal::Signal;
+pub use token::Token;
+pub use version::Version;
+pub use worker::Worker;
+
+use settle::{failure, settle};

@@ -1,0 +1,129 @@
+//! `ps`: lists runs.
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::{
+    cli::{
+        connect::Start,
+        context::Context,
+        exit::{Exit, Stop},
+        render::{age, printable, table},
+    },
+    engine::RunView,
+    store::RunStatus,
+};
+
+/// List runs, newest first
+#[derive(Debug, Args)]
+pub struct Ps {
+    /// Only runs in this status (may be given more than once)
+    #[arg(long)]
+    status: Vec<String>,
+    /// Only runs of this blueprint
+    #[arg(long)]
+    blueprint: Option<String>,
+    /// Only runs started since this time (RFC 3339)
+    #[arg(long)]
+    since: Option<String>,
+    /// At most this many
+    #[arg(short = 'n', long, default_value_t = 20)]
+    limit: usize,
+}
+
+impl Ps {
+    /// Does it.
+    ///
+    /// # Errors
+    /// A status that does not exist, or a daemon that refuses.
+    pub async fn execute(&self, cx: &Context) -> Result<Exit> {
+        let mut query = vec![("limit", self.limit.to_string())];
+        if !self.status.is_empty() {
+            query.push(("status", statuses(&self.status)?));
+        }
+        query.extend(self.blueprint.clone().map(|name| ("blueprint", name)));
+        query.extend(self.since.clone().map(|since| ("since", since)));
+        cx.with(Start::Existing, async |at| {
+            let page = at.client.runs(&query).await?;
+            if cx.terminal.json {
+                cx.terminal.print_json(&page.items)?;
+                return Ok(Exit::Ok);
+            }
+            if page.items.is_empty() {
+                cx.terminal.say("no runs");
+                return Ok(Exit::Ok);
+            }
+            let now = cx.clock.now_ms();
+            let head = ["run", "blueprint", "status", "steps", "age", "says"];
+            cx.terminal.print(&table(&head, page.items.iter().map(|run| row(run, now))))?;
+            if page.next_cursor.is_some() {
+                cx.terminal.say("there are more: -n NUMBER");
+            }
+            Ok(Exit::Ok)
+        })
+        .await
+    }
+}
+
+fn statuses(words: &[String]) -> Result<String, Stop> {
+    for word in words {
+        if RunStatus::parse(word).is_none() {
+            let known: Vec<_> = RunStatus::ALL.iter().map(|status| status.as_str()).collect();
+            let message = format!("there is no status {word:?}");
+            return Err(Stop::usage(message).next(format!("one of: {}", known.join(", "))));
+        }
+    }
+    Ok(words.join(","))
+}
+
+fn row(run: &RunView, now_ms: u64) -> Vec<String> {
+    vec![
+        run.id.to_string(),
+        run.blueprint.clone(),
+        run.status.as_str().to_owned(),
+        format!("{}/{}", run.steps_done, run.steps),
+        age(&run.created_at, now_ms),
+        says(run),
+    ]
+}
+
+/// What matters most about a run: its failure, what it waits for, what it says.
+fn says(run: &RunView) -> String {
+    let waits: Vec<_> = run.waiting_on.iter().map(|on| on.what.as_str()).collect();
+    let text = match (&run.error, waits.as_slice(), &run.status_text) {
+        (Some(error), _, _) => format!("{}: {}", error.kind, error.message),
+        (None, [], text) => text.clone().unwrap_or_default(),
+        (None, [one], _) => format!("waits for {one}"),
+        (None, [first, rest @ ..], _) => format!("waits for {first} and {} more", rest.len()),
+    };
+    printable(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{cli::fixture, engine::WaitingOn};
+
+    #[test]
+    fn a_row_says_what_a_run_waits_for() {
+        let on = WaitingOn {
+            kind: "task".into(),
+            what: "ship (human)".into(),
+            task: None,
+            since: String::new(),
+            until: None,
+            command: None,
+        };
+        let mut run = fixture::run(RunStatus::Waiting);
+        run.status_text = Some("reviewed".into());
+        assert_eq!(says(&run), "reviewed");
+        run.waiting_on = vec![on.clone(), on];
+        assert_eq!(says(&run), "waits for ship (human) and 1 more");
+    }
+
+    #[test]
+    fn an_unknown_status_is_refused_with_those_there_are() {
+        let stop = statuses(&["done".into()]).unwrap_err();
+        assert!(stop.next.unwrap().contains("completed"));
+    }
+}

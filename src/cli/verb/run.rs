@@ -1,0 +1,228 @@
+//! `run`: starts a run, shows it, prints its output.
+
+use std::{path::Path, time::Duration};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{
+    cli::{
+        compile,
+        connect::{Connection, Start},
+        context::Context,
+        exit::{Exit, Stop},
+        follow::{End, Follow},
+        terminal::Questions,
+        values::{self, Pair},
+    },
+    engine::RunView,
+    store::RunStatus,
+};
+
+/// How many runs that were left open are named.
+const NAMED: usize = 5;
+
+/// Start a run, watch it, print its output
+#[derive(Debug, Args)]
+pub struct Run {
+    /// A Lua file, a directory with main.lua, or the name of a stored blueprint (name or name@hash)
+    what: String,
+    /// Parts of the input: key=value, JSON where it parses, a string otherwise
+    #[arg(value_name = "KEY=VALUE")]
+    pairs: Vec<Pair>,
+    /// The input: JSON, @FILE, or - for stdin
+    #[arg(short, long, value_name = "JSON")]
+    input: Option<String>,
+    /// Start it and leave; prints the run's id (needs a daemon)
+    #[arg(long, conflicts_with_all = ["wait", "no_wait"])]
+    detach: bool,
+    /// Exit with 9 once only people are left to wait for (the default without a terminal)
+    #[arg(long, conflicts_with = "wait")]
+    no_wait: bool,
+    /// Wait at most this long, for people as well; then exit with 7
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    wait: Option<Duration>,
+    /// Where child processes run [default: the current directory]
+    #[arg(long, value_name = "DIR")]
+    workdir: Option<std::path::PathBuf>,
+}
+
+impl Run {
+    /// Does it.
+    ///
+    /// # Errors
+    /// What keeps the run from being started or watched; a run that fails is no error here.
+    pub async fn execute(&self, cx: &Context) -> Result<Exit> {
+        let base = self.input.as_deref().map(values::document).transpose()?;
+        let start = if self.detach { Start::Attached } else { Start::Fresh };
+        cx.with(start, async |at| {
+            let body = self.request(at, base).await?;
+            let run = at.client.start(&body).await?;
+            if self.detach {
+                match cx.terminal.json {
+                    true => cx.terminal.print_json(&run)?,
+                    false => cx.terminal.print(&run.id.to_string())?,
+                }
+                return Ok(Exit::Ok);
+            }
+            let exit = self.watch(cx, at, run).await?;
+            leave(cx, at).await;
+            Ok(exit)
+        })
+        .await
+    }
+
+    async fn request(&self, at: &Connection, base: Option<Value>) -> Result<Value> {
+        let (mut body, schema) = if compile::is_path(&self.what) {
+            let bundle = compile::load(Path::new(&self.what))?;
+            // Only pairs need the schema; the daemon reports what is wrong with the blueprint.
+            let schema = match self.pairs.is_empty() {
+                true => None,
+                false => compile::compile(&bundle).input,
+            };
+            (compile::program(&bundle), schema)
+        } else {
+            let schema = match self.pairs.is_empty() {
+                true => None,
+                false => at.client.blueprint(&self.what).await?.input,
+            };
+            (json!({"blueprint": self.what}), schema)
+        };
+        let schema = schema.map(|schema| schema.to_value());
+        body["input"] = values::input(base, &self.pairs, schema.as_ref())?;
+        body["trigger"] = json!({"kind": "cli"});
+        if let Some(dir) = self.workdir(at)? {
+            body["workdir"] = Value::from(dir);
+        }
+        Ok(body)
+    }
+
+    /// A directory of this machine means nothing to a daemon on another one.
+    fn workdir(&self, at: &Connection) -> Result<Option<String>> {
+        let dir = match &self.workdir {
+            Some(dir) => dir.canonicalize().with_context(|| format!("find {}", dir.display()))?,
+            None if at.client.is_local() => {
+                std::env::current_dir().context("find the current directory")?
+            }
+            None => return Ok(None),
+        };
+        let dir = dir.into_os_string().into_string();
+        dir.map(Some).map_err(|dir| Stop::usage(format!("{} is not UTF-8", dir.display())).into())
+    }
+
+    async fn watch(&self, cx: &Context, at: &Connection, run: RunView) -> Result<Exit> {
+        let follow = Follow {
+            client: &at.client,
+            terminal: cx.terminal,
+            clock: &cx.clock,
+            leave_to_people: self.no_wait || (self.wait.is_none() && !cx.terminal.live),
+            ask: at.is_embedded() && cx.terminal.asks,
+            wait: self.wait,
+        };
+        match follow.until_end(run).await? {
+            End::Ended(run) => finish(cx, &run),
+            End::People(run) => {
+                if cx.terminal.json {
+                    cx.terminal.print_json(&run)?;
+                }
+                cx.terminal.say(&format!("run {} waits for a person", run.id));
+                if at.is_embedded() {
+                    cx.terminal.say("  it goes on with its answer, or with `moonswarm serve`");
+                }
+                Ok(Exit::Waiting)
+            }
+            End::TimedOut(run) => {
+                if cx.terminal.json {
+                    cx.terminal.print_json(&run)?;
+                }
+                cx.terminal.say(&format!("run {} has not ended yet", run.id));
+                come_back(cx, at, &run);
+                Ok(Exit::TimedOut)
+            }
+            End::Interrupted(run) => interrupted(cx, at, &run).await,
+        }
+    }
+}
+
+/// Prints how a run ended: the output to stdout, a failure to stderr.
+fn finish(cx: &Context, run: &RunView) -> Result<Exit> {
+    if cx.terminal.json {
+        cx.terminal.print_json(run)?;
+    } else if let Some(output) = run.output.as_ref().filter(|output| !output.is_null()) {
+        cx.terminal.print_value(&output.to_value())?;
+    }
+    if run.status != RunStatus::Completed {
+        cx.terminal.say(&super::failure(run));
+        cx.terminal.say(&format!("  next: moonswarm show {}", run.id));
+    }
+    Ok(Exit::of_run(run))
+}
+
+fn come_back(cx: &Context, at: &Connection, run: &RunView) {
+    let id = run.id;
+    match at.is_embedded() {
+        true => cx.terminal.say("  `moonswarm serve` goes on with it"),
+        false => cx
+            .terminal
+            .say(&format!("  it goes on: moonswarm show {id} · logs {id} -f · cancel {id}")),
+    }
+}
+
+/// The first Ctrl-C: leaves a daemon to its work; here, cancels, after asking if there is anybody.
+async fn interrupted(cx: &Context, at: &Connection, run: &RunView) -> Result<Exit> {
+    let mut again = signal(SignalKind::interrupt())?;
+    if at.is_embedded() {
+        tokio::select! {
+            done = cancel_or_leave(cx, at, run) => done?,
+            _ = again.recv() => come_back(cx, at, run),
+        }
+    } else {
+        cx.terminal.say(&format!("detached from run {}", run.id));
+        come_back(cx, at, run);
+    }
+    Ok(Exit::Interrupted)
+}
+
+async fn cancel_or_leave(cx: &Context, at: &Connection, run: &RunView) -> Result<()> {
+    if cx.terminal.asks {
+        let question = "cancel the run? [y] cancel · [n] leave it for `moonswarm serve`:";
+        let said = Questions::new().ask(question).await?;
+        if said.is_some_and(|said| said.eq_ignore_ascii_case("n")) {
+            come_back(cx, at, run);
+            return Ok(());
+        }
+    }
+    let run = at.client.steer(run.id, "cancel", &json!({"reason": "Ctrl-C"})).await?;
+    let follow = Follow {
+        client: &at.client,
+        terminal: cx.terminal,
+        clock: &cx.clock,
+        leave_to_people: false,
+        ask: false,
+        wait: None,
+    };
+    if let End::Ended(run) = follow.until_end(run).await? {
+        cx.terminal.say(&super::failure(&run));
+    }
+    Ok(())
+}
+
+/// Says what else is open in the data directory, and stays for what others started here.
+async fn leave(cx: &Context, at: &Connection) {
+    let Some(host) = at.host() else { return };
+    let open = host.left_open();
+    if !open.is_empty() {
+        cx.terminal.say(&format!(
+            "{} older run(s) are open in {}:",
+            open.len(),
+            cx.config.data.display()
+        ));
+        for id in open.iter().take(NAMED) {
+            cx.terminal.say(&format!("  {id}"));
+        }
+        cx.terminal.say("  `moonswarm serve` goes on with them");
+    }
+    at.serve_others(cx.terminal).await;
+}

@@ -1,0 +1,114 @@
+//! `serve`: the daemon.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use serde_json::json;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::{
+    cli::{
+        connect::Owner,
+        context::Context,
+        exit::{Exit, Stop},
+    },
+    host::{Host, HostConfig},
+};
+
+/// Run the daemon
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// Where to listen [default: 127.0.0.1:7700]
+    #[arg(long, value_name = "ADDRESS", env = "MOONSWARM_LISTEN")]
+    pub listen: Option<SocketAddr>,
+    /// A directory of blueprints to watch
+    #[arg(long, value_name = "DIR", env = "MOONSWARM_BLUEPRINTS")]
+    pub blueprints: Option<PathBuf>,
+    /// How long work that is under way may take at the end
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = crate::cli::values::duration)]
+    grace: Duration,
+}
+
+impl Serve {
+    /// Does it, until it is told to stop.
+    ///
+    /// # Errors
+    /// A data directory that cannot be opened, an address that cannot be listened on.
+    pub async fn execute(&self, cx: &Context) -> Result<Exit> {
+        let mut stop = Stops::listen()?;
+        let config = HostConfig {
+            data: cx.config.data.clone(),
+            listen: cx.config.listen,
+            blueprints: cx.config.blueprints.clone(),
+            recover: true,
+            shards: cx.config.shards,
+        };
+        let host = Host::open(config).await.map_err(|error| self.explain(cx, error))?;
+        self.greet(cx, &host)?;
+        stop.next().await;
+        cx.terminal.say("stopping; once more stops at once");
+        tokio::select! {
+            () = host.stop(self.grace) => Ok(Exit::Ok),
+            () = stop.next() => Ok(Exit::Interrupted),
+        }
+    }
+
+    fn greet(&self, cx: &Context, host: &Host) -> Result<()> {
+        let data = cx.config.data.canonicalize().context("find the data directory")?;
+        let token = data.join("admin.token");
+        let url = host.url();
+        if cx.terminal.json {
+            cx.terminal.print_json_line(&json!({
+                "url": url,
+                "pid": std::process::id(),
+                "version": env!("CARGO_PKG_VERSION"),
+                "data": data,
+                "token_file": token,
+                "blueprints": cx.config.blueprints,
+            }))?;
+            return Ok(());
+        }
+        let say = |line: &str| cx.terminal.say(line);
+        say(&format!("moonswarm {} at {url}", env!("CARGO_PKG_VERSION")));
+        say(&format!("  data        {}", data.display()));
+        say(&format!("  token       cat {}", token.display()));
+        say(&format!("  API docs    {url}/docs"));
+        match &cx.config.blueprints {
+            Some(dir) => say(&format!("  blueprints  {} (watched)", dir.display())),
+            None => say("  blueprints  none watched; --blueprints DIR names a directory"),
+        }
+        say("  Ctrl-C stops it; open runs go on at the next start");
+        Ok(())
+    }
+
+    fn explain(&self, cx: &Context, error: anyhow::Error) -> anyhow::Error {
+        let error = error.context(format!("open {}", cx.config.data.display()));
+        match Owner::read(&cx.config.data) {
+            Some(owner) => Stop::new(Exit::Conflict, format!("{error:#}"))
+                .next(format!("it may belong to {} (pid {})", owner.url, owner.pid))
+                .into(),
+            None => error,
+        }
+    }
+}
+
+/// What asks a program to stop.
+struct Stops {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Stops {
+    fn listen() -> std::io::Result<Self> {
+        let interrupt = signal(SignalKind::interrupt())?;
+        Ok(Self { interrupt, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What verbs that move a run share: its failure as text, and seeing it go on.
+
+use anyhow::Result;
+
+use crate::{
+    cli::{
+        connect::Connection,
+        context::Context,
+        follow::{End, Follow},
+    },
+    engine::RunView,
+    protocol::RunId,
+};
+
+/// How a run ended, in one line for a person.
+pub fn failure(run: &RunView) -> String {
+    let mut text = format!("run {}", run.status.as_str());
+    if let Some(error) = &run.error {
+        text.push_str(&format!(": {}: {}", error.kind, error.message));
+        if let Some(agent) = &error.agent {
+            text.push_str(&format!(" (agent {agent}"));
+            text.push_str(&error.step.map_or(String::new(), |step| format!(", step {step}")));
+            text.push(')');
+        }
+    }
+    text
+}
+
+/// Where the daemon lives only as long as this verb, stays until the run rests or ends: what was
+/// just done to it takes effect now and not at some later `serve`.
+///
+/// # Errors
+/// What watching it runs into.
+pub async fn settle(cx: &Context, at: &Connection, run: RunId) -> Result<()> {
+    if !at.is_embedded() {
+        return Ok(());
+    }
+    let follow = Follow {
+        client: &at.client,
+        terminal: cx.terminal,
+        clock: &cx.clock,
+        leave_to_people: true,
+        ask: false,
+        wait: None,
+    };
+    match follow.until_end(at.client.run(run).await?).await? {
+        End::Ended(run) => {
+            cx.terminal.say(&format!("{} · moonswarm result {}", failure(&run), run.id))
+        }
+        End::People(_) => {}
+        End::TimedOut(_) | End::Interrupted(_) => {
+            cx.terminal.say("the run goes on with `moonswarm serve`");
+        }
+    }
+    Ok(())
+}

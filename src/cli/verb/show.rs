@@ -1,0 +1,70 @@
+//! `show`: one run as a tree, with what it waits for and what it made.
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::json;
+
+use super::failure;
+use crate::cli::{
+    connect::Start,
+    context::Context,
+    exit::Exit,
+    render::{Tree, waiting},
+    resolve,
+};
+
+/// Show a run: where it stands, its steps, what it waits for, its files
+#[derive(Debug, Args)]
+pub struct Show {
+    /// The run: an id, a unique beginning of one, or `last`
+    run: String,
+    /// Show this step with request and response
+    #[arg(long)]
+    step: Option<u32>,
+    /// Show every branch of wide joins
+    #[arg(long)]
+    all: bool,
+}
+
+impl Show {
+    /// Does it.
+    ///
+    /// # Errors
+    /// No such run or step.
+    pub async fn execute(&self, cx: &Context) -> Result<Exit> {
+        cx.with(Start::Existing, async |at| {
+            let id = resolve::run(&at.client, &self.run).await?;
+            if let Some(step) = self.step {
+                cx.terminal.print_json(&at.client.step(id, step).await?)?;
+                return Ok(Exit::Ok);
+            }
+            let run = at.client.run(id).await?;
+            let steps = at.client.steps(id, 0).await?;
+            let artifacts = at.client.artifacts(id).await?;
+            if cx.terminal.json {
+                let all = json!({"run": run, "steps": steps, "artifacts": artifacts});
+                cx.terminal.print_json(&all)?;
+                return Ok(Exit::Ok);
+            }
+            let tree = Tree {
+                now_ms: cx.clock.now_ms(),
+                colors: console::colors_enabled(),
+                all: self.all,
+            };
+            let mut lines = vec![format!("{id}  {}", tree.header(&run))];
+            lines.push(format!("started {} by {}", run.created_at, run.started_by));
+            lines.extend(run.parent.map(|parent| format!("called by {parent}")));
+            lines.extend(tree.lines(&steps));
+            if run.error.is_some() {
+                lines.push(failure(&run));
+            }
+            lines.extend(run.waiting_on.iter().map(|on| waiting(on, tree.now_ms)));
+            for file in &artifacts {
+                lines.push(format!("file {}  {} bytes  {}", file.name, file.size, file.id));
+            }
+            cx.terminal.print(&lines.join("\n"))?;
+            Ok(Exit::Ok)
+        })
+        .await
+    }
+}

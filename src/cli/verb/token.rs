@@ -1,0 +1,150 @@
+//! `token`: makes, shows, lists and revokes tokens.
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use crate::cli::{
+    connect::{Connection, Start},
+    context::Context,
+    exit::{Exit, Stop},
+    render::table,
+};
+
+/// Make, look into, list and revoke tokens
+#[derive(Debug, Args)]
+pub struct Token {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Make a token that is narrower than yours; it is printed once
+    Mint(Mint),
+    /// Show what a token says of itself; its signature is not checked
+    Inspect {
+        /// The token
+        token: String,
+    },
+    /// Make a token worthless, and all that were made from it
+    Revoke {
+        /// The token's id (jti)
+        jti: String,
+    },
+    /// List the tokens that were made
+    #[command(visible_alias = "list")]
+    Ls,
+}
+
+#[derive(Debug, Args)]
+struct Mint {
+    /// admin, operator, worker, queue, approver, senior or observer
+    #[arg(long)]
+    role: String,
+    /// Only this verb of the role (may be given more than once)
+    #[arg(long = "verb")]
+    verbs: Vec<String>,
+    /// A scope, `queue:builds` or `run:*` (may be given more than once) [default: your own]
+    #[arg(long = "scope")]
+    scopes: Vec<String>,
+    /// How long it lives
+    #[arg(long, default_value = "24h")]
+    ttl: String,
+}
+
+impl Token {
+    /// Does it.
+    ///
+    /// # Errors
+    /// A token that may not do that, or text that is no token.
+    pub async fn execute(&self, cx: &Context) -> Result<Exit> {
+        if let What::Inspect { token } = &self.what {
+            cx.terminal.print_json(&inspect(token)?)?;
+            return Ok(Exit::Ok);
+        }
+        let start = match &self.what {
+            What::Mint(_) => Start::Fresh,
+            What::Inspect { .. } | What::Revoke { .. } | What::Ls => Start::Existing,
+        };
+        cx.with(start, async |at| match &self.what {
+            What::Mint(mint) => mint.execute(cx, at).await,
+            What::Inspect { .. } => Ok(Exit::Ok),
+            What::Revoke { jti } => {
+                at.client.revoke(jti).await?;
+                match cx.terminal.json {
+                    true => cx.terminal.print_json(&json!({"revoked": jti}))?,
+                    false => cx.terminal.say(&format!("revoked {jti}")),
+                }
+                Ok(Exit::Ok)
+            }
+            What::Ls => list(cx, at).await,
+        })
+        .await
+    }
+}
+
+impl Mint {
+    async fn execute(&self, cx: &Context, at: &Connection) -> Result<Exit> {
+        let mut body = json!({"role": self.role, "ttl": self.ttl});
+        if !self.verbs.is_empty() {
+            body["verbs"] = json!(self.verbs);
+        }
+        if !self.scopes.is_empty() {
+            body["scopes"] = json!(self.scopes);
+        }
+        let minted = at.client.mint(&body).await?;
+        if cx.terminal.json {
+            cx.terminal.print_json(&minted)?;
+        } else {
+            cx.terminal.print(&minted.token)?;
+            cx.terminal.say(&format!("{} until {}", minted.jti, minted.expires_at));
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+async fn list(cx: &Context, at: &Connection) -> Result<Exit> {
+    let tokens = at.client.tokens().await?;
+    if cx.terminal.json {
+        cx.terminal.print_json(&tokens)?;
+        return Ok(Exit::Ok);
+    }
+    let rows = tokens.iter().map(|token| {
+        let state = match &token.revoked_at {
+            Some(at) => format!("revoked {at}"),
+            None => format!("until {}", token.expires_at),
+        };
+        vec![token.jti.clone(), token.role.clone(), token.scopes.join(" "), state]
+    });
+    cx.terminal.print(&table(&["token", "role", "scopes", "state"], rows))?;
+    Ok(Exit::Ok)
+}
+
+/// The claims of a JWT, as they stand there.
+fn inspect(token: &str) -> Result<Value, Stop> {
+    if token.starts_with("wh_") {
+        return Ok(json!({"kind": "handle",
+            "note": "a worker's handle: it stands for one attempt of one task and says nothing else"}));
+    }
+    let no_token = || Stop::usage("this is neither a JWT nor a handle");
+    let claims = token.split('.').nth(1).ok_or_else(no_token)?;
+    let claims =
+        data_encoding::BASE64URL_NOPAD.decode(claims.as_bytes()).map_err(|_| no_token())?;
+    serde_json::from_slice(&claims).map_err(|_| no_token())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_looked_into_without_a_daemon() {
+        let claims = data_encoding::BASE64URL_NOPAD.encode(br#"{"role":"queue","exp":7}"#);
+        let seen = inspect(&format!("eyJ9.{claims}.sig")).unwrap();
+        assert_eq!(seen, json!({"role": "queue", "exp": 7}));
+        assert_eq!(inspect("wh_abc").unwrap()["kind"], "handle");
+        assert!(inspect("hello").is_err());
+        assert!(inspect("a.!!!.b").is_err());
+    }
+}

@@ -1,0 +1,44 @@
+//! The operator that returns its input.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::{Backend, Reply, Residence, Task};
+use crate::{
+    middleware::TaskDone,
+    protocol::{Failure, Json},
+};
+
+/// Returns the input as the result.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Echo;
+
+#[async_trait]
+impl Backend for Echo {
+    fn kind(&self) -> &'static str {
+        "echo"
+    }
+
+    fn residence(&self) -> Residence {
+        Residence::Inline
+    }
+
+    async fn execute(&self, _task: Arc<Task>, input: Json) -> Result<Reply, Failure> {
+        Ok(Reply::Done(TaskDone { output: input, usage: None, effects: Vec::new() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operator::fixture::Attempt;
+
+    #[tokio::test]
+    async fn the_input_comes_back_as_it_was_written() {
+        let input = Json::parse(r#"{"b": 1, "a": [1.50]}"#).unwrap();
+        let reply = Echo.execute(Attempt::new().task(), input.clone()).await.unwrap();
+        let Reply::Done(done) = reply else { panic!("{reply:?}") };
+        assert_eq!(done.output, input);
+    }
+}

@@ -1,0 +1,112 @@
+//! Attempts for the tests of operators.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::{Delivery, Reporter, Task};
+use crate::{
+    blueprint::{Agent, Blueprint, Definition},
+    flow::TaskOpts,
+    protocol::{Json, RunId, TaskId},
+};
+
+/// Builds a task.
+pub(super) struct Attempt {
+    agent: Agent,
+    workdir: PathBuf,
+    heard: Arc<Heard>,
+}
+
+/// What an operator said about its attempt.
+#[derive(Default)]
+pub(super) struct Heard {
+    workers: Mutex<Vec<String>>,
+    said: Notify,
+}
+
+impl Attempt {
+    pub(super) fn new() -> Self {
+        Self {
+            agent: Agent { check: true, ..Agent::default() },
+            workdir: std::env::temp_dir(),
+            heard: Arc::default(),
+        }
+    }
+
+    pub(super) fn agent(mut self, change: impl FnOnce(&mut Agent)) -> Self {
+        change(&mut self.agent);
+        self
+    }
+
+    pub(super) fn command<const N: usize>(self, command: [&str; N]) -> Self {
+        self.agent(|agent| agent.command = command.map(str::to_owned).to_vec())
+    }
+
+    pub(super) fn workdir(mut self, workdir: impl Into<PathBuf>) -> Self {
+        self.workdir = workdir.into();
+        self
+    }
+
+    pub(super) fn heard(&self) -> Arc<Heard> {
+        Arc::clone(&self.heard)
+    }
+
+    pub(super) fn task(self) -> Arc<Task> {
+        let definition = Definition {
+            name: "fixture".to_owned(),
+            description: None,
+            input: None,
+            output: None,
+            agents: [("worker".to_owned(), self.agent.clone())].into(),
+            max_steps: None,
+            max_depth: None,
+            wall_ms: None,
+        };
+        let blueprint = Blueprint { name: "fixture".to_owned(), hash: "f1".to_owned(), definition };
+        Arc::new(Task {
+            id: TaskId::new(1, 2, 1_000),
+            run: RunId::new(1, 1_000),
+            attempt: 1,
+            epoch: 1,
+            agent_name: "worker".into(),
+            agent: Arc::new(self.agent),
+            operator: "process".into(),
+            opts: TaskOpts::default(),
+            blueprint: Arc::new(blueprint),
+            workdir: self.workdir,
+            url: Some("http://127.0.0.1:7700".into()),
+            handle: "wh_test".to_owned(),
+            prompt: None,
+            cancel: CancellationToken::new(),
+            reported: CancellationToken::new(),
+            reporter: self.heard,
+        })
+    }
+}
+
+impl Heard {
+    /// Waits for the first delivery and gives the worker's name.
+    pub(super) async fn worker(&self) -> String {
+        loop {
+            let said = self.said.notified();
+            if let Some(worker) = self.workers.lock().unwrap().first() {
+                return worker.clone();
+            }
+            said.await;
+        }
+    }
+}
+
+impl Reporter for Heard {
+    fn delivered(&self, delivery: Delivery) {
+        self.workers.lock().unwrap().push(delivery.worker);
+        self.said.notify_one();
+    }
+
+    fn progress(&self, _data: Json) {}
+}

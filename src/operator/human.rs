@@ -1,0 +1,28 @@
+//! The operator that is a person.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::{Backend, Reply, Residence, Task};
+use crate::protocol::{Failure, Json};
+
+/// Leaves the task in the inbox. The open task's row is the inbox, so there is nothing to send:
+/// the answer comes through the API.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Human;
+
+#[async_trait]
+impl Backend for Human {
+    fn kind(&self) -> &'static str {
+        "human"
+    }
+
+    fn residence(&self) -> Residence {
+        Residence::Elsewhere
+    }
+
+    async fn execute(&self, _task: Arc<Task>, _input: Json) -> Result<Reply, Failure> {
+        Ok(Reply::Parked)
+    }
+}

@@ -1,0 +1,88 @@
+//! The operator that calls an agent's Lua function.
+//!
+//! The function runs on a thread where it may take its time, in an interpreter of its own; both
+//! belong to whoever wires the host, who passes them in as one call.
+
+use std::{fmt, sync::Arc};
+
+use async_trait::async_trait;
+use futures::future::BoxFuture;
+
+use super::{Backend, Reply, Residence, Task};
+use crate::{
+    middleware::TaskDone,
+    protocol::{Failure, Json, failure::kind},
+};
+
+/// Calls the `fn` of a task's agent with an input, off the caller's thread.
+pub type LuaCall =
+    Arc<dyn Fn(Arc<Task>, Json) -> BoxFuture<'static, Result<Json, Failure>> + Send + Sync>;
+
+/// Calls the agent's function with the input; its value is the result.
+#[derive(Clone)]
+pub struct Lua {
+    call: LuaCall,
+}
+
+impl Lua {
+    /// An operator that calls functions by `call`.
+    pub fn new(call: LuaCall) -> Self {
+        Self { call }
+    }
+}
+
+impl fmt::Debug for Lua {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Lua")
+    }
+}
+
+#[async_trait]
+impl Backend for Lua {
+    fn kind(&self) -> &'static str {
+        "lua"
+    }
+
+    fn residence(&self) -> Residence {
+        Residence::Inline
+    }
+
+    async fn execute(&self, task: Arc<Task>, input: Json) -> Result<Reply, Failure> {
+        let call = (self.call)(Arc::clone(&task), input);
+        let output = tokio::select! {
+            biased;
+            () = task.cancel.cancelled() => {
+                return Err(Failure::new(kind::CANCELED, "the attempt was given up"));
+            }
+            output = call => output?,
+        };
+        Ok(Reply::Done(TaskDone { output, usage: None, effects: Vec::new() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operator::fixture::Attempt;
+
+    #[tokio::test]
+    async fn the_value_of_the_function_is_the_result() {
+        let lua = Lua::new(Arc::new(|task, input| {
+            Box::pin(
+                async move { Ok(Json::from_trusted(format!("[\"{}\",{input}]", task.agent_name))) },
+            )
+        }));
+        let reply = lua.execute(Attempt::new().task(), Json::from_trusted("7")).await.unwrap();
+        let Reply::Done(done) = reply else { panic!("{reply:?}") };
+        assert_eq!(done.output.as_str(), r#"["worker",7]"#);
+    }
+
+    #[tokio::test]
+    async fn a_canceled_call_is_not_waited_for() {
+        let lua = Lua::new(Arc::new(|_, _| Box::pin(std::future::pending())));
+        let task = Attempt::new().task();
+        task.cancel.cancel();
+        let failure = lua.execute(task, Json::null()).await.unwrap_err();
+        assert!(failure.is(kind::CANCELED), "{failure}");
+    }
+}

@@ -1,0 +1,218 @@
+//! The templates of a command: its arguments and its environment.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior, Value, value::ValueKind};
+use serde_json::{Map, json};
+
+use crate::{
+    operator::Task,
+    protocol::{Failure, Json, failure::kind},
+};
+
+/// The longest argument or variable, in bytes: Linux takes no longer one.
+const MAX_LEN: usize = 128 * 1024 - 1;
+/// What rendering one template may cost, in minijinja's units.
+const FUEL: u64 = 100_000;
+/// What a child sees of the host's environment.
+const INHERITED: [&str; 5] = ["PATH", "HOME", "LANG", "TZ", "TMPDIR"];
+
+/// Renders the templates of one attempt.
+pub(super) struct Templates {
+    environment: Environment<'static>,
+    slots: Value,
+}
+
+impl Templates {
+    /// Templates over `input`, `run.id`, `agent`, `attempt`, `bundle` (the directory of the
+    /// blueprint's files), `moonswarm` (the host's own program) and the top-level keys of an
+    /// object input; any other input is `directive` as well.
+    pub(super) fn new(task: &Task, input: &Json, bundle: &Path) -> Self {
+        let input = input.to_value();
+        let mut slots = match &input {
+            serde_json::Value::Object(object) => object.clone(),
+            other => [("directive".to_owned(), other.clone())].into_iter().collect(),
+        };
+        slots.insert("input".to_owned(), input);
+        slots.insert("run".to_owned(), json!({ "id": task.run }));
+        slots.insert("agent".to_owned(), json!(&*task.agent_name));
+        slots.insert("attempt".to_owned(), json!(task.attempt));
+        slots.insert("bundle".to_owned(), json!(bundle.to_string_lossy()));
+        if let Ok(program) = std::env::current_exe() {
+            slots.insert("moonswarm".to_owned(), json!(program.to_string_lossy()));
+        }
+        let mut environment = Environment::new();
+        environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        environment.set_auto_escape_callback(|_| AutoEscape::None);
+        environment.set_fuel(Some(FUEL));
+        environment.set_formatter(|out, _state, value| match value.as_str() {
+            Some(text) => Ok(out.write_str(text)?),
+            None if value.is_undefined() => Err(ErrorKind::UndefinedError.into()),
+            None => Ok(out.write_str(&json_of(value)?.to_string())?),
+        });
+        Self { environment, slots: object_of(&slots) }
+    }
+
+    /// Renders one template; `place` names it in the failure.
+    pub(super) fn render(&self, template: &str, place: &str) -> Result<String, Failure> {
+        if !template.contains('{') {
+            return Ok(template.to_owned());
+        }
+        let failure = |reason: String| {
+            Failure::new(
+                kind::PROCESS,
+                format!("failed to render {place} ({template:?}): {reason}"),
+            )
+        };
+        let mut out = Capped(Vec::new());
+        let rendered = self
+            .environment
+            .template_from_str(template)
+            .and_then(|parsed| parsed.render_captured_to(self.slots.clone(), &mut out).map(drop));
+        match rendered {
+            Ok(()) => String::from_utf8(out.0).map_err(|error| failure(error.to_string())),
+            Err(_) if out.0.len() > MAX_LEN => Err(failure(format!(
+                "it is longer than the {} KiB that a system takes; the input is on stdin as well",
+                MAX_LEN.div_ceil(1024)
+            ))),
+            Err(error) => Err(failure(error.to_string())),
+        }
+    }
+
+    /// The command: the program and its arguments.
+    pub(super) fn argv(&self, task: &Task) -> Result<(String, Vec<String>), Failure> {
+        let mut argv = Vec::with_capacity(task.agent.command.len());
+        for (index, template) in task.agent.command.iter().enumerate() {
+            argv.push(self.render(template, &format!("element {} of `command`", index + 1))?);
+        }
+        if argv.first().is_none_or(String::is_empty) {
+            return Err(Failure::new(
+                kind::PROCESS,
+                format!("agent {} has no program to run: its `command` is empty", task.agent_name),
+            ));
+        }
+        let program = argv.remove(0);
+        Ok((program, argv))
+    }
+
+    /// The child's whole environment.
+    pub(super) fn variables(
+        &self,
+        task: &Task,
+        bundle: &Path,
+    ) -> Result<Vec<(String, std::ffi::OsString)>, Failure> {
+        let mut variables: Vec<_> = INHERITED
+            .into_iter()
+            .filter_map(|name| Some((name.to_owned(), std::env::var_os(name)?)))
+            .collect();
+        for (name, template) in &task.agent.env {
+            let value = self.render(template, &format!("`env.{name}`"))?;
+            variables.push((name.clone(), value.into()));
+        }
+        if let Some(url) = &task.url {
+            variables.push(("MOONSWARM_URL".to_owned(), (&**url).into()));
+        }
+        variables.push(("MOONSWARM_HANDLE".to_owned(), (&task.handle).into()));
+        variables.push(("MOONSWARM_BUNDLE".to_owned(), bundle.into()));
+        Ok(variables)
+    }
+}
+
+/// Where the child runs: the run's directory, or one inside it.
+pub(super) fn directory(task: &Task) -> Result<PathBuf, Failure> {
+    let resolve = |path: &Path| {
+        path.canonicalize().map_err(|error| {
+            Failure::new(
+                kind::PROCESS,
+                format!("failed to enter the directory {}: {error}", path.display()),
+            )
+        })
+    };
+    let workdir = resolve(&task.workdir)?;
+    let Some(cwd) = &task.agent.cwd else { return Ok(workdir) };
+    let inside = resolve(&workdir.join(cwd))?;
+    if inside.starts_with(&workdir) {
+        Ok(inside)
+    } else {
+        Err(Failure::new(
+            kind::PROCESS,
+            format!(
+                "the `cwd` {cwd:?} of agent {} leads out of the run's directory {}",
+                task.agent_name,
+                workdir.display()
+            ),
+        ))
+    }
+}
+
+/// A JSON value as templates see it.
+fn value_of(json: &serde_json::Value) -> Value {
+    match json {
+        serde_json::Value::Null => ().into(),
+        serde_json::Value::Bool(truth) => (*truth).into(),
+        serde_json::Value::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(number), _) => number.into(),
+            (None, Some(number)) => number.into(),
+            (None, None) => number.as_f64().unwrap_or(f64::NAN).into(),
+        },
+        serde_json::Value::String(text) => text.as_str().into(),
+        serde_json::Value::Array(items) => items.iter().map(value_of).collect(),
+        serde_json::Value::Object(object) => object_of(object),
+    }
+}
+
+fn object_of(object: &Map<String, serde_json::Value>) -> Value {
+    Value::from_pairs(object.iter().map(|(key, json)| (key.as_str(), value_of(json))))
+}
+
+/// The JSON of a value that a template wrote out.
+fn json_of(value: &Value) -> Result<serde_json::Value, minijinja::Error> {
+    let refused = || {
+        let message = format!("a value of the kind {} has no JSON", value.kind());
+        minijinja::Error::new(ErrorKind::BadSerialization, message)
+    };
+    match value.kind() {
+        ValueKind::None => Ok(serde_json::Value::Null),
+        ValueKind::Bool => Ok(value.is_true().into()),
+        ValueKind::Number => match value.as_i64() {
+            Some(number) => Ok(number.into()),
+            None => value
+                .to_string()
+                .parse::<serde_json::Number>()
+                .map(Into::into)
+                .map_err(|_| refused()),
+        },
+        ValueKind::String => value.as_str().map(Into::into).ok_or_else(refused),
+        ValueKind::Seq | ValueKind::Iterable => {
+            value.try_iter()?.map(|item| json_of(&item)).collect()
+        }
+        ValueKind::Map => {
+            let mut object = Map::new();
+            for key in value.try_iter()? {
+                object.insert(key.to_string(), json_of(&value.get_item(&key)?)?);
+            }
+            Ok(object.into())
+        }
+        _ => Err(refused()),
+    }
+}
+
+/// Refuses what would make it longer than [`MAX_LEN`].
+struct Capped(Vec<u8>);
+
+impl io::Write for Capped {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.extend_from_slice(&bytes[..bytes.len().min(MAX_LEN + 1 - self.0.len())]);
+        if self.0.len() > MAX_LEN {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

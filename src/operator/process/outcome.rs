@@ -1,0 +1,111 @@
+//! What a child's exit means for its attempt.
+
+use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus};
+
+use serde_json::{Map, Value, json};
+
+use super::child::Exit;
+use crate::protocol::{Failure, Json, failure::kind};
+
+/// What a failure keeps of each stream, in bytes from its end.
+const TAIL: usize = 16 * 1024;
+
+/// The result of a child that ended by itself.
+pub(super) fn outcome(program: &str, exit: Exit, check: bool) -> Result<Json, Failure> {
+    if check {
+        if !exit.status.success() {
+            return Err(failure(program, &exit));
+        }
+        // Read as a tree, which refuses what other readers would trip over later: numbers
+        // beyond a double, halves of surrogate pairs.
+        if let Ok(value) = serde_json::from_slice::<Value>(&exit.stdout) {
+            return Ok(value.into());
+        }
+    }
+    Ok(Value::Object(facts(exit.status, &exit.stdout, &exit.stderr)).into())
+}
+
+/// The failure of a child that printed more than it may.
+pub(super) fn overflow(program: &str, cap: usize) -> Failure {
+    Failure::new(
+        kind::LIMIT,
+        format!(
+            "`{program}` printed more than {cap} bytes on stdout; large results belong in an \
+             artifact (POST /v1/worker/artifact)"
+        ),
+    )
+}
+
+/// The failure of a child that did not start.
+pub(super) fn not_started(program: &str, error: &std::io::Error) -> Failure {
+    let hint = match error.kind() {
+        std::io::ErrorKind::NotFound => "it is not installed, or not on the host's PATH",
+        std::io::ErrorKind::PermissionDenied => "it is not executable for the host's user",
+        std::io::ErrorKind::InvalidInput => "an argument or variable has a NUL byte",
+        std::io::ErrorKind::ArgumentListTooLong => {
+            "its arguments are too long; the input is on stdin as well"
+        }
+        _ => "the host may be out of processes, files or memory",
+    };
+    Failure::new(kind::PROCESS, format!("failed to start `{program}`: {error}; {hint}")).retryable()
+}
+
+fn failure(program: &str, exit: &Exit) -> Failure {
+    let how = match exit.status.signal() {
+        Some(signal) => format!("was killed by {}", signal_name(signal)),
+        None => format!("exited with code {}", code(exit.status)),
+    };
+    let stderr = String::from_utf8_lossy(&exit.stderr);
+    let last = stderr.lines().rev().map(str::trim).find(|line| !line.is_empty());
+    let message = match last {
+        Some(line) => {
+            format!("`{program}` {how}: {}", line.chars().take(200).collect::<String>())
+        }
+        None => format!("`{program}` {how}"),
+    };
+    let data = facts(exit.status, tail(&exit.stdout), tail(&exit.stderr));
+    Failure::new(kind::PROCESS, message).with_data(Value::Object(data).into())
+}
+
+/// `{exit_code, stdout, stderr}`, and the signal that ended it, if one did.
+fn facts(status: ExitStatus, stdout: &[u8], stderr: &[u8]) -> Map<String, Value> {
+    let mut facts = Map::new();
+    facts.insert("exit_code".to_owned(), json!(code(status)));
+    if let Some(signal) = status.signal() {
+        facts.insert("signal".to_owned(), json!(signal_name(signal)));
+    }
+    facts.insert("stdout".to_owned(), json!(String::from_utf8_lossy(stdout)));
+    facts.insert("stderr".to_owned(), json!(String::from_utf8_lossy(stderr)));
+    facts
+}
+
+/// The exit code as shells count it: 128 and the signal for who was killed.
+fn code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+fn signal_name(signal: i32) -> String {
+    let name = match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        15 => "SIGTERM",
+        other => return format!("signal {other}"),
+    };
+    name.to_owned()
+}
+
+/// The last bytes of a stream, from a whole character on.
+fn tail(bytes: &[u8]) -> &[u8] {
+    let mut start = bytes.len().saturating_sub(TAIL);
+    while start > 0 && bytes.get(start).is_some_and(|byte| byte & 0xc0 == 0x80) {
+        start += 1;
+    }
+    &bytes[start..]
+}

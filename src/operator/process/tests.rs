@@ -1,0 +1,340 @@
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _};
+
+use super::{Process, death_watch::DeathWatch};
+use crate::{
+    operator::{Backend as _, Reply, Task, fixture::Attempt},
+    protocol::{Failure, Json, failure::kind},
+};
+
+fn process() -> Process {
+    Process::new(Arc::new(|blueprint| Ok(Path::new("/bundles").join(&blueprint.hash))))
+}
+
+fn impatient() -> Process {
+    let mut process = process();
+    process.limits.terminate = Duration::from_millis(50);
+    process.limits.report = Duration::from_millis(50);
+    process.limits.drain = Duration::from_millis(50);
+    process
+}
+
+async fn run(attempt: Attempt, input: Value) -> Result<Value, Failure> {
+    execute(&process(), attempt.task(), input).await
+}
+
+async fn execute(process: &Process, task: Arc<Task>, input: Value) -> Result<Value, Failure> {
+    let work = process.execute(task, Json::from(input));
+    let reply = tokio::time::timeout(Duration::from_secs(20), work).await.expect("it ends")?;
+    match reply {
+        Reply::Done(done) => Ok(done.output.to_value()),
+        Reply::Parked => Ok(json!("parked")),
+    }
+}
+
+fn sh(script: &str) -> Attempt {
+    Attempt::new().command(["sh", "-c", script])
+}
+
+/// Whether a process is there and is not a corpse.
+fn lives(pid: &str) -> bool {
+    let stat = Command::new("ps").args(["-o", "stat=", "-p", pid]).output().unwrap();
+    let stat = String::from_utf8_lossy(&stat.stdout).trim().to_owned();
+    !stat.is_empty() && !stat.starts_with('Z')
+}
+
+/// Waits until `pid` is gone: its end is not ours to await.
+async fn gone(pid: &str) {
+    let wait = async {
+        while lives(pid) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), wait).await.expect("the process ends");
+}
+
+/// Waits for what a child writes into a fifo, once.
+async fn word(fifo: &Path) -> String {
+    let file = tokio::fs::File::open(fifo).await.unwrap();
+    let mut line = String::new();
+    tokio::io::BufReader::new(file).read_line(&mut line).await.unwrap();
+    line.trim().to_owned()
+}
+
+fn fifo() -> (tempfile::TempDir, std::path::PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    (dir, path)
+}
+
+#[tokio::test]
+async fn the_json_that_a_child_prints_is_its_result() {
+    let got = run(Attempt::new().command(["cat"]), json!({ "a": [1, "x"] })).await.unwrap();
+    assert_eq!(got, json!({ "a": [1, "x"] }));
+}
+
+#[tokio::test]
+async fn other_output_is_a_result_with_its_streams() {
+    let got = run(sh("printf 'h\\377i'; echo no >&2"), json!(null)).await.unwrap();
+    assert_eq!(got, json!({ "exit_code": 0, "stdout": "h\u{fffd}i", "stderr": "no\n" }));
+    let got = run(sh("printf 1e999"), json!(null)).await.unwrap();
+    assert_eq!(got["stdout"], "1e999", "a number that nobody can read is text");
+}
+
+#[tokio::test]
+async fn a_non_zero_exit_is_a_failure_that_shows_why() {
+    let failure =
+        run(sh("echo out; echo first >&2; echo last >&2; exit 3"), json!(null)).await.unwrap_err();
+    assert_eq!(failure.message, "`sh` exited with code 3: last");
+    assert!(failure.is(kind::PROCESS) && !failure.retryable);
+    let data = failure.data.unwrap().to_value();
+    assert_eq!(data, json!({ "exit_code": 3, "stdout": "out\n", "stderr": "first\nlast\n" }));
+}
+
+#[tokio::test]
+async fn without_check_every_exit_is_a_result() {
+    let unchecked = |script: &str| sh(script).agent(|agent| agent.check = false);
+    let got = run(unchecked("echo 1; exit 3"), json!(null)).await.unwrap();
+    assert_eq!(got, json!({ "exit_code": 3, "stdout": "1\n", "stderr": "" }));
+    let got = run(unchecked("echo 1"), json!(null)).await.unwrap();
+    assert_eq!(got["exit_code"], 0, "also where it would parse");
+    let got = run(unchecked("kill -KILL $$"), json!(null)).await.unwrap();
+    assert_eq!((&got["exit_code"], &got["signal"]), (&json!(137), &json!("SIGKILL")));
+}
+
+#[tokio::test]
+async fn a_child_killed_by_a_signal_is_a_failure_that_names_it() {
+    let failure = run(sh("kill -TERM $$"), json!(null)).await.unwrap_err();
+    assert_eq!(failure.message, "`sh` was killed by SIGTERM");
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_is_named_and_worth_another_try() {
+    let failure = run(Attempt::new().command(["no-such-program"]), json!(null)).await.unwrap_err();
+    assert!(failure.is(kind::PROCESS) && failure.retryable, "{failure}");
+    assert!(failure.message.contains("`no-such-program`"), "{failure}");
+    assert!(failure.message.contains("not installed"), "{failure}");
+}
+
+#[tokio::test]
+async fn arguments_are_rendered_and_never_split() {
+    let attempt = Attempt::new().command([
+        "sh",
+        "-c",
+        "for a in \"$@\"; do printf '[%s]' \"$a\"; done",
+        "-",
+        "{{ text }}",
+        "{{ input.list }}",
+        "n={{ n }} {{ agent }}#{{ attempt }}",
+        "{{ bundle }}/x",
+        "{{ gone }}",
+    ]);
+    let input = json!({ "text": "$(id) `id` '; a b", "list": [1, "x"], "n": null, "gone": "" });
+    let got = run(attempt, input).await.unwrap();
+    let want = "[$(id) `id` '; a b][[1,\"x\"]][n=null worker#1][/bundles/f1/x][]";
+    assert_eq!(got["stdout"], want);
+}
+
+#[tokio::test]
+async fn a_slot_that_is_not_there_is_a_failure_that_names_the_argument() {
+    let failure = run(Attempt::new().command(["echo", "{{ nope }}"]), json!({})).await.unwrap_err();
+    assert!(failure.message.contains("element 2 of `command` (\"{{ nope }}\")"), "{failure}");
+    assert!(failure.is(kind::PROCESS) && !failure.retryable);
+}
+
+#[tokio::test]
+async fn a_template_that_never_ends_runs_out_of_fuel_and_a_long_one_of_room() {
+    let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}";
+    let failure = run(Attempt::new().command(["echo", endless]), json!({})).await.unwrap_err();
+    assert!(failure.message.contains("fuel"), "{failure}");
+    let long = Attempt::new().command(["echo", "{{ text }}"]);
+    let failure = run(long, json!({ "text": "x".repeat(200_000) })).await.unwrap_err();
+    assert!(failure.message.contains("128 KiB"), "{failure}");
+}
+
+#[tokio::test]
+async fn the_environment_is_cleared_but_for_the_list_and_the_agents_own() {
+    let attempt = Attempt::new()
+        .command(["env"])
+        .agent(|agent| drop(agent.env.insert("GREETING".to_owned(), "hi {{ name }}".to_owned())));
+    let got = run(attempt, json!({ "name": "Ann" })).await.unwrap();
+    let lines: Vec<_> = got["stdout"].as_str().unwrap().lines().collect();
+    for line in [
+        "GREETING=hi Ann",
+        "MOONSWARM_URL=http://127.0.0.1:7700",
+        "MOONSWARM_HANDLE=wh_test",
+        "MOONSWARM_BUNDLE=/bundles/f1",
+    ] {
+        assert!(lines.contains(&line), "{line} in {lines:?}");
+    }
+    let allowed = ["PATH", "HOME", "LANG", "TZ", "TMPDIR", "GREETING"];
+    for line in lines {
+        let (name, _) = line.split_once('=').unwrap();
+        assert!(allowed.contains(&name) || name.starts_with("MOONSWARM_"), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_child_runs_in_the_runs_directory_or_inside_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().canonicalize().unwrap();
+    fs::create_dir(root.join("sub")).unwrap();
+    let at = |cwd: &str| {
+        let cwd = cwd.to_owned();
+        Attempt::new().command(["pwd"]).workdir(&root).agent(|agent| agent.cwd = Some(cwd))
+    };
+    let got = run(at("sub"), json!(null)).await.unwrap();
+    assert_eq!(got["stdout"], format!("{}/sub\n", root.display()));
+    for outside in ["..", "/", "sub/../.."] {
+        let failure = run(at(outside), json!(null)).await.unwrap_err();
+        assert!(failure.message.contains("leads out"), "{failure}");
+    }
+    let failure = run(at("missing"), json!(null)).await.unwrap_err();
+    assert!(failure.message.contains("failed to enter the directory"), "{failure}");
+}
+
+#[tokio::test]
+async fn a_child_that_reads_nothing_and_one_that_prints_first_are_fine() {
+    let input = json!("x".repeat(1 << 20));
+    assert_eq!(run(Attempt::new().command(["true"]), input.clone()).await.unwrap()["exit_code"], 0);
+    let chatty = sh("head -c 300000 /dev/zero | tr '\\0' o; head -c 300000 /dev/zero >&2; cat");
+    let got = run(chatty, input).await.unwrap();
+    assert_eq!(got["stdout"].as_str().unwrap().len(), 300_000 + (1 << 20) + 2);
+    assert_eq!(got["stderr"].as_str().unwrap().len(), 64 * 1024, "the tail is kept");
+}
+
+#[tokio::test]
+async fn a_child_that_prints_too_much_is_killed() {
+    let mut process = process();
+    process.limits.stdout = 10_000;
+    let failure = execute(&process, sh("yes").task(), json!(null)).await.unwrap_err();
+    assert!(failure.is(kind::LIMIT), "{failure}");
+    assert!(failure.message.contains("10000 bytes"), "{failure}");
+}
+
+#[tokio::test]
+async fn a_cancel_reaches_the_whole_group_and_lets_it_clean_up() {
+    let (_dir, fifo) = fifo();
+    let script = format!(
+        "trap 'echo cleaned > {0}; exit' TERM; sleep 1000 & echo $! > {0}; wait",
+        fifo.display()
+    );
+    let task = sh(&script).task();
+    let cancel = task.cancel.clone();
+    let process = process();
+    let (got, (sleeper, cleaned)) = tokio::join!(execute(&process, task, json!(null)), async {
+        let sleeper = word(&fifo).await;
+        cancel.cancel();
+        (sleeper, word(&fifo).await)
+    });
+    assert!(got.unwrap_err().is(kind::CANCELED));
+    assert_eq!(cleaned, "cleaned");
+    gone(&sleeper).await;
+}
+
+#[tokio::test]
+async fn a_child_that_ignores_the_cancel_is_killed() {
+    let (_dir, fifo) = fifo();
+    let script = format!("trap '' TERM; echo $$ > {}; sleep 1000", fifo.display());
+    let task = sh(&script).task();
+    let cancel = task.cancel.clone();
+    let process = impatient();
+    let (got, pid) = tokio::join!(execute(&process, task, json!(null)), async {
+        let pid = word(&fifo).await;
+        cancel.cancel();
+        pid
+    });
+    assert!(got.unwrap_err().is(kind::CANCELED));
+    assert!(!lives(&pid));
+}
+
+#[tokio::test]
+async fn a_child_that_reported_over_http_may_end_by_itself_and_is_killed_if_it_does_not() {
+    for (script, process) in [("exit 7", process()), ("sleep 1000", impatient())] {
+        let attempt = sh(script);
+        let heard = attempt.heard();
+        let task = attempt.task();
+        let reported = task.reported.clone();
+        let (got, _) = tokio::join!(execute(&process, task, json!(null)), async {
+            let worker = heard.worker().await;
+            reported.cancel();
+            worker
+        });
+        assert_eq!(got.unwrap(), "parked");
+    }
+}
+
+#[tokio::test]
+async fn the_delivery_names_the_childs_pid() {
+    let attempt = sh("echo $$");
+    let heard = attempt.heard();
+    let got = run(attempt, json!(null)).await.unwrap();
+    assert_eq!(heard.worker().await, format!("pid {got}"));
+}
+
+#[tokio::test]
+async fn what_a_child_leaves_behind_in_its_group_is_killed() {
+    let (_dir, fifo) = fifo();
+    let script = format!("sleep 1000 & echo $! > {}", fifo.display());
+    let (got, sleeper) = tokio::join!(run(sh(&script), json!(null)), word(&fifo));
+    assert_eq!(got.unwrap()["exit_code"], 0, "though the sleeper holds stdout");
+    gone(&sleeper).await;
+}
+
+#[tokio::test]
+async fn an_attempt_that_is_dropped_takes_its_child_along() {
+    let (_dir, fifo) = fifo();
+    let task = sh(&format!("echo $$ > {}; sleep 1000", fifo.display())).task();
+    let process = process();
+    let pid = tokio::select! {
+        _ = execute(&process, task, json!(null)) => panic!("it sleeps"),
+        pid = word(&fifo) => pid,
+    };
+    gone(&pid).await;
+}
+
+#[tokio::test]
+async fn the_watch_kills_what_a_killed_host_leaves() {
+    let mut sleeper = group("sleep 1000 & echo $!; wait").await;
+    let mut other = group("read x; echo done").await;
+    let watch = DeathWatch::default();
+    let pid = |child: &tokio::process::Child| {
+        rustix::process::Pid::from_raw(child.id().unwrap().try_into().unwrap()).unwrap()
+    };
+    watch.add(pid(&sleeper));
+    watch.add(pid(&other));
+    watch.remove(pid(&other));
+    let mut grandchild = String::new();
+    let mut out = tokio::io::BufReader::new(sleeper.stdout.take().unwrap());
+    out.read_line(&mut grandchild).await.unwrap();
+
+    watch.lose_host();
+
+    let end = tokio::time::timeout(Duration::from_secs(10), sleeper.wait()).await;
+    assert!(!end.expect("it is killed").unwrap().success());
+    gone(grandchild.trim()).await;
+    drop(other.stdin.take());
+    let mut said = String::new();
+    other.stdout.take().unwrap().read_to_string(&mut said).await.unwrap();
+    assert_eq!(said, "done\n", "a group that was removed is left alone");
+}
+
+async fn group(script: &str) -> tokio::process::Child {
+    tokio::process::Command::new("sh")
+        .args(["-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap()
+}

@@ -1,0 +1,289 @@
+//! Queues of attempts that wait for a pull worker.
+//!
+//! In memory only: the store's open tasks are the truth, and whoever opens the host offers them
+//! again. Within a queue, runs take turns, and within a run the earlier step goes first; pollers
+//! that wait are served in the order in which they came.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::sync::oneshot;
+
+/// The most pollers that may wait on one queue at a time.
+const MAX_POLLERS: usize = 1_024;
+
+/// An attempt that waits for a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket {
+    /// The run's number.
+    pub run: u64,
+    /// The step's number.
+    pub step: u32,
+    /// The attempt.
+    pub attempt: u32,
+}
+
+/// Too many pollers wait on one queue already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("wait for a task of the queue: {MAX_POLLERS} pollers are waiting already")]
+pub struct TooManyPollers;
+
+/// The queues by name.
+#[derive(Debug, Default)]
+pub struct QueueHub {
+    queues: Mutex<BTreeMap<String, Waiting>>,
+}
+
+/// One queue: it has tickets or pollers, never both for long.
+#[derive(Debug, Default)]
+struct Waiting {
+    tickets: BTreeMap<u64, BTreeSet<Ticket>>,
+    /// The runs that have tickets, each once, in the order of their turns.
+    turns: VecDeque<u64>,
+    pollers: VecDeque<(u64, oneshot::Sender<Ticket>)>,
+    last_poller: u64,
+}
+
+impl QueueHub {
+    /// Puts an attempt on a queue, or hands it to the poller that has waited longest. Offering
+    /// what is on the queue already changes nothing.
+    pub fn offer(&self, queue: &str, ticket: Ticket) {
+        let mut queues = self.lock();
+        queues.entry(queue.to_owned()).or_default().offer(ticket);
+    }
+
+    /// Takes an attempt off a queue, because it is over; says whether it was there.
+    pub fn remove(&self, queue: &str, ticket: Ticket) -> bool {
+        let mut queues = self.lock();
+        let removed = queues.get_mut(queue).is_some_and(|waiting| waiting.remove(ticket));
+        forget_if_idle(&mut queues, queue);
+        removed
+    }
+
+    /// How many attempts are on a queue.
+    pub fn len(&self, queue: &str) -> usize {
+        self.lock()
+            .get(queue)
+            .map_or(0, |waiting| waiting.tickets.values().map(BTreeSet::len).sum())
+    }
+
+    /// Takes at most `max` attempts, waiting at most `wait` for the first; none if nothing came.
+    ///
+    /// # Errors
+    /// When too many pollers wait already.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time: what was handed to it goes back to the queue.
+    pub async fn take(
+        &self,
+        queue: &str,
+        max: usize,
+        wait: Duration,
+    ) -> Result<Vec<Ticket>, TooManyPollers> {
+        let mut poll = {
+            let mut queues = self.lock();
+            let waiting = queues.entry(queue.to_owned()).or_default();
+            let taken = waiting.take(max);
+            if !taken.is_empty() || max == 0 || wait.is_zero() {
+                forget_if_idle(&mut queues, queue);
+                return Ok(taken);
+            }
+            waiting.pollers.retain(|(_, poller)| !poller.is_closed());
+            if waiting.pollers.len() >= MAX_POLLERS {
+                return Err(TooManyPollers);
+            }
+            waiting.last_poller += 1;
+            let (sender, receiver) = oneshot::channel();
+            waiting.pollers.push_back((waiting.last_poller, sender));
+            Poll { hub: self, queue, number: waiting.last_poller, receiver }
+        };
+        let Ok(Ok(first)) = tokio::time::timeout(wait, &mut poll.receiver).await else {
+            return Ok(poll.withdraw().into_iter().collect());
+        };
+        let mut taken = vec![first];
+        let mut queues = self.lock();
+        if let Some(waiting) = queues.get_mut(queue) {
+            taken.extend(waiting.take(max - 1));
+        }
+        forget_if_idle(&mut queues, queue);
+        drop(queues);
+        Ok(taken)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Waiting>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    fn offer(&mut self, ticket: Ticket) {
+        if self.tickets.get(&ticket.run).is_some_and(|run| run.contains(&ticket)) {
+            return;
+        }
+        while let Some((_, poller)) = self.pollers.pop_front() {
+            if poller.send(ticket).is_ok() {
+                return;
+            }
+        }
+        let run = self.tickets.entry(ticket.run).or_default();
+        if run.is_empty() {
+            self.turns.push_back(ticket.run);
+        }
+        run.insert(ticket);
+    }
+
+    fn take(&mut self, max: usize) -> Vec<Ticket> {
+        let mut taken = Vec::new();
+        while taken.len() < max {
+            let Some(run) = self.turns.pop_front() else { break };
+            let Some(tickets) = self.tickets.get_mut(&run) else { continue };
+            taken.extend(tickets.pop_first());
+            if tickets.is_empty() {
+                self.tickets.remove(&run);
+            } else {
+                self.turns.push_back(run);
+            }
+        }
+        taken
+    }
+
+    fn remove(&mut self, ticket: Ticket) -> bool {
+        let Some(run) = self.tickets.get_mut(&ticket.run) else { return false };
+        let removed = run.remove(&ticket);
+        if run.is_empty() {
+            self.tickets.remove(&ticket.run);
+            self.turns.retain(|turn| *turn != ticket.run);
+        }
+        removed
+    }
+}
+
+/// A poller's place in the line, given up when it is dropped.
+struct Poll<'a> {
+    hub: &'a QueueHub,
+    queue: &'a str,
+    number: u64,
+    receiver: oneshot::Receiver<Ticket>,
+}
+
+impl Poll<'_> {
+    /// Leaves the line; gives what was handed over meanwhile.
+    fn withdraw(&mut self) -> Option<Ticket> {
+        let mut queues = self.hub.lock();
+        if let Some(waiting) = queues.get_mut(self.queue) {
+            waiting.pollers.retain(|(number, _)| *number != self.number);
+        }
+        forget_if_idle(&mut queues, self.queue);
+        // Tickets are handed over under the lock, so nothing arrives after this.
+        self.receiver.try_recv().ok()
+    }
+}
+
+impl Drop for Poll<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.withdraw() {
+            self.hub.offer(self.queue, ticket);
+        }
+    }
+}
+
+fn forget_if_idle(queues: &mut BTreeMap<String, Waiting>, queue: &str) {
+    let idle = |waiting: &Waiting| waiting.turns.is_empty() && waiting.pollers.is_empty();
+    if queues.get(queue).is_some_and(idle) {
+        queues.remove(queue);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures::{FutureExt as _, poll};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn ticket(run: u64, step: u32) -> Ticket {
+        Ticket { run, step, attempt: 1 }
+    }
+
+    async fn take(hub: &QueueHub, max: usize) -> Vec<(u64, u32)> {
+        let taken = hub.take("q", max, Duration::ZERO).await.unwrap();
+        taken.into_iter().map(|ticket| (ticket.run, ticket.step)).collect()
+    }
+
+    #[tokio::test]
+    async fn runs_take_turns_and_steps_keep_their_order() {
+        let hub = QueueHub::default();
+        for (run, step) in [(1, 2), (1, 1), (1, 3), (2, 9), (3, 1)] {
+            hub.offer("q", ticket(run, step));
+        }
+        assert_eq!(take(&hub, 4).await, [(1, 1), (2, 9), (3, 1), (1, 2)]);
+        assert_eq!(take(&hub, 4).await, [(1, 3)]);
+        assert_eq!(take(&hub, 4).await, []);
+    }
+
+    #[tokio::test]
+    async fn pollers_are_served_in_the_order_in_which_they_came() {
+        let hub = QueueHub::default();
+        let mut first = pin!(hub.take("q", 5, LONG));
+        let mut second = pin!(hub.take("q", 5, LONG));
+        assert!(poll!(&mut first).is_pending() && poll!(&mut second).is_pending());
+        hub.offer("q", ticket(1, 1));
+        hub.offer("q", ticket(1, 2));
+        assert_eq!(second.await.unwrap(), [ticket(1, 2)]);
+        assert_eq!(first.await.unwrap(), [ticket(1, 1)]);
+    }
+
+    #[tokio::test]
+    async fn a_poller_that_went_away_loses_nothing() {
+        let hub = QueueHub::default();
+        {
+            let mut gone = pin!(hub.take("q", 1, LONG));
+            assert!(poll!(&mut gone).is_pending());
+            hub.offer("q", ticket(1, 1));
+            assert_eq!(hub.len("q"), 0);
+        }
+        assert_eq!(take(&hub, 1).await, [(1, 1)]);
+    }
+
+    #[tokio::test]
+    async fn what_is_over_is_not_handed_out() {
+        let hub = QueueHub::default();
+        hub.offer("q", ticket(1, 1));
+        hub.offer("q", ticket(1, 1));
+        hub.offer("q", ticket(2, 1));
+        assert_eq!(hub.len("q"), 2);
+        assert!(hub.remove("q", ticket(1, 1)));
+        assert!(!hub.remove("q", ticket(1, 1)));
+        assert_eq!(take(&hub, 5).await, [(2, 1)]);
+        assert!(hub.lock().is_empty(), "an idle queue is forgotten");
+    }
+
+    #[tokio::test]
+    async fn queues_do_not_mix_and_a_wait_ends() {
+        let hub = QueueHub::default();
+        hub.offer("other", ticket(1, 1));
+        let taken = hub.take("q", 1, Duration::from_millis(1)).await.unwrap();
+        assert_eq!(taken, []);
+        assert_eq!(hub.len("other"), 1);
+    }
+
+    #[tokio::test]
+    async fn too_many_pollers_are_refused() {
+        let hub = QueueHub::default();
+        let mut polls: Vec<_> =
+            (0..MAX_POLLERS).map(|_| Box::pin(hub.take("q", 1, LONG))).collect();
+        for poll in &mut polls {
+            assert!(poll.now_or_never().is_none());
+        }
+        assert_eq!(hub.take("q", 1, LONG).await, Err(TooManyPollers));
+        polls.pop();
+        let mut late = pin!(hub.take("q", 1, LONG));
+        assert!(poll!(&mut late).is_pending());
+    }
+}
