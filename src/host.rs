@@ -201,7 +201,7 @@ impl Host {
 }
 
 /// Calls an agent's Lua function on a thread where it may take its time.
-fn lua_calls(tasks: Tasks) -> LuaCall {
+pub(crate) fn lua_calls(tasks: Tasks) -> LuaCall {
     let at_once = Arc::new(tokio::sync::Semaphore::new(LUA_CALLS));
     Arc::new(move |task, input| {
         let (tasks, at_once) = (tasks.clone(), Arc::clone(&at_once));

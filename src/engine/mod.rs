@@ -40,3 +40,6 @@ pub use view::{
     ArtifactView, BlueprintView, EventView, FailureView, HeartbeatView, LeaseView, Page,
     PromptView, RunView, StepView, TaskView, TokenView, WaitingOn, rfc3339,
 };
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,137 @@
+use super::*;
+
+const RETRIED: &str = r#"agents = { q = { operator = "queue", queue = "q",
+            retry = { max_attempts = 3, backoff = "2s", jitter = false } } },
+        flow = function(ctx) local r, err = ctx:try("q", 1) return r or { err.kind, err.attempt } end"#;
+
+async fn fails(bench: &Bench, handle: &str, retryable: bool) {
+    let failed = Report {
+        verdict: Verdict::Failed { message: "no".into(), retryable, data: None },
+        ..report("null")
+    };
+    bench.engine.report(&bench.holder(handle), failed).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_retryable_failure_is_followed_by_another_attempt_after_its_pause() {
+    let bench = Bench::new();
+    let run = bench.start(RETRIED, "null").await;
+    let first = bench.lease("q").await;
+    fails(&bench, &first.handle, true).await;
+    bench.waiting(run, "retry").await;
+    bench.clock.advance(Duration::from_secs(2));
+    let second = bench.lease("q").await;
+    let stale = bench.report(&first.handle, "1").await.unwrap_err();
+    assert_eq!(stale.code(), "fenced");
+    assert!(bench.report(&second.handle, "7").await.unwrap());
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "7");
+    assert_eq!(bench.store.evidence(run.num()).unwrap().len(), 1, "the refused result is kept");
+}
+
+#[tokio::test]
+async fn attempts_end_at_their_maximum_and_at_a_failure_for_good() {
+    let bench = Bench::new();
+    let run = bench.start(RETRIED, "null").await;
+    for n in 1..=3u64 {
+        let leased = bench.lease("q").await;
+        fails(&bench, &leased.handle, true).await;
+        if n < 3 {
+            bench.waiting(run, "retry").await;
+        }
+        bench.clock.advance(Duration::from_secs(2 * n));
+    }
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#"["worker",3]"#);
+    let run = bench.start(RETRIED, "null").await;
+    let leased = bench.lease("q").await;
+    fails(&bench, &leased.handle, false).await;
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#"["worker",1]"#);
+}
+
+#[tokio::test]
+async fn a_lost_lease_gives_the_task_to_the_next_worker_without_using_an_attempt() {
+    let bench = Bench::new();
+    let body = r#"agents = { q = { operator = "queue", queue = "q" } },
+        flow = function(ctx) return ctx:run("q", 1) end"#;
+    let run = bench.start(body, "null").await;
+    let gone = bench.lease("q").await;
+    bench.clock.advance(Duration::from_secs(29));
+    assert!(!bench.engine.heartbeat(&bench.holder(&gone.handle)).await.unwrap().cancel);
+    bench.clock.advance(Duration::from_secs(29));
+    let view = bench.engine.run(&bench.admin(), run).await.unwrap();
+    assert_eq!(view.status, RunStatus::Running, "the heartbeat kept it");
+    bench.clock.advance(Duration::from_secs(1));
+    let next = bench.lease("q").await;
+    let beat = bench.engine.heartbeat(&bench.holder(&gone.handle)).await.unwrap();
+    assert!(beat.cancel, "the former worker is told to stop");
+    assert!(bench.report(&next.handle, "2").await.unwrap());
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "2");
+}
+
+#[tokio::test]
+async fn the_timeout_counts_from_the_delivery() {
+    let bench = Bench::new();
+    let body = r#"agents = { q = { operator = "queue", queue = "q", timeout = "10s" } },
+        flow = function(ctx) local _, err = ctx:try("q", 1) return err.kind end"#;
+    let run = bench.start(body, "null").await;
+    bench.waiting(run, "task").await;
+    bench.clock.advance(Duration::from_secs(3_600));
+    let leased = bench.lease("q").await;
+    bench.clock.advance(Duration::from_secs(10));
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "\"timeout\"");
+    assert_eq!(bench.report(&leased.handle, "1").await.unwrap_err().code(), "run_closed");
+}
+
+#[tokio::test]
+async fn nobody_within_the_park_time_is_operator_unavailable() {
+    let bench = Bench::new();
+    let body = r#"agents = { q = { operator = "queue", queue = "q", park = "1h" } },
+        flow = function(ctx) local _, err = ctx:try("q", 1) return err.kind end"#;
+    let run = bench.start(body, "null").await;
+    bench.waiting(run, "task").await;
+    bench.clock.advance(Duration::from_secs(3_600));
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "\"operator_unavailable\"");
+}
+
+#[tokio::test]
+async fn max_concurrency_holds_back_what_is_too_much() {
+    let bench = Bench::new();
+    let body = r#"agents = { q = { operator = "queue", queue = "q", max_concurrency = 2 } },
+        flow = function(ctx) return ctx:map({ 1, 2, 3 }, function(n) return ctx:run("q", n) end) end"#;
+    let run = bench.start(body, "null").await;
+    let (a, b) = (bench.lease("q").await, bench.lease("q").await);
+    let none = bench.engine.lease(&bench.admin(), "q", "t", Duration::ZERO, 1).await.unwrap();
+    assert!(none.is_empty(), "the third waits for a place");
+    bench.waiting(run, "capacity").await;
+    bench.report(&a.handle, "1").await.unwrap();
+    let c = bench.lease("q").await;
+    bench.report(&b.handle, "2").await.unwrap();
+    bench.report(&c.handle, "3").await.unwrap();
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "[1,2,3]");
+}
+
+#[tokio::test]
+async fn a_process_gets_its_input_and_its_output_is_the_result() {
+    let bench = Bench::new();
+    let body = r#"agents = { cat = { operator = "process", command = { "cat" } },
+            no = { operator = "process", command = { "sh", "-c", "echo oops >&2; exit 3" } } },
+        flow = function(ctx)
+            local _, err = ctx:try("no")
+            return { ctx:run("cat", { a = 1 }), err.kind, err.data.exit_code }
+        end"#;
+    assert_eq!(bench.output(body, "null").await, r#"[{"a":1},"process",3]"#);
+}
+
+#[tokio::test]
+async fn a_cancel_reaches_the_child_process() {
+    let bench = Bench::new();
+    let body = r#"agents = { cat = { operator = "process", command = { "sh", "-c", "echo $$ > pid; exec sleep 1000" } } },
+        flow = function(ctx) return ctx:run("cat") end"#;
+    let run = bench.start(body, "null").await;
+    bench.until(run, "delivery", |view| {
+        view.status == RunStatus::Running && bench.count(run, |f| matches!(f, Fact::AttemptDelivered { .. })) == 1
+    })
+    .await;
+    bench.engine.cancel(&bench.admin(), run, "enough".into()).await.unwrap();
+    assert_eq!(bench.ended(run).await.status, RunStatus::Canceled);
+    bench.close().await;
+}

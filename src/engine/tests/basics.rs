@@ -1,0 +1,181 @@
+use super::*;
+
+#[tokio::test]
+async fn a_flow_completes_with_its_value_and_each_step_is_one_row() {
+    let bench = Bench::new();
+    let body = r#"agents = { e = { operator = "echo" } },
+        flow = function(ctx, input)
+            local sum = 0
+            for i = 1, 10 do sum = sum + ctx:run("e", { n = i }).n end
+            return { sum = sum, of = input.of }
+        end"#;
+    let run = bench.start(body, r#"{"of":"ten"}"#).await;
+    let view = bench.ended(run).await;
+    assert_eq!(view.output.unwrap().as_str(), r#"{"of":"ten","sum":55}"#);
+    assert_eq!((view.steps, view.steps_done), (10, 10));
+    assert_eq!(bench.entries(run).len(), 12, "start, ten steps, end");
+}
+
+#[tokio::test]
+async fn a_lua_agent_runs_beside_the_flow() {
+    let bench = Bench::new();
+    let body = r#"agents = { sum = { operator = "lua", fn = function(i) return { total = i.a + i.b } end } },
+        flow = function(ctx) return ctx:run("sum", { a = 2, b = 3 }) end"#;
+    assert_eq!(bench.output(body, "null").await, r#"{"total":5}"#);
+}
+
+#[tokio::test]
+async fn a_fan_out_keeps_the_order_of_its_input() {
+    let bench = Bench::new();
+    let body = r#"agents = { e = { operator = "echo" } },
+        flow = function(ctx)
+            local list = {}
+            for i = 1, 1000 do list[i] = i end
+            local got = ctx:map(list, function(n) return ctx:run("e", n) end, { concurrency = 7 })
+            for i = 1, 1000 do assert(got[i] == i) end
+            return #got
+        end"#;
+    assert_eq!(bench.output(body, "null").await, "1000");
+}
+
+#[tokio::test]
+async fn an_input_that_breaks_its_schema_is_refused_with_its_path() {
+    let bench = Bench::new();
+    let body = r#"input = s.object { issue = s.string }, flow = function(ctx, input) return input end"#;
+    let error = bench.try_start(body, r#"{"issue":5}"#).await.unwrap_err();
+    let EngineError::Invalid { violations, .. } = error else { panic!("{error}") };
+    assert_eq!(violations[0].path, "$.issue");
+    assert!(bench.engine.unfinished(10).await.unwrap().is_empty(), "nothing was begun");
+}
+
+#[tokio::test]
+async fn a_raised_failure_keeps_kind_message_and_data() {
+    let bench = Bench::new();
+    let body = r#"flow = function(ctx) swarm.fail("blocked", "still blocked", { rounds = 3 }) end"#;
+    let run = bench.start(body, "null").await;
+    let error = bench.ended(run).await.error.unwrap();
+    assert_eq!((error.kind.as_str(), error.message.as_str()), ("blocked", "still blocked"));
+    assert_eq!(error.data.unwrap().as_str(), r#"{"rounds":3}"#);
+}
+
+#[tokio::test]
+async fn an_unknown_agent_is_a_failure_that_names_the_known_ones() {
+    let bench = Bench::new();
+    let body = r#"agents = { coder = { operator = "echo" } },
+        flow = function(ctx, input) local name = "cod" .. "r" return ctx:run(name) end"#;
+    let (kind, message) = bench.failure(body, "null").await;
+    assert_eq!(kind, "refused");
+    assert!(message.contains("coder"), "{message}");
+}
+
+#[tokio::test]
+async fn state_is_the_runs_own_and_its_reads_are_journaled() {
+    let bench = Bench::new();
+    let body = r#"flow = function(ctx)
+            ctx.state:set("b", 1)
+            ctx.state:set("a", { x = 1 })
+            ctx.state:append("list", "one")
+            local list = ctx.state:append("list", "two")
+            local sum = ctx.state:add("b", 4)
+            ctx.state:delete("a")
+            return { list = list, sum = sum, keys = ctx.state:list(""), gone = ctx.state:get("a") == nil }
+        end"#;
+    let run = bench.start(body, "null").await;
+    let view = bench.ended(run).await;
+    let expected = r#"{"gone":true,"keys":["b","list"],"list":["one","two"],"sum":5}"#;
+    assert_eq!(view.output.unwrap().as_str(), expected);
+    let stored = bench.store.state(&format!("run:{run}")).unwrap();
+    assert_eq!(stored.len(), 2);
+}
+
+#[tokio::test]
+async fn an_artifact_is_stored_and_read_back() {
+    let bench = Bench::new();
+    let body = r##"flow = function(ctx)
+            local file = ctx:artifact("report.md", "# hello")
+            return { text = ctx:read_artifact(file.id), size = file.size }
+        end"##;
+    let run = bench.start(body, "null").await;
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r##"{"size":7,"text":"# hello"}"##);
+    let files = bench.engine.artifacts(&bench.admin(), run).await.unwrap();
+    let (_, bytes) = bench.engine.artifact(&bench.admin(), files[0].id).await.unwrap();
+    assert_eq!(bytes, b"# hello");
+}
+
+#[tokio::test]
+async fn a_child_run_gives_its_output_and_its_failure_is_raised() {
+    let bench = Bench::new();
+    let child = r#"local swarm = require("swarm")
+        return swarm.blueprint { name = "child", flow = function(ctx, input)
+            if input.bad then swarm.fail("bad", "it is bad") end
+            return input.n * 2
+        end }"#;
+    let bundle = Bundle::from_source("child.lua", child).unwrap();
+    let put = bench.engine.put_blueprint(&bench.admin(), "child".into(), bundle, None).await;
+    assert!(put.unwrap().1.is_empty());
+    let body = r#"flow = function(ctx)
+            local ok, err = pcall(function() return ctx:call("child", { bad = true }) end)
+            return { ctx:call("child", { n = 21 }), ok, err.kind }
+        end"#;
+    assert_eq!(bench.output(body, "null").await, r#"[42,false,"bad"]"#);
+}
+
+#[tokio::test]
+async fn continue_as_begins_a_fresh_history_of_the_same_run() {
+    let bench = Bench::new();
+    let body = r#"agents = { e = { operator = "echo" } },
+        flow = function(ctx, input)
+            ctx:run("e", input.n)
+            if input.n < 5 then ctx:continue_as({ n = input.n + 1 }) end
+            return input.n
+        end"#;
+    let run = bench.start(body, r#"{"n":1}"#).await;
+    let view = bench.ended(run).await;
+    assert_eq!((view.output.unwrap().as_str(), view.steps), ("5", 5));
+    assert_eq!(bench.entries(run).len(), 3, "the last history alone");
+    assert_eq!(bench.store.all_entries(run.num(), 0).unwrap().len(), 4 * 2 + 3);
+}
+
+#[tokio::test]
+async fn one_key_starts_one_run() {
+    let bench = Bench::new();
+    let key = |body: &str| {
+        Some(IdempotencyKey { route: "start", key: "k".into(), body: body.into() })
+    };
+    let start = || StartRun {
+        program: Program::Bundle(
+            Bundle::from_source(
+                "a.lua",
+                r#"local swarm = require("swarm") return swarm.blueprint { name = "a", flow = function() return 1 end }"#,
+            )
+            .unwrap(),
+        ),
+        input: Json::null(),
+        trigger: Json::null(),
+        workdir: None,
+        delegate: None,
+    };
+    let first = bench.engine.start(&bench.admin(), start(), key("x")).await.unwrap();
+    let again = bench.engine.start(&bench.admin(), start(), key("x")).await.unwrap();
+    assert_eq!((first.run, again.repeated), (again.run, true));
+    let other = bench.engine.start(&bench.admin(), start(), key("y")).await.unwrap_err();
+    assert_eq!(other.code(), "idempotency_mismatch");
+}
+
+#[tokio::test]
+async fn a_query_is_answered_live_and_after_the_end() {
+    let bench = Bench::new();
+    let body = r#"flow = function(ctx)
+            local seen = {}
+            ctx:on_query("seen", function(arg) return { n = #seen, arg = arg } end)
+            for i = 1, 2 do seen[i] = ctx:wait("go") end
+            return "done"
+        end"#;
+    let run = bench.start(body, "null").await;
+    bench.signal(run, "go", "1").await.unwrap();
+    let ask = || bench.engine.query(&bench.admin(), run, "seen".into(), Json::from_trusted("7"));
+    assert_eq!(ask().await.unwrap().as_str(), r#"{"arg":7,"n":1}"#);
+    bench.signal(run, "go", "2").await.unwrap();
+    bench.ended(run).await;
+    assert_eq!(ask().await.unwrap().as_str(), r#"{"arg":7,"n":2}"#);
+}

@@ -1,0 +1,210 @@
+//! The engine over a real database, real scripts and a clock that is moved by hand.
+
+mod attempts;
+mod basics;
+mod recovery;
+mod waits;
+mod workers;
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use super::*;
+use crate::{
+    blueprint::Bundle,
+    clock::Clock,
+    flow::RunLimits,
+    journal::{Entry, Fact},
+    lua::Limits,
+    operator::{Builtin, QueueHub},
+    protocol::{Json, RunId},
+    store::{Reader as _, RunStatus, Sqlite, StoreError, TaskFilter},
+    tasks::Tasks,
+    token::{Grant, HandleKey, KeyRing, Role, Scopes, SigningKey},
+};
+
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An engine with its data directory.
+struct Bench {
+    dir: Arc<tempfile::TempDir>,
+    clock: Clock,
+    engine: Engine,
+    store: Arc<Sqlite>,
+    tasks: Tasks,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        Self::open(dir, Clock::manual(1_700_000_000_000))
+    }
+
+    fn open(dir: Arc<tempfile::TempDir>, clock: Clock) -> Self {
+        let store = Sqlite::open(dir.path(), &crate::store::Options::default()).unwrap();
+        let tasks = Tasks::new(tokio::runtime::Handle::current());
+        let hub = Arc::new(QueueHub::default());
+        let bundles = dir.path().join("bundles");
+        let registry = Builtin {
+            lua: crate::host::lua_calls(tasks.clone()),
+            bundle_dir: Arc::new(move |blueprint| {
+                let dir = bundles.join(blueprint.hash());
+                blueprint.bundle().write_to(&dir)?;
+                Ok(dir)
+            }),
+            queues: Arc::clone(&hub),
+        }
+        .registry();
+        let engine = Engine::start_up(EngineParts {
+            store: Arc::clone(&store) as Arc<dyn crate::store::Store>,
+            clock: clock.clone(),
+            tasks: tasks.clone(),
+            registry,
+            hub,
+            keys: KeyRing::new(SigningKey::from_seed(&[7; 32])),
+            handles: HandleKey::new([9; 32], 1),
+            limits: Limits::default(),
+            settings: Settings {
+                limits: RunLimits::default(),
+                lease_ms: 30_000,
+                park_ms: 86_400_000,
+                compensation_ms: 300_000,
+                live_runs: 8,
+                open_runs: 10_000,
+                queued_signals: 100,
+                work: PathBuf::from(dir.path()).join("work"),
+            },
+            shards: 2,
+            recovers: true,
+        })
+        .unwrap();
+        Self { dir, clock, engine, store, tasks }
+    }
+
+    /// Stops everything and opens the same directory again.
+    async fn restart(self) -> Self {
+        let (dir, clock) = (Arc::clone(&self.dir), self.clock.clone());
+        self.close().await;
+        Self::open(dir, clock)
+    }
+
+    async fn close(self) {
+        self.engine.stop().await;
+        assert!(self.tasks.stop(PATIENCE).await, "everything spawned ends");
+        self.store.close().unwrap();
+    }
+
+    fn admin(&self) -> Caller {
+        Caller {
+            subject: "admin".into(),
+            grant: Grant::new(Role::Admin, Scopes::all()),
+            jti: "test".into(),
+            expires_ms: u64::MAX,
+        }
+    }
+
+    /// Starts the blueprint whose agents and flow are `body`.
+    async fn start(&self, body: &str, input: &str) -> RunId {
+        self.try_start(body, input).await.unwrap()
+    }
+
+    async fn try_start(&self, body: &str, input: &str) -> Result<RunId, EngineError> {
+        let source = format!(
+            "local swarm = require(\"swarm\")\nlocal s = swarm.schema\nreturn swarm.blueprint {{ name = \"it\", {body} }}"
+        );
+        let start = StartRun {
+            program: Program::Bundle(Bundle::from_source("it.lua", source).unwrap()),
+            input: Json::parse(input).unwrap(),
+            trigger: Json::null(),
+            workdir: Some(self.dir.path().display().to_string()),
+            delegate: None,
+        };
+        Ok(self.engine.start(&self.admin(), start, None).await?.run)
+    }
+
+    /// Waits for the end of a run.
+    async fn ended(&self, run: RunId) -> RunView {
+        let view = self.engine.wait(&self.admin(), run, WaitFor::Ended, PATIENCE).await.unwrap();
+        assert!(view.status.is_ended(), "{view:#?}");
+        view
+    }
+
+    /// Runs to the end and gives the output as text.
+    async fn output(&self, body: &str, input: &str) -> String {
+        let run = self.start(body, input).await;
+        let view = self.ended(run).await;
+        assert_eq!(view.status, RunStatus::Completed, "{:?}", view.error);
+        view.output.unwrap().as_str().to_owned()
+    }
+
+    /// Runs to the failure and gives its kind and message.
+    async fn failure(&self, body: &str, input: &str) -> (String, String) {
+        let run = self.start(body, input).await;
+        let view = self.ended(run).await;
+        let error = view.error.unwrap_or_else(|| panic!("it did not fail: {:?}", view.output));
+        (error.kind, error.message)
+    }
+
+    fn entries(&self, run: RunId) -> Vec<Entry> {
+        self.store.entries(run.num(), 0).unwrap()
+    }
+
+    /// How often something of a kind happened to a run.
+    fn count(&self, run: RunId, is: impl Fn(&Fact) -> bool) -> usize {
+        self.entries(run).iter().filter(|entry| is(&entry.fact)).count()
+    }
+
+    /// Waits until a run is so.
+    async fn until(&self, run: RunId, what: &str, is: impl Fn(&RunView) -> bool) -> RunView {
+        let mut events = self.engine.events(&self.admin(), run, 0).await.unwrap();
+        let found = tokio::time::timeout(PATIENCE, async {
+            loop {
+                let view = self.engine.run(&self.admin(), run).await.unwrap();
+                if is(&view) {
+                    return view;
+                }
+                events.next().await.unwrap();
+            }
+        });
+        found.await.unwrap_or_else(|_| panic!("{what} did not come"))
+    }
+
+    /// Waits until a run waits for something of a kind.
+    async fn waiting(&self, run: RunId, kind: &str) -> RunView {
+        self.until(run, kind, |view| view.waiting_on.iter().any(|it| it.kind == kind)).await
+    }
+
+    async fn signal(&self, run: RunId, name: &str, payload: &str) -> Result<(), EngineError> {
+        let payload = Json::parse(payload).unwrap();
+        self.engine.signal(&self.admin(), run, name.into(), payload, None).await
+    }
+
+    /// Leases the next task of a queue.
+    async fn lease(&self, queue: &str) -> Leased {
+        let leased = self.engine.lease(&self.admin(), queue, "test", PATIENCE, 1).await.unwrap();
+        leased.into_iter().next().expect("a task")
+    }
+
+    fn holder(&self, handle: &str) -> Holder {
+        match self.engine.authenticate(handle).unwrap() {
+            Bearer::Holder(holder) => holder,
+            Bearer::Caller(_) => panic!("a handle is no token"),
+        }
+    }
+
+    async fn report(&self, handle: &str, output: &str) -> Result<bool, EngineError> {
+        self.engine.report(&self.holder(handle), report(output)).await
+    }
+}
+
+/// A report of a value.
+fn report(output: &str) -> Report {
+    Report {
+        verdict: Verdict::Done(Json::parse(output).unwrap()),
+        usage: None,
+        effects: Vec::new(),
+        body_hash: blake3::hash(output.as_bytes()).to_string(),
+        body: output.to_owned(),
+        key: None,
+    }
+}

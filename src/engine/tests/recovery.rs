@@ -1,0 +1,123 @@
+use super::*;
+
+#[tokio::test]
+async fn a_waiting_run_goes_on_after_a_restart_and_runs_nothing_again() {
+    let bench = Bench::new();
+    let body = r#"agents = { e = { operator = "echo" } },
+        flow = function(ctx)
+            local a = ctx:run("e", 1)
+            local b = ctx:wait("go")
+            return a + b + ctx:run("e", 5)
+        end"#;
+    let run = bench.start(body, "null").await;
+    bench.waiting(run, "signal").await;
+    let bench = bench.restart().await;
+    bench.signal(run, "go", "10").await.unwrap();
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "16");
+    assert_eq!(bench.count(run, |f| matches!(f, Fact::StepRecorded(..))), 2);
+}
+
+#[tokio::test]
+async fn a_timer_that_fell_due_while_nobody_ran_fires_at_the_start() {
+    let bench = Bench::new();
+    let run = bench.start(r#"flow = function(ctx) ctx:sleep("1h") return "up" end"#, "null").await;
+    bench.waiting(run, "timer").await;
+    bench.clock.advance(Duration::from_secs(7_200));
+    let bench = bench.restart().await;
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "\"up\"");
+}
+
+#[tokio::test]
+async fn a_worker_elsewhere_outlives_the_host() {
+    let bench = Bench::new();
+    let body = r#"agents = { q = { operator = "queue", queue = "q" } },
+        flow = function(ctx) return ctx:map({ 1, 2 }, function(n) return ctx:run("q", n) end) end"#;
+    let run = bench.start(body, "null").await;
+    let leased = bench.lease("q").await;
+    let bench = bench.restart().await;
+    assert!(bench.report(&leased.handle, "\"kept\"").await.unwrap());
+    let other = bench.lease("q").await;
+    assert!(bench.report(&other.handle, "\"new\"").await.unwrap());
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#"["kept","new"]"#);
+    assert_eq!(bench.count(run, |f| matches!(f, Fact::AttemptClosed(_))), 0);
+}
+
+#[tokio::test]
+async fn a_child_process_that_died_with_the_host_is_an_interrupted_attempt() {
+    let bench = Bench::new();
+    let body = r#"agents = { p = { operator = "process",
+            command = { "sh", "-c", "if [ -e again ]; then echo 7; else touch again; exec sleep 1000; fi" } } },
+        flow = function(ctx) return ctx:run("p") end"#;
+    let run = bench.start(body, "null").await;
+    bench.until(run, "start", |_| bench.dir.path().join("again").exists()).await;
+    let bench = bench.restart().await;
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "7");
+    assert_eq!(bench.count(run, |f| matches!(f, Fact::AttemptClosed(_))), 1);
+}
+
+#[tokio::test]
+async fn branches_and_races_are_the_same_after_a_restart() {
+    let bench = Bench::new();
+    let body = r#"agents = { q = { operator = "queue", queue = "q" } },
+        flow = function(ctx)
+            local key, got = ctx:race {
+                a = function() return ctx:wait("a") end,
+                b = function() local x = ctx:wait("b") return x + ctx:run("q", x) end,
+            }
+            local rest = ctx:all { function() return ctx:wait("c") end, function() return key end }
+            return { key, got, rest }
+        end"#;
+    let run = bench.start(body, "null").await;
+    bench.signal(run, "b", "1").await.unwrap();
+    let leased = bench.lease("q").await;
+    let bench = bench.restart().await;
+    bench.report(&leased.handle, "2").await.unwrap();
+    let bench = bench.restart().await;
+    bench.signal(run, "c", "3").await.unwrap();
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#"["b",3,[3,"b"]]"#);
+}
+
+#[tokio::test]
+async fn a_child_run_and_its_caller_both_go_on() {
+    let bench = Bench::new();
+    let child = r#"local swarm = require("swarm")
+        return swarm.blueprint { name = "child", flow = function(ctx) return ctx:wait("go") end }"#;
+    let bundle = Bundle::from_source("child.lua", child).unwrap();
+    bench.engine.put_blueprint(&bench.admin(), "child".into(), bundle, None).await.unwrap();
+    let run = bench.start(r#"flow = function(ctx) return { ctx:call("child") } end"#, "null").await;
+    bench.waiting(run, "child").await;
+    let bench = bench.restart().await;
+    let others = bench.engine.unfinished(10).await.unwrap();
+    let child = others.into_iter().find(|other| *other != run).expect("the child is open");
+    bench.signal(child, "go", "5").await.unwrap();
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "[5]");
+}
+
+#[tokio::test]
+async fn many_parked_runs_share_little_memory_and_each_can_be_woken() {
+    let bench = Bench::new();
+    let mut runs = Vec::new();
+    for _ in 0..50 {
+        runs.push(bench.start(r#"flow = function(ctx) return ctx:wait("go") end"#, "null").await);
+    }
+    for (n, run) in runs.iter().enumerate() {
+        bench.signal(*run, "go", &n.to_string()).await.unwrap();
+        assert_eq!(bench.ended(*run).await.output.unwrap().as_str(), n.to_string());
+    }
+}
+
+#[tokio::test]
+async fn compensations_that_were_under_way_are_finished_after_a_restart() {
+    let bench = Bench::new();
+    let body = r#"agents = { q = { operator = "queue", queue = "q" } },
+        flow = function(ctx)
+            ctx:defer(function() ctx:run("q", "undo") end)
+            swarm.fail("blocked", "no way")
+        end"#;
+    let run = bench.start(body, "null").await;
+    let leased = bench.lease("q").await;
+    let bench = bench.restart().await;
+    bench.report(&leased.handle, "1").await.unwrap();
+    let view = bench.ended(run).await;
+    assert_eq!((view.status, view.error.unwrap().kind.as_str()), (RunStatus::Failed, "blocked"));
+}

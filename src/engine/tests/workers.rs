@@ -1,0 +1,130 @@
+use super::*;
+
+const ASKS: &str = r#"agents = { q = { operator = "queue", queue = "q", output = s.object { n = s.integer },
+            system = "You count {{ input.what }}." } },
+        flow = function(ctx) local r, err = ctx:try("q", { what = "sheep" }) return r or err.kind end"#;
+
+#[tokio::test]
+async fn a_worker_fetches_its_prompt_and_reports_once() {
+    let bench = Bench::new();
+    let run = bench.start(ASKS, "null").await;
+    let leased = bench.lease("q").await;
+    let holder = bench.holder(&leased.handle);
+    let prompt = bench.engine.prompt(&holder).await.unwrap();
+    assert_eq!(prompt.system.as_deref(), Some("You count sheep."));
+    assert_eq!(prompt.input.as_str(), r#"{"what":"sheep"}"#);
+    assert!(bench.report(&leased.handle, r#"{"n":5}"#).await.unwrap());
+    assert!(!bench.report(&leased.handle, r#"{"n":5}"#).await.unwrap(), "the same again");
+    let other = bench.report(&leased.handle, r#"{"n":6}"#).await.unwrap_err();
+    assert_eq!(other.code(), "already_accepted");
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#"{"n":5}"#);
+}
+
+#[tokio::test]
+async fn a_result_in_a_markdown_fence_is_unfolded() {
+    let bench = Bench::new();
+    let run = bench.start(ASKS, "null").await;
+    let leased = bench.lease("q").await;
+    let fenced = serde_json::to_string("Here:\n```json\n{\"n\": 9}\n```\n").unwrap();
+    assert!(bench.report(&leased.handle, &fenced).await.unwrap());
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#"{"n":9}"#);
+}
+
+#[tokio::test]
+async fn three_results_that_break_the_schema_end_the_attempt() {
+    let bench = Bench::new();
+    let run = bench.start(ASKS, "null").await;
+    let leased = bench.lease("q").await;
+    for wrong in [r#"{"n":"a"}"#, r#"{"n":"b"}"#, r#"{"n":"c"}"#] {
+        let error = bench.report(&leased.handle, wrong).await.unwrap_err();
+        assert_eq!(error.code(), "invalid_result");
+        assert!(error.to_string().contains("$.n"), "{error}");
+    }
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "\"invalid_result\"");
+}
+
+#[tokio::test]
+async fn a_forged_handle_is_refused() {
+    let bench = Bench::new();
+    bench.start(ASKS, "null").await;
+    let leased = bench.lease("q").await;
+    let last = if leased.handle.ends_with('a') { "b" } else { "a" };
+    let forged = format!("{}{last}", &leased.handle[..leased.handle.len() - 1]);
+    let refused = match bench.engine.authenticate(&forged) {
+        Err(error) => error,
+        Ok(Bearer::Holder(holder)) => bench.engine.prompt(&holder).await.unwrap_err(),
+        Ok(Bearer::Caller(_)) => panic!("it is no token"),
+    };
+    assert_eq!(refused.code(), "unauthenticated");
+}
+
+#[tokio::test]
+async fn effects_are_applied_with_the_accepted_result_and_never_with_a_refused_one() {
+    let bench = Bench::new();
+    let body = r#"agents = { q = { operator = "queue", queue = "q", output = s.object { n = s.integer } } },
+        flow = function(ctx) ctx:run("q") return ctx.state:get("k") end"#;
+    let run = bench.start(body, "null").await;
+    let leased = bench.lease("q").await;
+    let effect = serde_json::json!({
+        "type": "write_memory", "scope": { "workflow": run.to_string() }, "key": "k", "value": 5,
+    });
+    let holder = bench.holder(&leased.handle);
+    let wrong = Report { effects: vec![effect.clone()], ..report(r#"{"n":"x"}"#) };
+    bench.engine.report(&holder, wrong).await.unwrap_err();
+    assert!(bench.store.state(&format!("run:{run}")).unwrap().is_empty());
+    let unknown = Report { effects: vec![serde_json::json!({ "type": "explode" })], ..report(r#"{"n":1}"#) };
+    assert_eq!(bench.engine.report(&holder, unknown).await.unwrap_err().code(), "invalid_result");
+    let right = Report { effects: vec![effect], ..report(r#"{"n":1}"#) };
+    assert!(bench.engine.report(&holder, right).await.unwrap());
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "5");
+}
+
+#[tokio::test]
+async fn a_workers_file_is_published_with_its_result() {
+    let bench = Bench::new();
+    let run = bench.start(ASKS, "null").await;
+    let leased = bench.lease("q").await;
+    let holder = bench.holder(&leased.handle);
+    bench.engine.put_artifact(&holder, "a.txt".into(), b"hi".to_vec()).await.unwrap();
+    assert!(bench.engine.artifacts(&bench.admin(), run).await.unwrap().is_empty());
+    bench.report(&leased.handle, r#"{"n":1}"#).await.unwrap();
+    let files = bench.engine.artifacts(&bench.admin(), run).await.unwrap();
+    assert_eq!(files.len(), 1);
+    assert_eq!(bench.engine.artifact(&bench.admin(), files[0].id).await.unwrap().1, b"hi");
+}
+
+#[tokio::test]
+async fn a_person_answers_a_form_and_a_rejection_is_raised() {
+    let bench = Bench::new();
+    let body = r#"flow = function(ctx)
+            local first = ctx:approve { title = "Ship it?" }
+            local ok, err = pcall(function() return ctx:approve { title = "Really?" } end)
+            return { first.approved, ok, err.kind }
+        end"#;
+    let run = bench.start(body, "null").await;
+    let ask = |answer| async {
+        bench.waiting(run, "task").await;
+        let open = bench.engine.tasks(&bench.admin(), TaskFilter { limit: 10, ..Default::default() }).await;
+        let task = open.unwrap().items[0].id;
+        bench.engine.answer(&bench.admin(), task, answer, None).await.map(|_| ())
+    };
+    let wrong = ask(Answer::Output(Json::from_trusted("{}"))).await.unwrap_err();
+    assert_eq!(wrong.code(), "invalid_result");
+    ask(Answer::Output(Json::from_trusted(r#"{"approved":true}"#))).await.unwrap();
+    bench.until(run, "second", |view| view.steps == 2).await;
+    ask(Answer::Reject { reason: "no".into() }).await.unwrap();
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#"[true,false,"human_rejected"]"#);
+}
+
+#[tokio::test]
+async fn a_revoked_token_is_refused_at_once() {
+    let bench = Bench::new();
+    let admin = bench.engine.mint_admin(3_600_000).await.unwrap();
+    let Bearer::Caller(caller) = bench.engine.authenticate(&admin.token).unwrap() else { panic!() };
+    let mint = MintToken { role: Role::Operator, verbs: None, scopes: Some(vec!["run:*".into()]), ttl_ms: 60_000 };
+    let child = bench.engine.mint(&caller, mint, None).await.unwrap();
+    assert!(bench.engine.authenticate(&child.token).is_ok());
+    bench.engine.revoke(&bench.admin(), &admin.jti).await.unwrap();
+    assert_eq!(bench.engine.authenticate(&admin.token).unwrap_err().code(), "unauthenticated");
+    assert_eq!(bench.engine.authenticate(&child.token).unwrap_err().code(), "unauthenticated");
+}
