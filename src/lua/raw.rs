@@ -80,14 +80,13 @@ pub(crate) enum Halt {
 }
 
 impl Machine {
-    /// Takes over a new VM: sets the interrupt and hides addresses.
+    /// Takes over a new VM and sets the interrupt.
     pub(crate) fn new(lua: Lua) -> mlua::Result<Rc<Self>> {
         let mut main = ptr::null_mut();
-        // SAFETY: nothing runs in the VM; with a zero key every address prints as zero.
+        // SAFETY: nothing runs in the VM; `mlua` leaves the interrupt to whoever sets it.
         unsafe {
             lua.exec_raw::<()>((), |l| {
                 main = l;
-                ffi::lua_setpointerencodekey(l, 0, 0, 0, 0);
                 (*ffi::lua_callbacks(l)).interrupt = Some(meter::interrupt);
             })?;
         }
@@ -112,7 +111,9 @@ impl Machine {
     }
 
     /// The functions that look at the running coroutine, by name.
-    pub(crate) fn natives(&self) -> mlua::Result<[(&'static str, Function); 5]> {
+    pub(crate) fn natives(&self) -> mlua::Result<[(&'static str, Function); 7]> {
+        let strings: Table = self.lua.globals().get("string")?;
+        let original: Function = strings.get("format")?;
         // SAFETY: in protected mode; the functions keep to the module's rules.
         let await_ = unsafe {
             self.lua.exec_raw::<Function>(&self.arrays, |l| {
@@ -120,9 +121,17 @@ impl Machine {
             })?
         };
         // SAFETY: as above.
+        let format = unsafe {
+            self.lua.exec_raw::<Function>(original, |l| {
+                ffi::lua_pushcclosurek(l, format, c"format".as_ptr(), 1, None);
+            })?
+        };
+        // SAFETY: as above.
         unsafe {
             Ok([
                 ("await", await_),
+                ("format", format),
+                ("tostring", self.lua.create_c_function(tostring)?),
                 ("running", self.lua.create_c_function(running)?),
                 ("yield", self.lua.create_c_function(author_yield)?),
                 ("pairs", self.lua.create_c_function(pairs)?),
@@ -461,8 +470,9 @@ unsafe extern "C-unwind" fn await_step(l: *mut lua_State) -> c_int {
         };
         ffi::lua_pushnil(l);
         ffi::lua_pushstring_(l, problem.as_ptr());
+        ffi::lua_pushboolean(l, 1);
     }
-    2
+    3
 }
 
 /// What [`await_step`] returns to the script, once the host has resumed it.
@@ -488,7 +498,8 @@ unsafe extern "C-unwind" fn deliver(l: *mut lua_State, _status: c_int) -> c_int 
             Parcel::Usage(text) => {
                 ffi::lua_pushnil(l);
                 ffi::lua_pushlstring_(l, text.cast(), text.len());
-                2
+                ffi::lua_pushboolean(l, 1);
+                3
             }
             Parcel::Value(text) => unpack(l, text),
             Parcel::Failure(text) => {
@@ -519,7 +530,8 @@ unsafe fn unpack(l: *mut lua_State, text: *const [u8]) -> c_int {
                 ffi::lua_settop(l, arrays - 1);
                 ffi::lua_pushnil(l);
                 ffi::lua_pushstring_(l, error.problem.as_ptr());
-                2
+                ffi::lua_pushboolean(l, 1);
+                3
             }
         }
     }
@@ -553,6 +565,62 @@ unsafe extern "C-unwind" fn author_yield(l: *mut lua_State) -> c_int {
             ffi::lua_error(l);
         }
         ffi::lua_yield(l, ffi::lua_gettop(l))
+    }
+}
+
+/// Puts the text of the value at `index` in its place, if its own text would show an address.
+///
+/// # Safety
+/// Called within a C function, with `index` in use and free slots.
+unsafe fn hide_address(l: *mut lua_State, index: c_int) {
+    // SAFETY: the caller's promise; nothing here needs dropping.
+    unsafe {
+        let of = ffi::lua_type(l, index);
+        if !matches!(
+            of,
+            ffi::LUA_TTABLE | ffi::LUA_TFUNCTION | ffi::LUA_TUSERDATA | ffi::LUA_TTHREAD
+        ) {
+            return;
+        }
+        if ffi::luaL_getmetafield_(l, index, c"__tostring".as_ptr()) != 0 {
+            ffi::lua_pop(l, 1);
+            return;
+        }
+        ffi::lua_pushstring_(l, ffi::lua_typename(l, of));
+        ffi::lua_replace(l, index);
+    }
+}
+
+/// `tostring`, which says `table` where the original shows an address.
+///
+/// # Safety
+/// Called by Lua.
+unsafe extern "C-unwind" fn tostring(l: *mut lua_State) -> c_int {
+    // SAFETY: a C function has free slots.
+    unsafe {
+        ffi::luaL_checkany(l, 1);
+        ffi::lua_settop(l, 1);
+        hide_address(l, 1);
+        ffi::luaL_tolstring(l, 1, ptr::null_mut());
+    }
+    1
+}
+
+/// `string.format`, which shows no addresses; the original goes on in the same frame, so that its
+/// errors name the author's line.
+///
+/// # Safety
+/// Called by Lua.
+unsafe extern "C-unwind" fn format(l: *mut lua_State) -> c_int {
+    // SAFETY: a C function has free slots; the upvalue is the original, which has none of its own.
+    unsafe {
+        for index in 2..=ffi::lua_gettop(l) {
+            hide_address(l, index);
+        }
+        match ffi::lua_tocfunction(l, ffi::lua_upvalueindex(1)) {
+            Some(original) => original(l),
+            None => 0,
+        }
     }
 }
 

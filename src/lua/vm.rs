@@ -180,15 +180,11 @@ impl Desk {
             Some(Err(problem)) => return Ok(Some(Err(problem))),
             Some(Ok(text)) => text,
         };
-        let compiler = Compiler::new()
-            .set_optimization_level(1)
-            .set_debug_level(1)
-            .add_disabled_builtin("setmetatable");
         let compiled = lua
             .load(text)
             .set_name(format!("={path}"))
             .set_mode(ChunkMode::Text)
-            .set_compiler(compiler)
+            .set_compiler(compiler())
             .into_function();
         match compiled {
             Ok(function) => {
@@ -284,6 +280,16 @@ impl Desk {
     }
 }
 
+/// How everything is compiled: without the shortcuts past the functions that the sandbox replaces,
+/// and without inlining, which would shift the levels that errors name.
+fn compiler() -> Compiler {
+    Compiler::new()
+        .set_optimization_level(1)
+        .set_debug_level(1)
+        .add_disabled_builtin("setmetatable")
+        .add_disabled_builtin("tostring")
+}
+
 /// Loads the library, then freezes what every run shares.
 fn library(machine: &Rc<Machine>, desk: &Rc<Desk>) -> mlua::Result<Entries> {
     let lua = machine.lua();
@@ -291,14 +297,15 @@ fn library(machine: &Rc<Machine>, desk: &Rc<Desk>) -> mlua::Result<Entries> {
     let info: Function = base.get::<Table>("debug")?.get("info")?;
     let host = host_functions(machine, desk)?;
     let load = |name: &str, text: &str, args: (Table, Table, Function)| -> mlua::Result<Value> {
-        let compiler = Compiler::new().set_optimization_level(2).set_debug_level(1);
         lua.load(text)
             .set_name(format!("=swarm/{name}"))
             .set_mode(ChunkMode::Text)
-            .set_compiler(compiler)
+            .set_compiler(compiler())
             .call(args)
     };
     let args = || (host.clone(), base.clone(), info.clone());
+    // First, so that the rest of the library is built on it.
+    load("sandbox", include_str!("../../lua/sandbox.luau"), args())?;
     for (name, text) in [
         ("failure", include_str!("../../lua/failure.luau")),
         ("schema", include_str!("../../lua/schema.luau")),
@@ -310,7 +317,6 @@ fn library(machine: &Rc<Machine>, desk: &Rc<Desk>) -> mlua::Result<Entries> {
     let Value::Table(run) = load("run", include_str!("../../lua/run.luau"), args())? else {
         return Err(mlua::Error::runtime("the library returns its entries as a table"));
     };
-    load("sandbox", include_str!("../../lua/sandbox.luau"), args())?;
     let nulls = lua.create_table()?;
     nulls.raw_set("__tostring", lua.create_function(|_, _: Value| Ok("null"))?)?;
     nulls.raw_set("__metatable", false)?;
@@ -400,6 +406,13 @@ fn host_functions(machine: &Rc<Machine>, desk: &Rc<Desk>) -> mlua::Result<Table>
     host.raw_set(
         "uuid",
         lua.create_function(move |_, ()| Ok(at.draw(|random| random.uuid().to_string())))?,
+    )?;
+    host.raw_set(
+        "freeze",
+        lua.create_function(|_, table: Table| {
+            table.set_readonly(true);
+            Ok(table)
+        })?,
     )?;
     host.raw_set(
         "time_format",

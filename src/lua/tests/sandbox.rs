@@ -1,0 +1,263 @@
+use std::sync::atomic::AtomicBool;
+
+use super::*;
+
+#[test]
+fn the_environment_holds_what_is_allowed_and_nothing_else() {
+    let value = Bench::new().value(
+        r#"local names = {}
+           for _, name in { "collectgarbage", "gcinfo", "newproxy", "loadstring", "getfenv", "setfenv", "buffer", "vector", "integer", "_G", "load", "dofile", "class" } do
+             if getmetatable == nil or _ENV then end
+             table.insert(names, (pcall(function() error() end)) and name or name)
+           end
+           return { collectgarbage == nil, gcinfo == nil, newproxy == nil, loadstring == nil, getfenv == nil, setfenv == nil, buffer == nil, vector == nil, integer == nil, _G == nil }"#,
+    );
+    assert!(value.as_array().unwrap().iter().all(|absent| absent == &json!(true)), "{value}");
+}
+
+#[test]
+fn what_is_missing_says_what_to_use() {
+    let mut bench = Bench::new();
+    for (body, said) in [
+        ("os.time()", "use ctx:now()"),
+        ("io.open(\"x\")", "a process agent"),
+        ("debug.traceback()", "debug.traceback is not available"),
+        ("math.random()", "use ctx:random"),
+        ("math.randomseed(1)", "ctx:random is seeded"),
+        ("setmetatable({}, { __mode = \"k\" })", "__mode is not available"),
+        ("string.foo = 1", "readonly"),
+        ("getmetatable(\"\").__index = 1", "attempt to index boolean"),
+        ("for k in pairs({ [{}] = 1 }) do end", "no fixed order"),
+        ("next({ [print] = 1 })", "no fixed order"),
+        ("string.rep(\"x\", 1e9)", "string.rep: the result is larger"),
+        ("table.create(1e9)", "table.create: more than"),
+        ("table.move({}, 1, 1e9, 2)", "table.move: more than"),
+        (
+            "table.concat({ string.rep(\"x\", 1e7), string.rep(\"y\", 1e7) })",
+            "table.concat: the result is larger",
+        ),
+        ("ctx:run(\"x\", swarm.time.parse(\"soon\"))", "\"soon\" is not a time"),
+        ("setmetatable(swarm, {})", "readonly"),
+        ("swarm.schema.string.type = 1", "readonly"),
+        ("return s.strin", "did you mean string?"),
+        ("return s.integer { minimm = 1 }", "did you mean minimum?"),
+    ] {
+        let failure = bench.failure(body);
+        assert!(failure.message.contains(said), "{body}: {failure}");
+    }
+}
+
+#[test]
+fn replaced_functions_still_do_their_work() {
+    let value = Bench::new().value(
+        r#"local big = string.rep("ab", 2000000) .. "needle" .. string.rep("x", 10)
+           local parts = string.split(string.rep("aaaaaaaaaaaaaaaaaaaaaaa,", 50000), ",")
+           local list = {} for i = 1, 20001 do list[i] = 20002 - i end table.sort(list)
+           return { { string.find(big, "needle", 1, true) }, { string.find(big, "needle") }, { ("x.y"):find(".", 1, true) }, #parts,
+                    list[1], table.concat({ 1, 2, "x" }, "-", 2, 3), table.concat(table.move({ 1, 2, 3 }, 2, 3, 1), ","),
+                    ("x"):rep(3), #table.create(3, 0), { next({ 5 }) }, table.concat(string.split("a b", " "), "|"), tostring({}), #string.split("ab", "") }"#,
+    );
+    assert_eq!(
+        value,
+        json!([
+            [4_000_001, 4_000_006],
+            [4_000_001, 4_000_006],
+            [2, 2],
+            50_001,
+            1,
+            "2-x",
+            "2,3,3",
+            "xxx",
+            3,
+            [1, 5],
+            "a|b",
+            "table",
+            2
+        ])
+    );
+}
+
+#[test]
+fn runs_share_nothing_but_the_frozen_base() {
+    let source = bundle(&[
+        (
+            "main.lua",
+            "local swarm = require(\"swarm\") local m = require(\"./m\") n = (n or 0) + 1 m.n = m.n + 1 \
+          return swarm.blueprint { name = \"t\", flow = function() n = n + 1 m.n = m.n + 1 return { n, m.n } end }",
+        ),
+        ("m.luau", "return { n = 0 }"),
+    ]);
+    let mut bench = Bench::new();
+    for _ in 0..3 {
+        let (next, _) = bench.run_with(&source, &json!({}), echo);
+        assert_eq!(next, NextAction::Complete(Json::from(&json!([2, 2]))));
+    }
+    assert_eq!(bench.vms.vms(), 1);
+    assert_eq!(bench.vms.live(), 0);
+}
+
+#[test]
+fn modules_are_relative_to_their_file_and_stay_in_the_bundle() {
+    let main = |path: &str| {
+        format!(
+            "local m = require({path:?}) return require(\"swarm\").blueprint {{ name = \"t\", flow = function() return m end }}"
+        )
+    };
+    let files = |path: &str| {
+        bundle(&[
+            ("main.lua", &main(path)),
+            ("lib/a.luau", "return { require(\"./b\"), require(\"../c\"), require(\"./b\") }"),
+            ("lib/b.lua", "return \"b\""),
+            ("c/init.luau", "return \"c\""),
+            ("loop.luau", "return require(\"./loop\")"),
+            ("bad.luau", "return ("),
+        ])
+    };
+    let mut bench = Bench::new();
+    let (next, _) = bench.run_with(&files("./lib/a"), &json!({}), echo);
+    assert_eq!(next, NextAction::Complete(Json::from(&json!(["b", "c", "b"]))));
+    for (path, said) in [
+        ("../x", "is outside of the bundle"),
+        ("./lib/../../x", "is outside of the bundle"),
+        ("/etc/passwd", "there is \"swarm\""),
+        ("os", "there is \"swarm\""),
+        ("swarm.test", "there is \"swarm\""),
+        ("./none", "the bundle has no file none.luau"),
+        ("./loop", "requires itself"),
+        ("./bad", "bad.luau:1: "),
+    ] {
+        let (next, _) = bench.run_with(&files(path), &json!({}), echo);
+        let NextAction::Fail(failure) = next else { panic!("{path}: {next:?}") };
+        assert!(failure.message.contains(said), "{path}: {failure}");
+    }
+}
+
+#[test]
+fn evaluation_gives_the_definition_as_data() {
+    let source = bundle(&[
+        (
+            "main.lua",
+            r#"local swarm = require("swarm")
+local s = swarm.schema
+return swarm.blueprint {
+  name = "x", input = s.object { issue = s.string, n = s.integer { default = 3, minimum = 1 }, tags = s.array(s.string) { default = {} }, o = s.enum { "a", "b" } { optional = true } },
+  agents = {
+    r = swarm.agent_md("agents/r.md", { operator = "echo", output = s.object { any = s.any, u = s.union { s.string, s.null }, m = s.map(s.number { max_length = 3 }) } }),
+    raw = { operator = "lua", input = { type = "string" },
+      fn = function(i) return i end },
+  },
+  flow = function(ctx) end,
+}"#,
+        ),
+        ("agents/r.md", "You review."),
+    ]);
+    assert_eq!(
+        evaluate(&source, &Limits::default()).unwrap(),
+        json!({
+            "name": "x",
+            "input": {
+                "type": "object",
+                "properties": {
+                    "issue": { "type": "string" },
+                    "n": { "type": "integer", "default": 3, "minimum": 1 },
+                    "tags": { "type": "array", "items": { "type": "string" }, "default": [] },
+                    "o": { "enum": ["a", "b"] },
+                },
+                "required": ["issue"],
+            },
+            "agents": {
+                "r": {
+                    "operator": "echo", "system": "You review.", "description": "agents/r.md",
+                    "output": {
+                        "type": "object",
+                        "properties": {
+                            "any": {},
+                            "m": { "type": "object", "additionalProperties": { "type": "number", "maxLength": 3 } },
+                            "u": { "anyOf": [{ "type": "string" }, { "type": "null" }] },
+                        },
+                        "required": ["any", "m", "u"],
+                    },
+                },
+                "raw": {
+                    "operator": "lua", "input": { "type": "string" },
+                    "fn": { "$function": { "file": "main.lua", "line": 8 } },
+                },
+            },
+            "flow": { "$function": { "file": "main.lua", "line": 10 } },
+        })
+    );
+}
+
+#[test]
+fn a_wrong_source_is_refused_with_its_place() {
+    let error = |text: &str| {
+        let limits = Limits { evaluate_ms: 50, evaluate_memory: 8 << 20, ..Limits::default() };
+        let mut errors = evaluate(&bundle(&[("main.lua", text)]), &limits).unwrap_err();
+        errors.remove(0)
+    };
+    let syntax = error("local x = 1\nlocal y = = 2");
+    assert_eq!((syntax.code, syntax.line, syntax.file.as_str()), ("MS-L0001", Some(2), "main.lua"));
+    let raised = error("\n\nerror(\"boom\")");
+    assert_eq!((raised.code, raised.line, raised.message.as_str()), ("MS-L0002", Some(3), "boom"));
+    assert_eq!(error("return { name = \"x\" }").code, "MS-L0003");
+    assert_eq!(error("return 5").code, "MS-L0003");
+    assert_eq!(error("while true do end").code, "MS-L0004");
+    assert_eq!(
+        error("local t = {} while true do t[#t + 1] = string.rep(\"x\", 1000) .. #t end").code,
+        "MS-L0004"
+    );
+    assert_eq!(error("\u{1b}Lua\u{0}\u{1}").code, "MS-L0001");
+    assert_eq!(
+        error(&format!("return {}1{}", "(".repeat(100_000), ")".repeat(100_000))).code,
+        "MS-L0001"
+    );
+    assert_eq!(
+        error(&format!("return {}{}", "{".repeat(100_000), "}".repeat(100_000))).code,
+        "MS-L0001"
+    );
+    assert_eq!(error(&format!("return {}1", "not ".repeat(200_000))).code, "MS-L0001");
+    let none = evaluate(&bundle(&[("other.lua", "")]), &Limits::default()).unwrap_err();
+    assert_eq!(none[0].code, "MS-L0005");
+}
+
+#[test]
+fn an_agent_s_function_sees_only_its_input() {
+    let source = bundle(&[(
+        "main.lua",
+        r#"local swarm = require("swarm")
+           return swarm.blueprint { name = "x", agents = {
+             sum = { operator = "lua", fn = function(input) print("x") return { total = input.a + input.b } end },
+             fail = { fn = function() swarm.fail("mine", "no") end },
+             loop = { fn = function() while true do end end },
+             bomb = { fn = function() local s = {} while true do s[#s + 1] = {} end end },
+             huge = { fn = function() local s = "x" while true do s = s .. s end end },
+             bad = { fn = function() return print end },
+           } }"#,
+    )]);
+    let limits = TaskLimits { cpu_ms: 50, memory: 16 << 20, value: 1 << 20 };
+    let off = AtomicBool::new(false);
+    let call = |agent: &str, cancel: &AtomicBool| {
+        call_agent(&source, agent, &Json::from(&json!({ "a": 2, "b": 3 })), &limits, cancel)
+    };
+    assert_eq!(call("sum", &off).unwrap().to_value(), json!({ "total": 5 }));
+    assert_eq!(call("fail", &off).unwrap_err().kind, "mine");
+    assert_eq!(call("loop", &off).unwrap_err().kind, "limit");
+    assert_eq!(call("bomb", &off).unwrap_err().kind, "limit");
+    assert_eq!(call("huge", &off).unwrap_err().kind, "limit");
+    assert_eq!(call("bad", &off).unwrap_err().kind, "script");
+    assert_eq!(call("none", &off).unwrap_err().kind, "script");
+    assert_eq!(call("loop", &AtomicBool::new(true)).unwrap_err().kind, "canceled");
+}
+
+#[test]
+fn more_runs_than_a_vm_has_accounts_get_another_vm() {
+    let mut bench = Bench::with(Limits { runs_per_vm: 3, idle_vms: 1, ..Limits::default() });
+    let source = flow_source("ctx:run(\"x\")");
+    let mut flows: Vec<_> = (0..7).map(|_| bench.flow(&source)).collect();
+    for flow in &mut flows {
+        assert_eq!(flow.advance(Input::Start, 0).commands.len(), 1);
+    }
+    assert_eq!((bench.vms.vms(), bench.vms.live()), (3, 7));
+    drop(flows);
+    assert_eq!((bench.vms.vms(), bench.vms.live()), (1, 0));
+}
