@@ -24,7 +24,7 @@ use crate::{
     engine::{Engine, EngineParts, Settings},
     flow::RunLimits,
     lua::{Limits, TaskLimits, call_agent},
-    operator::{Builtin, BundleDir, LuaCall, QueueHub},
+    operator::{Builtin, BundleDir, LuaCall, QueueHub, Registry},
     protocol::{Failure, RunId},
     store::{Options, Reader as _, Sqlite},
     tasks::Tasks,
@@ -111,12 +111,7 @@ impl Host {
 
         let tasks = Tasks::new(tokio::runtime::Handle::current());
         let hub = Arc::new(QueueHub::default());
-        let registry = Builtin {
-            lua: lua_calls(tasks.clone()),
-            bundle_dir: bundle_dirs(std::path::absolute(&config.data).unwrap_or(config.data.clone())),
-            queues: Arc::clone(&hub),
-        }
-        .registry();
+        let registry = registry(&config.data, &tasks, &hub);
 
         let left_open = if config.recover { Vec::new() } else { open_runs(&*store)? };
         let engine = Engine::start_up(EngineParts {
@@ -150,7 +145,12 @@ impl Host {
             .map_err(|source| HostError::Listen { address: config.listen, source })?;
         let url = format!("http://{address}");
         engine.set_url(&url);
-        api::serve(engine.clone(), listener, config.api.clone(), &tasks);
+        let (api_engine, api_config, api_tasks) = (engine.clone(), config.api.clone(), tasks.clone());
+        tasks.spawn(async move {
+            if let Err(error) = api::serve(api_engine, listener, api_config, &api_tasks).await {
+                tracing::error!(%error, "the API stopped");
+            }
+        });
         files.put_server(&url, incarnation)?;
 
         let watch = match &config.blueprints {
@@ -200,6 +200,27 @@ impl Host {
     }
 }
 
+/// The operators of a host.
+fn registry(data: &std::path::Path, tasks: &Tasks, hub: &Arc<QueueHub>) -> Registry {
+    let data = std::path::absolute(data).unwrap_or_else(|_| data.to_owned());
+    Builtin {
+        lua: lua_calls(tasks.clone()),
+        bundle_dir: bundle_dirs(data),
+        queues: Arc::clone(hub),
+    }
+    .registry()
+}
+
+/// The operators that a blueprint is checked against where no host runs; none of them is called.
+pub fn builtin_operators() -> Registry {
+    Builtin {
+        lua: Arc::new(|_, input| Box::pin(async { Ok(input) })),
+        bundle_dir: bundle_dirs(PathBuf::new()),
+        queues: Arc::default(),
+    }
+    .registry()
+}
+
 /// Calls an agent's Lua function on a thread where it may take its time.
 pub(crate) fn lua_calls(tasks: Tasks) -> LuaCall {
     let at_once = Arc::new(tokio::sync::Semaphore::new(LUA_CALLS));
@@ -231,7 +252,7 @@ impl Drop for StopOnDrop {
 fn bundle_dirs(data: PathBuf) -> BundleDir {
     Arc::new(move |blueprint| {
         let dir = data.join("bundles").join(blueprint.hash());
-        blueprint.bundle().write_to(&dir)?;
+        blueprint.bundle().write_to(&dir).map_err(std::io::Error::other)?;
         Ok(dir)
     })
 }

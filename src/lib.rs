@@ -22,12 +22,12 @@ pub mod spawner;
 
 pub mod engine;
 
-// pub mod api;
+pub mod api;
 
-// pub mod cli;
+pub mod cli;
 
 pub mod clock;
-// pub mod config;
-// pub mod host;
+pub mod config;
+pub mod host;
 pub mod tasks;
-// pub mod telemetry;
+pub mod telemetry;

@@ -50,9 +50,10 @@ impl FromRequest<Api> for Raw {
         if announced.is_some_and(|announced| announced > limit as u64) {
             return Err(too_large(limit));
         }
-        let bytes = tokio::time::timeout(api.door.limits.body_time, collect(body, limit))
-            .await
-            .map_err(|_| Problem::new(codes::BODY_TIMEOUT, "the rest of the body did not come"))??;
+        let bytes =
+            tokio::time::timeout(api.door.limits.body_time, collect(body, limit)).await.map_err(
+                |_| Problem::new(codes::BODY_TIMEOUT, "the rest of the body did not come"),
+            )??;
         Ok(Self { bytes, kind })
     }
 }
@@ -241,8 +242,16 @@ mod tests {
     #[test]
     fn a_refusal_names_the_place() {
         let cases = [
-            (r#"{"item":"a","parts":[{"size":1},{"size":"x"}]}"#, "invalid_body", "$.parts[1].size"),
-            (r#"{"item":"a","parts":[{"size":1,"colour":2}]}"#, "unknown_field", "$.parts[0].colour"),
+            (
+                r#"{"item":"a","parts":[{"size":1},{"size":"x"}]}"#,
+                "invalid_body",
+                "$.parts[1].size",
+            ),
+            (
+                r#"{"item":"a","parts":[{"size":1,"colour":2}]}"#,
+                "unknown_field",
+                "$.parts[0].colour",
+            ),
             (r#"{"item":"a","itme":"b"}"#, "unknown_field", "$.itme"),
             (r"{}", "invalid_body", "$"),
             (r"[]", "invalid_body", "$"),

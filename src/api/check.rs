@@ -66,7 +66,9 @@ pub(super) fn read_bundle(raw: &Raw) -> Result<Bundle, Problem> {
         || kind.starts_with("text/")
         || matches!(kind, "application/x-lua" | "application/octet-stream");
     if !text {
-        let detail = format!("send Lua source as text/plain, or files as application/json; {kind:?} is not read here");
+        let detail = format!(
+            "send Lua source as text/plain, or files as application/json; {kind:?} is not read here"
+        );
         return Err(Problem::new(codes::UNSUPPORTED_MEDIA_TYPE, detail));
     }
     runs::bundle(Some(raw.text()?.to_owned()), None, None)

@@ -41,7 +41,8 @@ mod tests {
     #[tokio::test]
     async fn the_page_loads_nothing_from_elsewhere_and_runs_only_its_own_script() {
         let response = page(StatusCode::UNAUTHORIZED);
-        let policy = response.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap().to_owned();
+        let policy =
+            response.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap().to_owned();
         let nonce = policy.split("'nonce-").nth(1).unwrap().split('\'').next().unwrap().to_owned();
         let body = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
         let page = String::from_utf8(body.to_vec()).unwrap();

@@ -7,7 +7,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use axum::{
     extract::{Request, State},
-    http::{HeaderMap, HeaderName, HeaderValue, Uri, header},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -15,13 +15,7 @@ use futures::FutureExt;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    ApiConfig, Limits,
-    codes, docs,
-    error::Problem,
-    origin::Site,
-    rate::Rates,
-};
+use super::{ApiConfig, Limits, codes, docs, error::Problem, origin::Site, rate::Rates};
 use crate::{
     engine::{Bearer, Engine, EngineError},
     token::{Refusal, Role, Verb, permits},
@@ -178,20 +172,21 @@ pub(super) async fn pass(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let response = match enter(&api, rule, &mut request).await {
-        Ok(room) => {
-            let handled = AssertUnwindSafe(next.run(request)).catch_unwind().await;
-            drop(room);
-            handled.unwrap_or_else(|_| {
-                tracing::error!("a handler panicked");
-                Problem::new(codes::INTERNAL, "this is a defect of the server; the log says more")
-                    .into_response()
-            })
-        }
-        Err(problem) if rule.page && problem.status().as_u16() == 401 => docs::page(problem.status()),
-        Err(problem) => problem.into_response(),
+    let handled = async {
+        let _room = enter(&api, rule, &mut request).await?;
+        Ok(next.run(request).await)
     };
-    hardened(response)
+    let handled = AssertUnwindSafe(handled).catch_unwind().await.unwrap_or_else(|_| {
+        tracing::error!("a request ended in a panic");
+        Err(Problem::new(codes::INTERNAL, "this is a defect of the server; the log says more"))
+    });
+    hardened(match handled {
+        Ok(response) => response,
+        Err(problem) if rule.page && problem.status() == StatusCode::UNAUTHORIZED => {
+            docs::page(problem.status())
+        }
+        Err(problem) => problem.into_response(),
+    })
 }
 
 async fn enter<'a>(
@@ -201,7 +196,7 @@ async fn enter<'a>(
 ) -> Result<Option<SemaphorePermit<'a>>, Problem> {
     let room = api.door.take_room(rule)?;
     if let Some(text) = api.door.screen(rule, request.uri(), request.headers())? {
-        let bearer = api.engine.authenticate(text).await?;
+        let bearer = api.engine.authenticate(text)?;
         api.door.admit(rule, &bearer)?;
         request.extensions_mut().insert(bearer);
     }
@@ -246,7 +241,8 @@ mod tests {
     }
 
     fn screen(rule: Rule, headers: &[(HeaderName, &'static str)]) -> Result<bool, &'static str> {
-        let headers = headers.iter().map(|(n, v)| (n.clone(), HeaderValue::from_static(v))).collect();
+        let headers =
+            headers.iter().map(|(n, v)| (n.clone(), HeaderValue::from_static(v))).collect();
         let given = door().screen(rule, &Uri::from_static("/"), &headers).map(|b| b.is_some());
         given.map_err(|problem| problem.code())
     }

@@ -175,8 +175,7 @@ impl From<EngineError> for Problem {
 }
 
 fn invalid(what: &'static str, violations: Vec<Breach>) -> Problem {
-    let code =
-        if what == "the result" { codes::INVALID_RESULT } else { codes::INVALID_INPUT };
+    let code = if what == "the result" { codes::INVALID_RESULT } else { codes::INVALID_INPUT };
     let detail = match violations.first() {
         Some(first) => format!("{what} breaks its schema at {}: {}", first.path, first.message),
         None => format!("{what} breaks its schema"),
@@ -198,10 +197,9 @@ fn storage(error: &StoreError) -> Problem {
             codes::IDEMPOTENCY_MISMATCH,
             "this Idempotency-Key came before with another request",
         ),
-        StoreError::Full => Problem::new(
-            codes::STORAGE_FULL,
-            "nothing was changed; free some space and ask again",
-        ),
+        StoreError::Full => {
+            Problem::new(codes::STORAGE_FULL, "nothing was changed; free some space and ask again")
+        }
         other => {
             tracing::error!(error = %other, "the storage failed under a request");
             Problem::new(codes::STORAGE, "nothing is known to have changed; the log says more")
@@ -265,7 +263,10 @@ mod tests {
             retry_after_s: 3,
         };
         let (status, headers, body) = shown(error.into()).await;
-        assert_eq!((status, &body["code"]), (StatusCode::TOO_MANY_REQUESTS, &"signal_queue_full".into()));
+        assert_eq!(
+            (status, &body["code"]),
+            (StatusCode::TOO_MANY_REQUESTS, &"signal_queue_full".into())
+        );
         assert_eq!(headers[header::RETRY_AFTER], "3");
     }
 }

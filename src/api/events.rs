@@ -73,7 +73,8 @@ fn starting_after(asked: Option<u32>, headers: &HeaderMap) -> Result<u32, Proble
 fn sent(events: Events) -> impl Stream<Item = Result<Event, Infallible>> {
     // Pulled one by one: who reads slowly holds back no more than the engine's own bounded queue.
     futures::stream::unfold(events, |mut events| async {
-        let event = events.next().await?;
+        // A store that cannot be read ends the stream; the client resumes with the last number.
+        let event = events.next().await.ok()??;
         Some((Ok(written(&event)), events))
     })
 }

@@ -72,9 +72,9 @@ impl Site {
     fn origin(&self, host: &str, headers: &HeaderMap) -> Result<(), Problem> {
         for origin in headers.get_all(header::ORIGIN) {
             let origin = origin.to_str().unwrap_or("?").to_ascii_lowercase();
-            let same = ["http://", "https://"]
-                .iter()
-                .any(|scheme| origin.strip_prefix(scheme).is_some_and(|at| at.eq_ignore_ascii_case(host)));
+            let same = ["http://", "https://"].iter().any(|scheme| {
+                origin.strip_prefix(scheme).is_some_and(|at| at.eq_ignore_ascii_case(host))
+            });
             if !same && !self.origins.contains(&origin) {
                 let origin: String = origin.chars().take(120).collect();
                 let detail = format!("pages of {origin:?} may not call this server");
@@ -89,12 +89,10 @@ impl Site {
 /// nobody's.
 fn split_port(host: &str) -> (&str, Option<u16>) {
     match host.rsplit_once(':') {
-        Some((name, port)) if name.ends_with(']') || !name.contains(':') => {
-            match port.parse() {
-                Ok(port) => (name, Some(port)),
-                Err(_) => (host, None),
-            }
-        }
+        Some((name, port)) if name.ends_with(']') || !name.contains(':') => match port.parse() {
+            Ok(port) => (name, Some(port)),
+            Err(_) => (host, None),
+        },
         _ => (host, None),
     }
 }
@@ -110,15 +108,22 @@ mod tests {
     }
 
     fn check(uri: &str, headers: &[(header::HeaderName, &str)]) -> Result<(), &'static str> {
-        let headers = headers.iter().map(|(name, value)| (name.clone(), value.parse().unwrap())).collect();
+        let headers =
+            headers.iter().map(|(name, value)| (name.clone(), value.parse().unwrap())).collect();
         site().check(&uri.parse().unwrap(), &headers).map_err(|problem| problem.code())
     }
 
     #[test]
     fn loopback_names_with_our_port_and_configured_names_are_ours() {
-        for host in
-            ["127.0.0.1:7700", "localhost:7700", "LOCALHOST:7700", "[::1]:7700", "127.9.9.9:7700", "swarm.example", "swarm.example:443"]
-        {
+        for host in [
+            "127.0.0.1:7700",
+            "localhost:7700",
+            "LOCALHOST:7700",
+            "[::1]:7700",
+            "127.9.9.9:7700",
+            "swarm.example",
+            "swarm.example:443",
+        ] {
             assert_eq!(check("/", &[(header::HOST, host)]), Ok(()), "{host}");
         }
     }
@@ -126,9 +131,18 @@ mod tests {
     #[test]
     fn every_other_name_is_refused() {
         for host in [
-            "evil.example", "evil.example:7700", "127.0.0.1", "localhost", "127.0.0.1:7701", "",
-            "localhost.evil.example:7700", "10.0.0.1:7700", "127.0.0.1:7700:7700", "localhost:x",
-            "[::1]", "user@localhost:7700",
+            "evil.example",
+            "evil.example:7700",
+            "127.0.0.1",
+            "localhost",
+            "127.0.0.1:7701",
+            "",
+            "localhost.evil.example:7700",
+            "10.0.0.1:7700",
+            "127.0.0.1:7700:7700",
+            "localhost:x",
+            "[::1]",
+            "user@localhost:7700",
         ] {
             assert_eq!(check("/", &[(header::HOST, host)]), Err("host_not_allowed"), "{host}");
         }
@@ -154,7 +168,13 @@ mod tests {
             let headers = [(header::HOST, "localhost:7700"), (header::ORIGIN, origin)];
             assert_eq!(check("/", &headers), Ok(()), "{origin}");
         }
-        for origin in ["null", "http://evil.example", "http://localhost:1", "https://desk.example.evil", "http://127.0.0.1:7700"] {
+        for origin in [
+            "null",
+            "http://evil.example",
+            "http://localhost:1",
+            "https://desk.example.evil",
+            "http://127.0.0.1:7700",
+        ] {
             let headers = [(header::HOST, "localhost:7700"), (header::ORIGIN, origin)];
             assert_eq!(check("/", &headers), Err("origin_not_allowed"), "{origin}");
         }

@@ -168,7 +168,8 @@ impl FromRequestParts<Api> for Key {
         };
         let key = value.to_str().ok().filter(|key| (1..=MOST_KEY_CHARS).contains(&key.len()));
         let Some(key) = key else {
-            let detail = format!("Idempotency-Key has 1 to {MOST_KEY_CHARS} visible ASCII characters");
+            let detail =
+                format!("Idempotency-Key has 1 to {MOST_KEY_CHARS} visible ASCII characters");
             return Err(Problem::new(codes::BAD_HEADER, detail));
         };
         Ok(Self { key: Some(key.to_owned()), path: parts.uri.path().to_owned() })

@@ -2,7 +2,6 @@
 //! document are made from it, so no route is without a row.
 
 use axum::{Router, handler::Handler, middleware::from_fn_with_state};
-use utoipa::openapi::HttpMethod;
 use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
@@ -26,17 +25,32 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// The method and the path.
-    pub(super) fn route(&self) -> (HttpMethod, &str) {
+    /// The method, as the OpenAPI document writes it, and the path.
+    pub(super) fn route(&self) -> (&'static str, &str) {
         let (path, item) = self.handler.1.paths.first_key_value().expect("a row has one path");
         let methods = [
-            (&item.get, HttpMethod::Get),
-            (&item.put, HttpMethod::Put),
-            (&item.post, HttpMethod::Post),
-            (&item.delete, HttpMethod::Delete),
+            (&item.get, "get"),
+            (&item.put, "put"),
+            (&item.post, "post"),
+            (&item.delete, "delete"),
         ];
         let method = methods.into_iter().find(|(operation, _)| operation.is_some());
         (method.expect("a row has one method").1, path)
+    }
+
+    /// What the row adds to the OpenAPI document.
+    pub(super) fn into_document(self) -> (Rule, UtoipaMethodRouter<Api>) {
+        (self.rule, self.handler)
+    }
+
+    fn large(mut self) -> Self {
+        self.rule.body = LARGE;
+        self
+    }
+
+    fn page(mut self) -> Self {
+        self.rule.page = true;
+        self
     }
 }
 
@@ -50,18 +64,6 @@ fn caller(verb: Verb, handler: UtoipaMethodRouter<Api>) -> Row {
 
 fn holder(verb: Verb, handler: UtoipaMethodRouter<Api>) -> Row {
     row(Who::Holder(verb), handler)
-}
-
-impl Row {
-    fn large(mut self) -> Self {
-        self.rule.body = LARGE;
-        self
-    }
-
-    fn page(mut self) -> Self {
-        self.rule.page = true;
-        self
-    }
 }
 
 /// Every route.
@@ -140,13 +142,6 @@ async fn no_method() -> Problem {
     Problem::new(codes::METHOD_NOT_ALLOWED, "/openapi.json lists the methods of every route")
 }
 
-impl Row {
-    /// What the row adds to the OpenAPI document.
-    pub(super) fn into_document(self) -> (Rule, UtoipaMethodRouter<Api>) {
-        (self.rule, self.handler)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -159,7 +154,7 @@ mod tests {
         for row in table() {
             assert_eq!(row.handler.1.paths.len(), 1);
             let (method, path) = row.route();
-            assert!(routes.insert((format!("{method:?}"), path.to_owned())), "{method:?} {path}");
+            assert!(routes.insert((method, path.to_owned())), "{method} {path}");
         }
         assert_eq!(routes.len(), table().len());
     }

@@ -113,11 +113,8 @@ pub(super) fn bundle(
     files: Option<BTreeMap<String, String>>,
     entry: Option<String>,
 ) -> Result<Bundle, Problem> {
-    let mut files: BTreeMap<String, Arc<str>> = files
-        .unwrap_or_default()
-        .into_iter()
-        .map(|(path, text)| (path, Arc::from(text)))
-        .collect();
+    let mut files: BTreeMap<String, Arc<str>> =
+        files.unwrap_or_default().into_iter().map(|(path, text)| (path, Arc::from(text))).collect();
     let entry = match source {
         Some(source) => {
             let entry = entry.unwrap_or_else(|| ENTRY.to_owned());
@@ -129,9 +126,8 @@ pub(super) fn bundle(
         }
         None => entry,
     };
-    Bundle::from_files(files, entry.as_deref()).map_err(|error| {
-        Problem::findings(vec![error.finding(entry.as_deref().unwrap_or(ENTRY))])
-    })
+    Bundle::from_files(files, entry.as_deref())
+        .map_err(|error| Problem::findings(vec![error.finding(entry.as_deref().unwrap_or(ENTRY))]))
 }
 
 /// Starts a run and answers when it is durable, or when it ended within `wait`.
@@ -222,9 +218,9 @@ fn status(word: &str) -> Result<RunStatus, Problem> {
 }
 
 fn since(text: &str) -> Result<u64, Problem> {
-    let at: jiff::Timestamp = text.parse().map_err(|_| {
-        params::bad_query("since is a time such as 2026-01-31T08:00:00Z")
-    })?;
+    let at: jiff::Timestamp = text
+        .parse()
+        .map_err(|_| params::bad_query("since is a time such as 2026-01-31T08:00:00Z"))?;
     Ok(u64::try_from(at.as_millisecond()).unwrap_or(0))
 }
 
@@ -261,6 +257,7 @@ pub(super) struct GetParams {
     #[param(example = "30s")]
     wait: Option<String>,
     /// Until when: `ended` (the default), or `people`: ended, or only people are left to wait for.
+    #[param(inline)]
     until: Option<Until>,
 }
 
@@ -401,7 +398,8 @@ mod tests {
 
     #[test]
     fn a_run_is_started_from_a_name_a_source_or_files() {
-        let (named, wait) = start_of(r#"{"blueprint":"a@1f","input":{"x":1},"wait":"5m"}"#).unwrap();
+        let (named, wait) =
+            start_of(r#"{"blueprint":"a@1f","input":{"x":1},"wait":"5m"}"#).unwrap();
         assert!(matches!(named.program, Program::Named(name) if name == "a@1f"));
         assert_eq!((named.input.as_str(), wait), (r#"{"x":1}"#, Some(Duration::from_secs(60))));
         for (text, entry) in [
@@ -438,7 +436,10 @@ mod tests {
         let axum::extract::Query(params) = axum::extract::Query::try_from_uri(&uri).unwrap();
         let filter = ListParams::into_filter(params).unwrap();
         assert_eq!(filter.status, [RunStatus::Running, RunStatus::Waiting]);
-        assert_eq!((filter.since_ms, filter.before, filter.limit), (Some(1_767_225_600_000), Some(9), 50));
+        assert_eq!(
+            (filter.since_ms, filter.before, filter.limit),
+            (Some(1_767_225_600_000), Some(9), 50)
+        );
         assert!(status("sleeping").is_err());
         assert!(since("yesterday").is_err());
     }

@@ -30,6 +30,7 @@ pub(super) struct ListParams {
     /// Only tasks of this run.
     run: Option<String>,
     /// `open` is the only state that is listed; an ended task is a step of its run.
+    #[param(inline)]
     state: Option<Listed>,
     /// Items on a page: 1 to 500, 50 by default.
     limit: Option<usize>,
@@ -40,7 +41,6 @@ pub(super) struct ListParams {
 /// The state of a listed task.
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-#[schema(as = TaskListState)]
 enum Listed {
     /// It waits for somebody, or somebody has it.
     Open,
@@ -179,8 +179,12 @@ mod tests {
 
     #[test]
     fn an_answer_is_an_output_or_a_no() {
-        assert!(matches!(answer_of(r#"{"output":null}"#), Ok(Answer::Output(json)) if json.is_null()));
-        assert!(matches!(answer_of(r#"{"reject":"not yet"}"#), Ok(Answer::Reject { reason }) if reason == "not yet"));
+        assert!(
+            matches!(answer_of(r#"{"output":null}"#), Ok(Answer::Output(json)) if json.is_null())
+        );
+        assert!(
+            matches!(answer_of(r#"{"reject":"not yet"}"#), Ok(Answer::Reject { reason }) if reason == "not yet")
+        );
         for text in ["{}", r#"{"output":1,"reject":"x"}"#] {
             assert_eq!(answer_of(text).unwrap_err(), "invalid_body");
         }

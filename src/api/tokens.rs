@@ -71,11 +71,8 @@ pub(super) async fn mint(
 ) -> Result<(StatusCode, JsonBody<MintedView>), Problem> {
     let key = key.of("POST /v1/tokens", &posted.raw);
     let minted = api.engine.mint(&caller, posted.body.into_mint()?, key).await?;
-    let view = MintedView {
-        token: minted.token,
-        jti: minted.jti,
-        expires_at: rfc3339(minted.expires_ms),
-    };
+    let view =
+        MintedView { token: minted.token, jti: minted.jti, expires_at: rfc3339(minted.expires_ms) };
     Ok((StatusCode::CREATED, JsonBody(view)))
 }
 

@@ -287,9 +287,9 @@ pub(super) async fn state(
     At(key): At<String>,
 ) -> Result<JsonBody<Json>, Problem> {
     let value = api.engine.worker_state(&holder, key.clone()).await?;
-    value.map(JsonBody).ok_or_else(|| {
-        Problem::new(codes::NOT_FOUND, format!("there is no value under {key:?}"))
-    })
+    value
+        .map(JsonBody)
+        .ok_or_else(|| Problem::new(codes::NOT_FOUND, format!("there is no value under {key:?}")))
 }
 
 /// Writes a value of the state that the agent may see.

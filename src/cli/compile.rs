@@ -6,10 +6,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{
-    blueprint::{Bundle, Finding},
+    blueprint::{self, Bundle, Finding},
+    lua::{Limits, Program},
     protocol::Json,
 };
 
@@ -75,27 +76,38 @@ pub fn is_path(word: &str) -> bool {
 /// A file that cannot be read, or is no part of a bundle.
 pub fn load(path: &Path) -> Result<Bundle> {
     std::fs::metadata(path).with_context(|| format!("read {}", path.display()))?;
-    Ok(Bundle)
+    Bundle::load(path).map_err(Into::into)
 }
 
 /// A bundle as the API takes it.
-pub fn program(_bundle: &Bundle) -> Value {
-    json!({"files": {}, "entry": null})
+pub fn program(bundle: &Bundle) -> Value {
+    serde_json::to_value(bundle).expect("a bundle is plain data")
 }
 
 /// The text of a file of the bundle.
-pub fn text<'a>(_bundle: &'a Bundle, _file: &str) -> Option<&'a str> {
-    None
+pub fn text<'a>(bundle: &'a Bundle, file: &str) -> Option<&'a str> {
+    bundle.file(file).map(|text| &**text)
 }
 
 /// Compiles without a daemon and without running anything.
-pub fn compile(_bundle: &Bundle) -> Compiled {
-    let findings: Vec<Finding> = Vec::new();
-    Compiled { findings: findings.into_iter().map(found).collect(), input: None }
+pub fn compile(bundle: &Bundle) -> Compiled {
+    let operators = crate::host::builtin_operators();
+    match Program::compile(bundle.clone(), &operators, &Limits::default()) {
+        Ok((program, warnings)) => Compiled {
+            findings: warnings.into_iter().map(found).collect(),
+            input: program.blueprint().definition().input.clone(),
+        },
+        Err(findings) => {
+            Compiled { findings: findings.into_iter().map(found).collect(), input: None }
+        }
+    }
 }
 
 fn found(finding: Finding) -> Found {
-    let Finding { file, line, column, code, message, hint } = finding;
-    let severity = Severity::Error;
+    let Finding { file, line, column, code, severity, message, hint } = finding;
+    let severity = match severity {
+        blueprint::Severity::Error => Severity::Error,
+        blueprint::Severity::Warning => Severity::Warning,
+    };
     Found { file, line, column, code: code.to_owned(), severity, message, hint }
 }

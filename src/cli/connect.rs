@@ -112,7 +112,7 @@ impl Connection {
             // Another process may have become the owner since the first look.
             Err(error) => attach(target, config, terminal)
                 .await?
-                .ok_or_else(|| error.context(format!("open {}", config.data.display()))),
+                .ok_or_else(|| anyhow::Error::new(error).context(format!("open {}", config.data.display()))),
         }
     }
 
@@ -131,7 +131,7 @@ impl Connection {
         let Some(host) = &self.host else { return };
         let mut told = false;
         loop {
-            let busy = host.busy().await;
+            let busy = host.busy();
             if busy == 0 {
                 return;
             }
@@ -154,6 +154,8 @@ impl Connection {
 /// A host for as long as one verb takes.
 fn embedded(config: &Config) -> HostConfig {
     HostConfig {
+        store: crate::store::Options::default(),
+        api: crate::api::ApiConfig::default(),
         data: config.data.clone(),
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         blueprints: None,

@@ -112,8 +112,7 @@ fn money(value: &Value) -> Option<String> {
         Value::String(text) => text.trim().trim_start_matches('$').to_owned(),
         Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
     };
-    let amount =
-        Decimal::from_str(&text).or_else(|_| Decimal::from_scientific(&text)).ok()?;
+    let amount = Decimal::from_str(&text).or_else(|_| Decimal::from_scientific(&text)).ok()?;
     (!amount.is_sign_negative()).then(|| amount.normalize().to_string())
 }
 
@@ -167,7 +166,9 @@ mod tests {
     #[test]
     fn of_the_usage_what_can_be_understood_is_kept() {
         let usage = |text: &str| parts(&format!(r#"{{"output":1,"usage":{text}}}"#)).unwrap().1;
-        let full = usage(r#"{"input":10,"output_tokens":"5","cached":2.0,"reasoning":-1,"cost":0.0125,"x":1}"#);
+        let full = usage(
+            r#"{"input":10,"output_tokens":"5","cached":2.0,"reasoning":-1,"cost":0.0125,"x":1}"#,
+        );
         let expected = Usage {
             input_tokens: Some(10),
             output_tokens: Some(5),

@@ -43,8 +43,10 @@ impl Serve {
             blueprints: cx.config.blueprints.clone(),
             recover: true,
             shards: cx.config.shards,
+            store: crate::store::Options::default(),
+            api: crate::api::ApiConfig::default(),
         };
-        let host = Host::open(config).await.map_err(|error| self.explain(cx, error))?;
+        let host = Host::open(config).await.map_err(|error| self.explain(cx, error.into()))?;
         self.greet(cx, &host)?;
         stop.next().await;
         cx.terminal.say("stopping; once more stops at once");
