@@ -153,7 +153,7 @@ impl ScriptFlow {
         );
         let machine = &self.vm.machine;
         let co = machine.coroutine(self.category, &self.vm.entries.flow, args);
-        let co = co.map_err(|_| self.undelivered())?;
+        let co = co.map_err(|_| self.out_of_room())?;
         self.phase = Phase::Running;
         let id = self.grow(co, ScopePath::main(), 0, Home::Flow);
         turn.ready.push_back((id, Answer::Nothing));
@@ -167,7 +167,7 @@ impl ScriptFlow {
             return Err(NextAction::Complete(Json::null()));
         };
         let co = self.vm.machine.coroutine(self.category, &function, ());
-        let co = co.map_err(|_| self.undelivered())?;
+        let co = co.map_err(|_| self.out_of_room())?;
         let id = self.grow(co, compensation_scope(), index, Home::Defer);
         turn.ready.push_back((id, Answer::Nothing));
         Ok(())
@@ -232,9 +232,8 @@ impl ScriptFlow {
             )));
         }
         match halt {
-            Halt::Undelivered => Err(self.undelivered()),
-            Halt::OutOfMemory => Err(self.out_of_memory()),
-            _ if self.vm.desk.starved.get() => Err(self.out_of_memory()),
+            Halt::Undelivered | Halt::OutOfMemory => Err(self.out_of_room()),
+            _ if self.vm.desk.starved.get() => Err(self.out_of_room()),
             Halt::Called => match self.call(id, turn) {
                 Ok(()) => Ok(()),
                 Err(Stop::Next(next)) => Err(next),
@@ -245,7 +244,7 @@ impl ScriptFlow {
                 Err(Stop::Refused(Refusal::TooLarge(error))) => {
                     Err(NextAction::Limit(failure::limit(error.to_string())))
                 }
-                Err(Stop::Refused(Refusal::NoRoom)) => Err(self.undelivered()),
+                Err(Stop::Refused(Refusal::NoRoom)) => Err(self.out_of_room()),
             },
             Halt::Returned => self.returned(id, turn),
             Halt::Raised => self.raised(id, turn),
@@ -502,7 +501,7 @@ impl ScriptFlow {
                 return match self.start_next(id, turn) {
                     Ok(()) => Ok(()),
                     Err(Stop::Next(next)) => Err(next),
-                    Err(Stop::Refused(_)) => Err(self.undelivered()),
+                    Err(Stop::Refused(_)) => Err(self.out_of_room()),
                 };
             }
             return Ok(());
@@ -622,23 +621,17 @@ impl ScriptFlow {
         self.recount();
     }
 
-    /// The VM had no room for what the host wanted to put there.
-    fn undelivered(&self) -> NextAction {
-        if self.vm.solo {
-            return NextAction::Limit(failure::memory(&self.limits));
-        }
-        self.vm.condemned.set(true);
-        NextAction::Broken("the VM has no room".to_owned())
-    }
-
-    /// The VM had no room for what the script did.
-    fn out_of_memory(&self) -> NextAction {
+    /// The VM had no room, for what the script did or for what it was to be given.
+    ///
+    /// That may be the fault of its neighbours: the run fails only if it happens again in a VM of
+    /// its own, which it gets when it is started again.
+    fn out_of_room(&self) -> NextAction {
         if self.vm.solo {
             return NextAction::Limit(failure::memory(&self.limits));
         }
         self.vm.condemned.set(true);
         self.pool.borrow_mut().suspect(&self.facts.run_id);
-        NextAction::Broken("the VM ran out of memory while the run executed".to_owned())
+        NextAction::Broken("the VM ran out of memory".to_owned())
     }
 }
 
@@ -661,9 +654,12 @@ impl Flow for ScriptFlow {
             Ok(()) => NextAction::Wait,
             Err(next) => next,
         };
-        let commands = turn.commands;
+        let mut commands = turn.commands;
         self.random = vm.desk.random.get();
         vm.desk.mode.set(Mode::Pure);
+        if let NextAction::Limit(_) | NextAction::Broken(_) = next {
+            commands.clear();
+        }
         if next != NextAction::Wait {
             self.uproot();
             self.phase = Phase::Ended;

@@ -447,7 +447,10 @@ fn failure_in(text: &str) -> Failure {
 }
 
 fn clipped(text: &str) -> String {
-    let end = text.floor_char_boundary(MESSAGE);
+    let mut end = text.len().min(MESSAGE);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
     if end < text.len() { format!("{}…", &text[..end]) } else { text.to_owned() }
 }
 

@@ -93,10 +93,9 @@ impl Vm {
         let machine = Machine::new(lua)?;
         *desk.machine.borrow_mut() = Rc::downgrade(&machine);
         let entries = library(&machine, &desk)?;
-        machine.lua().set_memory_limit(memory)?;
         let runs = runs.clamp(1, usize::from(CATEGORIES));
         let last = u8::try_from(runs).unwrap_or(CATEGORIES);
-        Ok(Self {
+        let vm = Self {
             machine,
             desk,
             entries,
@@ -106,7 +105,15 @@ impl Vm {
             branches: Cell::new(0),
             condemned: Cell::new(false),
             solo,
-        })
+        };
+        vm.bound(memory)?;
+        Ok(vm)
+    }
+
+    /// Sets the most memory that it may use.
+    pub(crate) fn bound(&self, memory: usize) -> mlua::Result<()> {
+        self.machine.lua().set_memory_limit(memory)?;
+        Ok(())
     }
 
     pub(crate) fn key(&self) -> &str {
