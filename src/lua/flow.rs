@@ -624,12 +624,12 @@ impl ScriptFlow {
     /// The VM had no room, for what the script did or for what it was to be given.
     ///
     /// That may be the fault of its neighbours: the run fails only if it happens again in a VM of
-    /// its own, which it gets when it is started again.
+    /// its own, which it gets when it is started again. The neighbours go on, unless the VM is full.
     fn out_of_room(&self) -> NextAction {
         if self.vm.solo {
             return NextAction::Limit(failure::memory(&self.limits));
         }
-        self.vm.condemned.set(true);
+        self.vm.condemned.set(self.vm.is_full());
         self.pool.borrow_mut().suspect(&self.facts.run_id);
         NextAction::Broken("the VM ran out of memory".to_owned())
     }
@@ -648,6 +648,7 @@ impl Flow for ScriptFlow {
             memory: self.limits.memory,
             clock: slice.clock(),
         });
+        vm.let_grow(self.limits.memory);
         vm.desk.open(Mode::Flow, now_ms, self.random, self.limits.value);
         let mut turn = Turn { armed: &armed, now_ms, commands: Vec::new(), ready: VecDeque::new() };
         let next = match self.take(input, &mut turn) {
@@ -689,6 +690,7 @@ impl Flow for ScriptFlow {
             memory: self.limits.memory,
             clock: slice.clock(),
         });
+        self.vm.let_grow(self.limits.memory);
         self.vm.desk.open(Mode::Pure, self.vm.desk.now_ms.get(), self.random, self.limits.value);
         let argument = self.vm.machine.decode(argument.as_str()).map_err(|_| no_room(()))?;
         let argument = argument.map_err(|problem| Failure::new(kind::INVALID_INPUT, problem))?;

@@ -58,7 +58,7 @@ pub fn call_agent(
         Some(vm) => vm,
         None => Vm::open(source, usize::MAX, 1, true).map_err(|_| no_room())?,
     };
-    vm.bound(limits.memory.saturating_mul(2)).map_err(|_| no_room())?;
+    vm.bound(limits.memory.saturating_mul(2));
     let result = call(&vm, agent, input, limits, cancel)?;
     if vm.machine.memory() < KEPT {
         LAST.set(Some(vm));

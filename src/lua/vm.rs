@@ -22,6 +22,10 @@ const NOTES: usize = 10_000;
 /// Bytes of notes between two awaits.
 const NOTE_BYTES: usize = 8 << 20;
 
+/// What a script may allocate beyond its memory before it is noticed: garbage, and what is in
+/// passing.
+const PASSING: usize = 16 << 20;
+
 /// What the VM is busy with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -65,6 +69,7 @@ pub(crate) struct Vm {
     key: Arc<str>,
     free: RefCell<Vec<u8>>,
     runs: usize,
+    memory: Cell<usize>,
     /// Branches of its live flows.
     pub(crate) branches: Cell<usize>,
     /// It ran out of memory: its flows are to be replayed elsewhere.
@@ -102,18 +107,31 @@ impl Vm {
             key: source.key().into(),
             free: RefCell::new((1..=last).rev().collect()),
             runs,
+            memory: Cell::new(memory),
             branches: Cell::new(0),
             condemned: Cell::new(false),
             solo,
         };
-        vm.bound(memory)?;
+        vm.bound(memory);
         Ok(vm)
     }
 
+    /// Lets the VM grow by at most `more` bytes from now on, and never over its limit.
+    pub(crate) fn let_grow(&self, more: usize) {
+        let most = self.machine.memory().saturating_add(more.saturating_add(PASSING));
+        let set = self.machine.lua().set_memory_limit(most.min(self.memory.get()));
+        debug_assert!(set.is_ok(), "a VM of ours always has a limit");
+    }
+
+    /// Whether it is so full that its flows are better off elsewhere.
+    pub(crate) fn is_full(&self) -> bool {
+        self.machine.memory() > self.memory.get() / 2
+    }
+
     /// Sets the most memory that it may use.
-    pub(crate) fn bound(&self, memory: usize) -> mlua::Result<()> {
-        self.machine.lua().set_memory_limit(memory)?;
-        Ok(())
+    pub(crate) fn bound(&self, memory: usize) {
+        self.memory.set(memory);
+        self.let_grow(memory);
     }
 
     pub(crate) fn key(&self) -> &str {

@@ -294,23 +294,3 @@ fn a_value_that_does_not_fit_is_never_its_neighbours_fault() {
     assert_eq!(done.next, NextAction::Complete(Json::from(&json!([true, 120_001]))));
     assert_eq!(bench.vms.vms(), 0);
 }
-
-#[test]
-fn what_a_vm_costs() {
-    let mut bench = Bench::new();
-    let begun = std::time::Instant::now();
-    let mut one = bench.flow(&flow_source(
-        "for i = 1, 20000 do ctx:run(\"x\", { n = i, text = \"some text of a step\" }) end",
-    ));
-    let opened = begun.elapsed();
-    let begun = std::time::Instant::now();
-    one.advance(Input::Start, 0);
-    let started = begun.elapsed();
-    let begun = std::time::Instant::now();
-    let out = Json::from_trusted("{\"n\":1,\"text\":\"some text of a step\"}");
-    for n in 0..19_999 {
-        let key = StepKey::new(crate::journal::ScopePath::main(), n);
-        one.advance(Input::Completed { key, output: out.clone() }, 0);
-    }
-    eprintln!("open {opened:?} start {started:?} step {:?}", begun.elapsed() / 20_000);
-}
