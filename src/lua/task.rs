@@ -3,11 +3,12 @@
 use std::{cell::RefCell, sync::atomic::AtomicBool, time::Duration};
 
 use super::{
+    desk::Mode,
     failure,
     random::Random,
     raw::{Allowance, Armed, Breach, Clock, Delivery, EncodeError, Halt},
     source::Source,
-    vm::{Mode, Vm},
+    vm::Vm,
 };
 use crate::protocol::{Failure, Json, failure::kind};
 
