@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::{
+    desk::Mode,
     random::Random,
     raw::{Allowance, Armed, Clock, Coroutine, Delivery, Halt},
     source::Source,
-    vm::{Mode, Vm},
+    vm::Vm,
     vms::Limits,
 };
 use crate::protocol::Failure;

@@ -4,6 +4,8 @@
 //! after the other, until each waits for something of the outside. What they ask for is gathered
 //! as commands. Refuses what breaks a limit of the run.
 
+mod branches;
+
 use std::{
     cell::RefCell,
     collections::{BTreeMap, VecDeque},
@@ -15,11 +17,12 @@ use mlua::Function;
 
 use super::{
     call::{self, Operation, Refusal},
+    desk::Mode,
     failure,
     random::Random,
     raw::{Allowance, Armed, Coroutine, Delivery, Halt},
-    tree::{End, Home, Id, Join, JoinKind, Spawned, Tree, Waiter},
-    vm::{Mode, Vm},
+    tree::{Home, Id, JoinKind, Tree, Waiter},
+    vm::Vm,
     vms::Pool,
     watchdog::Lane,
 };
@@ -153,7 +156,7 @@ impl ScriptFlow {
         );
         let machine = &self.vm.machine;
         let co = machine.coroutine(self.category, &self.vm.entries.flow, args);
-        let co = co.map_err(|_| self.undelivered())?;
+        let co = co.map_err(|_| self.out_of_room())?;
         self.phase = Phase::Running;
         let id = self.grow(co, ScopePath::main(), 0, Home::Flow);
         turn.ready.push_back((id, Answer::Nothing));
@@ -167,7 +170,7 @@ impl ScriptFlow {
             return Err(NextAction::Complete(Json::null()));
         };
         let co = self.vm.machine.coroutine(self.category, &function, ());
-        let co = co.map_err(|_| self.undelivered())?;
+        let co = co.map_err(|_| self.out_of_room())?;
         let id = self.grow(co, compensation_scope(), index, Home::Defer);
         turn.ready.push_back((id, Answer::Nothing));
         Ok(())
@@ -185,22 +188,6 @@ impl ScriptFlow {
             }
             Some(Waiter::Timer(id)) => self.time_out(id, answer, turn),
         }
-    }
-
-    fn time_out(&mut self, id: Id, answer: Answer, turn: &mut Turn<'_>) {
-        let Some(mut join) = self.tree.joins.remove(&id) else { return };
-        join.timer = None;
-        let parent = join.parent;
-        let orphans = self.tree.dissolve(join, &mut turn.commands);
-        self.recount();
-        let answer = match answer {
-            Answer::Failure(failure) => Answer::Failure(failure),
-            _ => Answer::Failure(
-                Failure::new(kind::TIMEOUT, "ctx:timeout ran out of time").retryable(),
-            ),
-        };
-        self.leave_join(parent, answer, turn);
-        bereave(orphans, turn);
     }
 
     fn step(&mut self, id: Id, answer: &Answer, turn: &mut Turn<'_>) -> Step {
@@ -232,9 +219,8 @@ impl ScriptFlow {
             )));
         }
         match halt {
-            Halt::Undelivered => Err(self.undelivered()),
-            Halt::OutOfMemory => Err(self.out_of_memory()),
-            _ if self.vm.desk.starved.get() => Err(self.out_of_memory()),
+            Halt::Undelivered | Halt::OutOfMemory => Err(self.out_of_room()),
+            _ if self.vm.desk.starved.get() => Err(self.out_of_room()),
             Halt::Called => match self.call(id, turn) {
                 Ok(()) => Ok(()),
                 Err(Stop::Next(next)) => Err(next),
@@ -245,7 +231,7 @@ impl ScriptFlow {
                 Err(Stop::Refused(Refusal::TooLarge(error))) => {
                     Err(NextAction::Limit(failure::limit(error.to_string())))
                 }
-                Err(Stop::Refused(Refusal::NoRoom)) => Err(self.undelivered()),
+                Err(Stop::Refused(Refusal::NoRoom)) => Err(self.out_of_room()),
             },
             Halt::Returned => self.returned(id, turn),
             Halt::Raised => self.raised(id, turn),
@@ -333,312 +319,22 @@ impl ScriptFlow {
         Ok(())
     }
 
-    fn join(&mut self, id: Id, kind: JoinKind, turn: &mut Turn<'_>) -> Result<(), Stop> {
-        let Some(branch) = self.tree.branches.get(&id) else { return Ok(()) };
-        let count = call::number(&branch.co, 2)?;
-        let (total, width) = match kind {
-            JoinKind::All | JoinKind::Race => (count, call::number(&branch.co, 3)?),
-            JoinKind::Timeout => (1, 1),
-        };
-        let Ok(total) = u32::try_from(total) else {
-            return Err(limit(format!("{total} branches are too many")));
-        };
-        let width = u32::try_from(width).unwrap_or(u32::MAX).min(total);
-        self.make_room(width as usize)?;
-        let Some(StepKey { scope, index }) = self.tree.take_key(id) else { return Ok(()) };
-        let join = self.tree.id();
-        let timer = (kind == JoinKind::Timeout).then(|| StepKey::new(scope.branch(index, 1), 0));
-        if let Some(key) = &timer {
-            let wake_at_ms = turn.now_ms.saturating_add(count);
-            let op = StepOp::Timer { wake_at_ms };
-            turn.commands.push(Command::Schedule(StepRequest { key: key.clone(), op }));
-            self.tree.waiting.insert(key.clone(), Waiter::Timer(join));
-        }
-        if let Some(branch) = self.tree.branches.get_mut(&id) {
-            branch.join = Some(join);
-        }
-        let open = BTreeMap::new();
-        let made = Join { kind, parent: id, scope, index, total, started: 0, open, timer };
-        self.tree.joins.insert(join, made);
-        for _ in 0..width {
-            self.start_next(join, turn)?;
-        }
-        Ok(())
-    }
-
-    /// Starts the next branch of a join.
-    fn start_next(&mut self, id: Id, turn: &mut Turn<'_>) -> Result<(), Stop> {
-        let Some(join) = self.tree.joins.get_mut(&id) else { return Ok(()) };
-        let number = join.started;
-        join.started += 1;
-        let (scope, parent) = (join.scope.branch(join.index, number), join.parent);
-        let Some(parent) = self.tree.branches.get(&parent) else { return Ok(()) };
-        let co = parent.co.child(4, number + 1, self.category).map_err(Refusal::from)?;
-        let branch = self.grow(co, scope, 0, Home::Join(id, number));
-        if let Some(join) = self.tree.joins.get_mut(&id) {
-            join.open.insert(number, branch);
-        }
-        turn.ready.push_back((branch, Answer::Nothing));
-        Ok(())
-    }
-
-    fn spawn(&mut self, id: Id, turn: &mut Turn<'_>) -> Result<(), Stop> {
-        self.make_room(1)?;
-        let Some(branch) = self.tree.branches.get(&id) else { return Ok(()) };
-        let co = branch.co.child(4, 1, self.category).map_err(Refusal::from)?;
-        let Some(StepKey { scope, index }) = self.tree.take_key(id) else { return Ok(()) };
-        let task = self.tree.id();
-        let child = self.grow(co, scope.branch(index, 0), 0, Home::Spawned(task));
-        let spawned =
-            Spawned { branch: Some(child), waiters: Vec::new(), end: None, awaited: false };
-        self.tree.spawned.insert(task, spawned);
-        if let Some(branch) = self.tree.branches.get_mut(&id) {
-            branch.spawned.push(task);
-        }
-        #[expect(clippy::cast_precision_loss, reason = "a flow makes fewer than 2^53 branches")]
-        turn.ready.push_front((id, Answer::Number(task as f64)));
-        turn.ready.push_back((child, Answer::Nothing));
-        Ok(())
-    }
-
-    fn wait_for(&mut self, id: Id, task: Id, turn: &mut Turn<'_>) -> Result<(), Stop> {
-        let Some(spawned) = self.tree.spawned.get_mut(&task) else {
-            return Err(Refusal::Usage("is not of this flow".to_owned()).into());
-        };
-        spawned.awaited = true;
-        match &spawned.end {
-            None if spawned.branch == Some(id) => {
-                Err(Refusal::Usage("a function cannot await itself".to_owned()).into())
-            }
-            None => {
-                spawned.waiters.push(id);
-                Ok(())
-            }
-            Some(End::Canceled) => {
-                turn.ready.push_front((id, Answer::Failure(failure::canceled())));
-                Ok(())
-            }
-            Some(End::Returned | End::Raised(_)) => {
-                turn.ready.push_front((id, Answer::Nothing));
-                Ok(())
-            }
-        }
-    }
-
-    fn cancel_spawned(&mut self, task: Id, turn: &mut Turn<'_>) {
-        let mut waiters = Vec::new();
-        if let Some(branch) = self.tree.end_spawned(task, End::Canceled, &mut waiters) {
-            waiters.extend(self.tree.cancel(branch, &mut turn.commands));
-            self.recount();
-        }
-        bereave(waiters, turn);
-    }
-
-    fn returned(&mut self, id: Id, turn: &mut Turn<'_>) -> Step {
-        let Some(branch) = self.tree.branches.get(&id) else { return Ok(()) };
-        match branch.home {
-            Home::Flow => {
-                let output = branch.co.json(1, self.limits.value);
-                self.wind_up(turn);
-                Err(match output {
-                    Ok(output) => NextAction::Complete(output),
-                    Err(error) => failure::output(&error),
-                })
-            }
-            Home::Defer => {
-                let next = branch.next;
-                self.end_defer(id, next, turn)
-            }
-            Home::Spawned(task) => {
-                let end = branch.co.text(1).map_or(End::Returned, End::Raised);
-                self.end_spawned(id, task, end, turn);
-                Ok(())
-            }
-            Home::Join(join, number) => {
-                self.retire(id, join);
-                self.child_returned(join, number, turn)
-            }
-        }
-    }
-
-    fn raised(&mut self, id: Id, turn: &mut Turn<'_>) -> Step {
-        let Some(branch) = self.tree.branches.get(&id) else { return Ok(()) };
-        match branch.home {
-            Home::Flow => {
-                let failure = branch.co.raised();
-                self.wind_up(turn);
-                Err(NextAction::Fail(failure))
-            }
-            Home::Defer => {
-                let failure = branch.co.raised();
-                let key = StepKey::new(branch.scope.clone(), branch.next);
-                let next = branch.next + 1;
-                let note = failure::log("error", format!("a deferred function failed: {failure}"));
-                turn.commands.push(Command::Note { key, note });
-                self.end_defer(id, next, turn)
-            }
-            Home::Spawned(task) => {
-                let end = End::Raised(branch.co.raised().to_string());
-                self.end_spawned(id, task, end, turn);
-                Ok(())
-            }
-            Home::Join(join, number) => {
-                let Some(branch) = self.retire(id, join) else { return Ok(()) };
-                self.child_raised(join, number, branch.co, turn);
-                Ok(())
-            }
-        }
-    }
-
-    fn child_returned(&mut self, id: Id, number: u32, turn: &mut Turn<'_>) -> Step {
-        let Some(join) = self.tree.joins.get_mut(&id) else { return Ok(()) };
-        join.open.remove(&number);
-        let done = match join.kind {
-            JoinKind::All => join.started == join.total && join.open.is_empty(),
-            JoinKind::Race | JoinKind::Timeout => true,
-        };
-        if !done {
-            if join.started < join.total {
-                return match self.start_next(id, turn) {
-                    Ok(()) => Ok(()),
-                    Err(Stop::Next(next)) => Err(next),
-                    Err(Stop::Refused(_)) => Err(self.undelivered()),
-                };
-            }
-            return Ok(());
-        }
-        self.end_join(id, Answer::Nothing, turn);
-        Ok(())
-    }
-
-    fn child_raised(&mut self, id: Id, number: u32, co: Coroutine, turn: &mut Turn<'_>) {
-        let Some(join) = self.tree.joins.get_mut(&id) else { return };
-        join.open.remove(&number);
-        match join.kind {
-            JoinKind::Race if !join.open.is_empty() => {}
-            JoinKind::All | JoinKind::Race | JoinKind::Timeout => {
-                self.end_join(id, Answer::RaisedBy(co), turn);
-            }
-        }
-    }
-
-    fn end_join(&mut self, id: Id, answer: Answer, turn: &mut Turn<'_>) {
-        let Some(join) = self.tree.joins.remove(&id) else { return };
-        let parent = join.parent;
-        let orphans = self.tree.dissolve(join, &mut turn.commands);
-        self.recount();
-        self.leave_join(parent, answer, turn);
-        bereave(orphans, turn);
-    }
-
-    fn leave_join(&mut self, parent: Id, answer: Answer, turn: &mut Turn<'_>) {
-        if let Some(branch) = self.tree.branches.get_mut(&parent) {
-            branch.join = None;
-            turn.ready.push_back((parent, answer));
-        }
-    }
-
-    fn end_spawned(&mut self, id: Id, task: Id, end: End, turn: &mut Turn<'_>) {
-        let mut waiters = Vec::new();
-        self.tree.end_spawned(task, end, &mut waiters);
-        self.tree.retire(id, None);
-        self.recount();
-        turn.ready.extend(waiters.into_iter().map(|waiter| (waiter, Answer::Nothing)));
-    }
-
-    fn end_defer(&mut self, id: Id, next: u32, turn: &mut Turn<'_>) -> Step {
-        let mut commands = Vec::new();
-        self.tree.branches.remove(&id);
-        self.cancel_all_spawned(&mut commands);
-        turn.commands.append(&mut commands);
-        self.recount();
-        self.phase = Phase::Compensating(next);
-        self.compensate(turn)
-    }
-
-    /// Ends what the flow left running, and says which of it failed unheard.
-    fn wind_up(&mut self, turn: &mut Turn<'_>) {
-        self.cancel_all_spawned(&mut turn.commands);
-        let unheard: Vec<String> = self
-            .tree
-            .spawned
-            .values()
-            .filter(|spawned| !spawned.awaited)
-            .filter_map(|spawned| match &spawned.end {
-                Some(End::Raised(message)) => Some(message.clone()),
-                Some(End::Returned | End::Canceled) | None => None,
-            })
-            .collect();
-        let flow = self.tree.branches.iter().find(|(_, branch)| branch.home == Home::Flow);
-        let Some(id) = flow.map(|(id, _)| *id) else { return };
-        for message in unheard {
-            if let Some(key) = self.tree.take_key(id) {
-                let note = failure::log("warn", format!("a spawned function failed: {message}"));
-                turn.commands.push(Command::Note { key, note });
-            }
-        }
-    }
-
-    fn cancel_all_spawned(&mut self, commands: &mut Vec<Command>) {
-        let tasks: Vec<Id> = self.tree.spawned.keys().copied().collect();
-        for task in tasks {
-            if let Some(branch) = self.tree.end_spawned(task, End::Canceled, &mut Vec::new()) {
-                self.tree.cancel(branch, commands);
-            }
-        }
-    }
-
-    fn grow(&mut self, co: Coroutine, scope: ScopePath, next: u32, home: Home) -> Id {
-        let id = self.tree.grow(co, scope, next, home);
-        self.vm.branches.set(self.vm.branches.get() + 1);
-        self.counted += 1;
-        id
-    }
-
-    fn retire(&mut self, id: Id, join: Id) -> Option<super::tree::Branch> {
-        let heir = self.tree.joins.get(&join).map(|join| join.parent);
-        let branch = self.tree.retire(id, heir);
-        self.recount();
-        branch
-    }
-
-    /// Brings the VM's count of branches up to date after some have gone.
-    fn recount(&mut self) {
-        let live = self.tree.branches.len();
-        self.vm.branches.set(self.vm.branches.get() + live - self.counted);
-        self.counted = live;
-    }
-
-    fn make_room(&self, more: usize) -> Result<(), Stop> {
-        let most = self.limits.branches as usize;
-        if self.tree.branches.len().saturating_add(more) > most {
-            return Err(limit(format!("more than {most} branches are open")));
-        }
-        Ok(())
-    }
-
     fn uproot(&mut self) {
         self.tree = Tree::default();
         self.recount();
     }
 
-    /// The VM had no room for what the host wanted to put there.
-    fn undelivered(&self) -> NextAction {
+    /// The VM had no room, for what the script did or for what it was to be given.
+    ///
+    /// That may be the fault of its neighbours: the run fails only if it happens again in a VM of
+    /// its own, which it gets when it is started again. The neighbours go on, unless the VM is full.
+    fn out_of_room(&self) -> NextAction {
         if self.vm.solo {
             return NextAction::Limit(failure::memory(&self.limits));
         }
-        self.vm.condemned.set(true);
-        NextAction::Broken("the VM has no room".to_owned())
-    }
-
-    /// The VM had no room for what the script did.
-    fn out_of_memory(&self) -> NextAction {
-        if self.vm.solo {
-            return NextAction::Limit(failure::memory(&self.limits));
-        }
-        self.vm.condemned.set(true);
+        self.vm.condemned.set(self.vm.is_full());
         self.pool.borrow_mut().suspect(&self.facts.run_id);
-        NextAction::Broken("the VM ran out of memory while the run executed".to_owned())
+        NextAction::Broken("the VM ran out of memory".to_owned())
     }
 }
 
@@ -655,15 +351,19 @@ impl Flow for ScriptFlow {
             memory: self.limits.memory,
             clock: slice.clock(),
         });
+        vm.let_grow(self.limits.memory);
         vm.desk.open(Mode::Flow, now_ms, self.random, self.limits.value);
         let mut turn = Turn { armed: &armed, now_ms, commands: Vec::new(), ready: VecDeque::new() };
         let next = match self.take(input, &mut turn) {
             Ok(()) => NextAction::Wait,
             Err(next) => next,
         };
-        let commands = turn.commands;
+        let mut commands = turn.commands;
         self.random = vm.desk.random.get();
         vm.desk.mode.set(Mode::Pure);
+        if let NextAction::Limit(_) | NextAction::Broken(_) = next {
+            commands.clear();
+        }
         if next != NextAction::Wait {
             self.uproot();
             self.phase = Phase::Ended;
@@ -693,6 +393,7 @@ impl Flow for ScriptFlow {
             memory: self.limits.memory,
             clock: slice.clock(),
         });
+        self.vm.let_grow(self.limits.memory);
         self.vm.desk.open(Mode::Pure, self.vm.desk.now_ms.get(), self.random, self.limits.value);
         let argument = self.vm.machine.decode(argument.as_str()).map_err(|_| no_room(()))?;
         let argument = argument.map_err(|problem| Failure::new(kind::INVALID_INPUT, problem))?;
@@ -737,11 +438,4 @@ impl From<Refusal> for Stop {
 
 fn limit(message: impl Into<String>) -> Stop {
     Stop::Next(NextAction::Limit(failure::limit(message)))
-}
-
-/// Tells those who awaited a canceled function.
-fn bereave(waiters: Vec<Id>, turn: &mut Turn<'_>) {
-    for waiter in waiters {
-        turn.ready.push_back((waiter, Answer::Failure(failure::canceled())));
-    }
 }

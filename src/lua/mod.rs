@@ -8,6 +8,7 @@
 //! calls [`call_agent`]. Nothing else knows that Lua exists.
 
 mod call;
+mod desk;
 mod evaluate;
 mod failure;
 mod flow;

@@ -9,11 +9,12 @@
 //! The rules that keep it sound: a Lua call that may raise (whatever allocates) runs only in
 //! protected mode, in a frame that owns nothing; a state is used only while something holds its
 //! coroutine; a [`Machine`] outlives its coroutines, because each holds it.
-#![allow(unsafe_code, reason = "what this module is for")]
+#![expect(unsafe_code, reason = "what this module is for")]
 
 mod decode;
 mod encode;
 mod meter;
+mod natives;
 
 use std::{
     ffi::{CStr, c_int, c_void},
@@ -108,36 +109,6 @@ impl Machine {
     /// Bytes that the VM holds.
     pub(crate) fn memory(&self) -> usize {
         self.lua.used_memory()
-    }
-
-    /// The functions that look at the running coroutine, by name.
-    pub(crate) fn natives(&self) -> mlua::Result<[(&'static str, Function); 7]> {
-        let strings: Table = self.lua.globals().get("string")?;
-        let original: Function = strings.get("format")?;
-        // SAFETY: in protected mode; the functions keep to the module's rules.
-        let await_ = unsafe {
-            self.lua.exec_raw::<Function>(&self.arrays, |l| {
-                ffi::lua_pushcclosurek(l, await_step, c"ctx".as_ptr(), 1, Some(deliver));
-            })?
-        };
-        // SAFETY: as above.
-        let format = unsafe {
-            self.lua.exec_raw::<Function>(original, |l| {
-                ffi::lua_pushcclosurek(l, format, c"format".as_ptr(), 1, None);
-            })?
-        };
-        // SAFETY: as above.
-        unsafe {
-            Ok([
-                ("await", await_),
-                ("format", format),
-                ("tostring", self.lua.create_c_function(tostring)?),
-                ("running", self.lua.create_c_function(running)?),
-                ("yield", self.lua.create_c_function(author_yield)?),
-                ("pairs", self.lua.create_c_function(pairs)?),
-                ("next", self.lua.create_c_function(next)?),
-            ])
-        }
     }
 
     /// Writes `value` as JSON, `limit` bytes at most.
@@ -447,237 +418,9 @@ fn failure_in(text: &str) -> Failure {
 }
 
 fn clipped(text: &str) -> String {
-    let end = text.floor_char_boundary(MESSAGE);
+    let mut end = text.len().min(MESSAGE);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
     if end < text.len() { format!("{}…", &text[..end]) } else { text.to_owned() }
-}
-
-/// `ctx`'s way out: gives its arguments to the host and waits for the answer.
-///
-/// # Safety
-/// Called by Lua.
-unsafe extern "C-unwind" fn await_step(l: *mut lua_State) -> c_int {
-    // SAFETY: a C function has free slots; nothing here needs dropping.
-    unsafe {
-        let branch = METER.with(|meter| meter.branch.get());
-        let problem = if branch.is_null() {
-            c"works only while a flow runs"
-        } else if branch != l {
-            c"does not work inside a coroutine of your own; use ctx:spawn or ctx:all"
-        } else if ffi::lua_isyieldable(l) == 0 {
-            c"does not work inside a metamethod, a sort comparator or a gsub callback"
-        } else {
-            return ffi::lua_yield(l, ffi::lua_gettop(l));
-        };
-        ffi::lua_pushnil(l);
-        ffi::lua_pushstring_(l, problem.as_ptr());
-        ffi::lua_pushboolean(l, 1);
-    }
-    3
-}
-
-/// What [`await_step`] returns to the script, once the host has resumed it.
-///
-/// # Safety
-/// Called by Lua, in the resumed coroutine.
-unsafe extern "C-unwind" fn deliver(l: *mut lua_State, _status: c_int) -> c_int {
-    let parcel =
-        METER.with(|meter| if meter.branch.get() == l { meter.parcel.get() } else { None });
-    let Some(parcel) = parcel else { return 0 };
-    // SAFETY: the texts live until the resume returns; nothing here needs dropping. A raise leaves
-    // the parcel where it is, which is how the host learns of it.
-    let count = unsafe {
-        if ffi::lua_checkstack(l, decode::SLOTS) == 0 {
-            return 0;
-        }
-        match parcel {
-            Parcel::Pushed(count) => count,
-            Parcel::Number(number) => {
-                ffi::lua_pushnumber(l, number);
-                1
-            }
-            Parcel::Usage(text) => {
-                ffi::lua_pushnil(l);
-                ffi::lua_pushlstring_(l, text.cast(), text.len());
-                ffi::lua_pushboolean(l, 1);
-                3
-            }
-            Parcel::Value(text) => unpack(l, text),
-            Parcel::Failure(text) => {
-                ffi::lua_pushnil(l);
-                unpack(l, text) + 1
-            }
-        }
-    };
-    METER.with(|meter| meter.parcel.set(None));
-    count
-}
-
-/// Pushes a value, or nil and what is wrong with its text.
-///
-/// # Safety
-/// As [`decode::decode`]; called within [`deliver`].
-unsafe fn unpack(l: *mut lua_State, text: *const [u8]) -> c_int {
-    // SAFETY: the caller's promise; the upvalue is the metatable of arrays.
-    unsafe {
-        ffi::lua_pushvalue(l, ffi::lua_upvalueindex(1));
-        let arrays = ffi::lua_gettop(l);
-        match decode::decode(l, text, arrays) {
-            Ok(()) => {
-                ffi::lua_remove(l, arrays);
-                1
-            }
-            Err(error) => {
-                ffi::lua_settop(l, arrays - 1);
-                ffi::lua_pushnil(l);
-                ffi::lua_pushstring_(l, error.problem.as_ptr());
-                ffi::lua_pushboolean(l, 1);
-                3
-            }
-        }
-    }
-}
-
-/// `coroutine.running`, which keeps the flow's own coroutines to itself.
-///
-/// # Safety
-/// Called by Lua.
-unsafe extern "C-unwind" fn running(l: *mut lua_State) -> c_int {
-    // SAFETY: a C function has free slots.
-    unsafe {
-        if METER.with(|meter| meter.branch.get()) == l {
-            ffi::lua_pushnil(l);
-        } else {
-            ffi::lua_pushthread(l);
-        }
-    }
-    1
-}
-
-/// `coroutine.yield`, which works only in an author's own coroutine.
-///
-/// # Safety
-/// Called by Lua.
-unsafe extern "C-unwind" fn author_yield(l: *mut lua_State) -> c_int {
-    // SAFETY: a C function has free slots; nothing here needs dropping.
-    unsafe {
-        if METER.with(|meter| meter.branch.get()) == l {
-            ffi::lua_pushstring_(l, c"coroutine.yield outside of a coroutine".as_ptr());
-            ffi::lua_error(l);
-        }
-        ffi::lua_yield(l, ffi::lua_gettop(l))
-    }
-}
-
-/// Puts the text of the value at `index` in its place, if its own text would show an address.
-///
-/// # Safety
-/// Called within a C function, with `index` in use and free slots.
-unsafe fn hide_address(l: *mut lua_State, index: c_int) {
-    // SAFETY: the caller's promise; nothing here needs dropping.
-    unsafe {
-        let of = ffi::lua_type(l, index);
-        if !matches!(
-            of,
-            ffi::LUA_TTABLE | ffi::LUA_TFUNCTION | ffi::LUA_TUSERDATA | ffi::LUA_TTHREAD
-        ) {
-            return;
-        }
-        if ffi::luaL_getmetafield_(l, index, c"__tostring".as_ptr()) != 0 {
-            ffi::lua_pop(l, 1);
-            return;
-        }
-        ffi::lua_pushstring_(l, ffi::lua_typename(l, of));
-        ffi::lua_replace(l, index);
-    }
-}
-
-/// `tostring`, which says `table` where the original shows an address.
-///
-/// # Safety
-/// Called by Lua.
-unsafe extern "C-unwind" fn tostring(l: *mut lua_State) -> c_int {
-    // SAFETY: a C function has free slots.
-    unsafe {
-        ffi::luaL_checkany(l, 1);
-        ffi::lua_settop(l, 1);
-        hide_address(l, 1);
-        ffi::luaL_tolstring(l, 1, ptr::null_mut());
-    }
-    1
-}
-
-/// `string.format`, which shows no addresses; the original goes on in the same frame, so that its
-/// errors name the author's line.
-///
-/// # Safety
-/// Called by Lua.
-unsafe extern "C-unwind" fn format(l: *mut lua_State) -> c_int {
-    // SAFETY: a C function has free slots; the upvalue is the original, which has none of its own.
-    unsafe {
-        for index in 2..=ffi::lua_gettop(l) {
-            hide_address(l, index);
-        }
-        match ffi::lua_tocfunction(l, ffi::lua_upvalueindex(1)) {
-            Some(original) => original(l),
-            None => 0,
-        }
-    }
-}
-
-/// Raises if the key at `index` is one whose place in a table depends on its address.
-///
-/// # Safety
-/// Called within a C function, with `index` in use and a free slot.
-unsafe fn refuse_reference(l: *mut lua_State, index: c_int) {
-    // SAFETY: the caller's promise; nothing here needs dropping.
-    unsafe {
-        if matches!(
-            ffi::lua_type(l, index),
-            ffi::LUA_TTABLE | ffi::LUA_TFUNCTION | ffi::LUA_TUSERDATA | ffi::LUA_TTHREAD
-        ) {
-            let text = c"a table with tables or functions as keys has no fixed order; keep a list of its keys";
-            ffi::lua_pushstring_(l, text.as_ptr());
-            ffi::lua_error(l);
-        }
-    }
-}
-
-/// `pairs`, which refuses a table whose order would differ from one process to the next.
-///
-/// # Safety
-/// Called by Lua.
-unsafe extern "C-unwind" fn pairs(l: *mut lua_State) -> c_int {
-    // SAFETY: a C function has free slots; every turn pops what it pushed.
-    unsafe {
-        ffi::luaL_checktype(l, 1, ffi::LUA_TTABLE);
-        ffi::lua_settop(l, 1);
-        let mut at = ffi::lua_rawiter(l, 1, 0);
-        while at >= 0 {
-            refuse_reference(l, -2);
-            ffi::lua_pop(l, 2);
-            at = ffi::lua_rawiter(l, 1, at);
-        }
-        ffi::lua_pushcclosurek(l, next, c"next".as_ptr(), 0, None);
-        ffi::lua_insert(l, 1);
-        ffi::lua_pushnil(l);
-    }
-    3
-}
-
-/// `next`, with the same refusal.
-///
-/// # Safety
-/// Called by Lua.
-unsafe extern "C-unwind" fn next(l: *mut lua_State) -> c_int {
-    // SAFETY: a C function has free slots; a key that is not in the table raises.
-    unsafe {
-        ffi::luaL_checktype(l, 1, ffi::LUA_TTABLE);
-        ffi::lua_settop(l, 2);
-        if ffi::lua_next(l, 1) == 0 {
-            ffi::lua_pushnil(l);
-            return 1;
-        }
-        refuse_reference(l, -2);
-    }
-    2
 }

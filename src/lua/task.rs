@@ -1,13 +1,14 @@
 //! A pure Lua agent: one call of its function, off the shard.
 
-use std::{sync::atomic::AtomicBool, time::Duration};
+use std::{cell::RefCell, sync::atomic::AtomicBool, time::Duration};
 
 use super::{
+    desk::Mode,
     failure,
     random::Random,
     raw::{Allowance, Armed, Breach, Clock, Delivery, EncodeError, Halt},
     source::Source,
-    vm::{Mode, Vm},
+    vm::Vm,
 };
 use crate::protocol::{Failure, Json, failure::kind};
 
@@ -28,8 +29,18 @@ impl Default for TaskLimits {
     }
 }
 
-/// Calls the function of `agent` with `input`, in a VM of its own, until it returns or `cancel` is
-/// set. It blocks.
+/// A VM that holds more after a call is not kept.
+const KEPT: usize = 8 << 20;
+
+thread_local! {
+    /// The VM of the thread's last call, for the next one of the same source.
+    static LAST: RefCell<Option<Vm>> = const { RefCell::new(None) };
+}
+
+/// Calls the function of `agent` with `input` until it returns or `cancel` is set. It blocks.
+///
+/// The source is evaluated again for each call, in a fresh environment: a call leaves nothing
+/// behind for the next.
 ///
 /// # Errors
 /// What the function raised, kind `limit` for a broken limit, kind `canceled`.
@@ -43,7 +54,29 @@ pub fn call_agent(
     let no_room = || {
         failure::limit(format!("the agent used more than {} MiB of memory", limits.memory >> 20))
     };
-    let vm = Vm::open(source, limits.memory.saturating_mul(2), 1, true).map_err(|_| no_room())?;
+    let kept = LAST.with_borrow_mut(Option::take).filter(|vm| vm.key() == source.key());
+    let vm = match kept {
+        Some(vm) => vm,
+        None => Vm::open(source, usize::MAX, 1, true).map_err(|_| no_room())?,
+    };
+    vm.bound(limits.memory.saturating_mul(2));
+    let result = call(&vm, agent, input, limits, cancel)?;
+    if vm.machine.memory() < KEPT {
+        LAST.set(Some(vm));
+    }
+    Ok(result)
+}
+
+fn call(
+    vm: &Vm,
+    agent: &str,
+    input: &Json,
+    limits: &TaskLimits,
+    cancel: &AtomicBool,
+) -> Result<Json, Failure> {
+    let no_room = || {
+        failure::limit(format!("the agent used more than {} MiB of memory", limits.memory >> 20))
+    };
     vm.desk.open(Mode::Pure, 0, Random::new(0), limits.value);
     let args = (agent, input.as_str());
     let co = vm.machine.coroutine(1, &vm.entries.agent, args).map_err(|_| no_room())?;

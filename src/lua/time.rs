@@ -6,7 +6,7 @@ use jiff::Timestamp;
 pub(crate) fn format(seconds: f64) -> Result<String, String> {
     let out_of_range = || format!("{seconds} is not a time in seconds since 1970");
     let ms = (seconds * 1000.0).round();
-    if !(ms.abs() <= 9e15) {
+    if ms.is_nan() || ms.abs() > 9e15 {
         return Err(out_of_range());
     }
     #[expect(clippy::cast_possible_truncation, reason = "it was just checked to be exact")]

@@ -1,54 +1,24 @@
-//! One VM: the frozen base environment, the author library, and what the library asks of the host.
+//! One VM: the frozen base environment and the author library over it.
 
 use std::{
     cell::{Cell, RefCell},
-    collections::HashMap,
-    rc::{Rc, Weak},
+    rc::Rc,
     sync::Arc,
 };
 
-use mlua::{
-    Function, Lua, LuaOptions, LuaString, StdLib, Table, Value,
-    chunk::{ChunkMode, Compiler},
-};
+use mlua::{Function, Lua, LuaOptions, StdLib, Table, Value, chunk::ChunkMode};
 
-use super::{random::Random, raw::Machine, source::Source, time};
-use crate::{journal::Note, protocol::Json};
+use super::{
+    desk::{Desk, compiler, host_functions},
+    raw::Machine,
+    source::Source,
+};
 
 /// Memory categories of a VM: 0 is the library's own.
 const CATEGORIES: u8 = u8::MAX;
-/// Notes between two awaits.
-const NOTES: usize = 10_000;
-/// Bytes of notes between two awaits.
-const NOTE_BYTES: usize = 8 << 20;
-
-/// What the VM is busy with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// Evaluating a chunk, an agent's function or a query: what a flow says and draws is refused.
-    Pure,
-    /// Advancing a flow.
-    Flow,
-}
-
-/// What the library's host functions read and write, while a script runs.
-pub(crate) struct Desk {
-    source: Source,
-    machine: RefCell<Weak<Machine>>,
-    chunks: RefCell<HashMap<String, Function>>,
-    agents: RefCell<HashMap<String, String>>,
-    pub(crate) mode: Cell<Mode>,
-    pub(crate) now_ms: Cell<u64>,
-    pub(crate) random: Cell<Random>,
-    /// The largest value, in bytes of JSON.
-    pub(crate) value: Cell<usize>,
-    pub(crate) notes: RefCell<Vec<Note>>,
-    note_room: Cell<(usize, usize)>,
-    /// Too many notes.
-    pub(crate) flooded: Cell<bool>,
-    /// A host function found no room in the VM.
-    pub(crate) starved: Cell<bool>,
-}
+/// What a script may allocate beyond its memory before it is noticed: garbage, and what is in
+/// passing.
+const PASSING: usize = 16 << 20;
 
 /// What the library offers to start.
 pub(crate) struct Entries {
@@ -65,6 +35,7 @@ pub(crate) struct Vm {
     key: Arc<str>,
     free: RefCell<Vec<u8>>,
     runs: usize,
+    memory: Cell<usize>,
     /// Branches of its live flows.
     pub(crate) branches: Cell<usize>,
     /// It ran out of memory: its flows are to be replayed elsewhere.
@@ -93,20 +64,40 @@ impl Vm {
         let machine = Machine::new(lua)?;
         *desk.machine.borrow_mut() = Rc::downgrade(&machine);
         let entries = library(&machine, &desk)?;
-        machine.lua().set_memory_limit(memory)?;
         let runs = runs.clamp(1, usize::from(CATEGORIES));
         let last = u8::try_from(runs).unwrap_or(CATEGORIES);
-        Ok(Self {
+        let vm = Self {
             machine,
             desk,
             entries,
             key: source.key().into(),
             free: RefCell::new((1..=last).rev().collect()),
             runs,
+            memory: Cell::new(memory),
             branches: Cell::new(0),
             condemned: Cell::new(false),
             solo,
-        })
+        };
+        vm.bound(memory);
+        Ok(vm)
+    }
+
+    /// Lets the VM grow by at most `more` bytes from now on, and never over its limit.
+    pub(crate) fn let_grow(&self, more: usize) {
+        let most = self.machine.memory().saturating_add(more.saturating_add(PASSING));
+        let set = self.machine.lua().set_memory_limit(most.min(self.memory.get()));
+        debug_assert!(set.is_ok(), "a VM of ours always has a limit");
+    }
+
+    /// Whether it is so full that its flows are better off elsewhere.
+    pub(crate) fn is_full(&self) -> bool {
+        self.machine.memory() > self.memory.get() / 2
+    }
+
+    /// Sets the most memory that it may use.
+    pub(crate) fn bound(&self, memory: usize) {
+        self.memory.set(memory);
+        self.let_grow(memory);
     }
 
     pub(crate) fn key(&self) -> &str {
@@ -127,167 +118,6 @@ impl Vm {
     pub(crate) fn release(&self, category: u8) {
         self.free.borrow_mut().push(category);
     }
-}
-
-impl Desk {
-    fn new(source: Source) -> Self {
-        Self {
-            source,
-            machine: RefCell::default(),
-            chunks: RefCell::default(),
-            agents: RefCell::default(),
-            mode: Cell::new(Mode::Pure),
-            now_ms: Cell::new(0),
-            random: Cell::new(Random::new(0)),
-            value: Cell::new(usize::MAX),
-            notes: RefCell::default(),
-            note_room: Cell::new((0, 0)),
-            flooded: Cell::new(false),
-            starved: Cell::new(false),
-        }
-    }
-
-    /// Opens the desk for one slice.
-    pub(crate) fn open(&self, mode: Mode, now_ms: u64, random: Random, value: usize) {
-        self.mode.set(mode);
-        self.now_ms.set(now_ms);
-        self.random.set(random);
-        self.value.set(value);
-        self.note_room.set((NOTES, NOTE_BYTES));
-        self.notes.borrow_mut().clear();
-        self.flooded.set(false);
-        self.starved.set(false);
-    }
-
-    fn machine(&self) -> Rc<Machine> {
-        self.machine.borrow().upgrade().expect("a script runs only while its machine lives")
-    }
-
-    /// Remembers that it was memory, since a script can catch what is raised.
-    fn watch<T>(&self, result: mlua::Result<T>) -> mlua::Result<T> {
-        if let Err(mlua::Error::MemoryError(_)) = &result {
-            self.starved.set(true);
-        }
-        result
-    }
-
-    fn compile(&self, lua: &Lua, path: &str) -> mlua::Result<Option<Result<Function, String>>> {
-        if let Some(function) = self.chunks.borrow().get(path) {
-            return Ok(Some(Ok(function.clone())));
-        }
-        let text = match self.source.code(path) {
-            None => return Ok(None),
-            Some(Err(problem)) => return Ok(Some(Err(problem))),
-            Some(Ok(text)) => text,
-        };
-        let compiled = lua
-            .load(text)
-            .set_name(format!("={path}"))
-            .set_mode(ChunkMode::Text)
-            .set_compiler(compiler())
-            .into_function();
-        match compiled {
-            Ok(function) => {
-                self.chunks.borrow_mut().insert(path.to_owned(), function.clone());
-                Ok(Some(Ok(function)))
-            }
-            Err(mlua::Error::SyntaxError { message, .. }) => Ok(Some(Err(message))),
-            Err(other) => Err(other),
-        }
-    }
-
-    fn load(
-        &self,
-        lua: &Lua,
-        path: &str,
-        env: &Table,
-    ) -> mlua::Result<(Option<Function>, Option<String>)> {
-        Ok(match self.compile(lua, path)? {
-            None => (None, None),
-            Some(Err(problem)) => (None, Some(problem)),
-            Some(Ok(template)) => {
-                let chunk = template.deep_clone()?;
-                chunk.set_environment(env.clone())?;
-                env.set_safeenv(true);
-                (Some(chunk), None)
-            }
-        })
-    }
-
-    fn agent_md(&self, path: &str) -> Result<String, String> {
-        if let Some(text) = self.agents.borrow().get(path) {
-            return Ok(text.clone());
-        }
-        let text = self.source.agent_md(path)?.to_string();
-        self.agents.borrow_mut().insert(path.to_owned(), text.clone());
-        Ok(text)
-    }
-
-    /// Takes a note; says what is wrong with it.
-    fn note(
-        &self,
-        kind: &str,
-        text: LuaString,
-        detail: Value,
-        data: Value,
-    ) -> mlua::Result<Option<String>> {
-        if self.mode.get() == Mode::Pure {
-            return Ok(None);
-        }
-        let Ok(text) = text.to_str().map(|text| text.to_owned()) else {
-            return Ok(Some("text must be UTF-8".to_owned()));
-        };
-        let data = if data.is_nil() {
-            None
-        } else {
-            match self.machine().encode(data, self.value.get())? {
-                Ok(json) => Some(Json::from_trusted(json)),
-                Err(problem) => return Ok(Some(problem.to_string())),
-            }
-        };
-        let size = text.len()
-            + data.as_ref().map_or(0, Json::len)
-            + detail.as_string().map_or(0, |s| s.as_bytes().len());
-        let (count, bytes) = self.note_room.get();
-        if count == 0 || size > bytes {
-            self.flooded.set(true);
-            return Ok(Some("too much was said without an await".to_owned()));
-        }
-        self.note_room.set((count - 1, bytes - size));
-        let note = match kind {
-            "status" => Note::Status { text, progress: detail.as_number() },
-            "log" => {
-                let Some(message) = detail.as_string() else { return Ok(None) };
-                Note::Log { level: text, message: message.to_string_lossy(), data }
-            }
-            _ => Note::Event { topic: text, data: data.unwrap_or_else(Json::null) },
-        };
-        self.notes.borrow_mut().push(note);
-        Ok(None)
-    }
-
-    fn draw<T>(
-        &self,
-        draw: impl FnOnce(&mut Random) -> T,
-    ) -> (Option<T>, Option<&'static str>, Option<bool>) {
-        if self.mode.get() == Mode::Pure {
-            return (None, Some("works only while a flow runs"), Some(true));
-        }
-        let mut random = self.random.get();
-        let drawn = draw(&mut random);
-        self.random.set(random);
-        (Some(drawn), None, None)
-    }
-}
-
-/// How everything is compiled: without the shortcuts past the functions that the sandbox replaces,
-/// and without inlining, which would shift the levels that errors name.
-fn compiler() -> Compiler {
-    Compiler::new()
-        .set_optimization_level(1)
-        .set_debug_level(1)
-        .add_disabled_builtin("setmetatable")
-        .add_disabled_builtin("tostring")
 }
 
 /// Loads the library, then freezes what every run shares.
@@ -324,110 +154,4 @@ fn library(machine: &Rc<Machine>, desk: &Rc<Desk>) -> mlua::Result<Entries> {
     lua.set_type_metatable::<mlua::LightUserData>(Some(nulls));
     lua.sandbox(true)?;
     Ok(Entries { flow: run.get("flow")?, evaluate: run.get("evaluate")?, agent: run.get("agent")? })
-}
-
-fn host_functions(machine: &Rc<Machine>, desk: &Rc<Desk>) -> mlua::Result<Table> {
-    let lua = machine.lua();
-    let host = lua.create_table()?;
-    for (name, function) in machine.natives()? {
-        host.raw_set(name, function)?;
-    }
-    host.raw_set("arrays", machine.arrays())?;
-    host.raw_set("null", Value::NULL)?;
-    host.raw_set("entry", desk.source.entry())?;
-
-    let at = Rc::clone(desk);
-    host.raw_set(
-        "encode",
-        lua.create_function(move |_, value: Value| {
-            let limit = at.value.get();
-            Ok(match at.watch(at.machine().encode(value, limit))? {
-                Ok(text) => (Some(text), None),
-                Err(problem) => (None, Some(problem.to_string())),
-            })
-        })?,
-    )?;
-    let at = Rc::clone(desk);
-    host.raw_set(
-        "decode",
-        lua.create_function(move |_, text: LuaString| {
-            let Ok(text) = text.to_str() else {
-                return Ok((Value::Nil, Some("the text is not UTF-8".to_owned())));
-            };
-            Ok(match at.watch(at.machine().decode(&text))? {
-                Ok(value) => (value, None),
-                Err(problem) => (Value::Nil, Some(problem)),
-            })
-        })?,
-    )?;
-    let at = Rc::clone(desk);
-    host.raw_set(
-        "agent_md",
-        lua.create_function(move |_, path: String| {
-            Ok(match at.agent_md(&path) {
-                Err(problem) => (Value::Nil, Some(problem)),
-                Ok(text) => match at.watch(at.machine().decode(&text))? {
-                    Ok(value) => (value, None),
-                    Err(problem) => (Value::Nil, Some(problem)),
-                },
-            })
-        })?,
-    )?;
-    let at = Rc::clone(desk);
-    host.raw_set(
-        "load",
-        lua.create_function(move |lua, (path, env): (String, Table)| {
-            at.watch(at.load(lua, &path, &env))
-        })?,
-    )?;
-    let at = Rc::clone(desk);
-    host.raw_set(
-        "has",
-        lua.create_function(move |_, path: String| Ok(at.source.text(&path).is_some()))?,
-    )?;
-    let at = Rc::clone(desk);
-    host.raw_set(
-        "note",
-        lua.create_function(
-            move |_, (kind, text, detail, data): (String, LuaString, Value, Value)| {
-                at.watch(at.note(&kind, text, detail, data))
-            },
-        )?,
-    )?;
-    let at = Rc::clone(desk);
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "milliseconds of any date are exact in a double"
-    )]
-    host.raw_set("now", lua.create_function(move |_, ()| Ok(at.now_ms.get() as f64 / 1000.0))?)?;
-    let at = Rc::clone(desk);
-    host.raw_set("random", lua.create_function(move |_, ()| Ok(at.draw(Random::fraction)))?)?;
-    let at = Rc::clone(desk);
-    host.raw_set(
-        "uuid",
-        lua.create_function(move |_, ()| Ok(at.draw(|random| random.uuid().to_string())))?,
-    )?;
-    host.raw_set(
-        "freeze",
-        lua.create_function(|_, table: Table| {
-            table.set_readonly(true);
-            Ok(table)
-        })?,
-    )?;
-    host.raw_set(
-        "time_format",
-        lua.create_function(|_, seconds: f64| Ok(pair(time::format(seconds))))?,
-    )?;
-    host.raw_set(
-        "time_parse",
-        lua.create_function(|_, text: String| Ok(pair(time::parse(&text))))?,
-    )?;
-    Ok(host)
-}
-
-fn pair<T>(result: Result<T, String>) -> (Option<T>, Option<String>) {
-    match result {
-        Ok(value) => (Some(value), None),
-        Err(problem) => (None, Some(problem)),
-    }
 }

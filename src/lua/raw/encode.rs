@@ -4,7 +4,7 @@ use std::{
     cell::RefCell,
     ffi::{CStr, c_int, c_void},
     fmt::Write as _,
-    slice,
+    ptr,
 };
 
 use mlua::ffi::{self, lua_State};
@@ -356,6 +356,6 @@ pub(super) unsafe fn bytes_at(l: *mut lua_State, index: c_int) -> *const [u8] {
     // SAFETY: the caller saw that a string is there, so nothing is converted or allocated.
     unsafe {
         let start = ffi::lua_tolstring(l, index, &raw mut len);
-        slice::from_raw_parts(start.cast::<u8>(), len)
+        ptr::slice_from_raw_parts(start.cast::<u8>(), len)
     }
 }

@@ -209,7 +209,10 @@ fn thread_cpu() -> Duration {
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Luau's interrupt: raises in the running script, again and again, once something ran out.
+/// Luau's interrupt: stops the running script once something ran out.
+///
+/// Where it can, it breaks out of the whole coroutine, which nothing in a script can catch. Within
+/// a C function (a pattern, a comparator) it raises, and does so again at the next interrupt.
 ///
 /// # Safety
 /// Only Luau calls it.
@@ -219,10 +222,17 @@ pub(super) unsafe extern "C-unwind" fn interrupt(l: *mut lua_State, gc: i32) {
     }
     // SAFETY: `l` runs; one free slot is made before it is used; nothing here needs dropping.
     unsafe {
-        if METER.with(|meter| meter.is_over(l)) {
-            ffi::lua_rawcheckstack(l, 1);
-            ffi::lua_pushlightuserdata(l, ptr::dangling_mut::<u8>().cast());
-            ffi::lua_error(l);
+        if !METER.with(|meter| meter.is_over(l)) {
+            return;
         }
+        let mut about: ffi::lua_Debug = std::mem::zeroed();
+        let known = ffi::lua_getinfo(l, 0, c"s".as_ptr(), &raw mut about) != 0;
+        if known && ffi::lua_isyieldable(l) != 0 && *about.what != b'C'.cast_signed() {
+            ffi::lua_break(l);
+            return;
+        }
+        ffi::lua_rawcheckstack(l, 1);
+        ffi::lua_pushlightuserdata(l, ptr::dangling_mut::<u8>().cast());
+        ffi::lua_error(l);
     }
 }

@@ -1,8 +1,19 @@
 //! Scripts that try to take more than their share.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
 
 use super::*;
+
+/// How much later than its slice a script may end: a debug build's C functions are slow.
+const LATE: Duration = Duration::from_millis(if cfg!(debug_assertions) { 80 } else { 20 });
+
+/// CPU time of this thread: what the limit counts, whatever else the machine does.
+fn cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap(), u32::try_from(time.tv_nsec).unwrap())
+}
 
 fn limits() -> RunLimits {
     RunLimits { slice_ms: 40, memory: 16 << 20, ..RunLimits::default() }
@@ -84,7 +95,7 @@ const ATTACKS: &[(&str, &str)] = &[
         "local h = string.rep(\"a\", 10000000) while true do string.split(h, string.rep(\"a\", 1000) .. \"b\") end",
     ),
     ("a split into letters", "return #string.split(string.rep(\"a\", 16000000), \"\")"),
-    ("a table.move", "local t = {} while true do table.move(t, 1, 1000000, 2) end"),
+    ("a table.move", "local t = {} while true do table.move(t, 1, 250000, 2) end"),
     (
         "a table.concat",
         "local t = {} for i = 1, 16 do t[i] = string.rep(\"x\", 1000000) end while true do local s = table.concat(t) end",
@@ -175,56 +186,50 @@ const ATTACKS: &[(&str, &str)] = &[
     ),
 ];
 
+/// Starts a run and says how its first advance ended, and what that took.
+fn attack(bench: &mut Bench, source: &Arc<Source>) -> (NextAction, Duration) {
+    let mut flow = bench.vms.start(source, facts(&json!({})), limits()).unwrap();
+    let begun = cpu();
+    let next = flow.advance(Input::Start, 0).next;
+    (next, cpu() - begun)
+}
+
 #[test]
 fn every_attack_ends_as_a_failure_of_that_run_alone() {
     let mut bench = Bench::with(Limits { vm_memory: 128 << 20, ..Limits::default() });
     for (name, body) in ATTACKS {
-        let source = bundle(&[(
-            "main.lua",
-            &flow_text(&format!(
-                "if input.good then for i = 1, 3 do ctx:run(\"step\", i) end return \"fine\" end {body}"
-            )),
-        )]);
-        let mut neighbour =
-            RunFacts { run_id: "run_good".to_owned(), ..facts(&json!({ "good": true })) };
+        let body = format!("if input.good then ctx:run(\"a\") return ctx:run(\"b\") end {body}");
+        let source = flow_source(&body);
+        let neighbour = RunFacts { run_id: "run_2".to_owned(), ..facts(&json!({ "good": true })) };
         let mut good = bench.vms.start(&source, neighbour.clone(), limits()).unwrap();
-        assert_eq!(good.advance(Input::Start, 0).commands.len(), 1, "{name}");
-        let begun = Instant::now();
-        let mut next = bench
-            .vms
-            .start(&source, facts(&json!({})), limits())
-            .unwrap()
-            .advance(Input::Start, 0)
-            .next;
+        assert_eq!(keys(&good.advance(Input::Start, 0).commands), ["0 a"], "{name}");
+
+        let (mut next, mut took) = attack(&mut bench, &source);
+        let key = StepKey::new(crate::journal::ScopePath::main(), 0);
+        let input = Input::Completed { key, output: Json::null() };
+        let mut then = good.advance(input.clone(), 1);
         if let NextAction::Broken(_) = next {
-            // The engine's part: replay in a fresh VM, the culprit in one of its own.
-            next = bench
-                .vms
-                .start(&source, facts(&json!({})), limits())
-                .unwrap()
-                .advance(Input::Start, 0)
-                .next;
+            // The engine's part: it is replayed, in a VM of its own.
+            let again;
+            (next, again) = attack(&mut bench, &source);
+            took = took.max(again);
         }
-        let took = begun.elapsed();
+        if let NextAction::Broken(_) = then.next {
+            good = bench.vms.start(&source, neighbour, limits()).unwrap();
+            good.advance(Input::Start, 0);
+            then = good.advance(input, 1);
+        }
+
         match &next {
             NextAction::Limit(failure) => assert_eq!(failure.kind, "limit", "{name}"),
-            NextAction::Fail(failure) => assert!(
-                name.contains("__tostring") || name.contains("split") || name.contains("parts"),
-                "{name}: {failure}"
-            ),
-            NextAction::Complete(_) => assert!(name.contains("returned table"), "{name}"),
-            other => panic!("{name}: {other:?}"),
+            NextAction::Fail(failure) => assert!(name.contains("__tostring"), "{name}: {failure}"),
+            NextAction::Complete(_) => assert!(name.contains("__index loops"), "{name}"),
+            NextAction::Wait | NextAction::ContinueAs(_) | NextAction::Broken(_) => {
+                panic!("{name}: {next:?}")
+            }
         }
-        assert!(took < Duration::from_secs(5), "{name} took {took:?}");
-        eprintln!("{name}: {took:?} {next:?}");
-        let key = StepKey::new(crate::journal::ScopePath::main(), 0);
-        let mut then = good.advance(Input::Completed { key, output: Json::null() }, 1);
-        if let NextAction::Broken(_) = then.next {
-            drop(good);
-            neighbour.run_id.push('2');
-            good = bench.vms.start(&source, neighbour, limits()).unwrap();
-            then = good.advance(Input::Start, 0);
-        }
-        assert_eq!((then.commands.len(), then.next), (1, NextAction::Wait), "{name}");
+        let slice = Duration::from_millis(limits().slice_ms);
+        assert!(took < slice + LATE, "{name} took {took:?}");
+        assert_eq!((keys(&then.commands), then.next), (vec!["1 b".to_owned()], NextAction::Wait));
     }
 }

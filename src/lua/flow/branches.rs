@@ -1,0 +1,325 @@
+//! What a flow's branches do to each other: joins, spawned functions, and how each ends.
+
+use std::collections::BTreeMap;
+
+use super::{Answer, Phase, ScriptFlow, Step, Stop, Turn, limit};
+use crate::{
+    flow::{Command, NextAction, StepOp, StepRequest},
+    journal::{ScopePath, StepKey},
+    lua::{
+        call::{self, Refusal},
+        failure,
+        raw::Coroutine,
+        tree::{Branch, End, Home, Id, Join, JoinKind, Spawned, Waiter},
+    },
+    protocol::{Failure, failure::kind},
+};
+
+impl ScriptFlow {
+    pub(super) fn join(&mut self, id: Id, kind: JoinKind, turn: &mut Turn<'_>) -> Result<(), Stop> {
+        let Some(branch) = self.tree.branches.get(&id) else { return Ok(()) };
+        let count = call::number(&branch.co, 2)?;
+        let (total, width) = match kind {
+            JoinKind::All | JoinKind::Race => (count, call::number(&branch.co, 3)?),
+            JoinKind::Timeout => (1, 1),
+        };
+        let Ok(total) = u32::try_from(total) else {
+            return Err(limit(format!("{total} branches are too many")));
+        };
+        let width = u32::try_from(width).unwrap_or(u32::MAX).min(total);
+        self.make_room(width as usize)?;
+        let Some(StepKey { scope, index }) = self.tree.take_key(id) else { return Ok(()) };
+        let join = self.tree.id();
+        let timer = (kind == JoinKind::Timeout).then(|| StepKey::new(scope.branch(index, 1), 0));
+        if let Some(key) = &timer {
+            let wake_at_ms = turn.now_ms.saturating_add(count);
+            let op = StepOp::Timer { wake_at_ms };
+            turn.commands.push(Command::Schedule(StepRequest { key: key.clone(), op }));
+            self.tree.waiting.insert(key.clone(), Waiter::Timer(join));
+        }
+        if let Some(branch) = self.tree.branches.get_mut(&id) {
+            branch.join = Some(join);
+        }
+        let open = BTreeMap::new();
+        let made = Join { kind, parent: id, scope, index, total, started: 0, open, timer };
+        self.tree.joins.insert(join, made);
+        for _ in 0..width {
+            self.start_next(join, turn)?;
+        }
+        Ok(())
+    }
+
+    /// Starts the next branch of a join.
+    pub(super) fn start_next(&mut self, id: Id, turn: &mut Turn<'_>) -> Result<(), Stop> {
+        let Some(join) = self.tree.joins.get_mut(&id) else { return Ok(()) };
+        let number = join.started;
+        join.started += 1;
+        let (scope, parent) = (join.scope.branch(join.index, number), join.parent);
+        let Some(parent) = self.tree.branches.get(&parent) else { return Ok(()) };
+        let co = parent.co.child(4, number + 1, self.category).map_err(Refusal::from)?;
+        let branch = self.grow(co, scope, 0, Home::Join(id, number));
+        if let Some(join) = self.tree.joins.get_mut(&id) {
+            join.open.insert(number, branch);
+        }
+        turn.ready.push_back((branch, Answer::Nothing));
+        Ok(())
+    }
+
+    pub(super) fn spawn(&mut self, id: Id, turn: &mut Turn<'_>) -> Result<(), Stop> {
+        self.make_room(1)?;
+        let Some(branch) = self.tree.branches.get(&id) else { return Ok(()) };
+        let co = branch.co.child(4, 1, self.category).map_err(Refusal::from)?;
+        let Some(StepKey { scope, index }) = self.tree.take_key(id) else { return Ok(()) };
+        let task = self.tree.id();
+        let child = self.grow(co, scope.branch(index, 0), 0, Home::Spawned(task));
+        let spawned =
+            Spawned { branch: Some(child), waiters: Vec::new(), end: None, awaited: false };
+        self.tree.spawned.insert(task, spawned);
+        if let Some(branch) = self.tree.branches.get_mut(&id) {
+            branch.spawned.push(task);
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a flow makes fewer than 2^53 branches")]
+        turn.ready.push_front((id, Answer::Number(task as f64)));
+        turn.ready.push_back((child, Answer::Nothing));
+        Ok(())
+    }
+
+    pub(super) fn wait_for(&mut self, id: Id, task: Id, turn: &mut Turn<'_>) -> Result<(), Stop> {
+        let Some(spawned) = self.tree.spawned.get_mut(&task) else {
+            return Err(Refusal::Usage("is not of this flow".to_owned()).into());
+        };
+        spawned.awaited = true;
+        match &spawned.end {
+            None if spawned.branch == Some(id) => {
+                Err(Refusal::Usage("a function cannot await itself".to_owned()).into())
+            }
+            None => {
+                spawned.waiters.push(id);
+                Ok(())
+            }
+            Some(End::Canceled) => {
+                turn.ready.push_front((id, Answer::Failure(failure::canceled())));
+                Ok(())
+            }
+            Some(End::Returned | End::Raised(_)) => {
+                turn.ready.push_front((id, Answer::Nothing));
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn cancel_spawned(&mut self, task: Id, turn: &mut Turn<'_>) {
+        let mut waiters = Vec::new();
+        if let Some(branch) = self.tree.end_spawned(task, End::Canceled, &mut waiters) {
+            waiters.extend(self.tree.cancel(branch, &mut turn.commands));
+            self.recount();
+        }
+        bereave(waiters, turn);
+    }
+
+    pub(super) fn returned(&mut self, id: Id, turn: &mut Turn<'_>) -> Step {
+        let Some(branch) = self.tree.branches.get(&id) else { return Ok(()) };
+        match branch.home {
+            Home::Flow => {
+                let output = branch.co.json(1, self.limits.value);
+                self.wind_up(turn);
+                Err(match output {
+                    Ok(output) => NextAction::Complete(output),
+                    Err(error) => failure::output(&error),
+                })
+            }
+            Home::Defer => {
+                let next = branch.next;
+                self.end_defer(id, next, turn)
+            }
+            Home::Spawned(task) => {
+                let end = branch.co.text(1).map_or(End::Returned, End::Raised);
+                self.end_spawned(id, task, end, turn);
+                Ok(())
+            }
+            Home::Join(join, number) => {
+                self.retire(id, join);
+                self.child_returned(join, number, turn)
+            }
+        }
+    }
+
+    pub(super) fn raised(&mut self, id: Id, turn: &mut Turn<'_>) -> Step {
+        let Some(branch) = self.tree.branches.get(&id) else { return Ok(()) };
+        match branch.home {
+            Home::Flow => {
+                let failure = branch.co.raised();
+                self.wind_up(turn);
+                Err(NextAction::Fail(failure))
+            }
+            Home::Defer => {
+                let failure = branch.co.raised();
+                let key = StepKey::new(branch.scope.clone(), branch.next);
+                let next = branch.next + 1;
+                let note = failure::log("error", format!("a deferred function failed: {failure}"));
+                turn.commands.push(Command::Note { key, note });
+                self.end_defer(id, next, turn)
+            }
+            Home::Spawned(task) => {
+                let end = End::Raised(branch.co.raised().to_string());
+                self.end_spawned(id, task, end, turn);
+                Ok(())
+            }
+            Home::Join(join, number) => {
+                let Some(branch) = self.retire(id, join) else { return Ok(()) };
+                self.child_raised(join, number, branch.co, turn);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn child_returned(&mut self, id: Id, number: u32, turn: &mut Turn<'_>) -> Step {
+        let Some(join) = self.tree.joins.get_mut(&id) else { return Ok(()) };
+        join.open.remove(&number);
+        let done = match join.kind {
+            JoinKind::All => join.started == join.total && join.open.is_empty(),
+            JoinKind::Race | JoinKind::Timeout => true,
+        };
+        if !done {
+            if join.started < join.total {
+                return match self.start_next(id, turn) {
+                    Ok(()) => Ok(()),
+                    Err(Stop::Next(next)) => Err(next),
+                    Err(Stop::Refused(_)) => Err(self.out_of_room()),
+                };
+            }
+            return Ok(());
+        }
+        self.end_join(id, Answer::Nothing, turn);
+        Ok(())
+    }
+
+    pub(super) fn child_raised(&mut self, id: Id, number: u32, co: Coroutine, turn: &mut Turn<'_>) {
+        let Some(join) = self.tree.joins.get_mut(&id) else { return };
+        join.open.remove(&number);
+        match join.kind {
+            JoinKind::Race if !join.open.is_empty() => {}
+            JoinKind::All | JoinKind::Race | JoinKind::Timeout => {
+                self.end_join(id, Answer::RaisedBy(co), turn);
+            }
+        }
+    }
+
+    pub(super) fn end_join(&mut self, id: Id, answer: Answer, turn: &mut Turn<'_>) {
+        let Some(join) = self.tree.joins.remove(&id) else { return };
+        let parent = join.parent;
+        let orphans = self.tree.dissolve(join, &mut turn.commands);
+        self.recount();
+        self.leave_join(parent, answer, turn);
+        bereave(orphans, turn);
+    }
+
+    pub(super) fn leave_join(&mut self, parent: Id, answer: Answer, turn: &mut Turn<'_>) {
+        if let Some(branch) = self.tree.branches.get_mut(&parent) {
+            branch.join = None;
+            turn.ready.push_back((parent, answer));
+        }
+    }
+
+    pub(super) fn end_spawned(&mut self, id: Id, task: Id, end: End, turn: &mut Turn<'_>) {
+        let mut waiters = Vec::new();
+        self.tree.end_spawned(task, end, &mut waiters);
+        self.tree.retire(id, None);
+        self.recount();
+        turn.ready.extend(waiters.into_iter().map(|waiter| (waiter, Answer::Nothing)));
+    }
+
+    pub(super) fn end_defer(&mut self, id: Id, next: u32, turn: &mut Turn<'_>) -> Step {
+        let mut commands = Vec::new();
+        self.tree.branches.remove(&id);
+        self.cancel_all_spawned(&mut commands);
+        turn.commands.append(&mut commands);
+        self.recount();
+        self.phase = Phase::Compensating(next);
+        self.compensate(turn)
+    }
+
+    /// Ends what the flow left running, and says which of it failed unheard.
+    pub(super) fn wind_up(&mut self, turn: &mut Turn<'_>) {
+        self.cancel_all_spawned(&mut turn.commands);
+        let unheard: Vec<String> = self
+            .tree
+            .spawned
+            .values()
+            .filter(|spawned| !spawned.awaited)
+            .filter_map(|spawned| match &spawned.end {
+                Some(End::Raised(message)) => Some(message.clone()),
+                Some(End::Returned | End::Canceled) | None => None,
+            })
+            .collect();
+        let flow = self.tree.branches.iter().find(|(_, branch)| branch.home == Home::Flow);
+        let Some(id) = flow.map(|(id, _)| *id) else { return };
+        for message in unheard {
+            if let Some(key) = self.tree.take_key(id) {
+                let note = failure::log("warn", format!("a spawned function failed: {message}"));
+                turn.commands.push(Command::Note { key, note });
+            }
+        }
+    }
+
+    pub(super) fn cancel_all_spawned(&mut self, commands: &mut Vec<Command>) {
+        let tasks: Vec<Id> = self.tree.spawned.keys().copied().collect();
+        for task in tasks {
+            if let Some(branch) = self.tree.end_spawned(task, End::Canceled, &mut Vec::new()) {
+                self.tree.cancel(branch, commands);
+            }
+        }
+    }
+
+    pub(super) fn grow(&mut self, co: Coroutine, scope: ScopePath, next: u32, home: Home) -> Id {
+        let id = self.tree.grow(co, scope, next, home);
+        self.vm.branches.set(self.vm.branches.get() + 1);
+        self.counted += 1;
+        id
+    }
+
+    pub(super) fn retire(&mut self, id: Id, join: Id) -> Option<Branch> {
+        let heir = self.tree.joins.get(&join).map(|join| join.parent);
+        let branch = self.tree.retire(id, heir);
+        self.recount();
+        branch
+    }
+
+    /// Brings the VM's count of branches up to date after some have gone.
+    pub(super) fn recount(&mut self) {
+        let live = self.tree.branches.len();
+        self.vm.branches.set(self.vm.branches.get() + live - self.counted);
+        self.counted = live;
+    }
+
+    pub(super) fn make_room(&self, more: usize) -> Result<(), Stop> {
+        let most = self.limits.branches as usize;
+        if self.tree.branches.len().saturating_add(more) > most {
+            return Err(limit(format!("more than {most} branches are open")));
+        }
+        Ok(())
+    }
+
+    pub(super) fn time_out(&mut self, id: Id, answer: Answer, turn: &mut Turn<'_>) {
+        let Some(mut join) = self.tree.joins.remove(&id) else { return };
+        join.timer = None;
+        let parent = join.parent;
+        let orphans = self.tree.dissolve(join, &mut turn.commands);
+        self.recount();
+        let answer = match answer {
+            Answer::Failure(failure) => Answer::Failure(failure),
+            _ => Answer::Failure(
+                Failure::new(kind::TIMEOUT, "ctx:timeout ran out of time").retryable(),
+            ),
+        };
+        self.leave_join(parent, answer, turn);
+        bereave(orphans, turn);
+    }
+}
+
+/// Tells those who awaited a canceled function.
+fn bereave(waiters: Vec<Id>, turn: &mut Turn<'_>) {
+    for waiter in waiters {
+        turn.ready.push_back((waiter, Answer::Failure(failure::canceled())));
+    }
+}
