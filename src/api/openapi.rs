@@ -98,9 +98,10 @@ fn complete(operation: &mut Operation, rule: Rule) {
             ]);
         }
     }
+    // One object: extensions have no order of their own, and the document has to.
+    let mut door = serde_json::Map::new();
     if let Some(verb) = rule.who.verb() {
-        let verb = ExtensionsBuilder::new().add("x-verb", verb.as_str());
-        operation.extensions.get_or_insert_default().merge(verb.build());
+        door.insert("verb".to_owned(), verb.as_str().into());
     }
     if operation.parameters.as_ref().is_some_and(|parameters| !parameters.is_empty()) {
         refusals.extend([codes::BAD_ID, codes::BAD_QUERY, codes::BAD_HEADER]);
@@ -115,9 +116,10 @@ fn complete(operation: &mut Operation, rule: Rule) {
             codes::INVALID_BODY,
             codes::STORAGE_FULL,
         ]);
-        let limit = ExtensionsBuilder::new().add("x-max-body-bytes", rule.body);
-        operation.extensions.get_or_insert_default().merge(limit.build());
+        door.insert("max_body_bytes".to_owned(), rule.body.into());
     }
+    let door = ExtensionsBuilder::new().add("x-door", serde_json::Value::Object(door));
+    operation.extensions.get_or_insert_default().merge(door.build());
     for code in refusals {
         add_refusal(operation, code);
     }
@@ -178,7 +180,7 @@ mod tests {
             let (method, path) = row.route();
             let operation = &document["paths"][path][method];
             let verb = row.rule.who.verb().map(|verb| verb.as_str());
-            assert_eq!(operation["x-verb"].as_str(), verb, "{method} {path}");
+            assert_eq!(operation["x-door"]["verb"].as_str(), verb, "{method} {path}");
             assert!(operation["responses"]["403"].is_object(), "{method} {path}");
             assert!(operation["description"].is_string() || operation["summary"].is_string());
             for name in path.split('{').skip(1).filter_map(|rest| rest.split('}').next()) {

@@ -4,10 +4,10 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::exit::{Exit, Stop};
 use crate::{
     blueprint::{self, Bundle, Finding},
     lua::{Limits, Program},
@@ -74,14 +74,17 @@ pub fn is_path(word: &str) -> bool {
 ///
 /// # Errors
 /// A file that cannot be read, or is no part of a bundle.
-pub fn load(path: &Path) -> Result<Bundle> {
-    std::fs::metadata(path).with_context(|| format!("read {}", path.display()))?;
-    Bundle::load(path).map_err(Into::into)
+pub fn load(path: &Path) -> Result<Bundle, Stop> {
+    if !path.exists() {
+        return Err(Stop::new(Exit::NotFound, format!("there is no {}", path.display()))
+            .next("`moonswarm init` makes a blueprint to begin with"));
+    }
+    Bundle::load(path).map_err(|error| Stop::new(Exit::Invalid, format!("failed to {error}")))
 }
 
 /// A bundle as the API takes it.
 pub fn program(bundle: &Bundle) -> Value {
-    serde_json::to_value(bundle).expect("a bundle is plain data")
+    serde_json::to_value(bundle).expect("a bundle is plain text")
 }
 
 /// The text of a file of the bundle.

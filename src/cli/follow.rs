@@ -313,9 +313,54 @@ pub fn title(task: &TaskView) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
-    use crate::cli::fixture::{run, step};
-    use crate::store::RunStatus;
+    use crate::{
+        cli::fixture::{self, run, step},
+        engine::WaitingOn,
+        store::RunStatus,
+    };
+
+    async fn watched(answers: Vec<Value>) -> End {
+        let answers = answers.into_iter().map(|body| (200, body.to_string())).collect();
+        let server = fixture::serve(answers).await;
+        let follow = Follow {
+            client: &Client::new(&server.url, "t").unwrap(),
+            terminal: Terminal::quiet(),
+            clock: &Clock::manual(1_767_225_600_000),
+            leave_to_people: true,
+            ask: false,
+            wait: Some(Duration::from_secs(20)),
+        };
+        follow.until_end(run(RunStatus::Queued)).await.unwrap()
+    }
+
+    fn page(steps: &[StepView]) -> Value {
+        json!({"items": steps, "next_cursor": null})
+    }
+
+    #[tokio::test]
+    async fn a_run_that_has_ended_is_shown_once_more_and_given_back() {
+        let done = json!(run(RunStatus::Completed));
+        let end = watched(vec![done, page(&[step(1, "", 0, "completed")])]).await;
+        assert!(matches!(end, End::Ended(run) if run.status == RunStatus::Completed));
+    }
+
+    #[tokio::test]
+    async fn a_run_that_only_people_can_move_is_left_to_them() {
+        let on = WaitingOn {
+            kind: "signal".into(),
+            what: "\"go\"".into(),
+            task: None,
+            since: "2026-01-01T00:00:00.000Z".into(),
+            until: None,
+            command: None,
+        };
+        let waits = RunView { waiting_on: vec![on], ..run(RunStatus::Waiting) };
+        let end = watched(vec![json!(waits), page(&[])]).await;
+        assert!(matches!(end, End::People(_)));
+    }
 
     #[test]
     fn steps_are_asked_for_from_the_first_that_is_open() {

@@ -8,10 +8,11 @@ use std::{
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::{Delivery, Reporter, Task};
+use super::{Delivery, Registry, Reporter, Task};
 use crate::{
-    blueprint::{Agent, Blueprint, Definition},
+    blueprint::{Agent, Bundle},
     flow::TaskOpts,
+    lua::{Limits, Program},
     protocol::{Json, RunId, TaskId},
 };
 
@@ -57,17 +58,6 @@ impl Attempt {
     }
 
     pub(super) fn task(self) -> Arc<Task> {
-        let definition = Definition {
-            name: "fixture".to_owned(),
-            description: None,
-            input: None,
-            output: None,
-            agents: [("worker".to_owned(), self.agent.clone())].into(),
-            max_steps: None,
-            max_depth: None,
-            wall_ms: None,
-        };
-        let blueprint = Blueprint { name: "fixture".to_owned(), hash: "f1".to_owned(), definition };
         Arc::new(Task {
             id: TaskId::new(1, 2, 1_000),
             run: RunId::new(1, 1_000),
@@ -77,7 +67,7 @@ impl Attempt {
             agent: Arc::new(self.agent),
             operator: "process".into(),
             opts: TaskOpts::default(),
-            blueprint: Arc::new(blueprint),
+            program: program(),
             workdir: self.workdir,
             url: Some("http://127.0.0.1:7700".into()),
             handle: "wh_test".to_owned(),
@@ -87,6 +77,15 @@ impl Attempt {
             reporter: self.heard,
         })
     }
+}
+
+/// A program with the one file that its hash comes from.
+pub(super) fn program() -> Arc<Program> {
+    let source = "return require('swarm').blueprint { name = 'fixture', flow = function() end }";
+    let bundle = Bundle::from_source("fixture.lua", source).unwrap();
+    let (program, _) =
+        Program::compile(bundle, &Registry::default(), &Limits::default()).unwrap();
+    Arc::new(program)
 }
 
 impl Heard {

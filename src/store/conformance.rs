@@ -110,6 +110,8 @@ pub fn header(num: u64) -> Header {
 /// The fact that begins a history.
 pub fn started(continues: Option<u64>) -> Fact {
     Fact::RunStarted(Box::new(RunStarted {
+        first_step: 1,
+        grant: Json::null(),
         blueprint: "ship".to_owned(),
         hash: "ab".repeat(32),
         input: Json::null(),

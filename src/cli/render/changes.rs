@@ -62,7 +62,7 @@ fn stamp(run_ms: u64, line: &str) -> String {
 }
 
 fn step_line(step: &StepView) -> Option<String> {
-    let Some(verb) = verb(step) else { return None };
+    let verb = verb(step)?;
     let mut line = format!("step {} {} {verb}", step.seq, title(step));
     if let Some(ms) = step.duration_ms {
         line.push_str(&format!(" ({})", elapsed(ms)));

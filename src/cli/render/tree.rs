@@ -2,7 +2,7 @@
 
 use console::Style;
 
-use super::time::{elapsed, since_ms};
+use super::time::{elapsed, since_ms, unix_ms};
 use crate::engine::{RunView, StepView, WaitingOn};
 
 /// A join with more branches than this is shown as counts.
@@ -23,7 +23,7 @@ impl Tree {
     /// One line a step, or a wide join.
     pub fn lines<'a>(&self, steps: impl IntoIterator<Item = &'a StepView>) -> Vec<String> {
         let mut placed: Vec<Placed<'_>> = steps.into_iter().map(Placed::new).collect();
-        placed.sort_by(|a, b| a.order().cmp(&b.order()));
+        placed.sort_by_cached_key(Placed::order);
         let mut lines = Vec::new();
         self.draw(&placed, 0, &mut lines);
         lines
@@ -32,7 +32,7 @@ impl Tree {
     /// The header: what it is, where it stands, how far it is.
     pub fn header(&self, run: &RunView) -> String {
         let status = self.paint(run.status.as_str(), run.status.as_str());
-        let until = run.ended_at.as_deref().map_or(self.now_ms, |end| unix_ms(end));
+        let until = run.ended_at.as_deref().map_or(self.now_ms, unix_ms);
         let took = elapsed(since_ms(&run.created_at, until));
         let text = match &run.status_text {
             Some(text) => format!(" · {}", printable(text)),
@@ -203,11 +203,6 @@ fn mark(state: &str) -> &'static str {
         "processing" => "●",
         _ => "○",
     }
-}
-
-fn unix_ms(at: &str) -> u64 {
-    let at: Option<jiff::Timestamp> = at.parse().ok();
-    at.and_then(|at| u64::try_from(at.as_millisecond()).ok()).unwrap_or(0)
 }
 
 #[cfg(test)]

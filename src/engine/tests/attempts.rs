@@ -22,7 +22,7 @@ async fn a_retryable_failure_is_followed_by_another_attempt_after_its_pause() {
     bench.clock.advance(Duration::from_secs(2));
     let second = bench.lease("q").await;
     let stale = bench.report(&first.handle, "1").await.unwrap_err();
-    assert_eq!(stale.code(), "fenced");
+    assert_eq!(stale.code(), "already_accepted", "its failure was the attempt's one report");
     assert!(bench.report(&second.handle, "7").await.unwrap());
     assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "7");
     assert_eq!(bench.store.evidence(run.num()).unwrap().len(), 1, "the refused result is kept");

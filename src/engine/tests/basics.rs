@@ -173,7 +173,9 @@ async fn a_query_is_answered_live_and_after_the_end() {
         end"#;
     let run = bench.start(body, "null").await;
     bench.signal(run, "go", "1").await.unwrap();
-    let ask = || bench.engine.query(&bench.admin(), run, "seen".into(), Json::from_trusted("7"));
+    let ask = || async {
+        bench.engine.query(&bench.admin(), run, "seen".into(), Json::from_trusted("7")).await
+    };
     assert_eq!(ask().await.unwrap().as_str(), r#"{"arg":7,"n":1}"#);
     bench.signal(run, "go", "2").await.unwrap();
     bench.ended(run).await;

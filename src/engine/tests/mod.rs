@@ -17,13 +17,13 @@ use crate::{
     lua::Limits,
     operator::{Builtin, QueueHub},
     protocol::{Json, RunId},
-    store::{Reader as _, RunStatus, Sqlite, StoreError, TaskFilter},
+    store::{Reader as _, RunStatus, Sqlite, TaskFilter},
     tasks::Tasks,
     token::{Grant, HandleKey, KeyRing, Role, Scopes, SigningKey},
 };
 
 /// How long a test waits for what must come.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An engine with its data directory.
 struct Bench {
@@ -49,7 +49,7 @@ impl Bench {
             lua: crate::host::lua_calls(tasks.clone()),
             bundle_dir: Arc::new(move |blueprint| {
                 let dir = bundles.join(blueprint.hash());
-                blueprint.bundle().write_to(&dir)?;
+                blueprint.bundle().write_to(&dir).map_err(std::io::Error::other)?;
                 Ok(dir)
             }),
             queues: Arc::clone(&hub),

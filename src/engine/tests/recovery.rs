@@ -49,7 +49,12 @@ async fn a_child_process_that_died_with_the_host_is_an_interrupted_attempt() {
             command = { "sh", "-c", "if [ -e again ]; then echo 7; else touch again; exec sleep 1000; fi" } } },
         flow = function(ctx) return ctx:run("p") end"#;
     let run = bench.start(body, "null").await;
-    bench.until(run, "start", |_| bench.dir.path().join("again").exists()).await;
+    let begun = async {
+        while !bench.dir.path().join("again").exists() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, begun).await.expect("the child begins");
     let bench = bench.restart().await;
     assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "7");
     assert_eq!(bench.count(run, |f| matches!(f, Fact::AttemptClosed(_))), 1);

@@ -16,7 +16,7 @@ use crate::{
 };
 
 fn process() -> Process {
-    Process::new(Arc::new(|blueprint| Ok(Path::new("/bundles").join(&blueprint.hash))))
+    Process::new(Arc::new(|blueprint| Ok(Path::new("/bundles").join(blueprint.name()))))
 }
 
 fn impatient() -> Process {
@@ -140,7 +140,7 @@ async fn arguments_are_rendered_and_never_split() {
     ]);
     let input = json!({ "text": "$(id) `id` '; a b", "list": [1, "x"], "n": null, "gone": "" });
     let got = run(attempt, input).await.unwrap();
-    let want = "[$(id) `id` '; a b][[1,\"x\"]][n=null worker#1][/bundles/f1/x][]";
+    let want = "[$(id) `id` '; a b][[1,\"x\"]][n=null worker#1][/bundles/fixture/x][]";
     assert_eq!(got["stdout"], want);
 }
 
@@ -172,7 +172,7 @@ async fn the_environment_is_cleared_but_for_the_list_and_the_agents_own() {
         "GREETING=hi Ann",
         "MOONSWARM_URL=http://127.0.0.1:7700",
         "MOONSWARM_HANDLE=wh_test",
-        "MOONSWARM_BUNDLE=/bundles/f1",
+        "MOONSWARM_BUNDLE=/bundles/fixture",
     ] {
         assert!(lines.contains(&line), "{line} in {lines:?}");
     }
