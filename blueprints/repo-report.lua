@@ -6,9 +6,6 @@ local s = swarm.schema
 local BATCH = 200
 local TODOS = 50
 
--- The files that the agents below run, so that they are part of this blueprint's bundle.
-local FILES = { "./worker.py", "./survey.py" }
-
 local LANGUAGES = {
   bash = "Shell", c = "C", cc = "C++", clj = "Clojure", cpp = "C++", cs = "C#", css = "CSS", dart = "Dart",
   ex = "Elixir", exs = "Elixir", go = "Go", h = "C", hpp = "C++", hs = "Haskell", html = "HTML", java = "Java",

@@ -145,7 +145,8 @@ impl Host {
             .map_err(|source| HostError::Listen { address: config.listen, source })?;
         let url = format!("http://{address}");
         engine.set_url(&url);
-        let (api_engine, api_config, api_tasks) = (engine.clone(), config.api.clone(), tasks.clone());
+        let (api_engine, api_config, api_tasks) =
+            (engine.clone(), config.api.clone(), tasks.clone());
         tasks.spawn(async move {
             if let Err(error) = api::serve(api_engine, listener, api_config, &api_tasks).await {
                 tracing::error!(%error, "the API stopped");
@@ -234,7 +235,8 @@ pub(crate) fn lua_calls(tasks: Tasks) -> LuaCall {
                 let source = task.program.source();
                 call_agent(source, &task.agent_name, &input, &TaskLimits::default(), &cancel)
             });
-            call.await.unwrap_or_else(|_| Err(Failure::new("script", "the agent's function panicked")))
+            call.await
+                .unwrap_or_else(|_| Err(Failure::new("script", "the agent's function panicked")))
         })
     })
 }

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde_json::{Map, Value};
 
 use super::{
-    Agent, Bundle, Definition, Schema, SchemaError, TaskSlots, TemplateError, Templates,
-    Violation, default_prompt,
+    Agent, Bundle, Definition, Schema, SchemaError, TaskSlots, TemplateError, Templates, Violation,
+    default_prompt,
 };
 use crate::protocol::{Failure, Json, failure::kind};
 
@@ -207,7 +207,11 @@ impl CompiledAgent {
     ///
     /// # Errors
     /// When a template uses what is not there, or breaks a limit.
-    pub fn render(&self, blueprint: &Blueprint, slots: &Slots<'_>) -> Result<Rendered, TemplateError> {
+    pub fn render(
+        &self,
+        blueprint: &Blueprint,
+        slots: &Slots<'_>,
+    ) -> Result<Rendered, TemplateError> {
         let input = slots.input.to_value();
         let map: Map<String, Value>;
         let mut rendered = Rendered { system: None, prompt: String::new() };

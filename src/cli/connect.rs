@@ -110,9 +110,9 @@ impl Connection {
                 Ok(Self { client, host: Some(host) })
             }
             // Another process may have become the owner since the first look.
-            Err(error) => attach(target, config, terminal)
-                .await?
-                .ok_or_else(|| anyhow::Error::new(error).context(format!("open {}", config.data.display()))),
+            Err(error) => attach(target, config, terminal).await?.ok_or_else(|| {
+                anyhow::Error::new(error).context(format!("open {}", config.data.display()))
+            }),
         }
     }
 

@@ -121,7 +121,8 @@ impl Shard {
             what: "task",
             id: format!("{}/{}", run.id, holder.step),
         })?;
-        let fenced = |message: &str| EngineError::Conflict { code: "fenced", message: message.into() };
+        let fenced =
+            |message: &str| EngineError::Conflict { code: "fenced", message: message.into() };
         if holder.epoch.is_some_and(|of| of != epoch) {
             return Err(fenced("report: the run has changed hands since this attempt"));
         }

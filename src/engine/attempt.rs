@@ -341,7 +341,8 @@ impl Shard {
                 }
                 run.pending.writes.push(Write::CloseTask { run: run.num, step: number });
             }
-            if let Some(blueprint) = run.program.as_ref().map(|program| program.blueprint().name()) {
+            if let Some(blueprint) = run.program.as_ref().map(|program| program.blueprint().name())
+            {
                 let key: AgentKey = (Arc::from(blueprint), Arc::clone(task.agent.name()));
                 if std::mem::take(&mut task.place) {
                     run.pending.after.performs.push(Perform::Release(key));
@@ -359,7 +360,8 @@ impl Shard {
         let Some(program) = run.program.clone() else { return };
         for (number, open) in &mut run.open {
             let OpenKind::Task(task) = &mut open.kind else { continue };
-            let key: AgentKey = (Arc::from(program.blueprint().name()), Arc::clone(task.agent.name()));
+            let key: AgentKey =
+                (Arc::from(program.blueprint().name()), Arc::clone(task.agent.name()));
             let next = if std::mem::take(&mut task.place) {
                 self.shared.capacity.release(&key)
             } else {
@@ -410,11 +412,11 @@ impl Shard {
 
 /// The timer of a step, or one that is not there.
 pub(super) fn find(run: &Run, number: u32, due: Due) -> (u64, u32, Due) {
-    run.timers
-        .iter()
-        .find(|(_, of, kind)| *of == number && *kind == due)
-        .copied()
-        .unwrap_or((u64::MAX, number, due))
+    run.timers.iter().find(|(_, of, kind)| *of == number && *kind == due).copied().unwrap_or((
+        u64::MAX,
+        number,
+        due,
+    ))
 }
 
 /// The pause before the attempt that follows `counted` failed ones, in milliseconds.
@@ -432,7 +434,10 @@ fn pause_ms(retry: &crate::flow::Backoff, counted: u32, seed: u64, step: u32) ->
         return full;
     }
     // Spread over the second half, the same at every replay of this decision.
-    let mixed = blake3::hash(&[seed.to_le_bytes(), u64::from(step).to_le_bytes(), u64::from(counted).to_le_bytes()].concat());
+    let mixed = blake3::hash(
+        &[seed.to_le_bytes(), u64::from(step).to_le_bytes(), u64::from(counted).to_le_bytes()]
+            .concat(),
+    );
     let spread = u64::from_le_bytes(mixed.as_bytes()[..8].try_into().expect("8 of 32 bytes"));
     full / 2 + spread % (full / 2 + 1)
 }

@@ -37,7 +37,8 @@ impl Auth {
     /// A signature is checked once; time and revocation are checked at every use.
     fn verify(&self, token: &str, now_s: u64) -> Result<Claims, EngineError> {
         let mark = *blake3::hash(token.as_bytes()).as_bytes();
-        let known = self.verified.read().unwrap_or_else(PoisonError::into_inner).get(&mark).cloned();
+        let known =
+            self.verified.read().unwrap_or_else(PoisonError::into_inner).get(&mark).cloned();
         let claims = match known {
             Some(claims) => {
                 claims.check_time(now_s).map_err(denied)?;
@@ -129,7 +130,8 @@ impl Engine {
         caller.grant.check(Verb::TokenMint, &[])?;
         if key.is_some() {
             return Err(EngineError::BadRequest(
-                "mint a token: its answer is shown once, so an Idempotency-Key cannot repeat it".into(),
+                "mint a token: its answer is shown once, so an Idempotency-Key cannot repeat it"
+                    .into(),
             ));
         }
         let now_ms = self.shared().clock.now_ms();
@@ -142,17 +144,16 @@ impl Engine {
         let expires_ms = (now_ms + mint.ttl_ms).min(caller.expires_ms);
         let scopes = match &mint.scopes {
             None => caller.grant.scopes.clone(),
-            Some(scopes) => Scopes(
-                scopes
-                    .iter()
-                    .map(|text| text.parse())
-                    .collect::<Result<_, _>>()
-                    .map_err(|error: crate::token::ScopeError| EngineError::BadRequest(error.to_string()))?,
-            ),
+            Some(scopes) => {
+                Scopes(scopes.iter().map(|text| text.parse()).collect::<Result<_, _>>().map_err(
+                    |error: crate::token::ScopeError| EngineError::BadRequest(error.to_string()),
+                )?)
+            }
         };
         let mut grant = crate::token::Grant::new(mint.role, scopes);
         if let Some(verbs) = &mint.verbs {
-            let verbs = verbs.iter().map(|word| word.parse::<Verb>()).collect::<Result<Vec<_>, _>>();
+            let verbs =
+                verbs.iter().map(|word| word.parse::<Verb>()).collect::<Result<Vec<_>, _>>();
             grant = grant.only(verbs.map_err(|error| EngineError::BadRequest(error.to_string()))?);
         }
         let parent = self.claims_of(caller);
@@ -274,12 +275,16 @@ fn mint_claims(subject: &str, grant: crate::token::Grant, now_ms: u64, expires_m
 
 fn view_token(row: &TokenRow) -> TokenView {
     let claims: Option<Claims> = serde_json::from_str(&row.claims).ok();
-    let words = |claims: &Claims| claims.verbs.as_ref().map(|v| v.iter().map(ToString::to_string).collect());
+    let words = |claims: &Claims| {
+        claims.verbs.as_ref().map(|v| v.iter().map(ToString::to_string).collect())
+    };
     TokenView {
         jti: row.jti.clone(),
         role: row.role.clone(),
         verbs: claims.as_ref().and_then(words),
-        scopes: claims.map(|claims| claims.scopes.0.iter().map(ToString::to_string).collect()).unwrap_or_default(),
+        scopes: claims
+            .map(|claims| claims.scopes.0.iter().map(ToString::to_string).collect())
+            .unwrap_or_default(),
         parent: row.parent.clone(),
         created_at: rfc3339(row.created_ms),
         expires_at: rfc3339(row.expires_ms),

@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{BlueprintView, Caller, Engine, EngineError, IdempotencyKey, programs::Programs, rfc3339};
+use super::{
+    BlueprintView, Caller, Engine, EngineError, IdempotencyKey, programs::Programs, rfc3339,
+};
 use crate::{
     blueprint::{Bundle, Finding},
     lua::Program,
@@ -15,7 +17,11 @@ impl Engine {
     ///
     /// # Errors
     /// When the caller may not.
-    pub async fn check(&self, caller: &Caller, bundle: Bundle) -> Result<Vec<Finding>, EngineError> {
+    pub async fn check(
+        &self,
+        caller: &Caller,
+        bundle: Bundle,
+    ) -> Result<Vec<Finding>, EngineError> {
         caller.grant.check(Verb::BlueprintCheck, &[])?;
         let shared = Arc::clone(&self.inner.shared);
         let tasks = shared.tasks.clone();
@@ -73,7 +79,8 @@ impl Engine {
         }
         let now_ms = self.shared().clock.now_ms();
         let hash = blueprint.hash().to_owned();
-        let mut writes = vec![Write::NameBlueprint { name: name.clone(), hash: hash.clone(), at_ms: now_ms }];
+        let mut writes =
+            vec![Write::NameBlueprint { name: name.clone(), hash: hash.clone(), at_ms: now_ms }];
         let mut checks = vec![Check::TokenLive(caller.jti.clone())];
         if let Some(key) = key {
             checks.push(Check::KeyFree {
@@ -101,7 +108,8 @@ impl Engine {
     pub async fn adopt_blueprint(&self, bundle: Bundle) -> Result<BlueprintView, EngineError> {
         let (program, _) = self.keep_program(bundle).await?;
         let now_ms = self.shared().clock.now_ms();
-        let (name, hash) = (program.blueprint().name().to_owned(), program.blueprint().hash().to_owned());
+        let (name, hash) =
+            (program.blueprint().name().to_owned(), program.blueprint().hash().to_owned());
         self.write(Vec::new(), vec![Write::NameBlueprint { name, hash, at_ms: now_ms }]).await?;
         Ok(view_of(&program, now_ms))
     }
@@ -128,7 +136,11 @@ impl Engine {
     ///
     /// # Errors
     /// When the caller may not, or there is none.
-    pub async fn blueprint(&self, caller: &Caller, name: &str) -> Result<BlueprintView, EngineError> {
+    pub async fn blueprint(
+        &self,
+        caller: &Caller,
+        name: &str,
+    ) -> Result<BlueprintView, EngineError> {
         let bare = name.split('@').next().unwrap_or(name);
         caller.grant.check(Verb::BlueprintRead, &[Need::Blueprint(bare)])?;
         let shared = Arc::clone(&self.inner.shared);

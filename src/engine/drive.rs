@@ -21,11 +21,8 @@ const TURN: usize = 256;
 impl Shard {
     /// Adds a fact to a run's history.
     pub(super) fn append(&mut self, run: &mut Run, fact: Fact) {
-        let entry = Entry {
-            seq: run.chain.seq() + 1,
-            at_ms: self.now_ms.max(run.chain.last_ms()),
-            fact,
-        };
+        let entry =
+            Entry { seq: run.chain.seq() + 1, at_ms: self.now_ms.max(run.chain.last_ms()), fact };
         match run.chain.apply(&entry) {
             Ok(()) => run.pending.entries.push(entry),
             Err(error) => {
@@ -108,7 +105,9 @@ impl Shard {
             Err(violations) => {
                 let message = violations.first().map_or_else(
                     || "the output breaks its schema".to_owned(),
-                    |first| format!("the output breaks its schema at {}: {}", first.path, first.message),
+                    |first| {
+                        format!("the output breaks its schema at {}: {}", first.path, first.message)
+                    },
                 );
                 self.wind_up(run, Outcome::Failed(Failure::new(kind::INVALID_RESULT, message)));
             }
@@ -160,7 +159,10 @@ impl Shard {
                 Ok(accepted) => started.input = accepted.into(),
                 Err(violations) => {
                     let message = violations.first().map_or_else(String::new, |first| {
-                        format!("continue_as: the input breaks its schema at {}: {}", first.path, first.message)
+                        format!(
+                            "continue_as: the input breaks its schema at {}: {}",
+                            first.path, first.message
+                        )
                     });
                     self.wind_up(run, Outcome::Failed(Failure::new(kind::INVALID_INPUT, message)));
                     return;
@@ -193,7 +195,10 @@ impl Shard {
             .and_then(|program| program.blueprint().definition().max_steps)
             .map_or(limits.steps, |steps| steps.min(limits.steps));
         let breach = if run.chain.entries() >= limits.entries {
-            Some(format!("more than {} entries in one history; use ctx:continue_as", limits.entries))
+            Some(format!(
+                "more than {} entries in one history; use ctx:continue_as",
+                limits.entries
+            ))
         } else {
             None
         };
@@ -205,7 +210,8 @@ impl Shard {
                 self.break_limit(run, format!("more than {max_steps} steps in one history"));
             }
             Command::Schedule(_) if run.open.len() >= limits.open_steps as usize => {
-                let message = format!("more than {} steps open at the same time", limits.open_steps);
+                let message =
+                    format!("more than {} steps open at the same time", limits.open_steps);
                 self.break_limit(run, message);
             }
             Command::Schedule(request) => self.schedule(run, request),
@@ -228,7 +234,9 @@ impl Shard {
             .chain
             .open()
             .filter(|number| {
-                run.chain.step(*number).is_some_and(|step| step.scheduled.key.scope.is_within(scope))
+                run.chain
+                    .step(*number)
+                    .is_some_and(|step| step.scheduled.key.scope.is_within(scope))
             })
             .collect();
         for number in within {

@@ -27,7 +27,14 @@ pub struct Events {
 
 impl Events {
     pub(crate) fn new(shared: Arc<Shared>, run: RunId, after: u32) -> Self {
-        Self { shared, run, live: None, ready: std::collections::VecDeque::new(), after, over: false }
+        Self {
+            shared,
+            run,
+            live: None,
+            ready: std::collections::VecDeque::new(),
+            after,
+            over: false,
+        }
     }
 
     /// The next event; none after the run's last.
@@ -94,7 +101,12 @@ pub(super) fn sync(now_ms: u64) -> EventView {
 /// An entry as an event.
 pub(super) fn view(run: u64, entry: &Entry) -> EventView {
     let (kind, data) = say(run, entry);
-    EventView { seq: Some(entry.seq), kind: kind.into(), at: rfc3339(entry.at_ms), data: data.into() }
+    EventView {
+        seq: Some(entry.seq),
+        kind: kind.into(),
+        at: rfc3339(entry.at_ms),
+        data: data.into(),
+    }
 }
 
 fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) {

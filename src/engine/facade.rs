@@ -1,7 +1,10 @@
 //! The engine as everybody else sees it, and its start and stop.
 
 use std::{
-    sync::{Arc, OnceLock, atomic::{AtomicBool, AtomicU64, Ordering}},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     thread::JoinHandle,
     time::Duration,
 };
@@ -76,8 +79,19 @@ impl Engine {
     /// # Errors
     /// When the store cannot be read or a thread cannot be started.
     pub fn start_up(parts: EngineParts) -> Result<Self, EngineError> {
-        let EngineParts { store, clock, tasks, registry, hub, keys, handles, limits, settings, shards, recovers } =
-            parts;
+        let EngineParts {
+            store,
+            clock,
+            tasks,
+            registry,
+            hub,
+            keys,
+            handles,
+            limits,
+            settings,
+            shards,
+            recovers,
+        } = parts;
         let stack = DispatchStack::builder().observe(Tracing).guard(RunGate).build();
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..shards.max(1)).map(|_| mpsc::unbounded_channel()).unzip();
@@ -229,7 +243,11 @@ impl Engine {
         };
         let store = Arc::clone(&self.shared().store);
         // The queue may be full for a moment: waiting for room is not the runtime's work.
-        self.shared().tasks.spawn_blocking(move || store.submit(batch)).await.map_err(|_| EngineError::Stopping)?;
+        self.shared()
+            .tasks
+            .spawn_blocking(move || store.submit(batch))
+            .await
+            .map_err(|_| EngineError::Stopping)?;
         acked.await.map_err(|_| EngineError::Stopping)??;
         Ok(())
     }
@@ -272,11 +290,14 @@ fn take_up(shared: &Shared) -> Result<(), EngineError> {
         }
     }
     for row in shared.store.outbox()? {
-        shared.tell(row.to, RunMsg::SignalFrom {
-            sender: (row.run, row.step),
-            name: row.name,
-            payload: crate::protocol::Json::from_trusted(row.payload),
-        });
+        shared.tell(
+            row.to,
+            RunMsg::SignalFrom {
+                sender: (row.run, row.step),
+                name: row.name,
+                payload: crate::protocol::Json::from_trusted(row.payload),
+            },
+        );
     }
     Ok(())
 }

@@ -2,7 +2,9 @@
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Answer, Caller, EngineError, EventView, Holder, IdempotencyKey, Report, RunView, WaitFor};
+use super::{
+    Answer, Caller, EngineError, EventView, Holder, IdempotencyKey, Report, RunView, WaitFor,
+};
 use crate::{
     journal::{Outcome, RunStarted},
     lua::Program,

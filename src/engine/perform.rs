@@ -21,8 +21,7 @@ use crate::{
 };
 
 /// An attempt on its way through the dispatch stack.
-pub(super) type DispatchFuture =
-    Pin<Box<dyn Future<Output = Result<Dispatched, Failure>> + Send>>;
+pub(super) type DispatchFuture = Pin<Box<dyn Future<Output = Result<Dispatched, Failure>> + Send>>;
 
 impl Shard {
     /// Lets out what waited for a batch.
@@ -197,15 +196,8 @@ impl Shard {
             queued: Vec::new(),
             continues: None,
         };
-        let new = NewRun {
-            id: child,
-            program,
-            started,
-            jti: None,
-            key: None,
-            reply: None,
-            waiter: None,
-        };
+        let new =
+            NewRun { id: child, program, started, jti: None, key: None, reply: None, waiter: None };
         self.shared.send(child.num(), Msg::Start(Box::new(new)));
     }
 
@@ -220,19 +212,15 @@ impl Shard {
     }
 
     /// The row of an attempt that leaves the process, with its prompt rendered.
-    pub(super) fn task_row(
-        &self,
-        run: &Run,
-        number: u32,
-        now_ms: u64,
-    ) -> Result<TaskRow, Failure> {
+    pub(super) fn task_row(&self, run: &Run, number: u32, now_ms: u64) -> Result<TaskRow, Failure> {
         let step = run.chain.step(number).expect("a task's step is in the chain");
         let task = run.task(number).expect("the caller has the task");
         let kind = self.shared.registry.get(&task.operator).map_or("", |backend| backend.kind());
         let id = TaskId::new(run.num, number, step.scheduled_ms);
         let prompt = self.prompt(run, task, id)?;
         let opts = &task.request.opts;
-        let title = prompt.input.to_value().get("title").and_then(|t| t.as_str().map(str::to_owned));
+        let title =
+            prompt.input.to_value().get("title").and_then(|t| t.as_str().map(str::to_owned));
         Ok(TaskRow {
             run: run.num,
             step: number,
@@ -261,12 +249,15 @@ impl Shard {
         let program = run.program.as_ref().expect("a task is prepared with the run's program");
         let rendered = task
             .agent
-            .render(program.blueprint(), &crate::blueprint::Slots {
-                input,
-                run_input: &started.input,
-                run_id: &run.id.to_string(),
-                attempt: task.attempt,
-            })
+            .render(
+                program.blueprint(),
+                &crate::blueprint::Slots {
+                    input,
+                    run_input: &started.input,
+                    run_id: &run.id.to_string(),
+                    attempt: task.attempt,
+                },
+            )
             .map_err(|error| Failure::new("template", error.to_string()))?;
         Ok(Prompt {
             task: id,
@@ -322,9 +313,10 @@ struct Spawn<'a>(&'a Shared);
 #[async_trait]
 impl Terminal for Spawn<'_> {
     async fn dispatch(&self, dispatch: Dispatch) -> Result<Dispatched, Failure> {
-        let payload = dispatch.payload.downcast::<Payload>().map_err(|_| {
-            Failure::new(kind::REFUSED, "a layer replaced what the spawner needs")
-        })?;
+        let payload = dispatch
+            .payload
+            .downcast::<Payload>()
+            .map_err(|_| Failure::new(kind::REFUSED, "a layer replaced what the spawner needs"))?;
         let worker = self.0.spawner.spawn(Arc::clone(&payload.task), dispatch.input).await?;
         match worker.join().await? {
             Reply::Done(done) => Ok(Dispatched::Done(done)),

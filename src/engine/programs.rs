@@ -28,7 +28,13 @@ pub(crate) struct Programs {
 
 impl Programs {
     pub(crate) fn new(store: Arc<dyn Store>, registry: Registry, limits: Limits) -> Self {
-        Self { store, registry, limits, compiled: Mutex::new(HashMap::new()), stored: Mutex::default() }
+        Self {
+            store,
+            registry,
+            limits,
+            compiled: Mutex::new(HashMap::new()),
+            stored: Mutex::default(),
+        }
     }
 
     /// Compiles a bundle; answers with the warnings, or with every finding if one is an error.
@@ -121,8 +127,9 @@ impl Programs {
     }
 
     fn decode(&self, row: &BlueprintRow) -> Result<Arc<Program>, EngineError> {
-        let bundle = Bundle::decode(&row.bundle)
-            .map_err(|error| EngineError::BadRequest(format!("read blueprint {}: {error}", row.name)))?;
+        let bundle = Bundle::decode(&row.bundle).map_err(|error| {
+            EngineError::BadRequest(format!("read blueprint {}: {error}", row.name))
+        })?;
         let (program, _) = self.compile(&bundle).map_err(EngineError::Findings)?;
         Ok(program)
     }

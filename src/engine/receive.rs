@@ -5,8 +5,7 @@ use super::{
     message::{Lease, NewRun, ReplyTo, RunMsg},
     run::{Due, OpenKind, Perform, Phase, Run},
     shard::Shard,
-    view,
-    waiting,
+    view, waiting,
 };
 use crate::{
     flow::Flow as _,
@@ -233,8 +232,10 @@ impl Shard {
             Due::Attempt => {
                 let Some(task) = run.task(number) else { return };
                 let timeout = task.timeout_ms.unwrap_or_default();
-                let failure =
-                    Failure::new(kind::TIMEOUT, format!("the attempt took longer than {timeout} ms"));
+                let failure = Failure::new(
+                    kind::TIMEOUT,
+                    format!("the attempt took longer than {timeout} ms"),
+                );
                 self.attempt_failed(run, number, failure.retryable(), None);
             }
             Due::Lease => {
@@ -533,9 +534,8 @@ impl Shard {
             return;
         }
         let ended = run.is_ended();
-        let people = ended
-            || run.header.status == RunStatus::Paused
-            || waiting::waits_for_people(run);
+        let people =
+            ended || run.header.status == RunStatus::Paused || waiting::waits_for_people(run);
         for waiter in std::mem::take(&mut run.waiters) {
             let is_so = match waiter.until {
                 super::WaitFor::Ended => ended,

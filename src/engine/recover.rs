@@ -67,7 +67,10 @@ impl Shard {
             })?;
         }
         let Some((started, _)) = chain.started() else {
-            return Err(StoreError::Damaged { what: format!("run {num}"), reason: "it has no start".into() });
+            return Err(StoreError::Damaged {
+                what: format!("run {num}"),
+                reason: "it has no start".into(),
+            });
         };
         let grant = Arc::new(grant_of(&started.grant));
         let program = self.shared.programs.by_hash(&started.hash);
@@ -103,7 +106,9 @@ impl Shard {
             Err(error) => {
                 self.rest(&mut run, &entries, format!("its blueprint cannot be loaded: {error}"));
             }
-            Ok(_) if run.chain.paused().is_some() => self.take_up_open(&mut run, &entries, HashMap::new()),
+            Ok(_) if run.chain.paused().is_some() => {
+                self.take_up_open(&mut run, &entries, HashMap::new())
+            }
             Ok(program) => self.replay_into(&mut run, &program, &entries),
         }
         Ok(Some(run))
@@ -493,7 +498,9 @@ impl Telling<'_> {
         if let NextAction::Limit(failure) = &self.next
             && *run.chain.state() == RunState::Active
         {
-            return Err(Stop::Diverged(format!("a limit was hit while it was replayed: {failure}")));
+            return Err(Stop::Diverged(format!(
+                "a limit was hit while it was replayed: {failure}"
+            )));
         }
         if *run.chain.state() == RunState::Active
             && let Some((key, step)) =

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::oneshot;
 
 use super::{
-    Caller, Engine, EngineError, Events, IdempotencyKey, Page, Program, RunView, StartRun,
-    Started, StepView, WaitFor,
+    Caller, Engine, EngineError, Events, IdempotencyKey, Page, Program, RunView, StartRun, Started,
+    StepView, WaitFor,
     auth::every,
     message::{Msg, NewRun, RunMsg, Waiter},
     view,
@@ -90,7 +90,8 @@ impl Engine {
         let name = program.blueprint().name();
         caller.grant.check(Verb::RunStart, &[Need::Blueprint(name)])?;
         let value = shared.settings.limits.value;
-        for (what, size) in [("the input", start.input.len()), ("the trigger", start.trigger.len())] {
+        for (what, size) in [("the input", start.input.len()), ("the trigger", start.trigger.len())]
+        {
             if size > value {
                 return Err(EngineError::TooLarge { what, size, limit: value });
             }
@@ -146,7 +147,8 @@ impl Engine {
                 None => {
                     let name = name.clone();
                     let tasks = shared.tasks.clone();
-                    let resolve = tasks.spawn_blocking(move || shared.programs.resolve(&name, None));
+                    let resolve =
+                        tasks.spawn_blocking(move || shared.programs.resolve(&name, None));
                     resolve.await.map_err(|_| EngineError::Stopping)?
                 }
             },
@@ -259,7 +261,8 @@ impl Engine {
         caller.grant.check(Verb::RunRead, &[every(ScopeKind::Run)])?;
         let limit = filter.limit;
         let headers = self.read(move |store| store.headers(&filter)).await?;
-        let next_cursor = (headers.len() == limit).then(|| headers.last().map(|h| h.num.to_string()));
+        let next_cursor =
+            (headers.len() == limit).then(|| headers.last().map(|h| h.num.to_string()));
         let mut items = Vec::with_capacity(headers.len());
         for header in &headers {
             items.push(self.show(header).await?);
@@ -291,7 +294,12 @@ impl Engine {
     ///
     /// # Errors
     /// When the caller may not, or there is no such step.
-    pub async fn step(&self, caller: &Caller, run: RunId, seq: u32) -> Result<StepView, EngineError> {
+    pub async fn step(
+        &self,
+        caller: &Caller,
+        run: RunId,
+        seq: u32,
+    ) -> Result<StepView, EngineError> {
         caller.may(Verb::RunRead, run)?;
         let chain = self.chain(run).await?;
         let step = chain.step(seq);
@@ -316,7 +324,12 @@ impl Engine {
     ///
     /// # Errors
     /// When the caller may not, or there is no such run.
-    pub async fn events(&self, caller: &Caller, run: RunId, after: u32) -> Result<Events, EngineError> {
+    pub async fn events(
+        &self,
+        caller: &Caller,
+        run: RunId,
+        after: u32,
+    ) -> Result<Events, EngineError> {
         caller.may(Verb::RunRead, run)?;
         self.header(run).await?;
         Ok(Events::new(Arc::clone(&self.inner.shared), run, after))

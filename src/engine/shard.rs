@@ -229,7 +229,10 @@ impl Shard {
         let batch = run.batches;
         let write = (!pending.entries.is_empty()).then(|| self.run_write(run, &pending.entries));
         if !run.subscribers.is_empty() {
-            pending.after.events.extend(pending.entries.iter().map(|e| super::events::view(run.num, e)));
+            pending
+                .after
+                .events
+                .extend(pending.entries.iter().map(|e| super::events::view(run.num, e)));
         }
         run.submitted.push_back((batch, pending.after));
         let (num, life) = (run.num, run.life);
@@ -357,7 +360,8 @@ impl Shard {
             Ok(due) => {
                 // A full page ends before the horizon: what lies after it is read sooner.
                 let full = due.len() == 100_000;
-                self.horizon_ms = if full { due.last().map_or(until, |(_, at)| *at) } else { until };
+                self.horizon_ms =
+                    if full { due.last().map_or(until, |(_, at)| *at) } else { until };
                 for (run, at) in due {
                     if at > 0 || !self.runs.contains_key(&run) {
                         self.timers.insert((at, run));
@@ -389,7 +393,8 @@ impl Shard {
         }
         if self.recent.len() > 4 * limit + 1_024 {
             let mut seen = std::collections::HashSet::new();
-            let kept: Vec<u64> = self.recent.iter().rev().copied().filter(|n| seen.insert(*n)).collect();
+            let kept: Vec<u64> =
+                self.recent.iter().rev().copied().filter(|n| seen.insert(*n)).collect();
             self.recent = kept.into_iter().rev().filter(|n| self.runs.contains_key(n)).collect();
         }
     }

@@ -8,10 +8,7 @@ use super::{
 };
 use crate::{
     flow::{ArtifactOp, StateOp},
-    protocol::{
-        ArtifactId, Effect, Failure, Json, RunId, Scope,
-        failure::kind,
-    },
+    protocol::{ArtifactId, Effect, Failure, Json, RunId, Scope, failure::kind},
     store::{ArtifactRow, OutboxRow, Write},
 };
 
@@ -55,15 +52,14 @@ impl Shard {
             StateOp::Add { key, by } => {
                 let before = match state.get(key).map(Json::to_value) {
                     None | Some(serde_json::Value::Null) => 0.0,
-                    Some(serde_json::Value::Number(number)) => {
-                        number.as_f64().unwrap_or(f64::NAN)
-                    }
+                    Some(serde_json::Value::Number(number)) => number.as_f64().unwrap_or(f64::NAN),
                     Some(_) => {
                         return Err(refused(format!("state.add {key:?}: it is not a number")));
                     }
                 };
-                let sum = number(before + by)
-                    .ok_or_else(|| refused(format!("state.add {key:?}: the sum is not a number")))?;
+                let sum = number(before + by).ok_or_else(|| {
+                    refused(format!("state.add {key:?}: the sum is not a number"))
+                })?;
                 self.put_state(run, scope, key, sum.clone(), at_ms)?;
                 Ok(sum)
             }
@@ -163,7 +159,8 @@ impl Shard {
             None => {
                 let rows = self.shared.store.artifacts(run.num).map_err(fault)?;
                 let row = rows.into_iter().find(|row| row.n == id.number() && row.published);
-                row.map(|row| row.hash).ok_or_else(|| refused(format!("there is no artifact {id}")))?
+                row.map(|row| row.hash)
+                    .ok_or_else(|| refused(format!("there is no artifact {id}")))?
             }
         };
         let written = run.pending.writes.iter().find_map(|write| match write {
@@ -200,7 +197,8 @@ impl Shard {
             return Err(refused(message));
         }
         if data.len() > ARTIFACT_BYTES {
-            let message = format!("artifact {name:?} has {} bytes; {ARTIFACT_BYTES} are allowed", data.len());
+            let message =
+                format!("artifact {name:?} has {} bytes; {ARTIFACT_BYTES} are allowed", data.len());
             return Err(Failure::new(kind::LIMIT, message));
         }
         let n = match run.artifacts {
@@ -261,7 +259,10 @@ impl Shard {
         match effect {
             Effect::WriteMemory { scope: Scope::Workflow(_), key, value, .. } => {
                 let size = value.to_string().len();
-                if key.is_empty() || key.len() > KEY_BYTES || size > self.shared.settings.limits.value {
+                if key.is_empty()
+                    || key.len() > KEY_BYTES
+                    || size > self.shared.settings.limits.value
+                {
                     return no(format!("write_memory {key:?}: the key or the value is too large"));
                 }
                 Ok(())
@@ -306,7 +307,12 @@ impl Shard {
                     name: name.clone(),
                     payload: payload.as_str().to_owned(),
                 }));
-                run.pending.after.performs.push(Perform::SendSignal { step: key, to: to.num(), name, payload });
+                run.pending.after.performs.push(Perform::SendSignal {
+                    step: key,
+                    to: to.num(),
+                    name,
+                    payload,
+                });
                 Ok(())
             }
             // Log lines stay with the result: `show` and the steps API print them from there.
@@ -332,6 +338,10 @@ fn number(value: f64) -> Option<Json> {
         return None;
     }
     let integral = value.fract() == 0.0 && value.abs() < 9_007_199_254_740_992.0;
-    let text = if integral { format!("{value:.0}") } else { serde_json::Number::from_f64(value)?.to_string() };
+    let text = if integral {
+        format!("{value:.0}")
+    } else {
+        serde_json::Number::from_f64(value)?.to_string()
+    };
     Some(Json::from_trusted(if text == "-0" { "0".to_owned() } else { text }))
 }

@@ -97,12 +97,22 @@ fn item(run: &Run, number: u32) -> Option<WaitingOn> {
     let step = run.chain.step(number)?;
     let open = run.open.get(&number)?;
     let due = |which: Due| {
-        run.timers.iter().find(|(_, of, kind)| *of == number && *kind == which).map(|(at, _, _)| rfc3339(*at))
+        run.timers
+            .iter()
+            .find(|(_, of, kind)| *of == number && *kind == which)
+            .map(|(at, _, _)| rfc3339(*at))
     };
     let name = &step.scheduled.name;
     let since = rfc3339(step.opened_ms);
     let plain = |kind: &str, what: String, until, command| {
-        Some(WaitingOn { kind: kind.into(), what, task: None, since: since.clone(), until, command })
+        Some(WaitingOn {
+            kind: kind.into(),
+            what,
+            task: None,
+            since: since.clone(),
+            until,
+            command,
+        })
     };
     match &open.kind {
         OpenKind::Timer => plain("timer", "a time".into(), due(Due::Timer), None),

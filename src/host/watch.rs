@@ -28,23 +28,26 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Reads `dir` now, and again whenever something in it changes.
-    pub(super) async fn start(dir: PathBuf, engine: Engine, tasks: &Tasks) -> Result<Self, HostError> {
+    pub(super) async fn start(
+        dir: PathBuf,
+        engine: Engine,
+        tasks: &Tasks,
+    ) -> Result<Self, HostError> {
         let fault = |reason: String| HostError::File {
             what: "watch",
             path: dir.display().to_string(),
             reason,
         };
         let (changed, mut changes) = mpsc::channel(1);
-        let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            if event.is_ok_and(|event| !event.kind.is_access()) {
-                // One change that waits stands for all.
-                let _ = changed.try_send(());
-            }
-        })
-        .map_err(|error| fault(error.to_string()))?;
-        watcher
-            .watch(&dir, RecursiveMode::Recursive)
+        let mut watcher =
+            notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+                if event.is_ok_and(|event| !event.kind.is_access()) {
+                    // One change that waits stands for all.
+                    let _ = changed.try_send(());
+                }
+            })
             .map_err(|error| fault(error.to_string()))?;
+        watcher.watch(&dir, RecursiveMode::Recursive).map_err(|error| fault(error.to_string()))?;
         adopt(&dir, &engine).await;
         let stopping = tasks.stopping().clone();
         tasks.spawn(async move {
@@ -78,7 +81,9 @@ async fn adopt(dir: &Path, engine: &Engine) {
                     tracing::warn!(%finding, "left the last good version in place");
                 }
             }
-            Err(error) => tracing::warn!(file = %path.display(), %error, "could not store a blueprint"),
+            Err(error) => {
+                tracing::warn!(file = %path.display(), %error, "could not store a blueprint")
+            }
         }
     }
 }

@@ -316,7 +316,8 @@ impl Chain {
             if let Some(waiters) = self.waiters.get_mut(&name) {
                 waiters.retain(|waiter| *waiter != number);
             }
-            if took && let Some(queue) = self.signals.get_mut(&name)
+            if took
+                && let Some(queue) = self.signals.get_mut(&name)
                 && queue.pop_front().is_some()
             {
                 self.queued -= 1;

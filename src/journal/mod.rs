@@ -4,7 +4,6 @@
 //! newer version and a fact that does not follow from the chain. Pure: no clock, no IO. The engine
 //! appends, the store keeps bytes, the API shows chains.
 
-
 mod chain;
 mod entry;
 mod fingerprint;

@@ -62,11 +62,13 @@ impl Files for Bundle {
 }
 
 /// What the author library needs of the blueprint room.
-const HOST: Host = Host { agent_md: |text, path| {
-    agent_md::parse(path, text)
-        .map(|file| serde_json::Value::Object(file.fields))
-        .map_err(|finding| finding.to_string())
-} };
+const HOST: Host = Host {
+    agent_md: |text, path| {
+        agent_md::parse(path, text)
+            .map(|file| serde_json::Value::Object(file.fields))
+            .map_err(|finding| finding.to_string())
+    },
+};
 
 fn finding(error: &LuaError) -> Finding {
     let line = error.line.unwrap_or(1);

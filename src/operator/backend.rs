@@ -5,7 +5,11 @@ use std::{collections::BTreeMap, sync::Arc};
 use async_trait::async_trait;
 
 use super::Task;
-use crate::{blueprint::Operators, middleware::TaskDone, protocol::{Failure, Json}};
+use crate::{
+    blueprint::Operators,
+    middleware::TaskDone,
+    protocol::{Failure, Json},
+};
 
 /// Where the work of an attempt lives, which decides what a crash of the host means for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

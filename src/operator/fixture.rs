@@ -83,8 +83,7 @@ impl Attempt {
 pub(super) fn program() -> Arc<Program> {
     let source = "return require('swarm').blueprint { name = 'fixture', flow = function() end }";
     let bundle = Bundle::from_source("fixture.lua", source).unwrap();
-    let (program, _) =
-        Program::compile(bundle, &Registry::default(), &Limits::default()).unwrap();
+    let (program, _) = Program::compile(bundle, &Registry::default(), &Limits::default()).unwrap();
     Arc::new(program)
 }
 

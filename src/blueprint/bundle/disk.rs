@@ -19,6 +19,7 @@ use super::{
 use crate::blueprint::{
     locate::{Outline, Target},
     template,
+    tokens::tokens,
 };
 
 impl Bundle {
@@ -116,14 +117,22 @@ fn references(from: &str, text: &str) -> Vec<Vec<String>> {
     if !is_lua(from) {
         return template::includes(text).iter().map(|(_, name)| single(name)).collect();
     }
-    Outline::of(text)
-        .references
-        .iter()
-        .map(|reference| match reference.target {
-            Target::Module => module_candidates(from, &reference.name),
-            Target::AgentFile | Target::Template => single(&reference.name),
-        })
-        .collect()
+    let outline = Outline::of(text);
+    let named = outline.references.iter().map(|reference| match reference.target {
+        Target::Module => module_candidates(from, &reference.name),
+        Target::AgentFile | Target::Template => single(&reference.name),
+    });
+    named.chain(programs(text).map(|name| single(&name))).collect()
+}
+
+/// The files that commands run from the bundle: strings such as `{{ bundle }}/worker.py`.
+fn programs(text: &str) -> impl Iterator<Item = String> {
+    tokens(text).into_iter().filter_map(|token| {
+        let text = token.text()?;
+        let inside = text.trim_start().strip_prefix("{{")?.trim_start().strip_prefix("bundle")?;
+        let path = inside.trim_start().strip_prefix("}}/")?;
+        Some(path.to_owned())
+    })
 }
 
 fn first_present(

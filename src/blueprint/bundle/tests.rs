@@ -108,7 +108,7 @@ local parts = require("./lib/parts")
 local swarm = require("swarm")
 -- require("./commented")
 return swarm.blueprint { agents = { a = swarm.agent_md("agents/a.md", { system = swarm.template "t.md" }) },
-  prompt = [[{% include "inline.md" %}]] }"#,
+  prompt = [[{% include "inline.md" %}]], command = { "python3", "{{ bundle }}/tools/count.py" } }"#,
         ),
         ("lib/parts.luau", r#"return require("./deep")"#),
         ("lib/deep.lua", "return {}"),
@@ -116,6 +116,7 @@ return swarm.blueprint { agents = { a = swarm.agent_md("agents/a.md", { system =
         ("shared/rules.md", "rules"),
         ("t.md", "t"),
         ("inline.md", "i"),
+        ("tools/count.py", "pass"),
         ("commented.lua", ""),
         ("secret.txt", ""),
     ]);
@@ -130,6 +131,7 @@ return swarm.blueprint { agents = { a = swarm.agent_md("agents/a.md", { system =
             "review.lua",
             "shared/rules.md",
             "t.md",
+            "tools/count.py",
         ]
     );
     assert_eq!(bundle.resolve_module("review.lua", "./lib/parts"), Some("lib/parts.luau"));

@@ -127,10 +127,12 @@ async fn a_cancel_reaches_the_child_process() {
     let body = r#"agents = { cat = { operator = "process", command = { "sh", "-c", "echo $$ > pid; exec sleep 1000" } } },
         flow = function(ctx) return ctx:run("cat") end"#;
     let run = bench.start(body, "null").await;
-    bench.until(run, "delivery", |view| {
-        view.status == RunStatus::Running && bench.count(run, |f| matches!(f, Fact::AttemptDelivered { .. })) == 1
-    })
-    .await;
+    bench
+        .until(run, "delivery", |view| {
+            view.status == RunStatus::Running
+                && bench.count(run, |f| matches!(f, Fact::AttemptDelivered { .. })) == 1
+        })
+        .await;
     bench.engine.cancel(&bench.admin(), run, "enough".into()).await.unwrap();
     assert_eq!(bench.ended(run).await.status, RunStatus::Canceled);
     bench.close().await;

@@ -41,7 +41,8 @@ async fn a_fan_out_keeps_the_order_of_its_input() {
 #[tokio::test]
 async fn an_input_that_breaks_its_schema_is_refused_with_its_path() {
     let bench = Bench::new();
-    let body = r#"input = s.object { issue = s.string }, flow = function(ctx, input) return input end"#;
+    let body =
+        r#"input = s.object { issue = s.string }, flow = function(ctx, input) return input end"#;
     let error = bench.try_start(body, r#"{"issue":5}"#).await.unwrap_err();
     let EngineError::Invalid { violations, .. } = error else { panic!("{error}") };
     assert_eq!(violations[0].path, "$.issue");
@@ -139,10 +140,10 @@ async fn continue_as_begins_a_fresh_history_of_the_same_run() {
 #[tokio::test]
 async fn one_key_starts_one_run() {
     let bench = Bench::new();
-    let key = |body: &str| {
-        Some(IdempotencyKey { route: "start", key: "k".into(), body: body.into() })
-    };
-    let start = || StartRun {
+    let key =
+        |body: &str| Some(IdempotencyKey { route: "start", key: "k".into(), body: body.into() });
+    let start = || {
+        StartRun {
         program: Program::Bundle(
             Bundle::from_source(
                 "a.lua",
@@ -154,6 +155,7 @@ async fn one_key_starts_one_run() {
         trigger: Json::null(),
         workdir: None,
         delegate: None,
+    }
     };
     let first = bench.engine.start(&bench.admin(), start(), key("x")).await.unwrap();
     let again = bench.engine.start(&bench.admin(), start(), key("x")).await.unwrap();

@@ -51,7 +51,8 @@ async fn one_run_signals_another_exactly_once() {
     let bench = Bench::new();
     let waits = r#"flow = function(ctx) return { ctx:wait("hi"), ctx:wait("hi", { timeout = "1s" }) == nil } end"#;
     let to = bench.start(waits, "null").await;
-    let sends = r#"flow = function(ctx, input) ctx:signal(input.to, "hi", { from = "me" }) return 1 end"#;
+    let sends =
+        r#"flow = function(ctx, input) ctx:signal(input.to, "hi", { from = "me" }) return 1 end"#;
     let from = bench.start(sends, &format!(r#"{{"to":"{to}"}}"#)).await;
     bench.ended(from).await;
     bench.until(to, "the second wait", |view| view.steps == 2).await;

@@ -72,7 +72,8 @@ async fn effects_are_applied_with_the_accepted_result_and_never_with_a_refused_o
     let wrong = Report { effects: vec![effect.clone()], ..report(r#"{"n":"x"}"#) };
     bench.engine.report(&holder, wrong).await.unwrap_err();
     assert!(bench.store.state(&format!("run:{run}")).unwrap().is_empty());
-    let unknown = Report { effects: vec![serde_json::json!({ "type": "explode" })], ..report(r#"{"n":1}"#) };
+    let unknown =
+        Report { effects: vec![serde_json::json!({ "type": "explode" })], ..report(r#"{"n":1}"#) };
     assert_eq!(bench.engine.report(&holder, unknown).await.unwrap_err().code(), "invalid_result");
     let right = Report { effects: vec![effect], ..report(r#"{"n":1}"#) };
     assert!(bench.engine.report(&holder, right).await.unwrap());
@@ -104,7 +105,10 @@ async fn a_person_answers_a_form_and_a_rejection_is_raised() {
     let run = bench.start(body, "null").await;
     let ask = |answer| async {
         bench.waiting(run, "task").await;
-        let open = bench.engine.tasks(&bench.admin(), TaskFilter { limit: 10, ..Default::default() }).await;
+        let open = bench
+            .engine
+            .tasks(&bench.admin(), TaskFilter { limit: 10, ..Default::default() })
+            .await;
         let task = open.unwrap().items[0].id;
         bench.engine.answer(&bench.admin(), task, answer, None).await.map(|_| ())
     };
@@ -121,7 +125,12 @@ async fn a_revoked_token_is_refused_at_once() {
     let bench = Bench::new();
     let admin = bench.engine.mint_admin(3_600_000).await.unwrap();
     let Bearer::Caller(caller) = bench.engine.authenticate(&admin.token).unwrap() else { panic!() };
-    let mint = MintToken { role: Role::Operator, verbs: None, scopes: Some(vec!["run:*".into()]), ttl_ms: 60_000 };
+    let mint = MintToken {
+        role: Role::Operator,
+        verbs: None,
+        scopes: Some(vec!["run:*".into()]),
+        ttl_ms: 60_000,
+    };
     let child = bench.engine.mint(&caller, mint, None).await.unwrap();
     assert!(bench.engine.authenticate(&child.token).is_ok());
     bench.engine.revoke(&bench.admin(), &admin.jti).await.unwrap();

@@ -40,7 +40,10 @@ impl Process {
         let bundle = (self.bundle_dir)(task.program.blueprint()).map_err(|error| {
             Failure::new(
                 kind::PROCESS,
-                format!("failed to lay out the files of {}: {error}", task.program.blueprint().name()),
+                format!(
+                    "failed to lay out the files of {}: {error}",
+                    task.program.blueprint().name()
+                ),
             )
             .retryable()
         })?;
