@@ -1,6 +1,7 @@
 """Lists the files of a directory, or its recent churn: what must be known before counting."""
-import os, re, stat, subprocess
+import os, re, stat, subprocess, sys
 
+sys.dont_write_bytecode = True  # the bundle is not ours to write to
 from worker import serve
 
 OURS = {b".git", b".moonswarm"}
@@ -32,8 +33,8 @@ def walk(root):
 
 def survey(task):
     root = os.fsencode(task["root"])
-    if not stat.S_ISDIR(os.stat(root).st_mode):
-        raise NotADirectoryError("not a directory: " + task["root"])
+    if not os.path.isdir(root):
+        raise NotADirectoryError("there is no such directory: " + task["root"])
     return churn(root) if task["mode"] == "churn" else listing(root)
 
 

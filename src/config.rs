@@ -38,6 +38,12 @@ pub struct Layer {
     pub blueprints: Option<PathBuf>,
     /// How many shards; 0 is one a core.
     pub shards: Option<usize>,
+    /// Whether a daemon that died at its start again and again takes its runs up one at a time.
+    pub safe_mode: Option<bool>,
+    /// Host names, beside the loopback ones, under which the API may be reached.
+    pub hosts: Option<Vec<String>>,
+    /// Origins whose pages may call the API.
+    pub origins: Option<Vec<String>>,
     /// Which log lines to show: `info`, `moonswarm=debug,warn`.
     pub log: Option<String>,
     /// How log lines look.
@@ -53,6 +59,9 @@ impl Layer {
             listen: self.listen.or(below.listen),
             blueprints: self.blueprints.or(below.blueprints),
             shards: self.shards.or(below.shards),
+            safe_mode: self.safe_mode.or(below.safe_mode),
+            hosts: self.hosts.or(below.hosts),
+            origins: self.origins.or(below.origins),
             log: self.log.or(below.log),
             log_format: self.log_format.or(below.log_format),
         }
@@ -98,6 +107,12 @@ pub struct Config {
     pub blueprints: Option<PathBuf>,
     /// How many shards; 0 is one a core.
     pub shards: usize,
+    /// Whether a daemon that died at its start again and again takes its runs up one at a time.
+    pub safe_mode: bool,
+    /// Host names, beside the loopback ones, under which the API may be reached.
+    pub hosts: Vec<String>,
+    /// Origins whose pages may call the API.
+    pub origins: Vec<String>,
     /// Which log lines to show; the verb decides if absent.
     pub log: Option<String>,
     /// How log lines look.
@@ -111,6 +126,9 @@ impl From<Layer> for Config {
             listen: it.listen.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 7700))),
             blueprints: it.blueprints,
             shards: it.shards.unwrap_or(0),
+            safe_mode: it.safe_mode.unwrap_or(true),
+            hosts: it.hosts.unwrap_or_default(),
+            origins: it.origins.unwrap_or_default(),
             log: it.log,
             log_format: it.log_format.unwrap_or_default(),
         }

@@ -3,6 +3,7 @@
 //! Read it from top to bottom: open the data directory, start the engine, listen, watch; and the
 //! same backwards to stop.
 
+mod boot;
 mod files;
 mod watch;
 
@@ -21,7 +22,7 @@ use tokio::net::TcpListener;
 use crate::{
     api,
     clock::Clock,
-    engine::{Engine, EngineParts, Settings},
+    engine::{Engine, EngineParts, Recovery, Settings},
     flow::RunLimits,
     lua::{Limits, TaskLimits, call_agent},
     operator::{Builtin, BundleDir, LuaCall, QueueHub, Registry},
@@ -48,6 +49,9 @@ pub struct HostConfig {
     pub blueprints: Option<PathBuf>,
     /// Whether runs that were open before go on by themselves.
     pub recover: bool,
+    /// Whether a host that died three times in a row, each time soon after its start, takes its runs
+    /// up one at a time.
+    pub safe_mode: bool,
     /// Shards; 0 for one a core.
     pub shards: usize,
     /// How the database syncs.
@@ -113,6 +117,8 @@ impl Host {
         let hub = Arc::new(QueueHub::default());
         let registry = registry(&config.data, &tasks, &hub);
 
+        let boot = boot::Boot::begin(&store, config.recover).await?;
+        let careful = config.safe_mode && boot.is_a_crash_loop();
         let left_open = if config.recover { Vec::new() } else { open_runs(&*store)? };
         let engine = Engine::start_up(EngineParts {
             store: Arc::clone(&store) as Arc<dyn crate::store::Store>,
@@ -125,8 +131,21 @@ impl Host {
             limits: Limits::default(),
             settings: settings(&config),
             shards: shards(config.shards),
-            recovers: config.recover,
+            recovery: match (config.recover, careful) {
+                (false, _) => Recovery::Asked,
+                (true, false) => Recovery::All,
+                (true, true) => Recovery::OneByOne,
+            },
         })?;
+        if config.recover {
+            boot.watch(&engine, &tasks);
+        }
+        if config.recover && careful {
+            tracing::warn!("the host died again and again: its runs are taken up one at a time");
+            for run in engine.take_up_one_by_one().await? {
+                tracing::warn!(run, "quarantined; see it with `moonswarm show`");
+            }
+        }
 
         let admin = match files.admin_token()?.filter(|token| engine.authenticate(token).is_ok()) {
             Some(token) => token,
@@ -191,6 +210,9 @@ impl Host {
     pub async fn stop(self, grace: Duration) {
         self.files.remove_server();
         self.tasks.stopping().cancel();
+        if let Err(error) = boot::end_well(&self.engine).await {
+            tracing::warn!(%error, "could not note the clean end");
+        }
         self.engine.stop().await;
         if !self.tasks.stop(grace).await {
             tracing::warn!("some work did not end within the grace");
@@ -290,18 +312,10 @@ fn open_runs(store: &Sqlite) -> Result<Vec<RunId>, HostError> {
 /// The number of the data directory's life: a restored copy gets another one, which makes the
 /// handles of the original worthless in it.
 async fn incarnation(store: &Sqlite) -> Result<u64, HostError> {
-    use crate::store::{Batch, Write, Writer as _};
     if let Some(known) = store.meta("incarnation")?.and_then(|text| text.parse().ok()) {
         return Ok(known);
     }
     let fresh = uuid::Uuid::new_v4().as_u64_pair().0 >> 1;
-    let (ack, acked) = tokio::sync::oneshot::channel();
-    store.submit(Batch {
-        checks: Vec::new(),
-        run: None,
-        writes: vec![Write::PutMeta { key: "incarnation".into(), value: fresh.to_string() }],
-        ack: Box::new(move |result| drop(ack.send(result))),
-    });
-    acked.await.unwrap_or(Err(crate::store::StoreError::Closed))?;
+    boot::put_meta(store, "incarnation", fresh.to_string()).await?;
     Ok(fresh)
 }

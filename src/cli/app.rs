@@ -63,6 +63,15 @@ struct Global {
     /// How many shards; 0 is one a core
     #[arg(long, global = true, hide_short_help = true, env = "MOONSWARM_SHARDS")]
     shards: Option<usize>,
+    /// Whether a daemon that died at its start again and again takes its runs up one at a time
+    #[arg(
+        long,
+        global = true,
+        hide_short_help = true,
+        env = "MOONSWARM_SAFE_MODE",
+        value_parser = clap::builder::BoolishValueParser::new()
+    )]
+    safe_mode: Option<bool>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -104,6 +113,9 @@ impl App {
             listen,
             blueprints,
             shards: self.global.shards,
+            safe_mode: self.global.safe_mode,
+            hosts: None,
+            origins: None,
             log: self.global.log.clone(),
             log_format: self.global.log_format,
         }

@@ -160,6 +160,7 @@ fn embedded(config: &Config) -> HostConfig {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         blueprints: None,
         recover: false,
+        safe_mode: false,
         shards: config.shards,
     }
 }

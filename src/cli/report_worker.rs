@@ -87,8 +87,8 @@ fn perform(input: &Value) -> anyhow::Result<Value> {
 
 fn directory(root: &str) -> anyhow::Result<&Path> {
     let path = Path::new(root);
-    if !fs::metadata(path).with_context(|| format!("look at {root}"))?.is_dir() {
-        bail!("not a directory: {root}");
+    if !path.is_dir() {
+        bail!("there is no such directory: {root}");
     }
     Ok(path)
 }

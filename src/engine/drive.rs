@@ -17,6 +17,8 @@ use crate::{
 
 /// Inputs that a run takes in one turn before its neighbours get theirs.
 const TURN: usize = 256;
+/// Time that a run takes for one turn, if its inputs are fewer, in milliseconds.
+pub(super) const TURN_MS: u64 = 5;
 
 impl Shard {
     /// Adds a fact to a run's history.
@@ -40,7 +42,11 @@ impl Shard {
 
     /// Lets the flow take its inputs, as many as one turn allows.
     pub(super) fn drive(&mut self, run: &mut Run) {
-        for _ in 0..TURN {
+        let began = self.shared.clock.now_ms();
+        for taken in 0..TURN {
+            if taken > 0 && self.shared.clock.now_ms().saturating_sub(began) >= TURN_MS {
+                return;
+            }
             if run.chain.paused().is_some() || run.is_ended() || run.reload {
                 return;
             }
@@ -78,6 +84,7 @@ impl Shard {
                 tracing::info!(run = %run.id, reason, "the run's VM had no room; it is replayed");
                 run.flow = None;
                 run.reload = true;
+                run.broken = true;
             }
             (NextAction::Complete(output), None) => self.complete(run, &output),
             (NextAction::Fail(failure) | NextAction::Limit(failure), None) => {

@@ -69,8 +69,19 @@ pub struct EngineParts {
     pub settings: Settings,
     /// How many shards.
     pub shards: usize,
-    /// Whether stored runs go on by themselves.
-    pub recovers: bool,
+    /// What becomes of the runs that the store has.
+    pub recovery: Recovery,
+}
+
+/// What becomes of the runs that the store has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recovery {
+    /// They go on by themselves.
+    All,
+    /// They wait for [`Engine::take_up_one_by_one`].
+    OneByOne,
+    /// They rest until somebody asks for one of them.
+    Asked,
 }
 
 impl Engine {
@@ -90,7 +101,7 @@ impl Engine {
             limits,
             settings,
             shards,
-            recovers,
+            recovery,
         } = parts;
         let stack = DispatchStack::builder().observe(Tracing).guard(RunGate).build();
         let (senders, receivers): (Vec<_>, Vec<_>) =
@@ -116,7 +127,8 @@ impl Engine {
             .map(Arc::new)
             .map_err(|error| EngineError::BadRequest(format!("start the watchdog: {error}")))?;
         let auth = Auth::open(Arc::clone(&shared.store), keys)?;
-        if recovers {
+        let recovers = recovery == Recovery::All;
+        if recovery != Recovery::Asked {
             take_up(&shared)?;
         }
         let mut threads = Vec::new();

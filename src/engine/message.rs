@@ -35,6 +35,8 @@ pub(crate) enum Msg {
         /// Whether it is durable.
         result: Result<(), StoreError>,
     },
+    /// Take up stored runs by itself from now on.
+    Recover,
     /// Stop: drop every run, then acknowledge.
     Stop(oneshot::Sender<()>),
 }
@@ -61,6 +63,10 @@ pub(crate) struct Waiter {
 pub(crate) enum RunMsg {
     /// Look at the timers.
     Wake,
+    /// Be read into memory, and say when everything that came of it is durable.
+    TakeUp(ReplyTo<()>),
+    /// Rest, without being replayed: the host died at it.
+    Quarantine { reason: String, reply: ReplyTo<()> },
     /// Go on with what the last turn left.
     Continue,
     /// Answer when it is so.

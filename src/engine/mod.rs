@@ -21,6 +21,7 @@ mod recover;
 mod request;
 mod run;
 mod runs;
+mod safe_mode;
 mod shard;
 mod shared;
 mod state;
@@ -30,7 +31,7 @@ mod workers;
 
 pub use error::{Breach, EngineError};
 pub use events::Events;
-pub use facade::{Engine, EngineParts};
+pub use facade::{Engine, EngineParts, Recovery};
 pub use request::{
     Answer, Bearer, Caller, Holder, IdempotencyKey, Leased, MintToken, Minted, Program, Report,
     StartRun, Started, Verdict, WaitFor,

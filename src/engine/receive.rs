@@ -51,6 +51,7 @@ impl Shard {
             waiters: waiter.into_iter().collect(),
             subscribers: Vec::new(),
             reload: false,
+            broken: false,
             queued: false,
         });
         run.header.parent = parent;
@@ -119,6 +120,24 @@ impl Shard {
         match message {
             RunMsg::Wake => self.wake(run),
             RunMsg::Continue => {}
+            RunMsg::TakeUp(reply) => {
+                self.wake(run);
+                run.pending.after.replies.push(Box::new(move |result| {
+                    drop(reply.send(result.map(|_| ())));
+                }));
+            }
+            RunMsg::Quarantine { reason, reply } => {
+                // One that was in memory already is no danger: it was read when it was loaded.
+                if run.chain.paused().is_none() && !run.is_ended() {
+                    self.append(
+                        run,
+                        Fact::Decided(Decision::Pause { by: "engine".into(), reason }),
+                    );
+                }
+                run.pending.after.replies.push(Box::new(move |result| {
+                    drop(reply.send(result.map(|_| ())));
+                }));
+            }
             RunMsg::Wait(waiter) => {
                 run.waiters.push(waiter);
                 if run.submitted.is_empty() && !run.has_pending() {
@@ -624,7 +643,10 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
             }
         }
         RunMsg::Pause { reply, .. } | RunMsg::Resume { reply, .. } => send(reply, error()),
-        RunMsg::Signal { reply, .. } | RunMsg::Answer { reply, .. } => send(reply, error()),
+        RunMsg::Signal { reply, .. }
+        | RunMsg::Answer { reply, .. }
+        | RunMsg::TakeUp(reply)
+        | RunMsg::Quarantine { reply, .. } => send(reply, error()),
         RunMsg::Query { reply, .. } => send(reply, error()),
         RunMsg::Lease { reply, .. } => send(reply, error()),
         RunMsg::Worker { ask, .. } => match ask {

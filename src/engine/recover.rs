@@ -52,10 +52,13 @@ impl Shard {
         &mut self,
         num: u64,
         message: &RunMsg,
+        broken: bool,
     ) -> Result<Option<Box<Run>>, StoreError> {
         let Some(header) = self.shared.store.header(num)? else { return Ok(None) };
         let for_query = matches!(message, RunMsg::Query { .. });
-        if header.status.is_ended() && matches!(message, RunMsg::Wake | RunMsg::Continue) {
+        if header.status.is_ended()
+            && matches!(message, RunMsg::Wake | RunMsg::Continue | RunMsg::TakeUp(_))
+        {
             return Ok(None);
         }
         let entries = self.shared.store.entries(num, 0)?;
@@ -97,9 +100,14 @@ impl Shard {
             waiters: Vec::new(),
             subscribers: Vec::new(),
             reload: false,
+            broken,
             queued: false,
         });
         if run.is_ended() && !for_query {
+            return Ok(Some(run));
+        }
+        if let RunMsg::Quarantine { reason, .. } = message {
+            self.rest(&mut run, &entries, reason.clone());
             return Ok(Some(run));
         }
         match program {
@@ -268,7 +276,9 @@ impl Shard {
             let op = ops.remove(&step.key);
             self.take_up_step(run, step, op, paused);
         }
-        if let Some((due, _, _)) = run.timers.first() {
+        if let Some((due, _, _)) = run.timers.first()
+            && !paused
+        {
             self.timers.insert((*due, run.num));
         }
     }
@@ -495,8 +505,10 @@ impl Telling<'_> {
     }
 
     fn finish(self, run: &Run) -> Result<Replay, Stop> {
+        let known = self.recorded.keys().all(|key| self.seen.contains(*key));
         if let NextAction::Limit(failure) = &self.next
             && *run.chain.state() == RunState::Active
+            && !(run.broken && known)
         {
             return Err(Stop::Diverged(format!(
                 "a limit was hit while it was replayed: {failure}"

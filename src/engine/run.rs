@@ -49,6 +49,9 @@ pub(crate) struct Run {
     pub(crate) subscribers: Vec<mpsc::Sender<EventView>>,
     /// Whether it is to be dropped and read again once nothing of it is on its way.
     pub(crate) reload: bool,
+    /// Whether it is read again because its VM had no room: a limit that it breaks then, past its
+    /// recorded history, is its own.
+    pub(crate) broken: bool,
     /// Whether it waits for its next turn.
     pub(crate) queued: bool,
 }

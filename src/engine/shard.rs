@@ -79,7 +79,11 @@ impl Shard {
                 () = clock.sleep_until(next), if self.ready.is_empty() => {}
                 () = std::future::ready(()), if !self.ready.is_empty() => {}
             }
+            let began = self.shared.clock.now_ms();
             for _ in 0..DRAIN {
+                if self.shared.clock.now_ms().saturating_sub(began) >= super::drive::TURN_MS {
+                    break;
+                }
                 match messages.try_recv() {
                     Ok(message) => {
                         if !self.handle(message) {
@@ -99,14 +103,18 @@ impl Shard {
         if self.recovers && self.now_ms + HORIZON_MS / 2 >= self.horizon_ms {
             self.poll_due();
         }
+        let until = self.now_ms + super::drive::TURN_MS;
         while let Some(&(due, run)) = self.timers.first() {
-            if due > self.now_ms {
+            if due > self.now_ms || self.shared.clock.now_ms() >= until {
                 break;
             }
             self.timers.remove(&(due, run));
             self.tell(run, RunMsg::Wake);
         }
-        for _ in 0..self.ready.len().min(64) {
+        for _ in 0..self.ready.len() {
+            if self.shared.clock.now_ms() >= until + super::drive::TURN_MS {
+                break;
+            }
             let Some(run) = self.ready.pop_front() else { break };
             if let Some(live) = self.runs.get_mut(&run) {
                 live.queued = false;
@@ -131,6 +139,10 @@ impl Shard {
             Msg::Committed { run, batch, life, result } => {
                 self.committed(run, batch, life, result);
             }
+            Msg::Recover => {
+                self.recovers = true;
+                self.poll_due();
+            }
             Msg::Stop(done) => {
                 for (_, mut run) in self.runs.drain() {
                     cancel_workers(&mut run);
@@ -151,7 +163,7 @@ impl Shard {
     pub(super) fn tell(&mut self, num: u64, message: RunMsg) {
         let run = match self.runs.remove(&num) {
             Some(run) => Some(run),
-            None => match self.load(num, &message) {
+            None => match self.load(num, &message, false) {
                 Ok(run) => run,
                 Err(error) => {
                     tracing::error!(run = num, %error, "could not read a run");
@@ -175,16 +187,22 @@ impl Shard {
         self.flush(&mut run);
         if run.reload && run.submitted.is_empty() {
             cancel_workers(&mut run);
-            let (num, waiters, subscribers) =
-                (run.num, std::mem::take(&mut run.waiters), std::mem::take(&mut run.subscribers));
+            let (num, broken, waiters, subscribers) = (
+                run.num,
+                run.broken,
+                std::mem::take(&mut run.waiters),
+                std::mem::take(&mut run.subscribers),
+            );
             drop(run);
-            self.reload(num, waiters, subscribers);
+            self.reload(num, broken, waiters, subscribers);
             return;
         }
         if run.is_ended() && run.is_idle() {
             return;
         }
-        if let Some((due, _, _)) = run.timers.first() {
+        if let Some((due, _, _)) = run.timers.first()
+            && run.chain.paused().is_none()
+        {
             self.timers.insert((*due, run.num));
         }
         if !run.inbox.is_empty() && !run.queued && run.chain.paused().is_none() {
@@ -198,11 +216,13 @@ impl Shard {
     fn reload(
         &mut self,
         num: u64,
+        broken: bool,
         waiters: Vec<super::message::Waiter>,
         subscribers: Vec<mpsc::Sender<super::EventView>>,
     ) {
-        match self.load(num, &RunMsg::Wake) {
+        match self.load(num, &RunMsg::Wake, broken) {
             Ok(Some(mut run)) => {
+                run.broken = false;
                 run.waiters = waiters;
                 run.subscribers = subscribers;
                 self.settle(run);

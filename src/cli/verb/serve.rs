@@ -44,7 +44,12 @@ impl Serve {
             recover: true,
             shards: cx.config.shards,
             store: crate::store::Options::default(),
-            api: crate::api::ApiConfig::default(),
+            api: crate::api::ApiConfig {
+                hosts: cx.config.hosts.clone(),
+                origins: cx.config.origins.clone(),
+                ..crate::api::ApiConfig::default()
+            },
+            safe_mode: cx.config.safe_mode,
         };
         let host = Host::open(config).await.map_err(|error| self.explain(cx, error.into()))?;
         self.greet(cx, &host)?;

@@ -2,6 +2,7 @@
 
 mod attempts;
 mod basics;
+mod neighbours;
 mod recovery;
 mod waits;
 mod workers;
@@ -41,6 +42,16 @@ impl Bench {
     }
 
     fn open(dir: Arc<tempfile::TempDir>, clock: Clock) -> Self {
+        Self::open_with(dir, clock, 2, RunLimits::default(), Recovery::All)
+    }
+
+    fn open_with(
+        dir: Arc<tempfile::TempDir>,
+        clock: Clock,
+        shards: usize,
+        limits: RunLimits,
+        recovery: Recovery,
+    ) -> Self {
         let store = Sqlite::open(dir.path(), &crate::store::Options::default()).unwrap();
         let tasks = Tasks::new(tokio::runtime::Handle::current());
         let hub = Arc::new(QueueHub::default());
@@ -65,7 +76,7 @@ impl Bench {
             handles: HandleKey::new([9; 32], 1),
             limits: Limits::default(),
             settings: Settings {
-                limits: RunLimits::default(),
+                limits,
                 lease_ms: 30_000,
                 park_ms: 86_400_000,
                 compensation_ms: 300_000,
@@ -74,8 +85,8 @@ impl Bench {
                 queued_signals: 100,
                 work: PathBuf::from(dir.path()).join("work"),
             },
-            shards: 2,
-            recovers: true,
+            shards,
+            recovery,
         })
         .unwrap();
         Self { dir, clock, engine, store, tasks }
@@ -83,9 +94,15 @@ impl Bench {
 
     /// Stops everything and opens the same directory again.
     async fn restart(self) -> Self {
+        self.restart_after(Duration::ZERO, Recovery::All).await
+    }
+
+    /// The same, with nobody there for a while.
+    async fn restart_after(self, away: Duration, recovery: Recovery) -> Self {
         let (dir, clock) = (Arc::clone(&self.dir), self.clock.clone());
         self.close().await;
-        Self::open(dir, clock)
+        clock.advance(away);
+        Self::open_with(dir, clock, 2, RunLimits::default(), recovery)
     }
 
     async fn close(self) {

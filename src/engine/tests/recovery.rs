@@ -22,8 +22,7 @@ async fn a_timer_that_fell_due_while_nobody_ran_fires_at_the_start() {
     let bench = Bench::new();
     let run = bench.start(r#"flow = function(ctx) ctx:sleep("1h") return "up" end"#, "null").await;
     bench.waiting(run, "timer").await;
-    bench.clock.advance(Duration::from_secs(7_200));
-    let bench = bench.restart().await;
+    let bench = bench.restart_after(Duration::from_secs(7_200), Recovery::All).await;
     assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "\"up\"");
 }
 
@@ -125,4 +124,22 @@ async fn compensations_that_were_under_way_are_finished_after_a_restart() {
     bench.report(&leased.handle, "1").await.unwrap();
     let view = bench.ended(run).await;
     assert_eq!((view.status, view.error.unwrap().kind.as_str()), (RunStatus::Failed, "blocked"));
+}
+
+#[tokio::test]
+async fn a_run_at_whose_mark_the_host_died_rests_and_the_others_go_on() {
+    let bench = Bench::new();
+    let body = r#"flow = function(ctx) ctx:sleep("1s") return "up" end"#;
+    let (bad, good) = (bench.start(body, "null").await, bench.start(body, "null").await);
+    bench.waiting(bad, "timer").await;
+    bench.waiting(good, "timer").await;
+    bench.engine.put_meta("taking_up", &bad.num().to_string()).await.unwrap();
+    let bench = bench.restart_after(Duration::from_secs(2), Recovery::OneByOne).await;
+    let quarantined = bench.engine.take_up_one_by_one().await.unwrap();
+    assert_eq!(quarantined, [bad.num()]);
+    assert_eq!(bench.ended(good).await.output.unwrap().as_str(), "\"up\"");
+    let view = bench.engine.run(&bench.admin(), bad).await.unwrap();
+    assert_eq!(view.status, RunStatus::Paused, "{view:?}");
+    bench.engine.resume(&bench.admin(), bad).await.unwrap();
+    assert_eq!(bench.ended(bad).await.output.unwrap().as_str(), "\"up\"", "nothing was lost");
 }
