@@ -1,5 +1,7 @@
 //! A Lua-scriptable swarm host.
 
+#![deny(clippy::disallowed_methods, clippy::unwrap_used)]
+
 pub mod protocol;
 
 pub mod journal;
