@@ -5,10 +5,12 @@
 //! the store's traits, a flow and backends. The API and the host call [`Engine`].
 
 mod accept;
+mod answer;
 mod attempt;
 mod auth;
 mod blueprints;
 mod capacity;
+mod decide;
 mod drive;
 mod error;
 mod events;
@@ -23,7 +25,9 @@ mod run;
 mod runs;
 mod shard;
 mod shared;
+mod signal;
 mod state;
+mod timers;
 mod view;
 mod waiting;
 mod workers;
