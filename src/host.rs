@@ -7,15 +7,7 @@ mod boot;
 mod files;
 mod watch;
 
-use std::{
-    net::SocketAddr,
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::net::TcpListener;
 
@@ -24,9 +16,9 @@ use crate::{
     clock::Clock,
     engine::{Engine, EngineParts, Recovery, Settings},
     flow::RunLimits,
-    lua::{Limits, TaskLimits, call_agent},
-    operator::{Builtin, BundleDir, LuaCall, QueueHub, Registry},
-    protocol::{Failure, RunId},
+    lua::Limits,
+    operator::{Builtin, BundleDir, QueueHub, Registry, lua_calls},
+    protocol::RunId,
     store::{Options, Reader as _, Sqlite},
     tasks::Tasks,
     token::HandleKey,
@@ -34,9 +26,6 @@ use crate::{
 
 /// The life of the admin token, in milliseconds.
 const ADMIN_TTL_MS: u64 = 365 * 24 * 3_600 * 1_000;
-
-/// Lua agents that are called at the same time.
-const LUA_CALLS: usize = 4;
 
 /// What to open.
 #[derive(Debug, Clone)]
@@ -111,7 +100,7 @@ impl Host {
         let store = Sqlite::open(&config.data, &config.store)?;
         let files = files::DataFiles::open(&config.data)?;
         let (keys, handles) = (files.signing_keys()?, files.handle_secret()?);
-        let incarnation = incarnation(&*store).await?;
+        let incarnation = incarnation(&store).await?;
 
         let tasks = Tasks::new(tokio::runtime::Handle::current());
         let hub = Arc::new(QueueHub::default());
@@ -119,7 +108,7 @@ impl Host {
 
         let boot = boot::Boot::begin(&store, config.recover).await?;
         let careful = config.safe_mode && boot.is_a_crash_loop();
-        let left_open = if config.recover { Vec::new() } else { open_runs(&*store)? };
+        let left_open = if config.recover { Vec::new() } else { open_runs(&store)? };
         let engine = Engine::start_up(EngineParts {
             store: Arc::clone(&store) as Arc<dyn crate::store::Store>,
             clock: Clock::system(),
@@ -242,34 +231,6 @@ pub fn builtin_operators() -> Registry {
         queues: Arc::default(),
     }
     .registry()
-}
-
-/// Calls an agent's Lua function on a thread where it may take its time.
-pub(crate) fn lua_calls(tasks: Tasks) -> LuaCall {
-    let at_once = Arc::new(tokio::sync::Semaphore::new(LUA_CALLS));
-    Arc::new(move |task, input| {
-        let (tasks, at_once) = (tasks.clone(), Arc::clone(&at_once));
-        Box::pin(async move {
-            let _place = at_once.acquire().await;
-            let cancel = Arc::new(AtomicBool::new(false));
-            let _stop = StopOnDrop(Arc::clone(&cancel));
-            let call = tasks.spawn_blocking(move || {
-                let source = task.program.source();
-                call_agent(source, &task.agent_name, &input, &TaskLimits::default(), &cancel)
-            });
-            call.await
-                .unwrap_or_else(|_| Err(Failure::new("script", "the agent's function panicked")))
-        })
-    })
-}
-
-/// Stops a call that nobody waits for any more.
-struct StopOnDrop(Arc<AtomicBool>);
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// Puts the files of a blueprint where its child processes find them.

@@ -1,4 +1,81 @@
-//! A Lua-scriptable swarm host.
+//! moonswarm: a Lua-scriptable swarm host.
+//!
+//! A blueprint is a Lua file that declares agents and a flow. The host runs the flow durably, hands
+//! its tasks to operators (a process, a person, a pull worker, a Lua function), and takes results
+//! back over HTTP under capability tokens. A flow is an ordinary function, replayed from its journal
+//! after a crash; the sandbox is ours, so the replay is deterministic by force and not by advice.
+//!
+//! ```text
+//!  blueprint.lua ──check, compile──▶ Blueprint (name@hash, agents, limits)     once per version
+//!                                        │ start(input)
+//!                                        ▼
+//!    signals, timers,           ┌───── Run ────────────────────────────┐
+//!    results, cancels ────────▶ │ Input → Flow::advance → NextAction   │   pure: no IO, no clock
+//!                               └────────────┬─────────────────────────┘
+//!                                            ▼
+//!                              journal commit, then the answer        ◀── nothing leaves before it
+//!                                            ▼
+//!    middleware ▶ OperatorSpawner ▶ Worker ▶ Operator: process · lua · human · queue · echo
+//!                                            │
+//!    its return value, or POST /v1/worker/result with a handle ──▶ back in as an Input
+//! ```
+//!
+//! # Words
+//!
+//! A *blueprint* declares *agents* (roles). A *run* of it is a *flow* whose facts are *entries* of
+//! a journal; their fold is the *chain* of *steps*. A step that an *operator* (a backend) executes
+//! is a *task*; each try at it is an *attempt*, held by a *worker*. *Signals* come in by name.
+//! *Cap tokens* and *handles* say what their bearer may do, as *verbs* within *scopes*.
+//!
+//! # Rooms
+//!
+//! Each module is a room, and uses only the rooms before it:
+//!
+//! | room | owns |
+//! |---|---|
+//! | [`protocol`] | the vocabulary, as plain data |
+//! | [`journal`] | entries, and the chain that they fold into |
+//! | [`flow`] | what a flow is given and what it wants next |
+//! | [`token`] | who may do what: roles, scopes, keys, handles |
+//! | [`blueprint`] | a bundle of source files, checked and compiled |
+//! | [`lua`] | the sandbox, and the flow that is a script; nothing else knows Lua |
+//! | [`middleware`] | the layers around a task |
+//! | [`store`] | what is durable; nothing else knows SQL |
+//! | [`operator`] | the backends, one file a kind |
+//! | [`spawner`] | a worker for an attempt |
+//! | [`engine`] | shards that own runs: advance, commit, perform, recover |
+//! | [`api`] | HTTP, one resource a file; nothing else knows a status code |
+//! | [`host`] | the only wiring |
+//! | [`cli`] | the program, one verb a file |
+//!
+//! Beside them stand [`clock`] and [`tasks`], for any room that needs time or a spawn, and
+//! [`config`] and [`telemetry`], for the program.
+//!
+//! # Example
+//!
+//! A blueprint is checked and compiled without running anything:
+//!
+//! ```
+//! use moonswarm::{blueprint::Bundle, host, lua::{Limits, Program}};
+//!
+//! let source = r#"
+//!     local swarm = require("swarm")
+//!     return swarm.blueprint {
+//!       name = "hello",
+//!       agents = { greet = { operator = "echo" } },
+//!       flow = function(ctx, input) return ctx:run("greet", input) end,
+//!     }
+//! "#;
+//! let bundle = Bundle::from_source("hello.lua", source)?;
+//! let (program, warnings) =
+//!     Program::compile(bundle, &host::builtin_operators(), &Limits::default()).unwrap();
+//!
+//! assert!(warnings.is_empty());
+//! assert_eq!(program.blueprint().name(), "hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![deny(clippy::disallowed_methods, clippy::unwrap_used)]
 
 pub mod protocol;
 
@@ -24,10 +101,11 @@ pub mod engine;
 
 pub mod api;
 
+pub mod host;
+
 pub mod cli;
 
 pub mod clock;
 pub mod config;
-pub mod host;
 pub mod tasks;
 pub mod telemetry;

@@ -1,4 +1,4 @@
-//! Every code of the API with its status and title; docs/errors-http.md has a section for each.
+//! Every code of the API with its status and title; docs/errors.md has a section for each.
 
 use axum::http::StatusCode;
 
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn every_code_is_unique_and_has_its_section_in_the_docs() {
-        let docs = include_str!("../../docs/errors-http.md");
+        let docs = include_str!("../../docs/errors.md");
         let mut words = BTreeSet::new();
         for code in ALL {
             assert!(words.insert(code.word), "{} twice", code.word);

@@ -179,7 +179,7 @@ mod tests {
         for row in routes::table() {
             let (method, path) = row.route();
             let operation = &document["paths"][path][method];
-            let verb = row.rule.who.verb().map(|verb| verb.as_str());
+            let verb = row.rule.who.verb().map(crate::token::Verb::as_str);
             assert_eq!(operation["x-door"]["verb"].as_str(), verb, "{method} {path}");
             assert!(operation["responses"]["403"].is_object(), "{method} {path}");
             assert!(operation["description"].is_string() || operation["summary"].is_string());

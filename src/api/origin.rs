@@ -47,7 +47,7 @@ impl Site {
             (Some(one), None) => Some(one.to_str().map_err(|_| refuse("?"))?),
             (Some(_), Some(_)) => return Err(refuse("two Host headers")),
         };
-        let in_uri = uri.authority().map(|authority| authority.as_str());
+        let in_uri = uri.authority().map(axum::http::uri::Authority::as_str);
         for host in header.iter().chain(&in_uri) {
             if !self.is_ours(host) {
                 return Err(refuse(host));

@@ -213,13 +213,12 @@ impl CompiledAgent {
         slots: &Slots<'_>,
     ) -> Result<Rendered, TemplateError> {
         let input = slots.input.to_value();
-        let map: Map<String, Value>;
         let mut rendered = Rendered { system: None, prompt: String::new() };
         if self.agent.system.is_none() && self.agent.prompt.is_none() {
             rendered.prompt = default_prompt(&input);
             return Ok(rendered);
         }
-        map = TaskSlots {
+        let map: Map<String, Value> = TaskSlots {
             input: &input,
             run_input: &slots.run_input.to_value(),
             run_id: slots.run_id,

@@ -281,7 +281,7 @@ impl Watch {
 
     /// Asks until the daemon takes the answer.
     async fn put(&self, client: &Client, questions: &mut Questions, task: &TaskView) -> Result<()> {
-        let schema = task.output_schema.as_ref().map(|schema| schema.to_value());
+        let schema = task.output_schema.as_ref().map(crate::protocol::Json::to_value);
         let choice = match people::is_approval(schema.as_ref()) {
             true => "[y/n or JSON]",
             false => "[JSON]",
@@ -305,7 +305,7 @@ impl Watch {
 
 /// What a task is about: its title, else its summary, else its agent.
 pub fn title(task: &TaskView) -> String {
-    let input = task.input.as_ref().map(|input| input.to_value()).unwrap_or_default();
+    let input = task.input.as_ref().map(crate::protocol::Json::to_value).unwrap_or_default();
     let title = input.get("title").and_then(|title| title.as_str());
     let text = title.or(task.summary.as_deref()).unwrap_or(&task.agent);
     printable(text)

@@ -46,7 +46,7 @@ impl Shard {
                     if run.has_pending() {
                         // The refused body is kept before its sender hears of the refusal.
                         run.pending.after.replies.push(Box::new(move |result| {
-                            drop(reply.send(result.map_err(|e| e).and(answer)));
+                            drop(reply.send(result.and(answer)));
                         }));
                     } else {
                         drop(reply.send(answer));

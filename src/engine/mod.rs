@@ -5,10 +5,12 @@
 //! the store's traits, a flow and backends. The API and the host call [`Engine`].
 
 mod accept;
+mod answer;
 mod attempt;
 mod auth;
 mod blueprints;
 mod capacity;
+mod decide;
 mod drive;
 mod error;
 mod events;
@@ -24,7 +26,9 @@ mod runs;
 mod safe_mode;
 mod shard;
 mod shared;
+mod signal;
 mod state;
+mod timers;
 mod view;
 mod waiting;
 mod workers;

@@ -1,19 +1,17 @@
 //! What a run is told, and what it makes of it.
 
 use super::{
-    Answer, Caller, EngineError, IdempotencyKey,
-    message::{Lease, NewRun, ReplyTo, RunMsg},
-    run::{Due, OpenKind, Perform, Phase, Run},
+    EngineError, IdempotencyKey,
+    message::{NewRun, ReplyTo, RunMsg},
+    run::{Due, OpenKind, Phase, Run},
     shard::Shard,
     view, waiting,
 };
 use crate::{
     flow::Flow as _,
-    journal::{Chain, Decision, Fact, Outcome, RunState, SignalReceived},
-    operator::Delivery,
+    journal::{Chain, Decision, Fact, Outcome, RunState},
     protocol::{Failure, Json, failure::kind},
     store::{Check, Header, IdempotencyRow, RunStatus, Write},
-    token::Handle,
 };
 
 /// How long an answer is kept under its idempotency key, in milliseconds.
@@ -76,7 +74,13 @@ impl Shard {
     }
 
     /// Keeps the answer to a request in the same batch as its effect.
-    fn keep_answer(&self, run: &mut Run, principal: &str, key: &IdempotencyKey, answer: String) {
+    pub(super) fn keep_answer(
+        &self,
+        run: &mut Run,
+        principal: &str,
+        key: &IdempotencyKey,
+        answer: String,
+    ) {
         run.pending.checks.push(Check::KeyFree {
             principal: principal.to_owned(),
             route: key.route.to_owned(),
@@ -103,16 +107,6 @@ impl Shard {
     /// Refuses a message to a run that cannot be read.
     pub(super) fn refuse(&self, message: RunMsg, error: &crate::store::StoreError) {
         refuse(message, || EngineError::Store(error.clone()));
-    }
-
-    /// A signal that can never arrive does not stay on its way.
-    fn drop_signal(&self, (run, step): (u64, u32)) {
-        self.shared.store.submit(crate::store::Batch {
-            checks: Vec::new(),
-            run: None,
-            writes: vec![Write::DeleteOutbox { run, step }],
-            ack: Box::new(|_| {}),
-        });
     }
 
     /// Handles one message of a run that is in memory.
@@ -220,224 +214,6 @@ impl Shard {
         self.finish_step(run, step, outcome, None, None);
     }
 
-    /// Lets happen what is due.
-    fn wake(&mut self, run: &mut Run) {
-        if run.chain.paused().is_some() || run.is_ended() {
-            return;
-        }
-        while let Some(&(at, number, due)) = run.timers.first() {
-            if at > self.now_ms {
-                // The header's wake-up time may lie before this run's next timer.
-                self.timers.insert((at, run.num));
-                break;
-            }
-            run.timers.remove(&(at, number, due));
-            self.due(run, number, due);
-            if run.is_ended() {
-                break;
-            }
-        }
-    }
-
-    fn due(&mut self, run: &mut Run, number: u32, due: Due) {
-        match due {
-            Due::Timer => {
-                self.finish_step(run, number, Outcome::Completed(Json::null()), None, None);
-            }
-            Due::SignalDeadline => {
-                let value = super::drive::timeout_value();
-                self.finish_step(run, number, Outcome::Completed(value), None, None);
-            }
-            Due::Attempt => {
-                let Some(task) = run.task(number) else { return };
-                let timeout = task.timeout_ms.unwrap_or_default();
-                let failure = Failure::new(
-                    kind::TIMEOUT,
-                    format!("the attempt took longer than {timeout} ms"),
-                );
-                self.attempt_failed(run, number, failure.retryable(), None);
-            }
-            Due::Lease => {
-                let failure = Failure::new(kind::INTERRUPTED, "the worker's lease ran out");
-                self.attempt_failed(run, number, failure.retryable(), None);
-            }
-            Due::Park => {
-                let operator = run.task(number).map(|task| task.operator.to_string());
-                let failure = Failure::new(
-                    kind::OPERATOR_UNAVAILABLE,
-                    format!("nobody took the task from {}", operator.unwrap_or_default()),
-                );
-                self.attempt_failed(run, number, failure.retryable(), None);
-            }
-            Due::Retry => self.next_attempt(run, number),
-            Due::Wall => {
-                let failure = Failure::new(kind::LIMIT, "the run took longer than its wall limit");
-                self.wind_up(run, Outcome::Failed(failure));
-            }
-            Due::Compensation => {
-                if let RunState::Compensating(ending) = run.chain.state() {
-                    let ending = ending.clone();
-                    self.end(run, ending);
-                }
-            }
-        }
-    }
-
-    fn cancel(
-        &mut self,
-        run: &mut Run,
-        by: String,
-        jti: Option<String>,
-        reason: String,
-        reply: Option<ReplyTo<super::RunView>>,
-    ) {
-        if run.is_ended() {
-            if let Some(reply) = reply {
-                drop(reply.send(Err(closed(run))));
-            }
-            return;
-        }
-        run.pending.checks.extend(jti.map(Check::TokenLive));
-        let decision = Decision::Cancel { by, reason: reason.clone() };
-        self.append(run, Fact::Decided(decision));
-        if run.chain.paused().is_some() {
-            // A run that rests has no flow to compensate with until it is replayed.
-            self.append(run, Fact::Decided(Decision::Resume { by: "cancel".into() }));
-        }
-        match run.chain.state() {
-            RunState::Compensating(ending) => {
-                let ending = ending.clone();
-                self.end(run, ending);
-            }
-            RunState::Active | RunState::Ended(_) => self.wind_up(run, Outcome::Canceled(reason)),
-        }
-        reply_view(run, reply);
-    }
-
-    fn pause(
-        &mut self,
-        run: &mut Run,
-        by: String,
-        jti: Option<String>,
-        reason: String,
-        reply: ReplyTo<super::RunView>,
-    ) {
-        if run.is_ended() {
-            drop(reply.send(Err(closed(run))));
-            return;
-        }
-        if run.chain.paused().is_none() {
-            run.pending.checks.extend(jti.map(Check::TokenLive));
-            self.append(run, Fact::Decided(Decision::Pause { by, reason }));
-        }
-        reply_view(run, Some(reply));
-    }
-
-    fn resume(
-        &mut self,
-        run: &mut Run,
-        by: String,
-        jti: Option<String>,
-        reply: ReplyTo<super::RunView>,
-    ) {
-        if run.is_ended() {
-            drop(reply.send(Err(closed(run))));
-            return;
-        }
-        if run.chain.paused().is_some() {
-            run.pending.checks.extend(jti.map(Check::TokenLive));
-            self.append(run, Fact::Decided(Decision::Resume { by }));
-            // Results that came meanwhile are in the journal: the replay hands them to the flow.
-            // Workers in the host are kept: the replay would take them for dead.
-            if run.flow.is_some() {
-                self.wake_after_pause(run);
-            } else {
-                run.reload = true;
-            }
-        }
-        reply_view(run, Some(reply));
-    }
-
-    /// Goes on where a pause held a run back that is still in memory.
-    fn wake_after_pause(&mut self, run: &mut Run) {
-        let open: Vec<u32> = run.chain.open().collect();
-        for number in open {
-            let Some(task) = run.task(number) else { continue };
-            match task.phase {
-                Phase::Capacity => self.open_attempt(run, number),
-                Phase::Pending if task.live.is_none() => {
-                    let attempt = task.attempt;
-                    run.pending.after.performs.push(Perform::Dispatch { step: number, attempt });
-                }
-                Phase::Pending | Phase::Delivered | Phase::Retry => {}
-            }
-        }
-        self.wake(run);
-    }
-
-    fn signal(
-        &mut self,
-        run: &mut Run,
-        name: String,
-        payload: Json,
-        caller: &Caller,
-        key: Option<IdempotencyKey>,
-        reply: ReplyTo<()>,
-    ) {
-        if run.is_ended() {
-            drop(reply.send(Err(closed(run))));
-            return;
-        }
-        let limit = self.shared.settings.queued_signals;
-        if run.chain.queued_signals() >= limit {
-            drop(reply.send(Err(EngineError::Busy {
-                code: "signal_queue_full",
-                message: format!("signal {name:?}: {limit} signals wait at this run already"),
-                retry_after_s: 5,
-            })));
-            return;
-        }
-        run.pending.checks.push(Check::TokenLive(caller.jti.clone()));
-        if let Some(key) = &key {
-            self.keep_answer(run, &caller.subject, key, "null".into());
-        }
-        self.accept_signal(run, SignalReceived { name, payload, sender: None });
-        run.pending.after.replies.push(Box::new(move |result| {
-            drop(reply.send(result.map(|_| ())));
-        }));
-    }
-
-    fn signal_from(&mut self, run: &mut Run, sender: (u64, u32), name: String, payload: Json) {
-        run.pending.writes.push(Write::DeleteOutbox { run: sender.0, step: sender.1 });
-        let full = run.chain.queued_signals() >= self.shared.settings.queued_signals;
-        if run.is_ended() || run.chain.has_received(sender) || full {
-            if full {
-                tracing::warn!(run = %run.id, name, "a signal from another run found the queue full");
-            }
-            return;
-        }
-        self.accept_signal(run, SignalReceived { name, payload, sender: Some(sender) });
-    }
-
-    fn accept_signal(&mut self, run: &mut Run, signal: SignalReceived) {
-        let name = signal.name.clone();
-        self.append(run, Fact::SignalReceived(signal));
-        if run.chain.paused().is_some() {
-            return;
-        }
-        self.match_signal(run, &name);
-    }
-
-    /// Hands queued signals of a name to who waits for it.
-    pub(super) fn match_signal(&mut self, run: &mut Run, name: &str) {
-        while let (Some(waiter), Some(payload)) =
-            (run.chain.first_waiter(name), run.chain.first_signal(name))
-        {
-            let value = super::drive::payload_value(payload);
-            self.finish_step(run, waiter, Outcome::Completed(value), None, None);
-        }
-    }
-
     pub(super) fn progress(&mut self, run: &mut Run, step: u32, attempt: u32, data: &Json) {
         if run.subscribers.is_empty() {
             return;
@@ -449,102 +225,6 @@ impl Shard {
             data: serde_json::json!({ "step": step, "attempt": attempt, "data": data }).into(),
         };
         super::perform::publish(run, &event);
-    }
-
-    fn lease(
-        &mut self,
-        run: &mut Run,
-        step: u32,
-        attempt: u32,
-        worker: String,
-        reply: ReplyTo<Lease>,
-    ) {
-        let now = self.time_of(run);
-        let lease_ms = now + self.shared.settings.lease_ms;
-        let paused = run.chain.paused().is_some();
-        let scheduled_ms = run.chain.step(step).map(|step| step.scheduled_ms);
-        let free = run.task(step).is_some_and(|task| {
-            task.attempt == attempt && task.phase == Phase::Pending && task.row.is_some()
-        });
-        let (true, false, Some(scheduled_ms)) = (free, paused, scheduled_ms) else {
-            drop(reply.send(Err(EngineError::Conflict {
-                code: "fenced",
-                message: "lease the task: it is not waiting any more".into(),
-            })));
-            return;
-        };
-        if let Some(task) = run.task_mut(step)
-            && let Some(row) = &mut task.row
-        {
-            row.lease_ms = Some(lease_ms);
-        }
-        run.timers.insert((lease_ms, step, Due::Lease));
-        self.delivered(run, step, attempt, Delivery { worker });
-        let epoch = run.header.epoch;
-        let handle = Handle::mint(&self.shared.handles, run.num, step, attempt, epoch).expose();
-        run.pending.after.replies.push(Box::new(move |result| {
-            drop(reply.send(result.map(|_| Lease { handle, scheduled_ms, lease_ms })));
-        }));
-    }
-
-    fn answer(
-        &mut self,
-        run: &mut Run,
-        step: u32,
-        answer: Answer,
-        caller: &Caller,
-        key: Option<IdempotencyKey>,
-        reply: ReplyTo<()>,
-    ) {
-        let refuse = |reply: ReplyTo<()>, error| drop(reply.send(Err(error)));
-        let Some(task) = run.task(step).filter(|task| task.row.is_some()) else {
-            let error = match run.chain.step(step) {
-                None => EngineError::NotFound { what: "task", id: format!("{}/{step}", run.id) },
-                Some(_) if run.is_ended() => closed(run),
-                Some(_) => EngineError::Conflict {
-                    code: "already_accepted",
-                    message: "answer the task: it has ended".into(),
-                },
-            };
-            return refuse(reply, error);
-        };
-        if task.row.as_ref().is_some_and(|row| row.kind != "human") {
-            let message = "answer the task: it is not one for people; its worker reports".into();
-            return refuse(reply, EngineError::Conflict { code: "not_human", message });
-        }
-        if let Some(by) = &task.request.opts.by
-            && by != caller.grant.role.as_str()
-            && caller.grant.role != crate::token::Role::Admin
-        {
-            let message = format!("answer the task: only the role {by} may");
-            return refuse(reply, EngineError::Conflict { code: "wrong_role", message });
-        }
-        let outcome = match answer {
-            Answer::Reject { reason } => {
-                let failure = Failure::new(kind::HUMAN_REJECTED, reason);
-                Outcome::Failed(self.located(run, step, failure))
-            }
-            Answer::Output(output) => match task.agent.output().accept_json(&output) {
-                Ok(output) => Outcome::Completed(output),
-                Err(violations) => {
-                    let violations = violations.into_iter().map(view::breach).collect();
-                    let error = EngineError::Invalid { what: "the result", violations };
-                    return refuse(reply, error);
-                }
-            },
-        };
-        run.pending.checks.push(Check::TokenLive(caller.jti.clone()));
-        if let Some(key) = &key {
-            self.keep_answer(run, &caller.subject, key, "null".into());
-        }
-        if run.task(step).is_some_and(|task| task.phase == Phase::Pending) {
-            let attempt = run.task(step).map_or(1, |task| task.attempt);
-            self.delivered(run, step, attempt, Delivery { worker: caller.subject.clone() });
-        }
-        self.finish_step(run, step, outcome, None, None);
-        run.pending.after.replies.push(Box::new(move |result| {
-            drop(reply.send(result.map(|_| ())));
-        }));
     }
 
     /// Answers whoever waits for what is so now.
@@ -603,7 +283,7 @@ pub(super) fn view_of(run: &Run) -> super::RunView {
     view
 }
 
-fn reply_view(run: &mut Run, reply: Option<ReplyTo<super::RunView>>) {
+pub(super) fn reply_view(run: &mut Run, reply: Option<ReplyTo<super::RunView>>) {
     if let Some(reply) = reply {
         run.pending.after.replies.push(Box::new(move |result| {
             drop(reply.send(result.map(view_of)));

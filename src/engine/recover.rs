@@ -115,7 +115,7 @@ impl Shard {
                 self.rest(&mut run, &entries, format!("its blueprint cannot be loaded: {error}"));
             }
             Ok(_) if run.chain.paused().is_some() => {
-                self.take_up_open(&mut run, &entries, HashMap::new())
+                self.take_up_open(&mut run, &entries, HashMap::new());
             }
             Ok(program) => self.replay_into(&mut run, &program, &entries),
         }

@@ -65,11 +65,14 @@ pub(crate) struct Pending {
     pub(crate) after: After,
 }
 
+/// An answer that waits for a batch to be durable.
+pub(crate) type Later = Box<dyn FnOnce(Result<&Run, EngineError>) + Send>;
+
 /// What happens once a batch is durable.
 #[derive(Default)]
 pub(crate) struct After {
     pub(crate) performs: Vec<Perform>,
-    pub(crate) replies: Vec<Box<dyn FnOnce(Result<&Run, EngineError>) + Send>>,
+    pub(crate) replies: Vec<Later>,
     pub(crate) events: Vec<EventView>,
 }
 

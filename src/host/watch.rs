@@ -82,7 +82,7 @@ async fn adopt(dir: &Path, engine: &Engine) {
                 }
             }
             Err(error) => {
-                tracing::warn!(file = %path.display(), %error, "could not store a blueprint")
+                tracing::warn!(file = %path.display(), %error, "could not store a blueprint");
             }
         }
     }

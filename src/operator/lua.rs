@@ -1,18 +1,29 @@
 //! The operator that calls an agent's Lua function.
 //!
-//! The function runs on a thread where it may take its time, in an interpreter of its own; both
-//! belong to whoever wires the host, who passes them in as one call.
+//! The function runs on a thread where it may take its time, in an interpreter of its own:
+//! [`lua_calls`] is that call, and a test may pass in another.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 
 use super::{Backend, Reply, Residence, Task};
 use crate::{
+    lua::{TaskLimits, call_agent},
     middleware::TaskDone,
     protocol::{Failure, Json, failure::kind},
+    tasks::Tasks,
 };
+
+/// Functions that are called at the same time.
+const AT_ONCE: usize = 4;
 
 /// Calls the `fn` of a task's agent with an input, off the caller's thread.
 pub type LuaCall =
@@ -57,6 +68,34 @@ impl Backend for Lua {
             output = call => output?,
         };
         Ok(Reply::Done(TaskDone { output, usage: None, effects: Vec::new() }))
+    }
+}
+
+/// Calls an agent's Lua function on a thread where it may take its time.
+pub fn lua_calls(tasks: Tasks) -> LuaCall {
+    let at_once = Arc::new(tokio::sync::Semaphore::new(AT_ONCE));
+    Arc::new(move |task, input| {
+        let (tasks, at_once) = (tasks.clone(), Arc::clone(&at_once));
+        Box::pin(async move {
+            let _place = at_once.acquire().await;
+            let cancel = Arc::new(AtomicBool::new(false));
+            let _stop = StopOnDrop(Arc::clone(&cancel));
+            let call = tasks.spawn_blocking(move || {
+                let source = task.program.source();
+                call_agent(source, &task.agent_name, &input, &TaskLimits::default(), &cancel)
+            });
+            call.await
+                .unwrap_or_else(|_| Err(Failure::new("script", "the agent's function panicked")))
+        })
+    })
+}
+
+/// Stops a call that nobody waits for any more.
+struct StopOnDrop(Arc<AtomicBool>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

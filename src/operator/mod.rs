@@ -19,7 +19,7 @@ pub use backend::{Backend, Registry, Reply, Residence};
 pub use builtin::Builtin;
 pub use echo::Echo;
 pub use human::Human;
-pub use lua::{Lua, LuaCall};
+pub use lua::{Lua, LuaCall, lua_calls};
 pub use process::{BundleDir, Process};
 pub use queue::{Queue, queue_of};
 pub use queue_hub::{QueueHub, Ticket, TooManyPollers};

@@ -26,7 +26,7 @@ impl Output {
             let id = resolve::run(&at.client, &self.run).await?;
             let run = at.client.run(id).await?;
             if run.status == RunStatus::Completed {
-                let output = run.output.as_ref().map(|output| output.to_value());
+                let output = run.output.as_ref().map(crate::protocol::Json::to_value);
                 cx.terminal.print_value(&output.unwrap_or_default())?;
             } else if run.status.is_ended() {
                 cx.terminal.say(&failure(&run));

@@ -45,7 +45,7 @@ pub async fn settle(cx: &Context, at: &Connection, run: RunId) -> Result<()> {
     };
     match follow.until_end(at.client.run(run).await?).await? {
         End::Ended(run) => {
-            cx.terminal.say(&format!("{} · moonswarm result {}", failure(&run), run.id))
+            cx.terminal.say(&format!("{} · moonswarm result {}", failure(&run), run.id));
         }
         End::People(_) => {}
         End::TimedOut(_) | End::Interrupted(_) => {

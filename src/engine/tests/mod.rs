@@ -16,7 +16,7 @@ use crate::{
     flow::RunLimits,
     journal::{Entry, Fact},
     lua::Limits,
-    operator::{Builtin, QueueHub},
+    operator::{Builtin, QueueHub, lua_calls},
     protocol::{Json, RunId},
     store::{Reader as _, RunStatus, Sqlite, TaskFilter},
     tasks::Tasks,
@@ -57,7 +57,7 @@ impl Bench {
         let hub = Arc::new(QueueHub::default());
         let bundles = dir.path().join("bundles");
         let registry = Builtin {
-            lua: crate::host::lua_calls(tasks.clone()),
+            lua: lua_calls(tasks.clone()),
             bundle_dir: Arc::new(move |blueprint| {
                 let dir = bundles.join(blueprint.hash());
                 blueprint.bundle().write_to(&dir).map_err(std::io::Error::other)?;

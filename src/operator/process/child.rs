@@ -176,7 +176,7 @@ async fn idle_after(pump: impl Future<Output = Result<(), Overflow>>, pumping: b
     if pumping {
         let _ = pump.await;
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// A process group, killed when nobody looks after it any more.

@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# Checks everything that this repository promises. Needs Rust and a C++ compiler; what else is
+# missing is installed, or named at the end as not run. Ends non-zero when anything failed.
+set -u
+cd "$(dirname "$0")/.."
+export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}" RUST_BACKTRACE="${RUST_BACKTRACE:-1}"
+exec </dev/null
+
+passed=0 failed=0 failures=() skipped=()
+scratch="$(mktemp -d)"
+trap 'rm -rf "$scratch"' EXIT
+
+# step NAME COMMAND…: runs a check, and goes on after a failure so that one look shows them all.
+step() {
+  local name="$1" begin=$SECONDS
+  shift
+  echo "── $name"
+  if "$@"; then
+    passed=$((passed + 1))
+    echo "── $name: ok ($((SECONDS - begin)) s)"
+  else
+    failed=$((failed + 1))
+    failures+=("$name")
+    echo "── $name: FAILED ($((SECONDS - begin)) s)"
+  fi
+}
+
+skip() {
+  skipped+=("$1: $2")
+  echo "── $1: not run, $2"
+}
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# count FILE: adds what a test runner reported to the sums.
+tests_passed=0 tests_failed=0
+count() {
+  local line ok bad
+  while read -r line; do
+    ok="$(sed -nE 's/.*[ :.]([0-9]+) passed.*/\1/p' <<<"$line")"
+    bad="$(sed -nE 's/.*[,;] ([0-9]+) failed.*/\1/p' <<<"$line")"
+    tests_passed=$((tests_passed + ${ok:-0}))
+    tests_failed=$((tests_failed + ${bad:-0}))
+  done < <(grep -E '^ *Summary \[|^test result:' "$1")
+}
+
+tests() {
+  local status
+  if have cargo-nextest; then
+    cargo nextest run --no-fail-fast 2>&1 | tee "$scratch/tests"
+  else
+    cargo test --no-fail-fast --lib --bins --tests 2>&1 | tee "$scratch/tests"
+  fi
+  status=${PIPESTATUS[0]}
+  count "$scratch/tests"
+  return "$status"
+}
+
+doctests() {
+  cargo test --doc 2>&1 | tee "$scratch/doctests"
+  local status=${PIPESTATUS[0]}
+  count "$scratch/doctests"
+  return "$status"
+}
+
+blueprints() {
+  local file status=0
+  for file in blueprints/*.lua; do
+    "$moonswarm" check "$file" || status=1
+  done
+  return "$status"
+}
+
+report() {
+  "$moonswarm" --data "$scratch/data" run blueprints/repo-report.lua path=. >"$scratch/report" &&
+    test -s "$scratch/report"
+}
+
+if ! have cargo-nextest; then
+  echo "── installing cargo-nextest"
+  cargo install cargo-nextest --locked ||
+    skip "cargo-nextest" "it could not be installed; cargo test runs the tests instead"
+fi
+
+step "format" cargo fmt --check
+step "clippy" cargo clippy --all-targets -- -D warnings
+step "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
+step "build" cargo build --all-targets
+step "tests" tests
+step "doctests" doctests
+
+moonswarm="${CARGO_TARGET_DIR:-target}/debug/moonswarm"
+step "blueprints" blueprints
+step "the first command of the README" report
+have python3 || skip "the workers in Python" "python3 is not installed; the built-in ones ran"
+if have cargo-deny; then
+  step "licences and sources" cargo deny --all-features check licenses bans sources
+else
+  skip "licences and sources" "cargo-deny is not installed (cargo install cargo-deny --locked)"
+fi
+
+echo
+echo "══ checks: $passed passed, $failed failed, ${#skipped[@]} not run"
+for name in ${skipped[@]+"${skipped[@]}"}; do echo "   not run: $name"; done
+for name in ${failures[@]+"${failures[@]}"}; do echo "   failed:  $name"; done
+echo "══ tests: $tests_passed passed, $tests_failed failed"
+test "$failed" -eq 0

@@ -1,0 +1,263 @@
+//! The shape of the source: which room may use which, and what only one room may know.
+//!
+//! Reads `src/` as text. Every rule says in its message what it wants, and the tests at the end
+//! show that each can fail.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// The rooms and root files in import order: each uses only what stands before it.
+const ORDER: &[&str] = &[
+    "protocol",
+    "journal",
+    "flow",
+    "token",
+    "clock",
+    "tasks",
+    "blueprint",
+    "lua",
+    "middleware",
+    "store",
+    "environment",
+    "session",
+    "operator",
+    "spawner",
+    "respond",
+    "engine",
+    "api",
+    "dashboard",
+    "config",
+    "telemetry",
+    "host",
+    "cli",
+];
+
+/// Rooms of plain data and decisions: no runtime, no IO.
+const PURE: &[&str] = &["protocol", "journal", "flow", "token"];
+
+/// What a pure room does not know.
+const IMPURE: &[&str] =
+    &["tokio", "reqwest", "std::fs", "std::net", "std::process", "std::thread", "std::env"];
+
+/// Libraries that one room alone knows.
+const ONLY: &[(&str, &str)] = &[("mlua", "lua"), ("rusqlite", "store"), ("axum", "api")];
+
+/// Lines that a file may have before its tests.
+const LONGEST: usize = 600;
+
+/// Marks of work that was left lying.
+const LEFTOVERS: &[&str] = &["TODO", "FIXME", "XXX", "HACK"];
+
+/// A file of the source: its path below `src/`, and its text.
+struct Source<'a> {
+    path: &'a str,
+    text: &'a str,
+}
+
+impl<'a> Source<'a> {
+    /// The room, or the root file's name.
+    fn room(&self) -> &'a str {
+        let first = self.path.split('/').next().unwrap_or(self.path);
+        first.strip_suffix(".rs").unwrap_or(first)
+    }
+
+    /// The lines with their numbers, without comments.
+    fn code(&self) -> impl Iterator<Item = (usize, &'a str)> {
+        (1..)
+            .zip(self.text.lines())
+            .map(|(number, line)| (number, line.split("//").next().unwrap_or_default()))
+    }
+
+    /// The comments with their line numbers.
+    fn comments(&self) -> impl Iterator<Item = (usize, &'a str)> {
+        (1..)
+            .zip(self.text.lines())
+            .filter_map(|(number, line)| Some((number, line.trim().strip_prefix("//")?)))
+    }
+
+    /// How many lines stand before the tests.
+    fn length(&self) -> usize {
+        self.text.lines().take_while(|line| *line != "#[cfg(test)]").count()
+    }
+
+    /// Whether all of it is test code.
+    fn is_test(&self) -> bool {
+        self.path.ends_with("tests.rs") || self.path.contains("/tests/")
+    }
+
+    /// Everything that breaks a rule.
+    fn complaints(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut say =
+            |line: usize, what: String| found.push(format!("{}:{line}: {what}", self.path));
+        let room = self.room();
+        let rank = ORDER.iter().position(|it| *it == room);
+        if rank.is_none() && !matches!(room, "lib" | "main") {
+            say(1, format!("the room {room} has no place in the order"));
+        }
+        for (line, used) in self.rooms_used() {
+            match (rank, ORDER.iter().position(|it| *it == used)) {
+                (Some(own), Some(other)) if other > own => {
+                    say(line, format!("{room} stands before {used} and must not use it"));
+                }
+                _ => {}
+            }
+        }
+        for (line, code) in self.code() {
+            for (library, owner) in ONLY {
+                if room != *owner && has_word(code, library) {
+                    say(line, format!("only {owner} knows {library}"));
+                }
+            }
+            if PURE.contains(&room) {
+                for what in IMPURE.iter().filter(|what| has_word(code, what)) {
+                    say(line, format!("{room} is pure and must not know {what}"));
+                }
+            }
+            if has_word(code, "unsafe") && !self.path.starts_with("lua/raw") {
+                say(line, "unsafe code is for lua/raw alone".to_owned());
+            }
+            if has_word(code, "todo!") || has_word(code, "unimplemented!") {
+                say(line, "unfinished".to_owned());
+            }
+        }
+        for (line, comment) in self.comments() {
+            if let Some(word) = LEFTOVERS.iter().find(|word| has_word(comment, word)) {
+                say(line, format!("a comment says {word}"));
+            }
+        }
+        if !self.is_test() && self.length() > LONGEST {
+            say(LONGEST, format!("{} lines before the tests: split it", self.length()));
+        }
+        found
+    }
+
+    /// The rooms that its `crate::` paths name, with the lines they begin in.
+    fn rooms_used(&self) -> Vec<(usize, String)> {
+        let code: String = self.code().map(|(_, line)| format!("{line}\n")).collect();
+        let mut used = Vec::new();
+        for (at, path) in code.match_indices("crate::") {
+            let line = 1 + code[..at].matches('\n').count();
+            let rest = &code[at + path.len()..];
+            let names = if rest.starts_with('{') { group(rest) } else { vec![word(rest)] };
+            used.extend(names.into_iter().map(|name| (line, name)));
+        }
+        used
+    }
+}
+
+/// The identifier that a text begins with.
+fn word(text: &str) -> String {
+    text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+}
+
+/// The first names of a group: `{a::{b, c}, d}` has `a` and `d`.
+fn group(text: &str) -> Vec<String> {
+    let (mut depth, mut names, mut fresh) = (0, Vec::new(), false);
+    for (at, c) in text.char_indices() {
+        match c {
+            '{' => {
+                depth += 1;
+                fresh = depth == 1;
+            }
+            '}' if depth == 1 => break,
+            '}' => depth -= 1,
+            ',' if depth == 1 => fresh = true,
+            c if fresh && !c.is_whitespace() => {
+                names.push(word(&text[at..]));
+                fresh = false;
+            }
+            _ => {}
+        }
+    }
+    names
+}
+
+/// Whether a text has a word that is not a part of a longer one.
+fn has_word(text: &str, word: &str) -> bool {
+    let part = |c: char| c.is_alphanumeric() || c == '_';
+    text.match_indices(word).any(|(at, _)| {
+        !text[..at].chars().next_back().is_some_and(part)
+            && (word.ends_with('!') || !text[at + word.len()..].chars().next().is_some_and(part))
+    })
+}
+
+fn rust_files(dir: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).expect("src/ can be read") {
+        let path = entry.expect("src/ can be read").path();
+        if path.is_dir() {
+            rust_files(&path, into);
+        } else if path.extension().is_some_and(|it| it == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+#[test]
+fn every_file_keeps_to_the_rules_of_the_house() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    rust_files(&src, &mut files);
+    assert!(files.len() > 100, "only {} files found in {}", files.len(), src.display());
+
+    let mut complaints = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(&file).expect("a source file is text");
+        let path = file.strip_prefix(&src).expect("it was found there").to_string_lossy();
+        complaints.extend(Source { path: &path, text: &text }.complaints());
+    }
+    assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
+}
+
+#[test]
+fn the_map_and_the_entry_stay_short() {
+    let lines = |text: &str| text.lines().count();
+    assert!(lines(include_str!("../src/lib.rs")) <= 120);
+    assert!(lines(include_str!("../src/main.rs")) < 20);
+}
+
+fn complaints(path: &str, text: &str) -> Vec<String> {
+    Source { path, text }.complaints()
+}
+
+#[test]
+fn a_room_that_uses_a_later_one_is_found() {
+    let grouped = "use crate::{\n    protocol::{Json, engine},\n    engine::Engine,\n};\n";
+    assert_eq!(
+        complaints("journal/entry.rs", grouped),
+        ["journal/entry.rs:1: journal stands before engine and must not use it"]
+    );
+    assert_eq!(complaints("engine/run.rs", "fn f() { crate::host::open() }").len(), 1);
+    assert_eq!(complaints("engine/run.rs", "use crate::{journal::Fact, store};"), [""; 0]);
+    assert_eq!(complaints("cli/app.rs", "use crate::host::Host;"), [""; 0]);
+}
+
+#[test]
+fn a_library_outside_its_room_is_found() {
+    assert_eq!(complaints("engine/a.rs", "use mlua::Lua;").len(), 1);
+    assert_eq!(complaints("api/a.rs", "let c = rusqlite::Connection::open(p);").len(), 1);
+    assert_eq!(complaints("cli/a.rs", "use axum::Router;").len(), 1);
+    assert_eq!(complaints("lua/a.rs", "use mlua::Lua;"), [""; 0]);
+    assert_eq!(complaints("engine/a.rs", "// as mlua does\nlet mlua_like = 1;"), [""; 0]);
+}
+
+#[test]
+fn a_pure_room_with_a_runtime_or_a_file_is_found() {
+    assert_eq!(complaints("flow/op.rs", "use tokio::sync::mpsc;").len(), 1);
+    assert_eq!(complaints("token/keys.rs", "std::fs::read(path)").len(), 1);
+    assert_eq!(complaints("store/mod.rs", "std::fs::read(path)"), [""; 0]);
+}
+
+#[test]
+fn what_is_unsafe_unfinished_or_too_long_is_found() {
+    assert_eq!(complaints("store/a.rs", "unsafe { f() }").len(), 1);
+    assert_eq!(complaints("lua/raw/a.rs", "unsafe { f() }"), [""; 0]);
+    assert_eq!(complaints("api/a.rs", "    todo!()").len(), 1);
+    assert_eq!(complaints("api/a.rs", "// FIXME: later").len(), 1);
+    let long = "\n".repeat(LONGEST + 1);
+    assert_eq!(complaints("api/a.rs", &long).len(), 1);
+    assert_eq!(complaints("api/a.rs", &format!("#[cfg(test)]\n{long}")), [""; 0]);
+    assert_eq!(complaints("attic/a.rs", "").len(), 1);
+}
