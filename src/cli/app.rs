@@ -9,6 +9,7 @@ use super::{
     connect::Target,
     context::Context,
     exit::{Exit, Stop, judge},
+    report_worker,
     terminal::Terminal,
     verb,
 };
@@ -100,6 +101,9 @@ enum Verb {
     Doctor(verb::Doctor),
     Completions(verb::Completions),
     Version(verb::Version),
+    /// Work for the blueprint repo-report where there is no Python; started by it, not by people
+    #[command(hide = true)]
+    ReportWorker,
 }
 
 impl App {
@@ -158,6 +162,7 @@ impl App {
             Verb::Doctor(it) => it.execute(cx).await,
             Verb::Completions(it) => it.execute(cx, Self::command()),
             Verb::Version(it) => it.execute(cx),
+            Verb::ReportWorker => report_worker::execute().await,
         }
     }
 }

@@ -2,6 +2,7 @@
 //! lives as long as the verb.
 
 use std::{
+    collections::HashSet,
     fs,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -19,6 +20,7 @@ use super::{
 use crate::{
     config::Config,
     host::{Host, HostConfig},
+    protocol::RunId,
 };
 
 /// How long a live owner may take to say so, and to get ready.
@@ -126,21 +128,55 @@ impl Connection {
         self.host.as_ref()
     }
 
-    /// Waits until runs that others started here have ended; at once where the daemon is elsewhere.
-    pub async fn serve_others(&self, terminal: Terminal) {
-        let Some(host) = &self.host else { return };
+    /// Waits until runs that others started here have ended, whatever `own` and the runs that it
+    /// called still wait for; at once where the daemon is elsewhere.
+    ///
+    /// # Errors
+    /// A daemon that does not list its runs.
+    pub async fn serve_others(&self, own: RunId, terminal: Terminal) -> Result<()> {
+        let Some(host) = &self.host else { return Ok(()) };
         let mut told = false;
         loop {
             let busy = host.busy();
-            if busy == 0 {
-                return;
+            let others = match busy {
+                0 => return Ok(()),
+                busy => busy.saturating_sub(self.open_family(own).await?),
+            };
+            if others == 0 {
+                return Ok(());
             }
             if !told {
-                terminal.say(&format!("{busy} other run(s) are going on here; Ctrl-C stops them"));
+                let line = format!("{others} other run(s) are going on here; Ctrl-C stops them");
+                terminal.say(&line);
                 told = true;
             }
             tokio::time::sleep(BETWEEN_TRIES).await;
         }
+    }
+
+    /// How many of a run and the runs below it are open.
+    async fn open_family(&self, own: RunId) -> Result<u64> {
+        let open = "queued,running,waiting,paused,compensating".to_owned();
+        let mut query = vec![("status", open), ("limit", "500".to_owned())];
+        let mut runs = Vec::new();
+        loop {
+            let page = self.client.runs(&query).await?;
+            // Newest first: what came before `own` was not called by it.
+            let past = page.items.iter().any(|run| run.id.num() <= own.num());
+            runs.extend(page.items.into_iter().filter(|run| run.id.num() >= own.num()));
+            query.truncate(2);
+            match page.next_cursor.filter(|_| !past) {
+                Some(cursor) => query.push(("cursor", cursor)),
+                None => break,
+            }
+        }
+        let mut family = HashSet::from([own]);
+        for run in runs.iter().rev().filter(|run| run.id != own) {
+            if run.parent.is_some_and(|parent| family.contains(&parent)) {
+                family.insert(run.id);
+            }
+        }
+        Ok(runs.iter().filter(|run| family.contains(&run.id)).count() as u64)
     }
 
     /// Ends an embedded daemon; open runs stay in the data directory.

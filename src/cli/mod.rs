@@ -17,6 +17,7 @@ mod fixture;
 mod follow;
 mod people;
 mod render;
+mod report_worker;
 mod resolve;
 mod sse;
 mod terminal;

@@ -10,12 +10,14 @@ use std::{
     io::Read as _,
     os::unix::ffi::OsStrExt as _,
     path::Path,
-    process::{Command, ExitCode, Stdio},
+    process::{Command, Stdio},
 };
 
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
 use serde_json::{Value, json};
+
+use super::exit::Exit;
 
 /// A file with more bytes is not taken for code.
 const LARGEST: usize = 16 * 1024 * 1024;
@@ -40,17 +42,10 @@ enum Work {
 }
 
 /// Fetches the prompt of the attempt whose handle is in the environment, works and reports.
-pub async fn run() -> ExitCode {
-    match serve().await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("report-worker: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-async fn serve() -> anyhow::Result<()> {
+///
+/// # Errors
+/// No handle in the environment, or a host that cannot be reached or refuses the report.
+pub async fn execute() -> anyhow::Result<Exit> {
     let url = std::env::var("MOONSWARM_URL").context("MOONSWARM_URL is not set")?;
     let handle = std::env::var("MOONSWARM_HANDLE").context("MOONSWARM_HANDLE is not set")?;
     let client = reqwest::Client::builder().no_proxy().build()?;
@@ -73,7 +68,7 @@ async fn serve() -> anyhow::Result<()> {
         .send()
         .await?
         .error_for_status()?;
-    Ok(())
+    Ok(Exit::Ok)
 }
 
 /// Does one piece of work.

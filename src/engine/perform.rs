@@ -128,6 +128,7 @@ impl Shard {
                 Some(dir) => dir.into(),
                 None => self.shared.settings.work.join(run.id.to_string()),
             },
+            own_workdir: started.workdir.is_none(),
             url: self.shared.url.get().cloned(),
             handle,
             prompt: task

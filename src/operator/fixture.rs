@@ -69,6 +69,7 @@ impl Attempt {
             opts: TaskOpts::default(),
             program: program(),
             workdir: self.workdir,
+            own_workdir: false,
             url: Some("http://127.0.0.1:7700".into()),
             handle: "wh_test".to_owned(),
             prompt: None,

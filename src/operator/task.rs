@@ -34,6 +34,8 @@ pub struct Task {
     pub program: Arc<Program>,
     /// Where child processes run.
     pub workdir: PathBuf,
+    /// Whether that directory is the run's own, which is made when it is first needed.
+    pub own_workdir: bool,
     /// The host's address, once it listens: `http://127.0.0.1:7700`.
     pub url: Option<Arc<str>>,
     /// The bearer of this attempt for the worker API.

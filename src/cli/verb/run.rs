@@ -18,6 +18,7 @@ use crate::{
         values::{self, Pair},
     },
     engine::RunView,
+    protocol::RunId,
     store::RunStatus,
 };
 
@@ -67,8 +68,9 @@ impl Run {
                 }
                 return Ok(Exit::Ok);
             }
+            let id = run.id;
             let exit = self.watch(cx, at, run).await?;
-            leave(cx, at).await;
+            leave(cx, at, id).await?;
             Ok(exit)
         })
         .await
@@ -210,8 +212,8 @@ async fn cancel_or_leave(cx: &Context, at: &Connection, run: &RunView) -> Result
 }
 
 /// Says what else is open in the data directory, and stays for what others started here.
-async fn leave(cx: &Context, at: &Connection) {
-    let Some(host) = at.host() else { return };
+async fn leave(cx: &Context, at: &Connection, run: RunId) -> Result<()> {
+    let Some(host) = at.host() else { return Ok(()) };
     let open = host.left_open();
     if !open.is_empty() {
         cx.terminal.say(&format!(
@@ -224,5 +226,5 @@ async fn leave(cx: &Context, at: &Connection) {
         }
         cx.terminal.say("  `moonswarm serve` goes on with them");
     }
-    at.serve_others(cx.terminal).await;
+    at.serve_others(run, cx.terminal).await
 }

@@ -131,6 +131,12 @@ pub(super) fn directory(task: &Task) -> Result<PathBuf, Failure> {
             )
         })
     };
+    if task.own_workdir {
+        std::fs::create_dir_all(&task.workdir).map_err(|error| {
+            let dir = task.workdir.display();
+            Failure::new(kind::PROCESS, format!("failed to make the directory {dir}: {error}"))
+        })?;
+    }
     let workdir = resolve(&task.workdir)?;
     let Some(cwd) = &task.agent.cwd else { return Ok(workdir) };
     let inside = resolve(&workdir.join(cwd))?;

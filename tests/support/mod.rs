@@ -1,0 +1,275 @@
+//! What the tests over the real program share: a daemon in a process of its own, the command line
+//! as somebody types it, and requests as a client sends them.
+#![allow(dead_code, reason = "every test program uses its own part of it")]
+
+use std::{
+    ffi::OsStr,
+    fs::{File, OpenOptions},
+    io::{BufRead as _, BufReader, Read as _},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    time::Duration,
+};
+
+use reqwest::{Client, Method, RequestBuilder, StatusCode};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// A test that waits longer than this for one thing has failed.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The program, with nothing of this process's environment that it would listen to.
+pub fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_moonswarm"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("MOONSWARM_") {
+            command.env_remove(name);
+        }
+    }
+    // These tests kill daemons on purpose; that is no crash loop to be careful about.
+    command.env("MOONSWARM_SAFE_MODE", "off");
+    command.env("NO_COLOR", "1");
+    command
+}
+
+/// A file of the repository.
+pub fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// A daemon in a process of its own; dropped, it is killed.
+pub struct Daemon {
+    child: Child,
+    /// Where it listens.
+    pub url: String,
+    /// The admin token.
+    pub token: String,
+    log: PathBuf,
+    http: Client,
+}
+
+impl Daemon {
+    /// Starts one over a data directory and waits until it listens.
+    pub fn start(data: &Path) -> Self {
+        let log = data.with_extension("log");
+        let to = OpenOptions::new().create(true).append(true).open(&log).unwrap();
+        let mut child = program()
+            .args(["serve", "--json", "--listen", "127.0.0.1:0", "--data"])
+            .arg(data)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(to)
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let Ok(said) = serde_json::from_str::<Value>(&line) else {
+            panic!("the daemon did not start: {}", tail(&log));
+        };
+        let token_file = said["token_file"].as_str().unwrap();
+        let token = std::fs::read_to_string(token_file).unwrap().trim().to_owned();
+        let http = Client::builder().no_proxy().timeout(2 * PATIENCE).build().unwrap();
+        Self { child, url: said["url"].as_str().unwrap().to_owned(), token, log, http }
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills it as a power cut would, and waits until it is gone.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Asks it to stop and gives its exit code.
+    pub fn stop(mut self) -> Option<i32> {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::TERM).unwrap();
+        self.child.wait().unwrap().code()
+    }
+
+    /// The last lines that it logged.
+    pub fn log(&self) -> String {
+        tail(&self.log)
+    }
+
+    /// A request without a bearer.
+    pub fn bare(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, format!("{}{path}", self.url))
+    }
+
+    /// A request with another bearer.
+    pub fn with(&self, token: &str, method: Method, path: &str) -> RequestBuilder {
+        self.bare(method, path).bearer_auth(token)
+    }
+
+    /// An admin's GET.
+    pub fn get(&self, path: &str) -> RequestBuilder {
+        self.with(&self.token, Method::GET, path)
+    }
+
+    /// An admin's POST.
+    pub fn post(&self, path: &str, body: &Value) -> RequestBuilder {
+        self.with(&self.token, Method::POST, path).json(body)
+    }
+
+    /// An admin's PUT.
+    pub fn put(&self, path: &str, body: &Value) -> RequestBuilder {
+        self.with(&self.token, Method::PUT, path).json(body)
+    }
+
+    /// An admin's DELETE.
+    pub fn delete(&self, path: &str) -> RequestBuilder {
+        self.with(&self.token, Method::DELETE, path)
+    }
+
+    /// Waits until a run has ended.
+    pub async fn ended(&self, run: &str) -> Value {
+        let (status, view) = send(self.get(&format!("/v1/runs/{run}?wait=60s"))).await;
+        assert_eq!(status, 200, "{view}");
+        assert!(!view["ended_at"].is_null(), "it did not end in time: {view}\n{}", self.log());
+        view
+    }
+
+    /// Starts a run of a source and gives its id.
+    pub async fn run_source(&self, source: &str, input: Value) -> String {
+        let body = serde_json::json!({ "source": source, "input": input });
+        let (status, view) = send(self.post("/v1/runs", &body)).await;
+        assert_eq!(status, 201, "{view}");
+        view["id"].as_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn tail(log: &Path) -> String {
+    let mut text = String::new();
+    let _ = File::open(log).map(|mut file| file.read_to_string(&mut text));
+    let lines: Vec<_> = text.lines().collect();
+    lines[lines.len().saturating_sub(30)..].join("\n")
+}
+
+/// Sends a request; the answer's body as JSON, as a text if it is none, null if it is empty.
+pub async fn send(request: RequestBuilder) -> (u16, Value) {
+    let answer = request.send().await.unwrap();
+    let status = answer.status();
+    let text = answer.text().await.unwrap();
+    let body = match text.is_empty() {
+        true => Value::Null,
+        false => serde_json::from_str(&text).unwrap_or(Value::String(text)),
+    };
+    (status.as_u16(), body)
+}
+
+/// Sends a request that is to be refused; the status and the code of the problem.
+pub async fn refusal(request: RequestBuilder) -> (u16, String) {
+    let answer = request.send().await.unwrap();
+    let status = answer.status();
+    assert_ne!(status, StatusCode::OK);
+    let kind = answer.headers().get("content-type").map(|kind| kind.to_str().unwrap().to_owned());
+    let body: Value = answer.json().await.unwrap();
+    assert_eq!(kind.as_deref(), Some("application/problem+json"), "{body}");
+    assert_eq!(body["status"], status.as_u16(), "{body}");
+    (status.as_u16(), body["code"].as_str().unwrap().to_owned())
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct Done {
+    /// The exit code.
+    pub code: i32,
+    /// What it printed.
+    pub stdout: String,
+    /// What it said.
+    pub stderr: String,
+}
+
+impl Done {
+    /// The command went well.
+    #[track_caller]
+    pub fn ok(self) -> Self {
+        self.exits(0)
+    }
+
+    /// The command ended with this code.
+    #[track_caller]
+    pub fn exits(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "stdout: {}\nstderr: {}", self.stdout, self.stderr);
+        self
+    }
+
+    /// What it said has all of these in it.
+    #[track_caller]
+    pub fn says(self, parts: &[&str]) -> Self {
+        for part in parts {
+            assert!(self.stderr.contains(part), "{part:?} is not in: {}", self.stderr);
+        }
+        self
+    }
+
+    /// What it printed, as JSON.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+impl From<Output> for Done {
+    fn from(it: Output) -> Self {
+        Self {
+            code: it.status.code().expect("it ended by itself"),
+            stdout: String::from_utf8_lossy(&it.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&it.stderr).into_owned(),
+        }
+    }
+}
+
+/// A directory in which somebody types commands.
+pub struct Shell {
+    dir: tempfile::TempDir,
+}
+
+impl Shell {
+    /// An empty directory.
+    pub fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// A file or directory in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Writes a file into it.
+    pub fn write(&self, name: impl AsRef<OsStr>, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.dir.path().join(Path::new(name.as_ref()));
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// A command that has not been started.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = program();
+        command.args(args).current_dir(self.dir.path()).stdin(Stdio::null());
+        command
+    }
+
+    /// A command, to its end.
+    pub fn run(&self, args: &[&str]) -> Done {
+        self.command(args).output().unwrap().into()
+    }
+
+    /// A command that goes on beside the test; its outputs are kept.
+    pub fn start(&self, args: &[&str]) -> Child {
+        self.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+}
