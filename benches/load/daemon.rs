@@ -1,0 +1,126 @@
+//! The daemon under load: a child process, or one that somebody else started.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdout, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+
+/// Where to send the load, and whom to ask about memory and rows.
+pub struct Daemon {
+    address: String,
+    token: String,
+    own: Option<Own>,
+}
+
+struct Own {
+    child: Child,
+    /// Kept open: a daemon that cannot write its output may stop.
+    _stdout: BufReader<ChildStdout>,
+    binary: PathBuf,
+    database: PathBuf,
+    start_to_ready: Duration,
+}
+
+impl Daemon {
+    /// Starts `binary` over an empty data directory and waits until it listens.
+    pub fn start(binary: &Path, data: &Path) -> Result<Self> {
+        let began = Instant::now();
+        let mut child = Command::new(binary)
+            .args(["serve", "--json", "--listen", "127.0.0.1:0", "--data"])
+            .arg(data)
+            .env_remove("MOONSWARM_URL")
+            .env_remove("MOONSWARM_TOKEN")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("start {}", binary.display()))?;
+        let mut stdout = BufReader::new(child.stdout.take().context("the child's output")?);
+        let mut line = String::new();
+        stdout.read_line(&mut line)?;
+        let start_to_ready = began.elapsed();
+        let greeting: serde_json::Value =
+            serde_json::from_str(&line).context("read what the daemon says about itself")?;
+        let url = greeting["url"].as_str().context("the daemon's URL")?;
+        let token = fs::read_to_string(data.join("admin.token"))?.trim().to_owned();
+        let own = Own {
+            child,
+            _stdout: stdout,
+            binary: binary.to_owned(),
+            database: database(data)?,
+            start_to_ready,
+        };
+        Ok(Self { address: authority(url)?, token, own: Some(own) })
+    }
+
+    /// A daemon that runs already; nothing is known of its memory and its rows.
+    pub fn elsewhere(url: &str, token: &str) -> Result<Self> {
+        Ok(Self { address: authority(url)?, token: token.to_owned(), own: None })
+    }
+
+    /// Host and port.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The bearer token.
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// From the start of the process until it listened.
+    pub fn start_to_ready(&self) -> Option<Duration> {
+        self.own.as_ref().map(|own| own.start_to_ready)
+    }
+
+    /// The size of the program.
+    pub fn binary_bytes(&self) -> Option<u64> {
+        Some(fs::metadata(&self.own.as_ref()?.binary).ok()?.len())
+    }
+
+    /// The resident memory of the process.
+    pub fn rss(&self) -> Option<u64> {
+        let pid = self.own.as_ref()?.child.id();
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let kib: u64 = line.trim().trim_end_matches(" kB").trim().parse().ok()?;
+        Some(kib * 1024)
+    }
+
+    /// The last row of the journal; its rows are numbered without gaps while nothing is deleted.
+    pub fn journal_rows(&self) -> Result<Option<i64>> {
+        let Some(own) = &self.own else { return Ok(None) };
+        let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
+        let conn = rusqlite::Connection::open_with_flags(&own.database, flags)?;
+        conn.busy_timeout(Duration::from_secs(5))?;
+        let rows =
+            conn.query_row("SELECT coalesce(max(lsn), 0) FROM journal", [], |row| row.get(0));
+        Ok(Some(rows?))
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if let Some(own) = &mut self.own {
+            // It may be gone already; there is nothing of it to keep.
+            let _ = own.child.kill();
+            let _ = own.child.wait();
+        }
+    }
+}
+
+fn database(data: &Path) -> Result<PathBuf> {
+    fs::read_dir(data)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| path.extension().is_some_and(|it| it == "db" || it == "sqlite"))
+        .with_context(|| format!("find the database in {}", data.display()))
+}
+
+fn authority(url: &str) -> Result<String> {
+    let rest = url.strip_prefix("http://").context("a URL that begins with http://")?;
+    Ok(rest.trim_end_matches('/').to_owned())
+}

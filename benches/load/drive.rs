@@ -1,0 +1,178 @@
+//! One load: so many connections, each starting a run as soon as its last one has ended.
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+use tokio::task::LocalSet;
+
+use crate::{
+    client::{Client, find},
+    daemon::Daemon,
+    report::Figures,
+};
+
+/// What each step is given, and gives back.
+const PAYLOAD: usize = 256;
+
+const BLUEPRINT: &str = r#"
+local swarm = require("swarm")
+return swarm.blueprint {
+  name = "load",
+  agents = { echo = { operator = "echo" } },
+  flow = function(ctx, input)
+    if input.fan_out then
+      local all = {}
+      for i = 1, input.steps do all[i] = i end
+      return #ctx:map(all, function() return ctx:run("echo", input.payload) end)
+    end
+    local last
+    for _ = 1, input.steps do last = ctx:run("echo", input.payload) end
+    return #last
+  end,
+}
+"#;
+
+/// What a run does.
+#[derive(Clone, Copy)]
+pub enum Shape {
+    /// So many steps, one after the other.
+    Serial(usize),
+    /// So many steps at once.
+    FanOut(usize),
+}
+
+/// When a load is over.
+#[derive(Clone, Copy)]
+enum Until {
+    Runs(usize),
+    Time(Duration),
+}
+
+/// What to send.
+#[derive(Clone, Copy)]
+pub struct Load {
+    shape: Shape,
+    concurrency: usize,
+    until: Until,
+}
+
+impl Load {
+    /// So many runs.
+    pub fn counted(shape: Shape, concurrency: usize, runs: usize) -> Self {
+        Self { shape, concurrency, until: Until::Runs(runs) }
+    }
+
+    /// As many runs as are started within a time.
+    pub fn timed(shape: Shape, concurrency: usize, time: Duration) -> Self {
+        Self { shape, concurrency, until: Until::Time(time) }
+    }
+}
+
+/// Puts the blueprint.
+pub async fn publish(client: &mut Client) -> Result<()> {
+    let body = json!({ "source": BLUEPRINT }).to_string();
+    let (status, answer) = client.send("PUT", "/v1/blueprints/load", &body).await?;
+    ensure!(status < 300, "put the blueprint: {status} {}", String::from_utf8_lossy(answer));
+    Ok(())
+}
+
+/// A token for each client, as each would have its own; what one may do a second is limited.
+pub async fn tokens(client: &mut Client, clients: usize) -> Result<Vec<String>> {
+    let body = json!({ "role": "admin", "ttl": "1h" }).to_string();
+    let mut tokens = Vec::with_capacity(clients);
+    for _ in 0..clients {
+        let (status, answer) = client.send("POST", "/v1/tokens", &body).await?;
+        ensure!(status == 201, "mint a token: {status} {}", String::from_utf8_lossy(answer));
+        let minted: serde_json::Value = serde_json::from_slice(answer)?;
+        tokens.push(minted["token"].as_str().context("a token")?.to_owned());
+    }
+    Ok(tokens)
+}
+
+#[derive(Default)]
+struct Tally {
+    started: Cell<usize>,
+    errors: Cell<usize>,
+    times_us: RefCell<Vec<u32>>,
+}
+
+/// Sends a load and gives its figures.
+pub async fn run(daemon: &Daemon, tokens: &[String], load: &Load) -> Result<Figures> {
+    let (steps, fan_out) = match load.shape {
+        Shape::Serial(steps) => (steps, false),
+        Shape::FanOut(steps) => (steps, true),
+    };
+    let input = json!({ "steps": steps, "fan_out": fan_out, "payload": "x".repeat(PAYLOAD) });
+    let body = json!({ "blueprint": "load", "input": input, "wait": "60s" }).to_string();
+    let body: Rc<str> = body.into();
+    let tally = Rc::new(Tally::default());
+    let mut clients = Vec::new();
+    for token in tokens.iter().take(load.concurrency) {
+        clients.push(Client::connect(daemon.address(), token).await?);
+    }
+    let rows_before = daemon.journal_rows()?;
+    let set = LocalSet::new();
+    let began = Instant::now();
+    for client in clients {
+        set.spawn_local(one(client, Rc::clone(&body), *load, began, Rc::clone(&tally)));
+    }
+    set.await;
+    let seconds = began.elapsed().as_secs_f64();
+    let rows = daemon.journal_rows()?.zip(rows_before).map(|(after, before)| after - before);
+    let mut times = tally.times_us.take();
+    times.sort_unstable();
+    let runs = times.len();
+    let at = |share: f64| {
+        let index = (runs as f64 * share) as usize;
+        times.get(index.min(runs.saturating_sub(1))).map_or(0.0, |us| f64::from(*us) / 1e3)
+    };
+    Ok(Figures {
+        load: if fan_out { "fan-out" } else { "serial" },
+        steps,
+        concurrency: load.concurrency,
+        runs,
+        errors: tally.errors.get(),
+        runs_s: runs as f64 / seconds,
+        steps_s: (runs * steps) as f64 / seconds,
+        p50_ms: at(0.5),
+        p99_ms: at(0.99),
+        rows_per_step: rows.map(|rows| rows as f64 / (runs * steps).max(1) as f64),
+        rss_bytes: daemon.rss(),
+    })
+}
+
+async fn one(mut client: Client, body: Rc<str>, load: Load, began: Instant, tally: Rc<Tally>) {
+    loop {
+        let over = match load.until {
+            Until::Runs(runs) => tally.started.get() >= runs,
+            Until::Time(time) => began.elapsed() >= time,
+        };
+        if over {
+            return;
+        }
+        tally.started.set(tally.started.get() + 1);
+        let sent = Instant::now();
+        match client.send("POST", "/v1/runs", &body).await {
+            Ok((201, answer)) if find(answer, b"\"status\":\"completed\"").is_some() => {
+                let us = u32::try_from(sent.elapsed().as_micros()).unwrap_or(u32::MAX);
+                tally.times_us.borrow_mut().push(us);
+            }
+            Ok((status, answer)) => {
+                if tally.errors.get() == 0 {
+                    eprintln!("{status} {}", String::from_utf8_lossy(answer));
+                }
+                tally.errors.set(tally.errors.get() + 1);
+            }
+            Err(error) => {
+                eprintln!("{error:#}");
+                tally.errors.set(tally.errors.get() + 1);
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! What the load generator is told.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+/// The arguments.
+#[derive(Default)]
+pub struct Options {
+    /// Short loads, for a look.
+    quick: bool,
+    /// A JSON document instead of the tables.
+    pub json: bool,
+    /// The program to start.
+    binary: Option<PathBuf>,
+    /// Where to put the data directory and the bare database.
+    dir: Option<PathBuf>,
+    /// A daemon that runs already: its URL and a token.
+    pub server: Option<(String, String)>,
+}
+
+impl Options {
+    /// Reads the arguments; `--bench` is what cargo adds.
+    pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Self> {
+        let mut options = Self::default();
+        let (mut url, mut token) = (None, None);
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
+            match arg.as_str() {
+                "--bench" => {}
+                "--quick" => options.quick = true,
+                "--json" => options.json = true,
+                "--binary" => options.binary = Some(value()?.into()),
+                "--dir" => options.dir = Some(value()?.into()),
+                "--server" => url = Some(value()?),
+                "--token" => token = Some(value()?),
+                _ => bail!(
+                    "unknown argument {arg}; known are --quick, --json, --binary FILE, --dir DIR, \
+                     --server URL and --token T"
+                ),
+            }
+        }
+        options.server = match (url, token) {
+            (Some(url), Some(token)) => Some((url, token)),
+            (None, None) => None,
+            _ => bail!("--server and --token belong together"),
+        };
+        Ok(options)
+    }
+
+    /// How long each load lasts.
+    pub fn time(&self) -> Duration {
+        if self.quick { Duration::from_millis(500) } else { Duration::from_secs(3) }
+    }
+
+    /// Where the data goes.
+    pub fn dir(&self) -> &Path {
+        self.dir.as_deref().unwrap_or(Path::new(env!("CARGO_TARGET_TMPDIR")))
+    }
+
+    /// The program: what was named, or what cargo built beside this bench.
+    pub fn binary(&self) -> Result<PathBuf> {
+        let path = match &self.binary {
+            Some(path) => path.clone(),
+            None => PathBuf::from(env!("CARGO_BIN_EXE_moonswarm")),
+        };
+        path.canonicalize().with_context(|| format!("find {}", path.display()))
+    }
+}
