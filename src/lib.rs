@@ -44,7 +44,7 @@
 //! | [`operator`] | the backends, one file a kind |
 //! | [`spawner`] | a worker for an attempt |
 //! | [`engine`] | shards that own runs: advance, commit, perform, recover |
-//! | [`api`] | HTTP, one resource a file; nothing else knows a status code |
+//! | [`api`] | HTTP, one resource a file; what the engine says, as statuses and problems |
 //! | [`host`] | the only wiring |
 //! | [`cli`] | the program, one verb a file |
 //!
