@@ -91,6 +91,17 @@ impl Daemon {
         Some(kib * 1024)
     }
 
+    /// The processor time of all threads of the process.
+    pub fn cpu(&self) -> Option<Duration> {
+        let pid = self.own.as_ref()?.child.id();
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name in parentheses may hold spaces; user and system time are fields 14 and 15.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+        // Linux counts a hundred ticks a second wherever programs look.
+        Some(Duration::from_millis(ticks * 10))
+    }
+
     /// The last row of the journal; its rows are numbered without gaps while nothing is deleted.
     pub fn journal_rows(&self) -> Result<Option<i64>> {
         let Some(own) = &self.own else { return Ok(None) };

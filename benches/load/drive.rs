@@ -67,6 +67,14 @@ impl Load {
         Self { shape, concurrency, until: Until::Runs(runs) }
     }
 
+    /// The load's name: its shape, its steps, how many at a time.
+    pub fn name(&self) -> String {
+        match self.shape {
+            Shape::Serial(steps) => format!("serial/{steps}/{}", self.concurrency),
+            Shape::FanOut(steps) => format!("fan-out/{steps}/{}", self.concurrency),
+        }
+    }
+
     /// As many runs as are started within a time.
     pub fn timed(shape: Shape, concurrency: usize, time: Duration) -> Self {
         Self { shape, concurrency, until: Until::Time(time) }
@@ -116,6 +124,7 @@ pub async fn run(daemon: &Daemon, tokens: &[String], load: &Load) -> Result<Figu
         clients.push(Client::connect(daemon.address(), token).await?);
     }
     let rows_before = daemon.journal_rows()?;
+    let cpu_before = daemon.cpu();
     let set = LocalSet::new();
     let began = Instant::now();
     for client in clients {
@@ -123,6 +132,7 @@ pub async fn run(daemon: &Daemon, tokens: &[String], load: &Load) -> Result<Figu
     }
     set.await;
     let seconds = began.elapsed().as_secs_f64();
+    let cpu = daemon.cpu().zip(cpu_before).map(|(after, before)| after - before);
     let rows = daemon.journal_rows()?.zip(rows_before).map(|(after, before)| after - before);
     let mut times = tally.times_us.take();
     times.sort_unstable();
@@ -142,6 +152,7 @@ pub async fn run(daemon: &Daemon, tokens: &[String], load: &Load) -> Result<Figu
         p50_ms: at(0.5),
         p99_ms: at(0.99),
         rows_per_step: rows.map(|rows| rows as f64 / (runs * steps).max(1) as f64),
+        cpu_us_per_step: cpu.map(|cpu| cpu.as_secs_f64() * 1e6 / (runs * steps).max(1) as f64),
         rss_bytes: daemon.rss(),
     })
 }

@@ -91,24 +91,23 @@ async fn measure(options: &Options) -> Result<Report> {
     let mut loads = Vec::new();
     let mut memory = Memory::default();
     let time = options.time();
-    let first = Load::counted(Shape::Serial(1), 64, 1_000);
-    let more = Load::counted(Shape::Serial(1), 64, 9_000);
-    // The first runs make the heap and the caches as large as they get under load.
-    drive::run(&daemon, &tokens, &first).await?;
-    memory.after_1_000_runs = daemon.rss();
-    drive::run(&daemon, &tokens, &more).await?;
-    memory.after_10_000_runs = daemon.rss();
-    for steps in SERIAL {
-        for concurrency in CONCURRENCY {
-            let load = Load::timed(Shape::Serial(steps), concurrency, time);
-            loads.push(drive::run(&daemon, &tokens, &load).await?);
-        }
+    if options.wants_all() {
+        // The first runs make the heap and the caches as large as they get under load.
+        let first = Load::counted(Shape::Serial(1), 64, 1_000);
+        drive::run(&daemon, &tokens, &first).await?;
+        memory.after_1_000_runs = daemon.rss();
+        let more = Load::counted(Shape::Serial(1), 64, 9_000);
+        drive::run(&daemon, &tokens, &more).await?;
+        memory.after_10_000_runs = daemon.rss();
     }
-    for steps in FAN_OUT {
-        for concurrency in [1, 8] {
-            let load = Load::timed(Shape::FanOut(steps), concurrency, time);
-            loads.push(drive::run(&daemon, &tokens, &load).await?);
-        }
+    let serial = SERIAL.into_iter().flat_map(|steps| {
+        CONCURRENCY.map(|concurrency| Load::timed(Shape::Serial(steps), concurrency, time))
+    });
+    let fan_out = FAN_OUT.into_iter().flat_map(|steps| {
+        [1, 8].map(|concurrency| Load::timed(Shape::FanOut(steps), concurrency, time))
+    });
+    for load in serial.chain(fan_out).filter(|load| options.wants(&load.name())) {
+        loads.push(drive::run(&daemon, &tokens, &load).await?);
     }
     memory.at_the_end = daemon.rss();
     drop(daemon);

@@ -14,6 +14,8 @@ pub struct Options {
     quick: bool,
     /// A JSON document instead of the tables.
     pub json: bool,
+    /// The one load to send, such as `serial/10/64` or `fan-out/1000/1`.
+    only: Option<String>,
     /// The program to start.
     binary: Option<PathBuf>,
     /// Where to put the data directory and the bare database.
@@ -33,13 +35,14 @@ impl Options {
                 "--bench" => {}
                 "--quick" => options.quick = true,
                 "--json" => options.json = true,
+                "--only" => options.only = Some(value()?),
                 "--binary" => options.binary = Some(value()?.into()),
                 "--dir" => options.dir = Some(value()?.into()),
                 "--server" => url = Some(value()?),
                 "--token" => token = Some(value()?),
                 _ => bail!(
-                    "unknown argument {arg}; known are --quick, --json, --binary FILE, --dir DIR, \
-                     --server URL and --token T"
+                    "unknown argument {arg}; known are --quick, --json, --only LOAD, --binary FILE, \
+                     --dir DIR, --server URL and --token T"
                 ),
             }
         }
@@ -49,6 +52,16 @@ impl Options {
             _ => bail!("--server and --token belong together"),
         };
         Ok(options)
+    }
+
+    /// Whether to send a load.
+    pub fn wants(&self, load: &str) -> bool {
+        self.only.as_deref().is_none_or(|only| only == load)
+    }
+
+    /// Whether every load is wanted.
+    pub fn wants_all(&self) -> bool {
+        self.only.is_none()
     }
 
     /// How long each load lasts.

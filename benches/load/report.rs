@@ -27,6 +27,9 @@ pub struct Figures {
     pub p99_ms: f64,
     /// Journal rows a step, with the rows of start and end.
     pub rows_per_step: Option<f64>,
+    /// Processor time of the daemon a step, of all its threads; the figure that a busy machine
+    /// and a slow disk change least.
+    pub cpu_us_per_step: Option<f64>,
     /// The daemon's resident memory afterwards.
     pub rss_bytes: Option<u64>,
 }
@@ -75,7 +78,7 @@ impl Report {
     /// Prints the tables.
     pub fn print(&self) {
         println!(
-            "{:<8} {:>5} {:>5} {:>8} {:>6} {:>9} {:>9} {:>8} {:>8} {:>9} {:>8} {:>8}",
+            "{:<8} {:>5} {:>5} {:>8} {:>6} {:>9} {:>9} {:>8} {:>8} {:>9} {:>8} {:>8} {:>8}",
             "load",
             "steps",
             "at",
@@ -86,13 +89,15 @@ impl Report {
             "p50 ms",
             "p99 ms",
             "rows/step",
+            "CPU us",
             "/bare 64",
             "RSS MiB"
         );
         for load in &self.loads {
             let rows = load.rows_per_step.map_or_else(|| "-".into(), |it| format!("{it:.2}"));
+            let cpu = load.cpu_us_per_step.map_or_else(|| "-".into(), |it| format!("{it:.1}"));
             println!(
-                "{:<8} {:>5} {:>5} {:>8} {:>6} {:>9.0} {:>9.0} {:>8.2} {:>8.2} {:>9} {:>8.2} {:>8}",
+                "{:<8} {:>5} {:>5} {:>8} {:>6} {:>9.0} {:>9.0} {:>8.2} {:>8.2} {:>9} {:>8} {:>8.2} {:>8}",
                 load.load,
                 load.steps,
                 load.concurrency,
@@ -103,6 +108,7 @@ impl Report {
                 load.p50_ms,
                 load.p99_ms,
                 rows,
+                cpu,
                 load.steps_s / self.bare.steps_s_batch_64,
                 mib(load.rss_bytes)
             );

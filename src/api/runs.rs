@@ -150,11 +150,22 @@ pub(super) async fn start(
 ) -> Result<Response, Problem> {
     let (start, wait) = posted.body.into_start()?;
     let key = key.of("POST /v1/runs", &posted.raw);
-    let run = api.engine.start(&caller, start, key).await?.run;
     let view = match wait {
-        Some(wait) => watched(&api, &caller, run, WaitFor::Ended, wait).await?,
-        None => api.engine.run(&caller, run).await?,
+        Some(wait) => {
+            let patience = async {
+                tokio::select! {
+                    () = tokio::time::sleep(wait) => {}
+                    () = api.stopping.cancelled() => {}
+                }
+            };
+            api.engine.start_and_wait(&caller, start, key, WaitFor::Ended, patience).await?
+        }
+        None => {
+            let run = api.engine.start(&caller, start, key).await?.run;
+            api.engine.run(&caller, run).await?
+        }
     };
+    let run = view.id;
     let location = HeaderValue::try_from(format!("/v1/runs/{run}")).expect("an id is ASCII");
     Ok((StatusCode::CREATED, [(header::LOCATION, location)], JsonBody(view)).into_response())
 }

@@ -97,7 +97,7 @@ impl Engine {
                 created_ms: now_ms,
             }));
         }
-        self.write(checks, writes).await?;
+        self.move_name(name, checks, writes).await?;
         Ok((view_of(&program, now_ms), warnings))
     }
 
@@ -110,8 +110,19 @@ impl Engine {
         let now_ms = self.shared().clock.now_ms();
         let (name, hash) =
             (program.blueprint().name().to_owned(), program.blueprint().hash().to_owned());
-        self.write(Vec::new(), vec![Write::NameBlueprint { name, hash, at_ms: now_ms }]).await?;
+        let naming = Write::NameBlueprint { name: name.clone(), hash, at_ms: now_ms };
+        self.move_name(name, Vec::new(), vec![naming]).await?;
         Ok(view_of(&program, now_ms))
+    }
+
+    async fn move_name(
+        &self,
+        name: String,
+        checks: Vec<Check>,
+        writes: Vec<Write>,
+    ) -> Result<(), EngineError> {
+        let shared = Arc::clone(&self.inner.shared);
+        self.write_then(checks, writes, move || shared.programs.moved(&name)).await
     }
 
     /// The names, each with the version that it stands for.

@@ -243,12 +243,24 @@ impl Engine {
         checks: Vec<crate::store::Check>,
         writes: Vec<Write>,
     ) -> Result<(), EngineError> {
+        self.write_then(checks, writes, || {}).await
+    }
+
+    /// As [`Engine::write`]; `then` runs once the write's fate is known, even if whoever asked
+    /// for it is gone by then.
+    pub(super) async fn write_then(
+        &self,
+        checks: Vec<crate::store::Check>,
+        writes: Vec<Write>,
+        then: impl FnOnce() + Send + 'static,
+    ) -> Result<(), EngineError> {
         let (ack, acked) = oneshot::channel();
         let batch = Batch {
             checks,
             run: None,
             writes,
             ack: Box::new(move |result| {
+                then();
                 // Who asked may be gone; the write stands.
                 let _ = ack.send(result);
             }),

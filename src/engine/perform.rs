@@ -1,6 +1,6 @@
 //! What leaves the engine, once what it follows from is durable.
 
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::{future::Future, path::PathBuf, pin::Pin, sync::Arc};
 
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
@@ -125,6 +125,7 @@ impl Shard {
             opts: task.request.opts.clone(),
             program: Arc::clone(program),
             workdir: match &started.workdir {
+                _ if !leaves => PathBuf::new(),
                 Some(dir) => dir.into(),
                 None => self.shared.settings.work.join(run.id.to_string()),
             },

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use super::EngineError;
@@ -24,6 +24,15 @@ pub(crate) struct Programs {
     limits: Limits,
     compiled: Mutex<HashMap<String, Arc<Program>>>,
     stored: Mutex<HashSet<String>>,
+    names: Mutex<Names>,
+}
+
+/// What names stood for when they were last looked up.
+#[derive(Default)]
+struct Names {
+    hashes: HashMap<String, String>,
+    /// Counts the moves, so that what was read before one is not kept after it.
+    moves: u64,
 }
 
 impl Programs {
@@ -34,6 +43,7 @@ impl Programs {
             limits,
             compiled: Mutex::new(HashMap::new()),
             stored: Mutex::default(),
+            names: Mutex::default(),
         }
     }
 
@@ -63,10 +73,40 @@ impl Programs {
         self.stored.lock().unwrap_or_else(PoisonError::into_inner).insert(hash);
     }
 
-    /// The compiled version of a whole `name@hash`, without asking the store.
+    /// The compiled version of a name or a whole `name@hash`, without asking the store.
     pub(crate) fn known(&self, reference: &str) -> Option<Arc<Program>> {
-        let (name, hash) = reference.split_once('@')?;
-        self.stored(hash).filter(|program| program.blueprint().name() == name)
+        match reference.split_once('@') {
+            Some((name, hash)) => {
+                self.stored(hash).filter(|program| program.blueprint().name() == name)
+            }
+            None => self.kept(self.names().hashes.get(reference)?),
+        }
+    }
+
+    /// Forgets what a name stands for: a write has moved it, or has tried to.
+    pub(crate) fn moved(&self, name: &str) {
+        let mut names = self.names();
+        names.moves += 1;
+        names.hashes.remove(name);
+    }
+
+    fn named(&self, name: &str) -> Result<Option<String>, EngineError> {
+        let before = self.names().moves;
+        let hash = self.store.blueprint_named(name)?;
+        let mut names = self.names();
+        if let Some(hash) = &hash
+            && names.moves == before
+        {
+            if names.hashes.len() >= KEPT {
+                names.hashes.clear();
+            }
+            names.hashes.insert(name.to_owned(), hash.clone());
+        }
+        Ok(hash)
+    }
+
+    fn names(&self) -> MutexGuard<'_, Names> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The version that is stored under a hash.
@@ -97,7 +137,7 @@ impl Programs {
             return self.by_hash(&own_hash);
         }
         let hash = match prefix {
-            None => self.store.blueprint_named(name)?.ok_or_else(|| unknown(reference))?,
+            None => self.named(name)?.ok_or_else(|| unknown(reference))?,
             Some(prefix) => {
                 let versions = self.store.blueprint_versions(name, prefix)?;
                 match versions.as_slice() {

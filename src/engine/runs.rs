@@ -1,6 +1,6 @@
 //! Runs, as callers start, watch and move them.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 
@@ -19,6 +19,9 @@ use crate::{
     token::{Need, ScopeKind, Verb},
 };
 
+/// Longer than any wait: who waits has a patience of its own.
+const FOREVER: Duration = Duration::from_secs(24 * 3_600);
+
 /// The longest name of a signal or a query, in bytes.
 const NAME_BYTES: usize = 200;
 
@@ -36,32 +39,43 @@ impl Engine {
         Ok(self.begin(caller, start, key, None).await?.0)
     }
 
-    /// Starts a run and waits at most `wait` for it; answers with the run as it is then.
+    /// Starts a run, waits for it until `patience` is over, and answers with the run as it is
+    /// then.
+    ///
+    /// A run that ends in its first transitions is answered from memory, by the commit that ends
+    /// it; nothing is read back.
     ///
     /// # Errors
     /// As [`Engine::start`].
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time; a run that was begun goes on.
     pub async fn start_and_wait(
         &self,
         caller: &Caller,
         start: StartRun,
         key: Option<IdempotencyKey>,
         until: WaitFor,
-        wait: Duration,
+        patience: impl Future<Output = ()>,
     ) -> Result<RunView, EngineError> {
         let (reply, ended) = oneshot::channel();
-        let waiter = (!wait.is_zero()).then_some(Waiter { until, reply });
-        let (started, view) = self.begin(caller, start, key, waiter).await?;
-        match view {
-            Some(view) if wait.is_zero() || view.status.is_ended() => return Ok(view),
-            Some(view) => match tokio::time::timeout(wait, ended).await {
-                Ok(Ok(view)) => return Ok(view),
-                // Not yet, or the run was read again: it is shown as it is now.
-                Err(_) if !view.status.is_ended() => {}
-                Ok(Err(_)) | Err(_) => {}
-            },
-            None => {}
+        let (started, view) = self.begin(caller, start, key, Some(Waiter { until, reply })).await?;
+        caller.may(Verb::RunRead, started.run)?;
+        if let Some(view) = view.filter(|view| view.status.is_ended()) {
+            return Ok(view);
         }
-        self.run_view(started.run).await
+        let mut patience = pin!(patience);
+        if !started.repeated {
+            tokio::select! {
+                ended = ended => if let Ok(view) = ended { return Ok(view) },
+                () = &mut patience => return self.run_view(started.run).await,
+            }
+        }
+        // Another request began it, or it was read again: its end is waited for anew.
+        tokio::select! {
+            view = self.wait(caller, started.run, until, FOREVER) => view,
+            () = patience => self.run_view(started.run).await,
+        }
     }
 
     async fn begin(

@@ -284,7 +284,9 @@ pub enum EntryError {
 impl Entry {
     /// The stored form: the version byte, then postcard.
     pub fn encode(&self) -> Vec<u8> {
-        postcard::to_extend(self, vec![VERSION]).expect("an entry has no unserialisable part")
+        let mut bytes = Vec::with_capacity(self.fact.size_hint());
+        bytes.push(VERSION);
+        postcard::to_extend(self, bytes).expect("an entry has no unserialisable part")
     }
 
     /// Reads the stored form.
@@ -300,7 +302,31 @@ impl Entry {
     }
 }
 
+impl Fact {
+    /// About how many bytes the stored form has; too little costs a copy, nothing else.
+    fn size_hint(&self) -> usize {
+        const ENVELOPE: usize = 128;
+        let payload = match self {
+            Self::StepScheduled(step) => step.request.len(),
+            Self::StepRecorded(step, outcome) => step.request.len() + outcome.size_hint(),
+            Self::StepEnded { outcome, .. } | Self::RunEnded(outcome) => outcome.size_hint(),
+            Self::RunStarted(started) => started.input.len() + started.grant.len() + ENVELOPE,
+            Self::SignalReceived(_)
+            | Self::AttemptDelivered { .. }
+            | Self::AttemptClosed(_)
+            | Self::AttemptOpened(_)
+            | Self::Noted { .. }
+            | Self::Decided(_) => 0,
+        };
+        ENVELOPE + payload
+    }
+}
+
 impl Outcome {
+    fn size_hint(&self) -> usize {
+        self.output().map_or(0, Json::len)
+    }
+
     /// The value, if it completed.
     pub fn output(&self) -> Option<&Json> {
         match self {

@@ -32,13 +32,13 @@ pub struct Task {
     pub opts: TaskOpts,
     /// The blueprint with its source and files.
     pub program: Arc<Program>,
-    /// Where child processes run.
+    /// Where child processes run; empty for work that stays in the host.
     pub workdir: PathBuf,
     /// Whether that directory is the run's own, which is made when it is first needed.
     pub own_workdir: bool,
     /// The host's address, once it listens: `http://127.0.0.1:7700`.
     pub url: Option<Arc<str>>,
-    /// The bearer of this attempt for the worker API.
+    /// The bearer of this attempt for the worker API; empty for work that stays in the host.
     pub handle: String,
     /// What the worker fetches; absent for work that stays in the host.
     pub prompt: Option<Arc<Prompt>>,
