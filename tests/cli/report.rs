@@ -67,7 +67,7 @@ fn this_repositorys_blueprints_are_reported_and_the_report_is_an_artifact() {
     );
     let runs = shell.run(&["ps", "--json"]).ok().json();
     let run = runs[0]["id"].as_str().unwrap();
-    let files = shell.run(&["artifacts", run, "--json"]).ok().json();
+    let files = shell.run(&["artifacts", "list", run, "--json"]).ok().json();
     assert_eq!(files[0]["name"], "report.md");
     assert_eq!(files[0]["size"], done.stdout.len());
 }
@@ -117,12 +117,12 @@ fn odd_names_binary_files_and_broken_links_are_told_apart() {
             "8 text files with ",
             "1 binary or huge files, 2 symbolic links.",
             "`two words.py`",
-            "`new line.txt`",
+            "`new%0Aline.txt`",
             "`quote's\".js`",
             "`-dash.lua`",
             "`.hidden.sh`",
             "`pi|pe'tick.md`",
-            "`src/main.rs`:1: `// TODO: one`",
+            "`src/main.rs`:1: `TODO: one`",
         ],
     );
 }

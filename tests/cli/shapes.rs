@@ -27,7 +27,7 @@ fn every_verb_that_shows_something_shows_it_as_json() {
     let text = shown.to_string();
     assert!(text.contains(id) && text.contains("greet"), "{text}");
     assert_eq!(shell.run(&["result", id, "--json"]).ok().json(), run["output"]);
-    assert_eq!(shell.run(&["artifacts", id, "--json"]).ok().json(), json!([]));
+    assert_eq!(shell.run(&["artifacts", "list", id, "--json"]).ok().json(), json!([]));
     assert_eq!(shell.run(&["inbox", "--json"]).ok().json(), json!([]));
     for line in shell.run(&["logs", id, "--json"]).ok().stdout.lines() {
         has(&serde_json::from_str(line).unwrap(), &["seq", "type", "at", "data"]);
