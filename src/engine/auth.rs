@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     protocol::Json,
-    store::{Check, IdempotencyRow, Store, TokenRow, Write},
+    store::{Check, IdempotencyRow, Store, StoreError, TokenRow, Write},
     token::{Claims, Handle, KeyRing, Need, Role, ScopeKind, Scopes, TokenKind, Verb},
 };
 
@@ -60,7 +60,7 @@ impl Auth {
         let revoked = self.revoked.read().unwrap_or_else(PoisonError::into_inner);
         let gone = |jti: &String| revoked.contains(jti);
         if gone(&claims.jti) || claims.parent.as_ref().is_some_and(gone) {
-            return Err(EngineError::Unauthenticated("the token was revoked".into()));
+            return Err(StoreError::Revoked { jti: claims.jti }.into());
         }
         Ok(claims)
     }
@@ -299,7 +299,8 @@ impl Engine {
 
 fn mint_claims(subject: &str, grant: crate::token::Grant, now_ms: u64, expires_ms: u64) -> Claims {
     let jti = uuid::Uuid::new_v4().simple().to_string();
-    Claims::new(TokenKind::Api, subject, jti, grant, now_ms / 1_000, expires_ms / 1_000)
+    let ttl_s = (expires_ms / 1_000).saturating_sub(now_ms / 1_000);
+    Claims::new(TokenKind::Api, subject, jti, grant, now_ms / 1_000, ttl_s)
 }
 
 fn view_token(row: &TokenRow) -> TokenView {
