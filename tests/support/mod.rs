@@ -68,7 +68,13 @@ impl Daemon {
         };
         let token_file = said["token_file"].as_str().unwrap();
         let token = std::fs::read_to_string(token_file).unwrap().trim().to_owned();
-        let http = Client::builder().no_proxy().timeout(2 * PATIENCE).build().unwrap();
+        let http = Client::builder()
+            .no_proxy()
+            // A connection that broke off over one request is not used for the next.
+            .pool_max_idle_per_host(0)
+            .timeout(2 * PATIENCE)
+            .build()
+            .unwrap();
         Self { child, url: said["url"].as_str().unwrap().to_owned(), token, log, http }
     }
 
