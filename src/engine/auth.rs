@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     protocol::Json,
-    store::{Check, Store, TokenRow, Write},
+    store::{Check, IdempotencyRow, Store, StoreError, TokenRow, Write},
     token::{Claims, Handle, KeyRing, Need, Role, ScopeKind, Scopes, TokenKind, Verb},
 };
 
@@ -60,7 +60,7 @@ impl Auth {
         let revoked = self.revoked.read().unwrap_or_else(PoisonError::into_inner);
         let gone = |jti: &String| revoked.contains(jti);
         if gone(&claims.jti) || claims.parent.as_ref().is_some_and(gone) {
-            return Err(EngineError::Unauthenticated("the token was revoked".into()));
+            return Err(StoreError::Revoked { jti: claims.jti }.into());
         }
         Ok(claims)
     }
@@ -128,11 +128,10 @@ impl Engine {
         key: Option<IdempotencyKey>,
     ) -> Result<Minted, EngineError> {
         caller.grant.check(Verb::TokenMint, &[])?;
-        if key.is_some() {
-            return Err(EngineError::BadRequest(
-                "mint a token: its answer is shown once, so an Idempotency-Key cannot repeat it"
-                    .into(),
-            ));
+        if let Some(key) = &key
+            && let Some(jti) = self.repeated(caller, key).await?
+        {
+            return self.signed_again(jti).await;
         }
         let now_ms = self.shared().clock.now_ms();
         if mint.ttl_ms == 0 || mint.ttl_ms > LONGEST_MS {
@@ -163,7 +162,18 @@ impl Engine {
             code: widening.code(),
             message: widening.to_string(),
         })?;
-        self.store_token(caller, claims, now_ms, expires_ms).await
+        self.store_token(caller, claims, now_ms, expires_ms, key).await
+    }
+
+    /// The token of a repeated request: what it says is stored, and signing that gives the token.
+    async fn signed_again(&self, jti: String) -> Result<Minted, EngineError> {
+        let wanted = jti.clone();
+        let row = self.read(move |store| store.token(&wanted)).await?;
+        let row = row.ok_or(EngineError::NotFound { what: "token", id: jti })?;
+        let claims: Claims =
+            serde_json::from_str(&row.claims).expect("stored claims were written by this program");
+        let token = self.inner.auth.keys.sign(&claims).map_err(denied)?;
+        Ok(Minted { token, jti: row.jti, expires_ms: row.expires_ms })
     }
 
     fn claims_of(&self, caller: &Caller) -> Claims {
@@ -178,6 +188,7 @@ impl Engine {
         claims: Claims,
         now_ms: u64,
         expires_ms: u64,
+        key: Option<IdempotencyKey>,
     ) -> Result<Minted, EngineError> {
         let token = self.inner.auth.keys.sign(&claims).map_err(denied)?;
         let row = TokenRow {
@@ -189,7 +200,25 @@ impl Engine {
             expires_ms,
             revoked_ms: None,
         };
-        self.write(vec![Check::TokenLive(caller.jti.clone())], vec![Write::PutToken(row)]).await?;
+        let mut checks = vec![Check::TokenLive(caller.jti.clone())];
+        let mut writes = vec![Write::PutToken(row)];
+        if let Some(key) = key {
+            let (principal, route) = (caller.subject.clone(), key.route.to_owned());
+            checks.push(Check::KeyFree {
+                principal: principal.clone(),
+                route: route.clone(),
+                key: key.key.clone(),
+            });
+            writes.push(Write::PutIdempotency(IdempotencyRow {
+                principal,
+                route,
+                key: key.key,
+                body: key.body,
+                answer: claims.jti.clone(),
+                created_ms: now_ms,
+            }));
+        }
+        self.write(checks, writes).await?;
         Ok(Minted { token, jti: claims.jti, expires_ms })
     }
 
@@ -247,7 +276,7 @@ impl Engine {
             jti: String::new(),
             expires_ms: now_ms + ttl_ms,
         };
-        self.store_token(&owner, claims, now_ms, now_ms + ttl_ms).await
+        self.store_token(&owner, claims, now_ms, now_ms + ttl_ms, None).await
     }
 
     /// Makes a fresh token for an attempt, for a worker that came with one.
@@ -270,7 +299,8 @@ impl Engine {
 
 fn mint_claims(subject: &str, grant: crate::token::Grant, now_ms: u64, expires_ms: u64) -> Claims {
     let jti = uuid::Uuid::new_v4().simple().to_string();
-    Claims::new(TokenKind::Api, subject, jti, grant, now_ms / 1_000, expires_ms / 1_000)
+    let ttl_s = (expires_ms / 1_000).saturating_sub(now_ms / 1_000);
+    Claims::new(TokenKind::Api, subject, jti, grant, now_ms / 1_000, ttl_s)
 }
 
 fn view_token(row: &TokenRow) -> TokenView {

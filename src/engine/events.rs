@@ -8,6 +8,7 @@ use super::{EngineError, EventView, message::RunMsg, rfc3339, shared::Shared, vi
 use crate::{
     journal::{Decision, Entry, Fact, Note, Outcome},
     protocol::{Json, RunId, StepKind, TaskId},
+    store::StoreError,
 };
 
 /// Events that wait for a slow subscriber before it is cut off and reads on from the store.
@@ -86,8 +87,16 @@ impl Events {
 
     async fn read(&mut self) -> Result<(), EngineError> {
         let (shared, run, after) = (Arc::clone(&self.shared), self.run.num(), self.after);
-        let read = self.shared.tasks.spawn_blocking(move || shared.store.all_entries(run, after));
-        let entries = read.await.map_err(|_| EngineError::Stopping)??;
+        let read = self.shared.tasks.spawn_blocking(move || {
+            // Looked at before the entries: then nothing can come after those.
+            let ended = shared.store.header(run)?.is_none_or(|header| header.status.is_ended());
+            let entries = shared.store.all_entries(run, after)?;
+            // Who has seen the end already would wait for ever for what comes after it.
+            let over = ended && entries.is_empty();
+            Ok::<_, StoreError>((entries, over))
+        });
+        let (entries, over) = read.await.map_err(|_| EngineError::Stopping)??;
+        self.over |= over;
         self.ready.extend(entries.iter().map(|entry| view(run, entry)));
         Ok(())
     }

@@ -377,7 +377,10 @@ pub enum StoreError {
         pid: String,
     },
     /// A newer release wrote the data directory.
-    #[error("open {path}: its format is {found}, this program knows formats up to {known}")]
+    #[error(
+        "open {path}: its format is {found}, of a newer release; this program knows formats up to \
+         {known}: use the release that wrote it"
+    )]
     Newer {
         /// The database's path.
         path: String,

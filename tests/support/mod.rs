@@ -7,7 +7,7 @@ use std::{
     fs::{File, OpenOptions},
     io::{BufRead as _, BufReader, Read as _},
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
+    process::{Child, ChildStderr, Command, Output, Stdio},
     time::Duration,
 };
 
@@ -68,7 +68,13 @@ impl Daemon {
         };
         let token_file = said["token_file"].as_str().unwrap();
         let token = std::fs::read_to_string(token_file).unwrap().trim().to_owned();
-        let http = Client::builder().no_proxy().timeout(2 * PATIENCE).build().unwrap();
+        let http = Client::builder()
+            .no_proxy()
+            // A connection that broke off over one request is not used for the next.
+            .pool_max_idle_per_host(0)
+            .timeout(2 * PATIENCE)
+            .build()
+            .unwrap();
         Self { child, url: said["url"].as_str().unwrap().to_owned(), token, log, http }
     }
 
@@ -268,8 +274,56 @@ impl Shell {
         self.command(args).output().unwrap().into()
     }
 
-    /// A command that goes on beside the test; its outputs are kept.
-    pub fn start(&self, args: &[&str]) -> Child {
-        self.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    /// A command that goes on beside the test.
+    pub fn start(&self, args: &[&str]) -> Watched {
+        let mut command = self.command(args);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap());
+        Watched { child, lines, said: String::new() }
+    }
+}
+
+/// A command that goes on beside the test; dropped, it is killed.
+pub struct Watched {
+    child: Child,
+    lines: BufReader<ChildStderr>,
+    said: String,
+}
+
+impl Watched {
+    /// Waits until it says something with this in it, and gives that line.
+    #[track_caller]
+    pub fn until(&mut self, part: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let read = self.lines.read_line(&mut line).unwrap();
+            assert_ne!(read, 0, "it ended without {part:?}: {}", self.said);
+            self.said.push_str(&line);
+            if line.contains(part) {
+                return line;
+            }
+        }
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits until it ends by itself.
+    pub fn end(mut self) -> Done {
+        self.lines.read_to_string(&mut self.said).unwrap();
+        let mut stdout = String::new();
+        self.child.stdout.take().unwrap().read_to_string(&mut stdout).unwrap();
+        let code = self.child.wait().unwrap().code().expect("it ended by itself");
+        Done { code, stdout, stderr: std::mem::take(&mut self.said) }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

@@ -1,0 +1,75 @@
+//! A data directory has one owner, one format and no other readers.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use crate::support::{Daemon, Shell, repository};
+
+fn hello(shell: &Shell) -> crate::support::Done {
+    shell.run(&["run", repository("blueprints/hello.lua").to_str().unwrap()])
+}
+
+#[test]
+fn a_second_owner_is_refused_and_told_who_the_first_is() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path(".moonswarm"));
+    shell
+        .run(&["serve", "--listen", "127.0.0.1:0"])
+        .exits(6)
+        .says(&[&daemon.url, &format!("pid {}", daemon.pid())]);
+    hello(&shell).ok().says(&["attached to"]);
+}
+
+#[test]
+fn what_a_killed_owner_left_behind_is_in_nobodys_way() {
+    let shell = Shell::new();
+    let data = shell.path(".moonswarm");
+    Daemon::start(&data).kill();
+    assert!(data.join("server.json").exists());
+    let done = hello(&shell).ok();
+    assert!(!done.stderr.contains("attached"), "{}", done.stderr);
+    Daemon::start(&data).stop();
+    assert!(!data.join("server.json").exists(), "who stops in order takes it away");
+}
+
+#[test]
+fn a_directory_of_a_newer_release_is_refused_and_left_as_it_is() {
+    let shell = Shell::new();
+    hello(&shell).ok();
+    let file = shell.path(".moonswarm/moonswarm.db");
+    let db = rusqlite::Connection::open(&file).unwrap();
+    db.pragma_update(None, "user_version", 999).unwrap();
+    db.close().unwrap();
+    let before = std::fs::read(&file).unwrap();
+    let done = hello(&shell);
+    assert_ne!(done.code, 0);
+    done.says(&["newer"]);
+    assert_ne!(shell.run(&["serve", "--listen", "127.0.0.1:0"]).says(&["newer"]).code, 0);
+    assert!(std::fs::read(&file).unwrap() == before, "not a byte changed");
+}
+
+#[test]
+fn keys_that_others_can_read_are_refused_with_the_command_that_helps() {
+    let shell = Shell::new();
+    hello(&shell).ok();
+    for name in ["signing.key", "handle.key", "admin.token"] {
+        let file = shell.path(".moonswarm").join(name);
+        let mode = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode));
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        mode(0o644).unwrap();
+        let done = hello(&shell);
+        assert_ne!(done.code, 0, "{name}");
+        done.says(&["others can read it", "chmod 600", name]);
+        mode(0o600).unwrap();
+    }
+    hello(&shell).ok();
+}
+
+#[test]
+fn a_directory_that_cannot_be_made_is_an_error_and_no_panic() {
+    let shell = Shell::new();
+    shell.write("file", "");
+    let file = repository("blueprints/hello.lua");
+    let done = shell.run(&["--data", "file/below", "run", file.to_str().unwrap()]);
+    assert_ne!(done.code, 0);
+    done.says(&["file/below"]);
+}

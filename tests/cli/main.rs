@@ -1,0 +1,10 @@
+//! The program as people and scripts use it: by its command line, in an empty directory.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod data_dir;
+mod endings;
+mod newcomer;
+mod report;
+mod shapes;

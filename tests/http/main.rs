@@ -1,0 +1,10 @@
+//! The HTTP API as a client sees it: a daemon in a process of its own, real requests.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod events;
+mod refusals;
+mod routes;
+mod tokens;
+mod worker;

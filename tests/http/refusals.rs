@@ -1,0 +1,126 @@
+//! What a bad request gets: its status and a code that never changes, and nothing half done.
+
+use reqwest::{Method, RequestBuilder};
+use serde_json::json;
+
+use crate::support::{Daemon, Shell, refusal, send};
+
+const ECHO: &str = r#"local swarm = require("swarm")
+local s = swarm.schema
+return swarm.blueprint { name = "echo", input = s.object { n = s.integer { optional = true } },
+  agents = { echo = { operator = "echo" } },
+  flow = function(ctx, input) return ctx:run("echo", input) end }"#;
+
+fn raw(daemon: &Daemon, path: &str, body: impl Into<reqwest::Body>) -> RequestBuilder {
+    let request = daemon.with(&daemon.token, Method::POST, path);
+    request.header("content-type", "application/json").body(body)
+}
+
+async fn expect(request: RequestBuilder, status: u16, code: &str) {
+    assert_eq!(refusal(request).await, (status, code.to_owned()));
+}
+
+#[tokio::test]
+async fn a_body_that_cannot_be_read_is_refused_and_begins_nothing() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    for (path, size) in [("/v1/runs", 9 << 20), ("/v1/tokens", (1 << 20) + 1)] {
+        // The server answers before it has read it all, and then the connection may break.
+        match raw(&daemon, path, " ".repeat(size)).send().await {
+            Ok(answer) => assert_eq!(answer.status(), 413),
+            Err(error) => assert!(error.is_request(), "{error}"),
+        }
+    }
+    expect(raw(&daemon, "/v1/runs", "{"), 400, "malformed_json").await;
+    expect(raw(&daemon, "/v1/runs", ""), 400, "malformed_json").await;
+    expect(raw(&daemon, "/v1/runs", "[]"), 422, "invalid_body").await;
+    expect(raw(&daemon, "/v1/runs", r#"{"blueprint":"a","inptu":1}"#), 422, "unknown_field").await;
+    let deep = format!(r#"{{"blueprint":"a","input":{}{}}}"#, "[".repeat(200), "]".repeat(200));
+    expect(raw(&daemon, "/v1/runs", deep), 422, "invalid_body").await;
+    let xml = daemon.with(&daemon.token, Method::POST, "/v1/runs").body("<a/>");
+    expect(xml.header("content-type", "text/xml"), 415, "unsupported_media_type").await;
+    let (_, runs) = send(daemon.get("/v1/runs")).await;
+    assert_eq!(runs["items"], json!([]));
+}
+
+#[tokio::test]
+async fn a_request_for_what_is_not_there_says_which_part() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    expect(daemon.get("/v1/nothing"), 404, "no_route").await;
+    expect(daemon.delete("/v1/runs"), 405, "method_not_allowed").await;
+    expect(daemon.get("/v1/runs/7"), 400, "bad_id").await;
+    expect(daemon.get("/v1/runs/run_agq7x4hfunyadaaaaaaaiaaaaa"), 404, "not_found").await;
+    expect(daemon.get("/v1/runs?limit=0"), 400, "bad_query").await;
+    expect(daemon.get("/v1/runs?colour=1"), 400, "bad_query").await;
+    expect(daemon.get("/v1/runs?status=sleeping"), 400, "bad_query").await;
+    expect(daemon.post("/v1/runs", &json!({"blueprint": "nobody"})), 404, "not_found").await;
+}
+
+#[tokio::test]
+async fn an_input_or_blueprint_that_breaks_its_rules_names_the_place() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let (status, problem) =
+        send(daemon.post("/v1/runs", &json!({"source": ECHO, "input": {"n": "x"}}))).await;
+    assert_eq!((status, &problem["code"]), (422, &json!("invalid_input")), "{problem}");
+    assert_eq!(problem["path"], "$.n", "{problem}");
+    let (status, problem) = send(daemon.post("/v1/runs", &json!({"source": "return {"}))).await;
+    assert_eq!((status, &problem["code"]), (422, &json!("blueprint_invalid")), "{problem}");
+    assert_eq!(problem["findings"][0]["line"], 1, "{problem}");
+    let (_, runs) = send(daemon.get("/v1/runs")).await;
+    assert_eq!(runs["items"], json!([]));
+}
+
+#[tokio::test]
+async fn a_foreign_host_comes_before_a_foreign_origin_and_that_before_the_token() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let asked = |path| daemon.bare(Method::GET, path);
+    let evil = ("origin", "http://evil.example");
+    expect(
+        asked("/v1/runs").header("host", "evil.example").header(evil.0, evil.1),
+        403,
+        "host_not_allowed",
+    )
+    .await;
+    expect(asked("/healthz").header("host", "evil.example"), 403, "host_not_allowed").await;
+    expect(asked("/v1/runs").header(evil.0, evil.1), 403, "origin_not_allowed").await;
+    expect(asked("/v1/runs").header("origin", "null"), 403, "origin_not_allowed").await;
+    expect(asked("/v1/runs"), 401, "unauthenticated").await;
+    let (status, _) = send(daemon.get("/v1/runs").header("origin", daemon.url.as_str())).await;
+    assert_eq!(status, 200, "a page of its own may ask");
+}
+
+#[tokio::test]
+async fn a_request_that_is_repeated_under_its_key_does_nothing_twice() {
+    let shell = Shell::new();
+    let data = shell.path("data");
+    let mut daemon = Daemon::start(&data);
+    let body = json!({"source": ECHO, "input": {"n": 1}});
+    let start =
+        |daemon: &Daemon, body| daemon.post("/v1/runs", body).header("idempotency-key", "k1");
+    let (status, first) = send(start(&daemon, &body)).await;
+    assert_eq!(status, 201);
+    daemon.kill();
+    daemon = Daemon::start(&data);
+    let (status, again) = send(start(&daemon, &body)).await;
+    assert_eq!((status, &again["id"]), (201, &first["id"]), "also after a crash");
+    let other = json!({"source": ECHO, "input": {"n": 2}});
+    expect(start(&daemon, &other), 409, "idempotency_mismatch").await;
+    let (_, runs) = send(daemon.get("/v1/runs")).await;
+    assert_eq!(runs["items"].as_array().unwrap().len(), 1);
+
+    let mint = json!({"role": "observer", "ttl": "1h"});
+    let minted = |key| send(daemon.post("/v1/tokens", &mint).header("idempotency-key", key));
+    let (first, again, fresh) = (minted("a").await, minted("a").await, minted("b").await);
+    assert_eq!(first, again);
+    assert_eq!(first.0, 201, "{first:?}");
+    assert_ne!(first.1["jti"], fresh.1["jti"]);
+    expect(
+        daemon.post("/v1/tokens", &mint).header("idempotency-key", "x".repeat(256)),
+        400,
+        "bad_header",
+    )
+    .await;
+}

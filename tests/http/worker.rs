@@ -1,0 +1,190 @@
+//! The worker protocol, as a client without any library speaks it.
+
+use reqwest::{Method, RequestBuilder};
+use serde_json::{Value, json};
+
+use crate::support::{Daemon, Shell, refusal, send};
+
+const FLOW: &str = r#"local swarm = require("swarm")
+local s = swarm.schema
+return swarm.blueprint { name = "reviews",
+  agents = { review = { operator = "queue", queue = "reviews", prompt = "Review {{ what }}.",
+    output = s.object { ok = s.boolean } } },
+  flow = function(ctx, input)
+    local got = ctx:run("review", { what = "the code" })
+    ctx:wait("done")
+    return got
+  end }"#;
+
+async fn queue_token(daemon: &Daemon) -> String {
+    let body = json!({"role": "queue", "scopes": ["queue:reviews"], "ttl": "1h"});
+    let (status, minted) = send(daemon.post("/v1/tokens", &body)).await;
+    assert_eq!(status, 201, "{minted}");
+    minted["token"].as_str().unwrap().to_owned()
+}
+
+async fn lease(daemon: &Daemon, token: &str, wait: &str) -> (u16, Value) {
+    let body = json!({"queue": "reviews", "wait": wait, "max": 1, "worker": "box-7"});
+    send(daemon.with(token, Method::POST, "/v1/worker/lease").json(&body)).await
+}
+
+/// A worker that holds a handle.
+struct Worker<'a> {
+    daemon: &'a Daemon,
+    handle: String,
+}
+
+impl Worker<'_> {
+    fn get(&self, path: &str) -> RequestBuilder {
+        self.daemon.with(&self.handle, Method::GET, &format!("/v1/worker/{path}"))
+    }
+
+    fn post(&self, path: &str, body: &Value) -> RequestBuilder {
+        self.daemon.with(&self.handle, Method::POST, &format!("/v1/worker/{path}")).json(body)
+    }
+}
+
+#[tokio::test]
+async fn a_worker_leases_reads_works_and_reports_once() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let token = queue_token(&daemon).await;
+    assert_eq!(lease(&daemon, &token, "50ms").await.0, 204, "there is nothing to do yet");
+    let long = lease(&daemon, &token, "30s");
+    let (leased, run) = tokio::join!(long, daemon.run_source(FLOW, json!({})));
+    assert_eq!(leased.0, 200, "{leased:?}");
+    let handle = leased.1[0]["handle"].as_str().unwrap().to_owned();
+    assert!(handle.starts_with("wh_"));
+    let worker = Worker { daemon: &daemon, handle };
+
+    let (_, prompt) = send(worker.get("prompt")).await;
+    assert_eq!((&prompt["prompt"], &prompt["attempt"]), (&json!("Review the code."), &json!(1)));
+    assert_eq!((&prompt["run"], &prompt["input"]), (&json!(run), &json!({"what": "the code"})));
+    let said = json!({"text": "half", "percent": 50});
+    assert_eq!(send(worker.post("progress", &said)).await.0, 204);
+    assert_eq!(send(worker.post("heartbeat", &Value::Null)).await.1["cancel"], false);
+    let file = worker.post("artifact?name=notes.md", &Value::Null).body("# notes");
+    let (status, file) = send(file).await;
+    assert_eq!((status, &file["size"]), (200, &json!(7)), "{file}");
+
+    let (status, problem) = send(worker.post("result", &json!({"output": {"ok": "yes"}}))).await;
+    assert_eq!((status, &problem["code"]), (422, &json!("invalid_result")), "{problem}");
+    assert_eq!(problem["path"], "$.ok", "{problem}");
+    let good = json!({"output": {"ok": true}, "usage": {"input": 5}});
+    let (status, accepted) = send(worker.post("result", &good)).await;
+    assert_eq!((status, &accepted["repeated"]), (200, &json!(false)), "{accepted}");
+    let (status, accepted) = send(worker.post("result", &good)).await;
+    assert_eq!((status, &accepted["repeated"]), (200, &json!(true)), "{accepted}");
+    let other = worker.post("result", &json!({"output": {"ok": false}}));
+    assert_eq!(refusal(other).await, (409, "already_accepted".to_owned()));
+
+    send(daemon.post(&format!("/v1/runs/{run}/signals/done"), &json!(true))).await;
+    assert_eq!(daemon.ended(&run).await["output"], json!({"ok": true}));
+    let (_, files) = send(daemon.get(&format!("/v1/runs/{run}/artifacts"))).await;
+    assert_eq!(files["items"][0]["name"], "notes.md", "published with the result");
+}
+
+#[tokio::test]
+async fn a_lease_and_its_handle_outlive_a_daemon_that_is_killed() {
+    let shell = Shell::new();
+    let data = shell.path("data");
+    let daemon = Daemon::start(&data);
+    let token = queue_token(&daemon).await;
+    let run = daemon.run_source(FLOW, json!({})).await;
+    let (_, leased) = lease(&daemon, &token, "30s").await;
+    let handle = leased[0]["handle"].as_str().unwrap().to_owned();
+    daemon.kill();
+
+    let daemon = Daemon::start(&data);
+    let worker = Worker { daemon: &daemon, handle };
+    assert_eq!(send(worker.get("prompt")).await.1["attempt"], 1);
+    let good = json!({"output": {"ok": true}});
+    assert_eq!(send(worker.post("result", &good)).await.1["repeated"], false);
+    send(daemon.post(&format!("/v1/runs/{run}/signals/done"), &json!(true))).await;
+    assert_eq!(daemon.ended(&run).await["output"], json!({"ok": true}));
+    assert_eq!(send(worker.post("result", &good)).await.1["repeated"], true, "also afterwards");
+}
+
+#[tokio::test]
+async fn a_report_to_a_closed_run_is_refused_and_three_bad_ones_end_the_attempt() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let token = queue_token(&daemon).await;
+    let run = daemon.run_source(FLOW, json!({})).await;
+    let (_, leased) = lease(&daemon, &token, "30s").await;
+    let worker =
+        Worker { daemon: &daemon, handle: leased[0]["handle"].as_str().unwrap().to_owned() };
+    send(worker.get("prompt")).await;
+    send(daemon.post(&format!("/v1/runs/{run}/cancel"), &json!({}))).await;
+    let late = worker.post("result", &json!({"output": {"ok": true}}));
+    assert_eq!(refusal(late).await, (409, "run_closed".to_owned()));
+
+    let run = daemon.run_source(FLOW, json!({})).await;
+    let (_, leased) = lease(&daemon, &token, "30s").await;
+    let worker =
+        Worker { daemon: &daemon, handle: leased[0]["handle"].as_str().unwrap().to_owned() };
+    for bad in 1..=3 {
+        let report = worker.post("result", &json!({"output": {"ok": bad}}));
+        assert_eq!(refusal(report).await, (422, "invalid_result".to_owned()), "{bad}");
+    }
+    let ended = daemon.ended(&run).await;
+    assert_eq!(
+        (&ended["status"], &ended["error"]["kind"]),
+        (&json!("failed"), &json!("invalid_result"))
+    );
+}
+
+#[tokio::test]
+async fn a_bearer_of_one_sort_is_not_taken_for_another() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let token = queue_token(&daemon).await;
+    daemon.run_source(FLOW, json!({})).await;
+    let (_, leased) = lease(&daemon, &token, "30s").await;
+    let handle = leased[0]["handle"].as_str().unwrap();
+    let forbidden = (403, "forbidden_verb".to_owned());
+    assert_eq!(refusal(daemon.with(handle, Method::GET, "/v1/runs")).await, forbidden);
+    assert_eq!(refusal(daemon.get("/v1/worker/prompt")).await, forbidden);
+    let other = json!({"queue": "builds"});
+    let asked = daemon.with(&token, Method::POST, "/v1/worker/lease").json(&other);
+    assert_eq!(refusal(asked).await, (403, "forbidden_scope".to_owned()));
+    let mut forged = handle.to_owned();
+    let last = if forged.pop() == Some('a') { 'b' } else { 'a' };
+    forged.push(last);
+    let asked = daemon.with(&forged, Method::GET, "/v1/worker/prompt");
+    assert_eq!(refusal(asked).await.0, 401);
+}
+
+#[tokio::test]
+async fn a_command_works_for_a_queue() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path(".moonswarm"));
+    let run = daemon.run_source(&FLOW.replace("ctx:wait(\"done\")", ""), json!({})).await;
+    let script = r#"grep -q 'the code' && echo '{"ok":true}'"#;
+    let mut worker = shell.start(&["worker", "--queue", "reviews", "--", "sh", "-c", script]);
+    worker.until("done");
+    assert_eq!(daemon.ended(&run).await["output"], json!({"ok": true}));
+    worker.signal(rustix::process::Signal::TERM);
+}
+
+#[tokio::test]
+async fn a_child_process_reports_over_http_with_the_handle_in_its_environment() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let flow = r#"local swarm = require("swarm")
+return swarm.blueprint { name = "child",
+  agents = { child = { operator = "process", command = { "python3", "-c", [[
+import json, os, urllib.request
+def call(method, path, body=None):
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(os.environ["MOONSWARM_URL"] + "/v1/worker/" + path, data, method=method,
+      headers={"Authorization": "Bearer " + os.environ["MOONSWARM_HANDLE"], "Content-Type": "application/json"})
+    return urllib.request.urlopen(request).read()
+prompt = json.loads(call("GET", "prompt"))
+call("POST", "result", {"output": {"double": prompt["input"]["n"] * 2}})
+]] } } },
+  flow = function(ctx, input) return ctx:run("child", { n = 21 }) end }"#;
+    let run = daemon.run_source(flow, json!({})).await;
+    let ended = daemon.ended(&run).await;
+    assert_eq!(ended["output"], json!({"double": 42}), "{ended}");
+}
