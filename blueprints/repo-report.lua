@@ -41,31 +41,45 @@ local function by_lines(a, b)
   return a.name < b.name
 end
 
-local function add_up(batches)
+-- What one batch adds; done as each batch comes in, so that no stretch of the flow is long.
+local function summary(batch)
+  local sum = { files = 0, lines = 0, binary = 0, skipped = batch.skipped, todos_found = batch.todos_found,
+    languages = {}, longest = {}, todos = batch.todos }
+  for _, file in ipairs(batch.files) do
+    local path, lines = file[1], file[2]
+    if lines < 0 then
+      sum.binary = sum.binary + 1
+    else
+      sum.files, sum.lines = sum.files + 1, sum.lines + lines
+      local name = language(path)
+      local of = sum.languages[name] or { name = name, files = 0, lines = 0 }
+      of.files, of.lines = of.files + 1, of.lines + lines
+      sum.languages[name] = of
+      push(sum.longest, { name = path, lines = lines })
+    end
+  end
+  table.sort(sum.longest, by_lines)
+  while #sum.longest > 10 do sum.longest[#sum.longest] = nil end
+  return sum
+end
+
+local function add_up(summaries)
   local sum = { files = 0, lines = 0, binary = 0, skipped = 0, todos_found = 0 }
   local languages, longest, todos = {}, {}, {}
-  for _, batch in ipairs(batches) do
-    sum.skipped = sum.skipped + batch.skipped
-    sum.todos_found = sum.todos_found + batch.todos_found
-    for _, file in ipairs(batch.files) do
-      local path, lines = file[1], file[2]
-      if lines < 0 then
-        sum.binary = sum.binary + 1
-      else
-        sum.files, sum.lines = sum.files + 1, sum.lines + lines
-        local name = language(path)
-        local of = languages[name] or { name = name, files = 0, lines = 0 }
-        of.files, of.lines = of.files + 1, of.lines + lines
-        languages[name] = of
-        push(longest, { name = path, lines = lines })
-      end
+  for _, part in ipairs(summaries) do
+    for key in pairs(sum) do sum[key] = sum[key] + part[key] end
+    for name, more in pairs(part.languages) do
+      local of = languages[name] or { name = name, files = 0, lines = 0 }
+      of.files, of.lines = of.files + more.files, of.lines + more.lines
+      languages[name] = of
     end
-    for _, todo in ipairs(batch.todos) do
+    for _, file in ipairs(part.longest) do push(longest, file) end
+    for _, todo in ipairs(part.todos) do
       if #todos < TODOS then push(todos, todo) end
     end
-    table.sort(longest, by_lines)
-    while #longest > 10 do longest[#longest] = nil end
   end
+  table.sort(longest, by_lines)
+  while #longest > 10 do longest[#longest] = nil end
   local ranked = {}
   for _, of in pairs(languages) do push(ranked, of) end
   table.sort(ranked, by_lines)
@@ -154,7 +168,7 @@ return swarm.blueprint {
     end
     local done = 0
     local counted = ctx:map(batches, function(batch)
-      local result = ctx:run(count, batch)
+      local result = summary(ctx:run(count, batch))
       done = done + 1
       ctx:status(string.format("counted %d of %d batches", done, #batches), { progress = done / #batches })
       return result

@@ -270,8 +270,8 @@ fn open_runs(store: &Sqlite) -> Result<Vec<RunId>, HostError> {
     Ok(headers.iter().map(|header| RunId::new(header.num, header.created_ms)).collect())
 }
 
-/// The number of the data directory's life: a restored copy gets another one, which makes the
-/// handles of the original worthless in it.
+/// The number of the data directory's life, a part of every handle: made once, and kept with the
+/// database.
 async fn incarnation(store: &Sqlite) -> Result<u64, HostError> {
     if let Some(known) = store.meta("incarnation")?.and_then(|text| text.parse().ok()) {
         return Ok(known);

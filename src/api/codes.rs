@@ -36,6 +36,8 @@ codes! {
     ORIGIN_NOT_ALLOWED = "origin_not_allowed", FORBIDDEN, "Pages of this origin may not call the API";
     FORBIDDEN_VERB = "forbidden_verb", FORBIDDEN, "The token may not do this";
     FORBIDDEN_SCOPE = "forbidden_scope", FORBIDDEN, "The token does not reach this";
+    TOKEN_WIDENS = "token_widens", FORBIDDEN, "A token makes no wider one";
+    WRONG_ROLE = "wrong_role", FORBIDDEN, "Another role must answer";
     FORBIDDEN = "forbidden", FORBIDDEN, "The token may not do this";
     NOT_FOUND = "not_found", NOT_FOUND, "There is no such thing";
     NO_ROUTE = "no_route", NOT_FOUND, "There is no such route";
@@ -45,6 +47,8 @@ codes! {
     IDEMPOTENCY_MISMATCH = "idempotency_mismatch", CONFLICT, "The key was used for another request";
     FENCED = "fenced", CONFLICT, "Another attempt has taken over";
     RUN_CLOSED = "run_closed", CONFLICT, "The run has ended";
+    RUN_PAUSED = "run_paused", CONFLICT, "The run rests and cannot be asked";
+    NOT_HUMAN = "not_human", CONFLICT, "The task is not one for people";
     NOT_ENDED = "not_ended", CONFLICT, "The run has not ended";
     CONFLICT = "conflict", CONFLICT, "It does not fit what happened before";
     TOO_LARGE = "too_large", PAYLOAD_TOO_LARGE, "It is larger than allowed";
@@ -58,6 +62,7 @@ codes! {
     RATE_LIMITED = "rate_limited", TOO_MANY_REQUESTS, "The token asks too often";
     SIGNAL_QUEUE_FULL = "signal_queue_full", TOO_MANY_REQUESTS, "Too many signals wait to be read";
     TOO_MANY_RUNS = "too_many_runs", TOO_MANY_REQUESTS, "Too many runs are open";
+    TOO_MANY_WORKERS = "too_many_workers", TOO_MANY_REQUESTS, "Too many workers wait for this queue";
     BUSY = "busy", TOO_MANY_REQUESTS, "There is too much to do";
     INTERNAL = "internal", INTERNAL_SERVER_ERROR, "The server failed";
     STORAGE = "storage", INTERNAL_SERVER_ERROR, "The storage failed";

@@ -34,6 +34,16 @@ pub(super) fn page(status: StatusCode) -> Response {
     (status, headers, PAGE.replace("{{nonce}}", &nonce)).into_response()
 }
 
+/// The codes of every error, with what helps: where the `type` of a problem points.
+#[utoipa::path(
+    get, path = "/docs/errors", operation_id = "docs_errors", tag = "host",
+    responses((status = 200, description = "Markdown.", body = String, content_type = "text/markdown")),
+)]
+pub(super) async fn errors() -> Response {
+    let headers = [(header::CONTENT_TYPE, "text/markdown; charset=utf-8")];
+    (headers, include_str!("../../docs/errors.md")).into_response()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

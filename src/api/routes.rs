@@ -74,6 +74,7 @@ pub(super) fn table() -> Vec<Row> {
         caller(Verb::HostRead,          routes!(health::readyz)),
         caller(Verb::HostRead,          routes!(openapi::document)),
         caller(Verb::HostRead,          routes!(docs::docs)).page(),
+        caller(Verb::HostRead,          routes!(docs::errors)),
         caller(Verb::HostRead,          routes!(tokens::jwks)),
 
         caller(Verb::RunStart,          routes!(runs::start)).large(),

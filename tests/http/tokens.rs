@@ -47,7 +47,7 @@ async fn a_child_token_is_never_wider_than_its_parent() {
         json!({"role": "operator", "scopes": ["queue:q"], "ttl": "1m"}),
     ] {
         let asked = daemon.with(text(&parent["token"]), Method::POST, "/v1/tokens").json(&wider);
-        assert_eq!(refusal(asked).await, (409, "token_widens".to_owned()), "{wider}");
+        assert_eq!(refusal(asked).await, (403, "token_widens".to_owned()), "{wider}");
     }
     let child = json!({"role": "operator", "scopes": ["run:*"], "ttl": "9h"});
     let child = mint(&daemon, text(&parent["token"]), child).await;
