@@ -134,6 +134,6 @@ async fn a_revoked_token_is_refused_at_once() {
     let child = bench.engine.mint(&caller, mint, None).await.unwrap();
     assert!(bench.engine.authenticate(&child.token).is_ok());
     bench.engine.revoke(&bench.admin(), &admin.jti).await.unwrap();
-    assert_eq!(bench.engine.authenticate(&admin.token).unwrap_err().code(), "unauthenticated");
-    assert_eq!(bench.engine.authenticate(&child.token).unwrap_err().code(), "unauthenticated");
+    assert_eq!(bench.engine.authenticate(&admin.token).unwrap_err().code(), "token_revoked");
+    assert_eq!(bench.engine.authenticate(&child.token).unwrap_err().code(), "token_revoked");
 }
