@@ -122,6 +122,34 @@ async fn a_child_run_gives_its_output_and_its_failure_is_raised() {
 }
 
 #[tokio::test]
+async fn a_start_by_name_gets_what_the_name_stands_for_now() {
+    let bench = Bench::new();
+    for version in [1, 2] {
+        let source = format!(
+            r#"return require("swarm").blueprint {{ name = "it", flow = function() return {version} end }}"#
+        );
+        let bundle = Bundle::from_source("it.lua", source).unwrap();
+        bench.engine.put_blueprint(&bench.admin(), "it".into(), bundle, None).await.unwrap();
+        for _ in 0..2 {
+            let start = StartRun {
+                program: Program::Named("it".into()),
+                input: Json::null(),
+                trigger: Json::null(),
+                workdir: None,
+                delegate: None,
+            };
+            let forever = std::future::pending();
+            let view = bench
+                .engine
+                .start_and_wait(&bench.admin(), start, None, WaitFor::Ended, forever)
+                .await
+                .unwrap();
+            assert_eq!(view.output.unwrap().as_str(), version.to_string());
+        }
+    }
+}
+
+#[tokio::test]
 async fn continue_as_begins_a_fresh_history_of_the_same_run() {
     let bench = Bench::new();
     let body = r#"agents = { e = { operator = "echo" } },
