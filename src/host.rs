@@ -27,6 +27,9 @@ use crate::{
 /// The life of the admin token, in milliseconds.
 const ADMIN_TTL_MS: u64 = 365 * 24 * 3_600 * 1_000;
 
+/// How often old answers are forgotten.
+const HOUSEKEEPING: Duration = Duration::from_secs(3_600);
+
 /// What to open.
 #[derive(Debug, Clone)]
 pub struct HostConfig {
@@ -162,6 +165,7 @@ impl Host {
         });
         files.put_server(&url, incarnation)?;
 
+        keep_house(&engine, &tasks);
         let watch = match &config.blueprints {
             Some(dir) => Some(watch::Watch::start(dir.clone(), engine.clone(), &tasks).await?),
             None => None,
@@ -210,6 +214,22 @@ impl Host {
             tracing::error!(%error, "could not close the database");
         }
     }
+}
+
+/// Forgets, once an hour, what is only kept for a day.
+fn keep_house(engine: &Engine, tasks: &Tasks) {
+    let (engine, stopping) = (engine.clone(), tasks.stopping().clone());
+    tasks.spawn(async move {
+        loop {
+            tokio::select! {
+                () = stopping.cancelled() => return,
+                () = tokio::time::sleep(HOUSEKEEPING) => {}
+            }
+            if let Err(error) = engine.expire_answers().await {
+                tracing::warn!(%error, "could not forget old answers");
+            }
+        }
+    });
 }
 
 /// The operators of a host.

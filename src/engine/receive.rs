@@ -133,6 +133,7 @@ impl Shard {
                 }));
             }
             RunMsg::Wait(waiter) => {
+                run.waiters.retain(|waiter| !waiter.reply.is_closed());
                 run.waiters.push(waiter);
                 if run.submitted.is_empty() && !run.has_pending() {
                     self.answer_waiters(run);
@@ -144,6 +145,7 @@ impl Shard {
                 if let Some((_, after)) = run.submitted.back_mut() {
                     after.events.push(super::events::sync(self.now_ms));
                 }
+                run.subscribers.retain(|subscriber| !subscriber.is_closed());
                 run.subscribers.push(subscriber);
                 // Who asked may be gone.
                 let _ = reply.send(run.chain.seq());

@@ -114,7 +114,7 @@ impl Shard {
             Err(error) => {
                 self.rest(&mut run, &entries, format!("its blueprint cannot be loaded: {error}"));
             }
-            Ok(_) if run.chain.paused().is_some() => {
+            Ok(_) if run.chain.paused().is_some() && !matches!(message, RunMsg::Cancel { .. }) => {
                 self.take_up_open(&mut run, &entries, HashMap::new());
             }
             Ok(program) => self.replay_into(&mut run, &program, &entries),
@@ -258,11 +258,10 @@ impl Shard {
             })
             .collect();
         let paused = run.chain.paused().is_some();
-        if let (Some((started, at)), Some(program)) = (run.chain.started(), &run.program)
+        if let Some(program) = &run.program
             && let Some(wall) = program.blueprint().definition().wall_ms
-            && started.generation == 0
         {
-            run.timers.insert((at + wall, 0, Due::Wall));
+            run.timers.insert((run.header.created_ms + wall, 0, Due::Wall));
         }
         if let RunState::Compensating(_) = run.chain.state() {
             let began = entries.iter().rev().find_map(|entry| match entry.fact {

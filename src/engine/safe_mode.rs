@@ -77,6 +77,16 @@ impl Engine {
         self.write(Vec::new(), vec![Write::PutMeta { key, value }]).await
     }
 
+    /// Forgets the answers under idempotency keys that are too old to be given again.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn expire_answers(&self) -> Result<(), EngineError> {
+        let now_ms = self.shared().clock.now_ms();
+        let before_ms = now_ms.saturating_sub(super::receive::IDEMPOTENCY_MS);
+        self.write(Vec::new(), vec![Write::ExpireIdempotency { before_ms }]).await
+    }
+
     async fn mark(&self, run: Option<u64>) -> Result<(), EngineError> {
         let value = run.map_or_else(String::new, |run| run.to_string());
         self.put_meta(MARK, &value).await

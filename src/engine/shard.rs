@@ -161,7 +161,15 @@ impl Shard {
 
     /// Gives a message to a run, reading it into memory if it is not there.
     pub(super) fn tell(&mut self, num: u64, message: RunMsg) {
-        let run = match self.runs.remove(&num) {
+        let known = self.runs.remove(&num).filter(|run| {
+            // A resting run has no flow; its cancel needs one, to compensate with.
+            let flow_is_missed = matches!(message, RunMsg::Cancel { .. })
+                && run.flow.is_none()
+                && !run.is_ended()
+                && run.is_idle();
+            !flow_is_missed
+        });
+        let run = match known {
             Some(run) => Some(run),
             None => match self.load(num, &message, false) {
                 Ok(run) => run,

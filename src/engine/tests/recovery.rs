@@ -143,3 +143,20 @@ async fn a_run_at_whose_mark_the_host_died_rests_and_the_others_go_on() {
     bench.engine.resume(&bench.admin(), bad).await.unwrap();
     assert_eq!(bench.ended(bad).await.output.unwrap().as_str(), "\"up\"", "nothing was lost");
 }
+
+#[tokio::test]
+async fn a_resting_run_that_is_canceled_after_a_restart_still_compensates() {
+    let bench = Bench::new();
+    let body = r#"agents = { e = { operator = "echo" } },
+        flow = function(ctx)
+            ctx:defer(function() ctx:run("e", "undo") end)
+            ctx:wait("never")
+        end"#;
+    let run = bench.start(body, "null").await;
+    bench.waiting(run, "signal").await;
+    bench.engine.pause(&bench.admin(), run, "lunch".into()).await.unwrap();
+    let bench = bench.restart().await;
+    bench.engine.cancel(&bench.admin(), run, "enough".into()).await.unwrap();
+    assert_eq!(bench.ended(run).await.status, RunStatus::Canceled);
+    assert_eq!(bench.count(run, |f| matches!(f, Fact::StepRecorded(..))), 1, "the undo ran");
+}
