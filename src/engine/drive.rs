@@ -155,7 +155,7 @@ impl Shard {
         if run.header.parent.is_some() {
             run.pending.after.performs.push(Perform::TellParent);
         }
-        self.shared.open_runs.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+        self.count_out(run.num);
     }
 
     fn continue_as(&mut self, run: &mut Run, input: Json) {

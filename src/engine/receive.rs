@@ -53,7 +53,7 @@ impl Shard {
             queued: false,
         });
         run.header.parent = parent;
-        self.shared.open_runs.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.count_in(run.num);
         self.append(&mut run, Fact::RunStarted(Box::new(started)));
         run.pending.checks.extend(jti.map(Check::TokenLive));
         if let Some((principal, key)) = key {

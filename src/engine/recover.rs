@@ -106,6 +106,9 @@ impl Shard {
         if run.is_ended() && !for_query {
             return Ok(Some(run));
         }
+        if !run.is_ended() {
+            self.count_in(num);
+        }
         if let RunMsg::Quarantine { reason, .. } = message {
             self.rest(&mut run, &entries, reason.clone());
             return Ok(Some(run));

@@ -4,7 +4,7 @@
 //! what is to leave the process waits in [`After`] until the batch that it follows from is synced.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     sync::{Arc, atomic::Ordering},
 };
 
@@ -43,6 +43,8 @@ pub(crate) struct Shard {
     pub(super) now_ms: u64,
     pub(super) lives: u64,
     pub(super) recovers: bool,
+    /// The runs that this process began or read, and that have not ended.
+    unfinished: HashSet<u64>,
 }
 
 impl Shard {
@@ -61,6 +63,7 @@ impl Shard {
             now_ms,
             lives: 0,
             recovers,
+            unfinished: HashSet::new(),
         }
     }
 
@@ -155,6 +158,20 @@ impl Shard {
         true
     }
 
+    /// Counts a run as open.
+    pub(super) fn count_in(&mut self, run: u64) {
+        if self.unfinished.insert(run) {
+            self.shared.open_runs.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a run as ended, or as one that never was.
+    pub(super) fn count_out(&mut self, run: u64) {
+        if self.unfinished.remove(&run) {
+            self.shared.open_runs.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     fn tick(&mut self) {
         self.now_ms = self.now_ms.max(self.shared.clock.now_ms());
     }
@@ -181,7 +198,10 @@ impl Shard {
             },
         };
         match run {
-            None => self.refuse_unknown(num, message),
+            None => {
+                self.count_out(num);
+                self.refuse_unknown(num, message);
+            }
             Some(mut run) => {
                 self.receive(&mut run, message);
                 self.settle(run);

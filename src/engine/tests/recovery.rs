@@ -160,3 +160,16 @@ async fn a_resting_run_that_is_canceled_after_a_restart_still_compensates() {
     assert_eq!(bench.ended(run).await.status, RunStatus::Canceled);
     assert_eq!(bench.count(run, |f| matches!(f, Fact::StepRecorded(..))), 1, "the undo ran");
 }
+
+#[tokio::test]
+async fn runs_of_the_process_before_are_counted_once_and_then_no_more() {
+    let bench = Bench::new();
+    let run = bench.start(r#"flow = function(ctx) return ctx:wait("go") end"#, "null").await;
+    assert_eq!(bench.engine.open_runs(), 1);
+    bench.waiting(run, "signal").await;
+    let bench = bench.restart().await;
+    bench.signal(run, "go", "1").await.unwrap();
+    bench.ended(run).await;
+    assert_eq!(bench.engine.open_runs(), 0);
+    assert_eq!(bench.output("flow = function() return 7 end", "null").await, "7", "another starts");
+}
