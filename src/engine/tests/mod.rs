@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// How long a test waits for what must come.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An engine with its data directory.
 struct Bench {
