@@ -27,6 +27,9 @@ use crate::{
 /// The life of the admin token, in milliseconds.
 const ADMIN_TTL_MS: u64 = 365 * 24 * 3_600 * 1_000;
 
+/// Runs of an earlier process that an embedded host names.
+const LEFT_OPEN: usize = 100;
+
 /// How often old answers are forgotten.
 const HOUSEKEEPING: Duration = Duration::from_secs(3_600);
 
@@ -111,7 +114,6 @@ impl Host {
 
         let boot = boot::Boot::begin(&store, config.recover).await?;
         let careful = config.safe_mode && boot.is_a_crash_loop();
-        let left_open = if config.recover { Vec::new() } else { open_runs(&store)? };
         let engine = Engine::start_up(EngineParts {
             store: Arc::clone(&store) as Arc<dyn crate::store::Store>,
             clock: Clock::system(),
@@ -129,6 +131,8 @@ impl Host {
                 (true, true) => Recovery::OneByOne,
             },
         })?;
+        let left_open =
+            if config.recover { Vec::new() } else { engine.unfinished(LEFT_OPEN).await? };
         if config.recover {
             boot.watch(&engine, &tasks);
         }
@@ -281,13 +285,6 @@ fn shards(asked: usize) -> usize {
         return asked;
     }
     std::thread::available_parallelism().map_or(1, |cores| cores.get().min(64))
-}
-
-fn open_runs(store: &Sqlite) -> Result<Vec<RunId>, HostError> {
-    let status = crate::store::RunStatus::ALL.into_iter().filter(|s| !s.is_ended()).collect();
-    let filter = crate::store::RunFilter { status, limit: 100, ..Default::default() };
-    let headers = store.headers(&filter)?;
-    Ok(headers.iter().map(|header| RunId::new(header.num, header.created_ms)).collect())
 }
 
 /// The number of the data directory's life, a part of every handle: made once, and kept with the

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     protocol::Json,
     store::{Check, IdempotencyRow, Store, StoreError, TokenRow, Write},
-    token::{Claims, Handle, KeyRing, Need, Role, ScopeKind, Scopes, TokenKind, Verb},
+    token::{Claims, Handle, KeyRing, Role, Scopes, TokenKind, Verb},
 };
 
 /// Verified tokens that are remembered.
@@ -320,9 +320,4 @@ fn view_token(row: &TokenRow) -> TokenView {
         expires_at: rfc3339(row.expires_ms),
         revoked_at: row.revoked_ms.map(rfc3339),
     }
-}
-
-/// The scopes that a route needs when it touches every one of a kind.
-pub(super) fn every(kind: ScopeKind) -> Need<'static> {
-    Need::Every(kind)
 }

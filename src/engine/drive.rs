@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     run::{Due, Open, OpenKind, Perform, Run},
-    shard::{Shard, null},
+    shard::Shard,
 };
 use crate::{
     flow::{Command, Flow as _, Input, NextAction, StepOp, StepRequest},
@@ -307,7 +307,7 @@ impl Shard {
         match op {
             StepOp::Task(task) => self.schedule_task(run, key, *task),
             StepOp::Timer { wake_at_ms } if wake_at_ms <= now => {
-                self.record(run, &key, &op_timer(wake_at_ms), Outcome::Completed(null()));
+                self.record(run, &key, &op_timer(wake_at_ms), Outcome::Completed(Json::null()));
             }
             StepOp::Timer { wake_at_ms } => {
                 let number = self.open(run, &key, &op_timer(wake_at_ms), OpenKind::Timer);
@@ -435,7 +435,7 @@ impl Shard {
             name: name.to_owned(),
             payload: payload.clone(),
         });
-        Outcome::Completed(null())
+        Outcome::Completed(Json::null())
     }
 
     /// A step that is decided and ended at once.

@@ -13,7 +13,7 @@ use super::{
     drive::input_of,
     message::RunMsg,
     perform::child_id,
-    run::{Due, Open, OpenKind, OpenTask, Pending, Perform, Phase, Run},
+    run::{Due, Open, OpenKind, Pending, Perform, Phase, Run},
     shard::Shard,
     waiting,
 };
@@ -362,7 +362,7 @@ impl Shard {
                 None
             }
         };
-        let (num, agent) = (run.num, self.agent_key(run, number));
+        let agent = self.agent_key(run, number);
         let now = self.now_ms;
         let Some(task) = run.task_mut(number) else { return };
         task.attempt = attempt;
@@ -396,7 +396,7 @@ impl Shard {
                 // At the boot every such attempt was counted against its agent's limit.
                 task.place = agent.is_some();
                 let (park, lease, phase) = (task.park_ms, row.lease_ms, row.phase);
-                self.take_up_row(task_of(run, number), row, num);
+                task.row = Some(Box::new(row));
                 if let (TaskPhase::Pending, Some(park)) = (phase, park) {
                     run.timers.insert((opened + park, number, Due::Park));
                 }
@@ -413,15 +413,6 @@ impl Shard {
             }
         }
     }
-
-    fn take_up_row(&self, task: &mut OpenTask, row: crate::store::TaskRow, run: u64) {
-        debug_assert_eq!(row.run, run, "rows are read by their run");
-        task.row = Some(Box::new(row));
-    }
-}
-
-fn task_of(run: &mut Run, number: u32) -> &mut OpenTask {
-    run.task_mut(number).expect("the caller put it there")
 }
 
 /// The grant that a run was started with; nothing where it cannot be read.

@@ -7,7 +7,6 @@ use tokio::sync::oneshot;
 use super::{
     Caller, Engine, EngineError, Events, IdempotencyKey, Page, Program, RunView, StartRun, Started,
     StepView, WaitFor,
-    auth::every,
     message::{Msg, NewRun, RunMsg, Waiter},
     view,
 };
@@ -272,7 +271,7 @@ impl Engine {
         caller: &Caller,
         filter: RunFilter,
     ) -> Result<Page<RunView>, EngineError> {
-        caller.grant.check(Verb::RunRead, &[every(ScopeKind::Run)])?;
+        caller.grant.check(Verb::RunRead, &[Need::Every(ScopeKind::Run)])?;
         let limit = filter.limit;
         let headers = self.read(move |store| store.headers(&filter)).await?;
         let next_cursor =

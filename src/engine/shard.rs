@@ -19,7 +19,6 @@ use super::{
 use crate::{
     journal::RunState,
     lua::Vms,
-    protocol::Json,
     store::{Batch, JournalRow, RunStatus, RunWrite, StoreError},
 };
 
@@ -457,9 +456,4 @@ pub(super) fn cancel_workers(run: &mut Run) {
             live.cancel.cancel();
         }
     }
-}
-
-/// The null that steps without a value give.
-pub(super) fn null() -> Json {
-    Json::null()
 }

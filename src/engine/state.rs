@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     run::{Perform, Run},
-    shard::{Shard, null},
+    shard::Shard,
 };
 use crate::{
     flow::{ArtifactOp, StateOp},
@@ -33,7 +33,7 @@ impl Shard {
         let at_ms = self.time_of(run);
         let state = self.state_of(run)?;
         match op {
-            StateOp::Get { key } => Ok(state.get(key).cloned().unwrap_or_else(null)),
+            StateOp::Get { key } => Ok(state.get(key).cloned().unwrap_or_else(Json::null)),
             StateOp::List { prefix } => {
                 let keys = state.keys().filter(|key| key.starts_with(prefix.as_str()));
                 let keys: Vec<&String> = keys.collect();
@@ -41,13 +41,13 @@ impl Shard {
             }
             StateOp::Set { key, value } => {
                 self.put_state(run, scope, key, value.clone(), at_ms)?;
-                Ok(null())
+                Ok(Json::null())
             }
             StateOp::Delete { key } => {
                 if state.remove(key).is_some() {
                     run.pending.writes.push(Write::DeleteState { scope, key: key.clone() });
                 }
-                Ok(null())
+                Ok(Json::null())
             }
             StateOp::Add { key, by } => {
                 let before = match state.get(key).map(Json::to_value) {

@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::{
     Answer, ArtifactView, Caller, Engine, EngineError, HeartbeatView, Holder, IdempotencyKey,
     Leased, Page, PromptView, Report, TaskView,
-    auth::every,
     message::{RunMsg, WorkerAsk},
     rfc3339, view,
 };
@@ -29,7 +28,7 @@ impl Engine {
         caller: &Caller,
         filter: TaskFilter,
     ) -> Result<Page<TaskView>, EngineError> {
-        caller.grant.check(Verb::TaskList, &[every(ScopeKind::Task)])?;
+        caller.grant.check(Verb::TaskList, &[Need::Every(ScopeKind::Task)])?;
         let limit = filter.limit;
         let rows = self.read(move |store| store.tasks(&filter)).await?;
         let next_cursor = rows.last().filter(|_| rows.len() == limit);

@@ -123,16 +123,10 @@ fn fault(what: &'static str, path: &Path, reason: impl std::fmt::Display) -> Hos
 
 /// 32 bytes from the system's generator.
 fn random_bytes() -> [u8; 32] {
-    let mut bytes = [0; 32];
-    for half in bytes.chunks_mut(16) {
-        // A version-4 UUID has 122 random bits; two pairs of them hashed give the whole 256.
-        half.copy_from_slice(uuid::Uuid::new_v4().as_bytes());
-    }
-    let more = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()];
+    // A version-4 UUID has 122 random bits; four of them hashed give the whole 256.
     let mut hasher = blake3::Hasher::new();
-    hasher.update(&bytes);
-    for uuid in more {
-        hasher.update(uuid.as_bytes());
+    for _ in 0..4 {
+        hasher.update(uuid::Uuid::new_v4().as_bytes());
     }
     *hasher.finalize().as_bytes()
 }
