@@ -1,0 +1,129 @@
+//! Where a test can end or break the program: kill points, and deliberate breaks.
+//!
+//! Owns the list of deliberate breaks and the count of kill points reached. Without the feature
+//! `faults` everything here is empty and costs nothing; no release has it. Tests walk the kill
+//! points one after the other, and show with the breaks that they would notice them.
+
+/// A promise that a test breaks on purpose, to see that it is noticed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Break {
+    /// A result is not asked which epoch and attempt it is of.
+    SkipEpochCheck,
+    /// A result that was accepted before is accepted again.
+    DropDedup,
+    /// Answers leave before the commit that they rest on.
+    AckBeforeCommit,
+    /// A boot forgets what was due.
+    LoseTimerAtBoot,
+    /// Effects are applied when the attempt is dispatched, not when its result is accepted.
+    ApplyEffectsAtDispatch,
+}
+
+impl Break {
+    /// Every break.
+    pub const ALL: [Self; 5] = [
+        Self::SkipEpochCheck,
+        Self::DropDedup,
+        Self::AckBeforeCommit,
+        Self::LoseTimerAtBoot,
+        Self::ApplyEffectsAtDispatch,
+    ];
+}
+
+#[cfg(not(feature = "faults"))]
+mod off {
+    use super::Break;
+
+    /// Nothing.
+    #[inline(always)]
+    pub fn point(_name: &str) {}
+
+    /// Never.
+    #[inline(always)]
+    pub const fn is_broken(_what: Break) -> bool {
+        false
+    }
+}
+
+#[cfg(feature = "faults")]
+mod on {
+    use std::{
+        cell::Cell,
+        collections::HashMap,
+        io::Write as _,
+        sync::{Mutex, OnceLock, PoisonError},
+    };
+
+    use super::Break;
+
+    thread_local! {
+        static BROKEN: Cell<Option<Break>> = const { Cell::new(None) };
+    }
+
+    /// Where the process is to die.
+    enum At {
+        /// At the n-th point that is reached, counted from 1; never at 0.
+        Point(u64),
+        /// At the n-th time that the point of this name is reached.
+        Name(String, u64),
+    }
+
+    impl At {
+        fn read(text: &str) -> Option<Self> {
+            match text.split_once('#') {
+                None => text.parse().ok().map(Self::Point),
+                Some((name, n)) => n.parse().ok().map(|n| Self::Name(name.to_owned(), n)),
+            }
+        }
+    }
+
+    /// A kill point. The process kills itself with SIGKILL at the one that `MOONSWARM_KILL_AT`
+    /// gives: `7` is the seventh point that is reached, `engine.dispatch#2` the second of that
+    /// name. Each is noted in the file that `MOONSWARM_KILL_LOG` names, a line each.
+    pub fn point(name: &str) {
+        static AT: OnceLock<Option<At>> = OnceLock::new();
+        static REACHED: Mutex<(u64, Option<HashMap<String, u64>>)> = Mutex::new((0, None));
+        let at = AT.get_or_init(|| At::read(&std::env::var("MOONSWARM_KILL_AT").ok()?));
+        let Some(at) = at else { return };
+        // Held until the end: the points are numbered in the order in which they are noted.
+        let mut reached = REACHED.lock().unwrap_or_else(PoisonError::into_inner);
+        reached.0 += 1;
+        let n = reached.0;
+        let of_name = reached.1.get_or_insert_default().entry(name.to_owned()).or_default();
+        *of_name += 1;
+        if let Ok(log) = std::env::var("MOONSWARM_KILL_LOG")
+            && let Ok(mut file) = std::fs::OpenOptions::new().create(true).append(true).open(log)
+        {
+            // A note that cannot be written is missed by the test that reads it.
+            let _ = writeln!(file, "{n} {name}");
+        }
+        let dies = match at {
+            At::Point(at) => *at == n,
+            At::Name(of, at) => of == name && at == of_name,
+        };
+        if dies {
+            let _ = rustix::process::kill_process(
+                rustix::process::getpid(),
+                rustix::process::Signal::KILL,
+            );
+            loop {
+                std::thread::park();
+            }
+        }
+    }
+
+    /// Whether this thread breaks `what`.
+    pub fn is_broken(what: Break) -> bool {
+        BROKEN.get() == Some(what)
+    }
+
+    /// Breaks something on this thread from now on, or nothing.
+    pub fn set(what: Option<Break>) {
+        BROKEN.set(what);
+    }
+}
+
+#[cfg(not(feature = "faults"))]
+pub use off::*;
+#[cfg(feature = "faults")]
+pub use on::*;
