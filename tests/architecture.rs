@@ -16,6 +16,7 @@ const ORDER: &[&str] = &[
     "token",
     "clock",
     "tasks",
+    "fault",
     "blueprint",
     "lua",
     "middleware",

@@ -6,5 +6,8 @@ mod support;
 mod data_dir;
 mod endings;
 mod newcomer;
+mod operators;
 mod report;
 mod shapes;
+mod upkeep;
+mod worker;

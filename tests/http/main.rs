@@ -7,4 +7,6 @@ mod events;
 mod refusals;
 mod routes;
 mod tokens;
+mod upkeep;
+mod webhook;
 mod worker;

@@ -188,3 +188,39 @@ call("POST", "result", {"output": {"double": prompt["input"]["n"] * 2}})
     let ended = daemon.ended(&run).await;
     assert_eq!(ended["output"], json!({"double": 42}), "{ended}");
 }
+
+#[tokio::test]
+async fn a_worker_and_its_run_share_the_runs_state() {
+    const SHARED: &str = r#"local swarm = require("swarm")
+return swarm.blueprint { name = "shared",
+  agents = { review = { operator = "queue", queue = "reviews" } },
+  flow = function(ctx)
+    ctx.state:set("asked", { by = "the run" })
+    ctx:run("review", {})
+    return ctx.state:get("found")
+  end }"#;
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let token = queue_token(&daemon).await;
+    let run = daemon.run_source(SHARED, json!({})).await;
+    let (_, leased) = lease(&daemon, &token, "30s").await;
+    let handle = leased[0]["handle"].as_str().unwrap().to_owned();
+    let worker = Worker { daemon: &daemon, handle };
+
+    let (status, asked) = send(worker.get("state/asked")).await;
+    assert_eq!((status, &asked), (200, &json!({"by": "the run"})));
+    assert_eq!(refusal(worker.get("state/found")).await, (404, "not_found".to_owned()));
+    let put = |key: &str, body: &str| {
+        let path = format!("/v1/worker/state/{key}");
+        daemon.with(&worker.handle, Method::PUT, &path).body(body.to_owned())
+    };
+    assert_eq!(send(put("found", "[1,2]")).await.0, 204);
+    assert_eq!(refusal(put("found", "[1,")).await, (400, "malformed_json".to_owned()));
+    let (_, found) = send(worker.get("state/found")).await;
+    assert_eq!(found, json!([1, 2]), "its own write is there at once");
+
+    send(worker.post("result", &json!({"output": null}))).await;
+    assert_eq!(daemon.ended(&run).await["output"], json!([1, 2]));
+    let late = put("found", "3");
+    assert_eq!(refusal(late).await.0, 409, "its attempt is over");
+}

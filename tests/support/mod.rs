@@ -39,7 +39,7 @@ pub fn repository(path: &str) -> PathBuf {
 
 /// A daemon in a process of its own; dropped, it is killed.
 pub struct Daemon {
-    child: Child,
+    child: Option<Child>,
     /// Where it listens.
     pub url: String,
     /// The admin token.
@@ -51,11 +51,30 @@ pub struct Daemon {
 impl Daemon {
     /// Starts one over a data directory and waits until it listens.
     pub fn start(data: &Path) -> Self {
+        Self::start_with(data, &[])
+    }
+
+    /// The same, with more flags.
+    pub fn start_with(data: &Path, flags: &[&OsStr]) -> Self {
+        match Self::spawn(data, flags, &[]) {
+            Some(daemon) => daemon,
+            None => panic!("the daemon did not start: {}", tail(&data.with_extension("log"))),
+        }
+    }
+
+    /// Starts one with more in its environment; none if it ended before it listened.
+    pub fn launch(data: &Path, env: &[(&str, &str)]) -> Option<Self> {
+        Self::spawn(data, &[], env)
+    }
+
+    fn spawn(data: &Path, flags: &[&OsStr], env: &[(&str, &str)]) -> Option<Self> {
         let log = data.with_extension("log");
         let to = OpenOptions::new().create(true).append(true).open(&log).unwrap();
         let mut child = program()
             .args(["serve", "--json", "--listen", "127.0.0.1:0", "--data"])
             .arg(data)
+            .envs(env.iter().copied())
+            .args(flags)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(to)
@@ -64,36 +83,57 @@ impl Daemon {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let Ok(said) = serde_json::from_str::<Value>(&line) else {
-            panic!("the daemon did not start: {}", tail(&log));
+            child.wait().unwrap();
+            return None;
         };
         let token_file = said["token_file"].as_str().unwrap();
         let token = std::fs::read_to_string(token_file).unwrap().trim().to_owned();
-        let http = Client::builder()
-            .no_proxy()
-            // A connection that broke off over one request is not used for the next.
-            .pool_max_idle_per_host(0)
-            .timeout(2 * PATIENCE)
-            .build()
-            .unwrap();
-        Self { child, url: said["url"].as_str().unwrap().to_owned(), token, log, http }
+        let url = said["url"].as_str().unwrap().to_owned();
+        Some(Self { child: Some(child), url, token, log, http: client() })
+    }
+
+    /// One that runs in this process.
+    pub fn of(url: &str, token: &str) -> Self {
+        let (url, token) = (url.to_owned(), token.to_owned());
+        Self { child: None, url, token, log: PathBuf::new(), http: client() }
+    }
+
+    /// Waits until it is gone, and says whether it was killed.
+    pub fn died(mut self) -> bool {
+        use std::os::unix::process::ExitStatusExt as _;
+        let since = std::time::Instant::now();
+        let child = self.child.as_mut().expect("a process of its own");
+        while since.elapsed() < PATIENCE {
+            if let Some(status) = child.try_wait().unwrap() {
+                return status.signal() == Some(Signal::KILL.as_raw());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+
+    /// Waits until it ends by itself, and gives its exit code.
+    pub fn ends(&mut self) -> Option<i32> {
+        self.child.as_mut().expect("a process of its own").wait().unwrap().code()
     }
 
     /// Its process.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.as_ref().expect("a process of its own").id()
     }
 
     /// Kills it as a power cut would, and waits until it is gone.
     pub fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        let child = self.child.as_mut().expect("a process of its own");
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     /// Asks it to stop and gives its exit code.
     pub fn stop(mut self) -> Option<i32> {
-        let pid = Pid::from_child(&self.child);
-        kill_process(pid, Signal::TERM).unwrap();
-        self.child.wait().unwrap().code()
+        let child = self.child.as_mut().expect("a process of its own");
+        kill_process(Pid::from_child(child), Signal::TERM).unwrap();
+        child.wait().unwrap().code()
     }
 
     /// The last lines that it logged.
@@ -151,9 +191,21 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         // It may be gone already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
+}
+
+fn client() -> Client {
+    Client::builder()
+        .no_proxy()
+        // A connection that broke off over one request is not used for the next.
+        .pool_max_idle_per_host(0)
+        .timeout(2 * PATIENCE)
+        .build()
+        .unwrap()
 }
 
 fn tail(log: &Path) -> String {
@@ -327,3 +379,5 @@ impl Drop for Watched {
         let _ = self.child.wait();
     }
 }
+
+pub mod schema;

@@ -1,0 +1,189 @@
+//! Backup and restore, retention, forks, replays and documents, as somebody types them.
+
+use serde_json::{Value, json};
+
+use crate::support::{Daemon, Shell, refusal, send};
+
+const WAITS: &str = r#"
+local swarm = require("swarm")
+return swarm.blueprint {
+  name = "waits",
+  agents = { e = { operator = "echo" }, q = { operator = "queue", queue = "q" } },
+  flow = function(ctx, input)
+    local a = ctx:run("e", input.n)
+    local b = ctx:run("q", a)
+    return { a, b }
+  end,
+}
+"#;
+
+const HELLO: &str = r#"
+local swarm = require("swarm")
+return swarm.blueprint {
+  name = "hello",
+  agents = { e = { operator = "echo" } },
+  flow = function(ctx, input) return ctx:run("e", input.n + 1) end,
+}
+"#;
+
+async fn lease(daemon: &Daemon) -> Value {
+    let body = json!({"queue": "q", "wait": "30s", "max": 1});
+    let (status, leased) = send(daemon.post("/v1/worker/lease", &body)).await;
+    assert_eq!(status, 200, "{leased}");
+    leased[0].clone()
+}
+
+async fn report(daemon: &Daemon, handle: &str, output: Value) -> (u16, Value) {
+    let result = json!({ "output": output });
+    send(daemon.with(handle, reqwest::Method::POST, "/v1/worker/result").json(&result)).await
+}
+
+#[tokio::test]
+async fn a_restored_copy_has_all_that_was_acknowledged_and_nothing_that_was_given_out() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path(".moonswarm"));
+    let run = daemon.run_source(WAITS, json!({"n": 7})).await;
+    let held = lease(&daemon).await["handle"].as_str().unwrap().to_owned();
+    let mut acknowledged = Vec::new();
+    for n in 0..20 {
+        acknowledged.push(daemon.run_source(HELLO, json!({ "n": n })).await);
+    }
+    // Others go on while the copy is made.
+    let load = async {
+        for n in 20..60 {
+            daemon.run_source(HELLO, json!({ "n": n })).await;
+        }
+    };
+    let backup = async {
+        let mut command = tokio::process::Command::from(shell.command(&["backup", "copy.db"]));
+        let done = command.output().await.unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    };
+    tokio::join!(load, backup);
+    shell.run(&["backup", "copy.db"]).exits(6).says(&["exists", "--force"]);
+    shell.run(&["backup", "copy.db", "--force"]).ok();
+    let (old_token, old_handle) = (daemon.token.clone(), held);
+    // Its own copy forgot nothing: the handle is still good here.
+    assert_eq!(report(&daemon, &old_handle, json!("original")).await.0, 200);
+    daemon.kill();
+
+    shell.run(&["restore", "copy.db"]).exits(6).says(&["is there", "--data"]);
+    let restored = shell.run(&["restore", "copy.db", "--data", "there", "--json"]).ok().json();
+    assert_eq!((&restored["open_runs"], &restored["reopened_attempts"]), (&json!(1), &json!(1)));
+    let there = Daemon::start(&shell.path("there"));
+    for id in &acknowledged {
+        assert_eq!(there.ended(id).await["status"], "completed");
+    }
+    let get = there.with(&old_token, reqwest::Method::GET, "/v1/runs");
+    assert_eq!(refusal(get).await, (401, "unauthenticated".to_owned()));
+    let result = there.with(&old_handle, reqwest::Method::POST, "/v1/worker/result");
+    let refused = refusal(result.json(&json!({"output": "late"}))).await;
+    assert_eq!(refused, (401, "unauthenticated".to_owned()));
+
+    let fresh = lease(&there).await;
+    let handle = fresh["handle"].as_str().unwrap();
+    let (_, prompt) = send(there.with(handle, reqwest::Method::GET, "/v1/worker/prompt")).await;
+    assert_eq!(prompt["attempt"], 2, "{prompt}");
+    assert_eq!(report(&there, handle, json!("copy")).await.0, 200);
+    assert_eq!(there.ended(&run).await["output"], json!([7, "copy"]));
+}
+
+#[test]
+fn a_directory_without_a_daemon_is_backed_up_as_well() {
+    let shell = Shell::new();
+    let file = shell.write("hello.lua", HELLO);
+    shell.run(&["run", file.to_str().unwrap(), "n=1"]).ok();
+    shell.run(&["backup", "copy.db"]).ok();
+    shell.run(&["restore", "copy.db", "--data", "there"]).ok().says(&["1 ended and 0 open"]);
+    let runs = shell.run(&["--data", "there", "ps", "--json"]).ok().json();
+    assert_eq!(runs.as_array().unwrap().len(), 1, "{runs}");
+    shell.write("other.db", "something else");
+    let done = shell.run(&["restore", "other.db", "--data", "elsewhere"]);
+    assert_ne!(done.code, 0);
+    assert!(!shell.path("elsewhere").exists());
+    shell.run(&["restore", "nothing.db", "--data", "elsewhere"]).exits(4);
+}
+
+#[test]
+fn old_runs_go_by_policy_and_any_ended_run_by_hand() {
+    let shell = Shell::new();
+    let file = shell.write("hello.lua", HELLO);
+    let mut ids = Vec::new();
+    for n in 0..3 {
+        let done = shell.run(&["run", file.to_str().unwrap(), &format!("n={n}"), "--json"]).ok();
+        ids.push(done.json()["id"].as_str().unwrap().to_owned());
+    }
+    shell.run(&["gc", "--dry-run"]).ok().says(&["0 run(s) would go"]);
+    shell.write("moonswarm.toml", "[retention]\nruns = 2\n");
+    let dry = shell.run(&["gc", "--dry-run", "--json"]).ok().json();
+    assert_eq!((&dry["runs"], &dry["items"][0]["run"]), (&json!(1), &json!(ids[0])), "{dry}");
+    let done = shell.run(&["gc"]).ok().says(&["1 run(s) went", "1 by count"]);
+    assert!(done.stdout.contains(&ids[0]), "{}", done.stdout);
+    shell.run(&["show", &ids[0]]).exits(4);
+    shell.run(&["delete", &ids[1]]).ok().says(&["is gone"]);
+    shell.run(&["show", &ids[1]]).exits(4);
+    shell.run(&["show", &ids[2]]).ok();
+    let doctor = shell.run(&["doctor"]);
+    assert!(doctor.stdout.contains("2 runs"), "{}", doctor.stdout);
+    shell.write("moonswarm.toml", "[retention]\nsize = \"big\"\n");
+    shell.run(&["gc"]).exits(2).says(&["size", "10GiB"]);
+}
+
+#[test]
+fn a_fork_goes_on_from_its_step_and_a_replay_says_where_a_source_differs() {
+    let shell = Shell::new();
+    let two = |second: &str| {
+        format!(
+            "local swarm = require(\"swarm\")\nreturn swarm.blueprint {{ name = \"two\",
+               agents = {{ e = {{ operator = \"echo\" }} }},
+               flow = function(ctx, input)
+                 local a = ctx:run(\"e\", input.n)
+                 return a + ctx:run(\"e\", {second})
+               end }}"
+        )
+    };
+    let file = shell.write("two.lua", two("a + 1"));
+    let other = shell.write("other.lua", two("a + 100"));
+    let (file, other) = (file.to_str().unwrap(), other.to_str().unwrap());
+    let run = shell.run(&["run", file, "n=1", "--json"]).ok().json();
+    assert_eq!(run["output"], 3);
+    let id = run["id"].as_str().unwrap();
+
+    let same = shell.run(&["replay", id]).ok();
+    assert!(same.stdout.contains("entries replayed, no divergence"), "{}", same.stdout);
+    let differs = shell.run(&["replay", id, "--against", other]).exits(6);
+    assert!(
+        differs.stdout.contains("- task \"e\" with 2\n+ task \"e\" with 101"),
+        "{}",
+        differs.stdout
+    );
+
+    let fork = shell.run(&["fork", id, "--from", "2", "--with", other, "--json"]).ok().json();
+    assert_eq!((&fork["status"], &fork["output"]), (&json!("completed"), &json!(102)));
+    let shown = shell.run(&["show", fork["id"].as_str().unwrap()]).ok().stdout;
+    assert!(shown.contains(&format!("forked from {id} at step 2")), "{shown}");
+    let set = shell.run(&["fork", id, "--from", "1", "--set", "n=5", "--json"]).ok().json();
+    assert_eq!(set["output"], 11);
+    let late = shell.run(&["fork", id, "--from", "2", "--set", "n=5"]).exits(6);
+    late.says(&["with 1", "with 5", "fork from an earlier one"]);
+    shell.run(&["fork", id, "--from", "9"]).exits(4);
+}
+
+#[test]
+fn a_run_moves_to_another_directory_as_a_document() {
+    let shell = Shell::new();
+    let file = shell.write("hello.lua", HELLO);
+    let run = shell.run(&["run", file.to_str().unwrap(), "n=1", "--json"]).ok().json();
+    let id = run["id"].as_str().unwrap();
+    shell.run(&["export", id, "-o", "run.jsonl"]).ok();
+    shell.run(&["export", id, "-o", "run.jsonl"]).exits(6);
+    let printed = shell.run(&["export", id]).ok().stdout;
+    assert_eq!(printed.lines().count(), 6, "{printed}");
+    let there = shell.run(&["--data", "there", "import", "run.jsonl"]).ok();
+    assert_eq!(there.stdout.trim(), id);
+    let result = shell.run(&["--data", "there", "result", id]).ok();
+    assert_eq!(result.stdout.trim(), "2");
+    let half = &printed[..printed.len() / 2];
+    shell.write("half.jsonl", half);
+    shell.run(&["--data", "there", "import", "half.jsonl"]).exits(2).says(&["document"]);
+}

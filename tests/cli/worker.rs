@@ -1,0 +1,109 @@
+//! The pull worker as a command: several tasks at a time, and how it ends.
+
+use std::{
+    fs::File,
+    io::{Read as _, Write as _},
+    path::Path,
+};
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::support::{Daemon, Shell, Watched, send};
+
+const FLOW: &str = r#"local swarm = require("swarm")
+return swarm.blueprint { name = "built",
+  agents = { build = { operator = "queue", queue = "builds", labels = { gpu = "true" } } },
+  flow = function(ctx, input) return ctx:run("build", input) end }"#;
+
+/// Says that it began, and waits until the task of its number is let go.
+const COMMAND: &str = "n=$(tr -dc 0-9); echo up > up; read go < \"go$n\"; printf '{\"went\":true}'";
+
+fn pipe(path: &Path) {
+    assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+fn worker(shell: &Shell, daemon: &Daemon) -> Watched {
+    for name in ["up", "go1", "go2"] {
+        pipe(&shell.path(name));
+    }
+    let flags = ["worker", "--queue", "builds", "--label", "gpu=true", "--label", "zone=eu"];
+    let more = ["--max-in-flight", "2", "--server", &daemon.url, "--token", &daemon.token];
+    let command = ["--", "sh", "-c", COMMAND];
+    shell.start(&[&flags[..], &more[..], &command[..]].concat())
+}
+
+/// Waits until as many commands have begun.
+fn begun(shell: &Shell, count: usize) {
+    let mut up = File::open(shell.path("up")).unwrap();
+    let mut heard: Vec<u8> = Vec::new();
+    while heard.len() < 3 * count {
+        let mut piece = [0; 16];
+        let read = up.read(&mut piece).unwrap();
+        heard.extend(&piece[..read]);
+        if read == 0 {
+            up = File::open(shell.path("up")).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_is_told_to_stop_finishes_what_it_has_and_takes_no_more() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let mut worker = worker(&shell, &daemon);
+    worker.until("taking tasks of builds --label gpu=true --label zone=eu");
+    let first = daemon.run_source(FLOW, json!({ "n": 1 })).await;
+    let second = daemon.run_source(FLOW, json!({ "n": 2 })).await;
+    begun(&shell, 2);
+
+    worker.signal(Signal::TERM);
+    worker.until("draining: no new tasks, 2 to finish");
+    let third = daemon.run_source(FLOW, json!({ "n": 3 })).await;
+    for go in ["go1", "go2"] {
+        File::options().write(true).open(shell.path(go)).unwrap().write_all(b"go\n").unwrap();
+        worker.until(" done");
+    }
+    worker.end().exits(0);
+
+    for run in [first, second] {
+        assert_eq!(daemon.ended(&run).await["output"], json!({ "went": true }));
+    }
+    let (_, waiting) = send(daemon.get(&format!("/v1/runs/{third}"))).await;
+    assert_eq!(waiting["status"], "waiting");
+    let command = waiting["waiting_on"][0]["command"].as_str().unwrap();
+    assert_eq!(command, "moonswarm worker --queue builds --label gpu=true -- <command>");
+}
+
+#[tokio::test]
+async fn a_worker_that_is_told_twice_stops_at_once() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let mut worker = worker(&shell, &daemon);
+    daemon.run_source(FLOW, json!({ "n": 1 })).await;
+    begun(&shell, 1);
+    worker.signal(Signal::TERM);
+    worker.until("draining");
+    worker.signal(Signal::INT);
+    worker.end().exits(130).says(&["1 task(s) given up"]);
+}
+
+#[tokio::test]
+async fn a_task_goes_to_a_worker_that_has_its_labels() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let run = daemon.run_source(FLOW, json!({})).await;
+    let waits = format!("/v1/runs/{run}");
+    while send(daemon.get(&waits)).await.1["status"] != "waiting" {}
+    // It is offered again from the database, labels and all.
+    daemon.kill();
+    let daemon = Daemon::start(&shell.path("data"));
+    let lease = |labels: serde_json::Value| {
+        let body = json!({ "queue": "builds", "wait": "50ms", "labels": labels });
+        send(daemon.post("/v1/worker/lease", &body))
+    };
+    assert_eq!(lease(json!({})).await.0, 204);
+    assert_eq!(lease(json!({ "gpu": "false" })).await.0, 204);
+    assert_eq!(lease(json!({ "gpu": "a b" })).await.0, 422);
+    assert_eq!(lease(json!({ "gpu": "true", "zone": "eu" })).await.0, 200);
+}

@@ -1,0 +1,12 @@
+//! The real program over disks that are full, that fail and that lie, beside neighbours that hold its
+//! locks, with workers and clients that go away at the worst moment.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod disk;
+mod lease;
+mod migration;
+mod neighbours;
+mod retry;
+mod shim;

@@ -1,0 +1,144 @@
+//! How connections and sessions end that nobody closed.
+
+use std::time::Duration;
+
+use data_encoding::BASE64URL_NOPAD;
+use moonswarm::{
+    api::{ApiConfig, Limits},
+    engine::Retention,
+    host::{Host, HostConfig},
+    operator::Declared,
+    store::Options,
+};
+use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::{
+    client::{blueprint, open, open_with},
+    support::{Daemon, Shell, send},
+};
+
+fn jti(token: &str) -> String {
+    let claims = BASE64URL_NOPAD.decode(token.split('.').nth(1).unwrap().as_bytes()).unwrap();
+    let claims: Value = serde_json::from_slice(&claims).unwrap();
+    claims["jti"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_revoked_token_ends_the_socket_and_the_session() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let session = open(&daemon).await;
+    let mut socket = session.connect(&daemon).await;
+    let renewed = socket.ask("session/renew", json!({"ttl": "2h"})).await;
+    let token = renewed["token"].as_str().unwrap().to_owned();
+    assert_eq!(jti(&token), jti(&session.token), "a renewed token keeps its name");
+    let run = daemon.run_source(&blueprint(r#"return ctx:run("coder", {})"#), json!({})).await;
+    socket.until("task/spawn").await;
+    let revoke = daemon.delete(&format!("/v1/tokens/{}", jti(&session.token)));
+    assert_eq!(send(revoke).await.0, 204);
+    assert_eq!(socket.end().await.0, 4001);
+    for token in [session.token.clone(), token] {
+        let again = crate::client::Opened { id: session.id.clone(), token };
+        assert_eq!(again.try_connect(&daemon, None).await.err().unwrap().0, 401);
+    }
+    let mut other = open(&daemon).await.connect(&daemon).await;
+    let spawn = other.until("task/spawn").await;
+    assert_eq!((&spawn["params"]["run"], &spawn["params"]["attempt"]), (&json!(run), &json!(2)));
+}
+
+#[tokio::test]
+async fn a_session_ends_with_its_token_unless_that_is_renewed() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let (short, kept) = (
+        open_with(&daemon, json!({"ttl": "2s"})).await,
+        open_with(&daemon, json!({"ttl": "2s"})).await,
+    );
+    let (mut ends, mut lives) = (short.connect(&daemon).await, kept.connect(&daemon).await);
+    lives.ask("session/renew", json!({"ttl": "1h"})).await;
+    assert_eq!(ends.end().await.0, 4002);
+    assert_eq!(lives.ask("tasks/list", json!({})).await["items"], json!([]));
+}
+
+/// A host in this process whose sockets have little patience.
+async fn impatient(shell: &Shell, limits: Limits) -> Host {
+    let config = HostConfig {
+        data: shell.path("data"),
+        listen: "127.0.0.1:0".parse().unwrap(),
+        blueprints: None,
+        recover: true,
+        safe_mode: false,
+        lease: Duration::from_secs(30),
+        retention: Retention::FOR_EVER,
+        operators: Declared::default(),
+        shards: 1,
+        store: Options::default(),
+        api: ApiConfig { limits, ..ApiConfig::default() },
+    };
+    Host::open(config).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_peer_that_does_not_read_is_closed_as_slow_and_resumes() {
+    let shell = Shell::new();
+    let limits = Limits { send_time: Duration::from_millis(500), ..Limits::default() };
+    let host = impatient(&shell, limits).await;
+    let daemon = Daemon::of(host.url(), host.admin_token());
+    let session = open(&daemon).await;
+    let mut socket = session.connect(&daemon).await;
+    let source = blueprint(
+        r#"return #ctx:map({ 1, 2, 3, 4 }, function(i)
+             return ctx:run("coder", { text = string.rep("x", 200000) })
+           end)"#,
+    );
+    daemon.run_source(&source, json!({})).await;
+    for _ in 0..4 {
+        socket.until("task/spawn").await;
+    }
+    // Each answer has all prompts: together more than the buffers of two sockets hold.
+    for id in 0..100 {
+        let call = json!({"jsonrpc": "2.0", "id": id, "method": "tasks/list"});
+        socket.raw(Message::text(call.to_string())).await;
+    }
+    loop {
+        let (_, look) = send(daemon.get(&format!("/v1/sessions/{}", session.id))).await;
+        if look["connected"] == false {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let mut answers = 0;
+    while let Some(value) = socket.next().await {
+        answers += u32::from(value.get("result").is_some());
+    }
+    assert!(answers < 100, "it was cut off");
+    if let Some((code, _)) = socket.closed {
+        assert_eq!(code, 1013);
+    }
+    let mut socket = session.try_connect(&daemon, Some(3)).await.unwrap();
+    assert_eq!(socket.until("task/spawn").await["seq"], 4);
+    drop(socket);
+    host.stop(Duration::from_secs(5)).await;
+}
+
+#[tokio::test]
+async fn a_peer_that_answers_no_ping_is_dropped() {
+    let shell = Shell::new();
+    let limits = Limits { ping: Duration::from_millis(100), ..Limits::default() };
+    let host = impatient(&shell, limits).await;
+    let daemon = Daemon::of(host.url(), host.admin_token());
+    let (dead, alive) = (open(&daemon).await, open(&daemon).await);
+    let _never_read = dead.connect(&daemon).await;
+    let mut reads = alive.connect(&daemon).await;
+    loop {
+        assert!(reads.is_silent("task/spawn", Duration::from_millis(50)).await);
+        let look = send(daemon.get(&format!("/v1/sessions/{}", dead.id))).await.1;
+        if look["connected"] == false {
+            break;
+        }
+    }
+    let look = send(daemon.get(&format!("/v1/sessions/{}", alive.id))).await.1;
+    assert_eq!(look["connected"], true, "{look}");
+    host.stop(Duration::from_secs(5)).await;
+}

@@ -1,0 +1,163 @@
+//! Coming back: after a cut, to another socket, after a restart, without a memory.
+
+use serde_json::{Value, json};
+
+use crate::{
+    client::{Socket, blueprint, open},
+    support::{Daemon, Shell, send},
+};
+
+/// Three tasks at once.
+const THREE: &str = r#"local all = ctx:map({ 1, 2, 3 }, function(i) return ctx:run("coder", { n = i }) end)
+    return all"#;
+
+async fn spawns(socket: &mut Socket, count: usize) -> Vec<Value> {
+    let mut seen = Vec::new();
+    for _ in 0..count {
+        seen.push(socket.until("task/spawn").await);
+    }
+    seen
+}
+
+async fn finish(socket: &mut Socket, spawns: &[Value]) {
+    for spawn in spawns {
+        let task = &spawn["params"]["task"];
+        socket.ask("task/result", json!({"task": task, "output": spawn["seq"]})).await;
+    }
+}
+
+#[tokio::test]
+async fn a_reconnect_gets_exactly_what_it_missed() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let session = open(&daemon).await;
+    let run = daemon.run_source(&blueprint(THREE), json!({})).await;
+    let mut socket = session.connect(&daemon).await;
+    let all = spawns(&mut socket, 3).await;
+    socket.drop_dead();
+
+    let mut socket = session.try_connect(&daemon, Some(1)).await.unwrap();
+    let missed = spawns(&mut socket, 2).await;
+    assert_eq!(missed, all[1..], "the same frames, the same handles");
+    socket.drop_dead();
+    let mut socket = session.connect(&daemon).await;
+    let unacked = spawns(&mut socket, 2).await;
+    assert_eq!(unacked[0]["seq"], 2, "what was named as seen is acknowledged");
+    finish(&mut socket, &all).await;
+    assert_eq!(daemon.ended(&run).await["status"], "completed");
+
+    let ahead = session.try_connect(&daemon, Some(99)).await.err().unwrap();
+    assert_eq!(ahead, (409, "seq_ahead".to_owned()));
+    assert_eq!(socket.refused("ack", json!({"seq": 99})).await, "seq_ahead");
+}
+
+#[tokio::test]
+async fn the_newest_socket_wins_and_the_older_is_told_why() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let session = open(&daemon).await;
+    let mut old = session.connect(&daemon).await;
+    let mut new = session.connect(&daemon).await;
+    let goodbye = old.until("session/close").await;
+    assert_eq!(goodbye["params"]["code"], 4000, "{goodbye}");
+    assert_eq!(old.end().await.0, 4000);
+    let run = daemon.run_source(&blueprint(r#"return ctx:run("coder", {})"#), json!({})).await;
+    let spawn = new.until("task/spawn").await;
+    finish(&mut new, &[spawn]).await;
+    assert_eq!(daemon.ended(&run).await["output"], 1);
+}
+
+#[tokio::test]
+async fn a_killed_daemon_forgets_neither_sessions_nor_frames_nor_tasks() {
+    let shell = Shell::new();
+    let data = shell.path("data");
+    let daemon = Daemon::start(&data);
+    let session = open(&daemon).await;
+    let run = daemon.run_source(&blueprint(THREE), json!({})).await;
+    let mut socket = session.connect(&daemon).await;
+    let all = spawns(&mut socket, 3).await;
+    socket.ask("ack", json!({"seq": 1})).await;
+    daemon.kill();
+
+    let daemon = Daemon::start(&data);
+    let mut socket = session.try_connect(&daemon, Some(1)).await.unwrap();
+    let again = spawns(&mut socket, 2).await;
+    assert_eq!(again, all[1..], "numbers and handles are as good as before");
+    let list = socket.ask("tasks/list", json!({})).await;
+    assert_eq!(list["items"].as_array().unwrap().len(), 3, "{list}");
+    finish(&mut socket, &all).await;
+    assert_eq!(daemon.ended(&run).await["status"], "completed");
+}
+
+#[tokio::test]
+async fn a_stopped_daemon_says_goodbye_and_the_session_goes_on_at_the_next() {
+    let shell = Shell::new();
+    let data = shell.path("data");
+    let daemon = Daemon::start(&data);
+    let session = open(&daemon).await;
+    let mut socket = session.connect(&daemon).await;
+    let run = daemon.run_source(&blueprint(r#"return ctx:run("coder", {})"#), json!({})).await;
+    let spawn = socket.until("task/spawn").await;
+    let stopped = tokio::task::spawn_blocking(move || daemon.stop());
+    assert_eq!(socket.until("session/close").await["params"]["code"], 1001);
+    assert_eq!(socket.end().await.0, 1001);
+    assert_eq!(stopped.await.unwrap(), Some(0));
+
+    let daemon = Daemon::start(&data);
+    let mut socket = session.try_connect(&daemon, Some(1)).await.unwrap();
+    finish(&mut socket, &[spawn]).await;
+    assert_eq!(daemon.ended(&run).await["output"], 1);
+}
+
+#[tokio::test]
+async fn a_main_ai_that_forgot_everything_lists_its_tasks_and_finishes_them() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let session = open(&daemon).await;
+    let run = daemon.run_source(&blueprint(THREE), json!({})).await;
+    let mut socket = session.connect(&daemon).await;
+    let all = spawns(&mut socket, 3).await;
+    socket.ask("ack", json!({"seq": 3})).await;
+    socket.drop_dead();
+
+    let mut socket = session.connect(&daemon).await;
+    let list = socket.ask("tasks/list", json!({})).await;
+    let items = list["items"].as_array().unwrap();
+    assert_eq!(items.len(), 3, "{list}");
+    for (item, spawn) in items.iter().zip(&all) {
+        assert_eq!(
+            (&item["id"], &item["handle"]),
+            (&spawn["params"]["task"], &spawn["params"]["handle"])
+        );
+        assert_eq!((&item["state"], &item["system"]), (&json!("processing"), &json!("You code.")));
+        assert_eq!(item["worker"]["subagent_type"], "coder");
+        let done = json!({"output": item["input"]});
+        let handle = item["handle"].as_str().unwrap();
+        let report = daemon.with(handle, reqwest::Method::POST, "/v1/worker/result").json(&done);
+        assert_eq!(send(report).await.0, 200);
+    }
+    let view = daemon.ended(&run).await;
+    assert_eq!(view["output"], json!([{"n": 1}, {"n": 2}, {"n": 3}]), "{view}");
+    assert_eq!(socket.ask("tasks/list", json!({})).await["items"], json!([]));
+}
+
+#[tokio::test]
+async fn a_run_that_waits_for_a_session_says_so_and_goes_on_when_one_opens() {
+    let shell = Shell::new();
+    let data = shell.path("data");
+    let daemon = Daemon::start(&data);
+    let run = daemon.run_source(&blueprint(r#"return ctx:run("coder", {})"#), json!({})).await;
+    let (_, view) = send(daemon.get(&format!("/v1/runs/{run}"))).await;
+    let on = &view["waiting_on"][0];
+    assert_eq!(on["command"], "moonswarm sessions open main-ai", "{view}");
+    assert!(on["until"].is_string(), "it has a deadline: {view}");
+    daemon.kill();
+    // Also over a restart: nothing of it is in memory then.
+    let daemon = Daemon::start(&data);
+    let session = open(&daemon).await;
+    let mut socket = session.connect(&daemon).await;
+    let spawn = socket.until("task/spawn").await;
+    assert_eq!(spawn["params"]["attempt"], 1);
+    finish(&mut socket, &[spawn]).await;
+    assert_eq!(daemon.ended(&run).await["output"], 1);
+}
