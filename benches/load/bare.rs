@@ -17,7 +17,7 @@ const ENTRY: usize = 2 * 258 + 48;
 const RUNS: i64 = 64;
 
 /// The disk's figures.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub struct Bare {
     /// Steps a second with a commit a step: one journal row and one header update each.
     pub steps_s_batch_1: f64,

@@ -27,14 +27,22 @@ struct Own {
 }
 
 impl Daemon {
-    /// Starts `binary` over an empty data directory and waits until it listens.
+    /// Starts `binary` over a data directory and waits until it listens.
     pub fn start(binary: &Path, data: &Path) -> Result<Self> {
+        Self::start_with(binary, data, &[])
+    }
+
+    /// As [`Daemon::start`], with more in its environment.
+    pub fn start_with(binary: &Path, data: &Path, env: &[(&str, &Path)]) -> Result<Self> {
         let began = Instant::now();
         let mut child = Command::new(binary)
             .args(["serve", "--json", "--listen", "127.0.0.1:0", "--data"])
             .arg(data)
             .env_remove("MOONSWARM_URL")
             .env_remove("MOONSWARM_TOKEN")
+            // It is killed on purpose here.
+            .env("MOONSWARM_SAFE_MODE", "off")
+            .envs(env.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -102,16 +110,27 @@ impl Daemon {
         Some(Duration::from_millis(ticks * 10))
     }
 
+    /// How many runs have a status.
+    pub fn runs(&self, status: &str) -> Result<u64> {
+        let Some(own) = &self.own else { return Ok(0) };
+        let conn = open(&own.database)?;
+        let count = "SELECT count(*) FROM runs WHERE status = ?1";
+        Ok(conn.query_row(count, [status], |row| row.get::<_, i64>(0))?.unsigned_abs())
+    }
+
     /// The last row of the journal; its rows are numbered without gaps while nothing is deleted.
     pub fn journal_rows(&self) -> Result<Option<i64>> {
         let Some(own) = &self.own else { return Ok(None) };
-        let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
-        let conn = rusqlite::Connection::open_with_flags(&own.database, flags)?;
-        conn.busy_timeout(Duration::from_secs(5))?;
-        let rows =
-            conn.query_row("SELECT coalesce(max(lsn), 0) FROM journal", [], |row| row.get(0));
-        Ok(Some(rows?))
+        let rows = "SELECT coalesce(max(lsn), 0) FROM journal";
+        Ok(Some(open(&own.database)?.query_row(rows, [], |row| row.get(0))?))
     }
+}
+
+fn open(database: &Path) -> Result<rusqlite::Connection> {
+    let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
+    let conn = rusqlite::Connection::open_with_flags(database, flags)?;
+    conn.busy_timeout(Duration::from_secs(5))?;
+    Ok(conn)
 }
 
 impl Drop for Daemon {

@@ -14,6 +14,7 @@ use crate::{
     client::{Client, find},
     daemon::Daemon,
     report::Figures,
+    worker,
 };
 
 /// What each step is given, and gives back.
@@ -23,16 +24,18 @@ const BLUEPRINT: &str = r#"
 local swarm = require("swarm")
 return swarm.blueprint {
   name = "load",
-  agents = { echo = { operator = "echo" } },
+  agents = { echo = { operator = "echo" }, pull = { operator = "queue", queue = "load" } },
   flow = function(ctx, input)
+    local agent = input.agent or "echo"
     if input.fan_out then
       local all = {}
       for i = 1, input.steps do all[i] = i end
-      return #ctx:map(all, function() return ctx:run("echo", input.payload) end)
+      return #ctx:map(all, function() return ctx:run(agent, input.payload) end)
     end
-    local last
-    for _ = 1, input.steps do last = ctx:run("echo", input.payload) end
-    return #last
+    for _ = 1, input.steps do ctx:run(agent, input.payload) end
+    if input.wait then ctx:wait(input.wait) end
+    if input.sleep then ctx:sleep(input.sleep) end
+    return input.steps
   end,
 }
 "#;
@@ -44,6 +47,8 @@ pub enum Shape {
     Serial(usize),
     /// So many steps at once.
     FanOut(usize),
+    /// So many steps, one after the other, each leased and reported by a pull worker over HTTP.
+    Queue(usize),
 }
 
 /// When a load is over.
@@ -72,6 +77,7 @@ impl Load {
         match self.shape {
             Shape::Serial(steps) => format!("serial/{steps}/{}", self.concurrency),
             Shape::FanOut(steps) => format!("fan-out/{steps}/{}", self.concurrency),
+            Shape::Queue(steps) => format!("queue/{steps}/{}", self.concurrency),
         }
     }
 
@@ -111,11 +117,13 @@ struct Tally {
 
 /// Sends a load and gives its figures.
 pub async fn run(daemon: &Daemon, tokens: &[String], load: &Load) -> Result<Figures> {
-    let (steps, fan_out) = match load.shape {
-        Shape::Serial(steps) => (steps, false),
-        Shape::FanOut(steps) => (steps, true),
+    let (name, steps, agent) = match load.shape {
+        Shape::Serial(steps) => ("serial", steps, "echo"),
+        Shape::FanOut(steps) => ("fan-out", steps, "echo"),
+        Shape::Queue(steps) => ("queue", steps, "pull"),
     };
-    let input = json!({ "steps": steps, "fan_out": fan_out, "payload": "x".repeat(PAYLOAD) });
+    let input = json!({ "steps": steps, "fan_out": name == "fan-out", "agent": agent,
+        "payload": "x".repeat(PAYLOAD) });
     let body = json!({ "blueprint": "load", "input": input, "wait": "60s" }).to_string();
     let body: Rc<str> = body.into();
     let tally = Rc::new(Tally::default());
@@ -126,14 +134,39 @@ pub async fn run(daemon: &Daemon, tokens: &[String], load: &Load) -> Result<Figu
     let rows_before = daemon.journal_rows()?;
     let cpu_before = daemon.cpu();
     let set = LocalSet::new();
-    let began = Instant::now();
-    for client in clients {
-        set.spawn_local(one(client, Rc::clone(&body), *load, began, Rc::clone(&tally)));
+    let stop = Rc::new(Cell::new(false));
+    let mut workers = Vec::new();
+    if let Shape::Queue(_) = load.shape {
+        for token in tokens.iter().take(load.concurrency) {
+            let client = Client::connect(daemon.address(), token).await?;
+            workers.push(set.spawn_local(worker::serve_queue(client, Rc::clone(&stop))));
+        }
     }
-    set.await;
+    let began = Instant::now();
+    let runs: Vec<_> = clients
+        .into_iter()
+        .map(|client| {
+            set.spawn_local(one(client, Rc::clone(&body), *load, began, Rc::clone(&tally)))
+        })
+        .collect();
+    set.run_until(async {
+        for run in runs {
+            run.await?;
+        }
+        Ok::<_, anyhow::Error>(())
+    })
+    .await?;
     let seconds = began.elapsed().as_secs_f64();
     let cpu = daemon.cpu().zip(cpu_before).map(|(after, before)| after - before);
     let rows = daemon.journal_rows()?.zip(rows_before).map(|(after, before)| after - before);
+    stop.set(true);
+    set.run_until(async {
+        for worker in workers {
+            worker.await??;
+        }
+        Ok::<_, anyhow::Error>(())
+    })
+    .await?;
     let mut times = tally.times_us.take();
     times.sort_unstable();
     let runs = times.len();
@@ -142,7 +175,7 @@ pub async fn run(daemon: &Daemon, tokens: &[String], load: &Load) -> Result<Figu
         times.get(index.min(runs.saturating_sub(1))).map_or(0.0, |us| f64::from(*us) / 1e3)
     };
     Ok(Figures {
-        load: if fan_out { "fan-out" } else { "serial" },
+        load: name,
         steps,
         concurrency: load.concurrency,
         runs,

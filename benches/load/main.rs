@@ -12,7 +12,11 @@ mod client;
 mod daemon;
 mod drive;
 mod options;
+mod parked;
+mod pressure;
 mod report;
+mod slow;
+mod worker;
 
 use std::{
     fs,
@@ -33,9 +37,9 @@ use crate::{
 /// How many runs at a time.
 const CONCURRENCY: [usize; 3] = [1, 8, 64];
 /// Steps of a run that goes through them one after the other.
-const SERIAL: [usize; 3] = [1, 10, 100];
+const SERIAL: [usize; 4] = [1, 10, 100, 1_000];
 /// Steps that one run schedules at once.
-const FAN_OUT: [usize; 2] = [100, 1_000];
+const FAN_OUT: [usize; 3] = [100, 1_000, 10_000];
 
 fn main() -> Result<()> {
     let options = Options::parse(std::env::args().skip(1))?;
@@ -50,6 +54,9 @@ fn main() -> Result<()> {
         report.print();
     }
     anyhow::ensure!(report.errors() == 0, "{} requests failed", report.errors());
+    if options.gate {
+        report.gate()?;
+    }
     Ok(())
 }
 
@@ -74,9 +81,11 @@ impl Drop for Scratch {
 async fn measure(options: &Options) -> Result<Report> {
     // The system's temporary directory may be memory; the disk that counts is the build's.
     let dir = Scratch::new(options.dir())?;
+    let slow = options.slow_sync_ms.map(|ms| slow::Shim::compile(&dir.0, ms)).transpose()?;
+    let env = slow.as_ref().map(|shim| shim.env()).unwrap_or_default();
     let daemon = match &options.server {
         Some((url, token)) => Daemon::elsewhere(url, token)?,
-        None => Daemon::start(&options.binary()?, &dir.0.join("data"))?,
+        None => Daemon::start_with(&options.binary()?, &dir.0.join("data"), &env)?,
     };
     tokio::time::sleep(Duration::from_millis(300)).await;
     let idle = Idle {
@@ -88,29 +97,59 @@ async fn measure(options: &Options) -> Result<Report> {
     drive::publish(&mut client).await?;
     let tokens = drive::tokens(&mut client, CONCURRENCY[CONCURRENCY.len() - 1]).await?;
 
-    let mut loads = Vec::new();
-    let mut memory = Memory::default();
+    let mut report = Report { idle, ..Report::default() };
     let time = options.time();
-    if options.wants_all() {
+    if options.wants("memory") {
         // The first runs make the heap and the caches as large as they get under load.
+        let more = options.size(9_000, 99_000, 999_000);
+        report.memory = Memory { runs: [1_000, more + 1_000], ..Memory::default() };
         let first = Load::counted(Shape::Serial(1), 64, 1_000);
         drive::run(&daemon, &tokens, &first).await?;
-        memory.after_1_000_runs = daemon.rss();
-        let more = Load::counted(Shape::Serial(1), 64, 9_000);
+        report.memory.after_the_first = daemon.rss();
+        let more = Load::counted(Shape::Serial(1), 64, more);
         drive::run(&daemon, &tokens, &more).await?;
-        memory.after_10_000_runs = daemon.rss();
+        report.memory.after_all = daemon.rss();
     }
-    let serial = SERIAL.into_iter().flat_map(|steps| {
-        CONCURRENCY.map(|concurrency| Load::timed(Shape::Serial(steps), concurrency, time))
-    });
-    let fan_out = FAN_OUT.into_iter().flat_map(|steps| {
-        [1, 8].map(|concurrency| Load::timed(Shape::FanOut(steps), concurrency, time))
-    });
-    for load in serial.chain(fan_out).filter(|load| options.wants(&load.name())) {
-        loads.push(drive::run(&daemon, &tokens, &load).await?);
+    let timed = |shape, concurrency| Load::timed(shape, concurrency, time);
+    let serial =
+        SERIAL.into_iter().flat_map(|steps| CONCURRENCY.map(|at| timed(Shape::Serial(steps), at)));
+    let fan_out =
+        FAN_OUT.into_iter().flat_map(|steps| [1, 8].map(|at| timed(Shape::FanOut(steps), at)));
+    let queue = [timed(Shape::Queue(10), 1), timed(Shape::Queue(10), 64)];
+    for load in serial.chain(fan_out).chain(queue).filter(|load| options.wants(&load.name())) {
+        report.loads.push(drive::run(&daemon, &tokens, &load).await?);
     }
-    memory.at_the_end = daemon.rss();
+    if options.wants("worker") {
+        report.worker = worker::measure(&daemon, &tokens, time).await?;
+    }
+    report.memory.at_the_end = daemon.rss();
     drop(daemon);
-    let bare = bare::measure(&dir.0.join("bare"), time)?;
-    Ok(Report { idle, loads, bare, memory })
+    report.bare = bare::measure(&dir.0.join("bare"), time)?;
+    if options.server.is_none() {
+        waiting(options, &dir.0, &mut report).await?;
+    }
+    Ok(report)
+}
+
+/// What is looked at with daemons of their own, some of them killed.
+async fn waiting(options: &Options, dir: &Path, report: &mut Report) -> Result<()> {
+    let binary = options.binary()?;
+    if options.wants("replay") {
+        report.replay = Some(parked::replay(&binary, &dir.join("replay")).await?);
+    }
+    if options.wants("parked") {
+        let runs = options.size(2_000, 20_000, 1_000_000);
+        report.parked = Some(parked::parked(&binary, &dir.join("parked"), runs).await?);
+    }
+    if options.wants("timers") {
+        let runs = options.size(2_000, 10_000, 100_000);
+        report.timers = Some(parked::timers(&binary, &dir.join("timers"), runs).await?);
+    }
+    if options.wants("pressure") {
+        let (queued, workers) =
+            (options.size(2_000, 10_000, 50_000), options.size(100, 1_000, 1_000));
+        report.pressure =
+            Some(pressure::measure(&binary, &dir.join("pressure"), queued, workers).await?);
+    }
+    Ok(())
 }

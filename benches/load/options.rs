@@ -12,9 +12,15 @@ use anyhow::{Context as _, Result, bail};
 pub struct Options {
     /// Short loads, for a look.
     quick: bool,
+    /// Everything at the sizes that the promises name: a million runs and more.
+    long: bool,
+    /// Milliseconds that each sync of the disk takes longer.
+    pub slow_sync_ms: Option<u32>,
+    /// Whether ratios beyond their limits are an error.
+    pub gate: bool,
     /// A JSON document instead of the tables.
     pub json: bool,
-    /// The one load to send, such as `serial/10/64` or `fan-out/1000/1`.
+    /// The one load to send, such as `serial/10/64`, `fan-out/1000/1`, `queue/10/64`, `worker`, `parked`.
     only: Option<String>,
     /// The program to start.
     binary: Option<PathBuf>,
@@ -34,6 +40,9 @@ impl Options {
             match arg.as_str() {
                 "--bench" => {}
                 "--quick" => options.quick = true,
+                "--long" => options.long = true,
+                "--gate" => options.gate = true,
+                "--slow-sync" => options.slow_sync_ms = Some(value()?.parse()?),
                 "--json" => options.json = true,
                 "--only" => options.only = Some(value()?),
                 "--binary" => options.binary = Some(value()?.into()),
@@ -41,8 +50,8 @@ impl Options {
                 "--server" => url = Some(value()?),
                 "--token" => token = Some(value()?),
                 _ => bail!(
-                    "unknown argument {arg}; known are --quick, --json, --only LOAD, --binary FILE, \
-                     --dir DIR, --server URL and --token T"
+                    "unknown argument {arg}; known are --quick, --long, --gate, --json, --only LOAD, \
+                     --slow-sync MS, --binary FILE, --dir DIR, --server URL and --token T"
                 ),
             }
         }
@@ -59,9 +68,13 @@ impl Options {
         self.only.as_deref().is_none_or(|only| only == load)
     }
 
-    /// Whether every load is wanted.
-    pub fn wants_all(&self) -> bool {
-        self.only.is_none()
+    /// How many: a look, the usual, or what the promises name.
+    pub fn size(&self, quick: usize, usual: usize, long: usize) -> usize {
+        match (self.quick, self.long) {
+            (_, true) => long,
+            (true, false) => quick,
+            (false, false) => usual,
+        }
     }
 
     /// How long each load lasts.

@@ -1,13 +1,19 @@
-//! The figures, as tables or as JSON.
+//! The figures, as tables or as JSON, and the ratios that a build must keep.
 
+use anyhow::{Result, ensure};
 use serde::Serialize;
 
-use crate::bare::Bare;
+use crate::{
+    bare::Bare,
+    parked::{Parked, Replay, Timers},
+    pressure::Pressure,
+    worker::Rate,
+};
 
 /// One load's figures.
 #[derive(Serialize)]
 pub struct Figures {
-    /// `serial` or `fan-out`.
+    /// `serial`, `fan-out` or `queue`.
     pub load: &'static str,
     /// Steps a run.
     pub steps: usize,
@@ -35,7 +41,7 @@ pub struct Figures {
 }
 
 /// What the daemon is before any load.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub struct Idle {
     /// From the start of the process, over an empty directory, until it listens.
     pub start_to_ready_ms: Option<f64>,
@@ -48,37 +54,97 @@ pub struct Idle {
 /// Whether memory grows with the runs that ended.
 #[derive(Default, Serialize)]
 pub struct Memory {
-    /// Resident after 1,000 one-step runs.
-    pub after_1_000_runs: Option<u64>,
-    /// Resident after 10,000.
-    pub after_10_000_runs: Option<u64>,
+    /// How many one-step runs there were: at first, and in all.
+    pub runs: [usize; 2],
+    /// Resident after the first.
+    pub after_the_first: Option<u64>,
+    /// Resident after all of them.
+    pub after_all: Option<u64>,
     /// Resident after every load.
     pub at_the_end: Option<u64>,
 }
 
 /// Everything.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub struct Report {
     /// Before any load.
     pub idle: Idle,
     /// Each load.
     pub loads: Vec<Figures>,
+    /// The worker API by itself.
+    pub worker: Vec<Rate>,
     /// The disk.
     pub bare: Bare,
     /// Memory over time.
     pub memory: Memory,
+    /// A long history, read again.
+    pub replay: Option<Replay>,
+    /// Runs that wait for a signal.
+    pub parked: Option<Parked>,
+    /// Timers that are due at the boot.
+    pub timers: Option<Timers>,
+    /// Health under pressure.
+    pub pressure: Option<Pressure>,
 }
 
 impl Report {
     /// Requests that failed, of all loads.
     pub fn errors(&self) -> usize {
-        self.loads.iter().map(|load| load.errors).sum()
+        let loads: usize = self.loads.iter().map(|load| load.errors).sum();
+        loads + self.worker.iter().map(|rate| rate.errors).sum::<usize>()
     }
 
     /// Prints the tables.
     pub fn print(&self) {
+        self.print_loads();
+        self.print_worker();
+        self.print_disk();
+        self.print_waiting();
+        self.print_process();
+    }
+
+    /// Refuses figures whose ratios are beyond what any machine excuses. A limit here is about
+    /// half of what a quiet machine shows, because the machine of a test is not quiet.
+    ///
+    /// # Errors
+    /// Every ratio that is broken, in one message.
+    pub fn gate(&self) -> Result<()> {
+        let mut broken = Vec::new();
+        let mut hold = |name: &str, seen: Option<f64>, holds: fn(f64) -> bool| match seen {
+            Some(seen) if holds(seen) => println!("gate: {name}: {seen:.2}, ok"),
+            Some(seen) => broken.push(format!("{name}: {seen:.2}")),
+            None => {}
+        };
+        let rows = |it: &Figures| it.steps_s * it.rows_per_step.unwrap_or(1.0);
+        let ten = self.serial(10, 64);
+        hold(
+            "journal rows/s of 10-step runs at 64, over the bare loop's (at least 0.2)",
+            ten.map(|it| rows(it) / self.bare.steps_s_batch_64),
+            |ratio| ratio >= 0.2,
+        );
+        hold(
+            "a step of a 1,000-step run, over one of a 10-step run (at most 1.1)",
+            ten.zip(self.serial(1_000, 64)).map(|(ten, more)| ten.steps_s / more.steps_s),
+            |ratio| ratio <= 1.1,
+        );
+        hold(
+            "p99 over p50 of a one-step run at 1 (at most 10)",
+            self.serial(1, 1).map(|it| it.p99_ms / it.p50_ms),
+            |ratio| ratio <= 10.0,
+        );
+        let Memory { after_the_first, after_all, .. } = &self.memory;
+        hold(
+            "resident memory after all one-step runs, over that after the first (at most 1.5)",
+            after_all.zip(*after_the_first).map(|(all, first)| all as f64 / first as f64),
+            |ratio| ratio <= 1.5,
+        );
+        ensure!(broken.is_empty(), "beyond their limits: {}", broken.join("; "));
+        Ok(())
+    }
+
+    fn print_loads(&self) {
         println!(
-            "{:<8} {:>5} {:>5} {:>8} {:>6} {:>9} {:>9} {:>8} {:>8} {:>9} {:>8} {:>8} {:>8}",
+            "{:<8} {:>6} {:>5} {:>8} {:>6} {:>9} {:>9} {:>8} {:>8} {:>9} {:>8} {:>8} {:>8}",
             "load",
             "steps",
             "at",
@@ -97,7 +163,7 @@ impl Report {
             let rows = load.rows_per_step.map_or_else(|| "-".into(), |it| format!("{it:.2}"));
             let cpu = load.cpu_us_per_step.map_or_else(|| "-".into(), |it| format!("{it:.1}"));
             println!(
-                "{:<8} {:>5} {:>5} {:>8} {:>6} {:>9.0} {:>9.0} {:>8.2} {:>8.2} {:>9} {:>8} {:>8.2} {:>8}",
+                "{:<8} {:>6} {:>5} {:>8} {:>6} {:>9.0} {:>9.0} {:>8.2} {:>8.2} {:>9} {:>8} {:>8.2} {:>8}",
                 load.load,
                 load.steps,
                 load.concurrency,
@@ -113,6 +179,19 @@ impl Report {
                 mib(load.rss_bytes)
             );
         }
+    }
+
+    fn print_worker(&self) {
+        for Rate { name, per_second, p50_ms, p99_ms, cpu_us, .. } in &self.worker {
+            let cpu = cpu_us.map_or_else(|| "-".into(), |it| format!("{it:.1}"));
+            println!(
+                "{name:<29} {per_second:>9.0} /s at 64, p50 {p50_ms:.2} ms, p99 {p99_ms:.2} ms, \
+                 CPU {cpu} us"
+            );
+        }
+    }
+
+    fn print_disk(&self) {
         let Bare { steps_s_batch_1, steps_s_batch_64, commit_p50_ms, commit_p99_ms } = &self.bare;
         println!();
         println!("bare loop, 1 step a commit    {steps_s_batch_1:>9.0} steps/s");
@@ -120,22 +199,62 @@ impl Report {
         println!(
             "bare commit                   p50 {commit_p50_ms:.3} ms, p99 {commit_p99_ms:.3} ms"
         );
-        if let Some(one) = self.loads.iter().find(|it| it.steps == 1 && it.concurrency == 1) {
+        if let Some(one) = self.serial(1, 1) {
             let over = one.p50_ms - 2.0 * commit_p50_ms;
             println!("a one-step run                two bare commits {over:+.2} ms (p50)");
         }
-        if let Some((ten, hundred)) = self.serial(10).zip(self.serial(100)) {
-            let change = (ten.steps_s / hundred.steps_s - 1.0) * 100.0;
+        for more in [100, 1_000] {
+            if let Some((ten, more)) = self.serial(10, 64).zip(self.serial(more, 64)) {
+                let change = (ten.steps_s / more.steps_s - 1.0) * 100.0;
+                let steps = more.steps;
+                println!(
+                    "a step of {steps:<19} {change:+.1} % of the cost of a step of 10 (at 64)"
+                );
+            }
+        }
+    }
+
+    fn print_waiting(&self) {
+        if let Some(Replay { entries, per_second }) = &self.replay {
             println!(
-                "a step of 100                 {change:+.1} % of the cost of a step of 10 (at 64)"
+                "replay of {entries:<19} {per_second:>9.0} entries/s, reading and end included"
             );
         }
-        let Memory { after_1_000_runs, after_10_000_runs, at_the_end } = &self.memory;
+        if let Some(it) = &self.parked {
+            println!(
+                "parked runs                   {} take {} MiB, boot {:.0} ms, wake p50 {:.2} ms, p99 {:.2} ms",
+                it.runs,
+                mib(it.rss_bytes),
+                it.boot_ms,
+                it.wake_p50_ms,
+                it.wake_p99_ms
+            );
+        }
+        if let Some(it) = &self.timers {
+            println!(
+                "timers due at the boot        {}: {:.0} /s, new runs meanwhile p99 {:.2} ms",
+                it.runs, it.per_second, it.new_run_p99_ms
+            );
+        }
+        if let Some(it) = &self.pressure {
+            println!(
+                "health                        p99 {:.2} ms, max {:.2} ms, beside {} queued runs and {} waiting workers, {} MiB",
+                it.health_p99_ms,
+                it.health_max_ms,
+                it.queued,
+                it.workers,
+                mib(it.rss_bytes)
+            );
+        }
+    }
+
+    fn print_process(&self) {
+        let Memory { runs: [first, all], after_the_first, after_all, at_the_end } = &self.memory;
         println!(
-            "resident                      idle {} MiB, after 1,000 runs {}, after 10,000 {}, at the end {}",
+            "resident                      idle {} MiB, after {first} runs {}, after {all} {}, at the end {}",
             mib(self.idle.rss_bytes),
-            mib(*after_1_000_runs),
-            mib(*after_10_000_runs),
+            mib(*after_the_first),
+            mib(*after_all),
             mib(*at_the_end)
         );
         if let Some(ms) = self.idle.start_to_ready_ms {
@@ -146,10 +265,10 @@ impl Report {
         }
     }
 
-    fn serial(&self, steps: usize) -> Option<&Figures> {
+    fn serial(&self, steps: usize, concurrency: usize) -> Option<&Figures> {
         self.loads
             .iter()
-            .find(|it| it.load == "serial" && it.steps == steps && it.concurrency == 64)
+            .find(|it| it.load == "serial" && it.steps == steps && it.concurrency == concurrency)
     }
 }
 
