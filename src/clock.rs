@@ -58,6 +58,15 @@ impl Clock {
         }
     }
 
+    /// Sets a manual clock, also back, and wakes who sleeps on it; the system's clock is set by
+    /// others.
+    pub fn set(&self, now_ms: u64) {
+        if let Source::Manual(manual) = &self.0 {
+            manual.now_ms.store(now_ms, Ordering::Release);
+            manual.moved.notify_waiters();
+        }
+    }
+
     /// Waits until the time is at least `at_ms`. A jump of the system's clock is noticed within
     /// a minute.
     ///
@@ -85,6 +94,15 @@ impl Clock {
             }
         }
     }
+}
+
+/// Prints a time as RFC 3339 in UTC, with milliseconds.
+pub fn rfc3339(ms: u64) -> String {
+    let ms = i64::try_from(ms).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_millisecond(ms)
+        .unwrap_or(jiff::Timestamp::MAX)
+        .strftime("%Y-%m-%dT%H:%M:%S%.3fZ")
+        .to_string()
 }
 
 impl fmt::Debug for Clock {

@@ -1,45 +1,112 @@
 //! Every spawned task of the host: one tracker, one tree of cancellation.
+//!
+//! Owns where spawned work runs: on a runtime, or, in a simulation, wherever its driver polls it.
 
-use std::{future::Future, time::Duration};
+#[cfg(any(test, feature = "faults"))]
+mod driven;
 
-use tokio::{runtime::Handle, task::JoinHandle};
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::{
+    runtime::Handle,
+    task::{JoinError, JoinHandle},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+#[cfg(any(test, feature = "faults"))]
+pub use driven::Driver;
 
 /// Spawns onto one runtime and waits for all of it at the end.
 #[derive(Debug, Clone)]
 pub struct Tasks {
-    runtime: Handle,
+    place: Place,
     tracker: TaskTracker,
     stop: CancellationToken,
+}
+
+/// Where spawned work runs.
+#[derive(Debug, Clone)]
+enum Place {
+    Runtime(Handle),
+    #[cfg(any(test, feature = "faults"))]
+    Driven(Driver),
+}
+
+/// What was spawned, as a future of its result.
+#[derive(Debug)]
+pub struct Spawned<T>(Waits<T>);
+
+#[derive(Debug)]
+enum Waits<T> {
+    Runtime(JoinHandle<T>),
+    #[cfg(any(test, feature = "faults"))]
+    Driven(tokio::sync::oneshot::Receiver<T>),
+}
+
+/// Spawned work that came to no result.
+#[derive(Debug, thiserror::Error)]
+pub enum Unfinished {
+    /// It panicked, or its runtime ended.
+    #[error("finish a spawned task")]
+    Runtime(#[from] JoinError),
+    /// Its driver gave it up.
+    #[error("finish a spawned task: it was given up")]
+    GivenUp,
 }
 
 impl Tasks {
     /// Tasks on `runtime`.
     pub fn new(runtime: Handle) -> Self {
-        Self { runtime, tracker: TaskTracker::new(), stop: CancellationToken::new() }
+        Self::at(Place::Runtime(runtime))
+    }
+
+    /// Tasks that run when, and in the order in which, their driver polls them.
+    #[cfg(any(test, feature = "faults"))]
+    pub fn driven() -> (Self, Driver) {
+        let driver = Driver::default();
+        (Self::at(Place::Driven(driver.clone())), driver)
+    }
+
+    fn at(place: Place) -> Self {
+        Self { place, tracker: TaskTracker::new(), stop: CancellationToken::new() }
     }
 
     /// Runs a future to its end, also while the host is stopping, up to the grace.
     #[expect(clippy::disallowed_methods, reason = "this is where everything is spawned")]
-    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    pub fn spawn<F>(&self, future: F) -> Spawned<F::Output>
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        self.runtime.spawn(self.tracker.track_future(future))
+        let future = self.tracker.track_future(future);
+        Spawned(match &self.place {
+            Place::Runtime(runtime) => Waits::Runtime(runtime.spawn(future)),
+            #[cfg(any(test, feature = "faults"))]
+            Place::Driven(driver) => Waits::Driven(driver.add(future).1),
+        })
     }
 
     /// Runs a closure on a thread where it may block.
     #[expect(clippy::disallowed_methods, reason = "this is where everything is spawned")]
-    pub fn spawn_blocking<F, T>(&self, work: F) -> JoinHandle<T>
+    pub fn spawn_blocking<F, T>(&self, work: F) -> Spawned<T>
     where
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
         let guard = self.tracker.token();
-        self.runtime.spawn_blocking(move || {
+        let work = move || {
             let _guard = guard;
             work()
+        };
+        Spawned(match &self.place {
+            Place::Runtime(runtime) => Waits::Runtime(runtime.spawn_blocking(work)),
+            #[cfg(any(test, feature = "faults"))]
+            Place::Driven(driver) => Waits::Driven(driver.add(async move { work() }).1),
         })
     }
 
@@ -53,5 +120,19 @@ impl Tasks {
         self.stop.cancel();
         self.tracker.close();
         tokio::time::timeout(grace, self.tracker.wait()).await.is_ok()
+    }
+}
+
+impl<T> Future for Spawned<T> {
+    type Output = Result<T, Unfinished>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Waits::Runtime(handle) => Pin::new(handle).poll(context).map_err(Unfinished::from),
+            #[cfg(any(test, feature = "faults"))]
+            Waits::Driven(result) => {
+                Pin::new(result).poll(context).map_err(|_| Unfinished::GivenUp)
+            }
+        }
     }
 }
