@@ -25,6 +25,7 @@ macro_rules! conformance {
             a_continued_run_has_a_current_history_and_all_of_them
             a_batch_whose_run_has_moved_is_refused_alone
             a_run_is_created_once
+            writes_that_rest_on_a_row_fall_with_it
             nothing_is_written_with_a_revoked_token
             an_idempotency_key_is_used_once_until_it_expires
             lists_are_filtered_and_paged_newest_first
@@ -40,6 +41,7 @@ macro_rules! conformance {
             a_revocation_outlives_everything_said_of_its_token
             signals_wait_in_order_until_they_arrive
             evidence_and_meta_are_kept
+            a_session_keeps_its_frames_until_they_are_acknowledged_or_it_is_closed
             a_deleted_run_leaves_nothing_and_takes_nothing_of_others
         }
     };

@@ -3,22 +3,30 @@
 //! Owns the shapes of stored rows and the promise of a commit: all of a [`Batch`] or nothing,
 //! synced to the disk before it is acknowledged. Refuses a batch whose run has moved on, and a
 //! data directory that somebody else owns or a newer release wrote. `sqlite/` is the embedded
-//! adapter; only this room knows SQL.
+//! adapter, `memory/` the one for simulations; only this room knows SQL.
 
+mod health;
+#[cfg(any(test, feature = "faults"))]
+mod memory;
 mod rows;
 mod sqlite;
 
 #[cfg(test)]
 mod conformance;
 
+pub use health::Health;
+#[cfg(any(test, feature = "faults"))]
+pub use memory::{Commit, Memory};
+
 pub use rows::{
-    ArtifactRow, BlueprintRow, EvidenceRow, Header, IdempotencyRow, OutboxRow, RunFilter,
-    RunStatus, StateRow, TaskFilter, TaskPhase, TaskRow, TokenRow,
+    ArtifactRow, BlueprintRow, Errand, EvidenceRow, FrameRow, Header, IdempotencyRow, OutboxRow,
+    Retired, RunFilter, RunStatus, SessionRow, Space, StateRow, TaskFilter, TaskPhase, TaskRow,
+    TokenRow,
 };
 
-pub use sqlite::{Options, Sqlite, Synchronous};
+pub use sqlite::{Options, Restored, Sqlite, Synchronous, restore};
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use crate::journal::Entry;
 
@@ -39,6 +47,17 @@ pub trait Writer: Send + Sync {
 
     /// A number for a new run, larger than all that were given before.
     fn next_run(&self) -> u64;
+
+    /// How the store is; one that cannot fail is always well.
+    fn health(&self) -> Health {
+        Health::Well
+    }
+
+    /// Takes the number `run` as [`Writer::next_run`] would, if neither it nor a larger one was ever
+    /// given; says whether it did.
+    fn reserve_run(&self, _run: u64) -> bool {
+        false
+    }
 }
 
 /// What can be read. A reader sees every batch that was acknowledged before the call.
@@ -164,7 +183,7 @@ pub trait Reader: Send + Sync {
         key: &str,
     ) -> Result<Option<IdempotencyRow>, StoreError>;
 
-    /// Signals between runs that have not arrived, oldest first.
+    /// What runs have for each other and has not arrived, oldest first.
     ///
     /// # Errors
     /// See [`Reader::header`].
@@ -176,11 +195,74 @@ pub trait Reader: Send + Sync {
     /// See [`Reader::header`].
     fn evidence(&self, run: u64) -> Result<Vec<EvidenceRow>, StoreError>;
 
+    /// The sessions that were not closed, oldest first.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn sessions(&self) -> Result<Vec<SessionRow>, StoreError>;
+
+    /// One session, closed or not.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn session(&self, id: &str) -> Result<Option<SessionRow>, StoreError>;
+
+    /// What sessions were told and have not acknowledged, by session and in order.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn frames(&self) -> Result<Vec<FrameRow>, StoreError>;
+
     /// A value that the host keeps about itself.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn meta(&self, key: &str) -> Result<Option<String>, StoreError>;
+
+    /// How much room the store takes; all zero for one that keeps nothing for long.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn space(&self) -> Result<Space, StoreError> {
+        Ok(Space::default())
+    }
+
+    /// How many ended runs there are; the headers of all runs are looked at.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn ended_runs(&self) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+
+    /// Ended runs with a number over `after` that nothing open needs (a run that called them or
+    /// that they called, a signal on its way), oldest first, at most `limit`.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn retired(&self, _after: u64, _limit: usize) -> Result<Vec<Retired>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    /// About how many bytes a run takes: its entries of all histories and its files.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn run_bytes(&self, _run: u64) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+
+    /// Writes one state of the whole store into the new file `to`, synced, and gives its size in
+    /// bytes. Holds no writer up.
+    ///
+    /// # Errors
+    /// When `to` exists or cannot be written, and for a store that has no files.
+    fn backup(&self, _to: &Path) -> Result<u64, StoreError> {
+        Err(StoreError::Database {
+            context: "back the store up".to_owned(),
+            reason: "this store has no file".to_owned(),
+        })
+    }
 }
 
 /// What commits together.
@@ -203,6 +285,14 @@ pub type Ack = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 pub enum Check {
     /// The token was not revoked; else [`StoreError::Revoked`].
     TokenLive(String),
+    /// The last row of a run's journal is this one; else [`StoreError::Moved`]. For writes of a run
+    /// that add nothing to its journal, and must not outlive what they rest on.
+    RunAt {
+        /// The run.
+        run: u64,
+        /// The row.
+        cursor: u64,
+    },
     /// The key is unused for (principal, route); else [`StoreError::KeyUsed`].
     KeyFree {
         /// The token's subject.
@@ -314,9 +404,9 @@ pub enum Write {
     },
     /// Keep the answer given under an idempotency key.
     PutIdempotency(IdempotencyRow),
-    /// A signal is on its way to another run.
+    /// Something is on its way to another run.
     PutOutbox(OutboxRow),
-    /// A signal arrived, or can never arrive.
+    /// It arrived, or can never arrive.
     DeleteOutbox {
         /// The sending run.
         run: u64,
@@ -337,10 +427,56 @@ pub enum Write {
         /// Unix milliseconds.
         before_ms: u64,
     },
-    /// Delete an ended run with everything that belongs to it.
+    /// Record a session.
+    PutSession(Box<SessionRow>),
+    /// Let a session live longer.
+    ExtendSession {
+        /// Its id.
+        session: String,
+        /// Until when, in Unix milliseconds.
+        expires_ms: u64,
+    },
+    /// End a session and drop what it was still to be told.
+    CloseSession {
+        /// Its id.
+        session: String,
+        /// When, in Unix milliseconds.
+        at_ms: u64,
+        /// Why.
+        reason: String,
+    },
+    /// Forget sessions that were closed before `before_ms`.
+    ForgetSessions {
+        /// Unix milliseconds.
+        before_ms: u64,
+    },
+    /// Keep a frame of an open session, whose last number it then is.
+    PutFrame(Box<FrameRow>),
+    /// A session acknowledged its frames up to a number.
+    AckFrames {
+        /// The session's id.
+        session: String,
+        /// The number.
+        seq: u64,
+    },
+    /// Give a run's number to nobody else: a journal names it, though the run is not stored yet.
+    ReserveRun {
+        /// The number.
+        num: u64,
+    },
+    /// Delete an ended run with everything that belongs to it. Of a long history a part may be left
+    /// for [`Write::Tidy`].
     DeleteRun {
         /// The run.
         run: u64,
+    },
+    /// Clear at most `rows` rows of what deletions left, and give at most `pages` free pages back to
+    /// the file system.
+    Tidy {
+        /// Rows of the journal.
+        rows: usize,
+        /// Pages of the file.
+        pages: u32,
     },
 }
 
@@ -368,6 +504,9 @@ pub enum StoreError {
     /// The disk is full.
     #[error("write to the database: the disk is full")]
     Full,
+    /// Another process has locked the database for too long.
+    #[error("write to the database: another process keeps it locked")]
+    Locked,
     /// Another process owns the data directory.
     #[error("own {path}: another process does (pid {pid})")]
     Owned {
@@ -388,6 +527,14 @@ pub enum StoreError {
         found: u32,
         /// The newest format known.
         known: u32,
+    },
+    /// Something is where a store is to be restored.
+    #[error("restore into {path}: {found} is there; name an empty or a new directory")]
+    Occupied {
+        /// The directory.
+        path: String,
+        /// What was found in it.
+        found: String,
     },
     /// A stored row cannot be read.
     #[error("read {what}: {reason}")]

@@ -170,6 +170,8 @@ pub struct TaskRow {
     pub summary: Option<String>,
     /// What the worker fetches, rendered: the worker API's prompt, as JSON.
     pub prompt: String,
+    /// What the attempt asked a senior, and what it was told: JSON.
+    pub question: Option<String>,
 }
 
 /// Which open tasks to list.
@@ -283,10 +285,27 @@ pub struct OutboxRow {
     pub step: u32,
     /// The receiving run.
     pub to: u64,
-    /// The signal's name.
-    pub name: String,
-    /// JSON.
-    pub payload: String,
+    /// What the receiver is to hear.
+    pub errand: Errand,
+}
+
+/// What a run has for another.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Errand {
+    /// A signal.
+    Signal {
+        /// Its name.
+        name: String,
+        /// JSON.
+        payload: String,
+    },
+    /// The sender called the receiver, and does not want it any more.
+    Cancel {
+        /// The sender's id.
+        by: String,
+        /// Why.
+        reason: String,
+    },
 }
 
 /// Something that was refused, kept.
@@ -304,4 +323,82 @@ pub struct EvidenceRow {
     pub code: String,
     /// The body that was refused, cut to 64 KiB.
     pub body: String,
+}
+
+/// How much room a store takes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes that hold something.
+    pub used: u64,
+    /// Bytes of the file that hold nothing now and are written again before it grows.
+    pub free: u64,
+    /// The largest number that a run has or had.
+    pub last_run: u64,
+    /// Whether a deletion left something to be cleared by [`Write::Tidy`](super::Write::Tidy).
+    pub debris: bool,
+}
+
+/// An ended run that nothing open needs any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retired {
+    /// The run's number.
+    pub num: u64,
+    /// When it was created, in Unix milliseconds.
+    pub created_ms: u64,
+    /// When it ended, in Unix milliseconds.
+    pub ended_ms: u64,
+}
+
+/// A connected operator.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SessionRow {
+    /// Its id: `ses_…`.
+    pub id: String,
+    /// The operator's name.
+    pub operator: String,
+    /// Who opened it.
+    pub principal: String,
+    /// The token that it was opened with; revoking it ends the session.
+    pub jti: String,
+    /// When the opener's own token ends: no token of the session ends later. Unix milliseconds.
+    pub until_ms: u64,
+    /// When it was opened, in Unix milliseconds.
+    pub created_ms: u64,
+    /// When its last token ends, and it with that, in Unix milliseconds.
+    pub expires_ms: u64,
+    /// Whether its frames carry the prompts themselves.
+    pub direct: bool,
+    /// The number of its last frame.
+    pub last_seq: u64,
+    /// The number of the last frame that it acknowledged.
+    pub acked_seq: u64,
+    /// When it was closed, in Unix milliseconds.
+    pub closed_ms: Option<u64>,
+    /// Why it was closed.
+    pub reason: Option<String>,
+}
+
+/// Something that a session was told and has not acknowledged.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FrameRow {
+    /// The session.
+    pub session: String,
+    /// Its number within the session, from 1 and without gaps.
+    pub seq: u64,
+    /// What it says: `task/spawn`, `task/cancel`, `task/answer`.
+    pub method: String,
+    /// The run that it is about.
+    pub run: u64,
+    /// The step.
+    pub step: u32,
+    /// The attempt.
+    pub attempt: u32,
+    /// When the step was scheduled, in Unix milliseconds.
+    pub scheduled_ms: u64,
+    /// The attempt's epoch.
+    pub epoch: u32,
+    /// The attempt's time from its delivery on, in milliseconds.
+    pub timeout_ms: Option<u64>,
+    /// The parameters, without what is made at delivery: a JSON object.
+    pub params: String,
 }

@@ -95,6 +95,21 @@ pub fn a_run_is_created_once(store: &dyn Store) {
     assert_eq!(store.header(1).unwrap(), Some(first));
 }
 
+pub fn writes_that_rest_on_a_row_fall_with_it(store: &dyn Store) {
+    let mut run = begin(store, header(1));
+    let meta = |key: &str| vec![Write::PutMeta { key: key.to_owned(), value: "1".to_owned() }];
+    let at = |cursor| vec![Check::RunAt { run: 1, cursor }];
+    commit(store, at(run.cursor), None, meta("a")).unwrap();
+    let before = run.cursor;
+    let more = append(store, &mut run, vec![resumed()]);
+    commit(store, vec![], Some(more), vec![]).unwrap();
+    let refused = commit(store, at(before), None, meta("b")).unwrap_err();
+    assert!(matches!(refused, StoreError::Moved { run: 1 }));
+    let unknown = vec![Check::RunAt { run: 2, cursor: before }];
+    assert!(matches!(commit(store, unknown, None, meta("b")), Err(StoreError::Moved { run: 2 })));
+    assert_eq!((store.meta("a").unwrap().is_some(), store.meta("b").unwrap()), (true, None));
+}
+
 pub fn nothing_is_written_with_a_revoked_token(store: &dyn Store) {
     let live = || vec![Check::TokenLive("t1".to_owned())];
     let mut run = header(1);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{append, begin, commit, header, put, resumed, started};
 use crate::store::{
-    ArtifactRow, BlueprintRow, EvidenceRow, OutboxRow, Store, TaskFilter, TaskPhase, TaskRow,
-    TokenRow, Write,
+    ArtifactRow, BlueprintRow, Errand, EvidenceRow, FrameRow, OutboxRow, SessionRow, Store,
+    TaskFilter, TaskPhase, TaskRow, TokenRow, Write,
 };
 
 fn task(run: u64, step: u32) -> TaskRow {
@@ -26,6 +26,7 @@ fn task(run: u64, step: u32) -> TaskRow {
         lease_ms: None,
         summary: Some("write it".to_owned()),
         prompt: "{}".to_owned(),
+        question: None,
     }
 }
 
@@ -63,6 +64,70 @@ pub fn a_task_is_replaced_and_closed(store: &dyn Store) {
     assert_eq!(store.task(1, 1).unwrap(), Some(taken));
     put(store, vec![Write::CloseTask { run: 1, step: 1 }]);
     assert_eq!(store.task(1, 1).unwrap(), None);
+}
+
+fn session(id: &str, created_ms: u64) -> SessionRow {
+    SessionRow {
+        id: id.to_owned(),
+        operator: "main-ai".to_owned(),
+        principal: "ada".to_owned(),
+        jti: "j".to_owned(),
+        until_ms: 900,
+        created_ms,
+        expires_ms: 100,
+        direct: true,
+        last_seq: 0,
+        acked_seq: 0,
+        closed_ms: None,
+        reason: None,
+    }
+}
+
+fn frame(session: &str, seq: u64) -> FrameRow {
+    FrameRow {
+        session: session.to_owned(),
+        seq,
+        method: "task/spawn".to_owned(),
+        run: 1,
+        step: 2,
+        attempt: 3,
+        scheduled_ms: 4,
+        epoch: 5,
+        timeout_ms: Some(6),
+        params: "{}".to_owned(),
+    }
+}
+
+pub fn a_session_keeps_its_frames_until_they_are_acknowledged_or_it_is_closed(store: &dyn Store) {
+    let frames = |store: &dyn Store| {
+        let frames = store.frames().unwrap();
+        frames.into_iter().map(|frame| (frame.session, frame.seq)).collect::<Vec<_>>()
+    };
+    put(store, ["b", "a"].map(|id| Write::PutSession(Box::new(session(id, 7)))).to_vec());
+    let of = [frame("a", 1), frame("a", 2), frame("b", 1), frame("nobody", 1)];
+    put(store, of.map(|frame| Write::PutFrame(Box::new(frame))).to_vec());
+    assert_eq!(frames(store), [("a".into(), 1), ("a".into(), 2), ("b".into(), 1)]);
+    assert_eq!(store.frames().unwrap()[0], frame("a", 1));
+
+    let extend = Write::ExtendSession { session: "a".into(), expires_ms: 200 };
+    put(store, vec![Write::AckFrames { session: "a".into(), seq: 1 }, extend]);
+    let kept = SessionRow { last_seq: 2, acked_seq: 1, expires_ms: 200, ..session("a", 7) };
+    assert_eq!(store.session("a").unwrap(), Some(kept.clone()));
+    assert_eq!(frames(store), [("a".into(), 2), ("b".into(), 1)]);
+
+    let close = |at_ms, reason: &str| Write::CloseSession {
+        session: "b".into(),
+        at_ms,
+        reason: reason.to_owned(),
+    };
+    put(store, vec![close(50, "done"), close(60, "again")]);
+    put(store, vec![Write::PutFrame(Box::new(frame("b", 2)))]);
+    assert_eq!(store.sessions().unwrap(), [kept]);
+    assert_eq!(frames(store), [("a".into(), 2)]);
+    let closed = store.session("b").unwrap().unwrap();
+    assert_eq!((closed.closed_ms, closed.reason.as_deref()), (Some(50), Some("done")));
+    put(store, vec![Write::ForgetSessions { before_ms: 51 }]);
+    assert_eq!(store.session("b").unwrap(), None);
 }
 
 pub fn tasks_are_filtered_and_paged(store: &dyn Store) {
@@ -168,12 +233,17 @@ pub fn a_revocation_outlives_everything_said_of_its_token(store: &dyn Store) {
 }
 
 pub fn signals_wait_in_order_until_they_arrive(store: &dyn Store) {
-    let signal =
-        |run, step| OutboxRow { run, step, to: 9, name: "go".to_owned(), payload: "1".to_owned() };
-    put(store, [signal(5, 1), signal(2, 1), signal(5, 1)].map(Write::PutOutbox).to_vec());
-    assert_eq!(store.outbox().unwrap(), [signal(5, 1), signal(2, 1)]);
+    let signal = |run, step| {
+        let errand = match step % 2 {
+            0 => Errand::Cancel { by: "run_x".to_owned(), reason: "enough".to_owned() },
+            _ => Errand::Signal { name: "go".to_owned(), payload: "1".to_owned() },
+        };
+        OutboxRow { run, step, to: 9, errand }
+    };
+    put(store, [signal(5, 1), signal(2, 2), signal(5, 1)].map(Write::PutOutbox).to_vec());
+    assert_eq!(store.outbox().unwrap(), [signal(5, 1), signal(2, 2)]);
     put(store, vec![Write::DeleteOutbox { run: 5, step: 1 }]);
-    assert_eq!(store.outbox().unwrap(), [signal(2, 1)]);
+    assert_eq!(store.outbox().unwrap(), [signal(2, 2)]);
 }
 
 pub fn evidence_and_meta_are_kept(store: &dyn Store) {

@@ -2,14 +2,15 @@
 
 use std::{io, path::Path};
 
-use rusqlite::{Error, ErrorCode};
+use rusqlite::{Error, ErrorCode, ffi};
 
 use crate::store::StoreError;
 
 /// The error of a statement; `context` says what was tried.
 pub fn database(context: impl Into<String>) -> impl FnOnce(Error) -> StoreError {
     move |error| match (error.sqlite_error_code(), &error) {
-        (Some(ErrorCode::DiskFull), _) => StoreError::Full,
+        _ if is_full(&error) => StoreError::Full,
+        (Some(ErrorCode::DatabaseBusy), _) => StoreError::Locked,
         (Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase), _)
         | (
             None,
@@ -28,6 +29,14 @@ pub fn database(context: impl Into<String>) -> impl FnOnce(Error) -> StoreError 
 pub fn file(verb: &str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     move |error| match error.kind() {
         io::ErrorKind::StorageFull => StoreError::Full,
+        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
+            StoreError::Database {
+                context: format!("{verb} {}", path.display()),
+                reason: format!(
+                    "{error}; make it writable for this user, or name another directory with --data"
+                ),
+            }
+        }
         _ => StoreError::Database {
             context: format!("{verb} {}", path.display()),
             reason: error.to_string(),
@@ -40,13 +49,24 @@ pub fn file(verb: &str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
 /// After a failed sync the kernel may have dropped the pages and call the next sync a success, so
 /// nothing that follows in the same process can be trusted.
 pub fn is_disk_failure(error: &Error) -> bool {
-    error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure)
+    error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) && !is_full(error)
+}
+
+/// Whether another process has the lock.
+pub fn is_locked(error: &Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+}
+
+/// Whether there was no room. The index of the log is a file too, and says so in its own way.
+fn is_full(error: &Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DiskFull)
+        || error
+            .sqlite_error()
+            .is_some_and(|error| error.extended_code == ffi::SQLITE_IOERR_SHMSIZE)
 }
 
 #[cfg(test)]
 mod tests {
-    use rusqlite::ffi;
-
     use super::*;
 
     fn failure(code: i32) -> Error {
@@ -58,7 +78,9 @@ mod tests {
         for code in [ffi::SQLITE_IOERR, ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_IOERR_WRITE] {
             assert!(is_disk_failure(&failure(code)), "{code}");
         }
-        assert!(!is_disk_failure(&failure(ffi::SQLITE_FULL)));
+        for code in [ffi::SQLITE_FULL, ffi::SQLITE_IOERR_SHMSIZE] {
+            assert!(!is_disk_failure(&failure(code)), "{code}");
+        }
     }
 
     #[test]
@@ -67,6 +89,6 @@ mod tests {
         let damaged = database("x")(failure(ffi::SQLITE_CORRUPT));
         assert!(matches!(damaged, StoreError::Damaged { .. }));
         let busy = database("x")(failure(ffi::SQLITE_BUSY));
-        assert!(matches!(busy, StoreError::Database { .. }));
+        assert!(matches!(busy, StoreError::Locked));
     }
 }

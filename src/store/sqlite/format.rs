@@ -5,13 +5,28 @@ use std::path::Path;
 use rusqlite::{Connection, TransactionBehavior};
 
 use super::error::database;
-use crate::store::StoreError;
+use crate::{fault, store::StoreError};
 
 /// `moon` in ASCII; marks the file as ours.
 const APPLICATION_ID: i32 = 0x6d6f_6f6e;
+/// What SQLite calls a file whose free pages can be given back a few at a time.
+const INCREMENTAL: u32 = 2;
+
+/// The step from one format to the next.
+struct Migration {
+    /// What must be so before, and cannot be done within a transaction. A host that was killed in
+    /// it does it again, so it looks first whether it is needed.
+    prepare: Option<fn(&Connection) -> rusqlite::Result<()>>,
+    /// The change, which commits together with the new format's number.
+    sql: &'static str,
+}
 
 /// The step from each format to the next; the newest format is their number.
-const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_initial.sql")];
+const MIGRATIONS: &[Migration] = &[
+    Migration { prepare: None, sql: include_str!("migrations/0001_initial.sql") },
+    Migration { prepare: Some(make_reclaimable), sql: include_str!("migrations/0002_reclaim.sql") },
+    Migration { prepare: None, sql: include_str!("migrations/0003_sessions.sql") },
+];
 
 /// The newest format that this program knows.
 fn known() -> u32 {
@@ -43,23 +58,53 @@ pub fn check(conn: &Connection, path: &Path) -> Result<u32, StoreError> {
     Ok(found)
 }
 
-/// Brings the file from format `found` to the newest, all or nothing.
+/// Lays out a file that is still empty; on any other this changes nothing.
+///
+/// # Errors
+/// What the database says.
+pub fn lay_out(conn: &Connection) -> rusqlite::Result<()> {
+    conn.execute_batch("PRAGMA auto_vacuum = INCREMENTAL")
+}
+
+/// Brings the file from format `found` to the newest, one format after the other; each step is
+/// done whole or not at all, and the next start goes on where this one was interrupted.
 ///
 /// # Errors
 /// What the database says.
 pub fn migrate(conn: &mut Connection, found: u32) -> Result<(), StoreError> {
-    if found == known() {
-        return Ok(());
+    for (from, migration) in (0..).zip(MIGRATIONS).skip(found as usize) {
+        run(conn, migration, from + 1)
+            .map_err(database(format!("migrate the database from format {from}")))?;
+        if found > 0 {
+            tracing::info!(format = from + 1, "migrated the database");
+        }
     }
-    run(conn, found).map_err(database(format!("migrate the database from format {found}")))
+    Ok(())
 }
 
-fn run(conn: &mut Connection, found: u32) -> rusqlite::Result<()> {
-    let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    for sql in &MIGRATIONS[found as usize..] {
-        tx.execute_batch(sql)?;
+fn run(conn: &mut Connection, migration: &Migration, to: u32) -> rusqlite::Result<()> {
+    if let Some(prepare) = migration.prepare {
+        prepare(conn)?;
     }
+    let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    tx.execute_batch(migration.sql)?;
     tx.pragma_update(None, "application_id", APPLICATION_ID)?;
-    tx.pragma_update(None, "user_version", known())?;
-    tx.commit()
+    tx.pragma_update(None, "user_version", to)?;
+    fault::point("store.migrate");
+    tx.commit()?;
+    fault::point("store.migrated");
+    Ok(())
+}
+
+/// Writes a file anew that cannot give free pages back, so that it can.
+fn make_reclaimable(conn: &Connection) -> rusqlite::Result<()> {
+    let mode: u32 = conn.pragma_query_value(None, "auto_vacuum", |row| row.get(0))?;
+    if mode == INCREMENTAL {
+        return Ok(());
+    }
+    tracing::info!("writing the database anew, once; this needs room for a second copy of it");
+    fault::point("store.rewrite");
+    conn.execute_batch("PRAGMA auto_vacuum = INCREMENTAL; VACUUM;")?;
+    fault::point("store.rewritten");
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
 use super::value::{int, limit, uint, uint_or_null, word};
-use crate::store::{Header, RunFilter, RunStatus, RunWrite};
+use crate::store::{Header, Retired, RunFilter, RunStatus, RunWrite};
 
 /// The columns, in the order of [`read`].
 macro_rules! columns {
@@ -181,16 +181,56 @@ pub fn children(conn: &Connection, run: u64) -> rusqlite::Result<Vec<Header>> {
     .collect()
 }
 
-/// Deletes a header and says where its history ended.
-pub fn delete(conn: &Connection, run: u64) -> rusqlite::Result<Option<u64>> {
+/// Whether a run's journal ends with a row.
+pub fn is_at(conn: &Connection, run: u64, cursor: u64) -> rusqlite::Result<bool> {
+    conn.prepare_cached("SELECT 1 FROM runs WHERE num = ?1 AND cursor = ?2")?
+        .exists([int(run), int(cursor)])
+}
+
+/// Keeps a run's number from being given again.
+pub fn reserve(conn: &Connection, num: u64) -> rusqlite::Result<()> {
+    conn.prepare_cached("UPDATE high_water SET run = max(run, ?1)")?.execute([int(num)]).map(drop)
+}
+
+/// Deletes a header and says when the run was created and where its history ended.
+pub fn delete(conn: &Connection, run: u64) -> rusqlite::Result<Option<(u64, u64)>> {
     conn.prepare_cached(
         "UPDATE high_water SET run = max(run, (SELECT coalesce(max(num), 0) FROM runs)),
                                lsn = max(lsn, (SELECT coalesce(max(lsn), 0) FROM journal))",
     )?
     .execute([])?;
-    conn.prepare_cached("DELETE FROM runs WHERE num = ?1 RETURNING cursor")?
-        .query_row([int(run)], |row| uint(row, 0))
+    conn.prepare_cached("DELETE FROM runs WHERE num = ?1 RETURNING created_ms, cursor")?
+        .query_row([int(run)], |row| Ok((uint(row, 0)?, uint(row, 1)?)))
         .optional()
+}
+
+/// How many runs have ended.
+pub fn ended(conn: &Connection) -> rusqlite::Result<u64> {
+    let all = conn.query_row("SELECT count(*) FROM runs", [], |row| uint(row, 0))?;
+    let open = conn.query_row(
+        concat!("SELECT count(*) FROM runs WHERE status <> 'completed' AND ", is_open!()),
+        [],
+        |row| uint(row, 0),
+    )?;
+    Ok(all - open)
+}
+
+/// Ended runs with a number over `after` that nothing open needs, oldest first.
+pub fn retired(conn: &Connection, after: u64, at_most: usize) -> rusqlite::Result<Vec<Retired>> {
+    conn.prepare_cached(
+        "SELECT r.num, r.created_ms, coalesce(r.ended_ms, r.updated_ms) FROM runs r
+         WHERE r.num > ?1 AND r.status IN ('completed', 'failed', 'canceled')
+           AND NOT EXISTS (SELECT 1 FROM runs p WHERE p.num = r.parent_run
+                           AND p.status NOT IN ('completed', 'failed', 'canceled'))
+           AND NOT EXISTS (SELECT 1 FROM runs c WHERE c.parent_run = r.num
+                           AND c.status NOT IN ('completed', 'failed', 'canceled'))
+           AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.run = r.num)
+         ORDER BY r.num LIMIT ?2",
+    )?
+    .query_map(params![int(after), limit(at_most)], |row| {
+        Ok(Retired { num: uint(row, 0)?, created_ms: uint(row, 1)?, ended_ms: uint(row, 2)? })
+    })?
+    .collect()
 }
 
 /// The largest numbers ever given: (run, lsn).

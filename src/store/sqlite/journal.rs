@@ -99,29 +99,52 @@ fn history(
     }
 }
 
-/// Deletes every row of every history of a run that ends at `cursor`.
+/// Deletes the rows of a run from row `cursor` backwards, through all its histories, at most
+/// `most`; says at which row to go on.
 ///
 /// A row that cannot be read ends the walk: what lies before it stays, unreachable.
-pub fn delete(conn: &Connection, run: u64, cursor: u64) -> rusqlite::Result<()> {
-    let mut read =
-        conn.prepare_cached("SELECT prev_lsn, entry FROM journal WHERE lsn = ?1 AND run = ?2")?;
+pub fn delete(
+    conn: &Connection,
+    run: u64,
+    cursor: u64,
+    most: usize,
+) -> rusqlite::Result<Option<u64>> {
     let mut delete = conn.prepare_cached("DELETE FROM journal WHERE lsn = ?1")?;
     let mut next = Some(cursor);
-    while let Some(lsn) = next {
-        next = read
-            .query_row(params![int(lsn), int(run)], |row| match uint_or_null(row, 0)? {
-                Some(prev) => Ok(Some(prev)),
-                None => {
-                    let entry = Entry::decode(row.get_ref(1)?.as_blob()?);
-                    Ok(entry.ok().and_then(|entry| continued(&entry)))
-                }
-            })
-            .optional()?
-            .flatten()
-            .filter(|&before| before < lsn);
+    for _ in 0..most {
+        let Some(lsn) = next else { break };
+        next = before(conn, run, lsn)?.map(|(_, before)| before).unwrap_or_default();
         delete.execute([int(lsn)])?;
     }
-    Ok(())
+    Ok(next)
+}
+
+/// The bytes of all entries of a run whose last row is `cursor`.
+pub fn bytes(conn: &Connection, run: u64, cursor: u64) -> rusqlite::Result<u64> {
+    let (mut sum, mut next) = (0, Some(cursor));
+    while let Some(lsn) = next {
+        let Some((bytes, before)) = before(conn, run, lsn)? else { break };
+        sum += bytes;
+        next = before;
+    }
+    Ok(sum)
+}
+
+/// The size of a row, and the row before it in this history or the one before.
+fn before(conn: &Connection, run: u64, lsn: u64) -> rusqlite::Result<Option<(u64, Option<u64>)>> {
+    let mut read =
+        conn.prepare_cached("SELECT prev_lsn, entry FROM journal WHERE lsn = ?1 AND run = ?2")?;
+    let found = read
+        .query_row(params![int(lsn), int(run)], |row| {
+            let entry = row.get_ref(1)?.as_blob()?;
+            let prev = match uint_or_null(row, 0)? {
+                Some(prev) => Some(prev),
+                None => Entry::decode(entry).ok().and_then(|entry| continued(&entry)),
+            };
+            Ok((entry.len() as u64, prev))
+        })
+        .optional()?;
+    Ok(found.map(|(bytes, prev)| (bytes, prev.filter(|&prev| prev < lsn))))
 }
 
 fn continued(entry: &Entry) -> Option<u64> {

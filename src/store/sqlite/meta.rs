@@ -15,3 +15,8 @@ pub fn one(conn: &Connection, key: &str) -> rusqlite::Result<Option<String>> {
         .query_row([key], |row| row.get(0))
         .optional()
 }
+
+/// Forgets a value.
+pub fn delete(conn: &Connection, key: &str) -> rusqlite::Result<()> {
+    conn.prepare_cached("DELETE FROM meta WHERE key = ?1")?.execute([key]).map(drop)
+}

@@ -6,12 +6,14 @@
 //! The host opens it; everybody else sees the traits of [`crate::store`].
 
 mod artifacts;
+mod backup;
 mod blobs;
 mod blueprints;
 mod committer;
 mod error;
 mod evidence;
 mod format;
+mod frames;
 mod header;
 mod idempotency;
 mod journal;
@@ -21,6 +23,9 @@ mod open;
 mod outbox;
 mod pool;
 mod reader;
+mod restore;
+mod retention;
+mod sessions;
 mod state;
 mod tasks;
 mod tokens;
@@ -32,3 +37,4 @@ mod writer;
 mod tests;
 
 pub use open::{Options, Sqlite, Synchronous};
+pub use restore::{Restored, restore};

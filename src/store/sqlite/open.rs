@@ -3,7 +3,7 @@
 use std::{
     fs::{DirBuilder, File, OpenOptions},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -11,7 +11,8 @@ use std::{
     time::Duration,
 };
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, config::DbConfig};
+use tokio::sync::watch;
 
 use super::{
     committer::Committer,
@@ -21,14 +22,17 @@ use super::{
     pool::Pool,
     writer::Queue,
 };
-use crate::store::{Batch, StoreError, Writer};
+use crate::{
+    fault,
+    store::{Batch, Health, StoreError, Writer},
+};
 
 /// The database's name within the data directory.
-const DATABASE: &str = "moonswarm.db";
+pub(super) const DATABASE: &str = "moonswarm.db";
 /// Prepared statements that a connection keeps: more than there are.
 const STATEMENTS: usize = 64;
-/// How long a statement waits for a lock, which only a checkpoint or a recovery takes.
-const BUSY: Duration = Duration::from_secs(5);
+/// How long a statement waits for a lock, which a checkpoint, a recovery or another program takes.
+const BUSY: Duration = Duration::from_secs(60);
 
 /// How a database is run.
 #[derive(Debug, Clone)]
@@ -60,6 +64,8 @@ pub enum Synchronous {
 pub struct Sqlite {
     queue: Queue,
     pub(super) pool: Pool,
+    health: watch::Receiver<Health>,
+    pub(super) path: PathBuf,
     lsn: AtomicU64,
     run: AtomicU64,
 }
@@ -73,20 +79,35 @@ impl Sqlite {
     pub fn open(dir: &Path, options: &Options) -> Result<Arc<Self>, StoreError> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(file("create", dir))?;
         let lock = Lock::take(dir)?;
+        fault::point("store.locked");
         let path = dir.join(DATABASE);
         create(&path)?;
+        fault::point("store.created");
         let conn = writable(&path, options.synchronous)?;
         sync(dir)?;
+        fault::point("store.opened");
         let (run, lsn) = header::high_water(&conn).map_err(database("read the last numbers"))?;
         let readers =
             (0..options.readers.max(1)).map(|_| reader(&path)).collect::<Result<_, _>>()?;
         let committer = Committer::new(conn, options.commit_delay)?;
+        let health = committer.watch();
         Ok(Arc::new(Self {
+            health,
             queue: Queue::start(committer, lock)?,
             pool: Pool::new(readers),
+            path,
             lsn: AtomicU64::new(lsn),
             run: AtomicU64::new(run),
         }))
+    }
+
+    /// Waits until nothing can be written any more by this process, and says why.
+    pub async fn lost(&self) -> StoreError {
+        let mut health = self.health.clone();
+        match health.wait_for(|health| matches!(health, Health::Lost(_))).await.as_deref() {
+            Ok(Health::Lost(error)) => error.clone(),
+            Ok(Health::Well | Health::Waiting(_)) | Err(_) => StoreError::Closed,
+        }
     }
 
     /// Commits what is queued, closes the database and gives the data directory up. Calls after it
@@ -121,6 +142,14 @@ impl Writer for Sqlite {
     fn next_run(&self) -> u64 {
         self.run.fetch_add(1, Ordering::Relaxed) + 1
     }
+
+    fn health(&self) -> Health {
+        self.health.borrow().clone()
+    }
+
+    fn reserve_run(&self, run: u64) -> bool {
+        self.run.fetch_max(run, Ordering::Relaxed) < run
+    }
 }
 
 /// Creates an empty file that only its owner reads; SQLite gives its log the same mode.
@@ -136,7 +165,7 @@ pub(super) fn create(path: &Path) -> Result<(), StoreError> {
 }
 
 /// Makes the names of new files durable.
-fn sync(dir: &Path) -> Result<(), StoreError> {
+pub(super) fn sync(dir: &Path) -> Result<(), StoreError> {
     let sync = |path: &Path| File::open(path).and_then(|dir| dir.sync_all());
     sync(dir).map_err(file("sync", dir))?;
     match dir.canonicalize().as_deref().map(Path::parent) {
@@ -149,15 +178,20 @@ fn sync(dir: &Path) -> Result<(), StoreError> {
 pub(super) fn writable(path: &Path, synchronous: Synchronous) -> Result<Connection, StoreError> {
     let mut conn = connect(path)?;
     let found = format::check(&conn, path)?;
+    let failed = || database(format!("configure {}", path.display()));
+    if found == 0 {
+        format::lay_out(&conn).map_err(failed())?;
+    }
     let synchronous = match synchronous {
         Synchronous::Full => "FULL",
         Synchronous::Normal => "NORMAL",
     };
+    // Only a file without tables takes up the first of these; it has to come before the log.
     conn.execute_batch(&format!(
-        "PRAGMA journal_mode = WAL; PRAGMA synchronous = {synchronous};
-         PRAGMA wal_autocheckpoint = 1000; PRAGMA temp_store = MEMORY;"
+        "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL;
+         PRAGMA synchronous = {synchronous}; PRAGMA temp_store = MEMORY;"
     ))
-    .map_err(database(format!("configure {}", path.display())))?;
+    .map_err(failed())?;
     format::migrate(&mut conn, found)?;
     Ok(conn)
 }
@@ -165,7 +199,12 @@ pub(super) fn writable(path: &Path, synchronous: Synchronous) -> Result<Connecti
 fn connect(path: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags)
-        .and_then(|conn| conn.busy_timeout(BUSY).map(|()| conn))
+        .and_then(|conn| {
+            conn.busy_timeout(BUSY)?;
+            // Closing must not write: after a failed sync the log is all that can be trusted.
+            conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+            Ok(conn)
+        })
         .map_err(database(format!("open {}", path.display())))?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS);
     Ok(conn)

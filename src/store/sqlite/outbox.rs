@@ -1,21 +1,26 @@
-//! The table `outbox`: signals between runs that have not arrived.
+//! The table `outbox`: signals and cancels between runs that have not arrived.
 
 use rusqlite::{Connection, params};
 
 use super::value::{int, uint};
-use crate::store::OutboxRow;
+use crate::store::{Errand, OutboxRow};
 
-/// Keeps a signal; a repetition of the same step changes nothing.
-pub fn put(conn: &Connection, signal: &OutboxRow) -> rusqlite::Result<()> {
+/// Keeps an errand; a repetition of the same step changes nothing.
+pub fn put(conn: &Connection, row: &OutboxRow) -> rusqlite::Result<()> {
+    // A cancel has the sender's id as its name, and its reason as its payload.
+    let (cancels, name, payload) = match &row.errand {
+        Errand::Signal { name, payload } => (false, name.as_str(), payload),
+        Errand::Cancel { by, reason } => (true, by.as_str(), reason),
+    };
     conn.prepare_cached(
-        "INSERT INTO outbox (run, step, target, name, payload) VALUES (?1, ?2, ?3, ?4, ?5)
-         ON CONFLICT (run, step) DO NOTHING",
+        "INSERT INTO outbox (run, step, target, name, payload, cancels)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (run, step) DO NOTHING",
     )?
-    .execute(params![int(signal.run), signal.step, int(signal.to), signal.name, signal.payload])
+    .execute(params![int(row.run), row.step, int(row.to), name, payload, cancels])
     .map(drop)
 }
 
-/// Removes a signal that arrived.
+/// Removes what arrived.
 pub fn delete(conn: &Connection, run: u64, step: u32) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM outbox WHERE run = ?1 AND step = ?2")?
         .execute(params![int(run), step])
@@ -27,17 +32,15 @@ pub fn delete_of(conn: &Connection, run: u64) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM outbox WHERE run = ?1")?.execute([int(run)]).map(drop)
 }
 
-/// Every signal, oldest first.
+/// Everything, oldest first.
 pub fn list(conn: &Connection) -> rusqlite::Result<Vec<OutboxRow>> {
-    conn.prepare_cached("SELECT run, step, target, name, payload FROM outbox ORDER BY id")?
+    conn.prepare_cached("SELECT run, step, target, name, payload, cancels FROM outbox ORDER BY id")?
         .query_map([], |row| {
-            Ok(OutboxRow {
-                run: uint(row, 0)?,
-                step: row.get(1)?,
-                to: uint(row, 2)?,
-                name: row.get(3)?,
-                payload: row.get(4)?,
-            })
+            let errand = match row.get(5)? {
+                false => Errand::Signal { name: row.get(3)?, payload: row.get(4)? },
+                true => Errand::Cancel { by: row.get(3)?, reason: row.get(4)? },
+            };
+            Ok(OutboxRow { run: uint(row, 0)?, step: row.get(1)?, to: uint(row, 2)?, errand })
         })?
         .collect()
 }

@@ -1,19 +1,22 @@
 //! Which table each read goes to.
 
+use std::path::Path;
+
 use rusqlite::Connection;
 
 use super::{
-    Sqlite, artifacts, blobs, blueprints,
+    Sqlite, artifacts, backup, blobs, blueprints,
     error::database,
-    evidence, header, idempotency,
+    evidence, frames, header, idempotency,
     journal::{self, Reach},
-    meta, outbox, state, tasks, tokens,
+    meta, outbox, retention, sessions, state, tasks, tokens,
 };
 use crate::{
     journal::Entry,
     store::{
-        ArtifactRow, BlueprintRow, EvidenceRow, Header, IdempotencyRow, OutboxRow, Reader,
-        RunFilter, StateRow, StoreError, TaskFilter, TaskRow, TokenRow,
+        ArtifactRow, BlueprintRow, EvidenceRow, FrameRow, Header, IdempotencyRow, OutboxRow,
+        Reader, Retired, RunFilter, SessionRow, Space, StateRow, StoreError, TaskFilter, TaskRow,
+        TokenRow,
     },
 };
 
@@ -123,7 +126,41 @@ impl Reader for Sqlite {
         self.read("list the evidence of a run", |conn| evidence::list(conn, run))
     }
 
+    fn sessions(&self) -> Result<Vec<SessionRow>, StoreError> {
+        self.read("list sessions", sessions::open)
+    }
+
+    fn session(&self, id: &str) -> Result<Option<SessionRow>, StoreError> {
+        self.read("read a session", |conn| sessions::one(conn, id))
+    }
+
+    fn frames(&self) -> Result<Vec<FrameRow>, StoreError> {
+        self.read("list frames", frames::list)
+    }
+
     fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {
         self.read("read a value of the host", |conn| meta::one(conn, key))
+    }
+
+    fn space(&self) -> Result<Space, StoreError> {
+        self.read("measure the database", retention::space)
+    }
+
+    fn ended_runs(&self) -> Result<u64, StoreError> {
+        self.read("count ended runs", header::ended)
+    }
+
+    fn retired(&self, after: u64, limit: usize) -> Result<Vec<Retired>, StoreError> {
+        self.read("list ended runs", |conn| header::retired(conn, after, limit))
+    }
+
+    fn run_bytes(&self, run: u64) -> Result<u64, StoreError> {
+        self.read("measure a run", |conn| retention::run_bytes(conn, run))
+    }
+
+    fn backup(&self, to: &Path) -> Result<u64, StoreError> {
+        // A connection of its own: the readers have other things to do meanwhile.
+        drop(self.pool.lend()?);
+        backup::copy(&self.path, to)
     }
 }

@@ -44,3 +44,8 @@ pub fn list(conn: &Connection, scope: &str) -> rusqlite::Result<Vec<StateRow>> {
     })?
     .collect()
 }
+
+/// Removes every value of a scope.
+pub fn delete_of(conn: &Connection, scope: &str) -> rusqlite::Result<()> {
+    conn.prepare_cached("DELETE FROM state WHERE scope = ?1")?.execute([scope]).map(drop)
+}

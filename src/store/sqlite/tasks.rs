@@ -9,7 +9,7 @@ use crate::store::{TaskFilter, TaskPhase, TaskRow};
 macro_rules! columns {
     () => {
         "run, step, attempt, epoch, agent, operator, kind, queue, phase, scheduled_ms, opened_ms, \
-         worker, deadline_ms, lease_ms, summary, prompt"
+         worker, deadline_ms, lease_ms, summary, prompt, question"
     };
 }
 
@@ -18,7 +18,8 @@ pub fn put(conn: &Connection, task: &TaskRow) -> rusqlite::Result<()> {
     conn.prepare_cached(concat!(
         "INSERT OR REPLACE INTO tasks (",
         columns!(),
-        ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)"
+        ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
+         ?17)"
     ))?
     .execute(params![
         int(task.run),
@@ -37,6 +38,7 @@ pub fn put(conn: &Connection, task: &TaskRow) -> rusqlite::Result<()> {
         task.lease_ms.map(int),
         task.summary,
         task.prompt,
+        task.question,
     ])
     .map(drop)
 }
@@ -108,6 +110,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<TaskRow> {
         lease_ms: uint_or_null(row, 13)?,
         summary: row.get(14)?,
         prompt: row.get(15)?,
+        question: row.get(16)?,
     })
 }
 

@@ -57,9 +57,30 @@ fn a_newer_format_is_refused_and_left_as_it_is() {
     drop(store);
     raw(&dir).pragma_update(None, "user_version", 99).unwrap();
     let refused = Sqlite::open(&dir.path().join("data"), &options()).err().unwrap();
-    assert!(matches!(refused, StoreError::Newer { found: 99, known: 1, .. }), "{refused}");
+    assert!(matches!(refused, StoreError::Newer { found: 99, .. }), "{refused}");
     let version: u32 = raw(&dir).pragma_query_one(None, "user_version").unwrap();
     assert_eq!(version, 99);
+}
+
+#[test]
+fn a_database_of_the_first_format_is_brought_to_this_one_with_what_it_has() {
+    let dir = TempDir::new().unwrap();
+    fs::create_dir(dir.path().join("data")).unwrap();
+    let first = raw(&dir);
+    first.execute_batch(include_str!("migrations/0001_initial.sql")).unwrap();
+    first
+        .execute_batch(
+            "PRAGMA application_id = 0x6d6f6f6e; PRAGMA user_version = 1;
+             INSERT INTO tasks (run, step, attempt, epoch, agent, operator, kind, phase,
+                 scheduled_ms, opened_ms, prompt)
+             VALUES (1, 2, 1, 1, 'a', 'human', 'human', 'pending', 3, 4, '{}');",
+        )
+        .unwrap();
+    drop(first);
+    let store = reopen(&dir);
+    let task = store.task(1, 2).unwrap().unwrap();
+    assert_eq!((task.agent.as_str(), task.question), ("a", None));
+    assert!(store.sessions().unwrap().is_empty());
 }
 
 #[test]
@@ -114,6 +135,15 @@ fn the_numbers_of_a_deleted_run_are_never_given_again() {
     let store = reopen(&dir);
     assert!(store.next_run() > num);
     assert!(store.next_lsn() > run.cursor);
+}
+
+#[test]
+fn a_number_that_is_kept_is_never_given_again() {
+    let (dir, store) = fresh();
+    let num = store.next_run();
+    put(&*store, vec![Write::ReserveRun { num }]);
+    drop(store);
+    assert!(reopen(&dir).next_run() > num);
 }
 
 #[test]
@@ -223,4 +253,119 @@ fn fail_a_commit(data: &Path) {
     let after = commit(&*store, vec![], None, vec![meta("after")]).unwrap_err();
     assert_eq!(after.to_string(), failed.to_string());
     assert!(store.meta("before").unwrap().is_some());
+}
+
+fn ended(mut header: crate::store::Header, at_ms: u64) -> crate::store::Header {
+    header.status = crate::store::RunStatus::Completed;
+    header.ended_ms = Some(at_ms);
+    header.parent = None;
+    header
+}
+
+#[test]
+fn a_long_history_is_deleted_in_bounded_steps_and_the_file_shrinks() {
+    let (dir, store) = fresh();
+    let mut run = ended(header(1), 5);
+    let mut facts = vec![started(None)];
+    facts.extend(std::iter::repeat_with(resumed).take(5_000));
+    let write = append(&*store, &mut run, facts);
+    commit(&*store, vec![], Some(write), vec![]).unwrap();
+    let rows = |dir: &TempDir| -> u32 {
+        raw(dir).query_row("SELECT count(*) FROM journal", [], |row| row.get(0)).unwrap()
+    };
+    let full = store.space().unwrap();
+    put(&*store, vec![Write::DeleteRun { run: 1 }]);
+    assert!(store.header(1).unwrap().is_none());
+    assert!(store.space().unwrap().debris);
+    let left = rows(&dir);
+    assert!(left > 0 && left < 5_001, "{left}");
+    put(&*store, vec![Write::Tidy { rows: 1_000, pages: 0 }]);
+    assert_eq!(rows(&dir), left - 1_000);
+    drop(store);
+    let store = reopen(&dir);
+    while store.space().unwrap().debris {
+        put(&*store, vec![Write::Tidy { rows: 1_000, pages: 8 }]);
+    }
+    assert_eq!(rows(&dir), 0);
+    while store.space().unwrap().free > 0 {
+        put(&*store, vec![Write::Tidy { rows: 0, pages: 8 }]);
+    }
+    assert!(store.space().unwrap().used < full.used);
+    store.close().unwrap();
+    let size = fs::metadata(dir.path().join("data/moonswarm.db")).unwrap().len();
+    assert!(size < full.used, "{size} of {full:?}");
+}
+
+#[test]
+fn only_what_nothing_open_needs_is_retired() {
+    let (_dir, store) = fresh();
+    let mut parent = header(1);
+    parent.parent = None;
+    begin(&*store, parent);
+    begin(&*store, crate::store::Header { parent: Some((1, 2)), ..ended(header(2), 9) });
+    begin(&*store, ended(header(3), 7));
+    begin(&*store, ended(header(4), 8));
+    begin(&*store, crate::store::Header { parent: Some((4, 1)), ..header(5) });
+    begin(&*store, ended(header(6), 8));
+    let signal = crate::store::OutboxRow {
+        run: 6,
+        step: 1,
+        to: 1,
+        errand: crate::store::Errand::Signal { name: "go".to_owned(), payload: "1".to_owned() },
+    };
+    put(&*store, vec![Write::PutOutbox(signal)]);
+    let nums = |after| -> Vec<u64> {
+        store.retired(after, 10).unwrap().into_iter().map(|run| run.num).collect()
+    };
+    assert_eq!(nums(0), [3]);
+    assert_eq!(store.ended_runs().unwrap(), 4);
+    put(&*store, vec![Write::DeleteOutbox { run: 6, step: 1 }]);
+    assert_eq!(nums(3), [6]);
+}
+
+#[test]
+fn a_copy_is_one_state_with_a_life_of_its_own() {
+    let (dir, store) = fresh();
+    begin(&*store, header(1));
+    let to = dir.path().join("copy.db");
+    let size = store.backup(&to).unwrap();
+    begin(&*store, header(2));
+    assert_eq!(fs::metadata(&to).unwrap().len(), size);
+    assert_eq!(fs::metadata(&to).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(store.backup(&to).unwrap_err().to_string().contains("exists"));
+
+    let there = dir.path().join("there");
+    let restored = restore(&to, &there).unwrap();
+    assert_eq!((restored.ended, restored.open), (0, 1));
+    let copy = Sqlite::open(&there, &options()).unwrap();
+    assert_eq!(copy.header(1).unwrap().unwrap().epoch, 2, "it has changed hands");
+    assert!(copy.header(2).unwrap().is_none());
+    assert_eq!(copy.entries(1, 0).unwrap(), store.entries(1, 0).unwrap());
+    let again = restore(&to, &there).unwrap_err();
+    assert!(matches!(again, StoreError::Owned { .. }), "{again}");
+    drop(copy);
+    let again = restore(&to, &there).unwrap_err();
+    assert!(matches!(again, StoreError::Occupied { .. }), "{again}");
+}
+
+#[test]
+fn what_is_no_whole_backup_is_not_restored() {
+    let (dir, store) = fresh();
+    for n in 1..200 {
+        begin(&*store, header(n));
+    }
+    let (good, bad, to) = ("good.db", "bad.db", dir.path().join("there"));
+    let (good, bad) = (dir.path().join(good), dir.path().join(bad));
+    store.backup(&good).unwrap();
+    let bytes = fs::read(&good).unwrap();
+
+    fs::write(&bad, &bytes[..bytes.len() / 2]).unwrap();
+    assert!(restore(&bad, &to).is_err());
+    fs::write(&bad, b"").unwrap();
+    assert!(restore(&bad, &to).unwrap_err().to_string().contains("not a database of moonswarm"));
+    fs::copy(&good, &bad).unwrap();
+    Connection::open(&bad).unwrap().pragma_update(None, "user_version", 99).unwrap();
+    assert!(matches!(restore(&bad, &to), Err(StoreError::Newer { found: 99, .. })));
+    assert!(!to.exists(), "nothing was made");
+    restore(&good, &to).unwrap();
 }

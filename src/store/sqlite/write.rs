@@ -3,10 +3,10 @@
 use rusqlite::Connection;
 
 use super::{
-    artifacts, blobs, blueprints, evidence, header, idempotency, journal, meta, outbox, state,
-    tasks, tokens,
+    artifacts, blobs, blueprints, evidence, frames, header, idempotency, meta, outbox, retention,
+    sessions, state, tasks, tokens,
 };
-use crate::store::Write;
+use crate::store::{Errand, Write};
 
 /// Does one write, inside the caller's transaction.
 pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
@@ -33,7 +33,25 @@ pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
         Write::PutEvidence(row) => evidence::put(conn, row),
         Write::PutMeta { key, value } => meta::put(conn, key, value),
         Write::ExpireIdempotency { before_ms } => idempotency::expire(conn, *before_ms),
-        Write::DeleteRun { run } => delete_run(conn, *run),
+        Write::PutSession(row) => sessions::put(conn, row),
+        Write::ExtendSession { session, expires_ms } => {
+            sessions::extend(conn, session, *expires_ms)
+        }
+        Write::CloseSession { session, at_ms, reason } => {
+            sessions::close(conn, session, *at_ms, reason)
+        }
+        Write::ForgetSessions { before_ms } => sessions::forget(conn, *before_ms),
+        Write::PutFrame(frame) => {
+            frames::put(conn, frame)?;
+            sessions::count(conn, &frame.session, frame.seq)
+        }
+        Write::AckFrames { session, seq } => {
+            frames::acknowledge(conn, session, *seq)?;
+            sessions::acknowledge(conn, session, *seq)
+        }
+        Write::ReserveRun { num } => header::reserve(conn, *num),
+        Write::DeleteRun { run } => retention::delete_run(conn, *run),
+        Write::Tidy { rows, pages } => retention::tidy(conn, *rows, *pages),
     }
 }
 
@@ -58,7 +76,15 @@ pub fn revokes(write: &Write) -> Option<&str> {
         | Write::PutEvidence(_)
         | Write::PutMeta { .. }
         | Write::ExpireIdempotency { .. }
-        | Write::DeleteRun { .. } => None,
+        | Write::PutSession(_)
+        | Write::ExtendSession { .. }
+        | Write::CloseSession { .. }
+        | Write::ForgetSessions { .. }
+        | Write::PutFrame(_)
+        | Write::AckFrames { .. }
+        | Write::ReserveRun { .. }
+        | Write::DeleteRun { .. }
+        | Write::Tidy { .. } => None,
     }
 }
 
@@ -71,8 +97,12 @@ pub fn size(write: &Write) -> usize {
         Write::PutBlueprint(version) => version.bundle.len(),
         Write::PutToken(token) => token.claims.len(),
         Write::PutIdempotency(row) => row.answer.len(),
-        Write::PutOutbox(signal) => signal.payload.len(),
+        Write::PutOutbox(row) => match &row.errand {
+            Errand::Signal { payload, .. } => payload.len(),
+            Errand::Cancel { reason, .. } => reason.len(),
+        },
         Write::PutEvidence(row) => row.body.len(),
+        Write::PutFrame(frame) => frame.params.len(),
         Write::CloseTask { .. }
         | Write::CloseTasks { .. }
         | Write::DeleteState { .. }
@@ -82,17 +112,13 @@ pub fn size(write: &Write) -> usize {
         | Write::RevokeToken { .. }
         | Write::DeleteOutbox { .. }
         | Write::ExpireIdempotency { .. }
-        | Write::DeleteRun { .. } => 0,
+        | Write::PutSession(_)
+        | Write::ExtendSession { .. }
+        | Write::CloseSession { .. }
+        | Write::ForgetSessions { .. }
+        | Write::AckFrames { .. }
+        | Write::ReserveRun { .. }
+        | Write::DeleteRun { .. }
+        | Write::Tidy { .. } => 0,
     }
-}
-
-fn delete_run(conn: &Connection, run: u64) -> rusqlite::Result<()> {
-    if let Some(cursor) = header::delete(conn, run)? {
-        journal::delete(conn, run, cursor)?;
-    }
-    tasks::close_all(conn, run)?;
-    blobs::delete_of(conn, run)?;
-    artifacts::delete_of(conn, run)?;
-    outbox::delete_of(conn, run)?;
-    evidence::delete_of(conn, run)
 }

@@ -3,13 +3,17 @@
 use std::{
     sync::{
         Mutex, PoisonError,
-        mpsc::{self, Receiver, SyncSender},
+        mpsc::{self, Receiver, RecvError, RecvTimeoutError, SyncSender},
     },
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use super::{committer::Committer, lock::Lock, write};
-use crate::store::{Batch, StoreError};
+use crate::{
+    fault,
+    store::{Batch, StoreError},
+};
 
 /// Batches that may wait; a full queue holds its submitters back.
 const WAITING: usize = 4096;
@@ -17,6 +21,8 @@ const WAITING: usize = 4096;
 const GROUP_ROWS: usize = 256;
 /// Bytes of a group.
 const GROUP_BYTES: usize = 1024 * 1024;
+/// How often it is tried whether writes that failed for want of room, or for a lock, work again.
+const PROBE: Duration = Duration::from_millis(250);
 
 /// The way to the writer's thread.
 pub struct Queue {
@@ -84,12 +90,29 @@ fn serve(
     lock: Lock,
 ) -> Result<(), StoreError> {
     let mut next = None;
-    while let Some(first) = next.take().or_else(|| batches.recv().ok()) {
+    loop {
+        let first = match next.take() {
+            Some(batch) => batch,
+            None if committer.is_waiting() => match batches.recv_timeout(PROBE) {
+                Ok(batch) => batch,
+                Err(RecvTimeoutError::Timeout) => {
+                    committer.probe();
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            },
+            None => match batches.recv() {
+                Ok(batch) => batch,
+                Err(RecvError) => break,
+            },
+        };
         let (group, rest) = gather(first, batches);
         next = rest;
         committer.commit(group);
     }
+    fault::point("store.checkpoint");
     let result = committer.checkpoint();
+    fault::point("store.checkpointed");
     // The database is closed before somebody else may own the directory.
     drop(committer);
     drop(lock);

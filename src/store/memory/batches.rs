@@ -1,0 +1,225 @@
+//! Batches on their way: submitted, durable, acknowledged.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use super::tables::Tables;
+use crate::store::{Ack, Batch, JournalRow, StoreError, Write, Writer};
+
+/// A store whose commits and acknowledgements somebody drives, or that does both at once.
+#[derive(Default)]
+pub struct Memory {
+    inner: Mutex<Inner>,
+    held: bool,
+}
+
+/// A batch that became durable.
+#[derive(Debug, Clone)]
+pub struct Commit {
+    /// Its place among all commits, from 1.
+    pub position: u64,
+    /// The run that it belongs to, if it is a run's.
+    pub run: Option<u64>,
+    /// The rows that it added to the journal.
+    pub rows: Vec<JournalRow>,
+    /// What it wrote besides.
+    pub writes: Vec<Write>,
+}
+
+#[derive(Default)]
+pub(super) struct Inner {
+    pub(super) tables: Tables,
+    waiting: VecDeque<Batch>,
+    acks: VecDeque<(Ack, Result<(), StoreError>)>,
+    commits: Vec<Commit>,
+    failure: Option<StoreError>,
+    last_lsn: u64,
+    last_run: u64,
+}
+
+impl Memory {
+    /// An empty store that commits and acknowledges every batch at once.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An empty store in which batches wait for [`Memory::commit`], and their verdicts for
+    /// [`Memory::acknowledge`].
+    pub fn held() -> Self {
+        Self { held: true, ..Self::default() }
+    }
+
+    /// How many batches wait to become durable.
+    pub fn waiting(&self) -> usize {
+        self.lock().waiting.len()
+    }
+
+    /// How many verdicts wait to be told.
+    pub fn unacknowledged(&self) -> usize {
+        self.lock().acks.len()
+    }
+
+    /// The position of the last commit.
+    pub fn position(&self) -> u64 {
+        self.lock().commits.len() as u64
+    }
+
+    /// Every commit with a position over `after`, in order, from before and after crashes.
+    pub fn commits(&self, after: u64) -> Vec<Commit> {
+        let inner = self.lock();
+        inner.commits.iter().filter(|commit| commit.position > after).cloned().collect()
+    }
+
+    /// Makes the next `group` batches durable together, or lets all of them fail.
+    pub fn commit(&self, group: usize) {
+        let mut inner = self.lock();
+        let group = group.min(inner.waiting.len());
+        let batches: Vec<Batch> = inner.waiting.drain(..group).collect();
+        for batch in batches {
+            let (ack, verdict) = inner.take_in(batch);
+            inner.acks.push_back((ack, verdict));
+        }
+    }
+
+    /// Tells the next verdict; false if there is none.
+    pub fn acknowledge(&self) -> bool {
+        let next = self.lock().acks.pop_front();
+        // Whoever is told may submit again: no lock is held.
+        match next {
+            Some((ack, verdict)) => {
+                ack(verdict);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Lets every commit fail with `error` from now on, or succeed again.
+    pub fn fail_with(&self, error: Option<StoreError>) {
+        self.lock().failure = error;
+    }
+
+    /// What a crash leaves: everything that was durable. What waited is gone, unheard.
+    #[must_use]
+    pub fn crash(&self) -> Self {
+        let mut inner = self.lock();
+        let tables = std::mem::take(&mut inner.tables);
+        let commits = std::mem::take(&mut inner.commits);
+        inner.waiting.clear();
+        inner.acks.clear();
+        inner.failure = Some(StoreError::Closed);
+        let (last_run, last_lsn) = tables.high_water();
+        let inner = Inner { tables, commits, last_lsn, last_run, ..Inner::default() };
+        Self { inner: Mutex::new(inner), held: self.held }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn take_in(&mut self, batch: Batch) -> (Ack, Result<(), StoreError>) {
+        let Batch { checks, run, writes, ack } = batch;
+        if let Some(error) = &self.failure {
+            return (ack, Err(error.clone()));
+        }
+        let verdict = self.tables.apply(&checks, run.as_ref(), &writes);
+        if verdict.is_ok() {
+            let position = self.commits.len() as u64 + 1;
+            let (run, rows) =
+                run.map_or((None, Vec::new()), |run| (Some(run.header.num), run.entries));
+            self.commits.push(Commit { position, run, rows, writes });
+        }
+        (ack, verdict)
+    }
+}
+
+impl Writer for Memory {
+    fn submit(&self, batch: Batch) {
+        if self.held {
+            self.lock().waiting.push_back(batch);
+            return;
+        }
+        let (ack, verdict) = self.lock().take_in(batch);
+        ack(verdict);
+    }
+
+    fn next_lsn(&self) -> u64 {
+        let mut inner = self.lock();
+        inner.last_lsn += 1;
+        inner.last_lsn
+    }
+
+    fn next_run(&self) -> u64 {
+        let mut inner = self.lock();
+        inner.last_run += 1;
+        inner.last_run
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::store::{
+        Reader as _,
+        conformance::{batch, conformance},
+    };
+
+    conformance!(((), Arc::new(Memory::new())));
+
+    fn note(value: &str) -> Vec<Write> {
+        vec![Write::PutMeta { key: "k".to_owned(), value: value.to_owned() }]
+    }
+
+    #[test]
+    fn a_crash_leaves_what_was_durable_and_tells_nobody_anything() {
+        let store = Memory::held();
+        let verdicts = ["1", "2", "3"].map(|value| {
+            let (batch, verdict) = batch(vec![], None, note(value));
+            store.submit(batch);
+            verdict
+        });
+        assert_eq!(store.meta("k").unwrap(), None, "nothing is durable before its commit");
+        store.commit(2);
+        assert!(store.acknowledge());
+        assert!(verdicts[0].try_recv().unwrap().is_ok());
+        assert!(verdicts[1].try_recv().is_err(), "it is durable, and nobody was told");
+        let after = store.crash();
+        assert_eq!(after.meta("k").unwrap().as_deref(), Some("2"));
+        assert_eq!((after.waiting(), after.unacknowledged(), after.position()), (0, 0, 2));
+        assert!(verdicts[2].recv().is_err(), "its submitter died with the process");
+    }
+
+    #[test]
+    fn a_reserved_number_is_given_to_nobody_after_a_crash() {
+        let store = Memory::held();
+        let (batch, _verdict) = batch(vec![], None, vec![Write::ReserveRun { num: 5 }]);
+        store.submit(batch);
+        store.commit(1);
+        assert_eq!(store.crash().next_run(), 6);
+    }
+
+    #[test]
+    fn a_failing_commit_writes_nothing_and_a_later_one_does() {
+        let store = Memory::held();
+        let (first, refused) = batch(vec![], None, note("1"));
+        store.submit(first);
+        store.fail_with(Some(StoreError::Full));
+        store.commit(1);
+        assert!(store.acknowledge() && !store.acknowledge());
+        assert!(matches!(refused.recv().unwrap(), Err(StoreError::Full)));
+        assert_eq!(store.meta("k").unwrap(), None);
+        store.fail_with(None);
+        let (second, accepted) = batch(vec![], None, note("2"));
+        store.submit(second);
+        store.commit(1);
+        store.acknowledge();
+        assert!(accepted.recv().unwrap().is_ok());
+        assert_eq!(store.meta("k").unwrap().as_deref(), Some("2"));
+    }
+}

@@ -1,0 +1,190 @@
+//! What can be read: only what is durable.
+
+use super::{Memory, tables::Tables};
+use crate::{
+    journal::Entry,
+    store::{
+        ArtifactRow, BlueprintRow, EvidenceRow, FrameRow, Header, IdempotencyRow, OutboxRow,
+        Reader, RunFilter, SessionRow, StateRow, StoreError, TaskFilter, TaskRow, TokenRow,
+    },
+};
+
+impl Memory {
+    fn read<T>(&self, query: impl FnOnce(&Tables) -> T) -> Result<T, StoreError> {
+        Ok(query(&self.lock().tables))
+    }
+}
+
+impl Tables {
+    fn shown(&self, token: &TokenRow) -> TokenRow {
+        TokenRow { revoked_ms: self.revocations.get(&token.jti).copied(), ..token.clone() }
+    }
+}
+
+impl Reader for Memory {
+    fn header(&self, run: u64) -> Result<Option<Header>, StoreError> {
+        self.read(|tables| tables.headers.get(&run).cloned())
+    }
+
+    fn headers(&self, filter: &RunFilter) -> Result<Vec<Header>, StoreError> {
+        let fits = |header: &&Header| {
+            (filter.status.is_empty() || filter.status.contains(&header.status))
+                && filter.blueprint.as_ref().is_none_or(|name| *name == header.blueprint)
+                && filter.since_ms.is_none_or(|since| header.created_ms >= since)
+                && filter.before.is_none_or(|before| header.num < before)
+        };
+        self.read(|tables| {
+            tables.headers.values().rev().filter(fits).take(filter.limit).cloned().collect()
+        })
+    }
+
+    fn due(
+        &self,
+        shard: u64,
+        shards: u64,
+        until_ms: u64,
+        limit: usize,
+    ) -> Result<Vec<(u64, u64)>, StoreError> {
+        self.read(|tables| {
+            let of_shard = tables.headers.values().filter(|header| header.num % shards == shard);
+            let mut due: Vec<(u64, u64)> = of_shard
+                .filter_map(|header| Some((header.num, header.wake_at_ms?)))
+                .filter(|(_, at)| *at <= until_ms)
+                .collect();
+            due.sort_by_key(|(run, at)| (*at, *run));
+            due.truncate(limit);
+            due
+        })
+    }
+
+    fn entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {
+        self.lock().tables.entries(run, after_seq, false)
+    }
+
+    fn all_entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {
+        self.lock().tables.entries(run, after_seq, true)
+    }
+
+    fn children(&self, run: u64) -> Result<Vec<Header>, StoreError> {
+        self.read(|tables| {
+            let headers = tables.headers.values();
+            let open = headers.filter(|header| !header.status.is_ended());
+            open.filter(|header| header.parent.is_some_and(|(of, _)| of == run)).cloned().collect()
+        })
+    }
+
+    fn sessions(&self) -> Result<Vec<SessionRow>, StoreError> {
+        self.read(|tables| {
+            let open = tables.sessions.values().filter(|row| row.closed_ms.is_none());
+            let mut open: Vec<SessionRow> = open.cloned().collect();
+            open.sort_by(|a, b| (a.created_ms, &a.id).cmp(&(b.created_ms, &b.id)));
+            open
+        })
+    }
+
+    fn session(&self, id: &str) -> Result<Option<SessionRow>, StoreError> {
+        self.read(|tables| tables.sessions.get(id).cloned())
+    }
+
+    fn frames(&self) -> Result<Vec<FrameRow>, StoreError> {
+        self.read(|tables| tables.frames.values().cloned().collect())
+    }
+
+    fn task(&self, run: u64, step: u32) -> Result<Option<TaskRow>, StoreError> {
+        self.read(|tables| tables.tasks.get(&(run, step)).cloned())
+    }
+
+    fn tasks(&self, filter: &TaskFilter) -> Result<Vec<TaskRow>, StoreError> {
+        let fits = |task: &&TaskRow| {
+            filter.operator.as_ref().is_none_or(|name| *name == task.operator)
+                && filter.kind.as_ref().is_none_or(|kind| *kind == task.kind)
+                && filter.run.is_none_or(|run| run == task.run)
+                && filter.after.is_none_or(|after| (task.run, task.step) > after)
+        };
+        self.read(|tables| tables.tasks.values().filter(fits).take(filter.limit).cloned().collect())
+    }
+
+    fn state(&self, scope: &str) -> Result<Vec<StateRow>, StoreError> {
+        self.read(|tables| {
+            tables.state.values().filter(|row| row.scope == scope).cloned().collect()
+        })
+    }
+
+    fn blueprint(&self, hash: &str) -> Result<Option<BlueprintRow>, StoreError> {
+        self.read(|tables| tables.blueprints.iter().find(|row| row.hash == hash).cloned())
+    }
+
+    fn blueprint_named(&self, name: &str) -> Result<Option<String>, StoreError> {
+        self.read(|tables| tables.names.get(name).map(|(hash, _)| hash.clone()))
+    }
+
+    fn blueprint_versions(
+        &self,
+        name: &str,
+        prefix: &str,
+    ) -> Result<Vec<BlueprintRow>, StoreError> {
+        self.read(|tables| {
+            let rows = tables.blueprints.iter().rev();
+            let mut found: Vec<_> = rows
+                .filter(|row| row.name == name && row.hash.starts_with(prefix))
+                .cloned()
+                .collect();
+            found.sort_by_key(|row| std::cmp::Reverse(row.created_ms));
+            found
+        })
+    }
+
+    fn blueprint_names(&self) -> Result<Vec<(String, String, u64)>, StoreError> {
+        let shown =
+            |(name, (hash, at)): (&String, &(String, u64))| (name.clone(), hash.clone(), *at);
+        self.read(|tables| tables.names.iter().map(shown).collect())
+    }
+
+    fn artifacts(&self, run: u64) -> Result<Vec<ArtifactRow>, StoreError> {
+        self.read(|tables| {
+            tables.artifacts.values().filter(|row| row.run == run).cloned().collect()
+        })
+    }
+
+    fn blob(&self, hash: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.read(|tables| tables.blobs.get(hash).map(|data| data.to_vec()))
+    }
+
+    fn tokens(&self) -> Result<Vec<TokenRow>, StoreError> {
+        self.read(|tables| {
+            let newest_first = tables.tokens.iter().rev();
+            let mut rows: Vec<_> = newest_first.map(|token| tables.shown(token)).collect();
+            rows.sort_by_key(|row| std::cmp::Reverse(row.created_ms));
+            rows
+        })
+    }
+
+    fn token(&self, jti: &str) -> Result<Option<TokenRow>, StoreError> {
+        self.read(|tables| {
+            let token = tables.tokens.iter().find(|token| token.jti == jti);
+            token.map(|token| tables.shown(token))
+        })
+    }
+
+    fn idempotent(
+        &self,
+        principal: &str,
+        route: &str,
+        key: &str,
+    ) -> Result<Option<IdempotencyRow>, StoreError> {
+        let key = (principal.to_owned(), route.to_owned(), key.to_owned());
+        self.read(|tables| tables.idempotency.get(&key).cloned())
+    }
+
+    fn outbox(&self) -> Result<Vec<OutboxRow>, StoreError> {
+        self.read(|tables| tables.outbox.clone())
+    }
+
+    fn evidence(&self, run: u64) -> Result<Vec<EvidenceRow>, StoreError> {
+        self.read(|tables| tables.evidence.iter().filter(|row| row.run == run).cloned().collect())
+    }
+
+    fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {
+        self.read(|tables| tables.meta.get(key).cloned())
+    }
+}

@@ -1,0 +1,297 @@
+//! What is durable, as plain collections, and what each write does to them.
+
+use std::{
+    collections::{BTreeMap, btree_map},
+    sync::Arc,
+};
+
+use crate::{
+    journal::{Entry, Fact},
+    store::{
+        ArtifactRow, BlueprintRow, Check, EvidenceRow, FrameRow, Header, IdempotencyRow, OutboxRow,
+        RunWrite, SessionRow, StateRow, StoreError, TaskRow, TokenRow, Write,
+    },
+};
+
+/// A row of the journal, under its number.
+pub(super) struct Row {
+    pub(super) run: u64,
+    pub(super) prev: Option<u64>,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Everything that is durable.
+#[derive(Default)]
+pub(super) struct Tables {
+    pub(super) headers: BTreeMap<u64, Header>,
+    pub(super) journal: BTreeMap<u64, Row>,
+    pub(super) tasks: BTreeMap<(u64, u32), TaskRow>,
+    pub(super) state: BTreeMap<(String, String), StateRow>,
+    pub(super) blobs: BTreeMap<String, Arc<[u8]>>,
+    pub(super) artifacts: BTreeMap<(u64, u32), ArtifactRow>,
+    pub(super) blueprints: Vec<BlueprintRow>,
+    pub(super) names: BTreeMap<String, (String, u64)>,
+    pub(super) tokens: Vec<TokenRow>,
+    pub(super) revocations: BTreeMap<String, u64>,
+    pub(super) idempotency: BTreeMap<(String, String, String), IdempotencyRow>,
+    pub(super) outbox: Vec<OutboxRow>,
+    pub(super) evidence: Vec<EvidenceRow>,
+    pub(super) meta: BTreeMap<String, String>,
+    pub(super) sessions: BTreeMap<String, SessionRow>,
+    pub(super) frames: BTreeMap<(String, u64), FrameRow>,
+    most: (u64, u64),
+}
+
+impl Tables {
+    /// Writes one batch, or nothing of it.
+    pub(super) fn apply(
+        &mut self,
+        checks: &[Check],
+        run: Option<&RunWrite>,
+        writes: &[Write],
+    ) -> Result<(), StoreError> {
+        for check in checks {
+            self.check(check)?;
+        }
+        if let Some(run) = run {
+            self.append(run)?;
+        }
+        for write in writes {
+            self.write(write.clone());
+        }
+        Ok(())
+    }
+
+    /// The largest numbers ever given that became durable: (run, lsn).
+    pub(super) fn high_water(&self) -> (u64, u64) {
+        let last = |key: Option<&u64>| key.copied().unwrap_or_default();
+        let (run, lsn) = self.most;
+        (
+            run.max(last(self.headers.keys().next_back())),
+            lsn.max(last(self.journal.keys().next_back())),
+        )
+    }
+
+    fn check(&self, check: &Check) -> Result<(), StoreError> {
+        match check {
+            Check::TokenLive(jti) if self.revocations.contains_key(jti) => {
+                Err(StoreError::Revoked { jti: jti.clone() })
+            }
+            Check::KeyFree { principal, route, key }
+                if self.idempotency.contains_key(&(
+                    principal.clone(),
+                    route.clone(),
+                    key.clone(),
+                )) =>
+            {
+                Err(StoreError::KeyUsed { key: key.clone() })
+            }
+            Check::RunAt { run, cursor }
+                if self.headers.get(run).is_none_or(|header| header.cursor != *cursor) =>
+            {
+                Err(StoreError::Moved { run: *run })
+            }
+            Check::TokenLive(_) | Check::KeyFree { .. } | Check::RunAt { .. } => Ok(()),
+        }
+    }
+
+    fn append(&mut self, write: &RunWrite) -> Result<(), StoreError> {
+        let num = write.header.num;
+        let stored = self.headers.get(&num).map(|header| header.cursor);
+        if stored != write.expected {
+            return Err(StoreError::Moved { run: num });
+        }
+        match self.headers.entry(num) {
+            btree_map::Entry::Occupied(mut header) if !write.whole => {
+                let (header, new) = (header.get_mut(), &write.header);
+                header.cursor = new.cursor;
+                header.seq = new.seq;
+                header.steps = new.steps;
+                header.steps_done = new.steps_done;
+                header.updated_ms = new.updated_ms;
+            }
+            btree_map::Entry::Occupied(mut header) => {
+                header.insert(write.header.clone());
+            }
+            btree_map::Entry::Vacant(place) => {
+                place.insert(write.header.clone());
+            }
+        }
+        for row in &write.entries {
+            let kept = Row { run: num, prev: row.prev, bytes: row.bytes.clone() };
+            self.journal.insert(row.lsn, kept);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, write: Write) {
+        match write {
+            Write::PutSession(row) => {
+                self.sessions.insert(row.id.clone(), *row);
+            }
+            Write::ExtendSession { session, expires_ms } => {
+                if let Some(row) = self.sessions.get_mut(&session) {
+                    row.expires_ms = row.expires_ms.max(expires_ms);
+                }
+            }
+            Write::CloseSession { session, at_ms, reason } => {
+                if let Some(row) =
+                    self.sessions.get_mut(&session).filter(|row| row.closed_ms.is_none())
+                {
+                    row.closed_ms = Some(at_ms);
+                    row.reason = Some(reason);
+                }
+                self.frames.retain(|(of, _), _| *of != session);
+            }
+            Write::ForgetSessions { before_ms } => {
+                self.sessions.retain(|_, row| row.closed_ms.is_none_or(|at| at >= before_ms));
+            }
+            Write::PutFrame(frame) => {
+                if let Some(row) =
+                    self.sessions.get_mut(&frame.session).filter(|row| row.closed_ms.is_none())
+                {
+                    row.last_seq = row.last_seq.max(frame.seq);
+                    self.frames.insert((frame.session.clone(), frame.seq), *frame);
+                }
+            }
+            Write::AckFrames { session, seq } => {
+                self.frames.retain(|(of, number), _| *of != session || *number > seq);
+                if let Some(row) = self.sessions.get_mut(&session) {
+                    row.acked_seq = row.acked_seq.max(seq);
+                }
+            }
+            // Nothing is left behind here that could be tidied.
+            Write::Tidy { .. } => {}
+            Write::PutTask(task) => {
+                self.tasks.insert((task.run, task.step), *task);
+            }
+            Write::CloseTask { run, step } => {
+                self.tasks.remove(&(run, step));
+            }
+            Write::CloseTasks { run } => self.tasks.retain(|(of, _), _| *of != run),
+            Write::PutState { scope, key, value, at_ms } => {
+                let row = self.state.entry((scope.clone(), key.clone())).or_insert(StateRow {
+                    scope,
+                    key,
+                    value: String::new(),
+                    revision: 0,
+                    updated_ms: 0,
+                });
+                row.value = value;
+                row.revision += 1;
+                row.updated_ms = at_ms;
+            }
+            Write::DeleteState { scope, key } => {
+                self.state.remove(&(scope, key));
+            }
+            Write::PutBlob { hash, data } => {
+                self.blobs.entry(hash).or_insert(data);
+            }
+            Write::PutArtifact(row) => {
+                self.artifacts.insert((row.run, row.n), row);
+            }
+            Write::PublishArtifacts { run, step, attempt } => {
+                for row in self.artifacts.values_mut() {
+                    row.published |= (row.run, row.step, row.attempt) == (run, step, attempt);
+                }
+            }
+            Write::PutBlueprint(row) => {
+                if !self.blueprints.iter().any(|known| known.hash == row.hash) {
+                    self.blueprints.push(row);
+                }
+            }
+            Write::NameBlueprint { name, hash, at_ms } => {
+                self.names.insert(name, (hash, at_ms));
+            }
+            Write::PutToken(row) => self.put_token(row),
+            Write::RevokeToken { jti, at_ms } => {
+                self.revocations.entry(jti).or_insert(at_ms);
+            }
+            Write::PutIdempotency(row) => {
+                let key = (row.principal.clone(), row.route.clone(), row.key.clone());
+                self.idempotency.insert(key, row);
+            }
+            Write::PutOutbox(row) => {
+                if !self.outbox.iter().any(|it| (it.run, it.step) == (row.run, row.step)) {
+                    self.outbox.push(row);
+                }
+            }
+            Write::DeleteOutbox { run, step } => {
+                self.outbox.retain(|row| (row.run, row.step) != (run, step));
+            }
+            Write::PutEvidence(row) => self.evidence.push(row),
+            Write::PutMeta { key, value } => {
+                self.meta.insert(key, value);
+            }
+            Write::ExpireIdempotency { before_ms } => {
+                self.idempotency.retain(|_, row| row.created_ms >= before_ms);
+            }
+            Write::ReserveRun { num } => self.most.0 = self.most.0.max(num),
+            Write::DeleteRun { run } => self.delete_run(run),
+        }
+    }
+
+    fn put_token(&mut self, mut row: TokenRow) {
+        if let Some(at_ms) = row.revoked_ms.take() {
+            self.revocations.entry(row.jti.clone()).or_insert(at_ms);
+        }
+        match self.tokens.iter_mut().find(|known| known.jti == row.jti) {
+            Some(known) => *known = row,
+            None => self.tokens.push(row),
+        }
+    }
+
+    fn delete_run(&mut self, run: u64) {
+        self.most = self.high_water();
+        if self.headers.remove(&run).is_some() {
+            self.journal.retain(|_, row| row.run != run);
+        }
+        self.tasks.retain(|(of, _), _| *of != run);
+        let (mine, others): (Vec<_>, Vec<_>) =
+            self.artifacts.values().partition(|row| row.run == run);
+        let orphans: Vec<String> = mine
+            .iter()
+            .filter(|row| !others.iter().any(|other| other.hash == row.hash))
+            .map(|row| row.hash.clone())
+            .collect();
+        self.blobs.retain(|hash, _| !orphans.contains(hash));
+        self.artifacts.retain(|(of, _), _| *of != run);
+        self.outbox.retain(|row| row.run != run);
+        self.evidence.retain(|row| row.run != run);
+    }
+
+    /// The entries of a run with a number over `after_seq`, oldest first; of all its histories or
+    /// of the current one.
+    pub(super) fn entries(
+        &self,
+        run: u64,
+        after_seq: u32,
+        all: bool,
+    ) -> Result<Vec<Entry>, StoreError> {
+        let mut next = self
+            .headers
+            .get(&run)
+            .and_then(|header| (header.seq > after_seq).then_some(header.cursor));
+        let mut entries = Vec::new();
+        while let Some(lsn) = next {
+            let damaged = |reason: String| StoreError::Damaged {
+                what: format!("row {lsn} of the journal of run {run}"),
+                reason,
+            };
+            let row = self.journal.get(&lsn).filter(|row| row.run == run);
+            let row = row.ok_or_else(|| damaged("it is not there".to_owned()))?;
+            let entry = Entry::decode(&row.bytes).map_err(|error| damaged(error.to_string()))?;
+            next = match (&entry.fact, row.prev) {
+                (_, Some(prev)) => Some(prev),
+                (Fact::RunStarted(started), None) if all => started.continues,
+                (_, None) => None,
+            };
+            if entry.seq <= after_seq {
+                break;
+            }
+            entries.push(entry);
+        }
+        entries.reverse();
+        Ok(entries)
+    }
+}

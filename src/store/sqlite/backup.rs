@@ -1,0 +1,54 @@
+//! A copy of the database while it is in use.
+//!
+//! It is one state of the database, read in one transaction beside the writer and written out
+//! without free pages. The writer goes on meanwhile; only its log cannot be emptied before the end.
+
+use std::{fs::File, path::Path};
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::{
+    error::{database, file},
+    open::create,
+};
+use crate::store::StoreError;
+
+/// Copies the database at `from` into the new file `to`, synced, and gives its size.
+///
+/// # Errors
+/// When `to` exists, and what the file system or the database say.
+pub fn copy(from: &Path, to: &Path) -> Result<u64, StoreError> {
+    let context = || format!("copy the database into {}", to.display());
+    if to.exists() {
+        return Err(StoreError::Database { context: context(), reason: "it exists".to_owned() });
+    }
+    // Only its owner reads it; SQLite takes an empty file for a new one.
+    create(to)?;
+    let written = write(from, to, context);
+    if written.is_err() {
+        // Half a copy is of no use to anybody; the error says what went wrong.
+        let _ = std::fs::remove_file(to);
+    }
+    written
+}
+
+fn write(from: &Path, to: &Path, context: impl Fn() -> String) -> Result<u64, StoreError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(from, flags)
+        .map_err(database(format!("open {}", from.display())))?;
+    let name = to.to_str().ok_or_else(|| StoreError::Database {
+        context: context(),
+        reason: "its name is not UTF-8".to_owned(),
+    })?;
+    let mode: i64 = conn
+        .pragma_query_value(None, "auto_vacuum", |row| row.get(0))
+        .map_err(database(context()))?;
+    if mode == 0 {
+        // It says how the copy is laid out; the file itself stays as it is.
+        conn.execute_batch("PRAGMA auto_vacuum = INCREMENTAL;").map_err(database(context()))?;
+    }
+    conn.execute("VACUUM INTO ?1", [name]).map_err(database(context()))?;
+    let copy = File::open(to).map_err(file("open", to))?;
+    copy.sync_all().map_err(file("sync", to))?;
+    Ok(copy.metadata().map_err(file("read", to))?.len())
+}

@@ -1,0 +1,90 @@
+//! What deleting a run takes, in bounded steps, and how much room there is.
+//!
+//! A long history is not deleted at once: what is left of it is noted in `meta` in the transaction
+//! that deletes its run, and cleared by [`tidy`].
+
+use rusqlite::{Connection, OptionalExtension};
+
+use super::{
+    artifacts, blobs, evidence, header, journal, meta, outbox, state, tasks,
+    value::{int, uint},
+};
+use crate::{protocol::RunId, store::Space};
+
+/// Rows of a history that are deleted with its run.
+const AT_ONCE: usize = 2_048;
+/// What the keys of left histories begin with; the run's number follows.
+const DEBRIS: &str = "debris:";
+
+/// Deletes a run with everything that belongs to it, but for the beginning of a long history.
+pub fn delete_run(conn: &Connection, run: u64) -> rusqlite::Result<()> {
+    if let Some((created_ms, cursor)) = header::delete(conn, run)? {
+        state::delete_of(conn, &format!("run:{}", RunId::new(run, created_ms)))?;
+        clear(conn, run, cursor, AT_ONCE)?;
+    }
+    tasks::close_all(conn, run)?;
+    blobs::delete_of(conn, run)?;
+    artifacts::delete_of(conn, run)?;
+    outbox::delete_of(conn, run)?;
+    evidence::delete_of(conn, run)
+}
+
+/// Clears at most `rows` rows of one left history, and gives at most `pages` free pages back.
+pub fn tidy(conn: &Connection, rows: usize, pages: u32) -> rusqlite::Result<()> {
+    if rows > 0
+        && let Some((key, cursor)) = debris(conn)?
+        && let Ok(run) = key[DEBRIS.len()..].parse()
+    {
+        meta::delete(conn, &key)?;
+        if let Ok(cursor) = cursor.parse() {
+            clear(conn, run, cursor, rows)?;
+        }
+    }
+    if pages > 0 {
+        // Each row that it gives is a page that it gave back.
+        let mut vacuum = conn.prepare(&format!("PRAGMA incremental_vacuum({pages})"))?;
+        let mut rows = vacuum.query([])?;
+        while rows.next()?.is_some() {}
+    }
+    Ok(())
+}
+
+/// How much room the database takes.
+pub fn space(conn: &Connection) -> rusqlite::Result<Space> {
+    let (page, pages, free) = conn.query_row(
+        "SELECT page_size, page_count, freelist_count
+         FROM pragma_page_size, pragma_page_count, pragma_freelist_count",
+        [],
+        |row| Ok((uint(row, 0)?, uint(row, 1)?, uint(row, 2)?)),
+    )?;
+    Ok(Space {
+        used: pages.saturating_sub(free) * page,
+        free: free * page,
+        last_run: header::high_water(conn)?.0,
+        debris: debris(conn)?.is_some(),
+    })
+}
+
+/// The bytes of a run's entries and files.
+pub fn run_bytes(conn: &Connection, run: u64) -> rusqlite::Result<u64> {
+    let Some(header) = header::one(conn, run)? else { return Ok(0) };
+    let files = conn
+        .prepare_cached("SELECT coalesce(sum(size), 0) FROM artifacts WHERE run = ?1")?
+        .query_row([int(run)], |row| uint(row, 0))?;
+    Ok(journal::bytes(conn, run, header.cursor)? + files)
+}
+
+fn clear(conn: &Connection, run: u64, cursor: u64, rows: usize) -> rusqlite::Result<()> {
+    match journal::delete(conn, run, cursor, rows)? {
+        Some(left) => meta::put(conn, &format!("{DEBRIS}{run}"), &left.to_string()),
+        None => Ok(()),
+    }
+}
+
+fn debris(conn: &Connection) -> rusqlite::Result<Option<(String, String)>> {
+    conn.prepare_cached(
+        "SELECT key, value FROM meta WHERE key >= 'debris:' AND key < 'debris;' LIMIT 1",
+    )?
+    .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
+    .optional()
+}
