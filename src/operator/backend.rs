@@ -1,12 +1,12 @@
 //! The seam between the host and whoever executes a task.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
 use super::Task;
 use crate::{
-    blueprint::Operators,
+    blueprint::{Agent, Operators},
     middleware::TaskDone,
     protocol::{Failure, Json},
 };
@@ -44,6 +44,27 @@ pub trait Backend: Send + Sync {
     /// Whether an agent needs a worker binding to use it.
     fn requires_worker_binding(&self) -> bool {
         false
+    }
+
+    /// Whether an agent needs to name a tool to use it.
+    fn requires_tool(&self) -> bool {
+        false
+    }
+
+    /// Time for one attempt, where neither the call nor its agent says.
+    fn timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Whether a task that it did not deliver before the host ended has to be given to it again;
+    /// only for work that lives elsewhere and is pushed there.
+    fn redelivers(&self) -> bool {
+        false
+    }
+
+    /// The queue that tasks of an agent wait in for a pull worker, if that is how it works.
+    fn queue<'a>(&'a self, _agent: &'a Agent, _name: &'a str) -> Option<&'a str> {
+        None
     }
 
     /// Executes one attempt. May be called again for the same task, with a higher attempt.
@@ -87,6 +108,10 @@ impl Operators for Registry {
 
     fn requires_worker_binding(&self, name: &str) -> bool {
         self.get(name).is_some_and(|backend| backend.requires_worker_binding())
+    }
+
+    fn requires_tool(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|backend| backend.requires_tool())
     }
 
     fn names(&self) -> Vec<String> {

@@ -1,10 +1,16 @@
-//! The operators that exist without any configuration.
+//! The operators of a host: those that exist without any configuration, and the declared ones.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{Backend, BundleDir, Echo, Human, Lua, LuaCall, Process, Queue, QueueHub, Registry};
+use tokio_util::sync::CancellationToken;
 
-/// What the built-in operators need from the host.
+use super::{
+    Backend, BundleDir, Declared, Echo, Human, Lua, LuaCall, MAIN_AI, MainAi, Process, Queue,
+    QueueHub, Registry, Road,
+};
+use crate::{clock::Clock, session};
+
+/// What operators need from the host.
 pub struct Builtin {
     /// How an agent's Lua function is called.
     pub lua: LuaCall,
@@ -12,24 +18,31 @@ pub struct Builtin {
     pub bundle_dir: BundleDir,
     /// The queues that pull workers lease from.
     pub queues: Arc<QueueHub>,
+    /// The sessions that operate.
+    pub sessions: Arc<session::Hub>,
+    /// What deadlines are told by.
+    pub clock: Clock,
+    /// Canceled when the host begins to stop.
+    pub stopping: CancellationToken,
 }
 
 impl Builtin {
-    /// The registry of `echo`, `human`, `lua`, `process` and `queue`.
-    pub fn registry(self) -> Registry {
+    /// The registry of `echo`, `human`, `lua`, `process` and `queue`, each under its kind, of
+    /// `main-ai`, and of what a file declares, which may put other keys under those names.
+    pub fn registry(self, declared: &Declared) -> Registry {
         let operators: [Arc<dyn Backend>; 5] = [
             Arc::new(Echo),
             Arc::new(Human),
-            Arc::new(Lua::new(self.lua)),
-            Arc::new(Process::new(self.bundle_dir)),
-            Arc::new(Queue::new(self.queues)),
+            Arc::new(Lua::new(Arc::clone(&self.lua))),
+            Arc::new(Process::new(Arc::clone(&self.bundle_dir))),
+            Arc::new(Queue::new(Arc::clone(&self.queues))),
         ];
-        Registry::new(
-            operators
-                .into_iter()
-                .map(|operator| (operator.kind().to_owned(), operator))
-                .collect::<BTreeMap<_, _>>(),
-        )
+        let main_ai = MainAi::new(Arc::clone(&self.sessions), Road::Thin, true);
+        let main_ai: (String, Arc<dyn Backend>) = (MAIN_AI.to_owned(), Arc::new(main_ai));
+        let builtin = operators.into_iter().map(|operator| (operator.kind().to_owned(), operator));
+        let declared =
+            declared.iter().map(|(name, settings)| (name.to_owned(), settings.build(&self)));
+        Registry::new(builtin.chain([main_ai]).chain(declared).collect::<BTreeMap<_, _>>())
     }
 }
 
@@ -45,10 +58,21 @@ mod tests {
             lua: Arc::new(|_, input| Box::pin(async { Ok(input) })),
             bundle_dir: Arc::new(|_| Ok(PathBuf::new())),
             queues: Arc::default(),
+            clock: Clock::system(),
+            stopping: CancellationToken::new(),
+            sessions: Arc::default(),
         };
-        let registry = builtin.registry();
+        let registry = builtin.registry(&Declared::default());
         let names: Vec<_> = registry.names().collect();
-        let kinds = ["echo", "human", "lua", "process", "queue"];
-        assert_eq!(names, kinds.map(|kind| (kind, kind)));
+        let same = |kind| (kind, kind);
+        let expected = [
+            same("echo"),
+            same("human"),
+            same("lua"),
+            ("main-ai", "main_ai"),
+            same("process"),
+            same("queue"),
+        ];
+        assert_eq!(names, expected);
     }
 }

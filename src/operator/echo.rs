@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use serde::Deserialize;
 
-use super::{Backend, Reply, Residence, Task};
+use super::{Backend, Builtin, Reply, Residence, Settings, Task};
 use crate::{
     middleware::TaskDone,
     protocol::{Failure, Json},
@@ -26,6 +27,26 @@ impl Backend for Echo {
 
     async fn execute(&self, _task: Arc<Task>, input: Json) -> Result<Reply, Failure> {
         Ok(Reply::Done(TaskDone { output: input, usage: None, effects: Vec::new() }))
+    }
+}
+
+/// `kind = "echo"` in a file: it has no keys.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EchoSettings {}
+
+#[async_trait]
+impl Settings for EchoSettings {
+    fn kind(&self) -> &'static str {
+        "echo"
+    }
+
+    fn build(&self, _builtin: &Builtin) -> Arc<dyn Backend> {
+        Arc::new(Echo)
+    }
+
+    async fn inspect(&self) -> Result<String, String> {
+        Ok("returns its input".to_owned())
     }
 }
 

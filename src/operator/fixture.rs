@@ -73,6 +73,8 @@ impl Attempt {
             url: Some("http://127.0.0.1:7700".into()),
             handle: "wh_test".to_owned(),
             prompt: None,
+            seat: crate::session::Seat::default(),
+            timeout_ms: None,
             cancel: CancellationToken::new(),
             reported: CancellationToken::new(),
             reporter: self.heard,

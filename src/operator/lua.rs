@@ -13,8 +13,9 @@ use std::{
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
+use serde::Deserialize;
 
-use super::{Backend, Reply, Residence, Task};
+use super::{Backend, Builtin, Reply, Residence, Settings, Task};
 use crate::{
     lua::{TaskLimits, call_agent},
     middleware::TaskDone,
@@ -68,6 +69,26 @@ impl Backend for Lua {
             output = call => output?,
         };
         Ok(Reply::Done(TaskDone { output, usage: None, effects: Vec::new() }))
+    }
+}
+
+/// `kind = "lua"` in a file: it has no keys.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LuaSettings {}
+
+#[async_trait]
+impl Settings for LuaSettings {
+    fn kind(&self) -> &'static str {
+        "lua"
+    }
+
+    fn build(&self, builtin: &Builtin) -> Arc<dyn Backend> {
+        Arc::new(Lua::new(Arc::clone(&builtin.lua)))
+    }
+
+    async fn inspect(&self) -> Result<String, String> {
+        Ok("calls the agent's `fn`".to_owned())
     }
 }
 

@@ -5,22 +5,33 @@
 
 mod backend;
 mod builtin;
+mod declared;
 mod echo;
 #[cfg(test)]
 mod fixture;
+mod http;
 mod human;
 mod lua;
+mod main_ai;
+mod mcp;
+mod outgoing;
 mod process;
 mod queue;
 mod queue_hub;
 mod task;
+mod usage;
 
 pub use backend::{Backend, Registry, Reply, Residence};
 pub use builtin::Builtin;
+pub use declared::{Declared, Mistake, Settings};
 pub use echo::Echo;
 pub use human::Human;
 pub use lua::{Lua, LuaCall, lua_calls};
+pub use main_ai::{MAIN_AI, MainAi, Road};
 pub use process::{BundleDir, Process};
-pub use queue::{Queue, queue_of};
-pub use queue_hub::{QueueHub, Ticket, TooManyPollers};
+pub use queue::Queue;
+pub use queue_hub::{QueueHub, TooManyPollers};
+
+pub use crate::protocol::Ticket;
 pub use task::{Delivery, Prompt, Reporter, Task};
+pub use usage::read_usage;

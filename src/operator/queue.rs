@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use serde::Deserialize;
 
-use super::{Backend, QueueHub, Reply, Residence, Task, Ticket};
+use super::{Backend, Builtin, QueueHub, Reply, Residence, Settings, Task, Ticket};
 use crate::{
     blueprint::Agent,
     protocol::{Failure, Json},
@@ -14,17 +15,14 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct Queue {
     hub: Arc<QueueHub>,
-}
-
-/// The queue that tasks of an agent go to: the one that it names, else one of the agent's name.
-pub fn queue_of<'a>(agent: &'a Agent, name: &'a str) -> &'a str {
-    agent.queue.as_deref().unwrap_or(name)
+    /// The queue of agents that name none; by default each has one of its own name.
+    queue: Option<String>,
 }
 
 impl Queue {
     /// An operator over the queues of `hub`.
     pub fn new(hub: Arc<QueueHub>) -> Self {
-        Self { hub }
+        Self { hub, queue: None }
     }
 }
 
@@ -38,10 +36,43 @@ impl Backend for Queue {
         Residence::Elsewhere
     }
 
+    fn queue<'a>(&'a self, agent: &'a Agent, name: &'a str) -> Option<&'a str> {
+        Some(agent.queue.as_deref().or(self.queue.as_deref()).unwrap_or(name))
+    }
+
     async fn execute(&self, task: Arc<Task>, _input: Json) -> Result<Reply, Failure> {
         let ticket = Ticket { run: task.id.run(), step: task.id.step(), attempt: task.attempt };
-        self.hub.offer(queue_of(&task.agent, &task.agent_name), ticket);
+        if let Some(queue) = self.queue(&task.agent, &task.agent_name) {
+            self.hub.offer(queue, ticket, &task.agent.labels);
+        }
         Ok(Reply::Parked)
+    }
+}
+
+/// The keys of a queue operator.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct QueueSettings {
+    /// The queue of agents that name none.
+    queue: Option<String>,
+}
+
+#[async_trait]
+impl Settings for QueueSettings {
+    fn kind(&self) -> &'static str {
+        "queue"
+    }
+
+    fn build(&self, builtin: &Builtin) -> Arc<dyn Backend> {
+        let queue = Queue::new(Arc::clone(&builtin.queues));
+        Arc::new(Queue { queue: self.queue.clone(), ..queue })
+    }
+
+    async fn inspect(&self) -> Result<String, String> {
+        Ok(match &self.queue {
+            Some(queue) => format!("`moonswarm worker --queue {queue}` takes its tasks"),
+            None => "`moonswarm worker` takes its tasks".to_owned(),
+        })
     }
 }
 
@@ -59,12 +90,17 @@ mod tests {
         let attempt = Attempt::new().agent(|agent| agent.queue = Some("gpu".to_owned()));
         let reply = queue.execute(attempt.task(), Json::null()).await.unwrap();
         assert!(matches!(reply, Reply::Parked));
-        let taken = hub.take("gpu", 5, Duration::ZERO).await.unwrap();
+        let taken = hub.take("gpu", 5, Duration::ZERO, &Default::default()).await.unwrap();
         assert_eq!(taken, [Ticket { run: 1, step: 2, attempt: 1 }]);
     }
 
     #[test]
-    fn without_a_queue_of_its_own_an_agent_has_one_of_its_name() {
-        assert_eq!(queue_of(&Agent::default(), "coder"), "coder");
+    fn an_agents_queue_is_the_one_that_it_names_else_the_operators_else_its_own() {
+        let mut queue = Queue::new(Arc::default());
+        assert_eq!(queue.queue(&Agent::default(), "coder"), Some("coder"));
+        queue.queue = Some("shared".to_owned());
+        assert_eq!(queue.queue(&Agent::default(), "coder"), Some("shared"));
+        let own = Agent { queue: Some("own".to_owned()), ..Agent::default() };
+        assert_eq!(queue.queue(&own, "coder"), Some("own"));
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! In memory only: the store's open tasks are the truth, and whoever opens the host offers them
 //! again. Within a queue, runs take turns, and within a run the earlier step goes first; pollers
-//! that wait are served in the order in which they came.
+//! that wait are served in the order in which they came. A task that asks for labels goes to a
+//! poller that has them all; tasks that ask for different labels take turns as well.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -12,19 +13,10 @@ use std::{
 
 use tokio::sync::oneshot;
 
+use crate::{blueprint::Labels, protocol::Ticket};
+
 /// The most pollers that may wait on one queue at a time.
 const MAX_POLLERS: usize = 1_024;
-
-/// An attempt that waits for a worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket {
-    /// The run's number.
-    pub run: u64,
-    /// The step's number.
-    pub step: u32,
-    /// The attempt.
-    pub attempt: u32,
-}
 
 /// Too many pollers wait on one queue already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -37,22 +29,40 @@ pub struct QueueHub {
     queues: Mutex<BTreeMap<String, Waiting>>,
 }
 
-/// One queue: it has tickets or pollers, never both for long.
+/// One queue: what it has and whom nobody serves yet; of what fits a poller, never both for long.
 #[derive(Debug, Default)]
 struct Waiting {
+    /// By the labels that they ask for, in the order of their turns; none is empty.
+    lines: VecDeque<(Labels, Line)>,
+    pollers: VecDeque<Poller>,
+    last_poller: u64,
+}
+
+/// Tickets that ask for the same labels.
+#[derive(Debug, Default)]
+struct Line {
     tickets: BTreeMap<u64, BTreeSet<Ticket>>,
     /// The runs that have tickets, each once, in the order of their turns.
     turns: VecDeque<u64>,
-    pollers: VecDeque<(u64, oneshot::Sender<Ticket>)>,
-    last_poller: u64,
 }
+
+/// Somebody who waits for a ticket.
+#[derive(Debug)]
+struct Poller {
+    number: u64,
+    labels: Labels,
+    sender: oneshot::Sender<Handed>,
+}
+
+/// A ticket on its way to a poller, with what it asks for, should it have to go back.
+type Handed = (Ticket, Labels);
 
 impl QueueHub {
     /// Puts an attempt on a queue, or hands it to the poller that has waited longest. Offering
     /// what is on the queue already changes nothing.
-    pub fn offer(&self, queue: &str, ticket: Ticket) {
+    pub fn offer(&self, queue: &str, ticket: Ticket, labels: &Labels) {
         let mut queues = self.lock();
-        queues.entry(queue.to_owned()).or_default().offer(ticket);
+        queues.entry(queue.to_owned()).or_default().offer(ticket, labels);
     }
 
     /// Takes an attempt off a queue, because it is over; says whether it was there.
@@ -65,12 +75,13 @@ impl QueueHub {
 
     /// How many attempts are on a queue.
     pub fn len(&self, queue: &str) -> usize {
-        self.lock()
-            .get(queue)
-            .map_or(0, |waiting| waiting.tickets.values().map(BTreeSet::len).sum())
+        let queues = self.lock();
+        let lines = queues.get(queue).into_iter().flat_map(|waiting| &waiting.lines);
+        lines.flat_map(|(_, line)| line.tickets.values()).map(BTreeSet::len).sum()
     }
 
-    /// Takes at most `max` attempts, waiting at most `wait` for the first; none if nothing came.
+    /// Takes at most `max` attempts that a worker with `labels` fits, waiting at most `wait` for
+    /// the first; none if nothing came.
     ///
     /// # Errors
     /// When too many pollers wait already.
@@ -82,31 +93,33 @@ impl QueueHub {
         queue: &str,
         max: usize,
         wait: Duration,
+        labels: &Labels,
     ) -> Result<Vec<Ticket>, TooManyPollers> {
         let mut poll = {
             let mut queues = self.lock();
             let waiting = queues.entry(queue.to_owned()).or_default();
-            let taken = waiting.take(max);
+            let taken = waiting.take(max, labels);
             if !taken.is_empty() || max == 0 || wait.is_zero() {
                 forget_if_idle(&mut queues, queue);
                 return Ok(taken);
             }
-            waiting.pollers.retain(|(_, poller)| !poller.is_closed());
+            waiting.pollers.retain(|poller| !poller.sender.is_closed());
             if waiting.pollers.len() >= MAX_POLLERS {
                 return Err(TooManyPollers);
             }
             waiting.last_poller += 1;
             let (sender, receiver) = oneshot::channel();
-            waiting.pollers.push_back((waiting.last_poller, sender));
-            Poll { hub: self, queue, number: waiting.last_poller, receiver }
+            let number = waiting.last_poller;
+            waiting.pollers.push_back(Poller { number, labels: labels.clone(), sender });
+            Poll { hub: self, queue, number, receiver }
         };
-        let Ok(Ok(first)) = tokio::time::timeout(wait, &mut poll.receiver).await else {
-            return Ok(poll.withdraw().into_iter().collect());
+        let Ok(Ok((first, _))) = tokio::time::timeout(wait, &mut poll.receiver).await else {
+            return Ok(poll.withdraw().into_iter().map(|(ticket, _)| ticket).collect());
         };
         let mut taken = vec![first];
         let mut queues = self.lock();
         if let Some(waiting) = queues.get_mut(queue) {
-            taken.extend(waiting.take(max - 1));
+            taken.extend(waiting.take(max - 1, labels));
         }
         forget_if_idle(&mut queues, queue);
         drop(queues);
@@ -119,15 +132,57 @@ impl QueueHub {
 }
 
 impl Waiting {
-    fn offer(&mut self, ticket: Ticket) {
-        if self.tickets.get(&ticket.run).is_some_and(|run| run.contains(&ticket)) {
+    fn offer(&mut self, ticket: Ticket, labels: &Labels) {
+        let line = self.lines.iter_mut().find(|(of, _)| of == labels);
+        if line.as_ref().is_some_and(|(_, line)| line.has(ticket)) {
             return;
         }
-        while let Some((_, poller)) = self.pollers.pop_front() {
-            if poller.send(ticket).is_ok() {
-                return;
+        let mut handed = (ticket, labels.clone());
+        while let Some(at) = self.pollers.iter().position(|poller| labels.fit(&poller.labels)) {
+            let Some(poller) = self.pollers.remove(at) else { break };
+            match poller.sender.send(handed) {
+                Ok(()) => return,
+                Err(back) => handed = back,
             }
         }
+        match line {
+            Some((_, line)) => line.put(ticket),
+            None => {
+                let mut line = Line::default();
+                line.put(ticket);
+                self.lines.push_back((labels.clone(), line));
+            }
+        }
+    }
+
+    fn take(&mut self, max: usize, labels: &Labels) -> Vec<Ticket> {
+        let mut taken = Vec::new();
+        while taken.len() < max {
+            let Some(at) = self.lines.iter().position(|(asked, _)| asked.fit(labels)) else {
+                break;
+            };
+            let Some((asked, mut line)) = self.lines.remove(at) else { break };
+            taken.extend(line.take());
+            if !line.turns.is_empty() {
+                self.lines.push_back((asked, line));
+            }
+        }
+        taken
+    }
+
+    fn remove(&mut self, ticket: Ticket) -> bool {
+        let removed = self.lines.iter_mut().any(|(_, line)| line.remove(ticket));
+        self.lines.retain(|(_, line)| !line.turns.is_empty());
+        removed
+    }
+}
+
+impl Line {
+    fn has(&self, ticket: Ticket) -> bool {
+        self.tickets.get(&ticket.run).is_some_and(|run| run.contains(&ticket))
+    }
+
+    fn put(&mut self, ticket: Ticket) {
         let run = self.tickets.entry(ticket.run).or_default();
         if run.is_empty() {
             self.turns.push_back(ticket.run);
@@ -135,17 +190,14 @@ impl Waiting {
         run.insert(ticket);
     }
 
-    fn take(&mut self, max: usize) -> Vec<Ticket> {
-        let mut taken = Vec::new();
-        while taken.len() < max {
-            let Some(run) = self.turns.pop_front() else { break };
-            let Some(tickets) = self.tickets.get_mut(&run) else { continue };
-            taken.extend(tickets.pop_first());
-            if tickets.is_empty() {
-                self.tickets.remove(&run);
-            } else {
-                self.turns.push_back(run);
-            }
+    fn take(&mut self) -> Option<Ticket> {
+        let run = self.turns.pop_front()?;
+        let tickets = self.tickets.get_mut(&run)?;
+        let taken = tickets.pop_first();
+        if tickets.is_empty() {
+            self.tickets.remove(&run);
+        } else {
+            self.turns.push_back(run);
         }
         taken
     }
@@ -166,15 +218,15 @@ struct Poll<'a> {
     hub: &'a QueueHub,
     queue: &'a str,
     number: u64,
-    receiver: oneshot::Receiver<Ticket>,
+    receiver: oneshot::Receiver<Handed>,
 }
 
 impl Poll<'_> {
     /// Leaves the line; gives what was handed over meanwhile.
-    fn withdraw(&mut self) -> Option<Ticket> {
+    fn withdraw(&mut self) -> Option<Handed> {
         let mut queues = self.hub.lock();
         if let Some(waiting) = queues.get_mut(self.queue) {
-            waiting.pollers.retain(|(number, _)| *number != self.number);
+            waiting.pollers.retain(|poller| poller.number != self.number);
         }
         forget_if_idle(&mut queues, self.queue);
         // Tickets are handed over under the lock, so nothing arrives after this.
@@ -184,14 +236,14 @@ impl Poll<'_> {
 
 impl Drop for Poll<'_> {
     fn drop(&mut self) {
-        if let Some(ticket) = self.withdraw() {
-            self.hub.offer(self.queue, ticket);
+        if let Some((ticket, labels)) = self.withdraw() {
+            self.hub.offer(self.queue, ticket, &labels);
         }
     }
 }
 
 fn forget_if_idle(queues: &mut BTreeMap<String, Waiting>, queue: &str) {
-    let idle = |waiting: &Waiting| waiting.turns.is_empty() && waiting.pollers.is_empty();
+    let idle = |waiting: &Waiting| waiting.lines.is_empty() && waiting.pollers.is_empty();
     if queues.get(queue).is_some_and(idle) {
         queues.remove(queue);
     }
@@ -199,11 +251,13 @@ fn forget_if_idle(queues: &mut BTreeMap<String, Waiting>, queue: &str) {
 
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
+    use std::{pin::pin, sync::LazyLock};
 
     use futures::{FutureExt as _, poll};
 
     use super::*;
+
+    static PLAIN: LazyLock<Labels> = LazyLock::new(Labels::default);
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -211,8 +265,12 @@ mod tests {
         Ticket { run, step, attempt: 1 }
     }
 
+    fn gpu() -> Labels {
+        Labels::new([("gpu".to_owned(), "true".to_owned())].into()).unwrap()
+    }
+
     async fn take(hub: &QueueHub, max: usize) -> Vec<(u64, u32)> {
-        let taken = hub.take("q", max, Duration::ZERO).await.unwrap();
+        let taken = hub.take("q", max, Duration::ZERO, &PLAIN).await.unwrap();
         taken.into_iter().map(|ticket| (ticket.run, ticket.step)).collect()
     }
 
@@ -220,7 +278,7 @@ mod tests {
     async fn runs_take_turns_and_steps_keep_their_order() {
         let hub = QueueHub::default();
         for (run, step) in [(1, 2), (1, 1), (1, 3), (2, 9), (3, 1)] {
-            hub.offer("q", ticket(run, step));
+            hub.offer("q", ticket(run, step), &PLAIN);
         }
         assert_eq!(take(&hub, 4).await, [(1, 1), (2, 9), (3, 1), (1, 2)]);
         assert_eq!(take(&hub, 4).await, [(1, 3)]);
@@ -230,11 +288,11 @@ mod tests {
     #[tokio::test]
     async fn pollers_are_served_in_the_order_in_which_they_came() {
         let hub = QueueHub::default();
-        let mut first = pin!(hub.take("q", 5, LONG));
-        let mut second = pin!(hub.take("q", 5, LONG));
+        let mut first = pin!(hub.take("q", 5, LONG, &PLAIN));
+        let mut second = pin!(hub.take("q", 5, LONG, &PLAIN));
         assert!(poll!(&mut first).is_pending() && poll!(&mut second).is_pending());
-        hub.offer("q", ticket(1, 1));
-        hub.offer("q", ticket(1, 2));
+        hub.offer("q", ticket(1, 1), &PLAIN);
+        hub.offer("q", ticket(1, 2), &PLAIN);
         assert_eq!(second.await.unwrap(), [ticket(1, 2)]);
         assert_eq!(first.await.unwrap(), [ticket(1, 1)]);
     }
@@ -243,9 +301,9 @@ mod tests {
     async fn a_poller_that_went_away_loses_nothing() {
         let hub = QueueHub::default();
         {
-            let mut gone = pin!(hub.take("q", 1, LONG));
+            let mut gone = pin!(hub.take("q", 1, LONG, &PLAIN));
             assert!(poll!(&mut gone).is_pending());
-            hub.offer("q", ticket(1, 1));
+            hub.offer("q", ticket(1, 1), &PLAIN);
             assert_eq!(hub.len("q"), 0);
         }
         assert_eq!(take(&hub, 1).await, [(1, 1)]);
@@ -254,9 +312,9 @@ mod tests {
     #[tokio::test]
     async fn what_is_over_is_not_handed_out() {
         let hub = QueueHub::default();
-        hub.offer("q", ticket(1, 1));
-        hub.offer("q", ticket(1, 1));
-        hub.offer("q", ticket(2, 1));
+        hub.offer("q", ticket(1, 1), &PLAIN);
+        hub.offer("q", ticket(1, 1), &PLAIN);
+        hub.offer("q", ticket(2, 1), &PLAIN);
         assert_eq!(hub.len("q"), 2);
         assert!(hub.remove("q", ticket(1, 1)));
         assert!(!hub.remove("q", ticket(1, 1)));
@@ -267,8 +325,8 @@ mod tests {
     #[tokio::test]
     async fn queues_do_not_mix_and_a_wait_ends() {
         let hub = QueueHub::default();
-        hub.offer("other", ticket(1, 1));
-        let taken = hub.take("q", 1, Duration::from_millis(1)).await.unwrap();
+        hub.offer("other", ticket(1, 1), &PLAIN);
+        let taken = hub.take("q", 1, Duration::from_millis(1), &PLAIN).await.unwrap();
         assert_eq!(taken, []);
         assert_eq!(hub.len("other"), 1);
     }
@@ -277,13 +335,55 @@ mod tests {
     async fn too_many_pollers_are_refused() {
         let hub = QueueHub::default();
         let mut polls: Vec<_> =
-            (0..MAX_POLLERS).map(|_| Box::pin(hub.take("q", 1, LONG))).collect();
+            (0..MAX_POLLERS).map(|_| Box::pin(hub.take("q", 1, LONG, &PLAIN))).collect();
         for poll in &mut polls {
             assert!(poll.now_or_never().is_none());
         }
-        assert_eq!(hub.take("q", 1, LONG).await, Err(TooManyPollers));
+        assert_eq!(hub.take("q", 1, LONG, &PLAIN).await, Err(TooManyPollers));
         polls.pop();
-        let mut late = pin!(hub.take("q", 1, LONG));
+        let mut late = pin!(hub.take("q", 1, LONG, &PLAIN));
         assert!(poll!(&mut late).is_pending());
+    }
+
+    #[tokio::test]
+    async fn a_task_with_labels_goes_to_a_worker_that_has_them() {
+        let hub = QueueHub::default();
+        let mut plain = pin!(hub.take("q", 5, LONG, &PLAIN));
+        assert!(poll!(&mut plain).is_pending());
+        let labels = gpu();
+        hub.offer("q", ticket(1, 1), &labels);
+        assert_eq!(hub.len("q"), 1, "the poller without labels is passed over");
+        let taken = hub.take("q", 5, Duration::ZERO, &labels).await.unwrap();
+        assert_eq!(taken, [ticket(1, 1)]);
+        hub.offer("q", ticket(2, 1), &PLAIN);
+        assert_eq!(plain.await.unwrap(), [ticket(2, 1)]);
+    }
+
+    #[tokio::test]
+    async fn a_worker_with_labels_takes_from_every_line_in_turn() {
+        let hub = QueueHub::default();
+        let labels = gpu();
+        for step in 1..=3 {
+            hub.offer("q", ticket(1, step), &labels);
+            hub.offer("q", ticket(2, step), &PLAIN);
+        }
+        let taken = hub.take("q", 4, Duration::ZERO, &labels).await.unwrap();
+        assert_eq!(taken, [ticket(1, 1), ticket(2, 1), ticket(1, 2), ticket(2, 2)]);
+        assert_eq!(take(&hub, 5).await, [(2, 3)]);
+        assert!(hub.remove("q", ticket(1, 3)));
+        assert!(hub.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_a_gone_poller_was_handed_keeps_its_labels() {
+        let hub = QueueHub::default();
+        let labels = gpu();
+        {
+            let mut gone = pin!(hub.take("q", 1, LONG, &labels));
+            assert!(poll!(&mut gone).is_pending());
+            hub.offer("q", ticket(1, 1), &labels);
+        }
+        assert_eq!(take(&hub, 1).await, []);
+        assert_eq!(hub.take("q", 1, Duration::ZERO, &labels).await.unwrap(), [ticket(1, 1)]);
     }
 }

@@ -6,10 +6,11 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    blueprint::Agent,
+    blueprint::{Agent, Labels, WorkerBinding},
     flow::TaskOpts,
     lua::Program,
     protocol::{Json, RunId, TaskId},
+    session::Seat,
 };
 
 /// One attempt of a task.
@@ -42,6 +43,10 @@ pub struct Task {
     pub handle: String,
     /// What the worker fetches; absent for work that stays in the host.
     pub prompt: Option<Arc<Prompt>>,
+    /// Who should have it, where its operator has sessions.
+    pub seat: Seat,
+    /// Time for the attempt from its delivery on, in milliseconds.
+    pub timeout_ms: Option<u64>,
     /// Canceled when the attempt is given up.
     pub cancel: CancellationToken,
     /// Canceled when the attempt's result came through the worker API: nothing is to be
@@ -76,6 +81,12 @@ pub struct Prompt {
     pub idempotency_key: Option<String>,
     /// Who may answer, for people.
     pub by: Option<String>,
+    /// What a pull worker must have to take it.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
+    /// What a session starts for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<WorkerBinding>,
 }
 
 /// How an attempt reached its worker.

@@ -18,7 +18,7 @@ const MAX_LEN: usize = 128 * 1024 - 1;
 /// What rendering one template may cost, in minijinja's units.
 const FUEL: u64 = 100_000;
 /// What a child sees of the host's environment.
-const INHERITED: [&str; 5] = ["PATH", "HOME", "LANG", "TZ", "TMPDIR"];
+pub(in crate::operator) const INHERITED: [&str; 5] = ["PATH", "HOME", "LANG", "TZ", "TMPDIR"];
 
 /// Renders the templates of one attempt.
 pub(super) struct Templates {

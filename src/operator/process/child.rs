@@ -5,7 +5,7 @@ use std::{io, process::ExitStatus, sync::Arc, time::Duration};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
-    process::{Child, ChildStdin, Command},
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
     time::timeout,
 };
 
@@ -64,15 +64,20 @@ pub(super) struct Exit {
 }
 
 /// A child in a group of its own.
-pub(super) struct Running {
+pub(in crate::operator) struct Running {
     child: Child,
     group: Group,
 }
 
 impl Running {
     /// Starts a command, whose streams are pipes.
-    pub(super) fn spawn(command: &mut Command, watch: &Arc<DeathWatch>) -> io::Result<Self> {
+    pub(in crate::operator) fn spawn(
+        command: &mut Command,
+        watch: &Arc<DeathWatch>,
+    ) -> io::Result<Self> {
+        crate::fault::point("operator.process_spawn");
         let child = command.process_group(0).kill_on_drop(true).spawn()?;
+        crate::fault::point("operator.process_spawned");
         let pid = child
             .id()
             .and_then(|id| i32::try_from(id).ok())
@@ -85,6 +90,11 @@ impl Running {
     /// The child's pid, which is its group's number.
     pub(super) fn pid(&self) -> i32 {
         self.group.pid.as_raw_nonzero().get()
+    }
+
+    /// Its streams, for whoever speaks to it as long as it lives; nothing if they are taken.
+    pub(in crate::operator) fn pipes(&mut self) -> Option<(ChildStdin, ChildStdout, ChildStderr)> {
+        Some((self.child.stdin.take()?, self.child.stdout.take()?, self.child.stderr.take()?))
     }
 
     /// Feeds and reads the child until it or its attempt ends. Its group is dead afterwards.

@@ -36,7 +36,7 @@ for group in $groups; do kill -s KILL -- "-$group"; done 2>/dev/null
 
 /// The groups that are alive, and who ends them if the host cannot.
 #[derive(Debug, Default)]
-pub(super) struct DeathWatch {
+pub(in crate::operator) struct DeathWatch {
     state: Mutex<State>,
 }
 

@@ -9,7 +9,12 @@ mod child;
 mod death_watch;
 mod outcome;
 mod run;
+mod settings;
 #[cfg(test)]
 mod tests;
 
+pub(in crate::operator) use argv::INHERITED;
+pub(in crate::operator) use child::Running;
+pub(in crate::operator) use death_watch::DeathWatch;
 pub use run::{BundleDir, Process};
+pub(in crate::operator) use settings::ProcessSettings;

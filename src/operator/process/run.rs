@@ -1,6 +1,6 @@
 //! The backend: from a task to a child and from its end to a reply.
 
-use std::{fmt, io, path::PathBuf, process::Stdio, sync::Arc};
+use std::{collections::BTreeMap, fmt, io, path::PathBuf, process::Stdio, sync::Arc};
 
 use async_trait::async_trait;
 use tokio::process::Command;
@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     blueprint::Blueprint,
+    environment::Text,
     middleware::TaskDone,
     operator::{Backend, Delivery, Reply, Residence, Task},
     protocol::{Failure, Json, failure::kind},
@@ -27,13 +28,20 @@ pub type BundleDir = Arc<dyn Fn(&Blueprint) -> io::Result<PathBuf> + Send + Sync
 pub struct Process {
     bundle_dir: BundleDir,
     watch: Arc<DeathWatch>,
+    env: Arc<BTreeMap<String, Text>>,
     pub(super) limits: Limits,
 }
 
 impl Process {
     /// An operator whose children find their blueprint's files by `bundle_dir`.
     pub fn new(bundle_dir: BundleDir) -> Self {
-        Self { bundle_dir, watch: Arc::default(), limits: Limits::default() }
+        Self { bundle_dir, watch: Arc::default(), env: Arc::default(), limits: Limits::default() }
+    }
+
+    /// The same, with variables that every child gets, below those of its agent.
+    #[must_use]
+    pub fn with_env(self, env: BTreeMap<String, Text>) -> Self {
+        Self { env: Arc::new(env), ..self }
     }
 
     fn start(&self, task: &Task, input: &Json) -> Result<(String, Running), Failure> {
@@ -50,10 +58,16 @@ impl Process {
         let templates = Templates::new(task, input, &bundle);
         let (program, arguments) = templates.argv(task)?;
         let mut command = Command::new(&program);
+        command.args(arguments).env_clear().envs(templates.variables(task, &bundle)?);
+        let given =
+            |name: &str| name.starts_with("MOONSWARM_") || task.agent.env.contains_key(name);
+        for (name, text) in self.env.iter().filter(|(name, _)| !given(name)) {
+            let value = text.resolve().map_err(|error| {
+                Failure::new(kind::PROCESS, format!("failed to {error}")).retryable()
+            })?;
+            command.env(name, value.expose());
+        }
         command
-            .args(arguments)
-            .env_clear()
-            .envs(templates.variables(task, &bundle)?)
             .current_dir(argv::directory(task)?)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -1,0 +1,49 @@
+//! The kinds that can be declared, and what each makes of its keys.
+
+use std::{fmt, sync::Arc};
+
+use async_trait::async_trait;
+use serde::de::DeserializeOwned;
+use toml::de::{Error, ValueDeserializer};
+
+use crate::operator::{
+    Backend, Builtin, echo::EchoSettings, http::HttpSettings, human::HumanSettings,
+    lua::LuaSettings, mcp::McpSettings, process::ProcessSettings, queue::QueueSettings,
+};
+
+/// The keys of one kind, read and valid.
+#[async_trait]
+pub trait Settings: fmt::Debug + Send + Sync {
+    /// The kind: `process`, `http`.
+    fn kind(&self) -> &'static str;
+
+    /// Makes the operator; nothing is started and nobody is asked yet.
+    fn build(&self, builtin: &Builtin) -> Arc<dyn Backend>;
+
+    /// Looks whether it could be used now, and says what was found or what is missing.
+    ///
+    /// # Errors
+    /// Why it cannot be used, as a sentence for a person.
+    async fn inspect(&self) -> Result<String, String>;
+}
+
+/// Reads the keys of one kind.
+pub(super) type Read = fn(ValueDeserializer<'_>) -> Result<Arc<dyn Settings>, Error>;
+
+/// Every kind by its word.
+pub(super) const KINDS: [(&str, Read); 7] = [
+    ("echo", read::<EchoSettings>),
+    ("http", read::<HttpSettings>),
+    ("human", read::<HumanSettings>),
+    ("lua", read::<LuaSettings>),
+    ("mcp", read::<McpSettings>),
+    ("process", read::<ProcessSettings>),
+    ("queue", read::<QueueSettings>),
+];
+
+fn read<S>(keys: ValueDeserializer<'_>) -> Result<Arc<dyn Settings>, Error>
+where
+    S: Settings + DeserializeOwned + 'static,
+{
+    S::deserialize(keys).map(|settings| Arc::new(settings) as Arc<dyn Settings>)
+}

@@ -1,0 +1,228 @@
+//! The request: what a webhook is sent, and how long it may take.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use reqwest::{
+    Client, Response, StatusCode,
+    header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER},
+};
+use serde::Serialize;
+use tokio::{sync::OnceCell, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    answer::{self, Answered},
+    settings::HttpSettings,
+};
+use crate::{
+    clock::Clock,
+    environment::{Egress, EgressError},
+    operator::{
+        Backend, Builtin, Delivery, Reply, Residence, Task,
+        outgoing::{self, refused},
+    },
+    protocol::{Failure, Json, RunId, TaskId, failure::kind},
+};
+
+/// Posts each attempt to a webhook.
+#[derive(Debug)]
+pub(super) struct Webhook {
+    settings: HttpSettings,
+    egress: Egress,
+    client: OnceCell<Client>,
+    clock: Clock,
+    pub(super) stopping: CancellationToken,
+}
+
+/// What a webhook is sent.
+#[derive(Serialize)]
+struct Order<'a> {
+    task: TaskId,
+    run: RunId,
+    agent: &'a str,
+    attempt: u32,
+    system: Option<&'a str>,
+    prompt: &'a str,
+    input: &'a Json,
+    output_schema: Option<&'a Json>,
+    /// When the attempt ends, if it is taken now.
+    deadline: Option<String>,
+    handle: &'a str,
+    result_url: Option<String>,
+    idempotency_key: &'a str,
+}
+
+impl Webhook {
+    pub(super) fn new(settings: HttpSettings, builtin: &Builtin) -> Self {
+        Self {
+            egress: settings.egress(),
+            settings,
+            client: OnceCell::new(),
+            clock: builtin.clock.clone(),
+            stopping: builtin.stopping.clone(),
+        }
+    }
+
+    /// Posts one attempt and reads the answer.
+    async fn post(&self, task: &Task, input: &Json) -> Result<Answered, Failure> {
+        self.egress.check(&self.settings.url).map_err(|error| refused(&error))?;
+        let client = self
+            .client
+            .get_or_try_init(|| async { self.egress.client() })
+            .await
+            .map_err(|error| refused(&error))?;
+        let key = format!("{}.{}", task.id, task.attempt);
+        let body = serde_json::to_vec(&self.order(task, input, &key)).expect("plain data");
+        let sent = client
+            .post(self.settings.url.clone())
+            .headers(self.headers(&key)?)
+            .body(body)
+            .send()
+            .await
+            .map_err(|error| not_sent(&error))?;
+        let (status, retry_after) = (sent.status(), retry_after(&sent));
+        if status == StatusCode::ACCEPTED {
+            return Ok(Answered::Later);
+        }
+        let body = self.body(sent).await?;
+        answer::read(status, retry_after, &body, self.settings.answer)
+    }
+
+    fn order<'a>(&self, task: &'a Task, input: &'a Json, key: &'a str) -> Order<'a> {
+        let prompt = task.prompt.as_deref();
+        let base = self.settings.public_url.as_ref().map(reqwest::Url::as_str);
+        let base = base.or(task.url.as_deref()).map(|base| base.trim_end_matches('/'));
+        let deadline = self.clock.now_ms().saturating_add(millis(self.timeout_of(task)));
+        Order {
+            task: task.id,
+            run: task.run,
+            agent: &task.agent_name,
+            attempt: task.attempt,
+            system: prompt.and_then(|prompt| prompt.system.as_deref()),
+            prompt: prompt.map_or("", |prompt| &prompt.prompt),
+            input,
+            output_schema: task.agent.output.as_ref(),
+            deadline: i64::try_from(deadline)
+                .ok()
+                .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok())
+                .map(|at| at.to_string()),
+            handle: &task.handle,
+            result_url: base.map(|base| format!("{base}/v1/worker/result")),
+            idempotency_key: task.opts.idempotency_key.as_deref().unwrap_or(key),
+        }
+    }
+
+    fn headers(&self, key: &str) -> Result<HeaderMap, Failure> {
+        let mut headers = outgoing::headers(&self.settings.headers)?;
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        let key = HeaderValue::from_str(key).expect("ids are plain ASCII");
+        headers.insert("idempotency-key", key);
+        Ok(headers)
+    }
+
+    /// The body of an answer, as far as it may be.
+    async fn body(&self, mut answer: Response) -> Result<Vec<u8>, Failure> {
+        let most = self.settings.max_answer();
+        let too_long = || {
+            let message = format!(
+                "the webhook's answer has more than {most} bytes; a large result can be answered \
+                 with 202 and come as an artifact"
+            );
+            Failure::new(kind::LIMIT, message)
+        };
+        let announced = answer.content_length().and_then(|length| usize::try_from(length).ok());
+        if announced.is_some_and(|length| length > most) {
+            return Err(too_long());
+        }
+        let mut body = Vec::new();
+        loop {
+            let silence = self.settings.silence;
+            let Ok(chunk) = timeout(silence, answer.chunk()).await else {
+                let message = format!("the webhook was silent for {silence:?} in its answer");
+                return Err(Failure::new(kind::TIMEOUT, message).retryable());
+            };
+            let Some(chunk) = chunk.map_err(|error| not_sent(&error))? else { return Ok(body) };
+            if body.len() + chunk.len() > most {
+                return Err(too_long());
+            }
+            body.extend_from_slice(&chunk);
+        }
+    }
+
+    fn timeout_of(&self, task: &Task) -> Duration {
+        let own = task.opts.timeout_ms.or(task.agent.timeout_ms);
+        own.map_or(self.settings.timeout, Duration::from_millis)
+    }
+}
+
+#[async_trait]
+impl Backend for Webhook {
+    fn kind(&self) -> &'static str {
+        "http"
+    }
+
+    fn residence(&self) -> Residence {
+        Residence::Elsewhere
+    }
+
+    fn redelivers(&self) -> bool {
+        true
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        Some(self.settings.timeout)
+    }
+
+    async fn execute(&self, task: Arc<Task>, input: Json) -> Result<Reply, Failure> {
+        let within = self.settings.answer_within.min(self.timeout_of(&task));
+        let answered = tokio::select! {
+            biased;
+            () = task.cancel.cancelled() => {
+                return Err(Failure::new(kind::CANCELED, "the attempt was given up"));
+            }
+            // The report came first: what the request says no longer counts.
+            () = task.reported.cancelled() => return Ok(Reply::Parked),
+            // Not delivered: it is posted again, under the same key, when the host is back.
+            () = self.stopping.cancelled() => return Ok(Reply::Parked),
+            answered = timeout(within, self.post(&task, &input)) => answered,
+        };
+        let Ok(answered) = answered else {
+            let message = format!("the webhook did not answer within {within:?}");
+            return Err(Failure::new(kind::TIMEOUT, message).retryable());
+        };
+        match answered? {
+            Answered::Done(done) => Ok(Reply::Done(done)),
+            Answered::Later => {
+                let host = self.settings.url.host_str().unwrap_or_default();
+                task.reporter.delivered(Delivery { worker: host.to_owned() });
+                Ok(Reply::Parked)
+            }
+        }
+    }
+}
+
+/// A request or an answer that broke off.
+fn not_sent(error: &reqwest::Error) -> Failure {
+    if let Some(error) = EgressError::within(error) {
+        return refused(error);
+    }
+    // The outer error repeats the address, the innermost says what happened.
+    let mut reason: &dyn std::error::Error = error;
+    while let Some(source) = reason.source() {
+        reason = source;
+    }
+    let what = if error.is_connect() { "reach the webhook" } else { "hear the webhook out" };
+    Failure::new(kind::OPERATOR_UNAVAILABLE, format!("failed to {what}: {reason}")).retryable()
+}
+
+/// What `Retry-After` says in seconds, in milliseconds.
+fn retry_after(answer: &Response) -> Option<u64> {
+    let seconds: u64 = answer.headers().get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(seconds.saturating_mul(1_000))
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}

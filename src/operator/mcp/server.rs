@@ -1,0 +1,258 @@
+//! One server: its connection, made when it is needed, and its tools.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use rmcp::{
+    ClientHandler, RoleClient, ServiceError,
+    model::{
+        CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, Implementation,
+        JsonObject, PaginatedRequestParams, ProtocolVersion, Tool,
+    },
+    service::{
+        ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, NotificationContext,
+        RunningService,
+    },
+    transport::{
+        StreamableHttpClientTransport, streamable_http_client::StreamableHttpClientTransportConfig,
+    },
+};
+use serde_json::Value;
+
+use super::{
+    settings::Where,
+    stdio::{self, Complaints},
+};
+use crate::{
+    blueprint::Schema,
+    environment::EgressError,
+    operator::{
+        outgoing::{self, refused},
+        process::{DeathWatch, Running},
+    },
+    protocol::{Failure, failure::kind},
+};
+
+/// The most tools of one server.
+const TOOLS: usize = 1_000;
+/// The longest event of a stream, in bytes.
+const EVENT: usize = 8 * 1024 * 1024;
+
+/// The tools of a server by name, each with the schema of its arguments.
+pub(super) type Tools = Arc<BTreeMap<String, Schema>>;
+
+/// A server that tasks share.
+pub(super) struct Server {
+    at: Where,
+    start_within: Duration,
+    watch: Arc<DeathWatch>,
+    connection: tokio::sync::Mutex<Option<Arc<Connection>>>,
+}
+
+/// An open connection.
+struct Connection {
+    service: RunningService<RoleClient, Listener>,
+    tools: Mutex<Option<Tools>>,
+    /// Whether the list of tools was announced to have changed.
+    changed: Arc<AtomicBool>,
+    /// Dropped after the service, which may still say goodbye.
+    child: Option<(Running, Complaints)>,
+}
+
+/// What the host answers and hears as a client.
+struct Listener {
+    changed: Arc<AtomicBool>,
+}
+
+impl ClientHandler for Listener {
+    async fn on_tool_list_changed(&self, _context: NotificationContext<RoleClient>) {
+        self.changed.store(true, Ordering::Release);
+    }
+
+    fn get_info(&self) -> ClientConfig {
+        let own = Implementation::new("moonswarm", env!("CARGO_PKG_VERSION"));
+        ClientConfig::new(ClientCapabilities::default(), own)
+    }
+}
+
+impl Server {
+    pub(super) fn new(at: Where, start_within: Duration) -> Self {
+        Self { at, start_within, watch: Arc::default(), connection: Default::default() }
+    }
+
+    /// The server's name for people: its program or host.
+    pub(super) fn name(&self) -> &str {
+        match &self.at {
+            Where::Command { command, .. } => &command[0],
+            Where::Url { url, .. } => url.host_str().unwrap_or_default(),
+        }
+    }
+
+    /// Its tools, asked for once, and again after it said that they changed.
+    pub(super) async fn tools(&self) -> Result<Tools, Failure> {
+        let connection = self.connect().await?;
+        if !connection.changed.swap(false, Ordering::AcqRel)
+            && let Some(tools) = &*connection.tools.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            return Ok(Arc::clone(tools));
+        }
+        let listed = match list(&connection).await {
+            Ok(listed) => listed,
+            Err(error) => return Err(self.broken(&connection, &error).await),
+        };
+        let tools: BTreeMap<_, _> =
+            listed.into_iter().map(|tool| (tool.name.to_string(), arguments_of(&tool))).collect();
+        let tools = Arc::new(tools);
+        *connection.tools.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&tools));
+        Ok(tools)
+    }
+
+    /// Forgets what is known of the tools.
+    pub(super) async fn forget_tools(&self) {
+        if let Some(connection) = &*self.connection.lock().await {
+            connection.changed.store(true, Ordering::Release);
+        }
+    }
+
+    /// Calls a tool.
+    ///
+    /// # Cancel safety
+    /// Dropping this gives the call up and tells the server so.
+    pub(super) async fn call(
+        &self,
+        tool: &str,
+        arguments: JsonObject,
+    ) -> Result<CallToolResult, Failure> {
+        let connection = self.connect().await?;
+        let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        match connection.service.call_tool(params).await {
+            Ok(result) => Ok(result),
+            Err(error) => Err(self.broken(&connection, &error).await),
+        }
+    }
+
+    /// The connection; a new one if there is none or it broke off.
+    async fn connect(&self) -> Result<Arc<Connection>, Failure> {
+        let mut slot = self.connection.lock().await;
+        if let Some(connection) = &*slot
+            && !connection.service.is_closed()
+            && !connection.service.peer().is_transport_closed()
+        {
+            return Ok(Arc::clone(connection));
+        }
+        // Whatever is left of the old one goes before the new one comes.
+        *slot = None;
+        let opened = tokio::time::timeout(self.start_within, self.open()).await;
+        let connection = Arc::new(opened.map_err(|_| {
+            let message = format!(
+                "the MCP server `{}` was not ready within {:?}",
+                self.name(),
+                self.start_within
+            );
+            Failure::new(kind::OPERATOR_UNAVAILABLE, message).retryable()
+        })??);
+        *slot = Some(Arc::clone(&connection));
+        Ok(connection)
+    }
+
+    async fn open(&self) -> Result<Connection, Failure> {
+        let changed = Arc::new(AtomicBool::new(false));
+        let listener = Listener { changed: Arc::clone(&changed) };
+        // Newer servers are stateless, older ones want to be initialized: it is asked which.
+        let lifecycle = ClientLifecycleMode::Auto {
+            preferred_versions: vec![ProtocolVersion::LATEST],
+            legacy_version: None,
+        };
+        let (service, child) = match &self.at {
+            Where::Command { command, env } => {
+                let started = stdio::start(command, env, &self.watch)?;
+                let service = listener.serve_with_lifecycle(started.pipes, lifecycle).await;
+                let service =
+                    service.map_err(|error| self.unavailable(&error, started.complaints.last()))?;
+                (service, Some((started.child, started.complaints)))
+            }
+            Where::Url { url, headers, egress } => {
+                egress.check(url).map_err(|error| refused(&error))?;
+                let client = egress.client().map_err(|error| refused(&error))?;
+                let config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
+                    .custom_headers(custom(outgoing::headers(headers)?))
+                    .max_sse_event_size(EVENT);
+                let transport = StreamableHttpClientTransport::with_client(client, config);
+                let service = listener.serve_with_lifecycle(transport, lifecycle).await;
+                (service.map_err(|error| self.unavailable(&error, None))?, None)
+            }
+        };
+        Ok(Connection { service, tools: Mutex::default(), changed, child })
+    }
+
+    fn unavailable(&self, error: &ClientInitializeError, complaint: Option<String>) -> Failure {
+        if let Some(error) = EgressError::within(error) {
+            return refused(error);
+        }
+        let said = complaint.map_or(String::new(), |line| format!("; its last words: {line}"));
+        let message =
+            format!("failed to connect to the MCP server `{}`: {error}{said}", self.name());
+        Failure::new(kind::OPERATOR_UNAVAILABLE, message).retryable()
+    }
+
+    /// What a failed request means; a connection that broke off is given up.
+    async fn broken(&self, connection: &Arc<Connection>, error: &ServiceError) -> Failure {
+        match error {
+            ServiceError::McpError(error) => {
+                let kind = if error.code.0 == -32602 { kind::INVALID_INPUT } else { kind::WORKER };
+                Failure::new(kind, format!("the MCP server refused: {}", error.message))
+            }
+            ServiceError::TransportSend(_) | ServiceError::TransportClosed => {
+                let mut slot = self.connection.lock().await;
+                if slot.as_ref().is_some_and(|known| Arc::ptr_eq(known, connection)) {
+                    *slot = None;
+                }
+                let last = connection.child.as_ref().and_then(|(_, complaints)| complaints.last());
+                let said = last.map_or(String::new(), |line| format!("; its last words: {line}"));
+                let message = format!("lost the MCP server `{}`: {error}{said}", self.name());
+                Failure::new(kind::OPERATOR_UNAVAILABLE, message).retryable()
+            }
+            other => Failure::new(
+                kind::WORKER,
+                format!("failed to ask the MCP server `{}`: {other}", self.name()),
+            ),
+        }
+    }
+}
+
+/// Every tool, page by page, as far as one server may have them.
+async fn list(connection: &Connection) -> Result<Vec<Tool>, ServiceError> {
+    let mut tools = Vec::new();
+    let mut page = PaginatedRequestParams::default();
+    loop {
+        let listed = connection.service.peer().list_tools(Some(page.clone())).await?;
+        tools.extend(listed.tools);
+        tools.truncate(TOOLS);
+        match listed.next_cursor {
+            Some(next) if tools.len() < TOOLS && page.cursor.as_ref() != Some(&next) => {
+                page.cursor = Some(next);
+            }
+            _ => return Ok(tools),
+        }
+    }
+}
+
+/// What a tool's arguments must be; anything where its schema cannot be read.
+fn arguments_of(tool: &Tool) -> Schema {
+    let schema = Value::Object((*tool.input_schema).clone());
+    Schema::compile_value(schema, false).unwrap_or_else(|error| {
+        tracing::warn!(tool = %tool.name, %error, "the schema of an MCP tool cannot be read");
+        Schema::any()
+    })
+}
+
+fn custom(headers: HeaderMap) -> HashMap<HeaderName, HeaderValue> {
+    headers.into_iter().filter_map(|(name, value)| Some((name?, value))).collect()
+}

@@ -1,0 +1,142 @@
+//! `kind = "mcp"` in a file.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use reqwest::Url;
+use serde::{Deserialize, de::Error as _};
+
+use super::{call::Mcp, server::Server};
+use crate::{
+    environment::{Egress, Text},
+    operator::{
+        Backend, Builtin, Settings,
+        declared::{HeaderNameText, duration, maybe_url, variables},
+    },
+};
+
+/// How long `doctor` waits for a server and its tools.
+const INSPECTION: Duration = Duration::from_secs(15);
+/// The tools that `doctor` names.
+const NAMED: usize = 12;
+
+/// The keys of an mcp operator.
+#[derive(Debug, Clone)]
+pub(in crate::operator) struct McpSettings {
+    pub(super) server: Where,
+    /// The tool of agents that name none.
+    pub(super) tool: Option<String>,
+    /// How long a server may take until it can be asked.
+    pub(super) start_within: Duration,
+    /// Time for one attempt, where neither the call nor its agent says.
+    pub(super) timeout: Duration,
+}
+
+/// Where a server is.
+#[derive(Debug, Clone)]
+pub(super) enum Where {
+    /// A child process that is spoken to over its pipes.
+    Command {
+        /// Program and arguments.
+        command: Vec<String>,
+        /// What it gets in its environment.
+        env: BTreeMap<String, Text>,
+    },
+    /// Behind an address.
+    Url {
+        /// The address.
+        url: Url,
+        /// Headers of every request.
+        headers: BTreeMap<HeaderNameText, Text>,
+        /// Where requests may go.
+        egress: Egress,
+    },
+}
+
+/// The keys as they are written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Keys {
+    command: Option<Vec<String>>,
+    #[serde(default, deserialize_with = "variables")]
+    env: BTreeMap<String, Text>,
+    #[serde(default, deserialize_with = "maybe_url")]
+    url: Option<Url>,
+    #[serde(default)]
+    headers: BTreeMap<HeaderNameText, Text>,
+    #[serde(default)]
+    allow_private: bool,
+    #[serde(default)]
+    allow_hosts: Vec<String>,
+    tool: Option<String>,
+    #[serde(default = "start_within", deserialize_with = "duration")]
+    start_within: Duration,
+    #[serde(default = "timeout", deserialize_with = "duration")]
+    timeout: Duration,
+}
+
+impl<'de> Deserialize<'de> for McpSettings {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let keys = Keys::deserialize(deserializer)?;
+        let over_http =
+            !keys.headers.is_empty() || keys.allow_private || !keys.allow_hosts.is_empty();
+        let server = match (keys.command, keys.url) {
+            (Some(command), None) if command.first().is_none_or(String::is_empty) => {
+                return Err(D::Error::custom("`command` has no program"));
+            }
+            (Some(_), None) if over_http => {
+                let why =
+                    "`headers`, `allow_private` and `allow_hosts` go with `url`, not `command`";
+                return Err(D::Error::custom(why));
+            }
+            (Some(command), None) => Where::Command { command, env: keys.env },
+            (None, Some(_)) if !keys.env.is_empty() => {
+                return Err(D::Error::custom("`env` goes with `command`, not `url`"));
+            }
+            (None, Some(url)) => Where::Url {
+                url,
+                headers: keys.headers,
+                egress: Egress { allow_private: keys.allow_private, allow_hosts: keys.allow_hosts },
+            },
+            (None, None) | (Some(_), Some(_)) => {
+                return Err(D::Error::custom("it needs either `command` or `url`"));
+            }
+        };
+        Ok(Self { server, tool: keys.tool, start_within: keys.start_within, timeout: keys.timeout })
+    }
+}
+
+#[async_trait]
+impl Settings for McpSettings {
+    fn kind(&self) -> &'static str {
+        "mcp"
+    }
+
+    fn build(&self, _builtin: &Builtin) -> Arc<dyn Backend> {
+        Arc::new(Mcp::new(self.clone()))
+    }
+
+    async fn inspect(&self) -> Result<String, String> {
+        let server = Server::new(self.server.clone(), self.start_within);
+        let tools = tokio::time::timeout(INSPECTION, server.tools())
+            .await
+            .map_err(|_| format!("the server did not list its tools within {INSPECTION:?}"))?
+            .map_err(|failure| failure.message)?;
+        if let Some(tool) = &self.tool
+            && !tools.contains_key(tool)
+        {
+            return Err(format!("the server has no tool {tool:?}"));
+        }
+        let names: Vec<_> = tools.keys().take(NAMED).map(String::as_str).collect();
+        let more = if tools.len() > NAMED { ", …" } else { "" };
+        Ok(format!("{} tool(s): {}{more}", tools.len(), names.join(", ")))
+    }
+}
+
+fn start_within() -> Duration {
+    Duration::from_secs(30)
+}
+
+fn timeout() -> Duration {
+    Duration::from_secs(600)
+}

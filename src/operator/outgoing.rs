@@ -1,0 +1,43 @@
+//! What operators that make requests share: their headers, and what a refusal to send means.
+
+use std::collections::BTreeMap;
+
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+
+use super::declared::HeaderNameText;
+use crate::{
+    environment::{EgressError, Text},
+    protocol::{Failure, failure::kind},
+};
+
+/// The configured headers, with their secrets as they are now.
+pub(super) fn headers(configured: &BTreeMap<HeaderNameText, Text>) -> Result<HeaderMap, Failure> {
+    let mut headers = HeaderMap::new();
+    for (name, text) in configured {
+        let failed = |why: String| {
+            let message = format!("failed to set the header {}: {why}", name.0);
+            Failure::new(kind::OPERATOR_UNAVAILABLE, message).retryable()
+        };
+        let secret = text.resolve().map_err(|error| failed(format!("failed to {error}")))?;
+        let mut value = HeaderValue::from_str(secret.expose())
+            .map_err(|_| failed("it has characters that no header takes".to_owned()))?;
+        value.set_sensitive(true);
+        let name: HeaderName = name.0.parse().expect("it was read as a header's name");
+        headers.insert(name, value);
+    }
+    Ok(headers)
+}
+
+/// The failure of a request that may not leave, or cannot yet.
+pub(super) fn refused(error: &EgressError) -> Failure {
+    let message = format!("failed to {error}");
+    match error {
+        EgressError::Resolve { .. } => {
+            Failure::new(kind::OPERATOR_UNAVAILABLE, message).retryable()
+        }
+        EgressError::NotHttp { .. }
+        | EgressError::Plain { .. }
+        | EgressError::Private { .. }
+        | EgressError::Client { .. } => Failure::new(kind::REFUSED, message),
+    }
+}

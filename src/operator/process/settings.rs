@@ -1,0 +1,42 @@
+//! `kind = "process"` in a file.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use async_trait::async_trait;
+use serde::Deserialize;
+
+use super::Process;
+use crate::{
+    environment::Text,
+    operator::{Backend, Builtin, Settings, declared::variables},
+};
+
+/// The keys of a process operator.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::operator) struct ProcessSettings {
+    /// Variables of every child, below those that its agent gives.
+    #[serde(default, deserialize_with = "variables")]
+    env: BTreeMap<String, Text>,
+}
+
+#[async_trait]
+impl Settings for ProcessSettings {
+    fn kind(&self) -> &'static str {
+        "process"
+    }
+
+    fn build(&self, builtin: &Builtin) -> Arc<dyn Backend> {
+        Arc::new(Process::new(Arc::clone(&builtin.bundle_dir)).with_env(self.env.clone()))
+    }
+
+    async fn inspect(&self) -> Result<String, String> {
+        for text in self.env.values() {
+            text.resolve().map_err(|error| format!("failed to {error}"))?;
+        }
+        Ok(match self.env.len() {
+            0 => "runs the agent's `command`".to_owned(),
+            n => format!("runs the agent's `command` with {n} variable(s)"),
+        })
+    }
+}
