@@ -1,0 +1,127 @@
+//! What a session is told: a note, and the frame that it becomes once it has a number.
+
+use std::sync::Arc;
+
+use crate::{
+    clock::rfc3339,
+    protocol::{TaskId, Ticket},
+    store::FrameRow,
+    token::{Handle, HandleKey},
+};
+
+/// What a numbered frame says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// Here is a task.
+    Spawn,
+    /// An attempt is over; its result is not wanted any more.
+    Cancel,
+    /// What a senior answered to an attempt's question.
+    Answer,
+}
+
+impl Method {
+    /// Every method.
+    pub const ALL: [Self; 3] = [Self::Spawn, Self::Cancel, Self::Answer];
+
+    /// The word on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Spawn => "task/spawn",
+            Self::Cancel => "task/cancel",
+            Self::Answer => "task/answer",
+        }
+    }
+
+    fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|method| method.as_str() == word)
+    }
+}
+
+/// Something for a session that has no number yet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Note {
+    /// What it says.
+    pub method: Method,
+    /// The attempt that it is about.
+    pub ticket: Ticket,
+    /// Its task.
+    pub task: TaskId,
+    /// The attempt's epoch.
+    pub epoch: u32,
+    /// The attempt's time from its delivery on, in milliseconds.
+    pub timeout_ms: Option<u64>,
+    /// The parameters, without what is made at delivery: a JSON object.
+    pub params: Arc<str>,
+}
+
+/// A note with its number: durable, and sent until it is acknowledged.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Frame {
+    /// The number within the session, from 1 and without gaps.
+    pub seq: u64,
+    /// What it says.
+    pub note: Note,
+}
+
+impl Frame {
+    /// The message on the wire.
+    ///
+    /// The handle of a spawn is made here and stored nowhere; so is the deadline, which is
+    /// counted from the delivery.
+    pub fn wire(&self, key: &HandleKey, now_ms: u64) -> String {
+        let Note { method, ticket, epoch, timeout_ms, params, .. } = &self.note;
+        let word = method.as_str();
+        let head = format!(r#"{{"jsonrpc":"2.0","method":"{word}","seq":{},"params":"#, self.seq);
+        if *method != Method::Spawn {
+            return format!("{head}{params}}}");
+        }
+        let Ticket { run, step, attempt } = *ticket;
+        let handle = Handle::mint(key, run, step, attempt, *epoch).expose();
+        let deadline = match timeout_ms {
+            Some(timeout) => format!("\"{}\"", rfc3339(now_ms + timeout)),
+            None => "null".to_owned(),
+        };
+        let open = params.strip_suffix('}').unwrap_or(params);
+        format!(r#"{head}{open},"handle":"{handle}","deadline":{deadline}}}}}"#)
+    }
+
+    /// As it is stored.
+    pub(super) fn row(&self, session: &str) -> FrameRow {
+        let Note { method, ticket, task, epoch, timeout_ms, params } = &self.note;
+        FrameRow {
+            session: session.to_owned(),
+            seq: self.seq,
+            method: method.as_str().to_owned(),
+            run: ticket.run,
+            step: ticket.step,
+            scheduled_ms: task.scheduled_ms(),
+            attempt: ticket.attempt,
+            epoch: *epoch,
+            timeout_ms: *timeout_ms,
+            params: params.to_string(),
+        }
+    }
+
+    /// As it was stored; nothing where this program does not know what it says.
+    pub(super) fn from_row(row: FrameRow) -> Option<Self> {
+        Some(Self {
+            seq: row.seq,
+            note: Note {
+                method: Method::parse(&row.method)?,
+                ticket: Ticket { run: row.run, step: row.step, attempt: row.attempt },
+                task: TaskId::new(row.run, row.step, row.scheduled_ms),
+                epoch: row.epoch,
+                timeout_ms: row.timeout_ms,
+                params: row.params.into(),
+            },
+        })
+    }
+}
+
+impl Note {
+    /// About how many bytes it takes.
+    pub(super) fn size(&self) -> usize {
+        self.params.len() + 128
+    }
+}

@@ -1,0 +1,124 @@
+//! A socket's hold on its session.
+
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicU64, Ordering},
+};
+
+use tokio::sync::Notify;
+
+use crate::protocol::SessionId;
+
+/// One connection of a session: how far it was told, and why it must end.
+#[derive(Debug)]
+pub struct Link {
+    session: SessionId,
+    number: u64,
+    sent: AtomicU64,
+    wake: Notify,
+    end: OnceLock<End>,
+}
+
+/// Why a connection ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// A newer connection took its place.
+    Replaced,
+    /// The session was closed.
+    Closed(String),
+    /// Its token was revoked.
+    Revoked,
+    /// Its token's time is over.
+    Expired,
+    /// It does not take what it is sent.
+    Slow,
+    /// It says nothing, not even to a ping.
+    Silent,
+    /// It broke the protocol below the frames.
+    Broken(u16, String),
+    /// The host is stopping.
+    Stopping,
+}
+
+impl End {
+    /// The WebSocket close code.
+    pub fn code(&self) -> u16 {
+        match self {
+            Self::Closed(_) => 1000,
+            Self::Stopping | Self::Silent => 1001,
+            Self::Slow => 1013,
+            Self::Broken(code, _) => *code,
+            Self::Replaced => 4000,
+            Self::Revoked => 4001,
+            Self::Expired => 4002,
+        }
+    }
+
+    /// Why, for a person; a client may tell the kinds apart by the code.
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Replaced => "a newer connection of this session took over",
+            Self::Closed(reason) | Self::Broken(_, reason) => reason,
+            Self::Revoked => "the token was revoked",
+            Self::Expired => "the token has expired; renew it with session/renew in time",
+            Self::Slow => "frames are not taken in time; come back and resume",
+            Self::Silent => "no answer to a ping; come back and resume",
+            Self::Stopping => "the host is stopping; come back and resume",
+        }
+    }
+}
+
+impl Link {
+    pub(super) fn new(session: SessionId, number: u64, sent: u64) -> Self {
+        Self {
+            session,
+            number,
+            sent: AtomicU64::new(sent),
+            wake: Notify::new(),
+            end: OnceLock::new(),
+        }
+    }
+
+    /// The session.
+    pub fn session(&self) -> &SessionId {
+        &self.session
+    }
+
+    /// Which connection of the session it is, from 1.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The number of the last frame that was handed out over it.
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Acquire)
+    }
+
+    pub(super) fn mark_sent(&self, seq: u64) {
+        self.sent.store(seq, Ordering::Release);
+    }
+
+    /// Ends it; the first reason counts.
+    pub fn end(&self, end: End) {
+        // A later reason changes nothing.
+        let _ = self.end.set(end);
+        self.wake.notify_one();
+    }
+
+    /// Why it must end, if it must.
+    pub fn ended(&self) -> Option<&End> {
+        self.end.get()
+    }
+
+    pub(super) fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Waits until there may be something to send, or a reason to end.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time; a wake-up is not lost.
+    pub async fn woken(&self) {
+        self.wake.notified().await;
+    }
+}

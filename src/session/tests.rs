@@ -1,0 +1,234 @@
+//! Placing, numbering and giving back, without a store.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::{
+    protocol::{SessionId, TaskId, Ticket},
+    store::{SessionRow, Write},
+    token::HandleKey,
+};
+
+fn row(id: &str, operator: &str) -> SessionRow {
+    SessionRow {
+        id: id.to_owned(),
+        operator: operator.to_owned(),
+        principal: "ada".to_owned(),
+        jti: format!("jti-{id}"),
+        until_ms: u64::MAX,
+        created_ms: 1,
+        expires_ms: 1_000,
+        direct: false,
+        last_seq: 0,
+        acked_seq: 0,
+        closed_ms: None,
+        reason: None,
+    }
+}
+
+fn ticket(step: u32) -> Ticket {
+    Ticket { run: 1, step, attempt: 1 }
+}
+
+fn spawn(step: u32, seat: Seat) -> Spawn {
+    Spawn {
+        ticket: ticket(step),
+        task: TaskId::new(1, step, 5),
+        epoch: 1,
+        operator: "main-ai".into(),
+        seat,
+        timeout_ms: Some(60_000),
+        thin: r#"{"road":"thin"}"#.into(),
+        full: Some(r#"{"road":"full"}"#.into()),
+        direct: false,
+    }
+}
+
+fn give(hub: &Hub, steps: impl IntoIterator<Item = u32>, seat: &Seat) {
+    for step in steps {
+        hub.spawn(spawn(step, seat.clone()), &CancellationToken::new());
+    }
+}
+
+/// Everything that waits becomes durable; says how many frames there were.
+fn write(hub: &Hub, durable: bool) -> usize {
+    let (sessions, writes) = hub.write_out();
+    hub.written(&sessions, &writes, durable);
+    writes.iter().filter(|write| matches!(write, Write::PutFrame(_))).count()
+}
+
+fn numbers(hub: &Hub, link: &Arc<Link>) -> Vec<(u64, u32)> {
+    std::iter::from_fn(|| hub.next(link)).map(|f| (f.seq, f.note.ticket.step)).collect()
+}
+
+fn id(text: &str) -> SessionId {
+    text.into()
+}
+
+fn holder(session: &str) -> Seat {
+    Seat { holder: Some(id(session)), ..Seat::default() }
+}
+
+#[test]
+fn a_frame_gets_its_number_when_it_is_durable_and_a_failed_write_leaves_no_gap() {
+    let hub = Hub::default();
+    hub.open(row("a", "main-ai"));
+    let link = hub.connect(&id("a"), None).unwrap();
+    give(&hub, 1..=2, &Seat::default());
+    assert_eq!(numbers(&hub, &link), [], "nothing leaves before it is durable");
+    assert_eq!(write(&hub, false), 2);
+    assert_eq!(numbers(&hub, &link), []);
+    give(&hub, 3..=3, &Seat::default());
+    assert_eq!(write(&hub, true), 3);
+    assert_eq!(numbers(&hub, &link), [(1, 1), (2, 2), (3, 3)]);
+    assert_eq!(numbers(&hub, &link), [], "once a connection");
+    assert_eq!(write(&hub, true), 0);
+}
+
+#[test]
+fn what_was_not_said_is_taken_back_and_what_was_is_canceled() {
+    let hub = Hub::default();
+    hub.open(row("a", "main-ai"));
+    give(&hub, 1..=2, &Seat::default());
+    hub.retire(ticket(1), Some("over"));
+    assert_eq!(write(&hub, true), 1);
+    hub.retire(ticket(2), Some("over"));
+    assert_eq!(write(&hub, true), 1);
+    let link = hub.connect(&id("a"), None).unwrap();
+    let methods: Vec<_> = std::iter::from_fn(|| hub.next(&link)).map(|f| f.note.method).collect();
+    assert_eq!(methods, [Method::Spawn, Method::Cancel]);
+    assert_eq!(hub.attempt_of(&id("a"), 1, 2).map(|(it, _)| it), Some(ticket(2)), "it had it");
+    give(&hub, 3..=3, &Seat::default());
+    write(&hub, true);
+    hub.retire(ticket(3), None);
+    assert_eq!(write(&hub, true), 0, "who reported needs no cancel");
+}
+
+#[test]
+fn a_seat_decides_and_without_one_the_starter_or_the_only_session() {
+    let hub = Hub::default();
+    give(&hub, 1..=1, &Seat::default());
+    assert_eq!(hub.outlook(ticket(1), "main-ai", &Seat::default()), Outlook::NoSession);
+    hub.open(row("a", "main-ai"));
+    assert_eq!(hub.holder(ticket(1)), Some(id("a")), "the only one gets what waited");
+    hub.open(row("b", "main-ai"));
+    hub.open(row("other", "desk"));
+    give(&hub, 2..=2, &Seat::default());
+    assert_eq!(hub.outlook(ticket(2), "main-ai", &Seat::default()), Outlook::Several(2));
+    let starter = Seat { starter: Some(id("b")), ..Seat::default() };
+    give(&hub, 3..=3, &starter);
+    assert_eq!(hub.holder(ticket(3)), Some(id("b")));
+    give(&hub, 4..=4, &Seat { holder: Some(id("a")), ..starter.clone() });
+    assert_eq!(hub.holder(ticket(4)), Some(id("a")), "the seat goes before the starter");
+    let delegate = Seat { delegate: Some(id("other")), holder: Some(id("a")), starter: None };
+    give(&hub, 5..=5, &delegate);
+    assert_eq!(hub.holder(ticket(5)), Some(id("other")), "the delegate before everything");
+    let gone = holder("gone");
+    give(&hub, 6..=6, &gone);
+    assert_eq!(hub.outlook(ticket(6), "main-ai", &gone), Outlook::Vacant(id("gone")));
+    let wrong = Seat { starter: Some(id("other")), ..Seat::default() };
+    give(&hub, 7..=7, &wrong);
+    assert_eq!(hub.holder(ticket(7)), None, "a starter of another operator has no claim");
+}
+
+#[test]
+fn a_full_session_takes_more_as_it_acknowledges_and_finishes() {
+    let hub = Hub::default();
+    hub.open(row("a", "main-ai"));
+    let most = u32::try_from(MOST_OPEN).unwrap();
+    give(&hub, 1..=most + 2, &Seat::default());
+    assert_eq!(hub.held(&id("a")).len(), MOST_OPEN);
+    assert_eq!(hub.holder(ticket(most + 1)), None);
+    hub.retire(ticket(most + 1), Some("over"));
+    hub.retire(ticket(1), None);
+    assert_eq!(hub.holder(ticket(most + 2)), Some(id("a")), "who left the line is passed over");
+    while write(&hub, true) > 0 {}
+    let last = hub.looks(&id("a")).unwrap().row.last_seq;
+    assert_eq!(last, u64::from(most) + 1);
+    assert!(hub.arrived(&id("a"), last + 1).is_err());
+    assert_eq!(hub.arrived(&id("a"), 2).unwrap().len(), 1, "the first is over, the second arrived");
+    hub.acknowledge(&id("a"), last);
+    assert_eq!(hub.looks(&id("a")).unwrap().unacknowledged, 0);
+    let link = hub.connect(&id("a"), None).unwrap();
+    assert_eq!(numbers(&hub, &link), []);
+}
+
+#[test]
+fn a_closed_session_gives_back_what_it_had_and_its_line_goes_elsewhere() {
+    let hub = Hub::default();
+    hub.open(row("a", "main-ai"));
+    let link = hub.connect(&id("a"), None).unwrap();
+    let most = u32::try_from(MOST_OPEN).unwrap();
+    give(&hub, 1..=most + 1, &Seat::default());
+    hub.open(row("b", "main-ai"));
+    let had = hub.close(&id("a"), End::Expired);
+    assert_eq!(had.len(), MOST_OPEN);
+    assert_eq!(link.ended(), Some(&End::Expired));
+    assert_eq!(hub.holder(ticket(most + 1)), Some(id("b")), "b is the only one now");
+    assert_eq!(hub.holder(ticket(1)), None, "its run decides what becomes of it");
+    assert!(hub.connect(&id("a"), None).is_err());
+}
+
+#[test]
+fn a_newer_connection_takes_over_and_an_older_one_that_leaves_changes_nothing() {
+    let hub = Hub::default();
+    hub.open(row("a", "main-ai"));
+    let old = hub.connect(&id("a"), None).unwrap();
+    let new = hub.connect(&id("a"), None).unwrap();
+    assert_eq!(old.ended(), Some(&End::Replaced));
+    give(&hub, 1..=1, &Seat::default());
+    write(&hub, true);
+    assert_eq!(hub.next(&old), None);
+    hub.disconnect(&old);
+    assert!(hub.looks(&id("a")).unwrap().connected);
+    assert_eq!(numbers(&hub, &new), [(1, 1)]);
+    assert!(hub.connect(&id("a"), Some(2)).is_err(), "no frame has that number");
+}
+
+#[test]
+fn what_the_store_has_is_taken_up_and_a_spawn_twice_is_one() {
+    let hub = Hub::default();
+    hub.open(row("a", "main-ai"));
+    give(&hub, 1..=2, &Seat::default());
+    let (_, writes) = hub.write_out();
+    let frames = writes.into_iter().filter_map(|write| match write {
+        Write::PutFrame(frame) => Some(*frame),
+        _ => None,
+    });
+    let again = Hub::default();
+    again.load(vec![SessionRow { last_seq: 2, ..row("a", "main-ai") }], frames.collect());
+    give(&again, 1..=2, &Seat::default());
+    assert_eq!(write(&again, true), 0);
+    let link = again.connect(&id("a"), Some(1)).unwrap();
+    assert_eq!(numbers(&again, &link), [(2, 2)]);
+    assert!(again.adopt(&id("a"), ticket(9), TaskId::new(1, 9, 5), 1));
+    assert!(!again.adopt(&id("b"), ticket(8), TaskId::new(1, 8, 5), 1));
+}
+
+#[test]
+fn a_spawn_on_the_wire_has_a_handle_and_a_deadline_that_are_stored_nowhere() {
+    let hub = Hub::default();
+    hub.open(SessionRow { direct: true, ..row("a", "main-ai") });
+    give(&hub, 1..=1, &Seat::default());
+    write(&hub, true);
+    let link = hub.connect(&id("a"), None).unwrap();
+    let frame = hub.next(&link).unwrap();
+    assert_eq!(&*frame.note.params, r#"{"road":"full"}"#);
+    let wire = frame.wire(&HandleKey::new([1; 32], 1), 0);
+    let wire: serde_json::Value = serde_json::from_str(&wire).unwrap();
+    assert_eq!((&wire["seq"], &wire["method"]), (&1.into(), &"task/spawn".into()));
+    assert!(wire["params"]["handle"].as_str().unwrap().starts_with("wh_"));
+    assert_eq!(wire["params"]["deadline"], "1970-01-01T00:01:00.000Z");
+}
+
+#[test]
+fn an_attempt_that_was_given_up_is_not_spawned() {
+    let hub = Hub::default();
+    hub.open(row("a", "main-ai"));
+    let given_up = CancellationToken::new();
+    given_up.cancel();
+    hub.spawn(spawn(1, Seat::default()), &given_up);
+    assert!(!hub.knows(ticket(1)));
+}
