@@ -11,10 +11,10 @@
 //! | step ended | the step is terminal |
 //! | signal received | queued, unless its sender's step was seen before |
 //! | noted | the status, if it is one |
-//! | decided | canceled, paused, resumed or compensating |
+//! | decided | canceled, paused, resumed, compensating, or known to be a copy; who holds a seat |
 //! | run ended | ended, for ever |
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use super::{
     Decision, Entry, Fact, Note, Outcome, RunStarted, Scheduled, ScopePath, StepKey, Usage,
@@ -40,8 +40,19 @@ pub struct Chain {
     queued: usize,
     waiters: HashMap<String, VecDeque<u32>>,
     senders: HashSet<(u64, u32)>,
+    seats: BTreeMap<String, Held>,
     status: Option<(String, Option<f64>)>,
+    origins: Vec<String>,
     keep_payloads: bool,
+}
+
+/// Who holds an operator's seat in a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// The session.
+    pub session: String,
+    /// Counts up with every change, from 1.
+    pub epoch: u32,
 }
 
 /// Where a run is in its life.
@@ -219,7 +230,12 @@ impl Chain {
                 Note::Log { .. } | Note::Event { .. } => {}
             },
             Fact::Decided(decision) => match decision {
-                Decision::Cancel { .. } => {}
+                Decision::Copied { from, .. } => self.origins.push(from.clone()),
+                Decision::Cancel { .. } | Decision::Escalate { .. } | Decision::Advise { .. } => {}
+                Decision::Seat { operator, session, epoch, .. } => {
+                    let held = Held { session: session.clone(), epoch: *epoch };
+                    self.seats.insert(operator.clone(), held);
+                }
                 Decision::Pause { reason, .. } => self.paused = Some(reason.clone()),
                 Decision::Resume { .. } => self.paused = None,
                 Decision::Compensate { ending } => {
@@ -415,6 +431,11 @@ impl Chain {
         self.open.len()
     }
 
+    /// Who holds which operator's seat.
+    pub fn seats(&self) -> &BTreeMap<String, Held> {
+        &self.seats
+    }
+
     /// How many signals are queued, of all names.
     pub fn queued_signals(&self) -> usize {
         self.queued
@@ -444,6 +465,11 @@ impl Chain {
     /// Whether a signal of that sending run and step was received.
     pub fn has_received(&self, sender: (u64, u32)) -> bool {
         self.senders.contains(&sender)
+    }
+
+    /// The ids of the runs that this history was copied from, the first first.
+    pub fn origins(&self) -> &[String] {
+        &self.origins
     }
 
     /// What the flow last said of itself.

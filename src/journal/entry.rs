@@ -23,6 +23,7 @@ pub struct Entry {
 ///
 /// The order of the variants is part of the stored form: new ones go to the end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Fact {
     /// The run began, or began a fresh history (`ctx:continue_as`).
     RunStarted(Box<RunStarted>),
@@ -145,6 +146,7 @@ pub struct Scheduled {
 
 /// How a step or a run ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// With a value.
     Completed(Json),
@@ -197,6 +199,7 @@ pub struct SignalReceived {
 
 /// What a flow says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Note {
     /// `ctx:status`.
     Status {
@@ -225,6 +228,7 @@ pub enum Note {
 
 /// A decision about a run, by a person, a program or the engine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Decision {
     /// Cancel it.
     Cancel {
@@ -249,6 +253,46 @@ pub enum Decision {
     Compensate {
         /// How it will end when they are done.
         ending: Outcome,
+    },
+    /// What lies before was copied from another run: a fork up to a step, or all of a document.
+    Copied {
+        /// Who.
+        by: String,
+        /// The other run's id.
+        from: String,
+        /// The first step that was not copied; absent if all were.
+        step: Option<u32>,
+    },
+    /// A session took an operator's seat; the next dispatch goes there.
+    Seat {
+        /// Who: a token's subject.
+        by: String,
+        /// The operator.
+        operator: String,
+        /// The session.
+        session: String,
+        /// Counts up with every change of the seat, from 1.
+        epoch: u32,
+    },
+    /// An attempt asked a senior; its step waits.
+    Escalate {
+        /// The step.
+        step: u32,
+        /// The attempt.
+        attempt: u32,
+        /// What it asked: `{question, data}`.
+        question: Json,
+    },
+    /// A senior answered an attempt; its step goes on.
+    Advise {
+        /// Who.
+        by: String,
+        /// The step.
+        step: u32,
+        /// The attempt.
+        attempt: u32,
+        /// The answer.
+        answer: Json,
     },
 }
 

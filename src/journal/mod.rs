@@ -9,7 +9,7 @@ mod entry;
 mod fingerprint;
 mod key;
 
-pub use chain::{Chain, ChainError, RunState, Step};
+pub use chain::{Chain, ChainError, Held, RunState, Step};
 pub use entry::{
     AttemptClosed, AttemptOpened, Decision, Entry, EntryError, Fact, Note, Outcome, RunStarted,
     Scheduled, SignalReceived, Usage, VERSION,

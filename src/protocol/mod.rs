@@ -15,6 +15,7 @@ pub mod operator;
 mod run_id;
 pub mod state;
 pub mod step;
+mod ticket;
 
 pub use content::{Content, ContentBlock, ImageSource};
 pub use duration::DurationMs;
@@ -30,3 +31,4 @@ pub use operator::{
 pub use run_id::{ArtifactId, IdError, RunId, TaskId};
 pub use state::{ContentKind, Lifetime, MemoryLink, MemoryTier};
 pub use step::{ChainStep, NextAction, RecordedStep, StepDescriptor, StepKind, StepState};
+pub use ticket::Ticket;

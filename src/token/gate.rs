@@ -8,11 +8,12 @@ use super::{
     Need, Role, Scopes, Verb,
     Verb::{
         ArtifactRead, ArtifactWrite, BlueprintCheck, BlueprintRead, BlueprintWrite, Dispatch,
-        HostRead, OperatorRead, RunCancel, RunDelete, RunFork, RunPause, RunQuery, RunRead,
-        RunResume, RunSignal, RunStart, SeatAcquire, SessionClose, SessionOpen, SessionRead,
-        StateRead, StateWrite, TaskAdvise, TaskAnswer, TaskEscalate, TaskList, TaskRead, TokenList,
-        TokenMint, TokenRevoke, WorkerArtifact, WorkerHeartbeat, WorkerLease, WorkerProgress,
-        WorkerPrompt, WorkerResult, WorkerState, WorkerSubmit,
+        HostBackup, HostGc, HostRead, OperatorRead, RunCancel, RunDelete, RunExport, RunFork,
+        RunImport, RunPause, RunQuery, RunRead, RunReplay, RunResume, RunSignal, RunStart,
+        SeatAcquire, SessionClose, SessionOpen, SessionRead, StateRead, StateWrite, TaskAdvise,
+        TaskAnswer, TaskEscalate, TaskList, TaskRead, TokenList, TokenMint, TokenRevoke,
+        WorkerArtifact, WorkerHeartbeat, WorkerLease, WorkerProgress, WorkerPrompt, WorkerResult,
+        WorkerState, WorkerSubmit,
     },
 };
 
@@ -24,12 +25,17 @@ const N: bool = false;
 const TABLE: [(Verb, [bool; Role::ALL.len()]); Verb::ALL.len()] = [
     //                 admin oper. worker queue appr. senior observer
     (HostRead,        [Y,    Y,    N,     N,    N,    N,     Y]),
+    (HostBackup,      [Y,    N,    N,     N,    N,    N,     N]),
+    (HostGc,          [Y,    N,    N,     N,    N,    N,     N]),
     (RunStart,        [Y,    Y,    N,     N,    N,    N,     N]),
     (RunRead,         [Y,    Y,    N,     N,    Y,    Y,     Y]),
     (RunCancel,       [Y,    Y,    N,     N,    N,    N,     N]),
     (RunPause,        [Y,    Y,    N,     N,    N,    N,     N]),
     (RunResume,       [Y,    Y,    N,     N,    N,    N,     N]),
     (RunFork,         [Y,    Y,    N,     N,    N,    N,     N]),
+    (RunReplay,       [Y,    Y,    N,     N,    N,    N,     N]),
+    (RunExport,       [Y,    Y,    N,     N,    N,    N,     N]),
+    (RunImport,       [Y,    N,    N,     N,    N,    N,     N]),
     (RunSignal,       [Y,    Y,    N,     N,    N,    N,     N]),
     (RunQuery,        [Y,    Y,    N,     N,    Y,    Y,     Y]),
     (RunDelete,       [Y,    N,    N,     N,    N,    N,     N]),

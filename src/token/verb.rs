@@ -39,6 +39,10 @@ macro_rules! verbs {
 verbs! {
     /// Look at the host: readiness, metrics, the OpenAPI document, the dashboard.
     HostRead = "host.read",
+    /// Copy the whole database.
+    HostBackup = "host.backup",
+    /// Let old runs go.
+    HostGc = "host.gc",
     /// Start a run.
     RunStart = "run.start",
     /// Read runs, their steps and their events.
@@ -51,6 +55,12 @@ verbs! {
     RunResume = "run.resume",
     /// Copy a run's history into a new run.
     RunFork = "run.fork",
+    /// Replay a run's history without effects.
+    RunReplay = "run.replay",
+    /// Take a whole run out as a document.
+    RunExport = "run.export",
+    /// Take a run in from a document.
+    RunImport = "run.import",
     /// Send a run a signal.
     RunSignal = "run.signal",
     /// Ask a run's flow a question.
