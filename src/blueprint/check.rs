@@ -34,6 +34,11 @@ pub trait Operators {
     /// Whether an agent of this operator must say what kind of worker it needs.
     fn requires_worker_binding(&self, name: &str) -> bool;
 
+    /// Whether an agent of this operator must name a tool.
+    fn requires_tool(&self, _name: &str) -> bool {
+        false
+    }
+
     /// All names, for hints.
     fn names(&self) -> Vec<String>;
 }

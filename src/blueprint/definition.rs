@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::Labels;
 use crate::{flow::Backoff, protocol::Json};
 
 /// A blueprint: plain data; its flow and its Lua functions stay in the source.
@@ -54,6 +55,10 @@ pub struct Agent {
     pub env: BTreeMap<String, String>,
     /// The queue that its tasks go to.
     pub queue: Option<String>,
+    /// What a pull worker must have to take its tasks.
+    pub labels: Labels,
+    /// The tool of an MCP server that its tasks call.
+    pub tool: Option<String>,
     /// Whether it has a Lua function (`fn`).
     pub has_fn: bool,
     /// How often a failed attempt is followed by another.

@@ -41,6 +41,8 @@ pub mod code {
     pub const KEY_DOES_NOT_FIT: &str = "MS-B024";
     /// The flow runs an agent that is not declared.
     pub const UNKNOWN_AGENT: &str = "MS-B025";
+    /// An agent of an MCP server names no tool, and neither does its operator.
+    pub const TOOL_NEEDED: &str = "MS-B026";
     /// A duration that cannot be read.
     pub const BAD_DURATION: &str = "MS-B030";
     /// A retry policy that makes no sense.
@@ -76,6 +78,7 @@ pub mod code {
         (FN_NEEDED, "a lua agent without `fn`"),
         (KEY_DOES_NOT_FIT, "a key that the agent's operator has no use for"),
         (UNKNOWN_AGENT, "the flow runs an agent that is not declared"),
+        (TOOL_NEEDED, "an mcp agent without `tool`"),
         (BAD_DURATION, "a duration that cannot be read"),
         (BAD_RETRY, "a retry policy that makes no sense"),
         (BAD_SCHEMA, "a JSON Schema that is not valid"),
@@ -223,7 +226,7 @@ impl fmt::Display for Finding {
 }
 
 /// The candidate that `given` is most likely a misspelling of.
-pub(super) fn did_you_mean<'a>(
+pub fn did_you_mean<'a>(
     given: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {

@@ -337,7 +337,8 @@ impl Scan<'_, '_> {
 
     /// What the call with its function's name at `index` refers to.
     fn call_of(&self, index: usize) -> Option<(Target, (String, Position))> {
-        let field = index.checked_sub(1).is_some_and(|before| self.tokens[before].is_symbol("."));
+        let before = index.checked_sub(1).and_then(|before| self.tokens.get(before));
+        let field = before.is_some_and(|before| before.is_symbol("."));
         let target = match &self.tokens.get(index)?.kind {
             Kind::Name("require") if !field => Target::Module,
             Kind::Name("agent_md") if field => Target::AgentFile,

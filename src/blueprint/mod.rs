@@ -12,6 +12,7 @@ mod compiled;
 mod definition;
 mod diagnostics;
 mod duration;
+mod labels;
 mod locate;
 mod schema;
 mod template;
@@ -21,8 +22,9 @@ pub use bundle::{Bundle, BundleError, MAX_BUNDLE_BYTES, MAX_FILE_BYTES, MAX_FILE
 pub use check::{Checked, Operators, check, check_files};
 pub use compiled::{Blueprint, CompiledAgent, Rendered, Slots};
 pub use definition::{Agent, Definition, Retry, WorkerBinding};
-pub use diagnostics::{Finding, Position, Severity, code};
+pub use diagnostics::{Finding, Position, Severity, code, did_you_mean};
 pub use duration::{DurationError, parse_duration, seconds_to_ms};
+pub use labels::{BadLabels, Labels};
 pub use schema::{MAX_VIOLATIONS, Schema, SchemaError, Violation};
 pub use template::{
     DIRECTIVE, FIXED_SLOTS, MAX_RENDERED_BYTES, TaskSlots, TemplateError, Templates,

@@ -3,7 +3,7 @@
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use mlua::{Function, Lua, LuaOptions, StdLib, Table, Value, chunk::ChunkMode};
@@ -19,6 +19,16 @@ const CATEGORIES: u8 = u8::MAX;
 /// What a script may allocate beyond its memory before it is noticed: garbage, and what is in
 /// passing.
 const PASSING: usize = 16 << 20;
+
+/// The parts of the library, in the order in which they are built on each other.
+const LIBRARY: [(&str, &str); 6] = [
+    ("sandbox", include_str!("../../lua/sandbox.luau")),
+    ("failure", include_str!("../../lua/failure.luau")),
+    ("schema", include_str!("../../lua/schema.luau")),
+    ("swarm", include_str!("../../lua/swarm.luau")),
+    ("ctx", include_str!("../../lua/ctx.luau")),
+    ("run", include_str!("../../lua/run.luau")),
+];
 
 /// What the library offers to start.
 pub(crate) struct Entries {
@@ -120,31 +130,37 @@ impl Vm {
     }
 }
 
+/// The library's own code, compiled once for the process: most of what opening a VM would cost.
+fn compiled() -> mlua::Result<&'static [Vec<u8>]> {
+    static COMPILED: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
+    if let Some(compiled) = COMPILED.get() {
+        return Ok(compiled);
+    }
+    let fresh: mlua::Result<Vec<Vec<u8>>> =
+        LIBRARY.iter().map(|(_, text)| compiler().compile(text)).collect();
+    let fresh = fresh?;
+    // Another thread may have been faster, with the same.
+    Ok(COMPILED.get_or_init(|| fresh))
+}
+
 /// Loads the library, then freezes what every run shares.
 fn library(machine: &Rc<Machine>, desk: &Rc<Desk>) -> mlua::Result<Entries> {
     let lua = machine.lua();
     let base = lua.globals();
     let info: Function = base.get::<Table>("debug")?.get("info")?;
     let host = host_functions(machine, desk)?;
-    let load = |name: &str, text: &str, args: (Table, Table, Function)| -> mlua::Result<Value> {
-        lua.load(text)
-            .set_name(format!("=swarm/{name}"))
-            .set_mode(ChunkMode::Text)
-            .set_compiler(compiler())
-            .call(args)
-    };
-    let args = || (host.clone(), base.clone(), info.clone());
-    // First, so that the rest of the library is built on it.
-    load("sandbox", include_str!("../../lua/sandbox.luau"), args())?;
-    for (name, text) in [
-        ("failure", include_str!("../../lua/failure.luau")),
-        ("schema", include_str!("../../lua/schema.luau")),
-        ("swarm", include_str!("../../lua/swarm.luau")),
-        ("ctx", include_str!("../../lua/ctx.luau")),
-    ] {
-        host.raw_set(name, load(name, text, args())?)?;
+    let mut entries = None;
+    for (name, code) in LIBRARY.iter().map(|(name, _)| name).zip(compiled()?) {
+        let chunk = lua.load(code.as_slice()).set_name(format!("=swarm/{name}"));
+        let args = (host.clone(), base.clone(), info.clone());
+        let value: Value = chunk.set_mode(ChunkMode::Binary).call(args)?;
+        match *name {
+            "sandbox" => {}
+            "run" => entries = Some(value),
+            _ => host.raw_set(*name, value)?,
+        }
     }
-    let Value::Table(run) = load("run", include_str!("../../lua/run.luau"), args())? else {
+    let Some(Value::Table(run)) = entries else {
         return Err(mlua::Error::runtime("the library returns its entries as a table"));
     };
     let nulls = lua.create_table()?;

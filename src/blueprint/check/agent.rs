@@ -7,11 +7,12 @@ use super::{
     value::{Table, is_function},
 };
 use crate::blueprint::{
+    Labels,
     definition::{Agent, Retry, WorkerBinding},
     diagnostics::{code, did_you_mean},
 };
 
-const KEYS: [&str; 20] = [
+const KEYS: [&str; 22] = [
     "check",
     "command",
     "cwd",
@@ -19,6 +20,7 @@ const KEYS: [&str; 20] = [
     "env",
     "fn",
     "input",
+    "labels",
     "max_concurrency",
     "model",
     "name",
@@ -30,6 +32,7 @@ const KEYS: [&str; 20] = [
     "retry",
     "system",
     "timeout",
+    "tool",
     "tools",
     "worker",
 ];
@@ -38,13 +41,15 @@ const WORKER: [&str; 2] = ["subagent_type", "tools"];
 const RETRY: [&str; 6] = ["backoff", "factor", "jitter", "max", "max_attempts", "on_interrupt"];
 
 /// The keys that only one kind of operator has a use for.
-const KEYS_OF_KINDS: [(&str, &str); 6] = [
+const KEYS_OF_KINDS: [(&str, &str); 8] = [
     ("command", "process"),
     ("check", "process"),
     ("cwd", "process"),
     ("env", "process"),
     ("fn", "lua"),
+    ("labels", "queue"),
     ("queue", "queue"),
+    ("tool", "mcp"),
 ];
 
 impl Checker<'_> {
@@ -73,6 +78,8 @@ impl Checker<'_> {
             cwd: self.cwd(table),
             env: self.env(table),
             queue: self.text(table, "queue"),
+            labels: self.labels(table),
+            tool: self.text(table, "tool"),
             has_fn,
             retry: self.retry(table),
             timeout_ms: self.positive_duration(table, "timeout"),
@@ -133,6 +140,13 @@ impl Checker<'_> {
                 .hint("add `fn = function(input) return … end`");
             self.findings.push(finding);
         }
+        if operators.requires_tool(&agent.operator) && agent.tool.is_none() {
+            let message = format!("{what} names no `tool`, and neither does `{}`", agent.operator);
+            let finding = self
+                .at_value(&at, code::TOOL_NEEDED, message)
+                .hint("add `tool = \"…\"`; `moonswarm doctor` lists a server's tools");
+            self.findings.push(finding);
+        }
         for (key, of) in KEYS_OF_KINDS {
             if kind != of && table.get(key).is_some() {
                 let message = format!(
@@ -187,6 +201,24 @@ impl Checker<'_> {
             }
         }
         out
+    }
+
+    fn labels(&mut self, table: &Table<'_>) -> Labels {
+        let what = format!("`labels` of {}", table.what());
+        let Some(labels) = self.table(table, "labels", &what) else {
+            return Labels::default();
+        };
+        let names: Vec<String> = labels.entries().map(|(name, _)| name.clone()).collect();
+        let pairs = names.into_iter().filter_map(|name| {
+            let value = self.text(&labels, &name)?;
+            Some((name, value))
+        });
+        Labels::new(pairs.collect()).unwrap_or_else(|error| {
+            let message = format!("failed to {error} ({what})");
+            let at = table.pointer("labels");
+            self.findings.push(self.at_value(&at, code::BAD_NAME, message));
+            Labels::default()
+        })
     }
 
     fn positive_duration(&mut self, table: &Table<'_>, key: &str) -> Option<u64> {

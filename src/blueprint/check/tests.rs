@@ -51,6 +51,12 @@ fn agent(source: &str, agent: Value) -> Vec<String> {
 }
 
 #[test]
+fn a_source_that_breaks_off_in_a_table_is_checked_without_a_panic() {
+    let found = check_with("return swarm.blueprint{agents", &Value::Null, &[]).findings;
+    assert!(!found.is_empty());
+}
+
+#[test]
 fn a_good_blueprint_becomes_a_definition() {
     let tree = json!({"name": "review-loop", "description": "d", "flow": function(),
         "input": {"type": "object", "properties": {"issue": {"type": "string"}}},
@@ -168,6 +174,19 @@ fn operators_and_their_keys_must_fit() {
     assert_eq!(
         agent("{ operator = 'queue', queue = 'q' }", json!({"operator": "queue", "queue": "q"})),
         [""; 0]
+    );
+    let labels = |value: &str| {
+        let source = format!("{{ operator = 'queue', labels = {{ gpu = '{value}' }} }}");
+        agent(&source, json!({"operator": "queue", "labels": {"gpu": value}}))
+    };
+    assert_eq!(labels("true"), [""; 0]);
+    assert_eq!(labels("a b"), ["48 MS-B013"]);
+    assert_eq!(
+        agent(
+            "{ operator = 'echo', labels = l, tool = 't' }",
+            json!({"operator": "echo", "labels": {}, "tool": "t"})
+        ),
+        ["38 MS-B024", "50 MS-B024"]
     );
 }
 
