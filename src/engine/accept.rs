@@ -2,15 +2,17 @@
 
 use super::{
     EngineError, Holder, PromptView, Report, Verdict,
+    due::Due,
     message::WorkerAsk,
     receive::closed,
     rfc3339,
-    run::{Due, Phase, Run},
+    run::{Phase, Run},
     shard::Shard,
     state::run_scope,
     view,
 };
 use crate::{
+    fault::{self, Break},
     journal::Outcome,
     operator::{Delivery, Prompt},
     protocol::{Effect, Failure, Json, failure::kind, fold::fold},
@@ -33,6 +35,7 @@ impl Shard {
             WorkerAsk::Prompt(reply) => match standing {
                 Err(error) => drop(reply.send(Err(error))),
                 Ok(()) => {
+                    fault::point("engine.prompt");
                     let delivery = Delivery { worker: worker_name(holder) };
                     self.delivered(run, holder.step, holder.attempt, delivery);
                     let answer = self.prompt_view(run, holder);
@@ -40,7 +43,14 @@ impl Shard {
                 }
             },
             WorkerAsk::Report(report, reply) => match standing {
-                Ok(()) => self.report(run, holder, *report, reply),
+                Ok(()) => {
+                    if holder.session.is_some() {
+                        // Who reports has it, also if the frame was never acknowledged.
+                        let delivery = Delivery { worker: worker_name(holder) };
+                        self.delivered(run, holder.step, holder.attempt, delivery);
+                    }
+                    self.report(run, holder, *report, reply);
+                }
                 Err(error) => {
                     let answer = self.report_again(run, holder, &report, error);
                     if run.has_pending() {
@@ -58,7 +68,7 @@ impl Shard {
                 let stored = standing.and_then(|()| {
                     self.put_artifact(run, of, &name, &data, false).map_err(bad_request)
                 });
-                run.pending.checks.extend(live_token(holder));
+                rests_on_token(run, holder, &stored);
                 self.after(run, reply, stored);
             }
             WorkerAsk::Progress { data, reply } => {
@@ -76,6 +86,29 @@ impl Shard {
                 Err(EngineError::Conflict { .. }) => drop(reply.send(Ok((None, true)))),
                 Err(error) => drop(reply.send(Err(error))),
             },
+            WorkerAsk::Accept(reply) => {
+                let deadline = standing.map(|()| {
+                    let delivery = Delivery { worker: worker_name(holder) };
+                    self.delivered(run, holder.step, holder.attempt, delivery);
+                    let row = run.task(holder.step).and_then(|task| task.row.as_ref());
+                    row.and_then(|row| row.deadline_ms)
+                });
+                self.after(run, reply, deadline);
+            }
+            WorkerAsk::Decline { reason, reply } => {
+                let declined = standing.map(|()| {
+                    self.detach_worker(run, holder.step);
+                    let failure = Failure::new(kind::OPERATOR_UNAVAILABLE, reason).retryable();
+                    self.attempt_failed(run, holder.step, failure, None);
+                });
+                run.pending.checks.extend(live_token(holder));
+                self.after(run, reply, declined);
+            }
+            WorkerAsk::Escalate { question, reply } => {
+                let asked = standing.and_then(|()| self.escalate(run, holder, question));
+                run.pending.checks.extend(live_token(holder));
+                self.after(run, reply, asked);
+            }
             WorkerAsk::GetState { key, reply } => {
                 let answer = standing.and_then(|()| {
                     let state = self.state_of(run).map_err(EngineError::Flow)?;
@@ -88,7 +121,7 @@ impl Shard {
                 let written = standing.and_then(|()| {
                     self.put_state(run, run_scope(run), &key, value, at_ms).map_err(bad_request)
                 });
-                run.pending.checks.extend(live_token(holder));
+                rests_on_token(run, holder, &written);
                 self.after(run, reply, written);
             }
         }
@@ -141,6 +174,9 @@ impl Shard {
                 message: "report: the step has ended".into(),
             });
         }
+        if fault::is_broken(Break::SkipEpochCheck) {
+            return Ok(());
+        }
         if step.attempt != holder.attempt || !step.attempt_open {
             return Err(fenced("report: the attempt is over; another has taken its place"));
         }
@@ -180,10 +216,12 @@ impl Shard {
             output_schema: prompt.output_schema,
             deadline: row.deadline_ms.map(rfc3339),
             artifacts: serde_json::json!({ "put": "/v1/worker/artifact?name={name}" }).into(),
+            advice: row.question.as_deref().and_then(super::escalate::advice),
         })
     }
 
     fn heartbeat(&mut self, run: &mut Run, holder: &Holder) -> (Option<u64>, bool) {
+        fault::point("engine.heartbeat");
         let now = self.time_of(run);
         let lease_ms = now + self.shared.settings.lease_ms;
         let step = holder.step;
@@ -196,10 +234,8 @@ impl Shard {
         row.lease_ms = Some(lease_ms);
         let row = row.clone();
         run.pending.writes.push(Write::PutTask(row));
-        let old = super::attempt::find(run, step, Due::Lease);
-        run.timers.remove(&old);
+        run.timers.remove(step, Due::Lease);
         run.timers.insert((lease_ms, step, Due::Lease));
-        self.timers.insert((lease_ms, run.num));
         (Some(deadline.map_or(lease_ms, |deadline| deadline.min(lease_ms))), false)
     }
 
@@ -210,7 +246,13 @@ impl Shard {
         report: Report,
         reply: super::message::ReplyTo<bool>,
     ) {
+        fault::point("engine.result");
         let step = holder.step;
+        if fault::is_broken(Break::ApplyEffectsAtDispatch)
+            && let Ok(effects) = decode_effects(&report.effects)
+        {
+            drop(self.apply_effects(run, step, &effects));
+        }
         let Some(task) = run.task(step) else { return };
         match &report.verdict {
             Verdict::Failed { message, retryable, data } => {
@@ -234,6 +276,11 @@ impl Shard {
                 }) {
                     Ok((output, effects)) => {
                         self.remember(run, holder, &report);
+                        fault::point("engine.artifact_publish");
+                        run.pending.after.published.push((step, holder.attempt));
+                        for file in run.artifacts.iter_mut().flatten() {
+                            file.published |= (file.step, file.attempt) == (step, holder.attempt);
+                        }
                         run.pending.writes.push(Write::PublishArtifacts {
                             run: run.num,
                             step,
@@ -253,10 +300,10 @@ impl Shard {
     /// Lets go of a worker in the host whose result came through the worker API: it may end by
     /// itself.
     fn detach_worker(&mut self, run: &mut Run, step: u32) {
-        if let Some(task) = run.task_mut(step)
-            && let Some(live) = task.live.take()
-        {
-            run.pending.after.performs.push(super::run::Perform::Reported(live.reported));
+        let Some(task) = run.task_mut(step) else { return };
+        task.reported = true;
+        if let Some(live) = task.live.take() {
+            run.pending.after.performs.push(super::run::Perform::Reported(live));
         }
     }
 
@@ -299,6 +346,10 @@ impl Shard {
         let (principal, key) = (attempt_name(run, holder), report.key.clone().unwrap_or_default());
         let before = self.shared.store.idempotent(&principal, RESULT_ROUTE, "")?;
         let refusal = match before {
+            Some(_) if fault::is_broken(Break::DropDedup) => {
+                self.apply_effects(run, holder.step, &decode_effects(&report.effects)?)?;
+                return Ok(true);
+            }
             Some(row) if row.body == report.body_hash => return Ok(false),
             Some(row) if !key.is_empty() && row.answer == key => EngineError::Conflict {
                 code: "idempotency_mismatch",
@@ -386,8 +437,20 @@ fn live_token(holder: &Holder) -> Option<Check> {
     holder.jti.clone().map(Check::TokenLive)
 }
 
+/// Lets what was written fall with the token that it came with. A refused request leaves no
+/// condition behind: it would be somebody else's.
+fn rests_on_token<T>(run: &mut Run, holder: &Holder, written: &Result<T, EngineError>) {
+    if written.is_ok() {
+        run.pending.checks.extend(live_token(holder));
+    }
+}
+
 fn worker_name(holder: &Holder) -> String {
-    if holder.jti.is_some() { "token".into() } else { "handle".into() }
+    match &holder.session {
+        Some(session) => session.to_string(),
+        None if holder.jti.is_some() => "token".into(),
+        None => "handle".into(),
+    }
 }
 
 fn attempt_name(run: &Run, holder: &Holder) -> String {

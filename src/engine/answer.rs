@@ -2,13 +2,15 @@
 
 use super::{
     Answer, Caller, EngineError, IdempotencyKey,
+    due::Due,
     message::{Lease, ReplyTo},
     receive::closed,
-    run::{Due, Phase, Run},
+    run::{Phase, Run},
     shard::Shard,
     view,
 };
 use crate::{
+    fault,
     journal::Outcome,
     operator::Delivery,
     protocol::{Failure, failure::kind},
@@ -39,6 +41,14 @@ impl Shard {
             })));
             return;
         };
+        if reply.is_closed() {
+            // Who asked is gone: another takes it now, not when the lease would have ended.
+            if let Some(task) = run.task(step) {
+                self.offer_again(task, run.num, step);
+            }
+            return;
+        }
+        fault::point("engine.lease");
         if let Some(task) = run.task_mut(step)
             && let Some(row) = &mut task.row
         {
@@ -63,6 +73,7 @@ impl Shard {
         reply: ReplyTo<()>,
     ) {
         let refuse = |reply: ReplyTo<()>, error| drop(reply.send(Err(error)));
+        fault::point("engine.answer");
         let Some(task) = run.task(step).filter(|task| task.row.is_some()) else {
             let error = match run.chain.step(step) {
                 None => EngineError::NotFound { what: "task", id: format!("{}/{step}", run.id) },

@@ -16,17 +16,20 @@ use std::{
 
 use super::{
     capacity::AgentKey,
-    run::{Due, Open, OpenKind, OpenTask, Perform, Phase, Run},
+    due::Due,
+    run::{Open, OpenKind, OpenTask, Perform, Phase, Run},
+    seats::seat_epoch,
     shard::Shard,
 };
 use crate::{
     blueprint::CompiledAgent,
+    fault::{self, Break},
     flow::{StepOp, TaskRequest},
     journal::{AttemptClosed, AttemptOpened, Fact, Outcome, StepKey, Usage},
     middleware::{Dispatched, TaskDone},
-    operator::{Delivery, Residence, Ticket},
+    operator::{Delivery, MAIN_AI, Residence, Ticket},
     protocol::{Failure, Json, failure::kind},
-    store::{TaskPhase, Write},
+    store::{TaskFilter, TaskPhase, Write},
 };
 
 impl Shard {
@@ -66,9 +69,15 @@ impl Shard {
                 return Err(Failure::new(kind::REFUSED, blueprint.unknown_agent(&request.agent)));
             }
         };
-        let operator: Arc<str> = match &request.opts.operator {
-            Some(name) => Arc::from(name.as_str()),
-            None => Arc::clone(agent.operator()),
+        let operator = match (self.delegate_of(run), &request.opts.operator) {
+            (Some(delegate), _) => self
+                .shared
+                .sessions
+                .operator_of(&delegate)
+                .unwrap_or_else(|| MAIN_AI.to_owned())
+                .into(),
+            (None, Some(name)) => Arc::from(name.as_str()),
+            (None, None) => Arc::clone(agent.operator()),
         };
         let Some(backend) = self.shared.registry.get(&operator) else {
             return Err(Failure::new(
@@ -87,7 +96,10 @@ impl Shard {
         let retry = request.opts.retry.clone().unwrap_or_else(|| agent.agent().retry.clone());
         Ok(OpenTask {
             request: TaskRequest { input, ..request.clone() },
-            timeout_ms: request.opts.timeout_ms.or(agent.agent().timeout_ms),
+            timeout_ms: request.opts.timeout_ms.or(agent.agent().timeout_ms).or_else(|| {
+                let own = backend.timeout()?;
+                Some(u64::try_from(own.as_millis()).unwrap_or(u64::MAX))
+            }),
             park_ms: agent.agent().park_ms.or(match backend.kind() {
                 "human" => None,
                 _ => Some(self.shared.settings.park_ms),
@@ -95,6 +107,7 @@ impl Shard {
             agent,
             operator,
             residence: backend.residence(),
+            redelivers: backend.redelivers(),
             retry,
             attempt: 1,
             counted: 0,
@@ -103,6 +116,8 @@ impl Shard {
             live: None,
             place: false,
             invalid: 0,
+            reported: false,
+            question: None,
         })
     }
 
@@ -195,10 +210,16 @@ impl Shard {
         attempt: u32,
         result: Result<Dispatched, Failure>,
     ) {
+        if let Ok(Dispatched::Done(done)) = &result
+            && fault::is_broken(Break::ApplyEffectsAtDispatch)
+        {
+            drop(self.apply_effects(run, number, &done.effects));
+        }
         let Some(task) = run.task_mut(number) else { return };
         if task.attempt != attempt || task.phase == Phase::Retry {
             return;
         }
+        fault::point("engine.finished");
         match result {
             Ok(Dispatched::Done(done)) => self.done(run, number, done),
             Ok(Dispatched::Parked) if task.residence == Residence::Elsewhere => {}
@@ -275,9 +296,15 @@ impl Shard {
             self.finish_step(run, number, Outcome::Failed(failure), None, usage);
             return;
         }
-        let pause = if interrupted { 0 } else { pause_ms(&task.retry, counted, seed, number) };
+        let pause = if interrupted {
+            0
+        } else {
+            // Whoever says when it can take work again is heard, within the longest pause.
+            let asked = retry_after_ms(&failure).min(task.retry.max_ms);
+            pause_ms(&task.retry, counted, seed, number).max(asked)
+        };
         let attempt = task.attempt;
-        self.leave(run, number);
+        self.leave(run, number, &failure.message);
         self.append(
             run,
             Fact::AttemptClosed(Box::new(AttemptClosed {
@@ -306,38 +333,47 @@ impl Shard {
         let Some(task) = run.task_mut(number) else { return };
         task.attempt += 1;
         task.invalid = 0;
-        let attempt = task.attempt;
+        fault::point("engine.next_attempt");
+        task.reported = false;
+        task.question = None;
+        let (attempt, operator) = (task.attempt, Arc::clone(&task.operator));
+        let seat_epoch = seat_epoch(run, &operator);
         self.append(
             run,
-            Fact::AttemptOpened(AttemptOpened { step: number, attempt, epoch, seat_epoch: 0 }),
+            Fact::AttemptOpened(AttemptOpened { step: number, attempt, epoch, seat_epoch }),
         );
         self.open_attempt(run, number);
     }
 
     /// Takes an attempt out of the world: its worker, its row, its place, its timers.
-    fn leave(&mut self, run: &mut Run, number: u32) {
+    pub(super) fn leave(&mut self, run: &mut Run, number: u32, reason: &str) {
         let Some(open) = run.open.remove(&number) else { return };
-        let open = self.release(run, number, open, false);
+        let open = self.release(run, number, open, (false, reason));
         run.open.insert(number, open);
     }
 
-    /// Gives back what an open step held. `ended` says that nothing of it follows.
+    /// Gives back what an open step held. `ended` says whether nothing of it follows, and why.
     pub(super) fn release(
         &mut self,
         run: &mut Run,
         number: u32,
         mut open: Open,
-        ended: bool,
+        (ended, reason): (bool, &str),
     ) -> Open {
-        run.clear_timers(number);
+        run.timers.remove_step(number);
         if let OpenKind::Task(task) = &mut open.kind {
             if let Some(live) = task.live.take() {
                 run.pending.after.performs.push(Perform::CancelWorker(live.cancel));
             }
             if let Some(row) = task.row.take() {
-                if row.kind == "queue" {
+                if let Some(queue) = &row.queue {
                     let ticket = Ticket { run: row.run, step: row.step, attempt: row.attempt };
-                    self.shared.hub.remove(row.queue.as_deref().unwrap_or_default(), ticket);
+                    self.shared.hub.remove(queue, ticket);
+                }
+                if row.kind == "main_ai" {
+                    let ticket = Ticket { run: row.run, step: row.step, attempt: row.attempt };
+                    let reason = (!task.reported).then(|| reason.to_owned());
+                    run.pending.after.performs.push(Perform::Retire { ticket, reason });
                 }
                 run.pending.writes.push(Write::CloseTask { run: run.num, step: number });
             }
@@ -348,41 +384,91 @@ impl Shard {
                     run.pending.after.performs.push(Perform::Release(key));
                 } else if task.phase == Phase::Capacity && ended {
                     let next = self.shared.capacity.forget(&key, run.num, number);
-                    self.tell_capacity(next);
+                    self.tell_capacity(&key, next);
                 }
             }
         }
         open
     }
 
-    /// Gives back every place that a run holds: it is dropped without having ended.
-    pub(super) fn release_places(&mut self, run: &mut Run) {
+    /// Counts the places of a run anew, which is read again: what it holds then are those of the
+    /// stored attempts that outlive it; `unperformed` are places that it would have given back.
+    pub(super) fn recount_places(&mut self, run: &mut Run, unperformed: Vec<AgentKey>) {
         let Some(program) = run.program.clone() else { return };
-        for (number, open) in &mut run.open {
+        let blueprint: Arc<str> = Arc::from(program.blueprint().name());
+        let filter = TaskFilter { run: Some(run.num), limit: usize::MAX, ..TaskFilter::default() };
+        match self.shared.store.tasks(&filter) {
+            // Taken before anything is given back: nobody gets between.
+            Ok(rows) => {
+                for row in rows {
+                    let limited = |agent: &Arc<CompiledAgent>| agent.limit().is_some();
+                    if self.lives_elsewhere(&row.operator)
+                        && program.blueprint().agent(&row.agent).is_some_and(limited)
+                    {
+                        let agent = (Arc::clone(&blueprint), Arc::from(row.agent.as_str()));
+                        self.shared.capacity.occupy(&agent);
+                    }
+                }
+            }
+            Err(error) => tracing::error!(run = %run.id, %error, "could not count its open tasks"),
+        }
+        let mut held = unperformed;
+        let mut open: Vec<(&u32, &mut Open)> = run.open.iter_mut().collect();
+        open.sort_by_key(|(number, _)| **number);
+        let mut waiting = Vec::new();
+        for (number, open) in open {
             let OpenKind::Task(task) = &mut open.kind else { continue };
-            let key: AgentKey =
-                (Arc::from(program.blueprint().name()), Arc::clone(task.agent.name()));
-            let next = if std::mem::take(&mut task.place) {
-                self.shared.capacity.release(&key)
-            } else {
-                self.shared.capacity.forget(&key, run.num, *number)
-            };
-            self.tell_capacity(next);
+            let agent: AgentKey = (Arc::clone(&blueprint), Arc::clone(task.agent.name()));
+            if std::mem::take(&mut task.place) {
+                held.push(agent);
+            } else if task.phase == Phase::Capacity {
+                waiting.push((agent, *number));
+            }
+        }
+        for agent in held {
+            let next = self.shared.capacity.release(&agent);
+            self.tell_capacity(&agent, next);
+        }
+        for (agent, number) in waiting {
+            self.pass_on(&agent, run.num, number);
         }
     }
 
-    pub(super) fn tell_capacity(&self, next: Option<(u64, u32)>) {
+    fn lives_elsewhere(&self, operator: &str) -> bool {
+        let backend = self.shared.registry.get(operator);
+        backend.is_some_and(|backend| backend.residence() == Residence::Elsewhere)
+    }
+
+    /// Leaves the line for a place; if there is room, whoever is next hears of it.
+    pub(super) fn pass_on(&self, agent: &AgentKey, run: u64, step: u32) {
+        let next = self.shared.capacity.forget(agent, run, step);
+        self.tell_capacity(agent, next);
+    }
+
+    pub(super) fn tell_capacity(&self, agent: &AgentKey, next: Option<(u64, u32)>) {
         if let Some((run, step)) = next {
-            self.shared.tell(run, super::message::RunMsg::Capacity { step });
+            let agent = agent.clone();
+            self.shared.tell(run, super::message::RunMsg::Capacity { step, agent });
         }
     }
 
     /// An attempt reached its worker: its timeout begins.
     pub(super) fn delivered(&mut self, run: &mut Run, number: u32, attempt: u32, by: Delivery) {
         let now = self.time_of(run);
+        let num = run.num;
         let Some(task) = run.task_mut(number) else { return };
         if task.attempt != attempt || task.phase != Phase::Pending {
             return;
+        }
+        fault::point("engine.delivered");
+        let mut by = by;
+        if task.row.as_ref().is_some_and(|row| row.kind == "main_ai") {
+            // Whoever fetched it did so for the session that has it.
+            let ticket = Ticket { run: num, step: number, attempt };
+            if let Some(session) = self.shared.sessions.holder(ticket) {
+                self.shared.sessions.delivered(&session, ticket);
+                by.worker = session.0;
+            }
         }
         task.phase = Phase::Delivered;
         let deadline_ms = task.timeout_ms.map(|timeout| now + timeout);
@@ -393,7 +479,7 @@ impl Shard {
             let row = row.clone();
             run.pending.writes.push(Write::PutTask(row));
         }
-        run.timers.remove(&find(run, number, Due::Park));
+        run.timers.remove(number, Due::Park);
         if let Some(deadline) = deadline_ms {
             run.timers.insert((deadline, number, Due::Attempt));
         }
@@ -410,13 +496,10 @@ impl Shard {
     }
 }
 
-/// The timer of a step, or one that is not there.
-pub(super) fn find(run: &Run, number: u32, due: Due) -> (u64, u32, Due) {
-    run.timers.iter().find(|(_, of, kind)| *of == number && *kind == due).copied().unwrap_or((
-        u64::MAX,
-        number,
-        due,
-    ))
+/// What a failure's data say about when another attempt may help.
+fn retry_after_ms(failure: &Failure) -> u64 {
+    let data = failure.data.as_ref().map(Json::to_value);
+    data.and_then(|data| data.get("retry_after_ms")?.as_u64()).unwrap_or(0)
 }
 
 /// The pause before the attempt that follows `counted` failed ones, in milliseconds.

@@ -10,7 +10,9 @@ use super::{
     rfc3339,
 };
 use crate::{
+    fault,
     protocol::Json,
+    session::End,
     store::{Check, IdempotencyRow, Store, StoreError, TokenRow, Write},
     token::{Claims, Handle, KeyRing, Role, Scopes, TokenKind, Verb},
 };
@@ -45,10 +47,7 @@ impl Auth {
                 claims
             }
             None => {
-                let claims = self
-                    .keys
-                    .verify(token, &[TokenKind::Api, TokenKind::Task], now_s)
-                    .map_err(denied)?;
+                let claims = self.keys.verify(token, &TokenKind::ALL, now_s).map_err(denied)?;
                 let mut verified = self.verified.write().unwrap_or_else(PoisonError::into_inner);
                 if verified.len() >= REMEMBERED {
                     verified.clear();
@@ -66,7 +65,7 @@ impl Auth {
     }
 }
 
-fn denied(error: impl std::fmt::Display) -> EngineError {
+pub(super) fn denied(error: impl std::fmt::Display) -> EngineError {
     EngineError::Unauthenticated(error.to_string())
 }
 
@@ -88,6 +87,7 @@ impl Engine {
                 handle: Some(bearer.to_owned()),
                 jti: None,
                 grant: None,
+                session: None,
             }));
         }
         let claims = self.inner.auth.verify(bearer, self.shared().clock.now_ms() / 1_000)?;
@@ -101,11 +101,13 @@ impl Engine {
                 handle: None,
                 jti: Some(claims.jti.clone()),
                 grant: Some(grant),
+                session: None,
             }),
             None => Bearer::Caller(Caller {
-                subject: claims.sub.clone(),
+                session: self.session_of(&claims)?,
+                subject: claims.sub,
                 grant,
-                jti: claims.jti.clone(),
+                jti: claims.jti,
                 expires_ms: claims.exp.saturating_mul(1_000),
             }),
         })
@@ -176,7 +178,7 @@ impl Engine {
         Ok(Minted { token, jti: row.jti, expires_ms: row.expires_ms })
     }
 
-    fn claims_of(&self, caller: &Caller) -> Claims {
+    pub(super) fn claims_of(&self, caller: &Caller) -> Claims {
         let mut claims = mint_claims(&caller.subject, caller.grant.clone(), 0, caller.expires_ms);
         claims.jti.clone_from(&caller.jti);
         claims
@@ -218,6 +220,7 @@ impl Engine {
                 created_ms: now_ms,
             }));
         }
+        fault::point("engine.token_mint");
         self.write(checks, writes).await?;
         Ok(Minted { token, jti: claims.jti, expires_ms })
     }
@@ -257,9 +260,15 @@ impl Engine {
             let mut revoked = auth.revoked.write().unwrap_or_else(PoisonError::into_inner);
             revoked.extend(doomed.iter().cloned());
         }
+        fault::point("engine.token_revoke");
         let at_ms = self.shared().clock.now_ms();
+        let sessions = self.shared().sessions.opened_with(&doomed);
         let writes = doomed.into_iter().map(|jti| Write::RevokeToken { jti, at_ms }).collect();
-        self.write(Vec::new(), writes).await
+        self.write(Vec::new(), writes).await?;
+        for session in sessions {
+            self.end_session(&session, End::Revoked).await?;
+        }
+        Ok(())
     }
 
     /// Makes the token of the data directory's owner, who may do everything.
@@ -275,6 +284,7 @@ impl Engine {
             grant,
             jti: String::new(),
             expires_ms: now_ms + ttl_ms,
+            session: None,
         };
         self.store_token(&owner, claims, now_ms, now_ms + ttl_ms, None).await
     }
@@ -297,7 +307,12 @@ impl Engine {
     }
 }
 
-fn mint_claims(subject: &str, grant: crate::token::Grant, now_ms: u64, expires_ms: u64) -> Claims {
+pub(super) fn mint_claims(
+    subject: &str,
+    grant: crate::token::Grant,
+    now_ms: u64,
+    expires_ms: u64,
+) -> Claims {
     let jti = uuid::Uuid::new_v4().simple().to_string();
     let ttl_s = (expires_ms / 1_000).saturating_sub(now_ms / 1_000);
     Claims::new(TokenKind::Api, subject, jti, grant, now_ms / 1_000, ttl_s)

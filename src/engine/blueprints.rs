@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     blueprint::{Bundle, Finding},
+    fault,
     lua::Program,
     store::{Check, Write},
     token::{Need, ScopeKind, Verb},
@@ -46,6 +47,7 @@ impl Engine {
         let compiled = compile.await.map_err(|_| EngineError::Stopping)?;
         let (program, warnings) = compiled.map_err(EngineError::Findings)?;
         let now_ms = self.shared().clock.now_ms();
+        fault::point("engine.blueprint_keep");
         self.write(Vec::new(), vec![Programs::write_of(&program, now_ms)]).await?;
         self.shared().programs.mark_stored(&program);
         Ok((program, warnings))
@@ -121,6 +123,7 @@ impl Engine {
         checks: Vec<Check>,
         writes: Vec<Write>,
     ) -> Result<(), EngineError> {
+        fault::point("engine.blueprint_name");
         let shared = Arc::clone(&self.inner.shared);
         self.write_then(checks, writes, move || shared.programs.moved(&name)).await
     }
@@ -186,7 +189,7 @@ impl Engine {
             .map_err(|error| EngineError::BadRequest(format!("read blueprint {name}: {error}")))
     }
 
-    async fn program_by(&self, hash: String) -> Result<Arc<Program>, EngineError> {
+    pub(super) async fn program_by(&self, hash: String) -> Result<Arc<Program>, EngineError> {
         let shared = Arc::clone(&self.inner.shared);
         let tasks = shared.tasks.clone();
         let find = tasks.spawn_blocking(move || shared.programs.by_hash(&hash));

@@ -1,14 +1,19 @@
 //! What people decide about a run: cancel, pause, resume.
 
+use std::collections::BTreeSet;
+
 use super::{
+    IdempotencyKey,
     message::ReplyTo,
     receive::{closed, reply_view},
-    run::{Perform, Phase, Run},
+    run::{OpenTask, Perform, Phase, Run},
     shard::Shard,
 };
 use crate::{
+    fault,
     journal::{Decision, Fact, Outcome, RunState},
-    store::Check,
+    operator::Ticket,
+    store::{Check, Write},
 };
 
 impl Shard {
@@ -18,15 +23,40 @@ impl Shard {
         by: String,
         jti: Option<String>,
         reason: String,
-        reply: Option<ReplyTo<super::RunView>>,
+        key: Option<IdempotencyKey>,
+        reply: ReplyTo<super::RunView>,
     ) {
         if run.is_ended() {
-            if let Some(reply) = reply {
-                drop(reply.send(Err(closed(run))));
-            }
+            drop(reply.send(Err(closed(run))));
             return;
         }
         run.pending.checks.extend(jti.map(Check::TokenLive));
+        if let Some(key) = &key {
+            self.keep_answer(run, &by, key, "null".into());
+        }
+        self.cancel_now(run, by, reason);
+        reply_view(run, Some(reply));
+    }
+
+    /// Cancels a run on behalf of the run that called it.
+    ///
+    /// One that is compensating already is left to it: a second cancel would cut that short, and
+    /// the caller may say so twice.
+    pub(super) fn cancel_from(
+        &mut self,
+        run: &mut Run,
+        sender: (u64, u32),
+        by: String,
+        reason: String,
+    ) {
+        run.pending.writes.push(Write::DeleteOutbox { run: sender.0, step: sender.1 });
+        if *run.chain.state() == RunState::Active {
+            self.cancel_now(run, by, reason);
+        }
+    }
+
+    fn cancel_now(&mut self, run: &mut Run, by: String, reason: String) {
+        fault::point("engine.cancel");
         let decision = Decision::Cancel { by, reason: reason.clone() };
         self.append(run, Fact::Decided(decision));
         if run.chain.paused().is_some() {
@@ -40,7 +70,6 @@ impl Shard {
             }
             RunState::Active | RunState::Ended(_) => self.wind_up(run, Outcome::Canceled(reason)),
         }
-        reply_view(run, reply);
     }
 
     pub(super) fn pause(
@@ -87,6 +116,16 @@ impl Shard {
         reply_view(run, Some(reply));
     }
 
+    /// A queue's task may have been refused to a worker while its run rested, or taken for one that
+    /// went away: it is put back.
+    pub(super) fn offer_again(&self, task: &OpenTask, run: u64, step: u32) {
+        if let Some(row) = task.row.as_ref().filter(|row| row.kind == "queue") {
+            let ticket = Ticket { run, step, attempt: task.attempt };
+            let queue = row.queue.as_deref().unwrap_or_default();
+            self.shared.hub.offer(queue, ticket, &task.agent.agent().labels);
+        }
+    }
+
     /// Goes on where a pause held a run back that is still in memory.
     fn wake_after_pause(&mut self, run: &mut Run) {
         let open: Vec<u32> = run.chain.open().collect();
@@ -98,8 +137,14 @@ impl Shard {
                     let attempt = task.attempt;
                     run.pending.after.performs.push(Perform::Dispatch { step: number, attempt });
                 }
-                Phase::Pending | Phase::Delivered | Phase::Retry => {}
+                Phase::Pending => self.offer_again(task, run.num, number),
+                Phase::Delivered | Phase::Retry => {}
             }
+        }
+        let names: BTreeSet<String> =
+            run.chain.signals().into_iter().map(|(name, _)| name).collect();
+        for name in names {
+            self.match_signal(run, &name);
         }
         self.wake(run);
     }

@@ -3,16 +3,18 @@
 use std::sync::Arc;
 
 use super::{
-    run::{Due, Open, OpenKind, Perform, Run},
+    due::Due,
+    run::{Open, OpenKind, Perform, Run},
     shard::Shard,
 };
 use crate::{
+    fault,
     flow::{Command, Flow as _, Input, NextAction, StepOp, StepRequest},
     journal::{
-        Decision, Entry, Fact, Outcome, RunState, Scheduled, ScopePath, StepKey, fingerprint,
+        Decision, Entry, Fact, Held, Outcome, RunState, Scheduled, ScopePath, StepKey, fingerprint,
     },
     protocol::{Failure, Json, RunId, failure::kind},
-    store::{OutboxRow, Write},
+    store::{Errand, OutboxRow, Write},
 };
 
 /// Inputs that a run takes in one turn before its neighbours get theirs.
@@ -133,10 +135,11 @@ impl Shard {
         let compensates = *run.chain.state() == RunState::Active
             && run.flow.as_ref().is_some_and(|flow| flow.has_defers());
         if compensates {
+            fault::point("engine.compensate");
             self.append(run, Fact::Decided(Decision::Compensate { ending }));
             let at_ms = run.chain.last_ms();
             let due = at_ms + self.shared.settings.compensation_ms;
-            run.timers.retain(|(_, _, due)| *due == Due::Wall);
+            run.timers.keep(Due::Wall);
             run.timers.insert((due, 0, Due::Compensation));
             run.inbox.push_back((Input::Compensate, at_ms));
         } else {
@@ -146,6 +149,7 @@ impl Shard {
 
     /// Ends a run for ever.
     pub(super) fn end(&mut self, run: &mut Run, outcome: Outcome) {
+        fault::point("engine.end");
         self.close_all(run, "the run ended");
         self.append(run, Fact::RunEnded(outcome));
         run.inbox.clear();
@@ -179,6 +183,7 @@ impl Shard {
         self.close_all(run, "the run began a fresh history");
         // What lies before must have its row number: it is the fresh history's predecessor.
         let signals = run.chain.signals();
+        let seats = run.chain.seats().clone();
         started.generation += 1;
         started.first_step = run.chain.next_step();
         started.queued = signals;
@@ -187,8 +192,13 @@ impl Shard {
         started.continues = run.prev;
         run.prev = None;
         run.inbox.clear();
-        run.timers.retain(|(_, _, due)| *due == Due::Wall);
+        run.timers.keep(Due::Wall);
         self.append(run, Fact::RunStarted(Box::new(started)));
+        for (operator, held) in seats {
+            let Held { session, epoch } = held;
+            let by = "continue_as".to_owned();
+            self.append(run, Fact::Decided(Decision::Seat { by, operator, session, epoch }));
+        }
         self.start_flow(run);
     }
 
@@ -262,8 +272,9 @@ impl Shard {
     /// Cancels one open step; nothing comes back to the flow.
     fn close(&mut self, run: &mut Run, number: u32, reason: &str) {
         if let Some(Open { kind: OpenKind::Child { run: child, .. }, .. }) = run.open.get(&number) {
-            let perform = Perform::CancelChild { child: *child, reason: reason.to_owned() };
-            run.pending.after.performs.push(perform);
+            let (child, reason) = (*child, reason.to_owned());
+            run.pending.writes.push(super::signal::cancel_on_its_way(run, number, child, &reason));
+            run.pending.after.performs.push(Perform::CancelChild { step: number, child, reason });
         }
         self.end_step(run, number, Outcome::Canceled(reason.to_owned()), None, None);
     }
@@ -280,7 +291,12 @@ impl Shard {
         let Some(step) = run.chain.step(number) else { return };
         let (attempt, epoch) = (step.attempt, run.header.epoch);
         if let Some(open) = run.open.remove(&number) {
-            self.release(run, number, open, true);
+            let reason = match &outcome {
+                Outcome::Completed(_) => "another result was accepted",
+                Outcome::Failed(failure) => &failure.message,
+                Outcome::Canceled(reason) => reason,
+            };
+            self.release(run, number, open, (true, reason));
         }
         self.append(run, Fact::StepEnded { step: number, attempt, epoch, outcome, effects, usage });
     }
@@ -302,6 +318,7 @@ impl Shard {
     }
 
     fn schedule(&mut self, run: &mut Run, request: StepRequest) {
+        fault::point("engine.schedule");
         let StepRequest { key, op } = request;
         let now = self.time_of(run);
         match op {
@@ -400,6 +417,9 @@ impl Shard {
                 let op = op(blueprint, input);
                 let open = OpenKind::Child { run: child, blueprint: version, input: accepted };
                 let number = self.open_as(run, key, &op, open, Some(child.to_string()));
+                // The number is in this run's journal: no other may get it, also after a crash
+                // before the called run is stored.
+                run.pending.writes.push(Write::ReserveRun { num: child.num() });
                 run.pending.after.performs.push(Perform::StartChild { step: number });
             }
         }
@@ -426,8 +446,7 @@ impl Shard {
             run: run.num,
             step,
             to: receiver.num(),
-            name: name.to_owned(),
-            payload: payload.as_str().to_owned(),
+            errand: Errand::Signal { name: name.to_owned(), payload: payload.as_str().to_owned() },
         }));
         run.pending.after.performs.push(Perform::SendSignal {
             step,
@@ -465,7 +484,10 @@ impl Shard {
         kind: OpenKind,
         call_id: Option<String>,
     ) -> u32 {
-        let scheduled = self.decided(run, key, op, call_id);
+        let mut scheduled = self.decided(run, key, op, call_id);
+        if let OpenKind::Task(task) = &kind {
+            scheduled.seat_epoch = super::seats::seat_epoch(run, &task.operator);
+        }
         let number = scheduled.step;
         self.append(run, Fact::StepScheduled(Box::new(scheduled)));
         run.open.insert(number, Open { kind });

@@ -98,6 +98,8 @@ impl EngineError {
             Self::Store(StoreError::Revoked { .. }) => "token_revoked",
             Self::Store(StoreError::KeyUsed { .. }) => "idempotency_mismatch",
             Self::Store(StoreError::Full) => "storage_full",
+            Self::Store(StoreError::Locked) => "storage_locked",
+            Self::Store(StoreError::Damaged { .. }) => "damaged",
             Self::Store(_) => "storage",
             Self::Stopping => "stopping",
         }

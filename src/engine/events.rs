@@ -197,9 +197,24 @@ fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) {
             }
             Decision::Pause { by, reason } => ("run.paused", json!({ "by": by, "reason": reason })),
             Decision::Resume { by } => ("run.resumed", json!({ "by": by })),
+            Decision::Copied { by, from, step } => {
+                ("run.copied", json!({ "by": by, "from": from, "step": step }))
+            }
             Decision::Compensate { ending } => {
                 ("run.compensating", json!({ "ending": view::outcome_word(ending) }))
             }
+            Decision::Seat { by, operator, session, epoch } => (
+                "seat.taken",
+                json!({ "by": by, "operator": operator, "session": session, "epoch": epoch }),
+            ),
+            Decision::Escalate { step, attempt, question } => (
+                "step.escalated",
+                json!({ "step": step, "attempt": attempt, "question": question }),
+            ),
+            Decision::Advise { by, step, attempt, answer } => (
+                "step.advised",
+                json!({ "by": by, "step": step, "attempt": attempt, "answer": answer }),
+            ),
         },
         Fact::RunEnded(outcome) => {
             let mut data = json!({ "status": view::outcome_word(outcome) });

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::{
     Caller, EngineError, Settings,
@@ -23,12 +23,14 @@ use super::{
 };
 use crate::{
     clock::Clock,
+    fault,
     lua::{Limits, Vms, Watchdog},
     middleware::{DispatchStack, Tracing},
     operator::{QueueHub, Registry, Ticket},
     protocol::RunId,
+    session::{self, Scribe},
     spawner::OperatorSpawner,
-    store::{Batch, Store, TaskFilter, TaskPhase, Write},
+    store::{Batch, Health, Store, TaskFilter, TaskPhase, Write},
     tasks::Tasks,
     token::{HandleKey, KeyRing, Need, Verb},
 };
@@ -43,8 +45,10 @@ pub(super) struct Inner {
     pub(super) shared: Arc<Shared>,
     pub(super) auth: Auth,
     pub(super) booted: AtomicBool,
+    /// A turn at what takes long: copies and replays, one at a time.
+    pub(super) heavy: Semaphore,
+    pub(super) watchdog: Arc<Watchdog>,
     threads: std::sync::Mutex<Vec<JoinHandle<()>>>,
-    _watchdog: Arc<Watchdog>,
 }
 
 /// What an engine is made of.
@@ -59,6 +63,8 @@ pub struct EngineParts {
     pub registry: Registry,
     /// The queues of pull workers.
     pub hub: Arc<QueueHub>,
+    /// The sessions that operate.
+    pub sessions: Arc<session::Hub>,
     /// The keys that sign tokens.
     pub keys: KeyRing,
     /// The key that handles are made with.
@@ -71,6 +77,24 @@ pub struct EngineParts {
     pub shards: usize,
     /// What becomes of the runs that the store has.
     pub recovery: Recovery,
+}
+
+/// A shard on its way to its thread.
+pub(super) struct Unstarted {
+    index: u64,
+    shared: Arc<Shared>,
+    limits: Limits,
+    watchdog: Arc<Watchdog>,
+    recovers: bool,
+    messages: mpsc::UnboundedReceiver<Msg>,
+}
+
+impl Unstarted {
+    /// The shard itself, on the thread that is to be its own, and what it is told.
+    pub(super) fn enter(self) -> (Shard, mpsc::UnboundedReceiver<Msg>) {
+        let vms = Vms::new(self.limits, &self.watchdog);
+        (Shard::new(self.index, self.shared, vms, self.recovers), self.messages)
+    }
 }
 
 /// What becomes of the runs that the store has.
@@ -90,12 +114,35 @@ impl Engine {
     /// # Errors
     /// When the store cannot be read or a thread cannot be started.
     pub fn start_up(parts: EngineParts) -> Result<Self, EngineError> {
+        let (engine, shards) = Self::assemble(parts)?;
+        let mut threads = Vec::new();
+        for unstarted in shards {
+            let thread = std::thread::Builder::new()
+                .name(format!("shard-{}", unstarted.index))
+                .spawn(move || {
+                    let runtime = tokio::runtime::Builder::new_current_thread()
+                        .enable_time()
+                        .build()
+                        .expect("a runtime with timers needs nothing that can be missing");
+                    let (shard, messages) = unstarted.enter();
+                    runtime.block_on(shard.serve(messages));
+                })
+                .map_err(|error| EngineError::BadRequest(format!("start a shard: {error}")))?;
+            threads.push(thread);
+        }
+        *engine.inner.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = threads;
+        Ok(engine)
+    }
+
+    /// An engine, and its shards, which do nothing yet: what they are told waits.
+    pub(super) fn assemble(parts: EngineParts) -> Result<(Self, Vec<Unstarted>), EngineError> {
         let EngineParts {
             store,
             clock,
             tasks,
             registry,
             hub,
+            sessions,
             keys,
             handles,
             limits,
@@ -115,12 +162,12 @@ impl Engine {
             registry,
             stack,
             hub,
+            sessions,
             capacity: Capacity::default(),
             handles,
             settings,
             shards: senders,
             url: OnceLock::new(),
-            storage_failed: AtomicBool::new(false),
             open_runs: AtomicU64::new(0),
         });
         let watchdog = Watchdog::start()
@@ -129,33 +176,36 @@ impl Engine {
         let auth = Auth::open(Arc::clone(&shared.store), keys)?;
         let recovers = recovery == Recovery::All;
         if recovery != Recovery::Asked {
+            // Whoever takes up one run alone leaves the sessions of others to their host.
+            shared.sessions.load(shared.store.sessions()?, shared.store.frames()?);
             take_up(&shared)?;
+            fault::point("engine.taken_up");
         }
-        let mut threads = Vec::new();
-        for (index, messages) in (0u64..).zip(receivers) {
-            let shared = Arc::clone(&shared);
-            let (limits, watchdog) = (limits.clone(), Arc::clone(&watchdog));
-            let thread = std::thread::Builder::new()
-                .name(format!("shard-{index}"))
-                .spawn(move || {
-                    let runtime = tokio::runtime::Builder::new_current_thread()
-                        .enable_time()
-                        .build()
-                        .expect("a runtime with timers needs nothing that can be missing");
-                    let shard = Shard::new(index, shared, Vms::new(limits, &watchdog), recovers);
-                    runtime.block_on(shard.serve(messages));
-                })
-                .map_err(|error| EngineError::BadRequest(format!("start a shard: {error}")))?;
-            threads.push(thread);
-        }
+        Scribe::start(
+            Arc::clone(&shared.sessions),
+            Arc::clone(&shared.store),
+            shared.tasks.clone(),
+        );
+        let unstarted = (0u64..).zip(receivers).map(|(index, messages)| Unstarted {
+            index,
+            shared: Arc::clone(&shared),
+            limits: limits.clone(),
+            watchdog: Arc::clone(&watchdog),
+            recovers,
+            messages,
+        });
+        let unstarted = unstarted.collect();
         let inner = Inner {
             shared,
             auth,
             booted: AtomicBool::new(true),
-            threads: std::sync::Mutex::new(threads),
-            _watchdog: watchdog,
+            heavy: Semaphore::new(1),
+            watchdog,
+            threads: std::sync::Mutex::default(),
         };
-        Ok(Self { inner: Arc::new(inner) })
+        let engine = Self { inner: Arc::new(inner) };
+        engine.keep_sessions();
+        Ok((engine, unstarted))
     }
 
     /// Tells workers where the host listens.
@@ -195,10 +245,11 @@ impl Engine {
         if !self.inner.booted.load(Ordering::Acquire) {
             return Err("the host is stopping".into());
         }
-        if self.inner.shared.is_storage_failed() {
-            return Err("the last write to the database failed".into());
+        match self.inner.shared.store.health() {
+            Health::Well => Ok(()),
+            Health::Waiting(error) => Err(format!("failed to {error}; it is tried again")),
+            Health::Lost(error) => Err(format!("failed to {error}; nothing is written any more")),
         }
-        Ok(())
     }
 
     /// Every operator: its name and kind.
@@ -307,21 +358,20 @@ fn take_up(shared: &Shared) -> Result<(), EngineError> {
                 let agent = (Arc::from(header.blueprint.as_str()), Arc::from(row.agent.as_str()));
                 shared.capacity.occupy(&agent);
             }
-            if row.kind == "queue" && row.phase == TaskPhase::Pending {
+            if let Some(queue) = &row.queue
+                && row.phase == TaskPhase::Pending
+            {
                 let ticket = Ticket { run: row.run, step: row.step, attempt: row.attempt };
-                shared.hub.offer(row.queue.as_deref().unwrap_or_default(), ticket);
+                shared.hub.offer(queue, ticket, &super::view::labels(row));
+            }
+            if row.kind == "main_ai" {
+                super::session_keeper::take_up(shared, row);
             }
         }
     }
+    super::session_keeper::reconcile(shared)?;
     for row in shared.store.outbox()? {
-        shared.tell(
-            row.to,
-            RunMsg::SignalFrom {
-                sender: (row.run, row.step),
-                name: row.name,
-                payload: crate::protocol::Json::from_trusted(row.payload),
-            },
-        );
+        shared.tell(row.to, super::signal::carried(row));
     }
     Ok(())
 }

@@ -4,13 +4,14 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     Answer, Caller, EngineError, EventView, Holder, IdempotencyKey, Report, RunView, WaitFor,
+    capacity::AgentKey,
 };
 use crate::{
     journal::{Outcome, RunStarted},
     lua::Program,
     middleware::Dispatched,
     operator::Delivery,
-    protocol::{ArtifactId, Failure, Json, RunId},
+    protocol::{ArtifactId, Failure, Json, RunId, SessionId},
     store::StoreError,
 };
 use std::sync::Arc;
@@ -35,6 +36,8 @@ pub(crate) enum Msg {
         /// Whether it is durable.
         result: Result<(), StoreError>,
     },
+    /// What is on its way to a run is to be carried once more, in a while.
+    Unheard(u64),
     /// Take up stored runs by itself from now on.
     Recover,
     /// Stop: drop every run, then acknowledge.
@@ -51,6 +54,8 @@ pub(crate) struct NewRun {
     pub(crate) key: Option<(String, IdempotencyKey)>,
     pub(crate) reply: Option<ReplyTo<RunView>>,
     pub(crate) waiter: Option<Waiter>,
+    /// Who holds which operator's seat from the beginning.
+    pub(crate) seats: Vec<(String, SessionId)>,
 }
 
 /// Somebody who waits for a run.
@@ -74,7 +79,14 @@ pub(crate) enum RunMsg {
     /// Send every event from now on; answers with the number of the last durable event.
     Subscribe(mpsc::Sender<EventView>, oneshot::Sender<u32>),
     /// Cancel it.
-    Cancel { by: String, jti: Option<String>, reason: String, reply: Option<ReplyTo<RunView>> },
+    Cancel {
+        by: String,
+        jti: Option<String>,
+        reason: String,
+        key: Option<IdempotencyKey>,
+        reply: ReplyTo<RunView>,
+    },
+
     /// Let it rest.
     Pause { by: String, jti: Option<String>, reason: String, reply: ReplyTo<RunView> },
     /// Let it go on.
@@ -89,6 +101,8 @@ pub(crate) enum RunMsg {
     },
     /// A signal from another run.
     SignalFrom { sender: (u64, u32), name: String, payload: Json },
+    /// A cancel from the run that called it.
+    CancelFrom { sender: (u64, u32), by: String, reason: String },
     /// Ask one of its query functions.
     Query { name: String, argument: Json, reply: ReplyTo<Json> },
     /// What a dispatched attempt came to.
@@ -98,9 +112,31 @@ pub(crate) enum RunMsg {
     /// An attempt says something; lossy.
     Progress { step: u32, attempt: u32, data: Json },
     /// There is room for a task of an agent with `max_concurrency`.
-    Capacity { step: u32 },
+    Capacity { step: u32, agent: AgentKey },
+    /// A called run could not be stored: it is to be started again.
+    ChildLost { step: u32, child: RunId },
     /// A called run ended.
     ChildEnded { step: u32, child: RunId, outcome: Outcome },
+    /// A session may be there for an attempt that waits for one.
+    Redispatch { step: u32, attempt: u32 },
+    /// The session that had an attempt is gone.
+    Unseat { step: u32, attempt: u32, reason: String },
+    /// A session takes an operator's seat; answers with the seat's epoch.
+    TakeSeat {
+        operator: String,
+        session: SessionId,
+        by: String,
+        jti: Option<String>,
+        reply: ReplyTo<u32>,
+    },
+    /// A senior answers what an attempt asked.
+    Advise {
+        step: u32,
+        answer: Json,
+        caller: Caller,
+        key: Option<IdempotencyKey>,
+        reply: ReplyTo<()>,
+    },
     /// A queue worker wants the task.
     Lease { step: u32, attempt: u32, worker: String, reply: ReplyTo<Lease> },
     /// A person answers.
@@ -113,6 +149,13 @@ pub(crate) enum RunMsg {
     },
     /// A worker asks or reports.
     Worker { holder: Holder, ask: WorkerAsk },
+}
+
+impl RunMsg {
+    /// Whether it cancels the run.
+    pub(crate) fn is_cancel(&self) -> bool {
+        matches!(self, Self::Cancel { .. } | Self::CancelFrom { .. })
+    }
 }
 
 /// A task that was leased.
@@ -135,6 +178,12 @@ pub(crate) enum WorkerAsk {
     Progress { data: Json, reply: ReplyTo<()> },
     /// It is alive: (deadline, cancel).
     Heartbeat(ReplyTo<(Option<u64>, bool)>),
+    /// Its session has it; answers with the deadline.
+    Accept(ReplyTo<Option<u64>>),
+    /// Its session does not want it.
+    Decline { reason: String, reply: ReplyTo<()> },
+    /// It asks a senior, and waits.
+    Escalate { question: Json, reply: ReplyTo<()> },
     /// Read state.
     GetState { key: String, reply: ReplyTo<Option<Json>> },
     /// Write state.

@@ -8,27 +8,42 @@ mod accept;
 mod answer;
 mod attempt;
 mod auth;
+mod backup;
 mod blueprints;
 mod capacity;
+mod commit;
+mod copy;
 mod decide;
+mod document;
 mod drive;
+mod due;
 mod error;
+mod escalate;
 mod events;
 mod facade;
+mod fork;
 mod message;
 mod perform;
 mod programs;
 mod receive;
 mod recover;
+mod replay;
 mod request;
+mod retell;
+mod retention;
 mod run;
 mod runs;
 mod safe_mode;
+mod seats;
+mod session_keeper;
+mod session_work;
+mod sessions;
 mod shard;
 mod shared;
 mod signal;
 mod state;
 mod timers;
+mod transfer;
 mod view;
 mod waiting;
 mod workers;
@@ -36,15 +51,23 @@ mod workers;
 pub use error::{Breach, EngineError};
 pub use events::Events;
 pub use facade::{Engine, EngineParts, Recovery};
+pub use fork::Fork;
+pub use replay::ReplayView;
 pub use request::{
     Answer, Bearer, Caller, Holder, IdempotencyKey, Leased, MintToken, Minted, Program, Report,
     StartRun, Started, Verdict, WaitFor,
 };
+pub use retell::{AskedView, Divergence};
+pub use retention::{GcView, Gone, Retention, Sweeper, Why};
+pub use sessions::{OpenSession, Opened};
 pub use shared::Settings;
+pub use transfer::Export;
 pub use view::{
-    ArtifactView, BlueprintView, EventView, FailureView, HeartbeatView, LeaseView, Page,
-    PromptView, RunView, StepView, TaskView, TokenView, WaitingOn, rfc3339,
+    ArtifactView, BlueprintView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView,
+    Page, PromptView, RunView, SeatView, SessionView, SpawnView, StepView, TaskView, TokenView,
+    WaitingOn, rfc3339,
 };
+pub use workers::LeaseAsk;
 
 #[cfg(test)]
 mod tests;

@@ -12,6 +12,7 @@ use super::{
     shared::Shared,
 };
 use crate::{
+    fault,
     journal::{Outcome, RunStarted, RunState},
     middleware::{Dispatch, DispatchLayer, Dispatched, Next, Terminal},
     operator::{Delivery, Prompt, Reply, Reporter, Residence, Task, Ticket},
@@ -33,6 +34,7 @@ impl Shard {
             publish(run, &event);
         }
         for reply in after.replies {
+            fault::point("engine.reply");
             reply(Ok(run));
         }
         self.answer_waiters(run);
@@ -41,26 +43,32 @@ impl Shard {
     fn perform_one(&mut self, run: &mut Run, perform: Perform) {
         match perform {
             Perform::Dispatch { step, attempt } => self.dispatch(run, step, attempt),
-            Perform::CancelWorker(token) | Perform::Reported(token) => token.cancel(),
+            Perform::CancelWorker(cancel) => cancel.cancel(),
+            Perform::Reported(live) => live.reported.cancel(),
             Perform::StartChild { step } => self.start_child(run, step),
-            Perform::CancelChild { child, reason } => {
-                let by = run.id.to_string();
-                let message = RunMsg::Cancel { by, jti: None, reason, reply: None };
-                self.shared.tell(child.num(), message);
+            Perform::CancelChild { step, child, reason } => {
+                fault::point("engine.cancel_child");
+                let (sender, by) = ((run.num, step), run.id.to_string());
+                self.shared.tell(child.num(), RunMsg::CancelFrom { sender, by, reason });
             }
             Perform::TellParent => self.tell_parent(run),
             Perform::SendSignal { step, to, name, payload } => {
                 let sender = (run.num, step);
+                fault::point("engine.outbox_sent");
                 self.shared.tell(to, RunMsg::SignalFrom { sender, name, payload });
             }
+            Perform::Retire { ticket, reason } => {
+                self.shared.sessions.retire(ticket, reason.as_deref());
+            }
+            Perform::TellSession(note) => drop(self.shared.sessions.tell(note)),
             Perform::Release(agent) => {
                 let next = self.shared.capacity.release(&agent);
-                self.tell_capacity(next);
+                self.tell_capacity(&agent, next);
             }
         }
     }
 
-    fn dispatch(&mut self, run: &mut Run, number: u32, attempt: u32) {
+    pub(super) fn dispatch(&mut self, run: &mut Run, number: u32, attempt: u32) {
         if run.chain.paused().is_some() {
             return;
         }
@@ -68,14 +76,15 @@ impl Shard {
         if task.attempt != attempt || task.phase != Phase::Pending || task.live.is_some() {
             return;
         }
+        fault::point("engine.dispatch");
         let (live, future) = self.dispatch_future(run, number, task, self.now_ms);
         let ticket = Ticket { run: run.num, step: number, attempt };
         if let Some(task) = run.task_mut(number) {
             task.live = Some(live);
             if let Some(row) = &task.row
-                && row.kind == "queue"
+                && let Some(queue) = &row.queue
             {
-                self.shared.hub.offer(row.queue.as_deref().unwrap_or_default(), ticket);
+                self.shared.hub.offer(queue, ticket, &task.agent.agent().labels);
             }
         }
         self.detach(run.num, number, attempt, future);
@@ -137,6 +146,8 @@ impl Shard {
                 .as_ref()
                 .and_then(|row| serde_json::from_str::<Prompt>(&row.prompt).ok())
                 .map(Arc::new),
+            seat: self.seat_of(run, &task.operator),
+            timeout_ms: task.timeout_ms,
             cancel: live.cancel.clone(),
             reported: live.reported.clone(),
             reporter: Arc::new(AttemptReporter {
@@ -173,7 +184,12 @@ impl Shard {
         };
         let (child, blueprint, input) = (*child, blueprint.clone(), input.clone());
         let Some((parent, _)) = run.chain.started() else { return };
-        let program = match self.shared.programs.resolve(&blueprint, None) {
+        fault::point("engine.child_start");
+        // A blueprint without a name calls itself: what was asked for may be all that is known.
+        let own = run.program.as_ref().map(|program| {
+            (program.blueprint().name().to_owned(), program.blueprint().hash().to_owned())
+        });
+        let program = match self.shared.programs.resolve(&blueprint, own) {
             Ok(program) => program,
             Err(error) => {
                 let failure = Failure::new(kind::REFUSED, format!("call {blueprint}: {error}"));
@@ -198,8 +214,17 @@ impl Shard {
             queued: Vec::new(),
             continues: None,
         };
-        let new =
-            NewRun { id: child, program, started, jti: None, key: None, reply: None, waiter: None };
+        let seats = run.chain.seats().iter();
+        let new = NewRun {
+            id: child,
+            program,
+            started,
+            jti: None,
+            key: None,
+            reply: None,
+            waiter: None,
+            seats: seats.map(|(name, it)| (name.clone(), it.session.as_str().into())).collect(),
+        };
         self.shared.send(child.num(), Msg::Start(Box::new(new)));
     }
 
@@ -209,6 +234,7 @@ impl Shard {
         else {
             return;
         };
+        fault::point("engine.tell_parent");
         let message = RunMsg::ChildEnded { step, child: run.id, outcome: outcome.clone() };
         self.shared.tell(parent, message);
     }
@@ -217,7 +243,8 @@ impl Shard {
     pub(super) fn task_row(&self, run: &Run, number: u32, now_ms: u64) -> Result<TaskRow, Failure> {
         let step = run.chain.step(number).expect("a task's step is in the chain");
         let task = run.task(number).expect("the caller has the task");
-        let kind = self.shared.registry.get(&task.operator).map_or("", |backend| backend.kind());
+        let backend = self.shared.registry.get(&task.operator);
+        let kind = backend.map_or("", |backend| backend.kind());
         let id = TaskId::new(run.num, number, step.scheduled_ms);
         let prompt = self.prompt(run, task, id)?;
         let opts = &task.request.opts;
@@ -231,9 +258,9 @@ impl Shard {
             agent: task.agent.name().to_string(),
             operator: task.operator.to_string(),
             kind: kind.to_owned(),
-            queue: (kind == "queue").then(|| {
-                task.agent.agent().queue.clone().unwrap_or_else(|| task.agent.name().to_string())
-            }),
+            queue: backend
+                .and_then(|backend| backend.queue(task.agent.agent(), task.agent.name()))
+                .map(str::to_owned),
             phase: TaskPhase::Pending,
             scheduled_ms: step.scheduled_ms,
             opened_ms: now_ms,
@@ -242,6 +269,7 @@ impl Shard {
             lease_ms: None,
             summary: opts.summary.clone().or(title),
             prompt: serde_json::to_string(&prompt).expect("a prompt is plain data"),
+            question: None,
         })
     }
 
@@ -273,6 +301,8 @@ impl Shard {
             summary: task.request.opts.summary.clone(),
             idempotency_key: task.request.opts.idempotency_key.clone(),
             by: task.request.opts.by.clone(),
+            labels: task.agent.agent().labels.clone(),
+            worker: task.agent.agent().worker.clone(),
         })
     }
 }

@@ -47,6 +47,11 @@ impl Programs {
         }
     }
 
+    /// The limits of every sandbox.
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits.clone()
+    }
+
     /// Compiles a bundle; answers with the warnings, or with every finding if one is an error.
     pub(crate) fn compile(
         &self,

@@ -2,15 +2,17 @@
 
 use super::{
     EngineError, IdempotencyKey,
+    due::{Due, Timers},
     message::{NewRun, ReplyTo, RunMsg},
-    run::{Due, OpenKind, Phase, Run},
+    run::{OpenKind, Phase, Run},
     shard::Shard,
     view, waiting,
 };
 use crate::{
+    fault,
     flow::Flow as _,
     journal::{Chain, Decision, Fact, Outcome, RunState},
-    protocol::{Failure, Json, failure::kind},
+    protocol::{Failure, Json, RunId, failure::kind},
     store::{Check, Header, IdempotencyRow, RunStatus, Write},
 };
 
@@ -23,8 +25,9 @@ impl Shard {
         if self.runs.contains_key(&new.id.num()) {
             return;
         }
+        fault::point("engine.accept_run");
         self.lives += 1;
-        let NewRun { id, program, started, jti, key, reply, waiter } = new;
+        let NewRun { id, program, started, jti, key, reply, waiter, seats } = new;
         let wall_ms = program.blueprint().definition().wall_ms;
         let parent = started.parent;
         let mut run = Box::new(Run {
@@ -40,21 +43,31 @@ impl Shard {
             flow: None,
             inbox: std::collections::VecDeque::new(),
             open: std::collections::HashMap::new(),
-            timers: std::collections::BTreeSet::new(),
+            timers: Timers::default(),
+            alarm: None,
             state: Some(std::collections::BTreeMap::new()),
-            artifacts: Some(0),
+            artifacts: Some(Vec::new()),
             pending: super::run::Pending::default(),
             submitted: std::collections::VecDeque::new(),
             batches: 0,
+            held: Vec::new(),
+            failed: None,
             waiters: waiter.into_iter().collect(),
             subscribers: Vec::new(),
             reload: false,
+            restate: false,
             broken: false,
             queued: false,
         });
         run.header.parent = parent;
         self.count_in(run.num);
+        let by = started.principal.clone();
         self.append(&mut run, Fact::RunStarted(Box::new(started)));
+        for (operator, session) in seats {
+            let (by, session) = (by.clone(), session.0);
+            let seat = Decision::Seat { by, operator, session, epoch: 1 };
+            self.append(&mut run, Fact::Decided(seat));
+        }
         run.pending.checks.extend(jti.map(Check::TokenLive));
         if let Some((principal, key)) = key {
             self.keep_answer(&mut run, &principal, &key, id.to_string());
@@ -98,8 +111,12 @@ impl Shard {
 
     /// Refuses a message to a run that does not exist.
     pub(super) fn refuse_unknown(&self, num: u64, message: RunMsg) {
-        if let RunMsg::SignalFrom { sender, .. } = &message {
-            self.drop_signal(*sender);
+        match &message {
+            RunMsg::SignalFrom { sender, .. } | RunMsg::CancelFrom { sender, .. } => {
+                self.drop_signal(num, *sender);
+            }
+            RunMsg::Capacity { step, agent } => self.pass_on(agent, num, *step),
+            _ => {}
         }
         refuse(message, || EngineError::NotFound { what: "run", id: format!("number {num}") });
     }
@@ -116,6 +133,7 @@ impl Shard {
             RunMsg::Continue => {}
             RunMsg::TakeUp(reply) => {
                 self.wake(run);
+                run.restate = !run.is_ended();
                 run.pending.after.replies.push(Box::new(move |result| {
                     drop(reply.send(result.map(|_| ())));
                 }));
@@ -150,7 +168,12 @@ impl Shard {
                 // Who asked may be gone.
                 let _ = reply.send(run.chain.seq());
             }
-            RunMsg::Cancel { by, jti, reason, reply } => self.cancel(run, by, jti, reason, reply),
+            RunMsg::Cancel { by, jti, reason, key, reply } => {
+                self.cancel(run, by, jti, reason, key, reply);
+            }
+            RunMsg::CancelFrom { sender, by, reason } => {
+                self.cancel_from(run, sender, by, reason);
+            }
             RunMsg::Pause { by, jti, reason, reply } => self.pause(run, by, jti, reason, reply),
             RunMsg::Resume { by, jti, reply } => self.resume(run, by, jti, reply),
             RunMsg::Signal { name, payload, caller, key, reply } => {
@@ -181,18 +204,42 @@ impl Shard {
                 self.delivered(run, step, attempt, delivery);
             }
             RunMsg::Progress { step, attempt, data } => self.progress(run, step, attempt, &data),
-            RunMsg::Capacity { step } => {
+            RunMsg::Capacity { step, agent } => {
                 if run.task(step).is_some_and(|task| task.phase == Phase::Capacity)
                     && run.chain.paused().is_none()
                 {
                     self.open_attempt(run, step);
+                } else {
+                    // It has no use for the room: whoever comes next may.
+                    self.pass_on(&agent, run.num, step);
+                }
+            }
+            RunMsg::ChildLost { step, child } => {
+                if is_child(run, step, child) {
+                    let due = self.time_of(run) + super::shard::STORAGE_RETRY_MS;
+                    run.timers.insert((due, step, Due::Child));
                 }
             }
             RunMsg::ChildEnded { step, child, outcome } => {
-                if matches!(run.open.get(&step), Some(open) if matches!(&open.kind, OpenKind::Child { run, .. } if *run == child))
-                {
+                if is_child(run, step, child) {
                     self.child_ended(run, step, outcome);
                 }
+            }
+            RunMsg::Redispatch { step, attempt } => {
+                if run.task(step).is_some_and(|task| task.row.is_some()) {
+                    self.dispatch(run, step, attempt);
+                }
+            }
+            RunMsg::Unseat { step, attempt, reason } => {
+                if run.task(step).is_some_and(|task| task.attempt == attempt) {
+                    self.reassign(run, step, &reason);
+                }
+            }
+            RunMsg::TakeSeat { operator, session, by, jti, reply } => {
+                self.take_seat(run, operator, &session, (by, jti), reply);
+            }
+            RunMsg::Advise { step, answer, caller, key, reply } => {
+                self.advise(run, step, answer, &caller, key, reply);
             }
             RunMsg::Lease { step, attempt, worker, reply } => {
                 self.lease(run, step, attempt, worker, reply);
@@ -206,6 +253,7 @@ impl Shard {
 
     /// Hands a called run's end to its caller; its cancel is a failure that can be caught.
     pub(super) fn child_ended(&mut self, run: &mut Run, step: u32, outcome: Outcome) {
+        fault::point("engine.child_ended");
         let outcome = match outcome {
             Outcome::Canceled(reason) => {
                 let message = format!("the called run was canceled: {reason}");
@@ -251,6 +299,13 @@ impl Shard {
     }
 }
 
+/// Whether an open step calls this very run.
+fn is_child(run: &Run, step: u32, child: RunId) -> bool {
+    run.open
+        .get(&step)
+        .is_some_and(|open| matches!(&open.kind, OpenKind::Child { run, .. } if *run == child))
+}
+
 fn new_header(id: crate::protocol::RunId, started: &crate::journal::RunStarted) -> Header {
     Header {
         num: id.num(),
@@ -279,6 +334,8 @@ fn new_header(id: crate::protocol::RunId, started: &crate::journal::RunStarted) 
 pub(super) fn view_of(run: &Run) -> super::RunView {
     let mut view = view::run(&run.header);
     view.input = run.chain.started().map(|(started, _)| started.input.clone());
+    view.delegate = run.chain.started().and_then(|(started, _)| started.delegate.clone());
+    view.seats = view::seats(run.chain.seats());
     if let RunState::Ended(Outcome::Completed(output)) = run.chain.state() {
         view.output = Some(output.clone());
     }
@@ -311,31 +368,36 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
         RunMsg::Wake
         | RunMsg::Continue
         | RunMsg::SignalFrom { .. }
+        | RunMsg::CancelFrom { .. }
+        | RunMsg::ChildLost { .. }
         | RunMsg::Finished { .. }
         | RunMsg::Delivered { .. }
         | RunMsg::Progress { .. }
         | RunMsg::Capacity { .. }
+        | RunMsg::Redispatch { .. }
+        | RunMsg::Unseat { .. }
         | RunMsg::ChildEnded { .. }
         // Dropping the channel says it.
         | RunMsg::Wait(_)
         | RunMsg::Subscribe(..) => {}
-        RunMsg::Cancel { reply, .. } => {
-            if let Some(reply) = reply {
-                send(reply, error());
-            }
-        }
-        RunMsg::Pause { reply, .. } | RunMsg::Resume { reply, .. } => send(reply, error()),
+        RunMsg::Cancel { reply, .. }
+        | RunMsg::Pause { reply, .. } | RunMsg::Resume { reply, .. } => send(reply, error()),
         RunMsg::Signal { reply, .. }
         | RunMsg::Answer { reply, .. }
+        | RunMsg::Advise { reply, .. }
         | RunMsg::TakeUp(reply)
         | RunMsg::Quarantine { reply, .. } => send(reply, error()),
         RunMsg::Query { reply, .. } => send(reply, error()),
         RunMsg::Lease { reply, .. } => send(reply, error()),
+        RunMsg::TakeSeat { reply, .. } => send(reply, error()),
         RunMsg::Worker { ask, .. } => match ask {
             super::message::WorkerAsk::Prompt(reply) => send(reply, error()),
             super::message::WorkerAsk::Report(_, reply) => send(reply, error()),
             super::message::WorkerAsk::Artifact { reply, .. } => send(reply, error()),
+            super::message::WorkerAsk::Accept(reply) => send(reply, error()),
             super::message::WorkerAsk::Progress { reply, .. }
+            | super::message::WorkerAsk::Decline { reply, .. }
+            | super::message::WorkerAsk::Escalate { reply, .. }
             | super::message::WorkerAsk::PutState { reply, .. } => send(reply, error()),
             super::message::WorkerAsk::Heartbeat(reply) => send(reply, error()),
             super::message::WorkerAsk::GetState { reply, .. } => send(reply, error()),

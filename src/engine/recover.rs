@@ -1,8 +1,7 @@
 //! Taking a run up again: its chain from the journal, its flow by replay.
 //!
-//! The flow is fed the recorded inputs in their recorded order. What it asks for must be what the
-//! journal says that it asked for: each scheduled step has a fingerprint. A mismatch, or a limit
-//! that is hit while replaying, lets the run rest with the reason, and loses nothing.
+//! A replay that differs, or a limit that is hit while replaying, lets the run rest with the reason,
+//! and loses nothing.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet, VecDeque},
@@ -10,41 +9,26 @@ use std::{
 };
 
 use super::{
-    drive::input_of,
+    Divergence,
+    due::{Due, Timers},
+    escalate::Question,
     message::RunMsg,
     perform::child_id,
-    run::{Due, Open, OpenKind, Pending, Perform, Phase, Run},
+    retell::{Retold, Stop, retell},
+    run::{Open, OpenKind, Pending, Perform, Phase, Run},
     shard::Shard,
     waiting,
 };
 use crate::{
-    flow::{Advance, Command, Flow as _, Input, NextAction, StepOp},
-    journal::{Chain, Decision, Entry, Fact, Outcome, RunState, Scheduled, StepKey, fingerprint},
+    fault,
+    flow::StepOp,
+    journal::{Chain, Decision, Entry, Fact, Outcome, RunState, Scheduled, StepKey},
     lua::{Program, RunFacts, ScriptFlow},
     operator::Residence,
     protocol::{Failure, RunId, StepKind, failure::kind},
     store::{StoreError, TaskPhase},
     token::Grant,
 };
-
-/// What came of a replay.
-struct Replay {
-    flow: ScriptFlow,
-    /// What the flow asked for, for steps that are still open.
-    ops: HashMap<StepKey, StepOp>,
-    /// What the flow asked for and the journal does not have, in order.
-    fresh: Vec<Command>,
-    /// Where the flow stands after its last input.
-    next: NextAction,
-}
-
-/// Why a replay did not come to its end.
-enum Stop {
-    /// The flow asks for something else than it did.
-    Diverged(String),
-    /// The VM had no room; it may have, on the next try.
-    Broken(String),
-}
 
 impl Shard {
     /// Reads a run into memory, if there is one; an ended one only for a query.
@@ -61,6 +45,7 @@ impl Shard {
         {
             return Ok(None);
         }
+        fault::point("engine.load");
         let entries = self.shared.store.entries(num, 0)?;
         let mut chain = Chain::lean();
         for entry in &entries {
@@ -91,15 +76,19 @@ impl Shard {
             flow: None,
             inbox: VecDeque::new(),
             open: HashMap::new(),
-            timers: BTreeSet::new(),
+            timers: Timers::default(),
+            alarm: None,
             state: None,
             artifacts: None,
             pending: Pending::default(),
             submitted: VecDeque::new(),
             batches: 0,
+            held: Vec::new(),
+            failed: None,
             waiters: Vec::new(),
             subscribers: Vec::new(),
             reload: false,
+            restate: false,
             broken,
             queued: false,
         });
@@ -117,7 +106,7 @@ impl Shard {
             Err(error) => {
                 self.rest(&mut run, &entries, format!("its blueprint cannot be loaded: {error}"));
             }
-            Ok(_) if run.chain.paused().is_some() && !matches!(message, RunMsg::Cancel { .. }) => {
+            Ok(_) if run.chain.paused().is_some() && !message.is_cancel() => {
                 self.take_up_open(&mut run, &entries, HashMap::new());
             }
             Ok(program) => self.replay_into(&mut run, &program, &entries),
@@ -132,10 +121,11 @@ impl Shard {
             outcome = self.replay(run, program, entries);
         }
         match outcome {
-            Err(Stop::Diverged(why)) => self.rest(run, entries, why),
+            Err(Stop::Diverged(why)) => self.rest(run, entries, why.message),
             Err(Stop::Broken(why)) => self.rest(run, entries, format!("its VM has no room: {why}")),
             Ok(replay) if run.is_ended() => run.flow = Some(replay.flow),
             Ok(replay) => {
+                fault::point("engine.replayed");
                 run.flow = Some(replay.flow);
                 self.take_up_open(run, entries, replay.ops);
                 for command in replay.fresh {
@@ -160,60 +150,12 @@ impl Shard {
         run: &Run,
         program: &Arc<Program>,
         entries: &[Entry],
-    ) -> Result<Replay, Stop> {
-        let flow = self.new_flow(run, program).map_err(|f| Stop::Diverged(f.to_string()))?;
-        let mut recorded: HashMap<&StepKey, &Scheduled> = HashMap::new();
-        let mut notes: HashSet<&StepKey> = HashSet::new();
-        for entry in entries {
-            match &entry.fact {
-                Fact::StepScheduled(scheduled) | Fact::StepRecorded(scheduled, _) => {
-                    recorded.insert(&scheduled.key, scheduled);
-                }
-                Fact::Noted { key, .. } => {
-                    notes.insert(key);
-                }
-                _ => {}
-            }
-        }
-        let mut told = Telling {
-            flow,
-            seen: HashSet::new(),
-            recorded,
-            notes,
-            ops: HashMap::new(),
-            fresh: Vec::new(),
-            next: NextAction::Wait,
-        };
-        let mut keys: HashMap<u32, StepKey> = HashMap::new();
-        for entry in entries {
-            let input = match &entry.fact {
-                Fact::RunStarted(_) => Some(Input::Start),
-                Fact::StepScheduled(scheduled) => {
-                    keys.insert(scheduled.step, scheduled.key.clone());
-                    None
-                }
-                Fact::StepRecorded(scheduled, outcome) => {
-                    Some(input_of(scheduled.key.clone(), outcome.clone()))
-                }
-                // The engine closed it without a word to the flow.
-                Fact::StepEnded { outcome: Outcome::Canceled(_), .. } => None,
-                Fact::StepEnded { step, outcome, .. } => {
-                    keys.get(step).map(|key| input_of(key.clone(), outcome.clone()))
-                }
-                Fact::Decided(Decision::Compensate { .. }) => Some(Input::Compensate),
-                Fact::AttemptDelivered { .. }
-                | Fact::AttemptClosed(_)
-                | Fact::AttemptOpened(_)
-                | Fact::SignalReceived(_)
-                | Fact::Noted { .. }
-                | Fact::Decided(_)
-                | Fact::RunEnded(_) => None,
-            };
-            if let Some(input) = input {
-                told.tell(input, entry.at_ms)?;
-            }
-        }
-        told.finish(run)
+    ) -> Result<Retold, Stop> {
+        let flow = self
+            .new_flow(run, program)
+            .map_err(|failure| Stop::Diverged(Divergence::of(failure.to_string())))?;
+        let is_active = *run.chain.state() == RunState::Active;
+        retell(flow, entries)?.judge(is_active, run.broken)
     }
 
     /// A flow for a run, before its first input.
@@ -278,11 +220,6 @@ impl Shard {
             let op = ops.remove(&step.key);
             self.take_up_step(run, step, op, paused);
         }
-        if let Some((due, _, _)) = run.timers.first()
-            && !paused
-        {
-            self.timers.insert((*due, run.num));
-        }
     }
 
     fn take_up_step(&mut self, run: &mut Run, step: &Scheduled, op: Option<StepOp>, paused: bool) {
@@ -326,7 +263,7 @@ impl Shard {
         }
     }
 
-    fn take_up_child(&mut self, run: &mut Run, number: u32, child: RunId) {
+    pub(super) fn take_up_child(&mut self, run: &mut Run, number: u32, child: RunId) {
         match self.shared.store.header(child.num()) {
             Ok(None) => run.pending.after.performs.push(Perform::StartChild { step: number }),
             Ok(Some(header)) if header.status.is_ended() => {
@@ -351,10 +288,11 @@ impl Shard {
     /// | inline | it is done again, as the same attempt |
     /// | in the host | it died with it: interrupted, the next attempt opens |
     /// | elsewhere | it goes on: deadline, lease and handle are as good as before |
+    /// | elsewhere, under an older epoch | its handle is no good any more: interrupted |
     fn take_up_attempt(&mut self, run: &mut Run, number: u32, paused: bool) {
         let Some(step) = run.chain.step(number) else { return };
         let (attempt, counted, open) = (step.attempt, step.counted, step.attempt_open);
-        let (retry_at, deadline, opened) = (step.retry_at_ms, step.deadline_ms, step.opened_ms);
+        let (retry_at, opened) = (step.retry_at_ms, step.opened_ms);
         let row = match self.shared.store.task(run.num, number) {
             Ok(row) => row.filter(|row| row.attempt == attempt),
             Err(error) => {
@@ -363,7 +301,7 @@ impl Shard {
             }
         };
         let agent = self.agent_key(run, number);
-        let now = self.now_ms;
+        let (now, epoch) = (self.now_ms, run.header.epoch);
         let Some(task) = run.task_mut(number) else { return };
         task.attempt = attempt;
         task.counted = counted;
@@ -388,6 +326,13 @@ impl Shard {
                 let failure = Failure::new(kind::INTERRUPTED, "the host stopped while it ran");
                 self.attempt_failed(run, number, failure.retryable(), None);
             }
+            Residence::Elsewhere if row.epoch != epoch && row.phase == TaskPhase::Delivered => {
+                task.row = Some(Box::new(row));
+                task.phase = Phase::Delivered;
+                task.place = agent.is_some();
+                let failure = Failure::new(kind::INTERRUPTED, "the run has changed hands");
+                self.attempt_failed(run, number, failure.retryable(), None);
+            }
             Residence::Elsewhere => {
                 task.phase = match row.phase {
                     TaskPhase::Pending => Phase::Pending,
@@ -395,7 +340,9 @@ impl Shard {
                 };
                 // At the boot every such attempt was counted against its agent's limit.
                 task.place = agent.is_some();
+                task.question = row.question.as_deref().and_then(Question::open);
                 let (park, lease, phase) = (task.park_ms, row.lease_ms, row.phase);
+                let deadline = row.deadline_ms;
                 task.row = Some(Box::new(row));
                 if let (TaskPhase::Pending, Some(park)) = (phase, park) {
                     run.timers.insert((opened + park, number, Due::Park));
@@ -420,112 +367,4 @@ pub(super) fn grant_of(json: &crate::protocol::Json) -> Grant {
     json.decode().unwrap_or_else(|_| {
         Grant::new(crate::token::Role::Observer, crate::token::Scopes(Vec::new()))
     })
-}
-
-/// A flow that is told its past.
-struct Telling<'a> {
-    flow: ScriptFlow,
-    seen: HashSet<StepKey>,
-    recorded: HashMap<&'a StepKey, &'a Scheduled>,
-    notes: HashSet<&'a StepKey>,
-    ops: HashMap<StepKey, StepOp>,
-    fresh: Vec<Command>,
-    next: NextAction,
-}
-
-impl Telling<'_> {
-    fn tell(&mut self, input: Input, at_ms: u64) -> Result<(), Stop> {
-        if let Input::Completed { key, .. } | Input::Failed { key, .. } = &input
-            && !self.seen.contains(key)
-        {
-            return Err(Stop::Diverged(format!(
-                "the journal has step {key} next, which the flow does not ask for"
-            )));
-        }
-        if input == Input::Compensate {
-            // What the flow asked for when it was stopped was never decided.
-            self.fresh.clear();
-            self.next = NextAction::Wait;
-        }
-        let Advance { commands, next } = self.flow.advance(input, at_ms);
-        match next {
-            NextAction::Broken(why) => return Err(Stop::Broken(why)),
-            NextAction::Limit(failure) => {
-                // Live, the same limit ended the run: then its end is in the journal.
-                self.next = NextAction::Limit(failure);
-            }
-            NextAction::Wait => {}
-            other => self.next = other,
-        }
-        for command in commands {
-            self.compare(command)?;
-        }
-        Ok(())
-    }
-
-    fn compare(&mut self, command: Command) -> Result<(), Stop> {
-        match command {
-            Command::Schedule(request) => {
-                let key = request.key.clone();
-                self.seen.insert(key.clone());
-                match self.recorded.get(&key) {
-                    None => self.fresh.push(Command::Schedule(request)),
-                    Some(recorded) => {
-                        let (kind, name) = (request.op.kind(), request.op.name());
-                        let asked = request.op.request();
-                        if fingerprint(kind, name, &asked) != recorded.fingerprint {
-                            return Err(Stop::Diverged(format!(
-                                "step {key} was {} {:?} with {}, and is {} {name:?} with {} now",
-                                recorded.kind.as_str(),
-                                recorded.name,
-                                clip(recorded.request.as_str()),
-                                kind.as_str(),
-                                clip(asked.as_str()),
-                            )));
-                        }
-                        self.ops.insert(key, request.op);
-                    }
-                }
-            }
-            Command::Note { key, note } => {
-                if !self.notes.contains(&key) {
-                    self.fresh.push(Command::Note { key, note });
-                }
-            }
-            Command::CancelScope(scope) => self.fresh.push(Command::CancelScope(scope)),
-        }
-        Ok(())
-    }
-
-    fn finish(self, run: &Run) -> Result<Replay, Stop> {
-        let known = self.recorded.keys().all(|key| self.seen.contains(*key));
-        if let NextAction::Limit(failure) = &self.next
-            && *run.chain.state() == RunState::Active
-            && !(run.broken && known)
-        {
-            return Err(Stop::Diverged(format!(
-                "a limit was hit while it was replayed: {failure}"
-            )));
-        }
-        if *run.chain.state() == RunState::Active
-            && let Some((key, step)) =
-                self.recorded.iter().find(|(key, _)| !self.seen.contains(**key))
-        {
-            return Err(Stop::Diverged(format!(
-                "step {key} ({} {:?}) is in the journal, and the flow does not ask for it now",
-                step.kind.as_str(),
-                step.name,
-            )));
-        }
-        let Self { flow, ops, fresh, next, .. } = self;
-        Ok(Replay { flow, ops, fresh, next })
-    }
-}
-
-fn clip(text: &str) -> String {
-    if text.chars().count() <= 200 {
-        text.to_owned()
-    } else {
-        format!("{}…", text.chars().take(200).collect::<String>())
-    }
 }

@@ -3,7 +3,7 @@
 use crate::{
     blueprint::Bundle,
     journal::Usage,
-    protocol::{Json, RunId, TaskId},
+    protocol::{Json, RunId, SessionId, TaskId},
     token::{Grant, Role},
 };
 
@@ -18,6 +18,8 @@ pub struct Caller {
     pub jti: String,
     /// When the token ends, in Unix milliseconds; a token made from it ends no later.
     pub expires_ms: u64,
+    /// The session that it speaks for.
+    pub session: Option<SessionId>,
 }
 
 /// Who reports on an attempt: the bearer of its handle or of a token for it.
@@ -38,6 +40,8 @@ pub struct Holder {
     pub jti: Option<String>,
     /// The verbs and scopes, where a token narrows them.
     pub grant: Option<Grant>,
+    /// The session that has the attempt, where it says so itself.
+    pub session: Option<SessionId>,
 }
 
 /// Who is at the door.
@@ -81,7 +85,9 @@ pub struct StartRun {
     /// Where its child processes run.
     pub workdir: Option<String>,
     /// The session that takes every task.
-    pub delegate: Option<String>,
+    pub delegate: Option<SessionId>,
+    /// Which session holds which operator.
+    pub seats: std::collections::BTreeMap<String, SessionId>,
 }
 
 /// What a worker reports.

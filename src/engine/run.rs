@@ -1,22 +1,25 @@
 //! A run in memory: its chain, its flow, and what is on its way to the disk.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::Arc,
 };
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{EngineError, EventView, capacity::AgentKey, message::Waiter};
+use super::{
+    EngineError, EventView, capacity::AgentKey, due::Timers, escalate::Question, message::Waiter,
+};
 use crate::{
     blueprint::CompiledAgent,
     flow::{Backoff, Input, TaskRequest},
     journal::{Chain, Entry},
     lua::{Program, ScriptFlow},
-    operator::Residence,
+    operator::{Residence, Ticket},
     protocol::{Json, RunId},
-    store::{Check, Header, TaskRow, Write},
+    session::Note,
+    store::{ArtifactRow, Check, Header, TaskRow, Write},
     token::Grant,
 };
 
@@ -39,21 +42,39 @@ pub(crate) struct Run {
     pub(crate) flow: Option<ScriptFlow>,
     pub(crate) inbox: VecDeque<(Input, u64)>,
     pub(crate) open: HashMap<u32, Open>,
-    pub(crate) timers: BTreeSet<(u64, u32, Due)>,
+    pub(crate) timers: Timers,
+    /// When the shard looks at it by itself, as far as the shard was told.
+    pub(crate) alarm: Option<u64>,
     pub(crate) state: Option<BTreeMap<String, Json>>,
-    pub(crate) artifacts: Option<u32>,
+    /// Its files, once one is written.
+    pub(crate) artifacts: Option<Vec<ArtifactRow>>,
     pub(crate) pending: Pending,
     pub(crate) submitted: VecDeque<(u64, After)>,
     pub(crate) batches: u64,
+    /// Set once a batch of it was refused: what it is in memory never happened.
+    pub(crate) failed: Option<Failed>,
+    /// What waits until nothing of the run is on its way to the disk.
+    pub(crate) held: Vec<super::message::RunMsg>,
     pub(crate) waiters: Vec<Waiter>,
     pub(crate) subscribers: Vec<mpsc::Sender<EventView>>,
     /// Whether it is to be dropped and read again once nothing of it is on its way.
     pub(crate) reload: bool,
+    /// Whether its header is written with the next batch even if nothing happened: what it says was
+    /// written by somebody who had only the journal.
+    pub(crate) restate: bool,
     /// Whether it is read again because its VM had no room: a limit that it breaks then, past its
     /// recorded history, is its own.
     pub(crate) broken: bool,
     /// Whether it waits for its next turn.
     pub(crate) queued: bool,
+}
+
+/// What is left of a run whose batch was refused, until the fate of the batches behind is known.
+pub(crate) struct Failed {
+    /// Whether the batch was refused for what it asked, and not by a failure of the disk.
+    pub(crate) refusal: bool,
+    /// Places that it would have given back.
+    pub(crate) places: Vec<AgentKey>,
 }
 
 /// What the next batch will hold.
@@ -73,6 +94,10 @@ pub(crate) type Later = Box<dyn FnOnce(Result<&Run, EngineError>) + Send>;
 pub(crate) struct After {
     pub(crate) performs: Vec<Perform>,
     pub(crate) replies: Vec<Later>,
+    /// The bytes of files that are on their way, by hash: the store does not have them yet.
+    pub(crate) files: Vec<(String, Arc<[u8]>)>,
+    /// The attempts whose files are on their way to be published.
+    pub(crate) published: Vec<(u32, u32)>,
     pub(crate) events: Vec<EventView>,
 }
 
@@ -83,38 +108,21 @@ pub(crate) enum Perform {
     /// Tell a worker in the host to stop.
     CancelWorker(CancellationToken),
     /// Tell a worker in the host that its result came through the worker API.
-    Reported(CancellationToken),
+    Reported(Live),
     /// Begin the run that a child step calls.
     StartChild { step: u32 },
     /// Cancel the run that a child step called.
-    CancelChild { child: RunId, reason: String },
+    CancelChild { step: u32, child: RunId, reason: String },
     /// Tell the calling run how this one ended.
     TellParent,
     /// Carry a signal to another run.
     SendSignal { step: u32, to: u64, name: String, payload: Json },
+    /// Tell the sessions that an attempt is over, and its session to stop where there is a reason.
+    Retire { ticket: Ticket, reason: Option<String> },
+    /// Tell the session of an attempt something.
+    TellSession(Note),
     /// Give back a place of an agent.
     Release(AgentKey),
-}
-
-/// What is due by itself. The order of the variants is the order at the same time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Due {
-    /// A timer step.
-    Timer,
-    /// The end of a wait for a signal.
-    SignalDeadline,
-    /// An attempt's timeout.
-    Attempt,
-    /// A queue worker's lease.
-    Lease,
-    /// Nobody took the task.
-    Park,
-    /// The next attempt.
-    Retry,
-    /// The run's `wall` limit.
-    Wall,
-    /// The end of the time for compensations.
-    Compensation,
 }
 
 /// An open step.
@@ -140,6 +148,8 @@ pub(crate) struct OpenTask {
     pub(crate) agent: Arc<CompiledAgent>,
     pub(crate) operator: Arc<str>,
     pub(crate) residence: Residence,
+    /// Whether an undelivered attempt is given to the operator again after a restart.
+    pub(crate) redelivers: bool,
     pub(crate) retry: Backoff,
     pub(crate) timeout_ms: Option<u64>,
     pub(crate) park_ms: Option<u64>,
@@ -154,6 +164,10 @@ pub(crate) struct OpenTask {
     pub(crate) place: bool,
     /// Results of this attempt that broke the schema.
     pub(crate) invalid: u32,
+    /// Whether its worker itself said how this attempt ended.
+    pub(crate) reported: bool,
+    /// What this attempt asked a senior and was not answered yet.
+    pub(crate) question: Option<Question>,
 }
 
 /// How far the open attempt of a task is.
@@ -180,6 +194,11 @@ impl Run {
     /// Whether the run has ended.
     pub(crate) fn is_ended(&self) -> bool {
         matches!(self.chain.state(), crate::journal::RunState::Ended(_))
+    }
+
+    /// What waits for batches that are not durable yet, the latest first.
+    pub(crate) fn on_their_way(&self) -> impl Iterator<Item = &After> {
+        std::iter::once(&self.pending.after).chain(self.submitted.iter().rev().map(|(_, it)| it))
     }
 
     /// Whether there is something for the next batch.
@@ -215,11 +234,6 @@ impl Run {
             OpenKind::Timer | OpenKind::Signal | OpenKind::Child { .. } => None,
         }
     }
-
-    /// Removes every timer of a step.
-    pub(crate) fn clear_timers(&mut self, step: u32) {
-        self.timers.retain(|(_, of, _)| *of != step);
-    }
 }
 
 impl Open {
@@ -230,7 +244,10 @@ impl Open {
             OpenKind::Task(task) => match task.phase {
                 Phase::Capacity => false,
                 Phase::Retry => true,
-                Phase::Pending | Phase::Delivered => task.residence == Residence::Elsewhere,
+                // While it is being handed over, whoever does that reports to this memory.
+                Phase::Pending | Phase::Delivered => {
+                    task.residence == Residence::Elsewhere && task.live.is_none()
+                }
             },
         }
     }

@@ -5,13 +5,13 @@ use std::{pin::pin, sync::Arc, time::Duration};
 use tokio::sync::oneshot;
 
 use super::{
-    Caller, Engine, EngineError, Events, IdempotencyKey, Page, Program, RunView, StartRun, Started,
-    StepView, WaitFor,
+    Caller, CopiedView, Engine, EngineError, Events, IdempotencyKey, Page, Program, RunView,
+    SeatView, StartRun, Started, StepView, WaitFor,
     message::{Msg, NewRun, RunMsg, Waiter},
     view,
 };
 use crate::{
-    journal::{Chain, Fact, Outcome, RunStarted},
+    journal::{Chain, Decision, Fact, Outcome, RunStarted},
     lua,
     protocol::{Json, RunId},
     store::{Header, RunFilter, RunStatus, StoreError, Write},
@@ -102,6 +102,7 @@ impl Engine {
         let program = self.program_of(&start.program).await?;
         let name = program.blueprint().name();
         caller.grant.check(Verb::RunStart, &[Need::Blueprint(name)])?;
+        self.check_seats(caller, &start)?;
         let value = shared.settings.limits.value;
         for (what, size) in [("the input", start.input.len()), ("the trigger", start.trigger.len())]
         {
@@ -122,7 +123,7 @@ impl Engine {
             depth: 0,
             workdir: start.workdir,
             principal: caller.subject.clone(),
-            delegate: start.delegate,
+            delegate: start.delegate.map(|session| session.0),
             grant: Json::encode(&caller.grant).expect("a grant is plain data"),
             generation: 0,
             first_step: 1,
@@ -138,6 +139,7 @@ impl Engine {
             key: key.clone().map(|key| (caller.subject.clone(), key)),
             reply: Some(reply),
             waiter,
+            seats: start.seats.into_iter().collect(),
         };
         shared.send(id.num(), Msg::Start(Box::new(new)));
         match answer.await.map_err(|_| EngineError::Stopping)? {
@@ -152,7 +154,10 @@ impl Engine {
         }
     }
 
-    async fn program_of(&self, program: &Program) -> Result<Arc<lua::Program>, EngineError> {
+    pub(super) async fn program_of(
+        &self,
+        program: &Program,
+    ) -> Result<Arc<lua::Program>, EngineError> {
         let shared = Arc::clone(&self.inner.shared);
         match program {
             Program::Named(name) => match shared.programs.known(name) {
@@ -200,12 +205,29 @@ impl Engine {
 
     pub(super) async fn run_view(&self, run: RunId) -> Result<RunView, EngineError> {
         let header = self.header(run).await?;
-        let entries = self.read(move |store| store.entries(run.num(), 0)).await?;
         let mut view = self.show(&header).await?;
+        let entries = match self.read(move |store| store.entries(run.num(), 0)).await {
+            // What the header says stands, and says why the rest cannot be shown.
+            Err(EngineError::Store(StoreError::Damaged { .. }))
+                if header.status == RunStatus::Paused =>
+            {
+                return Ok(view);
+            }
+            entries => entries?,
+        };
         for entry in entries {
             match entry.fact {
-                Fact::RunStarted(started) => view.input = Some(started.input),
+                Fact::RunStarted(started) => {
+                    view.input = Some(started.input);
+                    view.delegate = started.delegate;
+                }
+                Fact::Decided(Decision::Seat { operator, session, epoch, .. }) => {
+                    view.seats.insert(operator, SeatView { session, epoch });
+                }
                 Fact::RunEnded(Outcome::Completed(output)) => view.output = Some(output),
+                Fact::Decided(Decision::Copied { from, step, .. }) => {
+                    view.copied_from = Some(CopiedView { run: from, step });
+                }
                 _ => {}
             }
         }
@@ -357,11 +379,24 @@ impl Engine {
         caller: &Caller,
         run: RunId,
         reason: String,
+        key: Option<IdempotencyKey>,
     ) -> Result<RunView, EngineError> {
         caller.may(Verb::RunCancel, run)?;
         self.header(run).await?;
-        let (by, jti) = (caller.subject.clone(), Some(caller.jti.clone()));
-        self.ask(run.num(), |reply| RunMsg::Cancel { by, jti, reason, reply: Some(reply) }).await
+        if let Some(key) = &key
+            && self.repeated(caller, key).await?.is_some()
+        {
+            return self.run_view(run).await;
+        }
+        let (by, jti, kept) = (caller.subject.clone(), Some(caller.jti.clone()), key.clone());
+        let cancel = |reply| RunMsg::Cancel { by, jti, reason, key, reply };
+        match (self.ask(run.num(), cancel).await, kept) {
+            (Err(EngineError::Store(StoreError::KeyUsed { .. })), Some(key)) => {
+                self.repeated(caller, &key).await?;
+                self.run_view(run).await
+            }
+            (answer, _) => answer,
+        }
     }
 
     /// Lets a run rest: nothing is dispatched, results are still accepted.
@@ -474,17 +509,22 @@ impl Engine {
                 message: format!("delete run {run}: it has not ended; cancel it first"),
             });
         }
-        let scope = format!("run:{run}");
-        let state = {
-            let scope = scope.clone();
-            self.read(move |store| store.state(&scope)).await?
-        };
-        let mut writes = vec![Write::DeleteRun { run: run.num() }];
-        writes.extend(
-            state.into_iter().map(|row| Write::DeleteState { scope: scope.clone(), key: row.key }),
-        );
+        let num = run.num();
+        let found = self.read(move |store| store.retired(num.saturating_sub(1), 1)).await?;
+        if found.first().is_none_or(|found| found.num != num) {
+            return Err(EngineError::Conflict {
+                code: "in_use",
+                message: format!(
+                    "delete run {run}: a run that called it or that it called is open, or a signal \
+                     that it sent has not arrived"
+                ),
+            });
+        }
+        let writes = vec![Write::DeleteRun { run: num }];
         let live = crate::store::Check::TokenLive(caller.jti.clone());
-        self.write(vec![live], writes).await
+        self.write(vec![live], writes).await?;
+        self.forget_files(vec![run]).await;
+        Ok(())
     }
 
     /// The runs that have not ended, at most `limit`.

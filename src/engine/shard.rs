@@ -1,7 +1,7 @@
 //! The loop that owns runs: load, advance, commit, perform; in that order, always.
 //!
 //! A shard is one thread. Every change to a run of it happens here, one message after the other;
-//! what is to leave the process waits in [`After`] until the batch that it follows from is synced.
+//! what is to leave the process waits in [`After`](super::run::After) until the batch that it follows from is synced.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet, VecDeque},
@@ -11,15 +11,14 @@ use std::{
 use tokio::sync::mpsc;
 
 use super::{
-    EngineError,
     message::{Msg, RunMsg},
-    run::{After, Run},
+    run::Run,
     shared::Shared,
 };
 use crate::{
-    journal::RunState,
+    fault::{self, Break},
     lua::Vms,
-    store::{Batch, JournalRow, RunStatus, RunWrite, StoreError},
+    store::StoreError,
 };
 
 /// Messages that are handled before the loop looks at timers and flushes.
@@ -27,7 +26,7 @@ const DRAIN: usize = 256;
 /// How far ahead timers are kept in memory, in milliseconds; later ones are read when it is time.
 pub(super) const HORIZON_MS: u64 = 60_000;
 /// How long a run rests after a write of it failed, in milliseconds.
-const STORAGE_RETRY_MS: u64 = 1_000;
+pub(super) const STORAGE_RETRY_MS: u64 = 1_000;
 
 /// The runs of one thread.
 pub(crate) struct Shard {
@@ -44,6 +43,8 @@ pub(crate) struct Shard {
     pub(super) recovers: bool,
     /// The runs that this process began or read, and that have not ended.
     unfinished: HashSet<u64>,
+    /// The runs that may have lost what others carried to them.
+    pub(super) unheard: HashSet<u64>,
 }
 
 impl Shard {
@@ -63,12 +64,13 @@ impl Shard {
             lives: 0,
             recovers,
             unfinished: HashSet::new(),
+            unheard: HashSet::new(),
         }
     }
 
     /// Handles messages until it is told to stop.
     pub(crate) async fn serve(mut self, mut messages: mpsc::UnboundedReceiver<Msg>) {
-        self.poll_due();
+        self.boot();
         loop {
             let next = self.next_due_ms();
             let clock = self.shared.clock.clone();
@@ -99,6 +101,11 @@ impl Shard {
         }
     }
 
+    /// Takes up what is due; before anything else.
+    pub(crate) fn boot(&mut self) {
+        self.poll_due();
+    }
+
     /// Fires what is due, gives waiting runs their turn, and drops what is idle.
     pub(crate) fn turn(&mut self) {
         self.tick();
@@ -111,6 +118,9 @@ impl Shard {
                 break;
             }
             self.timers.remove(&(due, run));
+            if let Some(live) = self.runs.get_mut(&run).filter(|live| live.alarm == Some(due)) {
+                live.alarm = None;
+            }
             self.tell(run, RunMsg::Wake);
         }
         for _ in 0..self.ready.len() {
@@ -141,6 +151,7 @@ impl Shard {
             Msg::Committed { run, batch, life, result } => {
                 self.committed(run, batch, life, result);
             }
+            Msg::Unheard(run) => self.carry_later(run, STORAGE_RETRY_MS),
             Msg::Recover => {
                 self.recovers = true;
                 self.poll_due();
@@ -172,25 +183,44 @@ impl Shard {
     }
 
     fn tick(&mut self) {
-        self.now_ms = self.now_ms.max(self.shared.clock.now_ms());
+        // The clock may be set back; each run sees to it that its own time is not.
+        self.now_ms = self.shared.clock.now_ms();
     }
 
     /// Gives a message to a run, reading it into memory if it is not there.
     pub(super) fn tell(&mut self, num: u64, message: RunMsg) {
-        let known = self.runs.remove(&num).filter(|run| {
-            // A resting run has no flow; its cancel needs one, to compensate with.
-            let flow_is_missed = matches!(message, RunMsg::Cancel { .. })
-                && run.flow.is_none()
-                && !run.is_ended()
-                && run.is_idle();
-            !flow_is_missed
-        });
+        if self.unheard.remove(&num) {
+            self.carry_again(num);
+        }
+        let mut known = self.runs.remove(&num);
+        if let Some(mut failed) = known.take_if(|run| run.failed.is_some()) {
+            failed.held.push(message);
+            self.runs.insert(num, failed);
+            return;
+        }
+        // A resting run has no flow; its cancel needs one, to compensate with.
+        if let (Some(run), true) = (&mut known, message.is_cancel())
+            && run.flow.is_none()
+            && !run.is_ended()
+        {
+            if !run.submitted.is_empty() || run.has_pending() {
+                run.held.push(message);
+                self.runs.extend(known.map(|run| (num, run)));
+                return;
+            }
+            if let Some(resting) = known.take() {
+                known = self.read_again(resting, &message);
+            }
+        }
         let run = match known {
             Some(run) => Some(run),
             None => match self.load(num, &message, false) {
                 Ok(run) => run,
                 Err(error) => {
                     tracing::error!(run = num, %error, "could not read a run");
+                    if matches!(error, StoreError::Damaged { .. }) {
+                        self.quarantine(num, &error);
+                    }
                     self.refuse(message, &error);
                     return;
                 }
@@ -208,12 +238,26 @@ impl Shard {
         }
     }
 
+    /// Reads a run of which nothing is on its way once more, for a message; nothing where it cannot
+    /// be read.
+    fn read_again(&mut self, mut run: Box<Run>, message: &RunMsg) -> Option<Box<Run>> {
+        cancel_workers(&mut run);
+        self.recount_places(&mut run, Vec::new());
+        let (waiters, subscribers) =
+            (std::mem::take(&mut run.waiters), std::mem::take(&mut run.subscribers));
+        let mut fresh = self.load(run.num, message, false).ok()??;
+        fresh.waiters = waiters;
+        fresh.subscribers = subscribers;
+        Some(fresh)
+    }
+
     /// Drives a run as far as its turn goes, submits what came of it, and keeps it.
     pub(super) fn settle(&mut self, mut run: Box<Run>) {
         self.drive(&mut run);
         self.flush(&mut run);
         if run.reload && run.submitted.is_empty() {
             cancel_workers(&mut run);
+            self.recount_places(&mut run, Vec::new());
             let (num, broken, waiters, subscribers) = (
                 run.num,
                 run.broken,
@@ -225,19 +269,36 @@ impl Shard {
             return;
         }
         if run.is_ended() && run.is_idle() {
+            self.silence(&run);
             return;
         }
-        if let Some((due, _, _)) = run.timers.first()
-            && run.chain.paused().is_none()
-        {
-            self.timers.insert((*due, run.num));
-        }
+        self.set_alarm(&mut run);
         if !run.inbox.is_empty() && !run.queued && run.chain.paused().is_none() {
             run.queued = true;
             self.ready.push_back(run.num);
         }
         self.recent.push_back(run.num);
         self.runs.insert(run.num, run);
+    }
+
+    /// Lets a run be woken at its next time, and at no other that it had before: a run that lives
+    /// long has many, and most of them never come.
+    fn set_alarm(&mut self, run: &mut Run) {
+        let next = match run.chain.paused() {
+            Some(_) => None,
+            None => run.timers.first().map(|(due, _, _)| due),
+        };
+        if run.alarm != next {
+            self.silence(run);
+            self.timers.extend(next.map(|due| (due, run.num)));
+            run.alarm = next;
+        }
+    }
+
+    fn silence(&mut self, run: &Run) {
+        if let Some(due) = run.alarm {
+            self.timers.remove(&(due, run.num));
+        }
     }
 
     fn reload(
@@ -257,142 +318,13 @@ impl Shard {
             Ok(None) => {}
             Err(error) => {
                 tracing::error!(run = num, %error, "could not read a run again");
+                if matches!(error, StoreError::Damaged { .. }) {
+                    self.quarantine(num, &error);
+                    return;
+                }
                 self.timers.insert((self.now_ms + STORAGE_RETRY_MS, num));
             }
         }
-    }
-
-    /// Submits what a run has for the disk, as one batch.
-    pub(super) fn flush(&mut self, run: &mut Run) {
-        if !run.has_pending() {
-            return;
-        }
-        let mut pending = std::mem::take(&mut run.pending);
-        if pending.entries.is_empty() && pending.writes.is_empty() && run.submitted.is_empty() {
-            self.perform(run, pending.after);
-            return;
-        }
-        run.batches += 1;
-        let batch = run.batches;
-        let write = (!pending.entries.is_empty()).then(|| self.run_write(run, &pending.entries));
-        if !run.subscribers.is_empty() {
-            pending
-                .after
-                .events
-                .extend(pending.entries.iter().map(|e| super::events::view(run.num, e)));
-        }
-        run.submitted.push_back((batch, pending.after));
-        let (num, life) = (run.num, run.life);
-        let shared = Arc::clone(&self.shared);
-        self.shared.store.submit(Batch {
-            checks: pending.checks,
-            run: write,
-            writes: pending.writes,
-            ack: Box::new(move |result| {
-                shared.send(num, Msg::Committed { run: num, batch, life, result });
-            }),
-        });
-    }
-
-    fn run_write(&mut self, run: &mut Run, entries: &[crate::journal::Entry]) -> RunWrite {
-        let expected = run.cursor;
-        let mut rows = Vec::with_capacity(entries.len());
-        for entry in entries {
-            let lsn = self.shared.store.next_lsn();
-            rows.push(JournalRow { lsn, prev: run.prev, bytes: entry.encode() });
-            run.prev = Some(lsn);
-            run.cursor = Some(lsn);
-        }
-        let whole = self.refresh_header(run) || expected.is_none();
-        RunWrite { header: run.header.clone(), expected, entries: rows, whole }
-    }
-
-    /// Brings the header up to the chain; says whether more changed than its counters.
-    fn refresh_header(&mut self, run: &mut Run) -> bool {
-        let (steps, done) = run.chain.counts();
-        let before = run.chain.next_step() - 1 - steps;
-        let status = super::waiting::status(run);
-        let ended = status.is_ended();
-        let wake_at_ms = if ended { None } else { super::waiting::wake_at(run) };
-        let waiting_on = match status {
-            RunStatus::Waiting | RunStatus::Paused => super::waiting::describe(run),
-            RunStatus::Running | RunStatus::Compensating if !run.open.is_empty() => {
-                super::waiting::describe(run)
-            }
-            _ => None,
-        };
-        let error = match run.chain.state() {
-            RunState::Ended(outcome) | RunState::Compensating(outcome) => {
-                super::waiting::error(outcome)
-            }
-            RunState::Active => run.chain.paused().map(super::waiting::paused),
-        };
-        let said = run.chain.status().map(|(text, progress)| (text.to_owned(), progress));
-        let header = &mut run.header;
-        let (status_text, progress) = said.map_or((None, None), |(text, p)| (Some(text), p));
-        let whole = header.status != status
-            || header.wake_at_ms != wake_at_ms
-            || header.waiting_on != waiting_on
-            || header.error != error
-            || header.status_text != status_text
-            || header.progress != progress;
-        header.status = status;
-        header.wake_at_ms = wake_at_ms;
-        header.waiting_on = waiting_on;
-        header.error = error;
-        header.status_text = status_text;
-        header.progress = progress;
-        header.cursor = run.cursor.unwrap_or_default();
-        header.seq = run.chain.seq();
-        header.steps = before + steps;
-        header.steps_done = before + done;
-        header.updated_ms = run.chain.last_ms();
-        if ended && header.ended_ms.is_none() {
-            header.ended_ms = Some(run.chain.last_ms());
-        }
-        whole
-    }
-
-    fn committed(&mut self, num: u64, batch: u64, life: u64, result: Result<(), StoreError>) {
-        let Some(mut run) = self.runs.remove(&num) else { return };
-        if run.life != life {
-            self.runs.insert(num, run);
-            return;
-        }
-        let front = run.submitted.pop_front();
-        debug_assert!(front.as_ref().is_some_and(|(n, _)| *n == batch), "batches end in order");
-        let Some((_, after)) = front else { return };
-        match result {
-            Ok(()) => {
-                self.shared.storage_failed.store(false, Ordering::Relaxed);
-                self.perform(&mut run, after);
-                self.settle(run);
-            }
-            Err(error) => self.lost(run, after, error),
-        }
-    }
-
-    /// A batch was refused: what the run is in memory never happened. It is read again.
-    fn lost(&mut self, mut run: Box<Run>, after: After, error: StoreError) {
-        let refusal = matches!(error, StoreError::Revoked { .. } | StoreError::KeyUsed { .. });
-        if !refusal {
-            tracing::error!(run = %run.id, %error, "could not write a run; it is read again");
-            self.shared.storage_failed.store(true, Ordering::Relaxed);
-        }
-        let fail = |after: After| {
-            for reply in after.replies {
-                reply(Err(EngineError::Store(error.clone())));
-            }
-        };
-        fail(after);
-        for (_, after) in std::mem::take(&mut run.submitted) {
-            fail(after);
-        }
-        fail(std::mem::take(&mut run.pending.after));
-        cancel_workers(&mut run);
-        self.release_places(&mut run);
-        let wake = if refusal { self.now_ms } else { self.now_ms + STORAGE_RETRY_MS };
-        self.timers.insert((wake, run.num));
     }
 
     /// Reads which runs are due within the horizon.
@@ -410,6 +342,9 @@ impl Shard {
                 self.horizon_ms =
                     if full { due.last().map_or(until, |(_, at)| *at) } else { until };
                 for (run, at) in due {
+                    if fault::is_broken(Break::LoseTimerAtBoot) && at <= self.now_ms {
+                        continue;
+                    }
                     if at > 0 || !self.runs.contains_key(&run) {
                         self.timers.insert((at, run));
                     }
@@ -432,6 +367,12 @@ impl Shard {
             let Some(num) = self.recent.pop_front() else { break };
             match self.runs.get(&num) {
                 Some(run) if run.is_idle() => {
+                    let stored = run.header.wake_at_ms;
+                    let later = run.alarm.filter(|due| *due > self.horizon_ms);
+                    if let Some(due) = later.filter(|due| self.recovers && stored == Some(*due)) {
+                        // It is read from the store when its time is near.
+                        self.timers.remove(&(due, num));
+                    }
                     self.runs.remove(&num);
                 }
                 Some(_) => self.recent.push_back(num),

@@ -1,9 +1,6 @@
 //! What the shards of one engine share.
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicBool, AtomicU64, Ordering},
-};
+use std::sync::{Arc, OnceLock, atomic::AtomicU64};
 
 use tokio::sync::mpsc;
 
@@ -17,6 +14,7 @@ use crate::{
     flow::RunLimits,
     middleware::DispatchStack,
     operator::{QueueHub, Registry},
+    session,
     spawner::SpawnerAdapter,
     store::Store,
     tasks::Tasks,
@@ -32,13 +30,13 @@ pub(crate) struct Shared {
     pub(crate) spawner: Arc<dyn SpawnerAdapter>,
     pub(crate) stack: DispatchStack,
     pub(crate) hub: Arc<QueueHub>,
+    pub(crate) sessions: Arc<session::Hub>,
     pub(crate) capacity: Capacity,
     pub(crate) programs: Programs,
     pub(crate) handles: HandleKey,
     pub(crate) settings: Settings,
     pub(crate) shards: Vec<mpsc::UnboundedSender<Msg>>,
     pub(crate) url: OnceLock<Arc<str>>,
-    pub(crate) storage_failed: AtomicBool,
     pub(crate) open_runs: AtomicU64,
 }
 
@@ -59,6 +57,8 @@ pub struct Settings {
     pub open_runs: u64,
     /// Signals that may be queued at a run.
     pub queued_signals: usize,
+    /// How long ended runs are kept.
+    pub retention: super::Retention,
     /// Where runs without a working directory of their own work: `work/<run>` below it.
     pub work: std::path::PathBuf,
 }
@@ -79,10 +79,5 @@ impl Shared {
         let shard = usize::try_from(self.shard_of(run)).expect("shards are few");
         // A closed channel means that the shard has stopped: nobody is left to be told.
         let _ = self.shards[shard].send(message);
-    }
-
-    /// Whether the last write failed.
-    pub(crate) fn is_storage_failed(&self) -> bool {
-        self.storage_failed.load(Ordering::Relaxed)
     }
 }

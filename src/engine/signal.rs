@@ -1,13 +1,35 @@
 //! What a run is told by name: signals from outside and from other runs.
 
 use super::{
-    Caller, EngineError, IdempotencyKey, message::ReplyTo, receive::closed, run::Run, shard::Shard,
+    Caller, EngineError, IdempotencyKey,
+    message::{Msg, ReplyTo, RunMsg},
+    receive::closed,
+    run::Run,
+    shard::Shard,
 };
 use crate::{
+    fault,
     journal::{Fact, Outcome, SignalReceived},
-    protocol::Json,
-    store::{Batch, Check, Write},
+    protocol::{Json, RunId},
+    store::{Batch, Check, Errand, OutboxRow, Write},
 };
+
+/// What keeps a cancel of a called run until it has arrived: nobody else would ever cancel that.
+pub(super) fn cancel_on_its_way(run: &Run, step: u32, child: RunId, reason: &str) -> Write {
+    let errand = Errand::Cancel { by: run.id.to_string(), reason: reason.to_owned() };
+    Write::PutOutbox(OutboxRow { run: run.num, step, to: child.num(), errand })
+}
+
+/// What a row of the outbox says to its receiver.
+pub(super) fn carried(row: OutboxRow) -> RunMsg {
+    let sender = (row.run, row.step);
+    match row.errand {
+        Errand::Signal { name, payload } => {
+            RunMsg::SignalFrom { sender, name, payload: Json::from_trusted(payload) }
+        }
+        Errand::Cancel { by, reason } => RunMsg::CancelFrom { sender, by, reason },
+    }
+}
 
 impl Shard {
     pub(super) fn signal(
@@ -32,6 +54,7 @@ impl Shard {
             })));
             return;
         }
+        fault::point("engine.signal");
         run.pending.checks.push(Check::TokenLive(caller.jti.clone()));
         if let Some(key) = &key {
             self.keep_answer(run, &caller.subject, key, "null".into());
@@ -49,6 +72,7 @@ impl Shard {
         name: String,
         payload: Json,
     ) {
+        fault::point("engine.outbox_arrived");
         run.pending.writes.push(Write::DeleteOutbox { run: sender.0, step: sender.1 });
         let full = run.chain.queued_signals() >= self.shared.settings.queued_signals;
         if run.is_ended() || run.chain.has_received(sender) || full {
@@ -79,13 +103,32 @@ impl Shard {
         }
     }
 
+    /// Carries once more what is on its way to a run that has lost what it heard.
+    pub(super) fn carry_again(&self, run: u64) {
+        match self.shared.store.outbox() {
+            Ok(rows) => {
+                for row in rows.into_iter().filter(|row| row.to == run) {
+                    self.shared.tell(run, carried(row));
+                }
+            }
+            Err(error) => {
+                tracing::error!(run, %error, "could not read what is on its way to a run");
+            }
+        }
+    }
+
     /// A signal that can never arrive does not stay on its way.
-    pub(super) fn drop_signal(&self, (run, step): (u64, u32)) {
+    pub(super) fn drop_signal(&self, to: u64, (run, step): (u64, u32)) {
+        let shared = std::sync::Arc::clone(&self.shared);
         self.shared.store.submit(Batch {
             checks: Vec::new(),
             run: None,
             writes: vec![Write::DeleteOutbox { run, step }],
-            ack: Box::new(|_| {}),
+            ack: Box::new(move |result| {
+                if result.is_err() {
+                    shared.send(to, Msg::Unheard(to));
+                }
+            }),
         });
     }
 }

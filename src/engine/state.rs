@@ -1,15 +1,16 @@
 //! A run's state and files, and the effects that workers declare.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
     run::{Perform, Run},
     shard::Shard,
 };
 use crate::{
+    fault,
     flow::{ArtifactOp, StateOp},
     protocol::{ArtifactId, Effect, Failure, Json, RunId, Scope, failure::kind},
-    store::{ArtifactRow, OutboxRow, Write},
+    store::{ArtifactRow, Errand, OutboxRow, Write},
 };
 
 /// The longest key, in bytes.
@@ -100,6 +101,7 @@ impl Shard {
         if state.len() >= KEYS && !state.contains_key(key) {
             return breach(format!("a run has at most {KEYS} keys of state"));
         }
+        fault::point("engine.state");
         state.insert(key.to_owned(), value.clone());
         let value = value.as_str().to_owned();
         run.pending.writes.push(Write::PutState { scope, key: key.to_owned(), value, at_ms });
@@ -135,7 +137,11 @@ impl Shard {
             }
             ArtifactOp::Read { id } => {
                 let found: ArtifactId = id.parse().map_err(|error| refused(format!("{error}")))?;
-                if found.run() != run.num {
+                let is_ancestors = |origin: &String| {
+                    origin.parse::<RunId>().is_ok_and(|origin| origin.num() == found.run())
+                };
+                // A copied history names its files by the run that it was copied from.
+                if found.run() != run.num && !run.chain.origins().iter().any(is_ancestors) {
                     return Err(refused(format!("artifact {id} belongs to another run")));
                 }
                 let data = self.artifact_bytes(run, found)?;
@@ -149,26 +155,22 @@ impl Shard {
 
     fn artifact_bytes(&self, run: &Run, id: ArtifactId) -> Result<Vec<u8>, Failure> {
         let fault = |error| Failure::new("storage", format!("read artifact {id}: {error}"));
-        // What this transition wrote is not in the store yet.
-        let pending = run.pending.writes.iter().find_map(|write| match write {
-            Write::PutArtifact(row) if row.n == id.number() => Some(row.hash.clone()),
-            _ => None,
-        });
-        let hash = match pending {
-            Some(hash) => hash,
-            None => {
-                let rows = self.shared.store.artifacts(run.num).map_err(fault)?;
-                let row = rows.into_iter().find(|row| row.n == id.number() && row.published);
-                row.map(|row| row.hash)
-                    .ok_or_else(|| refused(format!("there is no artifact {id}")))?
-            }
+        let is_published = |row: &ArtifactRow| {
+            let of = (row.step, row.attempt);
+            row.published || run.on_their_way().any(|after| after.published.contains(&of))
         };
-        let written = run.pending.writes.iter().find_map(|write| match write {
-            Write::PutBlob { hash: of, data } if *of == hash => Some(data.to_vec()),
-            _ => None,
-        });
-        match written {
-            Some(data) => Ok(data),
+        let hash_in = |rows: &[ArtifactRow]| {
+            let row = rows.iter().find(|row| row.n == id.number() && is_published(row));
+            row.map(|row| row.hash.clone())
+        };
+        let hash = match &run.artifacts {
+            Some(rows) => hash_in(rows),
+            None => hash_in(&self.shared.store.artifacts(run.num).map_err(fault)?),
+        };
+        let hash = hash.ok_or_else(|| refused(format!("there is no artifact {id}")))?;
+        let mut files = run.on_their_way().flat_map(|after| &after.files);
+        match files.find(|(of, _)| *of == hash) {
+            Some((_, data)) => Ok(data.to_vec()),
             None => self
                 .shared
                 .store
@@ -201,23 +203,32 @@ impl Shard {
                 format!("artifact {name:?} has {} bytes; {ARTIFACT_BYTES} are allowed", data.len());
             return Err(Failure::new(kind::LIMIT, message));
         }
-        let n = match run.artifacts {
-            Some(n) => n,
-            None => {
-                let rows = self.shared.store.artifacts(run.num).map_err(|error| {
-                    Failure::new("storage", format!("number artifact {name:?}: {error}"))
-                })?;
-                rows.iter().map(|row| row.n).max().unwrap_or(0)
-            }
-        } + 1;
-        run.artifacts = Some(n);
-        let created_ms = self.time_of(run);
-        let id = ArtifactId::new(run.num, n, created_ms);
         let hash = blake3::hash(data).to_hex().to_string();
         let size = data.len() as u64;
-        run.pending.writes.push(Write::PutBlob { hash: hash.clone(), data: data.into() });
-        run.pending.writes.push(Write::PutArtifact(ArtifactRow {
-            run: run.num,
+        let created_ms = self.time_of(run);
+        let num = run.num;
+        let files = match &mut run.artifacts {
+            Some(files) => files,
+            none => {
+                let rows = self.shared.store.artifacts(num).map_err(|error| {
+                    Failure::new("storage", format!("number artifact {name:?}: {error}"))
+                })?;
+                none.insert(rows)
+            }
+        };
+        // A worker that did not hear the answer sends the same again.
+        let known = files.iter().find(|file| {
+            !published
+                && (file.step, file.attempt) == (step, attempt)
+                && (file.name.as_str(), &file.hash) == (name, &hash)
+        });
+        if let Some(file) = known {
+            return Ok((ArtifactId::new(num, file.n, file.created_ms), hash, size));
+        }
+        let n = files.iter().map(|row| row.n).max().unwrap_or(0) + 1;
+        let id = ArtifactId::new(num, n, created_ms);
+        let row = ArtifactRow {
+            run: num,
             n,
             name: name.to_owned(),
             hash: hash.clone(),
@@ -226,7 +237,13 @@ impl Shard {
             step,
             attempt,
             published,
-        }));
+        };
+        files.push(row.clone());
+        fault::point("engine.artifact");
+        let data: Arc<[u8]> = data.into();
+        run.pending.after.files.push((hash.clone(), Arc::clone(&data)));
+        run.pending.writes.push(Write::PutBlob { hash: hash.clone(), data });
+        run.pending.writes.push(Write::PutArtifact(row));
         Ok((id, hash, size))
     }
 
@@ -286,6 +303,7 @@ impl Shard {
         n: u32,
         effect: &Effect,
     ) -> Result<(), Failure> {
+        fault::point("engine.effect");
         let at_ms = self.time_of(run);
         match effect {
             Effect::WriteMemory { key, value, .. } => {
@@ -304,8 +322,10 @@ impl Shard {
                     run: run.num,
                     step: key,
                     to: to.num(),
-                    name: name.clone(),
-                    payload: payload.as_str().to_owned(),
+                    errand: Errand::Signal {
+                        name: name.clone(),
+                        payload: payload.as_str().to_owned(),
+                    },
                 }));
                 run.pending.after.performs.push(Perform::SendSignal {
                     step: key,

@@ -1,10 +1,12 @@
 //! What a run does when its time comes.
 
 use super::{
-    run::{Due, Run},
+    due::Due,
+    run::{Perform, Run},
     shard::Shard,
 };
 use crate::{
+    fault,
     journal::{Outcome, RunState},
     protocol::{Failure, Json, failure::kind},
 };
@@ -15,13 +17,7 @@ impl Shard {
         if run.chain.paused().is_some() || run.is_ended() {
             return;
         }
-        while let Some(&(at, number, due)) = run.timers.first() {
-            if at > self.now_ms {
-                // The header's wake-up time may lie before this run's next timer.
-                self.timers.insert((at, run.num));
-                break;
-            }
-            run.timers.remove(&(at, number, due));
+        while let Some((_, number, due)) = run.timers.pop(self.now_ms) {
             self.due(run, number, due);
             if run.is_ended() {
                 break;
@@ -30,6 +26,7 @@ impl Shard {
     }
 
     fn due(&mut self, run: &mut Run, number: u32, due: Due) {
+        fault::point("engine.timer");
         match due {
             Due::Timer => {
                 self.finish_step(run, number, Outcome::Completed(Json::null()), None, None);
@@ -60,6 +57,9 @@ impl Shard {
                 self.attempt_failed(run, number, failure.retryable(), None);
             }
             Due::Retry => self.next_attempt(run, number),
+            Due::Child => {
+                run.pending.after.performs.push(Perform::StartChild { step: number });
+            }
             Due::Wall => {
                 let failure = Failure::new(kind::LIMIT, "the run took longer than its wall limit");
                 self.wind_up(run, Outcome::Failed(failure));

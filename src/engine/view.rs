@@ -1,12 +1,15 @@
 //! What the engine shows of itself: the shapes of `docs/` and of the HTTP API.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::Breach;
+use super::{Breach, escalate::Question};
+pub use crate::clock::rfc3339;
 use crate::{
-    blueprint::Violation,
-    journal::{Outcome, Step, Usage},
+    blueprint::{Labels, Violation, WorkerBinding},
+    journal::{Held, Outcome, Step, Usage},
     operator::Prompt,
     protocol::{ArtifactId, Failure, Json, RunId, StepKind, StepState, TaskId},
     store::{ArtifactRow, Header, RunStatus, TaskPhase, TaskRow},
@@ -57,8 +60,17 @@ pub struct RunView {
     /// The run that called it.
     #[schema(value_type = Option<String>)]
     pub parent: Option<RunId>,
+    /// The run that its history was copied from; only where one run is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copied_from: Option<CopiedView>,
     /// Who started it.
     pub started_by: String,
+    /// Who holds which operator's seat; only where one run is asked for.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub seats: BTreeMap<String, SeatView>,
+    /// The session that takes every task; only where one run is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delegate: Option<String>,
     /// The number of its last event.
     pub last_event: u32,
     /// RFC 3339, UTC.
@@ -67,6 +79,68 @@ pub struct RunView {
     pub updated_at: String,
     /// RFC 3339, UTC.
     pub ended_at: Option<String>,
+}
+
+/// Where a copied history comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CopiedView {
+    /// The other run's id.
+    pub run: String,
+    /// The first step that a fork did anew; absent where a document was taken in.
+    pub step: Option<u32>,
+}
+
+/// Who holds an operator's seat in a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SeatView {
+    /// The session.
+    pub session: String,
+    /// Counts up with every change, from 1.
+    pub epoch: u32,
+}
+
+/// A session: a connected operator, or one that may come back.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SessionView {
+    /// Its id: `ses_…`.
+    pub id: String,
+    /// The operator that it is.
+    pub operator: String,
+    /// Who opened it.
+    pub opened_by: String,
+    /// Whether somebody is connected.
+    pub connected: bool,
+    /// Whether its frames carry the prompts themselves.
+    pub direct: bool,
+    /// Tasks that it has.
+    pub open_tasks: usize,
+    /// Frames that it has not acknowledged.
+    pub unacknowledged: usize,
+    /// The number of its last frame.
+    pub last_seq: u64,
+    /// RFC 3339, UTC.
+    pub created_at: String,
+    /// RFC 3339, UTC: when it ends unless its token is renewed.
+    pub expires_at: String,
+    /// RFC 3339, UTC: when it was closed.
+    pub closed_at: Option<String>,
+    /// Why it was closed.
+    pub reason: Option<String>,
+}
+
+/// A task that a session has.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct SpawnView {
+    /// The task, with its prompt.
+    #[serde(flatten)]
+    pub task: TaskView,
+    /// The bearer for the worker API.
+    pub handle: String,
+    /// What to start for it.
+    #[schema(value_type = Option<Object>)]
+    pub worker: Option<WorkerBinding>,
+    /// The system prompt.
+    pub system: Option<String>,
 }
 
 /// What a run waits for, and how to move it.
@@ -253,6 +327,11 @@ pub struct PromptView {
     pub output_schema: Option<Json>,
     /// RFC 3339, UTC.
     pub deadline: Option<String>,
+    /// What the attempt asked a senior, and the answer once there is one:
+    /// `{question, data, asked_at, answer, by}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub advice: Option<Json>,
     /// Where artifacts go: `{"put": "/v1/worker/artifact?name={name}"}`.
     #[schema(value_type = Object)]
     pub artifacts: Json,
@@ -342,15 +421,6 @@ pub struct TokenView {
     pub revoked_at: Option<String>,
 }
 
-/// Prints a time as RFC 3339 in UTC, with milliseconds.
-pub fn rfc3339(ms: u64) -> String {
-    let ms = i64::try_from(ms).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_millisecond(ms)
-        .unwrap_or(jiff::Timestamp::MAX)
-        .strftime("%Y-%m-%dT%H:%M:%S%.3fZ")
-        .to_string()
-}
-
 /// A run as its header shows it.
 pub(super) fn run(header: &Header) -> RunView {
     let waiting_on = header.waiting_on.as_deref().and_then(|text| serde_json::from_str(text).ok());
@@ -369,7 +439,10 @@ pub(super) fn run(header: &Header) -> RunView {
         steps: header.steps,
         steps_done: header.steps_done,
         parent: None,
+        copied_from: None,
         started_by: header.principal.clone(),
+        seats: BTreeMap::new(),
+        delegate: None,
         last_event: header.seq,
         created_at: rfc3339(header.created_ms),
         updated_at: rfc3339(header.updated_ms),
@@ -412,15 +485,28 @@ pub(super) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
     }
 }
 
+/// What an open task asks of the worker that takes it.
+pub(super) fn labels(row: &TaskRow) -> Labels {
+    #[derive(Default, Deserialize)]
+    struct Asked {
+        #[serde(default)]
+        labels: Labels,
+    }
+    serde_json::from_str::<Asked>(&row.prompt).unwrap_or_default().labels
+}
+
 /// An open task as its row shows it; with its prompt where `whole`.
 pub(super) fn task(row: &TaskRow, run: RunId, whole: bool) -> TaskView {
     let id = TaskId::new(row.run, row.step, row.scheduled_ms);
     let prompt = if whole { serde_json::from_str::<Prompt>(&row.prompt).ok() } else { None };
     let command = match row.kind.as_str() {
+        _ if row.question.as_deref().is_some_and(|text| Question::open(text).is_some()) => {
+            Some(format!("moonswarm advise {id} '<json>'"))
+        }
         "human" => Some(format!("moonswarm approve {id}")),
         "queue" if row.phase == TaskPhase::Pending => {
             let queue = row.queue.as_deref().unwrap_or(&row.agent);
-            Some(format!("moonswarm worker --queue {queue} -- <command>"))
+            Some(format!("moonswarm worker --queue {queue}{} -- <command>", labels(row)))
         }
         _ => None,
     };
@@ -464,6 +550,12 @@ pub(super) fn artifact(row: &ArtifactRow, run: RunId) -> ArtifactView {
         size: row.size,
         created_at: rfc3339(row.created_ms),
     }
+}
+
+/// The seats of a run.
+pub(super) fn seats(held: &BTreeMap<String, Held>) -> BTreeMap<String, SeatView> {
+    let view = |it: &Held| SeatView { session: it.session.clone(), epoch: it.epoch };
+    held.iter().map(|(operator, it)| (operator.clone(), view(it))).collect()
 }
 
 /// One place where a value breaks its schema.

@@ -1,15 +1,18 @@
 //! Where a run stands, what it waits for, and when it must be looked at by itself.
 
 use super::{
-    WaitingOn, rfc3339,
-    run::{Due, Open, OpenKind, OpenTask, Phase, Run},
+    WaitingOn,
+    due::Due,
+    rfc3339,
+    run::{Open, OpenKind, OpenTask, Phase, Run},
 };
 use crate::{
     flow::{StepOp, TaskRequest},
     journal::{Outcome, RunState},
     operator::Residence,
-    protocol::{Failure, TaskId, failure::kind},
-    store::RunStatus,
+    protocol::{Failure, RunId, TaskId, failure::kind},
+    session::Hub,
+    store::{Header, RunStatus},
 };
 
 /// The most that a header says.
@@ -36,7 +39,7 @@ fn is_worked_on(open: &Open) -> bool {
         OpenKind::Task(task) => match task.phase {
             Phase::Capacity | Phase::Retry => false,
             Phase::Pending => task.residence != Residence::Elsewhere,
-            Phase::Delivered => true,
+            Phase::Delivered => task.question.is_none(),
         },
     }
 }
@@ -64,6 +67,7 @@ pub(crate) fn wake_at(run: &Run) -> Option<u64> {
             OpenKind::Task(task) => match task.phase {
                 Phase::Capacity => true,
                 Phase::Retry => false,
+                Phase::Pending if task.redelivers => true,
                 Phase::Pending | Phase::Delivered => task.residence != Residence::Elsewhere,
             },
         });
@@ -71,12 +75,31 @@ pub(crate) fn wake_at(run: &Run) -> Option<u64> {
         (true, _) => None,
         (false, true) => Some(0),
         (false, false) if run.open.is_empty() && run.timers.is_empty() => Some(0),
-        (false, false) => run.timers.first().map(|(due, _, _)| *due),
+        (false, false) => run.timers.first().map(|(due, _, _)| due),
     }
 }
 
+/// The header of a run that cannot be read: paused, with the reason.
+pub(crate) fn quarantined(mut header: Header, reason: &str, now_ms: u64) -> Header {
+    let id = RunId::new(header.num, header.created_ms);
+    let item = WaitingOn {
+        kind: "resume".into(),
+        what: reason.to_owned(),
+        task: None,
+        since: rfc3339(now_ms),
+        until: None,
+        command: Some(format!("moonswarm resume {id}")),
+    };
+    header.status = RunStatus::Paused;
+    header.wake_at_ms = None;
+    header.updated_ms = now_ms;
+    header.error = Some(paused(reason));
+    header.waiting_on = Some(serde_json::to_string(&[item]).expect("plain data"));
+    header
+}
+
 /// What a header says that the run waits for: a JSON array, or nothing.
-pub(crate) fn describe(run: &Run) -> Option<String> {
+pub(crate) fn describe(run: &Run, sessions: &Hub) -> Option<String> {
     let mut items = Vec::new();
     if let Some(reason) = run.chain.paused() {
         items.push(WaitingOn {
@@ -89,19 +112,14 @@ pub(crate) fn describe(run: &Run) -> Option<String> {
         });
     }
     let open = run.chain.open().take(SHOWN);
-    items.extend(open.filter_map(|number| item(run, number)));
+    items.extend(open.filter_map(|number| item(run, number, sessions)));
     (!items.is_empty()).then(|| serde_json::to_string(&items).expect("plain data"))
 }
 
-fn item(run: &Run, number: u32) -> Option<WaitingOn> {
+fn item(run: &Run, number: u32, sessions: &Hub) -> Option<WaitingOn> {
     let step = run.chain.step(number)?;
     let open = run.open.get(&number)?;
-    let due = |which: Due| {
-        run.timers
-            .iter()
-            .find(|(_, of, kind)| *of == number && *kind == which)
-            .map(|(at, _, _)| rfc3339(*at))
-    };
+    let due = |which: Due| run.timers.of(number, which).map(rfc3339);
     let name = &step.scheduled.name;
     let since = rfc3339(step.opened_ms);
     let plain = |kind: &str, what: String, until, command| {
@@ -130,7 +148,9 @@ fn item(run: &Run, number: u32) -> Option<WaitingOn> {
         ),
         OpenKind::Task(task) => {
             let id = TaskId::new(run.num, number, step.scheduled_ms);
-            Some(WaitingOn { task: Some(id), ..task_item(task, name, since, id, &due) })
+            let on = task_item(task, name, since, id, &due);
+            let on = super::seats::wait(run, number, task, sessions, on);
+            Some(WaitingOn { task: Some(id), ..on })
         }
     }
 }
@@ -143,17 +163,22 @@ fn task_item(
     due: &dyn Fn(Due) -> Option<String>,
 ) -> WaitingOn {
     let kind = task.row.as_ref().map_or("", |row| row.kind.as_str());
-    let what = format!("{name} ({})", task.operator);
+    let what = match &task.question {
+        Some(question) => format!("a senior, for {name}: {}", question.text()),
+        None => format!("{name} ({})", task.operator),
+    };
     let (word, until, command) = match task.phase {
         Phase::Capacity => ("capacity", None, None),
         Phase::Retry => ("retry", due(Due::Retry), None),
         Phase::Pending | Phase::Delivered => {
             let until = due(Due::Attempt).or_else(|| due(Due::Lease)).or_else(|| due(Due::Park));
             let command = match (kind, task.phase) {
+                _ if task.question.is_some() => Some(format!("moonswarm advise {id} '<json>'")),
                 ("human", _) => Some(format!("moonswarm approve {id}")),
                 ("queue", Phase::Pending) => {
                     let queue = task.row.as_ref().and_then(|row| row.queue.as_deref());
-                    Some(format!("moonswarm worker --queue {} -- <command>", queue.unwrap_or(name)))
+                    let (queue, labels) = (queue.unwrap_or(name), &task.agent.agent().labels);
+                    Some(format!("moonswarm worker --queue {queue}{labels} -- <command>"))
                 }
                 _ => None,
             };

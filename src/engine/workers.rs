@@ -9,14 +9,31 @@ use super::{
     rfc3339, view,
 };
 use crate::{
+    blueprint::Labels,
     journal::Chain,
+    operator::Ticket,
     protocol::{ArtifactId, Json, RunId, TaskId},
     store::TaskFilter,
     token::{Need, ScopeKind, Verb},
 };
 
 /// The most tasks of one lease.
-const LEASES: usize = 64;
+const LEASES: usize = 100;
+
+/// What a pull worker asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct LeaseAsk<'a> {
+    /// The queue.
+    pub queue: &'a str,
+    /// The worker's name, for people.
+    pub worker: &'a str,
+    /// What the worker has: tasks that ask for more go to others.
+    pub labels: &'a Labels,
+    /// How many tasks at most.
+    pub max: usize,
+    /// How long to wait for the first.
+    pub wait: Duration,
+}
 
 impl Engine {
     /// Open tasks, oldest first.
@@ -52,7 +69,7 @@ impl Engine {
         self.task_view(task).await
     }
 
-    async fn task_view(&self, task: TaskId) -> Result<TaskView, EngineError> {
+    pub(super) async fn task_view(&self, task: TaskId) -> Result<TaskView, EngineError> {
         let missing = || EngineError::NotFound { what: "task", id: task.to_string() };
         let (num, step) = (task.run(), task.step());
         let header = self.read(move |store| store.header(num)).await?.ok_or_else(missing)?;
@@ -117,7 +134,7 @@ impl Engine {
         self.task_view(task).await
     }
 
-    /// Gives a pull worker at most `max` tasks of a queue, waiting at most `wait` for the first.
+    /// Gives a pull worker tasks of a queue that it fits, waiting for the first.
     ///
     /// # Errors
     /// When the caller may not, or too many wait already.
@@ -127,17 +144,15 @@ impl Engine {
     pub async fn lease(
         &self,
         caller: &Caller,
-        queue: &str,
-        worker: &str,
-        wait: Duration,
-        max: usize,
+        ask: &LeaseAsk<'_>,
     ) -> Result<Vec<Leased>, EngineError> {
+        let LeaseAsk { queue, worker, labels, max, wait } = *ask;
         caller.grant.check(Verb::WorkerLease, &[Need::Queue(queue)])?;
         let deadline = tokio::time::Instant::now() + wait;
         let mut leased = Vec::new();
         loop {
             let left = deadline.saturating_duration_since(tokio::time::Instant::now());
-            let taking = self.shared().hub.take(queue, max.clamp(1, LEASES), left);
+            let taking = self.shared().hub.take(queue, max.clamp(1, LEASES), left, labels);
             let stopping = self.shared().tasks.stopping();
             let tickets = tokio::select! {
                 taken = taking => taken.map_err(|error| EngineError::Busy {
@@ -148,27 +163,34 @@ impl Engine {
                 () = stopping.cancelled() => return Ok(leased),
             };
             let nothing = tickets.is_empty();
-            for ticket in tickets {
-                let (step, attempt) = (ticket.step, ticket.attempt);
-                let name = worker.to_owned();
-                let lease = self
-                    .ask(ticket.run, |reply| RunMsg::Lease { step, attempt, worker: name, reply })
-                    .await;
+            // Each waits for its commit; together they share one.
+            let asked = tickets.into_iter().map(|ticket| self.take_lease(ticket, worker));
+            let mut refused = None;
+            for lease in futures::future::join_all(asked).await {
                 match lease {
-                    Ok(lease) => leased.push(Leased {
-                        task: TaskId::new(ticket.run, step, lease.scheduled_ms),
-                        handle: lease.handle,
-                        lease_ms: lease.lease_ms,
-                    }),
+                    Ok(lease) => leased.push(lease),
                     Err(EngineError::Conflict { .. } | EngineError::NotFound { .. }) => {}
-                    Err(error) if leased.is_empty() => return Err(error),
-                    Err(_) => {}
+                    Err(error) => refused = Some(error),
                 }
+            }
+            if let Some(error) = refused.filter(|_| leased.is_empty()) {
+                return Err(error);
             }
             if !leased.is_empty() || nothing {
                 return Ok(leased);
             }
         }
+    }
+
+    async fn take_lease(&self, ticket: Ticket, worker: &str) -> Result<Leased, EngineError> {
+        let (step, attempt, worker) = (ticket.step, ticket.attempt, worker.to_owned());
+        let lease =
+            self.ask(ticket.run, |reply| RunMsg::Lease { step, attempt, worker, reply }).await?;
+        Ok(Leased {
+            task: TaskId::new(ticket.run, step, lease.scheduled_ms),
+            handle: lease.handle,
+            lease_ms: lease.lease_ms,
+        })
     }
 
     /// What a worker is to do.
@@ -261,7 +283,7 @@ impl Engine {
         self.work(holder, Verb::WorkerState, ask).await
     }
 
-    async fn work<T>(
+    pub(super) async fn work<T>(
         &self,
         holder: &Holder,
         verb: Verb,

@@ -29,6 +29,23 @@ async fn a_retryable_failure_is_followed_by_another_attempt_after_its_pause() {
 }
 
 #[tokio::test]
+async fn a_failure_that_says_when_to_come_back_is_not_followed_earlier() {
+    let bench = Bench::new();
+    let run = bench.start(RETRIED, "null").await;
+    let first = bench.lease("q").await;
+    let data = Json::parse(r#"{"status":429,"retry_after_ms":60000}"#).unwrap();
+    let failed = Report {
+        verdict: Verdict::Failed { message: "busy".into(), retryable: true, data: Some(data) },
+        ..report("null")
+    };
+    bench.engine.report(&bench.holder(&first.handle), failed).await.unwrap();
+    let view = bench.waiting(run, "retry").await;
+    let ms = |at: &str| at.parse::<jiff::Timestamp>().unwrap().as_millisecond();
+    let until = ms(view.waiting_on[0].until.as_ref().unwrap());
+    assert_eq!(until - i64::try_from(bench.clock.now_ms()).unwrap(), 60_000);
+}
+
+#[tokio::test]
 async fn attempts_end_at_their_maximum_and_at_a_failure_for_good() {
     let bench = Bench::new();
     let run = bench.start(RETRIED, "null").await;
@@ -99,7 +116,7 @@ async fn max_concurrency_holds_back_what_is_too_much() {
         flow = function(ctx) return ctx:map({ 1, 2, 3 }, function(n) return ctx:run("q", n) end) end"#;
     let run = bench.start(body, "null").await;
     let (a, b) = (bench.lease("q").await, bench.lease("q").await);
-    let none = bench.engine.lease(&bench.admin(), "q", "t", Duration::ZERO, 1).await.unwrap();
+    let none = bench.leases("q", Duration::ZERO).await;
     assert!(none.is_empty(), "the third waits for a place");
     bench.waiting(run, "capacity").await;
     bench.report(&a.handle, "1").await.unwrap();
@@ -133,7 +150,7 @@ async fn a_cancel_reaches_the_child_process() {
                 && bench.count(run, |f| matches!(f, Fact::AttemptDelivered { .. })) == 1
         })
         .await;
-    bench.engine.cancel(&bench.admin(), run, "enough".into()).await.unwrap();
+    bench.engine.cancel(&bench.admin(), run, "enough".into(), None).await.unwrap();
     assert_eq!(bench.ended(run).await.status, RunStatus::Canceled);
     bench.close().await;
 }

@@ -137,6 +137,7 @@ async fn a_start_by_name_gets_what_the_name_stands_for_now() {
                 trigger: Json::null(),
                 workdir: None,
                 delegate: None,
+                seats: Default::default(),
             };
             let forever = std::future::pending();
             let view = bench
@@ -183,6 +184,7 @@ async fn one_key_starts_one_run() {
         trigger: Json::null(),
         workdir: None,
         delegate: None,
+            seats: Default::default(),
     }
     };
     let first = bench.engine.start(&bench.admin(), start(), key("x")).await.unwrap();

@@ -2,8 +2,12 @@
 
 mod attempts;
 mod basics;
+mod copies;
 mod neighbours;
 mod recovery;
+mod retention;
+mod sessions;
+mod simulation;
 mod waits;
 mod workers;
 
@@ -11,14 +15,14 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use super::*;
 use crate::{
-    blueprint::Bundle,
+    blueprint::{Bundle, Labels},
     clock::Clock,
     flow::RunLimits,
     journal::{Entry, Fact},
     lua::Limits,
-    operator::{Builtin, QueueHub, lua_calls},
+    operator::{Builtin, Declared, QueueHub, lua_calls},
     protocol::{Json, RunId},
-    store::{Reader as _, RunStatus, Sqlite, TaskFilter},
+    store::{Reader as _, RunFilter, RunStatus, Sqlite, TaskFilter},
     tasks::Tasks,
     token::{Grant, HandleKey, KeyRing, Role, Scopes, SigningKey},
 };
@@ -52,9 +56,25 @@ impl Bench {
         limits: RunLimits,
         recovery: Recovery,
     ) -> Self {
+        Self::assemble(dir, clock, shards, limits, recovery, Retention::FOR_EVER)
+    }
+
+    fn open_keeping(dir: Arc<tempfile::TempDir>, clock: Clock, retention: Retention) -> Self {
+        Self::assemble(dir, clock, 2, RunLimits::default(), Recovery::All, retention)
+    }
+
+    fn assemble(
+        dir: Arc<tempfile::TempDir>,
+        clock: Clock,
+        shards: usize,
+        limits: RunLimits,
+        recovery: Recovery,
+        retention: Retention,
+    ) -> Self {
         let store = Sqlite::open(dir.path(), &crate::store::Options::default()).unwrap();
         let tasks = Tasks::new(tokio::runtime::Handle::current());
         let hub = Arc::new(QueueHub::default());
+        let sessions = Arc::new(crate::session::Hub::default());
         let bundles = dir.path().join("bundles");
         let registry = Builtin {
             lua: lua_calls(tasks.clone()),
@@ -64,14 +84,18 @@ impl Bench {
                 Ok(dir)
             }),
             queues: Arc::clone(&hub),
+            clock: clock.clone(),
+            stopping: tasks.stopping().clone(),
+            sessions: Arc::clone(&sessions),
         }
-        .registry();
+        .registry(&Declared::default());
         let engine = Engine::start_up(EngineParts {
             store: Arc::clone(&store) as Arc<dyn crate::store::Store>,
             clock: clock.clone(),
             tasks: tasks.clone(),
             registry,
             hub,
+            sessions,
             keys: KeyRing::new(SigningKey::from_seed(&[7; 32])),
             handles: HandleKey::new([9; 32], 1),
             limits: Limits::default(),
@@ -83,6 +107,7 @@ impl Bench {
                 live_runs: 8,
                 open_runs: 10_000,
                 queued_signals: 100,
+                retention,
                 work: PathBuf::from(dir.path()).join("work"),
             },
             shards,
@@ -117,6 +142,7 @@ impl Bench {
             grant: Grant::new(Role::Admin, Scopes::all()),
             jti: "test".into(),
             expires_ms: u64::MAX,
+            session: None,
         }
     }
 
@@ -135,6 +161,7 @@ impl Bench {
             trigger: Json::null(),
             workdir: Some(self.dir.path().display().to_string()),
             delegate: None,
+            seats: Default::default(),
         };
         Ok(self.engine.start(&self.admin(), start, None).await?.run)
     }
@@ -196,10 +223,16 @@ impl Bench {
         self.engine.signal(&self.admin(), run, name.into(), payload, None).await
     }
 
+    /// Leases at most one task of a queue.
+    async fn leases(&self, queue: &str, wait: Duration) -> Vec<Leased> {
+        let labels = Labels::default();
+        let ask = LeaseAsk { queue, worker: "test", labels: &labels, max: 1, wait };
+        self.engine.lease(&self.admin(), &ask).await.unwrap()
+    }
+
     /// Leases the next task of a queue.
     async fn lease(&self, queue: &str) -> Leased {
-        let leased = self.engine.lease(&self.admin(), queue, "test", PATIENCE, 1).await.unwrap();
-        leased.into_iter().next().expect("a task")
+        self.leases(queue, PATIENCE).await.into_iter().next().expect("a task")
     }
 
     fn holder(&self, handle: &str) -> Holder {

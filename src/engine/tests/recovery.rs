@@ -156,7 +156,7 @@ async fn a_resting_run_that_is_canceled_after_a_restart_still_compensates() {
     bench.waiting(run, "signal").await;
     bench.engine.pause(&bench.admin(), run, "lunch".into()).await.unwrap();
     let bench = bench.restart().await;
-    bench.engine.cancel(&bench.admin(), run, "enough".into()).await.unwrap();
+    bench.engine.cancel(&bench.admin(), run, "enough".into(), None).await.unwrap();
     assert_eq!(bench.ended(run).await.status, RunStatus::Canceled);
     assert_eq!(bench.count(run, |f| matches!(f, Fact::StepRecorded(..))), 1, "the undo ran");
 }

@@ -92,7 +92,7 @@ async fn a_cancel_runs_the_compensations_in_reverse_and_cannot_be_caught() {
         end"#;
     let run = bench.start(body, "null").await;
     bench.waiting(run, "signal").await;
-    bench.engine.cancel(&bench.admin(), run, "enough".into()).await.unwrap();
+    bench.engine.cancel(&bench.admin(), run, "enough".into(), None).await.unwrap();
     let view = bench.ended(run).await;
     assert_eq!(view.status, RunStatus::Canceled);
     let asked: Vec<String> = bench

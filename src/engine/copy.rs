@@ -1,0 +1,208 @@
+//! A history that was copied, as a run of its own.
+//!
+//! Everything is written in one commit: there is all of the new run, or none of it.
+
+use tokio::sync::oneshot;
+
+use super::{
+    Caller, Engine, EngineError, IdempotencyKey, WaitingOn, message::RunMsg, perform::child_id,
+    rfc3339, waiting,
+};
+use crate::{
+    journal::{Chain, Entry, Fact, Outcome, RunState, Scheduled},
+    protocol::{Json, RunId, StepKind},
+    store::{Batch, Check, Header, IdempotencyRow, JournalRow, RunStatus, RunWrite, Write},
+};
+
+/// The longest history that is copied: all of it is one commit.
+const MOST_ENTRIES: usize = 100_000;
+
+/// A history that becomes a run.
+pub(super) struct Copy {
+    /// The new run.
+    pub(super) id: RunId,
+    /// All its histories, in order; the entries are numbered anew.
+    pub(super) entries: Vec<Entry>,
+    /// What belongs to it beside the journal.
+    pub(super) writes: Vec<Write>,
+    /// The key that came with the request.
+    pub(super) key: Option<IdempotencyKey>,
+}
+
+impl Engine {
+    /// Writes a copied history as a new run, and takes it up unless it rests or has ended.
+    pub(super) async fn put_copy(&self, caller: &Caller, copy: Copy) -> Result<(), EngineError> {
+        let Copy { id, mut entries, mut writes, key } = copy;
+        if entries.len() > MOST_ENTRIES {
+            return Err(EngineError::Conflict {
+                code: "history_too_long",
+                message: format!(
+                    "copy a run: its history has {} entries; {MOST_ENTRIES} can be copied",
+                    entries.len()
+                ),
+            });
+        }
+        let shared = self.shared();
+        for (seq, entry) in (1..).zip(&mut entries) {
+            entry.seq = seq;
+        }
+        let chain = fold(&entries).map_err(EngineError::BadRequest)?;
+        let now_ms = shared.clock.now_ms();
+        self.call_anew(&mut entries, &chain, now_ms);
+        let mut header = header_of(id, &chain);
+        let mut rows = Vec::with_capacity(entries.len());
+        let mut prev = None;
+        for entry in &mut entries {
+            if let Fact::RunStarted(started) = &mut entry.fact {
+                started.continues = prev.take();
+            }
+            let lsn = shared.store.next_lsn();
+            rows.push(JournalRow { lsn, prev, bytes: entry.encode() });
+            prev = Some(lsn);
+            header.cursor = lsn;
+        }
+        let goes_on = header.wake_at_ms.is_some();
+        let mut checks = vec![Check::TokenLive(caller.jti.clone())];
+        if let Some(key) = key {
+            let (principal, route) = (caller.subject.clone(), key.route.to_owned());
+            checks.push(Check::KeyFree {
+                principal: principal.clone(),
+                route: route.clone(),
+                key: key.key.clone(),
+            });
+            writes.push(Write::PutIdempotency(IdempotencyRow {
+                principal,
+                route,
+                key: key.key,
+                body: key.body,
+                answer: id.to_string(),
+                created_ms: now_ms,
+            }));
+        }
+        let run = RunWrite { header, expected: None, entries: rows, whole: true };
+        self.submit(checks, run, writes).await?;
+        if goes_on {
+            self.ask(id.num(), RunMsg::TakeUp).await?;
+        }
+        Ok(())
+    }
+
+    /// A run that the original waits for answers the original: a copy calls one of its own.
+    fn call_anew(&self, entries: &mut [Entry], chain: &Chain, now_ms: u64) {
+        let is_open = |step: &Scheduled| {
+            step.kind == StepKind::Child
+                && child_id(step.call_id.as_deref()).is_some()
+                && chain.open().any(|open| open == step.step)
+        };
+        for entry in entries {
+            if let Fact::StepScheduled(step) = &mut entry.fact
+                && is_open(step)
+            {
+                let child = RunId::new(self.shared().store.next_run(), now_ms);
+                step.call_id = Some(child.to_string());
+            }
+        }
+    }
+
+    async fn submit(
+        &self,
+        checks: Vec<Check>,
+        run: RunWrite,
+        writes: Vec<Write>,
+    ) -> Result<(), EngineError> {
+        let (ack, acked) = oneshot::channel();
+        let batch = Batch {
+            checks,
+            run: Some(run),
+            writes,
+            // Who asked may be gone; the copy stands.
+            ack: Box::new(move |result| drop(ack.send(result))),
+        };
+        let store = std::sync::Arc::clone(&self.shared().store);
+        let submit = self.shared().tasks.spawn_blocking(move || store.submit(batch));
+        submit.await.map_err(|_| EngineError::Stopping)?;
+        acked.await.map_err(|_| EngineError::Stopping)??;
+        Ok(())
+    }
+
+    /// Refuses one more open run where there are too many.
+    pub(super) fn has_room(&self) -> Result<(), EngineError> {
+        let open = self.open_runs();
+        if open < self.shared().settings.open_runs {
+            return Ok(());
+        }
+        Err(EngineError::Busy {
+            code: "too_many_runs",
+            message: format!("start a run: {open} are open already"),
+            retry_after_s: 5,
+        })
+    }
+}
+
+/// The chain of a history.
+pub(super) fn fold(entries: &[Entry]) -> Result<Chain, String> {
+    let mut chain = Chain::lean();
+    for entry in entries {
+        chain.apply(entry).map_err(|error| error.to_string())?;
+    }
+    match chain.started() {
+        Some(_) => Ok(chain),
+        None => Err("the history has no beginning".to_owned()),
+    }
+}
+
+/// The header of a run that nobody has in memory.
+fn header_of(id: RunId, chain: &Chain) -> Header {
+    let (started, _) = chain.started().expect("it was folded from its beginning");
+    let (status, error) = match (chain.state(), chain.paused()) {
+        (RunState::Ended(outcome), _) => {
+            let status = match outcome {
+                Outcome::Completed(_) => RunStatus::Completed,
+                Outcome::Failed(_) => RunStatus::Failed,
+                Outcome::Canceled(_) => RunStatus::Canceled,
+            };
+            (status, waiting::error(outcome))
+        }
+        (RunState::Active | RunState::Compensating(_), Some(reason)) => {
+            (RunStatus::Paused, Some(waiting::paused(reason)))
+        }
+        (RunState::Compensating(ending), None) => (RunStatus::Compensating, waiting::error(ending)),
+        (RunState::Active, None) => (RunStatus::Running, None),
+    };
+    let waiting_on = chain.paused().map(|reason| {
+        let resume = WaitingOn {
+            kind: "resume".into(),
+            what: reason.to_owned(),
+            task: None,
+            since: rfc3339(chain.last_ms()),
+            until: None,
+            command: Some(format!("moonswarm resume {id}")),
+        };
+        Json::encode(&[resume]).expect("plain data").as_str().to_owned()
+    });
+    let (steps, done) = chain.counts();
+    let before = chain.next_step() - 1 - steps;
+    let said = chain.status();
+    Header {
+        num: id.num(),
+        created_ms: id.created_ms(),
+        blueprint: started.blueprint.clone(),
+        hash: started.hash.clone(),
+        status,
+        status_text: said.map(|(text, _)| text.to_owned()),
+        progress: said.and_then(|(_, progress)| progress),
+        cursor: 0,
+        seq: chain.seq(),
+        steps: before + steps,
+        steps_done: before + done,
+        // Looked at when it is written, and at every start until it was.
+        wake_at_ms: (!status.is_ended() && status != RunStatus::Paused).then_some(0),
+        epoch: 1,
+        parent: None,
+        principal: started.principal.clone(),
+        updated_ms: chain.last_ms(),
+        ended_ms: status.is_ended().then(|| chain.last_ms()),
+        error,
+        waiting_on,
+    }
+}

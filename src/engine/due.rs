@@ -1,0 +1,144 @@
+//! What a run does by itself, and when: found by time, and by step.
+
+use std::collections::BTreeSet;
+
+/// What is due by itself. The order of the variants is the order at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Due {
+    /// A timer step.
+    Timer,
+    /// The end of a wait for a signal.
+    SignalDeadline,
+    /// An attempt's timeout.
+    Attempt,
+    /// A queue worker's lease.
+    Lease,
+    /// Nobody took the task.
+    Park,
+    /// The next attempt.
+    Retry,
+    /// A called run could not be stored; it is started again.
+    Child,
+    /// The run's `wall` limit.
+    Wall,
+    /// The end of the time for compensations.
+    Compensation,
+}
+
+/// The times of a run, in Unix milliseconds; step 0 stands for the run as a whole.
+///
+/// A run may have thousands of open steps, each with times of its own: no question here looks at
+/// those of the other steps.
+#[derive(Debug, Default)]
+pub(crate) struct Timers {
+    by_time: BTreeSet<(u64, u32, Due)>,
+    by_step: BTreeSet<(u32, Due, u64)>,
+}
+
+impl Timers {
+    /// Adds a time.
+    pub(crate) fn insert(&mut self, (at, step, due): (u64, u32, Due)) {
+        self.by_time.insert((at, step, due));
+        self.by_step.insert((step, due, at));
+    }
+
+    /// What is due first.
+    pub(crate) fn first(&self) -> Option<(u64, u32, Due)> {
+        self.by_time.first().copied()
+    }
+
+    /// Takes what is due first, if its time has come.
+    pub(crate) fn pop(&mut self, now_ms: u64) -> Option<(u64, u32, Due)> {
+        let first = self.first().filter(|(at, _, _)| *at <= now_ms)?;
+        let (at, step, due) = first;
+        self.by_time.remove(&first);
+        self.by_step.remove(&(step, due, at));
+        Some(first)
+    }
+
+    /// When something of a step is due.
+    pub(crate) fn of(&self, step: u32, due: Due) -> Option<u64> {
+        self.by_step.range((step, due, 0)..=(step, due, u64::MAX)).next().map(|(_, _, at)| *at)
+    }
+
+    /// Forgets something of a step.
+    pub(crate) fn remove(&mut self, step: u32, due: Due) {
+        while let Some(at) = self.of(step, due) {
+            self.by_time.remove(&(at, step, due));
+            self.by_step.remove(&(step, due, at));
+        }
+    }
+
+    /// Forgets everything of a step.
+    pub(crate) fn remove_step(&mut self, step: u32) {
+        let first = (step, Due::Timer, 0);
+        while let Some(&(of, due, at)) =
+            self.by_step.range(first..).next().filter(|(of, _, _)| *of == step)
+        {
+            self.by_time.remove(&(at, of, due));
+            self.by_step.remove(&(of, due, at));
+        }
+    }
+
+    /// Forgets everything but one sort.
+    pub(crate) fn keep(&mut self, sort: Due) {
+        self.by_time.retain(|(_, _, due)| *due == sort);
+        self.by_step.retain(|(_, due, _)| *due == sort);
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.by_time.clear();
+        self.by_step.clear();
+    }
+
+    /// Whether nothing is due, ever.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_time.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some() -> Timers {
+        let mut timers = Timers::default();
+        for it in
+            [(30, 2, Due::Park), (10, 1, Due::Attempt), (20, 2, Due::Lease), (5, 0, Due::Wall)]
+        {
+            timers.insert(it);
+        }
+        timers
+    }
+
+    #[test]
+    fn what_is_due_comes_in_the_order_of_time_and_nothing_comes_early() {
+        let mut timers = some();
+        assert_eq!(timers.pop(4), None);
+        let all: Vec<_> = std::iter::from_fn(|| timers.pop(20)).collect();
+        assert_eq!(all, [(5, 0, Due::Wall), (10, 1, Due::Attempt), (20, 2, Due::Lease)]);
+        assert_eq!(timers.first(), Some((30, 2, Due::Park)));
+    }
+
+    #[test]
+    fn a_step_that_ends_takes_its_own_times_and_no_others_with_it() {
+        let mut timers = some();
+        timers.remove_step(2);
+        assert_eq!(timers.of(2, Due::Park), None);
+        assert_eq!(timers.of(2, Due::Lease), None);
+        assert_eq!(timers.of(1, Due::Attempt), Some(10));
+        timers.remove(1, Due::Attempt);
+        assert_eq!(timers.pop(100), Some((5, 0, Due::Wall)));
+        assert!(timers.is_empty());
+    }
+
+    #[test]
+    fn one_sort_can_be_kept() {
+        let mut timers = some();
+        timers.keep(Due::Wall);
+        assert_eq!(timers.of(2, Due::Lease), None);
+        assert_eq!(timers.pop(100), Some((5, 0, Due::Wall)));
+        assert_eq!(timers.pop(100), None);
+    }
+}

@@ -1,0 +1,136 @@
+use super::*;
+use crate::{
+    journal::Decision,
+    operator::MAIN_AI,
+    protocol::{SessionId, TaskId},
+};
+
+const ASKS: &str = r#"agents = { a = { operator = "main-ai", worker = { subagent_type = "x" },
+            timeout = "10m", park = "1h" } },
+        flow = function(ctx) return ctx:run("a", 1) end"#;
+
+impl Bench {
+    /// Opens a session, as the caller that speaks for it.
+    async fn session(&self) -> (Caller, SessionId) {
+        let open = OpenSession {
+            operator: MAIN_AI.to_owned(),
+            ttl_ms: 7 * 86_400_000,
+            scopes: None,
+            direct: false,
+        };
+        let opened = self.engine.open_session(&self.admin(), open, None).await.unwrap();
+        match self.engine.authenticate(&opened.token).unwrap() {
+            Bearer::Caller(caller) => (caller, opened.session),
+            Bearer::Holder(_) => panic!("a session's token is for no attempt"),
+        }
+    }
+
+    /// Waits for the next frame of a session that never connected before, and gives its task.
+    async fn task_of(&self, caller: &Caller, session: &SessionId) -> TaskId {
+        let link = self.engine.connect(caller, session, None).await.unwrap();
+        let frame = tokio::time::timeout(PATIENCE, async {
+            loop {
+                match self.engine.next_frame(&link) {
+                    Some(frame) => return frame,
+                    None => link.woken().await,
+                }
+            }
+        });
+        let frame: serde_json::Value = serde_json::from_str(&frame.await.unwrap()).unwrap();
+        assert_eq!(frame["method"], "task/spawn", "{frame}");
+        frame["params"]["task"].as_str().unwrap().parse().unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_no_session_takes_ends_with_its_park() {
+    let bench = Bench::new();
+    let run = bench.start(ASKS, "null").await;
+    let view = bench.waiting(run, "task").await;
+    let on = &view.waiting_on[0];
+    assert_eq!(on.command.as_deref(), Some("moonswarm sessions open main-ai"), "{on:?}");
+    assert!(on.until.is_some());
+    bench.clock.advance(Duration::from_secs(3_600));
+    let error = bench.ended(run).await.error.unwrap();
+    assert_eq!((error.kind.as_str(), error.attempt), ("operator_unavailable", Some(1)));
+}
+
+#[tokio::test]
+async fn a_disconnected_session_keeps_what_it_was_told_until_its_time_is_over() {
+    let bench = Bench::new();
+    let (caller, session) = bench.session().await;
+    let run = bench.start(ASKS, "null").await;
+    let task = bench.task_of(&caller, &session).await;
+    let holder = bench.engine.holder_of(&caller, task).unwrap();
+    bench.engine.accept(&holder).await.unwrap();
+    let bench = bench.restart().await;
+    bench.clock.advance(Duration::from_secs(599));
+    assert_eq!(bench.engine.session_tasks(&caller).await.unwrap().len(), 1);
+    bench.clock.advance(Duration::from_secs(1));
+    let error = bench.ended(run).await.error.unwrap();
+    assert_eq!(error.kind, "timeout", "{error:?}");
+}
+
+#[tokio::test]
+async fn an_attempts_time_stands_still_while_it_waits_for_a_senior() {
+    let bench = Bench::new();
+    let (caller, session) = bench.session().await;
+    let run = bench.start(ASKS, "null").await;
+    let task = bench.task_of(&caller, &session).await;
+    let holder = bench.engine.holder_of(&caller, task).unwrap();
+    bench.engine.accept(&holder).await.unwrap();
+    bench.clock.advance(Duration::from_secs(300));
+    let question = Json::parse(r#"{"question":"which?"}"#).unwrap();
+    bench.engine.escalate(&holder, question).await.unwrap();
+    let bench = bench.restart_after(Duration::from_secs(86_400), Recovery::All).await;
+    let view = bench.engine.run(&bench.admin(), run).await.unwrap();
+    assert_eq!(view.status, RunStatus::Waiting, "{view:?}");
+    let answer = Json::parse("\"this\"").unwrap();
+    bench.engine.advise(&bench.admin(), task, answer, None).await.unwrap();
+    let holder = bench.engine.holder_of(&caller, task).unwrap();
+    bench.clock.advance(Duration::from_secs(299));
+    assert_eq!(
+        bench.engine.prompt(&holder).await.unwrap().advice.unwrap().to_value()["by"],
+        "admin"
+    );
+    bench.clock.advance(Duration::from_secs(1));
+    assert_eq!(bench.ended(run).await.error.unwrap().kind, "timeout");
+    let asked = |fact: &Fact| matches!(fact, Fact::Decided(Decision::Escalate { .. }));
+    assert_eq!(bench.count(run, asked), 1);
+}
+
+#[tokio::test]
+async fn seats_outlive_a_fresh_history_and_a_session_that_ends_is_replaced() {
+    let bench = Bench::new();
+    let (_, first) = bench.session().await;
+    let (caller, second) = bench.session().await;
+    let body = r#"agents = { a = { operator = "main-ai", worker = { subagent_type = "x" } } },
+        flow = function(ctx, input)
+          ctx:wait("go")
+          if input then return ctx:run("a", 1) end
+          ctx:continue_as(true)
+        end"#;
+    let run = bench.start(body, "null").await;
+    let seat = |session: &SessionId| {
+        bench.engine.take_seat(&caller, run, MAIN_AI.to_owned(), session.clone())
+    };
+    assert_eq!(seat(&first).await.unwrap(), 1);
+    assert_eq!(seat(&second).await.unwrap(), 2);
+    bench.signal(run, "go", "1").await.unwrap();
+    bench.signal(run, "go", "2").await.unwrap();
+    let task = bench.task_of(&caller, &second).await;
+    let view = bench.engine.run(&bench.admin(), run).await.unwrap();
+    assert_eq!(view.seats[MAIN_AI].epoch, 2, "{view:?}");
+    let scheduled = bench.entries(run).into_iter().find_map(|entry| match entry.fact {
+        Fact::StepScheduled(step) if step.name == "a" => Some(step.seat_epoch),
+        _ => None,
+    });
+    assert_eq!(scheduled, Some(2), "the attempt names the seat that it was opened under");
+    let holder = bench.engine.holder_of(&caller, task).unwrap();
+    bench.engine.close_session(&bench.admin(), &second).await.unwrap();
+    let late = bench.engine.report(&holder, report("0")).await.unwrap_err();
+    assert_eq!(late.code(), "fenced");
+    let view = bench.waiting(run, "task").await;
+    let command = format!("moonswarm seat {run} main-ai <session>");
+    assert_eq!(view.waiting_on[0].command.as_deref(), Some(command.as_str()), "{view:?}");
+}

@@ -1,0 +1,425 @@
+//! What clients, workers and people do, through the engine's public methods.
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use serde_json::json;
+
+use super::{
+    history::{Ask, Of, Says, Told, What},
+    world::{SAFE, World},
+};
+use crate::{
+    blueprint::Labels,
+    engine::{
+        Answer, Bearer, Engine, EngineError, Holder, IdempotencyKey, LeaseAsk, Program, Report,
+        StartRun, Verdict, WaitFor,
+    },
+    protocol::{Effect, Failure, Json, TaskId},
+    store::{Reader as _, TaskFilter, TaskPhase},
+    token::Handle,
+};
+
+/// Runs that a world has.
+const RUNS: usize = 5;
+
+/// The effect that comes with a report: it writes the report's own number.
+fn effect(body: u32) -> serde_json::Value {
+    json!({ "type": "write_memory", "scope": { "workflow": "w" }, "key": "effect",
+            "value": { "report": body } })
+}
+
+fn effects(body: u32) -> Vec<serde_json::Value> {
+    if body.is_multiple_of(2) { vec![effect(body)] } else { Vec::new() }
+}
+
+/// The value that a report or an answer brings.
+fn output(body: u32) -> serde_json::Value {
+    json!({ "v": body, "by": body })
+}
+
+fn report(body: u32, says: Says) -> Report {
+    let verdict = match says {
+        Says::Done => Verdict::Done(Json::from(&output(body))),
+        Says::Garbage => Verdict::Done(Json::from(&json!({ "by": body }))),
+        Says::Failed { retryable } => {
+            Verdict::Failed { message: format!("body {body}."), retryable, data: None }
+        }
+    };
+    let text = format!("body {body}.");
+    Report {
+        verdict,
+        usage: None,
+        effects: effects(body),
+        body_hash: blake3::hash(text.as_bytes()).to_string(),
+        body: text,
+        key: None,
+    }
+}
+
+fn key(route: &'static str, number: Option<u32>, body: u32) -> Option<IdempotencyKey> {
+    number.map(|number| IdempotencyKey {
+        route,
+        key: format!("key-{number}"),
+        body: format!("{body}"),
+    })
+}
+
+/// What an ask does, as a future over the engine.
+pub fn perform(world: &World, ask: &Ask) -> BoxFuture<'static, Result<Told, EngineError>> {
+    let engine = world.engine().clone();
+    let caller = |token: usize| world.tokens[token].clone();
+    let run_id = |run: u64| world.runs[&run];
+    match ask.clone() {
+        Ask::Start { body, key: number, token, peer } => {
+            let caller = caller(token);
+            let peer = peer.map(|peer| run_id(peer).to_string());
+            let start = StartRun {
+                program: Program::Named("main".into()),
+                input: Json::from(&json!({ "s": body, "peer": peer })),
+                trigger: Json::null(),
+                workdir: None,
+                delegate: None,
+                seats: Default::default(),
+            };
+            Box::pin(async move {
+                let key = key("POST /v1/runs", number, body);
+                let started = engine.start(&caller, start, key).await?;
+                Ok(Told::Started { run: started.run.num(), repeated: started.repeated })
+            })
+        }
+        Ask::Cancel { run, body, token } => {
+            let (caller, run) = (caller(token), run_id(run));
+            Box::pin(async move {
+                engine.cancel(&caller, run, format!("body {body}."), None).await.map(|_| Told::Done)
+            })
+        }
+        Ask::Pause { run, body, token } => {
+            let (caller, run) = (caller(token), run_id(run));
+            Box::pin(async move {
+                engine.pause(&caller, run, format!("body {body}.")).await.map(|_| Told::Done)
+            })
+        }
+        Ask::Resume { run, token } => {
+            let (caller, run) = (caller(token), run_id(run));
+            Box::pin(async move { engine.resume(&caller, run).await.map(|_| Told::Done) })
+        }
+        Ask::Signal { run, body, key: number, token } => {
+            let (caller, run) = (caller(token), run_id(run));
+            Box::pin(async move {
+                let payload = Json::from(&json!({ "signal": body }));
+                let key = key("POST signal", number, body);
+                engine.signal(&caller, run, "go".into(), payload, key).await.map(|()| Told::Done)
+            })
+        }
+        Ask::Answer { run, step, scheduled_ms, body, rejects, token } => {
+            let caller = caller(token);
+            let answer = if rejects {
+                Answer::Reject { reason: format!("body {body}.") }
+            } else {
+                Answer::Output(Json::from(&output(body)))
+            };
+            Box::pin(async move {
+                let task = TaskId::new(run, step, scheduled_ms);
+                engine.answer(&caller, task, answer, None).await.map(|_| Told::Done)
+            })
+        }
+        Ask::Revoke { token } => {
+            let (by, jti) = (caller(SAFE), world.tokens[token].jti.clone());
+            Box::pin(async move { engine.revoke(&by, &jti).await.map(|()| Told::Done) })
+        }
+        Ask::Lease { queue, worker, max } => {
+            let by = caller(SAFE);
+            Box::pin(async move {
+                let name = format!("worker-{worker}");
+                let labels = Labels::default();
+                let ask =
+                    LeaseAsk { queue, worker: &name, labels: &labels, max, wait: Duration::ZERO };
+                let leased = engine.lease(&by, &ask).await?;
+                Ok(Told::Leased(
+                    leased
+                        .iter()
+                        .map(|leased| {
+                            let handle = Handle::parse(&leased.handle).expect("it was just made");
+                            (handle.run(), handle.step(), handle.attempt())
+                        })
+                        .collect(),
+                ))
+            })
+        }
+        Ask::Wait { run } => {
+            let (caller, run) = (caller(SAFE), run_id(run));
+            Box::pin(async move {
+                let patience = Duration::from_secs(3_600);
+                engine.wait(&caller, run, WaitFor::Ended, patience).await.map(|_| Told::Done)
+            })
+        }
+        Ask::Prompt(of) => {
+            let holder = holder(world, &engine, of);
+            Box::pin(async move { engine.prompt(&holder).await.map(|_| Told::Done) })
+        }
+        Ask::Beat(of) => {
+            let holder = holder(world, &engine, of);
+            Box::pin(async move {
+                engine.heartbeat(&holder).await.map(|beat| Told::Beat { cancel: beat.cancel })
+            })
+        }
+        Ask::Report { of, body, says } => {
+            let holder = holder(world, &engine, of);
+            Box::pin(
+                async move { engine.report(&holder, report(body, says)).await.map(Told::Accepted) },
+            )
+        }
+        Ask::State { of, body } => {
+            let holder = holder(world, &engine, of);
+            Box::pin(async move {
+                let value = Json::from(&json!({ "state": body }));
+                engine.put_worker_state(&holder, "worker".into(), value).await.map(|()| Told::Done)
+            })
+        }
+        Ask::File { of, body } => {
+            let holder = holder(world, &engine, of);
+            Box::pin(async move {
+                let name = format!("file-{body}");
+                engine.put_artifact(&holder, name, vec![1]).await.map(|_| Told::Done)
+            })
+        }
+    }
+}
+
+/// Who reports: the bearer of a handle, or of a token.
+fn holder(world: &World, engine: &Engine, of: Of) -> Holder {
+    let handle = Handle::mint(&world.handles, of.run, of.step, of.attempt, 1).expose();
+    let Ok(Bearer::Holder(mut holder)) = engine.authenticate(&handle) else {
+        unreachable!("a handle is a holder's");
+    };
+    if let Some(token) = of.token {
+        holder.handle = None;
+        holder.epoch = Some(1);
+        holder.jti = Some(world.tokens[token].jti.clone());
+    }
+    holder
+}
+
+impl World {
+    fn some_token(&mut self) -> usize {
+        self.random.below(self.tokens.len())
+    }
+
+    fn some_run(&mut self) -> Option<u64> {
+        let runs: Vec<u64> = self.runs.keys().copied().collect();
+        self.random.pick(&runs).copied()
+    }
+
+    fn some_key(&mut self) -> Option<u32> {
+        self.random.once_in(2).then(|| self.next_body())
+    }
+
+    /// Somebody does something.
+    pub fn act(&mut self) {
+        match self.random.below(40) {
+            0..5 => self.start(),
+            5..9 => self.signal(),
+            9..11 => {
+                if let Some(run) = self.some_run() {
+                    let (body, token) = (self.next_body(), self.some_token());
+                    self.ask(Ask::Cancel { run, body, token });
+                }
+            }
+            11 => {
+                if let Some(run) = self.some_run() {
+                    let (body, token) = (self.next_body(), self.some_token());
+                    self.ask(Ask::Pause { run, body, token });
+                }
+            }
+            12..14 => {
+                if let Some(run) = self.some_run() {
+                    let token = self.some_token();
+                    self.ask(Ask::Resume { run, token });
+                }
+            }
+            14 => {
+                // One of the tokens is revoked at some time; the first never is.
+                if self.random.once_in(3) && self.revoked + 1 < self.tokens.len() {
+                    self.revoked += 1;
+                    self.ask(Ask::Revoke { token: self.revoked });
+                }
+            }
+            15 => {
+                if let Some(run) = self.some_run() {
+                    self.ask(Ask::Wait { run });
+                }
+            }
+            16..18 => self.answer(),
+            18..23 => {
+                let worker = self.next_body();
+                let queue = if self.random.once_in(3) { "one" } else { "q" };
+                let max = 1 + self.random.below(3);
+                self.ask(Ask::Lease { queue, worker, max });
+            }
+            23..34 => self.work(),
+            34..38 => self.work_in_host(),
+            _ => self.repeat(),
+        }
+    }
+
+    fn start(&mut self) {
+        if self.runs.len() >= RUNS {
+            return;
+        }
+        let body = self.next_body();
+        let (key, token, peer) = (self.some_key(), self.some_token(), self.some_run());
+        self.ask(Ask::Start { body, key, token, peer });
+    }
+
+    fn signal(&mut self) {
+        if let Some(run) = self.some_run() {
+            let body = self.next_body();
+            let (key, token) = (self.some_key(), self.some_token());
+            self.ask(Ask::Signal { run, body, key, token });
+        }
+    }
+
+    fn answer(&mut self) {
+        let filter = TaskFilter { kind: Some("human".into()), limit: 100, ..TaskFilter::default() };
+        let rows = self.store.tasks(&filter).unwrap();
+        if let Some(row) = self.random.pick(&rows).cloned() {
+            let (run, step, scheduled_ms) = (row.run, row.step, row.scheduled_ms);
+            let (body, token, rejects) =
+                (self.next_body(), self.some_token(), self.random.once_in(4));
+            self.ask(Ask::Answer { run, step, scheduled_ms, body, rejects, token });
+        }
+    }
+
+    /// A worker with a handle does something with it; often it is too late.
+    fn work(&mut self) {
+        let Some(mut of) = self.random.pick(&self.held).copied() else { return };
+        if self.random.once_in(3) {
+            of.token = Some(self.some_token());
+        }
+        match self.random.below(12) {
+            0 => self.ask(Ask::Prompt(of)),
+            1..3 => self.ask(Ask::Beat(of)),
+            3 => {
+                let body = self.next_body();
+                self.ask(Ask::State { of, body });
+            }
+            4 => {
+                let body = self.next_body();
+                self.ask(Ask::File { of, body });
+            }
+            _ => {
+                let (body, says) = (self.next_body(), self.some_says());
+                self.ask(Ask::Report { of, body, says });
+            }
+        }
+    }
+
+    fn some_says(&mut self) -> Says {
+        match self.random.below(8) {
+            0..5 => Says::Done,
+            5 => Says::Garbage,
+            _ => Says::Failed { retryable: self.random.once_in(2) },
+        }
+    }
+
+    fn work_in_host(&mut self) {
+        let jobs = self.worked.len();
+        if jobs == 0 {
+            return;
+        }
+        let place = self.random.below(jobs);
+        match self.random.below(6) {
+            // It reports through the worker API, and goes on as if it had not.
+            0 => {
+                let (run, step, attempt) = self.worked.attempt(place);
+                let body = self.next_body();
+                let of = Of { run, step, attempt, token: None };
+                self.ask(Ask::Report { of, body, says: Says::Done });
+            }
+            // Never.
+            1 if self.random.once_in(3) => drop(self.worked.take(place)),
+            _ => {
+                let says = self.some_says();
+                self.end_job(place, says);
+            }
+        }
+    }
+
+    fn end_job(&mut self, place: usize, says: Says) {
+        let body = self.next_body();
+        let job = self.worked.take(place);
+        let (run, step, attempt) = (job.run, job.step, job.attempt);
+        self.note(What::Worked { run, step, attempt, body, says });
+        let decode = |value| serde_json::from_value::<Effect>(value).expect("it is an effect");
+        let effects = effects(body).into_iter().map(decode).collect();
+        let result = match says {
+            Says::Done => Ok((Json::from(&output(body)), effects)),
+            Says::Garbage => Ok((Json::from(&json!({ "by": body })), effects)),
+            Says::Failed { retryable } => {
+                let mut failure = Failure::new("worker", format!("body {body}."));
+                failure.retryable = retryable;
+                Err(failure)
+            }
+        };
+        // Whoever waited may have given it up.
+        drop(job.tell.send(result));
+    }
+
+    /// Somebody asks once more for what was asked before.
+    fn repeat(&mut self) {
+        let of_reports = self.random.once_in(2);
+        let before = if of_reports { &self.reports } else { &self.keyed };
+        if let Some(ask) = self.random.pick(before).cloned() {
+            self.ask(ask);
+        }
+    }
+
+    /// In the calm everybody does what they are there for; says whether there was anything to do.
+    pub fn help(&mut self) -> bool {
+        let before = self.events.len();
+        for header in self.unfinished() {
+            let said = header.waiting_on.unwrap_or_default();
+            let waits: Vec<serde_json::Value> = serde_json::from_str(&said).unwrap_or_default();
+            if waits.iter().any(|it| it["kind"] == "resume") {
+                self.ask(Ask::Resume { run: header.num, token: SAFE });
+            }
+            if waits.iter().any(|it| it["kind"] == "signal" && it["until"].is_null()) {
+                let body = self.next_body();
+                self.ask(Ask::Signal { run: header.num, body, key: None, token: SAFE });
+            }
+        }
+        while self.worked.len() > 0 {
+            self.end_job(0, Says::Done);
+        }
+        let mut pending = false;
+        for row in self.store.tasks(&TaskFilter { limit: 1_000, ..TaskFilter::default() }).unwrap()
+        {
+            let (run, step, attempt) = (row.run, row.step, row.attempt);
+            match (row.kind.as_str(), row.phase) {
+                ("human", _) => {
+                    let (body, scheduled_ms) = (self.next_body(), row.scheduled_ms);
+                    let (rejects, token) = (false, SAFE);
+                    self.ask(Ask::Answer { run, step, scheduled_ms, body, rejects, token });
+                }
+                ("queue", TaskPhase::Delivered) => {
+                    let body = self.next_body();
+                    let of = Of { run, step, attempt, token: None };
+                    self.ask(Ask::Report { of, body, says: Says::Done });
+                }
+                ("queue", TaskPhase::Pending) => {
+                    pending = true;
+                    self.wanted.push((run, step, attempt));
+                }
+                _ => {}
+            }
+        }
+        if pending {
+            for queue in ["q", "one"] {
+                let worker = self.next_body();
+                self.ask(Ask::Lease { queue, worker, max: 8 });
+            }
+        }
+        self.events.len() > before
+    }
+}

@@ -1,0 +1,99 @@
+//! An operator in the host that does as the simulation says: in time, late, wrongly or never.
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use tokio::sync::oneshot;
+
+use crate::{
+    middleware::TaskDone,
+    operator::{Backend, Delivery, Reply, Residence, Task},
+    protocol::{Effect, Failure, Json},
+};
+
+/// An attempt that the operator works on.
+pub struct Job {
+    pub run: u64,
+    pub step: u32,
+    pub attempt: u32,
+    pub tell: oneshot::Sender<Result<(Json, Vec<Effect>), Failure>>,
+    cancel: tokio_util::sync::CancellationToken,
+    reported: tokio_util::sync::CancellationToken,
+}
+
+impl Job {
+    /// Whether somebody still waits for it.
+    pub fn is_live(&self) -> bool {
+        !self.cancel.is_cancelled() && !self.reported.is_cancelled() && !self.tell.is_closed()
+    }
+}
+
+/// The operator `host`.
+#[derive(Clone, Default)]
+pub struct Worked(Arc<Mutex<Vec<Job>>>);
+
+impl Worked {
+    /// How many attempts are being worked on.
+    pub fn live(&self) -> usize {
+        self.0.lock().unwrap().iter().filter(|job| job.is_live()).count()
+    }
+
+    /// What can be ended, by its place.
+    pub fn len(&self) -> usize {
+        let mut jobs = self.0.lock().unwrap();
+        jobs.retain(Job::is_live);
+        jobs.len()
+    }
+
+    /// Takes a job off the list, to end it.
+    pub fn take(&self, place: usize) -> Job {
+        self.0.lock().unwrap().remove(place)
+    }
+
+    /// Which attempt a job is: its run, step and attempt.
+    pub fn attempt(&self, place: usize) -> (u64, u32, u32) {
+        let jobs = self.0.lock().unwrap();
+        let job = &jobs[place];
+        (job.run, job.step, job.attempt)
+    }
+}
+
+#[async_trait]
+impl Backend for Worked {
+    fn kind(&self) -> &'static str {
+        "host"
+    }
+
+    fn residence(&self) -> Residence {
+        Residence::Host
+    }
+
+    async fn execute(&self, task: Arc<Task>, _input: Json) -> Result<Reply, Failure> {
+        let (tell, told) = oneshot::channel();
+        self.0.lock().unwrap().push(Job {
+            run: task.id.run(),
+            step: task.id.step(),
+            attempt: task.attempt,
+            tell,
+            cancel: task.cancel.clone(),
+            reported: task.reported.clone(),
+        });
+        task.reporter.delivered(Delivery { worker: "host".into() });
+        tokio::select! {
+            biased;
+            () = task.cancel.cancelled() => Err(Failure::new("canceled", "given up")),
+            () = task.reported.cancelled() => Ok(Reply::Parked),
+            told = told => match told {
+                Ok(Ok((output, effects))) => {
+                    Ok(Reply::Done(TaskDone { output, usage: None, effects }))
+                }
+                Ok(Err(failure)) => Err(failure),
+                // Never: only a cancel ends it.
+                Err(_) => {
+                    task.cancel.cancelled().await;
+                    Err(Failure::new("canceled", "given up"))
+                }
+            },
+        }
+    }
+}

@@ -1,0 +1,639 @@
+//! One thread, one seed: the engine, its store, its clock, and everybody around it.
+//!
+//! Nothing happens by itself. The scheduler picks what goes on next: a message, a turn, a commit,
+//! an answer, a piece of spawned work, somebody's next act, time, a crash.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::{
+    blueprint::{self, Flow},
+    history::{Ask, Event, Of, Told, What},
+    operator::Worked,
+    random::Random,
+};
+use crate::{
+    blueprint::Bundle,
+    clock::Clock,
+    engine::{
+        Caller, Engine, EngineError, EngineParts, MintToken, Recovery, Retention, Settings,
+        message::Msg, shard::Shard,
+    },
+    flow::RunLimits,
+    lua::Limits,
+    operator::{Backend, Echo, Human, Queue, QueueHub, Registry},
+    protocol::RunId,
+    store::{Memory, Reader as _, RunStatus, StoreError},
+    tasks::{Driver, Tasks},
+    token::{Grant, HandleKey, KeyRing, Role, Scopes, SigningKey},
+};
+
+/// When every world begins.
+pub const BEGIN_MS: u64 = 1_700_000_000_000;
+/// How long an unheard lease lives in a world.
+pub const LEASE_MS: u64 = 30_000;
+/// Asks that may be open at the same time.
+const ASKS: usize = 6;
+/// The token that is never revoked.
+pub const SAFE: usize = 0;
+
+/// A live host: everything that a crash takes.
+struct Host {
+    engine: Engine,
+    shards: Vec<(Shard, mpsc::UnboundedReceiver<Msg>)>,
+    driver: Driver,
+}
+
+/// Who waits for an answer.
+struct Open {
+    number: u32,
+    piece: u64,
+    ask: Ask,
+    answer: oneshot::Receiver<Result<Told, EngineError>>,
+}
+
+/// The world of one seed.
+pub struct World {
+    pub random: Random,
+    pub flow: Flow,
+    pub clock: Clock,
+    pub store: Arc<Memory>,
+    pub worked: Worked,
+    pub events: Vec<Event>,
+    /// What the world itself saw that must not be.
+    pub findings: Vec<String>,
+    /// The runs that somebody knows of.
+    pub runs: BTreeMap<u64, RunId>,
+    /// The attempts that somebody holds, or held.
+    pub held: Vec<Of>,
+    /// The reports that were made, to be made again.
+    pub reports: Vec<Ask>,
+    /// What was asked with a key, to be asked again.
+    pub keyed: Vec<Ask>,
+    pub tokens: Vec<Caller>,
+    pub revoked: usize,
+    pub handles: HandleKey,
+    pub body: u32,
+    /// The tasks that somebody wanted to lease just now.
+    pub wanted: Vec<(u64, u32, u32)>,
+    unanswered: BTreeMap<(u64, u32, u32), u32>,
+    open: Vec<Open>,
+    asks: u32,
+    host: Option<Host>,
+    shards: usize,
+    ailing: bool,
+    broken_disk: bool,
+}
+
+/// What the scheduler can pick.
+#[derive(Debug, Clone, Copy)]
+enum Pick {
+    Deliver(usize),
+    Turn(usize),
+    Commit,
+    Acknowledge,
+    Piece,
+    Act,
+    Time,
+    Leave,
+    Disk,
+    Crash,
+}
+
+impl World {
+    pub fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let flow = Flow::random(&mut random);
+        Self::with(flow, random)
+    }
+
+    /// A world whose runs have this flow.
+    pub fn with(flow: Flow, mut random: Random) -> Self {
+        let shards = 1 + random.below(2);
+        let mut world = Self {
+            random,
+            flow,
+            clock: Clock::manual(BEGIN_MS),
+            store: Arc::new(Memory::held()),
+            worked: Worked::default(),
+            events: Vec::new(),
+            findings: Vec::new(),
+            runs: BTreeMap::new(),
+            held: Vec::new(),
+            reports: Vec::new(),
+            keyed: Vec::new(),
+            tokens: Vec::new(),
+            revoked: 0,
+            handles: HandleKey::new([9; 32], 1),
+            body: 0,
+            wanted: Vec::new(),
+            unanswered: BTreeMap::new(),
+            open: Vec::new(),
+            asks: 0,
+            host: None,
+            shards,
+            ailing: false,
+            broken_disk: false,
+        };
+        world.boot();
+        world.furnish();
+        world
+    }
+
+    pub fn engine(&self) -> &Engine {
+        &self.host().engine
+    }
+
+    fn host(&self) -> &Host {
+        self.host.as_ref().expect("a host is up between two crashes")
+    }
+
+    fn boot(&mut self) {
+        let (tasks, driver) = Tasks::driven();
+        let hub = Arc::new(QueueHub::default());
+        self.worked = Worked::default();
+        let operators: [(&str, Arc<dyn Backend>); 4] = [
+            ("echo", Arc::new(Echo)),
+            ("host", Arc::new(self.worked.clone())),
+            ("human", Arc::new(Human)),
+            ("queue", Arc::new(Queue::new(Arc::clone(&hub)))),
+        ];
+        let registry =
+            Registry::new(operators.into_iter().map(|(n, it)| (n.to_owned(), it)).collect());
+        // Real time decides nothing here: a slow machine breaks no limit.
+        let limits = Limits { evaluate_ms: 60_000, ..Limits::default() };
+        let run_limits = RunLimits { slice_ms: 60_000, ..RunLimits::default() };
+        let (engine, unstarted) = Engine::assemble(EngineParts {
+            store: Arc::clone(&self.store) as Arc<dyn crate::store::Store>,
+            clock: self.clock.clone(),
+            tasks,
+            registry,
+            hub,
+            sessions: Arc::default(),
+            keys: KeyRing::new(SigningKey::from_seed(&[7; 32])),
+            handles: self.handles.clone(),
+            limits,
+            settings: Settings {
+                retention: Retention::FOR_EVER,
+                limits: run_limits,
+                lease_ms: LEASE_MS,
+                park_ms: 86_400_000,
+                compensation_ms: 300_000,
+                live_runs: 2,
+                open_runs: 10_000,
+                queued_signals: 100,
+                work: PathBuf::from("work"),
+            },
+            shards: self.shards,
+            recovery: Recovery::All,
+        })
+        .expect("a store in memory can be read");
+        let mut shards: Vec<_> = unstarted.into_iter().map(|shard| shard.enter()).collect();
+        for (shard, _) in &mut shards {
+            shard.boot();
+        }
+        self.host = Some(Host { engine, shards, driver });
+    }
+
+    /// Stores the blueprints and makes the tokens, before anything goes wrong.
+    fn furnish(&mut self) {
+        let owner = Caller {
+            subject: "owner".into(),
+            grant: Grant::new(Role::Admin, Scopes::all()),
+            jti: "owner".into(),
+            expires_ms: u64::MAX,
+            session: None,
+        };
+        let main = self.flow.source();
+        let calls = main.contains("ctx:call").then(|| ("child", blueprint::CHILD.to_owned()));
+        for (name, source) in calls.into_iter().chain([("main", main)]) {
+            let bundle = Bundle::from_source("it.lua", source).unwrap();
+            let (engine, owner) = (self.engine().clone(), owner.clone());
+            let put =
+                async move { engine.put_blueprint(&owner, name.to_owned(), bundle, None).await };
+            self.finish(put).unwrap();
+        }
+        for n in 0..3 {
+            let (engine, by) = (self.engine().clone(), owner.clone());
+            let ttl_ms = 300 * 86_400_000;
+            let mint = MintToken { role: Role::Admin, verbs: None, scopes: None, ttl_ms };
+            let minted = self.finish(async move { engine.mint(&by, mint, None).await }).unwrap();
+            let subject = format!("client-{n}");
+            self.tokens.push(Caller { subject, jti: minted.jti, ..owner.clone() });
+        }
+    }
+
+    /// Lets one future come to its end, with everything that it needs.
+    fn finish<T: Send + 'static>(&mut self, future: impl Future<Output = T> + Send + 'static) -> T {
+        let (_, mut result) = self.host().driver.add(future);
+        for _ in 0..1_000 {
+            self.settle();
+            if let Ok(value) = result.try_recv() {
+                return value;
+            }
+        }
+        panic!("it does not come to its end");
+    }
+
+    pub fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
+    }
+
+    pub fn note(&mut self, what: What) {
+        let event = Event { at_ms: self.now_ms(), position: self.store.position(), what };
+        self.events.push(event);
+    }
+
+    pub fn next_body(&mut self) -> u32 {
+        self.body += 1;
+        self.body
+    }
+
+    /// Asks the engine for something; the answer comes when the scheduler lets it.
+    pub fn ask(&mut self, ask: Ask) {
+        self.asks += 1;
+        let number = self.asks;
+        self.note(What::Asked(number, ask.clone()));
+        let future = super::acts::perform(self, &ask);
+        let (piece, answer) = self.host().driver.add(future);
+        self.open.push(Open { number, piece, ask, answer });
+    }
+
+    /// The number of the last ask.
+    pub fn asked(&self) -> u32 {
+        self.asks
+    }
+
+    /// Whoever asked last goes away right after the first piece of what they asked for was done.
+    pub fn leave_once_taken(&mut self) {
+        let open = self.open.pop().expect("somebody asked");
+        self.host().driver.poll(open.piece);
+        self.host().driver.give_up(open.piece);
+        self.note(What::Lost(open.number));
+    }
+
+    /// Writes down the answers that have come.
+    fn hear(&mut self) {
+        let mut place = 0;
+        while place < self.open.len() {
+            match self.open[place].answer.try_recv() {
+                Err(oneshot::error::TryRecvError::Empty) => place += 1,
+                Err(oneshot::error::TryRecvError::Closed) => {
+                    let open = self.open.remove(place);
+                    self.note(What::Lost(open.number));
+                }
+                Ok(answer) => {
+                    let open = self.open.remove(place);
+                    self.heard(open.number, &open.ask, answer);
+                }
+            }
+        }
+    }
+
+    fn heard(&mut self, number: u32, ask: &Ask, answer: Result<Told, EngineError>) {
+        match answer {
+            Ok(told) => {
+                if let Told::Leased(leased) = &told {
+                    let held = leased.iter();
+                    self.held.extend(held.map(|&(run, step, attempt)| Of {
+                        run,
+                        step,
+                        attempt,
+                        token: None,
+                    }));
+                }
+                self.note(What::Told(number, told));
+            }
+            Err(EngineError::Store(StoreError::Revoked { .. })) => {
+                self.note(What::Refused(number, "token_revoked".into()));
+            }
+            // Whether it was written is unknown to whoever hears of a failure of the disk.
+            Err(EngineError::Store(_) | EngineError::Stopping) => {
+                self.note(What::Lost(number));
+            }
+            Err(error) => self.note(What::Refused(number, error.code().to_owned())),
+        }
+        if let Ask::Report { .. } = ask {
+            self.reports.push(ask.clone());
+        }
+    }
+
+    /// Notices the runs that became durable.
+    fn meet(&mut self) {
+        let filter = crate::store::RunFilter { limit: 1_000, ..Default::default() };
+        for header in self.store.headers(&filter).unwrap() {
+            self.runs
+                .entry(header.num)
+                .or_insert_with(|| RunId::new(header.num, header.created_ms));
+        }
+    }
+
+    /// What the host itself can go on with.
+    fn inner(&self) -> Vec<(usize, Pick)> {
+        let host = self.host();
+        let now = self.now_ms();
+        let mut picks = Vec::new();
+        for (n, (shard, messages)) in host.shards.iter().enumerate() {
+            if !messages.is_empty() {
+                picks.push((80, Pick::Deliver(n)));
+            }
+            if !shard.ready.is_empty() || shard.next_due_ms() <= now {
+                picks.push((50, Pick::Turn(n)));
+            }
+        }
+        if self.store.waiting() > 0 {
+            picks.push((60, Pick::Commit));
+        }
+        if self.store.unacknowledged() > 0 {
+            picks.push((60, Pick::Acknowledge));
+        }
+        if !host.driver.ready().is_empty() {
+            picks.push((90, Pick::Piece));
+        }
+        picks
+    }
+
+    /// Lets the scheduler do one thing.
+    pub fn step(&mut self) {
+        let mut picks = self.inner();
+        if !self.open.is_empty() {
+            picks.push((2, Pick::Leave));
+        }
+        if self.open.len() < ASKS {
+            picks.push((60, Pick::Act));
+        }
+        let disk = if self.ailing { 40 } else { 2 };
+        picks.extend([(14, Pick::Time), (disk, Pick::Disk), (2, Pick::Crash)]);
+        let pick = self.random.weigh(&picks).expect("there is always something");
+        self.go(pick);
+    }
+
+    /// Lets the host go on in a random order until it rests.
+    pub fn run_down(&mut self) {
+        while let Some(pick) = self.random.weigh(&self.inner()) {
+            self.go(pick);
+        }
+    }
+
+    /// Lets the host go on until it rests, or waits for a commit.
+    pub fn run_to_commit(&mut self) {
+        loop {
+            let mut picks = self.inner();
+            picks.retain(|(_, pick)| !matches!(pick, Pick::Commit));
+            let Some(pick) = self.random.weigh(&picks) else { return };
+            self.go(pick);
+        }
+    }
+
+    fn go(&mut self, pick: Pick) {
+        match pick {
+            Pick::Deliver(n) => self.deliver(n),
+            Pick::Turn(n) => self.turn(n),
+            Pick::Commit => {
+                let group = 1 + self.random.below(self.store.waiting());
+                self.store.commit(group);
+                self.meet();
+            }
+            Pick::Acknowledge => {
+                self.store.acknowledge();
+            }
+            Pick::Piece => {
+                let ready = self.host().driver.ready();
+                let piece = *self.random.pick(&ready).expect("it is not empty");
+                self.host().driver.poll(piece);
+            }
+            Pick::Act => self.act(),
+            Pick::Time => self.pass_time(),
+            Pick::Leave => {
+                let place = self.random.below(self.open.len());
+                let gone = self.open.remove(place);
+                self.host().driver.give_up(gone.piece);
+                self.again(gone.ask);
+                self.note(What::Lost(gone.number));
+            }
+            Pick::Disk => self.disk(),
+            Pick::Crash => self.crash(),
+        }
+        self.hear();
+        self.watch();
+    }
+
+    fn deliver(&mut self, n: usize) {
+        let host = self.host.as_mut().expect("a host is up");
+        let (shard, messages) = &mut host.shards[n];
+        if let Ok(message) = messages.try_recv() {
+            shard.handle(message);
+        }
+    }
+
+    fn turn(&mut self, n: usize) {
+        let host = self.host.as_mut().expect("a host is up");
+        host.shards[n].0.turn();
+    }
+
+    fn pass_time(&mut self) {
+        let hour = 3_600_000;
+        let now = self.now_ms();
+        match self.random.below(24) {
+            0..10 => self.clock.advance(Duration::from_millis(1 + self.random.below(3_000) as u64)),
+            10..20 => {
+                let due = self.next_due();
+                self.clock.set(due.unwrap_or(now + 1_000).clamp(now, now + hour));
+            }
+            20 => self.clock.set(now + hour),
+            21 => self.clock.set(now - hour),
+            22 if self.random.once_in(4) => self.clock.set(now + 365 * 24 * hour),
+            23 if self.random.once_in(4) => self.clock.set(now - 365 * 24 * hour),
+            _ => self.clock.advance(Duration::from_millis(LEASE_MS)),
+        }
+    }
+
+    /// The next time at which something is due that is not yet.
+    fn next_due(&self) -> Option<u64> {
+        let now = self.now_ms();
+        let stored = self.store.due(0, 1, u64::MAX >> 1, 10_000).unwrap();
+        let stored = stored.into_iter().map(|(_, at)| at);
+        let timers = self.host().shards.iter().flat_map(|(shard, _)| shard.timers.iter());
+        stored.chain(timers.map(|(at, _)| *at)).filter(|at| *at > now).min()
+    }
+
+    /// The disk fails, or is well again, which a broken one never is in the same process.
+    fn disk(&mut self) {
+        if self.ailing {
+            if self.broken_disk {
+                return self.crash();
+            }
+            self.ailing = false;
+            self.note(What::Storage("well"));
+            self.store.fail_with(None);
+            return;
+        }
+        self.ailing = true;
+        self.broken_disk = self.random.once_in(3);
+        let (word, error) = if self.broken_disk {
+            let context = "write to the database".to_owned();
+            ("broken", StoreError::Database { context, reason: "the disk failed".into() })
+        } else {
+            ("full", StoreError::Full)
+        };
+        self.note(What::Storage(word));
+        self.store.fail_with(Some(error));
+    }
+
+    /// The host dies and another starts on what is durable.
+    pub fn crash(&mut self) {
+        self.note(What::Crashed);
+        for open in std::mem::take(&mut self.open) {
+            self.again(open.ask);
+            self.note(What::Lost(open.number));
+        }
+        if let Some(host) = self.host.take() {
+            host.driver.give_up_all();
+            drop(host.shards);
+        }
+        self.store = Arc::new(self.store.crash());
+        self.ailing = false;
+        self.broken_disk = false;
+        self.boot();
+    }
+
+    /// Whoever heard no answer may ask once more.
+    fn again(&mut self, ask: Ask) {
+        match ask {
+            Ask::Start { key: Some(_), .. } | Ask::Signal { key: Some(_), .. } => {
+                self.keyed.push(ask);
+            }
+            Ask::Report { .. } => self.reports.push(ask),
+            _ => {}
+        }
+    }
+
+    /// Handles everything that can be handled without time going on.
+    pub fn settle(&mut self) {
+        for _ in 0..100_000 {
+            let mut idle = true;
+            for n in 0..self.shards {
+                let now = self.now_ms();
+                let (shard, messages) = &self.host().shards[n];
+                if !messages.is_empty() {
+                    self.deliver(n);
+                    idle = false;
+                } else if !shard.ready.is_empty() || shard.next_due_ms() <= now {
+                    self.turn(n);
+                    idle = false;
+                }
+            }
+            if self.store.waiting() > 0 {
+                self.store.commit(usize::MAX);
+                idle = false;
+            }
+            while self.store.acknowledge() {
+                idle = false;
+            }
+            for piece in self.host().driver.ready() {
+                self.host().driver.poll(piece);
+                idle = false;
+            }
+            self.hear();
+            self.watch();
+            if idle {
+                self.meet();
+                return;
+            }
+        }
+        self.findings.push("the host never comes to rest".into());
+    }
+
+    /// No more attempts of an agent are worked on than it allows.
+    fn watch(&mut self) {
+        let live = self.worked.live();
+        if live > 2 {
+            self.findings.push(format!("no more at once than allowed: {live} attempts of `host`"));
+        }
+    }
+
+    /// Everything goes well from now on; each run must end, and until then say what it waits for.
+    pub fn calm(&mut self) {
+        if self.broken_disk || self.random.once_in(2) {
+            self.crash();
+        }
+        self.ailing = false;
+        self.store.fail_with(None);
+        self.settle();
+        // A run whose write failed rests for a second before it is read again.
+        self.clock.advance(Duration::from_secs(2));
+        self.settle();
+        self.note(What::Quiet);
+        self.look_at_waiting();
+        for _ in 0..600 {
+            if self.is_over() {
+                return;
+            }
+            if self.help() {
+                self.settle();
+                self.look_at_offers();
+            } else if let Some(due) = self.next_due() {
+                self.clock.set(due);
+                self.settle();
+            } else {
+                break;
+            }
+        }
+        if self.is_over() {
+            return;
+        }
+        for header in self.unfinished() {
+            self.findings.push(format!(
+                "every run ends or visibly waits: run {} is {} and nothing moves it; it says {:?}",
+                header.num,
+                header.status.as_str(),
+                header.waiting_on
+            ));
+        }
+        for signal in self.store.outbox().unwrap() {
+            self.findings.push(format!("signals arrive once: {signal:?} never did"));
+        }
+    }
+
+    pub fn unfinished(&self) -> Vec<crate::store::Header> {
+        let filter = crate::store::RunFilter { limit: 1_000, ..Default::default() };
+        let headers = self.store.headers(&filter).unwrap();
+        headers.into_iter().filter(|header| !header.status.is_ended()).collect()
+    }
+
+    fn is_over(&self) -> bool {
+        self.unfinished().is_empty() && self.store.outbox().unwrap().is_empty()
+    }
+
+    fn look_at_waiting(&mut self) {
+        for header in self.unfinished() {
+            let said = header.waiting_on.as_deref().unwrap_or("[]");
+            if said == "[]" {
+                let (num, status) = (header.num, header.status.as_str());
+                self.findings.push(format!(
+                    "every run ends or visibly waits: run {num} is {status} and says nothing"
+                ));
+            }
+        }
+    }
+
+    /// A task that waits although somebody asked for it, again and again, is offered to nobody.
+    fn look_at_offers(&mut self) {
+        let asked = std::mem::take(&mut self.wanted);
+        for (run, step, attempt) in asked {
+            let row = self.store.task(run, step).unwrap();
+            let paused = |header: crate::store::Header| header.status == RunStatus::Paused;
+            let waits = row.is_some_and(|row| {
+                row.attempt == attempt && row.phase == crate::store::TaskPhase::Pending
+            }) && !self.store.header(run).unwrap().is_some_and(paused);
+            let times = self.unanswered.entry((run, step, attempt)).or_default();
+            *times = if waits { *times + 1 } else { 0 };
+            if *times == 12 {
+                self.findings.push(format!(
+                    "a task that waits can be leased: run {run} step {step} attempt {attempt} is offered to nobody"
+                ));
+            }
+        }
+    }
+}
