@@ -1,19 +1,30 @@
 //! What the program is told before it starts: flag over environment over file over default.
 //!
-//! Owns the file `moonswarm.toml` and the order of precedence. Refuses unknown keys, and keys
-//! that this release does not have yet. Called by `cli`, which hands in flags and environment as
+//! Owns the file `moonswarm.toml` and the order of precedence. Refuses unknown keys, each mistake
+//! with its file and line; what `[operators]` may say is known to the operators. Called by `cli`, which hands in flags and environment as
 //! one layer, because clap already puts a flag before its variable.
 
 use std::{
-    fmt, io,
+    io,
     net::SocketAddr,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de::Error as _};
+use toml::{Spanned, de::DeTable};
+
+use crate::{
+    blueprint::parse_duration,
+    engine::Retention,
+    operator::{Declared, Mistake},
+};
 
 /// The file that is read when no other one is named, if it is there.
 pub const DEFAULT_FILE: &str = "moonswarm.toml";
+
+/// How long a pull worker keeps a task without a heartbeat, if nobody says.
+pub const LEASE: Duration = Duration::from_secs(30);
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
@@ -27,7 +38,7 @@ pub enum LogFormat {
 }
 
 /// What one source says; absent is "says nothing".
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layer {
     /// The data directory.
@@ -40,6 +51,9 @@ pub struct Layer {
     pub shards: Option<usize>,
     /// Whether a daemon that died at its start again and again takes its runs up one at a time.
     pub safe_mode: Option<bool>,
+    /// How long a pull worker keeps a task without a heartbeat: `30s`.
+    #[serde(default, deserialize_with = "duration")]
+    pub lease: Option<Duration>,
     /// Host names, beside the loopback ones, under which the API may be reached.
     pub hosts: Option<Vec<String>>,
     /// Origins whose pages may call the API.
@@ -48,6 +62,64 @@ pub struct Layer {
     pub log: Option<String>,
     /// How log lines look.
     pub log_format: Option<LogFormat>,
+    /// How long ended runs are kept.
+    pub retention: Option<RetentionLayer>,
+    /// The operators beside the built-in ones.
+    #[serde(skip)]
+    pub operators: Option<Declared>,
+}
+
+/// What one source says about how long ended runs are kept; zero is no limit.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RetentionLayer {
+    /// How long after its end a run goes, in milliseconds; written as `"30d"`.
+    #[serde(default, deserialize_with = "age")]
+    pub age: Option<u64>,
+    /// How many ended runs stay.
+    pub runs: Option<u64>,
+    /// How large the database may be, in bytes; written as `"10GiB"`.
+    #[serde(default, deserialize_with = "size")]
+    pub size: Option<u64>,
+}
+
+impl From<RetentionLayer> for Retention {
+    fn from(it: RetentionLayer) -> Self {
+        let default = Self::default();
+        Self {
+            age_ms: it.age.unwrap_or(default.age_ms),
+            runs: it.runs.unwrap_or(default.runs),
+            bytes: it.size.unwrap_or(default.bytes),
+        }
+    }
+}
+
+fn age<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    let text = String::deserialize(from)?;
+    parse_duration(&text).map(Some).map_err(|error| D::Error::custom(format!("failed to {error}")))
+}
+
+fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    let text = String::deserialize(from)?;
+    parse_size(&text).map(Some).ok_or_else(|| {
+        D::Error::custom(format!("{text:?} is not a size such as \"10GiB\", \"500MiB\" or \"0\""))
+    })
+}
+
+/// Reads `10GiB`, `500 MiB`, `64KiB` or a number of bytes.
+fn parse_size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim() {
+        "" | "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        "TiB" => 40,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 impl Layer {
@@ -60,24 +132,33 @@ impl Layer {
             blueprints: self.blueprints.or(below.blueprints),
             shards: self.shards.or(below.shards),
             safe_mode: self.safe_mode.or(below.safe_mode),
+            lease: self.lease.or(below.lease),
             hosts: self.hosts.or(below.hosts),
             origins: self.origins.or(below.origins),
             log: self.log.or(below.log),
             log_format: self.log_format.or(below.log_format),
+            retention: self.retention.or(below.retention),
+            operators: self.operators.or(below.operators),
         }
     }
 
     /// Reads the text of a file.
     ///
     /// # Errors
-    /// Text that is not TOML, an unknown key, a value of the wrong type, a section for later.
+    /// Text that is not TOML, an unknown key, a value of the wrong type, an operator that cannot
+    /// be.
     pub fn parse(text: &str, file: &Path) -> Result<Self, ConfigError> {
-        let content = |source| ConfigError::Content { file: file.to_owned(), source };
-        let table: toml::Table = toml::from_str(text).map_err(content)?;
-        if table.contains_key("operators") {
-            return Err(ConfigError::Operators { file: file.to_owned() });
-        }
-        toml::from_str(text).map_err(content)
+        let wrong = |mistake: Mistake| {
+            let (line, column) = mistake.place(text);
+            ConfigError::Content { file: file.to_owned(), line, column, mistake }
+        };
+        let parsed = DeTable::parse(text).map_err(|error| wrong(Mistake::of(&error, 0..0)))?;
+        let span = parsed.span();
+        let mut table = parsed.into_inner();
+        let operators = table.remove("operators").map(Declared::read).transpose().map_err(wrong)?;
+        let rest = toml::de::Deserializer::from(Spanned::new(span, table));
+        let layer = Self::deserialize(rest).map_err(|error| wrong(Mistake::of(&error, 0..0)))?;
+        Ok(Self { operators, ..layer })
     }
 
     /// Reads a file: the named one, which must be there, or the default one, if it is.
@@ -96,8 +177,14 @@ impl Layer {
     }
 }
 
+/// A duration as blueprints write it.
+fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(from)?;
+    parse_duration(&text).map(Duration::from_millis).map(Some).map_err(D::Error::custom)
+}
+
 /// What the program goes by.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Config {
     /// The data directory.
     pub data: PathBuf,
@@ -109,6 +196,8 @@ pub struct Config {
     pub shards: usize,
     /// Whether a daemon that died at its start again and again takes its runs up one at a time.
     pub safe_mode: bool,
+    /// How long a pull worker keeps a task without a heartbeat.
+    pub lease: Duration,
     /// Host names, beside the loopback ones, under which the API may be reached.
     pub hosts: Vec<String>,
     /// Origins whose pages may call the API.
@@ -117,6 +206,10 @@ pub struct Config {
     pub log: Option<String>,
     /// How log lines look.
     pub log_format: LogFormat,
+    /// How long ended runs are kept.
+    pub retention: Retention,
+    /// The operators beside the built-in ones.
+    pub operators: Declared,
 }
 
 impl From<Layer> for Config {
@@ -127,10 +220,13 @@ impl From<Layer> for Config {
             blueprints: it.blueprints,
             shards: it.shards.unwrap_or(0),
             safe_mode: it.safe_mode.unwrap_or(true),
+            lease: it.lease.unwrap_or(LEASE),
             hosts: it.hosts.unwrap_or_default(),
             origins: it.origins.unwrap_or_default(),
             log: it.log,
             log_format: it.log_format.unwrap_or_default(),
+            retention: it.retention.unwrap_or_default().into(),
+            operators: it.operators.unwrap_or_default(),
         }
     }
 }
@@ -147,31 +243,17 @@ pub enum ConfigError {
         source: io::Error,
     },
     /// The file says something that is not understood.
-    #[error("understand {}: {}", file.display(), Trimmed(source))]
+    #[error("understand {}:{line}:{column}: {mistake}", file.display())]
     Content {
         /// The file.
         file: PathBuf,
-        /// Why, with line and column.
-        source: toml::de::Error,
+        /// The line, from 1.
+        line: usize,
+        /// The column, from 1, in characters.
+        column: usize,
+        /// What is wrong.
+        mistake: Mistake,
     },
-    /// The file configures operators.
-    #[error(
-        "use [operators] of {}: this release has no configurable operators; \
-         main-ai, human, process, lua, queue and echo exist without any",
-        file.display()
-    )]
-    Operators {
-        /// The file.
-        file: PathBuf,
-    },
-}
-
-struct Trimmed<'a>(&'a toml::de::Error);
-
-impl fmt::Display for Trimmed<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.to_string().trim_end())
-    }
 }
 
 #[cfg(test)]
@@ -184,24 +266,48 @@ mod tests {
 
     #[test]
     fn a_flag_goes_before_the_file_and_the_file_before_the_default() {
-        let file = parse("data = \"/var/m\"\nshards = 3\nlog_format = \"json\"").unwrap();
+        let file = "data = \"/var/m\"\nshards = 3\nlog_format = \"json\"\nlease = \"2s\"";
+        let file = parse(file).unwrap();
         let flags = Layer { data: Some("here".into()), ..Layer::default() };
         let config = Config::from(flags.over(file));
         assert_eq!(config.data, Path::new("here"));
         assert_eq!((config.shards, config.log_format), (3, LogFormat::Json));
+        assert_eq!(config.lease, Duration::from_secs(2));
+        assert!(parse("lease = \"soon\"").is_err());
         assert_eq!(config.listen.to_string(), "127.0.0.1:7700");
     }
 
     #[test]
     fn an_unknown_key_is_refused_with_its_line() {
         let text = parse("shards = 1\nlisen = \"127.0.0.1:1\"").unwrap_err().to_string();
-        assert!(text.contains("line 2") && text.contains("`lisen`"), "{text}");
+        assert!(text.contains("m.toml:2:1: unknown key `lisen`; did you mean `listen`?"), "{text}");
+        let text = parse("shards = \n").unwrap_err().to_string();
+        assert!(text.contains("m.toml:1:"), "{text}");
     }
 
     #[test]
-    fn operators_are_refused_by_name() {
-        let text = parse("[operators.x]\nkind = \"human\"").unwrap_err().to_string();
-        assert!(text.contains("no configurable operators"), "{text}");
+    fn what_retention_does_not_say_is_the_default_and_zero_is_no_limit() {
+        let said = parse("[retention]\nage = \"2d\"\nsize = \"64 MiB\"").unwrap();
+        let kept = Config::from(said).retention;
+        assert_eq!((kept.age_ms, kept.bytes), (2 * 86_400_000, 64 << 20));
+        assert_eq!(kept.runs, Retention::default().runs);
+        let none = parse("[retention]\nage = \"0s\"\nruns = 0\nsize = \"0\"").unwrap();
+        assert_eq!(Config::from(none).retention, Retention::FOR_EVER);
+        for (key, wrong) in [("size", "10 GB"), ("size", "much"), ("age", "old")] {
+            let text = parse(&format!("[retention]\n{key} = \"{wrong}\"")).unwrap_err().to_string();
+            assert!(text.contains(wrong), "{text}");
+        }
+    }
+
+    #[test]
+    fn operators_are_read_and_their_mistakes_placed() {
+        let layer = parse("shards = 2\n[operators.repeat]\nkind = \"echo\"").unwrap();
+        assert_eq!(layer.shards, Some(2));
+        let config = Config::from(layer);
+        let names: Vec<_> = config.operators.iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["repeat"]);
+        let text = parse("shards = 2\n[operators.x]\nkind = \"ecko\"").unwrap_err().to_string();
+        assert!(text.contains("m.toml:3:8: operator `x`: there is no kind \"ecko\""), "{text}");
     }
 
     #[test]

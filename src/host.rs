@@ -5,20 +5,26 @@
 
 mod boot;
 mod files;
+mod restore;
 mod watch;
+
+pub use restore::{Restored, restore};
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     api,
     clock::Clock,
-    engine::{Engine, EngineParts, Recovery, Settings},
+    engine::{Engine, EngineParts, Recovery, Retention, Settings, Sweeper},
+    fault,
     flow::RunLimits,
     lua::Limits,
-    operator::{Builtin, BundleDir, QueueHub, Registry, lua_calls},
+    operator::{Builtin, BundleDir, Declared, QueueHub, Registry, lua_calls},
     protocol::RunId,
+    session,
     store::{Options, Reader as _, Sqlite},
     tasks::Tasks,
     token::HandleKey,
@@ -32,6 +38,9 @@ const LEFT_OPEN: usize = 100;
 
 /// How often old answers are forgotten.
 const HOUSEKEEPING: Duration = Duration::from_secs(3_600);
+/// How often the host looks whether ended runs are to go, and how long it rests where some do.
+const SWEEP: Duration = Duration::from_secs(15);
+const BETWEEN_STEPS: Duration = Duration::from_millis(50);
 
 /// What to open.
 #[derive(Debug, Clone)]
@@ -47,12 +56,18 @@ pub struct HostConfig {
     /// Whether a host that died three times in a row, each time soon after its start, takes its runs
     /// up one at a time.
     pub safe_mode: bool,
+    /// How long a pull worker keeps a task without a heartbeat.
+    pub lease: Duration,
     /// Shards; 0 for one a core.
     pub shards: usize,
+    /// How long ended runs are kept.
+    pub retention: Retention,
     /// How the database syncs.
     pub store: Options,
     /// What the HTTP side allows.
     pub api: api::ApiConfig,
+    /// The operators beside the built-in ones.
+    pub operators: Declared,
 }
 
 /// A running host.
@@ -106,13 +121,16 @@ impl Host {
         let store = Sqlite::open(&config.data, &config.store)?;
         let files = files::DataFiles::open(&config.data)?;
         let (keys, handles) = (files.signing_keys()?, files.handle_secret()?);
+        fault::point("host.keys");
         let incarnation = incarnation(&store).await?;
 
         let tasks = Tasks::new(tokio::runtime::Handle::current());
         let hub = Arc::new(QueueHub::default());
-        let registry = registry(&config.data, &tasks, &hub);
+        let sessions = Arc::new(session::Hub::default());
+        let registry = registry(&config, &tasks, &hub, &sessions);
 
         let boot = boot::Boot::begin(&store, config.recover).await?;
+        fault::point("host.boot_counted");
         let careful = config.safe_mode && boot.is_a_crash_loop();
         let engine = Engine::start_up(EngineParts {
             store: Arc::clone(&store) as Arc<dyn crate::store::Store>,
@@ -120,6 +138,7 @@ impl Host {
             tasks: tasks.clone(),
             registry,
             hub,
+            sessions,
             keys,
             handles: HandleKey::new(handles, incarnation),
             limits: Limits::default(),
@@ -143,10 +162,12 @@ impl Host {
             }
         }
 
+        fault::point("host.recovered");
         let admin = match files.admin_token()?.filter(|token| engine.authenticate(token).is_ok()) {
             Some(token) => token,
             None => {
                 let token = engine.mint_admin(ADMIN_TTL_MS).await?.token;
+                fault::point("host.admin_minted");
                 files.put_admin_token(&token)?;
                 token
             }
@@ -160,6 +181,7 @@ impl Host {
             .map_err(|source| HostError::Listen { address: config.listen, source })?;
         let url = format!("http://{address}");
         engine.set_url(&url);
+        fault::point("host.listening");
         let (api_engine, api_config, api_tasks) =
             (engine.clone(), config.api.clone(), tasks.clone());
         tasks.spawn(async move {
@@ -168,8 +190,10 @@ impl Host {
             }
         });
         files.put_server(&url, incarnation)?;
+        fault::point("host.announced");
 
         keep_house(&engine, &tasks);
+        sweep(&engine, &tasks);
         let watch = match &config.blueprints {
             Some(dir) => Some(watch::Watch::start(dir.clone(), engine.clone(), &tasks).await?),
             None => None,
@@ -202,9 +226,16 @@ impl Host {
         self.engine.open_runs()
     }
 
+    /// Waits until nothing can be stored any more, and says why: the disk failed under a write, and
+    /// only another start can know what it has.
+    pub async fn lost(&self) -> crate::store::StoreError {
+        self.store.lost().await
+    }
+
     /// Stops: no new connections, everything asked to end, what is left given up after `grace`,
     /// the store closed last.
     pub async fn stop(self, grace: Duration) {
+        fault::point("host.stop");
         self.files.remove_server();
         self.tasks.stopping().cancel();
         if let Err(error) = boot::end_well(&self.engine).await {
@@ -232,29 +263,71 @@ fn keep_house(engine: &Engine, tasks: &Tasks) {
             if let Err(error) = engine.expire_answers().await {
                 tracing::warn!(%error, "could not forget old answers");
             }
+            if let Err(error) = engine.forget_sessions().await {
+                tracing::warn!(%error, "could not forget closed sessions");
+            }
+        }
+    });
+}
+
+/// Lets ended runs go when the policy says so, a few at a time.
+fn sweep(engine: &Engine, tasks: &Tasks) {
+    let (engine, stopping) = (engine.clone(), tasks.stopping().clone());
+    tasks.spawn(async move {
+        let mut sweeper = Sweeper::default();
+        let mut rest = SWEEP;
+        loop {
+            tokio::select! {
+                () = stopping.cancelled() => return,
+                () = tokio::time::sleep(rest) => {}
+            }
+            rest = match engine.sweep(&mut sweeper).await {
+                Ok(true) => BETWEEN_STEPS,
+                Ok(false) => SWEEP,
+                Err(error) => {
+                    tracing::warn!(%error, "could not let ended runs go");
+                    SWEEP
+                }
+            };
         }
     });
 }
 
 /// The operators of a host.
-fn registry(data: &std::path::Path, tasks: &Tasks, hub: &Arc<QueueHub>) -> Registry {
-    let data = std::path::absolute(data).unwrap_or_else(|_| data.to_owned());
+fn registry(
+    config: &HostConfig,
+    tasks: &Tasks,
+    hub: &Arc<QueueHub>,
+    sessions: &Arc<session::Hub>,
+) -> Registry {
+    let data = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
     Builtin {
         lua: lua_calls(tasks.clone()),
         bundle_dir: bundle_dirs(data),
         queues: Arc::clone(hub),
+        clock: Clock::system(),
+        stopping: tasks.stopping().clone(),
+        sessions: Arc::clone(sessions),
     }
-    .registry()
+    .registry(&config.operators)
+}
+
+/// The operators that always exist, where no host runs; none of them is called.
+pub fn builtin_operators() -> Registry {
+    known_operators(&Declared::default())
 }
 
 /// The operators that a blueprint is checked against where no host runs; none of them is called.
-pub fn builtin_operators() -> Registry {
+pub fn known_operators(declared: &Declared) -> Registry {
     Builtin {
         lua: Arc::new(|_, input| Box::pin(async { Ok(input) })),
         bundle_dir: bundle_dirs(PathBuf::new()),
         queues: Arc::default(),
+        clock: Clock::system(),
+        stopping: CancellationToken::new(),
+        sessions: Arc::default(),
     }
-    .registry()
+    .registry(declared)
 }
 
 /// Puts the files of a blueprint where its child processes find them.
@@ -270,12 +343,13 @@ fn settings(config: &HostConfig) -> Settings {
     let absolute = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
     Settings {
         limits: RunLimits::default(),
-        lease_ms: 30_000,
+        lease_ms: u64::try_from(config.lease.as_millis()).unwrap_or(u64::MAX),
         park_ms: 24 * 3_600 * 1_000,
         compensation_ms: 300_000,
         live_runs: 512,
         open_runs: 2_000_000,
         queued_signals: 1_000,
+        retention: config.retention,
         work: absolute.join("work"),
     }
 }

@@ -15,7 +15,7 @@
 //!                                            ▼
 //!                              journal commit, then the answer        ◀── nothing leaves before it
 //!                                            ▼
-//!    middleware ▶ OperatorSpawner ▶ Worker ▶ Operator: process · lua · human · queue · echo
+//!    middleware ▶ OperatorSpawner ▶ Worker ▶ Operator: process · lua · human · queue · main_ai · http
 //!                                            │
 //!    its return value, or POST /v1/worker/result with a handle ──▶ back in as an Input
 //! ```
@@ -41,6 +41,8 @@
 //! | [`lua`] | the sandbox, and the flow that is a script; nothing else knows Lua |
 //! | [`middleware`] | the layers around a task |
 //! | [`store`] | what is durable; nothing else knows SQL |
+//! | [`environment`] | secrets by reference, and what work may reach |
+//! | [`session`] | remote parties as mailboxes: seats, numbered frames, who is connected |
 //! | [`operator`] | the backends, one file a kind |
 //! | [`spawner`] | a worker for an attempt |
 //! | [`engine`] | shards that own runs: advance, commit, perform, recover |
@@ -48,8 +50,8 @@
 //! | [`host`] | the only wiring |
 //! | [`cli`] | the program, one verb a file |
 //!
-//! Beside them stand [`clock`] and [`tasks`], for any room that needs time or a spawn, and
-//! [`config`] and [`telemetry`], for the program.
+//! Beside them stand [`clock`] and [`tasks`], for any room that needs time or a spawn, [`fault`],
+//! where tests end or break the program, and [`config`] and [`telemetry`], for the program.
 //!
 //! # Example
 //!
@@ -93,6 +95,10 @@ pub mod middleware;
 
 pub mod store;
 
+pub mod environment;
+
+pub mod session;
+
 pub mod operator;
 
 pub mod spawner;
@@ -107,5 +113,6 @@ pub mod cli;
 
 pub mod clock;
 pub mod config;
+pub mod fault;
 pub mod tasks;
 pub mod telemetry;

@@ -38,8 +38,10 @@ codes! {
     FORBIDDEN_SCOPE = "forbidden_scope", FORBIDDEN, "The token does not reach this";
     TOKEN_WIDENS = "token_widens", FORBIDDEN, "A token makes no wider one";
     WRONG_ROLE = "wrong_role", FORBIDDEN, "Another role must answer";
+    FOREIGN_TASK = "foreign_task", FORBIDDEN, "The session does not have this task";
     FORBIDDEN = "forbidden", FORBIDDEN, "The token may not do this";
     NOT_FOUND = "not_found", NOT_FOUND, "There is no such thing";
+    UNKNOWN_METHOD = "unknown_method", NOT_FOUND, "There is no such method";
     NO_ROUTE = "no_route", NOT_FOUND, "There is no such route";
     METHOD_NOT_ALLOWED = "method_not_allowed", METHOD_NOT_ALLOWED, "The route has no such method";
     BODY_TIMEOUT = "body_timeout", REQUEST_TIMEOUT, "The body did not arrive in time";
@@ -49,7 +51,14 @@ codes! {
     RUN_CLOSED = "run_closed", CONFLICT, "The run has ended";
     RUN_PAUSED = "run_paused", CONFLICT, "The run rests and cannot be asked";
     NOT_HUMAN = "not_human", CONFLICT, "The task is not one for people";
+    WRONG_SEAT = "wrong_seat", CONFLICT, "It is not this session's";
+    NO_SESSIONS = "no_sessions", CONFLICT, "The operator has no sessions";
+    SEQ_AHEAD = "seq_ahead", CONFLICT, "No frame has this number yet";
+    QUESTION_OPEN = "question_open", CONFLICT, "The attempt waits for an answer already";
+    NO_QUESTION = "no_question", CONFLICT, "The task asks nothing";
     NOT_ENDED = "not_ended", CONFLICT, "The run has not ended";
+    HISTORY_TOO_LONG = "history_too_long", CONFLICT, "The history is too long to be copied";
+    IN_USE = "in_use", CONFLICT, "Something open still needs it";
     CONFLICT = "conflict", CONFLICT, "It does not fit what happened before";
     TOO_LARGE = "too_large", PAYLOAD_TOO_LARGE, "It is larger than allowed";
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type", UNSUPPORTED_MEDIA_TYPE, "The content type is not read here";
@@ -59,17 +68,22 @@ codes! {
     INVALID_RESULT = "invalid_result", UNPROCESSABLE_ENTITY, "The result breaks its schema";
     BLUEPRINT_INVALID = "blueprint_invalid", UNPROCESSABLE_ENTITY, "The blueprint has errors";
     FLOW_FAILED = "flow_failed", UNPROCESSABLE_ENTITY, "A function of the flow failed";
+    UPGRADE_REQUIRED = "upgrade_required", UPGRADE_REQUIRED, "It is a WebSocket";
     RATE_LIMITED = "rate_limited", TOO_MANY_REQUESTS, "The token asks too often";
     SIGNAL_QUEUE_FULL = "signal_queue_full", TOO_MANY_REQUESTS, "Too many signals wait to be read";
     TOO_MANY_RUNS = "too_many_runs", TOO_MANY_REQUESTS, "Too many runs are open";
     TOO_MANY_WORKERS = "too_many_workers", TOO_MANY_REQUESTS, "Too many workers wait for this queue";
+    TOO_MANY_SESSIONS = "too_many_sessions", TOO_MANY_REQUESTS, "Too many sessions are open";
+    TOO_MANY_SUBSCRIPTIONS = "too_many_subscriptions", TOO_MANY_REQUESTS, "The connection watches too many runs";
     BUSY = "busy", TOO_MANY_REQUESTS, "There is too much to do";
     INTERNAL = "internal", INTERNAL_SERVER_ERROR, "The server failed";
+    DAMAGED = "damaged", INTERNAL_SERVER_ERROR, "What is stored of it is damaged";
     STORAGE = "storage", INTERNAL_SERVER_ERROR, "The storage failed";
     OVERLOADED = "overloaded", SERVICE_UNAVAILABLE, "Too many requests are under way";
     NOT_READY = "not_ready", SERVICE_UNAVAILABLE, "The host takes no work now";
     STOPPING = "stopping", SERVICE_UNAVAILABLE, "The host is stopping";
-    STORAGE_FULL = "storage_full", INSUFFICIENT_STORAGE, "The disk is full";
+    STORAGE_FULL = "storage_full", SERVICE_UNAVAILABLE, "The disk is full";
+    STORAGE_LOCKED = "storage_locked", SERVICE_UNAVAILABLE, "Another process keeps the database locked";
 }
 
 /// The code of a word; for a word that another room made up, `otherwise` under that word.

@@ -49,12 +49,16 @@ pub struct Limits {
     pub headers: usize,
     /// How often a silent stream of events says that it is alive.
     pub keep_alive: Duration,
+    /// How often a socket is asked whether somebody is there; twice without an answer ends it.
+    pub ping: Duration,
+    /// How long a socket's peer may take for one message.
+    pub send_time: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            connections: 1_024,
+            connections: 4_096,
             in_flight: 4_096,
             rate: 5_000,
             burst: 10_000,
@@ -63,6 +67,8 @@ impl Default for Limits {
             head_bytes: 32 * 1_024,
             headers: 64,
             keep_alive: Duration::from_secs(15),
+            ping: Duration::from_secs(20),
+            send_time: Duration::from_secs(20),
         }
     }
 }

@@ -17,7 +17,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ApiConfig, Limits, codes, docs, error::Problem, origin::Site, rate::Rates};
 use crate::{
-    engine::{Bearer, Engine, EngineError},
+    clock::Clock,
+    engine::{Bearer, Caller, Engine, EngineError},
+    tasks::Tasks,
     token::{Refusal, Role, Verb, permits},
 };
 
@@ -33,6 +35,8 @@ pub(super) struct Api {
     pub door: Arc<Door>,
     /// Canceled when the host begins to stop; what waits then answers at once.
     pub stopping: CancellationToken,
+    /// Where a connection that became a socket goes on.
+    pub tasks: Tasks,
 }
 
 /// The checks that need no engine.
@@ -43,6 +47,8 @@ pub(super) struct Door {
     room: Semaphore,
     /// How much of everything.
     pub limits: Limits,
+    /// The time.
+    pub clock: Clock,
 }
 
 /// What a route asks of whoever comes.
@@ -88,7 +94,16 @@ impl Door {
             rates: Rates::new(config.clock.clone(), limits.rate, limits.burst),
             room: Semaphore::new(limits.in_flight),
             limits,
+            clock: config.clock.clone(),
         }
+    }
+
+    /// Counts a call over a socket as a request of its token.
+    ///
+    /// # Errors
+    /// When it asks too often.
+    pub(super) fn take_turn(&self, caller: &Caller) -> Result<(), Problem> {
+        self.rates.take(&caller.jti).map_err(too_often)
     }
 
     fn take_room(&self, rule: Rule) -> Result<Option<SemaphorePermit<'_>>, Problem> {
@@ -120,10 +135,7 @@ impl Door {
             Bearer::Caller(caller) => self.rates.take(&caller.jti),
             Bearer::Holder(holder) => self.rates.take((holder.run, holder.step)),
         };
-        taken.map_err(|seconds| {
-            Problem::new(codes::RATE_LIMITED, "this token asks more often than it may")
-                .retry_after(seconds)
-        })?;
+        taken.map_err(too_often)?;
         match (rule.who, bearer) {
             (Who::Anybody | Who::AnyBearer, _) => Ok(()),
             (Who::Caller(verb), Bearer::Caller(caller)) => {
@@ -146,11 +158,19 @@ impl Door {
     }
 }
 
+fn too_often(seconds: u64) -> Problem {
+    Problem::new(codes::RATE_LIMITED, "this token asks more often than it may").retry_after(seconds)
+}
+
 fn refused(refusal: Refusal) -> Problem {
     EngineError::Refused(refusal).into()
 }
 
-fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
+/// The bearer that a request came with.
+///
+/// # Errors
+/// When there is none, or it has another form.
+pub(super) fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
     let missing = |detail: &str| Problem::unauthenticated(codes::UNAUTHENTICATED, detail);
     let mut given = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(value), None) = (given.next(), given.next()) else {
@@ -225,8 +245,7 @@ fn hardened(mut response: Response) -> Response {
 mod tests {
     use super::*;
     use crate::{
-        clock::Clock,
-        engine::{Caller, Holder},
+        engine::Holder,
         token::{Grant, Scopes},
     };
 
@@ -253,6 +272,7 @@ mod tests {
             grant: Grant::new(role, Scopes::all()),
             jti: role.to_string(),
             expires_ms: u64::MAX,
+            session: None,
         })
     }
 
@@ -265,6 +285,7 @@ mod tests {
             handle: None,
             jti: None,
             grant,
+            session: None,
         })
     }
 

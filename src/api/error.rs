@@ -110,8 +110,12 @@ impl Problem {
         self.0.code.status
     }
 
+    /// What it says.
+    pub(super) fn body(&self) -> &ProblemBody {
+        &self.0.body
+    }
+
     /// The code's word.
-    #[cfg(test)]
     pub(super) fn code(&self) -> &'static str {
         self.0.code.word
     }
@@ -199,6 +203,15 @@ fn storage(error: &StoreError) -> Problem {
         ),
         StoreError::Full => {
             Problem::new(codes::STORAGE_FULL, "nothing was changed; free some space and ask again")
+                .retry_after(1)
+        }
+        StoreError::Locked => {
+            let detail = "nothing was changed; end what has the database open and ask again";
+            Problem::new(codes::STORAGE_LOCKED, detail).retry_after(1)
+        }
+        StoreError::Damaged { what, reason } => {
+            tracing::error!(what, reason, "a damaged row under a request");
+            Problem::new(codes::DAMAGED, format!("failed to read {what}"))
         }
         other => {
             tracing::error!(error = %other, "the storage failed under a request");

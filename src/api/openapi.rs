@@ -35,7 +35,8 @@ use super::{
     tags(
         (name = "runs", description = "Runs, their steps, events and files."),
         (name = "blueprints", description = "Blueprints and their versions."),
-        (name = "tasks", description = "Tasks for people, and the operators."),
+        (name = "tasks", description = "Tasks for people, and advice for attempts that asked."),
+        (name = "operators", description = "Operators, and the sessions that are some of them."),
         (name = "worker", description = "For whoever holds an attempt; the bearer names the task."),
         (name = "tokens", description = "Tokens and keys."),
         (name = "host", description = "The host itself."),

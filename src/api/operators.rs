@@ -4,7 +4,11 @@ use axum::{Json as JsonBody, extract::State};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{door::Api, params::All};
+use super::{
+    door::Api,
+    error::Problem,
+    params::{All, Asker},
+};
 
 /// An operator.
 #[derive(Debug, Serialize, ToSchema)]
@@ -13,6 +17,12 @@ pub(super) struct OperatorView {
     name: String,
     /// What kind it is: process, lua, human, queue, echo, …
     kind: String,
+    /// How many sessions are open as it; absent for kinds that have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sessions: Option<usize>,
+    /// How many of them are connected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connected: Option<usize>,
 }
 
 /// Lists the operators.
@@ -20,7 +30,18 @@ pub(super) struct OperatorView {
     get, path = "/v1/operators", operation_id = "operator_list", tag = "operators",
     responses((status = 200, description = "All of them.", body = All<OperatorView>)),
 )]
-pub(super) async fn list(State(api): State<Api>) -> JsonBody<All<OperatorView>> {
-    let operators = api.engine.operators().into_iter();
-    JsonBody(All::of(operators.map(|(name, kind)| OperatorView { name, kind }).collect()))
+pub(super) async fn list(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+) -> Result<JsonBody<All<OperatorView>>, Problem> {
+    let sessions = api.engine.sessions(&caller)?;
+    let view = |(name, kind): (String, String)| {
+        let own = || sessions.iter().filter(|session| session.operator == name);
+        let (open, connected) = (own().count(), own().filter(|it| it.connected).count());
+        let is_one = kind == "main_ai";
+        let (sessions, connected) = (is_one.then_some(open), is_one.then_some(connected));
+        OperatorView { name, kind, sessions, connected }
+    };
+    let operators = api.engine.operators().into_iter().map(view);
+    Ok(JsonBody(All::of(operators.collect())))
 }

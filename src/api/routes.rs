@@ -8,7 +8,8 @@ use super::{
     artifacts, blueprints, check, codes, docs,
     door::{self, Api, Rule, Who},
     error::Problem,
-    events, health, openapi, operators, query, runs, signals, steps, tasks, tokens, worker,
+    events, fork, health, openapi, operators, query, runs, session, sessions, signals, steps,
+    tasks, tokens, upkeep, worker,
 };
 use crate::token::Verb;
 
@@ -16,6 +17,8 @@ use crate::token::Verb;
 const MIB: usize = 1 << 20;
 /// The largest result, artifact or bundle.
 const LARGE: usize = 8 * MIB;
+/// The largest run that is taken in as a document.
+const HUGE: usize = 128 * MIB;
 
 /// A row: a handler, and what the door asks for it.
 pub(super) struct Row {
@@ -45,6 +48,11 @@ impl Row {
 
     fn large(mut self) -> Self {
         self.rule.body = LARGE;
+        self
+    }
+
+    fn huge(mut self) -> Self {
+        self.rule.body = HUGE;
         self
     }
 
@@ -84,6 +92,10 @@ pub(super) fn table() -> Vec<Row> {
         caller(Verb::RunCancel,         routes!(runs::cancel)),
         caller(Verb::RunPause,          routes!(runs::pause)),
         caller(Verb::RunResume,         routes!(runs::resume)),
+        caller(Verb::RunFork,           routes!(fork::fork)).large(),
+        caller(Verb::RunReplay,         routes!(fork::replay)).large(),
+        caller(Verb::RunExport,         routes!(fork::export)),
+        caller(Verb::RunImport,         routes!(fork::import)).huge(),
         caller(Verb::RunRead,           routes!(steps::list)),
         caller(Verb::RunRead,           routes!(steps::get)),
         caller(Verb::RunRead,           routes!(events::stream)),
@@ -101,7 +113,18 @@ pub(super) fn table() -> Vec<Row> {
         caller(Verb::TaskList,          routes!(tasks::list)),
         caller(Verb::TaskRead,          routes!(tasks::get)),
         caller(Verb::TaskAnswer,        routes!(tasks::answer)).large(),
+        caller(Verb::TaskAdvise,        routes!(sessions::advise)),
+
         caller(Verb::OperatorRead,      routes!(operators::list)),
+        caller(Verb::SessionOpen,       routes!(sessions::open)),
+        caller(Verb::OperatorRead,      routes!(sessions::list)),
+        caller(Verb::SessionRead,       routes!(sessions::get)),
+        caller(Verb::SessionClose,      routes!(sessions::close)),
+        caller(Verb::SessionRead,       routes!(session::connect)),
+        caller(Verb::SeatAcquire,       routes!(sessions::seat)),
+
+        caller(Verb::HostBackup,        routes!(upkeep::backup)),
+        caller(Verb::HostGc,            routes!(upkeep::gc)),
 
         caller(Verb::TokenMint,         routes!(tokens::mint)),
         caller(Verb::TokenList,         routes!(tokens::list)),
@@ -113,6 +136,7 @@ pub(super) fn table() -> Vec<Row> {
         holder(Verb::WorkerSubmit,      routes!(worker::submit)).large(),
         holder(Verb::WorkerArtifact,    routes!(worker::artifact)).large(),
         holder(Verb::WorkerProgress,    routes!(worker::progress)),
+        holder(Verb::TaskEscalate,      routes!(worker::escalate)),
         holder(Verb::WorkerHeartbeat,   routes!(worker::heartbeat)),
         holder(Verb::WorkerState,       routes!(worker::state)),
         holder(Verb::WorkerState,       routes!(worker::put_state)),

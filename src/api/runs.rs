@@ -21,7 +21,7 @@ use super::{
 use crate::{
     blueprint::Bundle,
     engine::{Caller, EngineError, Page, Program, RunView, StartRun, WaitFor},
-    protocol::{Json, RunId},
+    protocol::{Json, RunId, SessionId},
     store::{RunFilter, RunStatus},
 };
 
@@ -55,22 +55,22 @@ pub(super) struct StartBody {
     trigger: Option<Json>,
     /// How long to wait for the end before answering, at most a minute: `"30s"`.
     wait: Option<String>,
-    /// Which session holds which operator; this release refuses it.
-    #[schema(value_type = Option<Object>)]
-    seats: Option<Json>,
-    /// The session that takes every task.
+    /// Which session holds which operator: ids by operator name.
+    #[schema(value_type = Option<BTreeMap<String, String>>)]
+    seats: Option<BTreeMap<String, SessionId>>,
+    /// The session that takes every task, whatever operators the agents name.
     delegate: Option<String>,
     /// Where its child processes run; an absolute path on the host.
     workdir: Option<String>,
 }
 
 impl StartBody {
-    fn into_start(self) -> Result<(StartRun, Option<Duration>), Problem> {
-        for (given, field) in [
-            (self.flow.is_some(), "flow"),
-            (self.agents.is_some(), "agents"),
-            (self.seats.is_some(), "seats"),
-        ] {
+    /// What to start, and how long to wait for its end.
+    ///
+    /// # Errors
+    /// When it does not say what to start, or asks for what there is not.
+    pub(super) fn into_start(self) -> Result<(StartRun, Option<Duration>), Problem> {
+        for (given, field) in [(self.flow.is_some(), "flow"), (self.agents.is_some(), "agents")] {
             if given {
                 let detail = format!("this release does not take `{field}`");
                 return Err(Problem::new(codes::NOT_SUPPORTED, detail).at(format!("$.{field}")));
@@ -83,13 +83,18 @@ impl StartBody {
             input: self.input.unwrap_or_else(Json::null),
             trigger: self.trigger.unwrap_or_else(Json::null),
             workdir: self.workdir,
-            delegate: self.delegate,
+            delegate: self.delegate.map(SessionId::from),
+            seats: self.seats.unwrap_or_default(),
         };
         Ok((start, wait))
     }
 }
 
-fn program(
+/// What a body says that a run executes.
+///
+/// # Errors
+/// The refusal, where it says nothing, or two things.
+pub(super) fn program(
     blueprint: Option<String>,
     source: Option<String>,
     files: Option<BTreeMap<String, String>>,
@@ -171,7 +176,7 @@ pub(super) async fn start(
 }
 
 /// Waits for a run, but not longer than the host lives.
-async fn watched(
+pub(super) async fn watched(
     api: &Api,
     caller: &Caller,
     run: RunId,
@@ -316,7 +321,7 @@ pub(super) async fn get(
     responses(
         (status = 204, description = "It is gone."),
         (status = 404, description = "`not_found`", body = ProblemBody),
-        (status = 409, description = "`not_ended`", body = ProblemBody),
+        (status = 409, description = "`not_ended`, `in_use`", body = ProblemBody),
     ),
 )]
 pub(super) async fn delete(
@@ -339,22 +344,27 @@ pub(super) struct ReasonBody {
 /// Cancels a run: its open attempts are closed, then its compensations run.
 #[utoipa::path(
     post, path = "/v1/runs/{run}/cancel", operation_id = "run_cancel", tag = "runs",
-    params(("run" = String, Path, description = "The run's id.")),
+    params(
+        ("run" = String, Path, description = "The run's id."),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition harmless for 24 hours; without it, a second cancel ends the compensations."),
+    ),
     request_body(content = Option<ReasonBody>, description = "May be absent."),
     responses(
         (status = 200, description = "The run, after the cancel is durable.", body = RunView),
         (status = 404, description = "`not_found`", body = ProblemBody),
-        (status = 409, description = "`run_closed`", body = ProblemBody),
+        (status = 409, description = "`run_closed`, `idempotency_mismatch`", body = ProblemBody),
     ),
 )]
 pub(super) async fn cancel(
     State(api): State<Api>,
     Asker(caller): Asker,
     At(run): At<String>,
+    key: Key,
     posted: Posted<Option<ReasonBody>>,
 ) -> Result<JsonBody<RunView>, Problem> {
+    let key = key.of("POST /v1/runs/{run}/cancel", &posted.raw);
     let reason = posted.body.unwrap_or_default().reason.unwrap_or_default();
-    Ok(JsonBody(api.engine.cancel(&caller, params::id(&run)?, reason).await?))
+    Ok(JsonBody(api.engine.cancel(&caller, params::id(&run)?, reason, key).await?))
 }
 
 /// Lets a run rest: nothing new is begun until it is resumed.
@@ -431,7 +441,7 @@ mod tests {
             ("{}", "invalid_body", "$"),
             (r#"{"blueprint":"a","source":"b"}"#, "invalid_body", "$"),
             (r#"{"flow":{}}"#, "not_supported", "$.flow"),
-            (r#"{"blueprint":"a","seats":{}}"#, "not_supported", "$.seats"),
+            (r#"{"blueprint":"a","seats":[]}"#, "invalid_body", "$.seats"),
             (r#"{"blueprint":"a","wait":"soon"}"#, "invalid_body", "$.wait"),
             (r#"{"blueprint":"a","inptu":1}"#, "unknown_field", "$.inptu"),
             (r#"{"source":"a","files":{"main.lua":"b"}}"#, "invalid_body", "$.files"),

@@ -44,7 +44,7 @@ pub async fn serve(
     tasks: &Tasks,
 ) -> io::Result<()> {
     let door = Arc::new(Door::new(&config, listener.local_addr()?));
-    let api = Api { engine, door, stopping: tasks.stopping().clone() };
+    let api = Api { engine, door, stopping: tasks.stopping().clone(), tasks: tasks.clone() };
     accept(listener, routes::router(api), &config.limits, tasks).await;
     Ok(())
 }
@@ -81,7 +81,8 @@ async fn accept(listener: TcpListener, router: Router, limits: &Limits, tasks: &
                 router.clone().call(request.map(Body::new))
             })
         };
-        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+        let connection =
+            builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
         let connection = graceful.watch(connection);
         let head_time = limits.head_time;
         tasks.spawn(async move {

@@ -1,6 +1,8 @@
 //! The worker API: who holds an attempt's handle fetches its prompt and reports on it. The bearer
 //! names the task, so no path does.
 
+use std::collections::BTreeMap;
+
 use axum::{
     Json as JsonBody,
     extract::State,
@@ -18,13 +20,16 @@ use super::{
     params::{self, Asker, At, Key, Params, Reporter},
 };
 use crate::{
-    engine::{ArtifactView, HeartbeatView, LeaseView, PromptView, Report, Verdict, rfc3339},
+    blueprint::Labels,
+    engine::{
+        ArtifactView, HeartbeatView, LeaseAsk, LeaseView, PromptView, Report, Verdict, rfc3339,
+    },
     protocol::Json,
 };
 
 mod report;
 
-use report::ResultBody;
+pub(super) use report::ResultBody;
 
 /// The most tasks of one lease.
 const MOST_LEASED: usize = 100;
@@ -41,6 +46,9 @@ pub(super) struct LeaseBody {
     max: Option<usize>,
     /// The worker's name, for people; the token's subject by default.
     worker: Option<String>,
+    /// What the worker has, `{"gpu": "true"}`: it is given tasks that ask for nothing else.
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
 }
 
 /// Leases tasks of a queue; waits for the first one.
@@ -57,7 +65,7 @@ pub(super) async fn lease(
     Asker(caller): Asker,
     posted: Posted<LeaseBody>,
 ) -> Result<Response, Problem> {
-    let LeaseBody { queue, wait, max, worker } = posted.body;
+    let LeaseBody { queue, wait, max, worker, labels } = posted.body;
     let max = max.unwrap_or(1);
     if !(1..=MOST_LEASED).contains(&max) {
         let detail = format!("max is between 1 and {MOST_LEASED}");
@@ -66,11 +74,15 @@ pub(super) async fn lease(
     let wait = params::wait(wait.as_deref())
         .map_err(|detail| Problem::new(codes::INVALID_BODY, detail).at("$.wait"))?
         .unwrap_or_default();
+    let labels = Labels::new(labels).map_err(|error| {
+        Problem::new(codes::INVALID_BODY, format!("failed to {error}")).at("$.labels")
+    })?;
     let worker = worker.as_deref().unwrap_or(&caller.subject);
+    let ask = LeaseAsk { queue: &queue, worker, labels: &labels, max, wait };
     let leased = tokio::select! {
         // A lease that is already there is given out before the stop is noticed.
         biased;
-        leased = api.engine.lease(&caller, &queue, worker, wait, max) => leased?,
+        leased = api.engine.lease(&caller, &ask) => leased?,
         () = api.stopping.cancelled() => Vec::new(),
     };
     if leased.is_empty() {
@@ -234,6 +246,24 @@ pub(super) struct ProgressBody {
     data: Option<Json>,
 }
 
+impl ProgressBody {
+    /// What is said, if it can be.
+    ///
+    /// # Errors
+    /// `invalid_body`, if the percentage is none.
+    pub(super) fn new(
+        text: Option<String>,
+        percent: Option<f64>,
+        data: Option<Json>,
+    ) -> Result<Self, Problem> {
+        if percent.is_some_and(|percent| !(0.0..=100.0).contains(&percent)) {
+            let detail = "percent is between 0 and 100";
+            return Err(Problem::new(codes::INVALID_BODY, detail).at("$.percent"));
+        }
+        Ok(Self { text, percent, data })
+    }
+}
+
 /// Says how far the work is. It is shown to who watches, and not stored.
 #[utoipa::path(
     post, path = "/v1/worker/progress", operation_id = "worker_progress", tag = "worker",
@@ -248,12 +278,40 @@ pub(super) async fn progress(
     Reporter(holder): Reporter,
     posted: Posted<ProgressBody>,
 ) -> Result<StatusCode, Problem> {
-    if posted.body.percent.is_some_and(|percent| !(0.0..=100.0).contains(&percent)) {
-        let detail = "percent is between 0 and 100";
-        return Err(Problem::new(codes::INVALID_BODY, detail).at("$.percent"));
-    }
-    let said = Json::encode(&posted.body).expect("progress is plain data");
+    let ProgressBody { text, percent, data } = posted.body;
+    let said = ProgressBody::new(text, percent, data)?;
+    let said = Json::encode(&said).expect("progress is plain data");
     api.engine.progress(&holder, said).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// What an attempt asks.
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct QuestionBody {
+    /// The question, for a person.
+    question: String,
+    /// Anything more.
+    #[schema(value_type = Option<Object>)]
+    data: Option<Json>,
+}
+
+/// Asks a senior; the step waits. The answer stands in the prompt's `advice`.
+#[utoipa::path(
+    post, path = "/v1/worker/escalate", operation_id = "worker_escalate", tag = "worker",
+    request_body = QuestionBody,
+    responses(
+        (status = 204, description = "It waits."),
+        (status = 409, description = "`question_open`, `fenced`, `run_closed`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn escalate(
+    State(api): State<Api>,
+    Reporter(holder): Reporter,
+    posted: Posted<QuestionBody>,
+) -> Result<StatusCode, Problem> {
+    let question = Json::encode(&posted.body).expect("a question is plain data");
+    api.engine.escalate(&holder, question).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

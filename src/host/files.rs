@@ -23,7 +23,19 @@ impl DataFiles {
             let path = it.dir.join(name);
             fs::create_dir_all(&path).map_err(|error| fault("create", &path, error))?;
         }
+        it.clear_copies();
         Ok(it)
+    }
+
+    /// Removes the copies that a backup was making when its host died.
+    fn clear_copies(&self) {
+        let Ok(entries) = fs::read_dir(self.dir.join("work")) else { return };
+        for entry in entries.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(".backup-") {
+                // What cannot be removed takes room and does no harm.
+                let _ = fs::remove_file(entry.path());
+            }
+        }
     }
 
     /// The key that signs tokens; made at the first start.
@@ -111,6 +123,7 @@ impl DataFiles {
                 .open(&draft)?;
             file.write_all(bytes)?;
             file.sync_all()?;
+            crate::fault::point("host.secret_drafted");
             fs::rename(&draft, path)
         };
         write().map_err(|error: std::io::Error| fault("write", path, error))

@@ -5,17 +5,17 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     sync::Notify,
-    task::JoinHandle,
 };
 
 use super::*;
+use crate::tasks::Spawned;
 
 const LONG: Duration = Duration::from_secs(20);
 
 struct Served {
     at: SocketAddr,
     tasks: Tasks,
-    loop_ended: JoinHandle<()>,
+    loop_ended: Spawned<()>,
 }
 
 async fn served(router: Router, limits: Limits) -> Served {

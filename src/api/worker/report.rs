@@ -1,9 +1,6 @@
 //! What a worker says at the end, read leniently: a program in any language, or a language model,
 //! wrote it. What cannot be understood in the usage is dropped; what cannot in the rest is refused.
 
-use std::str::FromStr;
-
-use rust_decimal::Decimal;
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -12,6 +9,7 @@ use crate::{
     api::{codes, error::Problem, tasks::present},
     engine::Verdict,
     journal::Usage,
+    operator::read_usage,
     protocol::Json,
 };
 
@@ -41,7 +39,9 @@ impl ResultBody {
     ///
     /// # Errors
     /// When it says neither what came out nor that the task failed.
-    pub(super) fn into_parts(self) -> Result<(Verdict, Option<Usage>, Vec<Value>), Problem> {
+    pub(in crate::api) fn into_parts(
+        self,
+    ) -> Result<(Verdict, Option<Usage>, Vec<Value>), Problem> {
         let usage = self.usage.and_then(|usage| read_usage(&usage.to_value()));
         let effects = self.effects.unwrap_or_default();
         let verdict = match (self.ok, self.error, self.output) {
@@ -76,44 +76,6 @@ fn failed(error: &Json, output: Option<Json>) -> Verdict {
     let retryable = error.get("retryable").and_then(Value::as_bool).unwrap_or(false);
     let data = error.get("data").map(Json::from).or(output);
     Verdict::Failed { message, retryable, data }
-}
-
-fn read_usage(usage: &Value) -> Option<Usage> {
-    let tokens = |names: [&str; 2]| names.iter().find_map(|name| whole(usage.get(name)?));
-    let usage = Usage {
-        input_tokens: tokens(["input", "input_tokens"]),
-        output_tokens: tokens(["output", "output_tokens"]),
-        cached_tokens: tokens(["cached", "cached_tokens"]),
-        reasoning_tokens: tokens(["reasoning", "reasoning_tokens"]),
-        cost: usage.get("cost").and_then(money),
-    };
-    let Usage { input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost } = &usage;
-    let counts = [input_tokens, output_tokens, cached_tokens, reasoning_tokens];
-    let reported = counts.iter().any(|count| count.is_some()) || cost.is_some();
-    reported.then_some(usage)
-}
-
-fn whole(value: &Value) -> Option<u64> {
-    match value {
-        Value::Number(number) => number.as_u64().or_else(|| {
-            let float = number.as_f64()?;
-            // Above 2^53 a float no longer says which whole number was meant.
-            (float.fract() == 0.0 && (0.0..=9_007_199_254_740_992.0).contains(&float))
-                .then_some(float as u64)
-        }),
-        Value::String(text) => text.trim().parse().ok(),
-        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
-    }
-}
-
-fn money(value: &Value) -> Option<String> {
-    let text = match value {
-        Value::Number(number) => number.to_string(),
-        Value::String(text) => text.trim().trim_start_matches('$').to_owned(),
-        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
-    };
-    let amount = Decimal::from_str(&text).or_else(|_| Decimal::from_scientific(&text)).ok()?;
-    (!amount.is_sign_negative()).then(|| amount.normalize().to_string())
 }
 
 #[cfg(test)]

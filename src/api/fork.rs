@@ -1,0 +1,173 @@
+//! New runs from old ones: forks and imports; and old runs looked at again: replays and exports.
+
+use std::collections::BTreeMap;
+
+use axum::{
+    Json as JsonBody,
+    body::Body,
+    extract::State,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use super::{
+    body::{Posted, Raw},
+    door::Api,
+    error::{Problem, ProblemBody},
+    params::{self, Asker, At, Key},
+    runs::program,
+};
+use crate::{
+    engine::{Fork, Program, ReplayView, RunView},
+    protocol::Json,
+};
+
+/// What a fork is to be.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ForkBody {
+    /// The first step that is done anew; those before it keep their results. The number after the last
+    /// step keeps them all.
+    from_step: u32,
+    /// Laid over the input, as a JSON merge patch (RFC 7396).
+    #[schema(value_type = Option<Object>)]
+    input_patch: Option<Json>,
+    /// A stored blueprint to go on with: `name` or `name@hash-prefix`; the original's own if absent.
+    blueprint: Option<String>,
+    /// Lua source to go on with; it is stored by its hash and moves no name.
+    source: Option<String>,
+    /// The files around `source`, or all of a bundle: text by relative path.
+    files: Option<BTreeMap<String, String>>,
+    /// The path of `source` among the files, or the file that returns the blueprint.
+    entry: Option<String>,
+}
+
+/// Which source to replay against.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReplayBody {
+    /// A stored blueprint: `name` or `name@hash-prefix`; the run's own if absent.
+    blueprint: Option<String>,
+    /// Lua source; it is not stored.
+    source: Option<String>,
+    /// The files around `source`, or all of a bundle: text by relative path.
+    files: Option<BTreeMap<String, String>>,
+    /// The path of `source` among the files, or the file that returns the blueprint.
+    entry: Option<String>,
+}
+
+/// The source that a body names, if it names one.
+fn other(
+    blueprint: Option<String>,
+    source: Option<String>,
+    files: Option<BTreeMap<String, String>>,
+    entry: Option<String>,
+) -> Result<Option<Program>, Problem> {
+    if blueprint.is_none() && source.is_none() && files.is_none() && entry.is_none() {
+        return Ok(None);
+    }
+    program(blueprint, source, files, entry).map(Some)
+}
+
+/// Copies a run's history up to a step into a new run, which goes on from there.
+#[utoipa::path(
+    post, path = "/v1/runs/{run}/fork", operation_id = "run_fork", tag = "runs",
+    params(
+        ("run" = String, Path, description = "The run's id."),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition harmless for 24 hours."),
+    ),
+    request_body = ForkBody,
+    responses(
+        (status = 201, description = "The new run; it rests if the source or the input asks for other steps than the history has.", body = RunView),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+        (status = 409, description = "`history_too_long`, `idempotency_mismatch`", body = ProblemBody),
+        (status = 422, description = "`blueprint_invalid` with `findings`, `invalid_input` with `violations`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn fork(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At(run): At<String>,
+    key: Key,
+    posted: Posted<ForkBody>,
+) -> Result<Response, Problem> {
+    let ForkBody { from_step, input_patch, blueprint, source, files, entry } = posted.body;
+    let program = other(blueprint, source, files, entry)?;
+    let key = key.of("POST /v1/runs/{run}/fork", &posted.raw);
+    let fork = Fork { from_step, input_patch, program };
+    let view = api.engine.fork(&caller, params::id(&run)?, fork, key).await?;
+    Ok(created(view))
+}
+
+/// Replays a run's history without effects, against its own source or another one.
+#[utoipa::path(
+    post, path = "/v1/runs/{run}/replay", operation_id = "run_replay", tag = "runs",
+    params(("run" = String, Path, description = "The run's id.")),
+    request_body(content = Option<ReplayBody>, description = "May be absent."),
+    responses(
+        (status = 200, description = "How many entries there are, and where the flow first differs.", body = ReplayView),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+        (status = 422, description = "`blueprint_invalid` with `findings`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn replay(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At(run): At<String>,
+    posted: Posted<Option<ReplayBody>>,
+) -> Result<JsonBody<ReplayView>, Problem> {
+    let ReplayBody { blueprint, source, files, entry } = posted.body.unwrap_or_default();
+    let against = other(blueprint, source, files, entry)?;
+    Ok(JsonBody(api.engine.replay(&caller, params::id(&run)?, against).await?))
+}
+
+/// Writes a run as a document of JSON lines.
+#[utoipa::path(
+    get, path = "/v1/runs/{run}/export", operation_id = "run_export", tag = "runs",
+    params(("run" = String, Path, description = "The run's id.")),
+    responses(
+        (status = 200, description = "The document; its last line seals it.", body = String, content_type = "application/x-ndjson"),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn export(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At(run): At<String>,
+) -> Result<Response, Problem> {
+    let export = api.engine.export(&caller, params::id(&run)?).await?;
+    let lines = futures::stream::unfold(export, |mut export| async {
+        export.next().await.map(|line| (line, export))
+    });
+    let kind = [(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"))];
+    Ok((kind, Body::from_stream(lines)).into_response())
+}
+
+/// Takes a run in from a document: all of it, or nothing.
+#[utoipa::path(
+    post, path = "/v1/runs/import", operation_id = "run_import", tag = "runs",
+    params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition harmless for 24 hours.")),
+    request_body(content = String, content_type = "application/x-ndjson", description = "What `GET /v1/runs/{run}/export` gave, at most 128 MiB."),
+    responses(
+        (status = 201, description = "The run; it has a new id where its number was given before, and rests unless it has ended.", body = RunView),
+        (status = 400, description = "`bad_request`: the document is not whole, of another version, or contradicts itself.", body = ProblemBody),
+        (status = 409, description = "`history_too_long`, `idempotency_mismatch`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn import(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    key: Key,
+    raw: Raw,
+) -> Result<Response, Problem> {
+    let key = key.of("POST /v1/runs/import", &raw.bytes);
+    Ok(created(api.engine.import(&caller, raw.bytes, key).await?))
+}
+
+fn created(view: RunView) -> Response {
+    let location = format!("/v1/runs/{}", view.id);
+    let location = HeaderValue::try_from(location).expect("an id is ASCII");
+    (StatusCode::CREATED, [(header::LOCATION, location)], JsonBody(view)).into_response()
+}

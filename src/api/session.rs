@@ -1,0 +1,291 @@
+//! The socket of a session: `GET /v1/sessions/{session}/ws`.
+//!
+//! Owns the upgrade and the loop that moves frames. Numbered frames are pulled from the session's
+//! mailbox, so nothing piles up in front of a client that does not read: it is closed with 1013
+//! once it has not taken a message in time, and resumes. What a client asks is answered in the
+//! order in which the engine can; asking is in the order of its messages.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    extract::{
+        State,
+        ws::{
+            CloseFrame, Message, WebSocket, WebSocketUpgrade, rejection::WebSocketUpgradeRejection,
+        },
+    },
+    http::HeaderMap,
+    response::Response,
+};
+use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use serde::Deserialize;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use utoipa::IntoParams;
+
+use super::{
+    codes,
+    door::{self, Api},
+    error::{Problem, ProblemBody},
+    params::{Asker, At, Params},
+};
+use crate::{
+    engine::{Bearer, Caller, EngineError, rfc3339},
+    protocol::SessionId,
+    session::{End, Link},
+};
+
+mod methods;
+mod rpc;
+
+use rpc::{Answer, Call};
+
+/// The version of the frames.
+const PROTOCOL: u32 = 1;
+/// The largest message that is read.
+const MESSAGE_BYTES: usize = 8 << 20;
+/// A larger message is refused without reading it to its end, which ends the connection.
+const MOST_BYTES: usize = 16 << 20;
+/// Bytes that a connection holds ready in each direction.
+const BUFFER: usize = 4 << 10;
+/// Calls that may be under way; more are not read before one is answered.
+const CALLS: usize = 128;
+/// Events that wait to be sent.
+const EVENTS: usize = 64;
+
+/// Where to go on.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ConnectParams {
+    /// The number of the last frame that was seen: it and all before count as acknowledged, and
+    /// exactly those after it follow. Without it, every frame that was not acknowledged follows.
+    resume: Option<u64>,
+}
+
+/// Connects to a session with its own token. JSON-RPC 2.0; docs/session-protocol.md has the frames.
+#[utoipa::path(
+    get, path = "/v1/sessions/{session}/ws", operation_id = "session_connect", tag = "operators",
+    params(("session" = String, Path, description = "The session's id."), ConnectParams),
+    responses(
+        (status = 101, description = "It is connected; whoever was before is sent away with 4000."),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+        (status = 409, description = "`wrong_seat`, `seq_ahead`", body = ProblemBody),
+        (status = 426, description = "`upgrade_required`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn connect(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At(session): At<String>,
+    Params(params): Params<ConnectParams>,
+    headers: HeaderMap,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Problem> {
+    let upgrade = upgrade.map_err(|rejection| {
+        Problem::new(codes::UPGRADE_REQUIRED, format!("connect as a WebSocket: {rejection}"))
+    })?;
+    let token = door::bearer(&headers)?.to_owned();
+    let session = SessionId::from(session);
+    let link = api.engine.connect(&caller, &session, params.resume).await?;
+    let upgrade = upgrade
+        .max_message_size(MOST_BYTES)
+        .max_frame_size(MOST_BYTES)
+        .read_buffer_size(BUFFER)
+        .write_buffer_size(BUFFER);
+    let (engine, lost) = (api.engine.clone(), Arc::clone(&link));
+    let upgrade = upgrade.on_failed_upgrade(move |_| engine.disconnect(&lost));
+    Ok(upgrade.on_upgrade(move |socket| async move {
+        let tasks = api.tasks.clone();
+        let line = Box::new(Line::new(api, socket, link, caller, token));
+        // Among the host's tasks, so that a stop waits until the peer was told.
+        let _ = tasks.spawn(line.serve()).await;
+    }))
+}
+
+/// One connection.
+struct Line {
+    api: Api,
+    socket: WebSocket,
+    link: Arc<Link>,
+    caller: Caller,
+    token: String,
+    calls: FuturesUnordered<BoxFuture<'static, Answer>>,
+    events: mpsc::Receiver<String>,
+    watch: methods::Watch,
+    /// When the peer last said anything.
+    heard: Instant,
+}
+
+impl Line {
+    fn new(api: Api, socket: WebSocket, link: Arc<Link>, caller: Caller, token: String) -> Self {
+        let (sender, events) = mpsc::channel(EVENTS);
+        let watch = methods::Watch::new(sender, CancellationToken::new());
+        let calls = FuturesUnordered::new();
+        let heard = Instant::now();
+        Self { api, socket, link, caller, token, calls, events, watch, heard }
+    }
+
+    async fn serve(mut self: Box<Self>) {
+        let end = match self.talk().await {
+            Ok(end) | Err(end) => end,
+        };
+        self.watch.stop();
+        if let Some(end) = end {
+            self.say_goodbye(&end).await;
+        }
+        self.api.engine.disconnect(&self.link);
+    }
+
+    /// Moves frames until the peer is gone (nothing) or there is a reason to end.
+    async fn talk(&mut self) -> Result<Option<End>, Option<End>> {
+        self.hello().await?;
+        let ping = self.api.door.limits.ping;
+        let mut beat = tokio::time::interval_at(self.heard + ping, ping);
+        let stopping = self.api.stopping.clone();
+        loop {
+            if let Some(end) = self.link.ended() {
+                return Ok(Some(end.clone()));
+            }
+            while let Some(frame) = self.api.engine.next_frame(&self.link) {
+                self.send(Message::text(frame)).await?;
+            }
+            let left = Duration::from_millis(
+                self.caller.expires_ms.saturating_sub(self.api.door.clock.now_ms()),
+            );
+            tokio::select! {
+                biased;
+                () = stopping.cancelled() => return Ok(Some(End::Stopping)),
+                () = self.link.woken() => {}
+                Some(answer) = self.calls.next(), if !self.calls.is_empty() => {
+                    self.answer(answer).await?;
+                }
+                Some(event) = self.events.recv() => {
+                    let event = rpc::notify("event", self.link.sent(), &event);
+                    self.send(Message::text(event)).await?;
+                }
+                message = self.socket.recv(), if self.calls.len() < CALLS => match message {
+                    None => return Ok(None),
+                    Some(Ok(message)) => if self.hear(message).await? { return Ok(None) },
+                    Some(Err(error)) => return Ok(rpc::broken(error)),
+                },
+                _ = beat.tick() => {
+                    if self.heard.elapsed() > ping.saturating_mul(2) {
+                        return Ok(Some(End::Silent));
+                    }
+                    self.send(Message::Ping(Default::default())).await?;
+                }
+                () = tokio::time::sleep(left) => return Ok(Some(End::Expired)),
+            }
+        }
+    }
+
+    /// Takes a message; true if it was the peer's goodbye.
+    async fn hear(&mut self, message: Message) -> Result<bool, Option<End>> {
+        self.heard = Instant::now();
+        let text = match message {
+            Message::Text(text) => text,
+            Message::Binary(_) => {
+                let problem = Problem::new(codes::INVALID_BODY, "frames are text, not bytes");
+                self.answer(Answer::refusal(None, problem)).await?;
+                return Ok(false);
+            }
+            Message::Ping(_) | Message::Pong(_) => return Ok(false),
+            Message::Close(_) => return Ok(true),
+        };
+        if text.len() > MESSAGE_BYTES {
+            let detail = format!("a message may have at most {MESSAGE_BYTES} bytes");
+            let problem = Problem::new(codes::TOO_LARGE, detail);
+            self.answer(Answer::refusal(None, problem)).await?;
+            return Ok(false);
+        }
+        match self.admit() {
+            Ok(()) => {}
+            Err(EngineError::Store(_)) => return Err(Some(End::Revoked)),
+            Err(_) => return Err(Some(self.link.ended().cloned().unwrap_or(End::Expired))),
+        }
+        match Call::read(text.as_bytes()) {
+            Err(refusal) => self.answer(refusal).await?,
+            Ok(call) => match self.api.door.take_turn(&self.caller) {
+                Err(problem) => self.answer(Answer::refusal(call.id, problem)).await?,
+                Ok(()) => {
+                    let call = methods::begin(&self.api, &self.caller, &self.watch, call);
+                    self.calls.push(call);
+                }
+            },
+        }
+        Ok(false)
+    }
+
+    /// Whether the token is still good; it is looked at for every call.
+    fn admit(&mut self) -> Result<(), EngineError> {
+        if let Bearer::Caller(caller) = self.api.engine.authenticate(&self.token)? {
+            self.caller = caller;
+        }
+        Ok(())
+    }
+
+    async fn answer(&mut self, answer: Answer) -> Result<(), Option<End>> {
+        if let Some(token) = &answer.renewed {
+            self.token.clone_from(token);
+            // It was made a moment ago.
+            let _ = self.admit();
+        }
+        match answer.text(self.link.sent()) {
+            Some(text) => self.send(Message::text(text)).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn hello(&mut self) -> Result<(), Option<End>> {
+        let session = self.link.session().clone();
+        let look = self.api.engine.session(&self.caller, &session).await;
+        let view = look.map_err(|_| self.link.ended().cloned())?;
+        let hello = serde_json::json!({
+            "protocol": PROTOCOL,
+            "session": session,
+            "operator": view.operator,
+            "last_seq": view.last_seq,
+            "expires_at": rfc3339(self.caller.expires_ms),
+        });
+        let text = rpc::notify("hello", self.link.sent(), &hello.to_string());
+        self.send(Message::text(text)).await
+    }
+
+    /// Sends one message, or gives up on a peer that does not take it.
+    async fn send(&mut self, message: Message) -> Result<(), Option<End>> {
+        match timeout(self.api.door.limits.send_time, self.socket.send(message)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(None),
+            Err(_) => Err(Some(End::Slow)),
+        }
+    }
+
+    /// Says why it ends, if the peer takes it.
+    async fn say_goodbye(&mut self, end: &End) {
+        let reason = end.reason();
+        let params = serde_json::json!({ "code": end.code(), "reason": reason }).to_string();
+        let last = rpc::notify("session/close", self.link.sent(), &params);
+        // A close frame's reason has at most 123 bytes.
+        let mut cut = reason.len().min(123);
+        while !reason.is_char_boundary(cut) {
+            cut -= 1;
+        }
+        let close = CloseFrame { code: end.code(), reason: reason[..cut].into() };
+        let goodbye = async {
+            self.socket.send(Message::text(last)).await?;
+            self.socket.send(Message::Close(Some(close))).await?;
+            // Until the peer has closed too, so that what was sent is not cut off.
+            while let Some(Ok(_)) = self.socket.recv().await {}
+            Ok::<_, axum::Error>(())
+        };
+        // A peer that is gone needs no goodbye.
+        let _ = timeout(self.api.door.limits.send_time.min(GOODBYE), goodbye).await;
+    }
+}
+
+/// How long a goodbye may take.
+const GOODBYE: Duration = Duration::from_secs(2);

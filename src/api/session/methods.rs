@@ -1,0 +1,432 @@
+//! What a session can ask, each method with its verb.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::{FutureExt, future::BoxFuture};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::rpc::{Answer, Call};
+use crate::{
+    api::{
+        body::read_json,
+        codes,
+        door::Api,
+        error::Problem,
+        params,
+        runs::{self, StartBody},
+        sessions::{SeatTaken, ttl},
+        worker::{ProgressBody, ResultBody},
+    },
+    engine::{Caller, EngineError, Holder, IdempotencyKey, Report, WaitFor, rfc3339},
+    protocol::{Json, RunId, SessionId, TaskId},
+    token::Verb,
+};
+
+/// Runs that a connection may watch at a time.
+const WATCHED: usize = 64;
+
+/// Every method with its verb.
+pub(super) const METHODS: &[(&str, Verb)] = &[
+    ("ack", Verb::SessionRead),
+    ("session/renew", Verb::SessionRead),
+    ("task/accept", Verb::WorkerPrompt),
+    ("task/result", Verb::WorkerResult),
+    ("task/decline", Verb::WorkerResult),
+    ("task/progress", Verb::WorkerProgress),
+    ("task/escalate", Verb::TaskEscalate),
+    ("tasks/list", Verb::TaskList),
+    ("run/start", Verb::RunStart),
+    ("run/get", Verb::RunRead),
+    ("run/cancel", Verb::RunCancel),
+    ("run/signal", Verb::RunSignal),
+    ("run/subscribe", Verb::RunRead),
+    ("seat/acquire", Verb::SeatAcquire),
+];
+
+/// The runs that a connection watches.
+#[derive(Clone)]
+pub(super) struct Watch {
+    events: mpsc::Sender<String>,
+    gone: CancellationToken,
+    count: Arc<AtomicUsize>,
+}
+
+impl Watch {
+    /// Nothing is watched yet; what will be goes to `events` until `gone`.
+    pub(super) fn new(events: mpsc::Sender<String>, gone: CancellationToken) -> Self {
+        Self { events, gone, count: Arc::default() }
+    }
+
+    /// The connection is over.
+    pub(super) fn stop(&self) {
+        self.gone.cancel();
+    }
+}
+
+/// Begins a call. What it asks of the engine is asked when it is first polled, so calls reach a
+/// run in the order of their messages.
+pub(super) fn begin(
+    api: &Api,
+    caller: &Caller,
+    watch: &Watch,
+    call: Call,
+) -> BoxFuture<'static, Answer> {
+    let Call { id, method, params } = call;
+    let asking = Asking { api: api.clone(), caller: caller.clone(), watch: watch.clone(), params };
+    async move {
+        let result = match asking.permit(&method) {
+            Err(problem) => Err(problem),
+            Ok(()) if method == "session/renew" => match asking.renew().await {
+                Err(problem) => Err(problem),
+                Ok((result, token)) => {
+                    return Answer::new(id, Ok(result)).with_token(token);
+                }
+            },
+            Ok(()) => asking.serve(&method).await,
+        };
+        Answer::new(id, result)
+    }
+    .boxed()
+}
+
+/// A call under way.
+struct Asking {
+    api: Api,
+    caller: Caller,
+    watch: Watch,
+    params: Json,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Ack {
+    seq: u64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Accept {
+    task: String,
+    attempt: Option<u32>,
+}
+
+/// The part of a result that says what it is of; the rest is the worker API's body.
+#[derive(Debug, Deserialize)]
+struct Which {
+    task: String,
+    attempt: Option<u32>,
+    idempotency_key: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Decline {
+    task: String,
+    attempt: Option<u32>,
+    reason: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Progress {
+    task: String,
+    attempt: Option<u32>,
+    text: Option<String>,
+    percent: Option<f64>,
+    data: Option<Json>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Escalate {
+    task: String,
+    attempt: Option<u32>,
+    question: String,
+    data: Option<Json>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GetRun {
+    run: String,
+    wait: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CancelRun {
+    run: String,
+    reason: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SignalRun {
+    run: String,
+    name: String,
+    payload: Option<Json>,
+    idempotency_key: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Subscribe {
+    run: String,
+    #[serde(default)]
+    starting_after: u32,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Acquire {
+    run: String,
+    operator: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Renew {
+    ttl: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+impl Asking {
+    fn permit(&self, method: &str) -> Result<(), Problem> {
+        let row = METHODS.iter().find(|(name, _)| *name == method);
+        let Some((_, verb)) = row else {
+            let shown: String = method.chars().take(80).collect();
+            let names: Vec<&str> = METHODS.iter().map(|(name, _)| *name).collect();
+            let detail = format!("there is no method {shown:?}; there are: {}", names.join(", "));
+            return Err(Problem::new(codes::UNKNOWN_METHOD, detail));
+        };
+        Ok(self.caller.grant.check(*verb, &[]).map_err(EngineError::Refused)?)
+    }
+
+    fn read<T: DeserializeOwned>(&self) -> Result<T, Problem> {
+        read_json(self.params.as_str().as_bytes())
+    }
+
+    async fn serve(&self, method: &str) -> Result<Json, Problem> {
+        match method {
+            "ack" => self.ack().await,
+            "task/accept" => self.accept().await,
+            "task/result" => self.result().await,
+            "task/decline" => self.decline().await,
+            "task/progress" => self.progress().await,
+            "task/escalate" => self.escalate().await,
+            "tasks/list" => self.tasks().await,
+            "run/start" => self.start().await,
+            "run/get" => self.get().await,
+            "run/cancel" => self.cancel().await,
+            "run/signal" => self.signal().await,
+            "run/subscribe" => self.subscribe().await,
+            "seat/acquire" => self.acquire().await,
+            other => {
+                Err(Problem::new(codes::UNKNOWN_METHOD, format!("there is no method {other}")))
+            }
+        }
+    }
+
+    fn session(&self) -> Result<SessionId, Problem> {
+        let detail = "this connection's token speaks for no session";
+        self.caller.session.clone().ok_or_else(|| Problem::new(codes::WRONG_SEAT, detail))
+    }
+
+    /// Who reports on a task: this session, on the attempt that it has or had.
+    fn holder(&self, task: &str, attempt: Option<u32>) -> Result<Holder, Problem> {
+        let task: TaskId = params::id(task).map_err(|problem| problem.at("$.task"))?;
+        let mut holder = self.api.engine.holder_of(&self.caller, task)?;
+        holder.attempt = attempt.unwrap_or(holder.attempt);
+        Ok(holder)
+    }
+
+    fn key(&self, key: Option<String>, route: &'static str) -> Option<IdempotencyKey> {
+        let body = blake3::hash(self.params.as_str().as_bytes()).to_hex().to_string();
+        Some(IdempotencyKey { route, key: key?, body })
+    }
+
+    async fn ack(&self) -> Result<Json, Problem> {
+        let Ack { seq } = self.read()?;
+        self.api.engine.acknowledge(&self.caller, &self.session()?, seq).await?;
+        Ok(json(&serde_json::json!({ "acked": seq })))
+    }
+
+    async fn accept(&self) -> Result<Json, Problem> {
+        let Accept { task, attempt } = self.read()?;
+        let deadline = self.api.engine.accept(&self.holder(&task, attempt)?).await?;
+        Ok(json(&serde_json::json!({ "deadline": deadline })))
+    }
+
+    async fn result(&self) -> Result<Json, Problem> {
+        let Which { task, attempt, idempotency_key } = self.read()?;
+        let (verdict, usage, effects) = self.read::<ResultBody>()?.into_parts()?;
+        let holder = self.holder(&task, attempt)?;
+        let body = self.params.as_str();
+        let report = Report {
+            verdict,
+            usage,
+            effects,
+            body_hash: blake3::hash(body.as_bytes()).to_hex().to_string(),
+            body: body.to_owned(),
+            key: idempotency_key,
+        };
+        let first = self.api.engine.report(&holder, report).await?;
+        Ok(json(&serde_json::json!({ "accepted": true, "repeated": !first })))
+    }
+
+    async fn decline(&self) -> Result<Json, Problem> {
+        let Decline { task, attempt, reason } = self.read()?;
+        let reason = reason.unwrap_or_else(|| "no reason was given".to_owned());
+        self.api.engine.decline(&self.holder(&task, attempt)?, reason).await?;
+        Ok(json(&serde_json::json!({ "declined": true })))
+    }
+
+    async fn progress(&self) -> Result<Json, Problem> {
+        let Progress { task, attempt, text, percent, data } = self.read()?;
+        let said = ProgressBody::new(text, percent, data)?;
+        self.api.engine.progress(&self.holder(&task, attempt)?, json(&said)).await?;
+        Ok(Json::from_trusted("{}"))
+    }
+
+    async fn escalate(&self) -> Result<Json, Problem> {
+        let Escalate { task, attempt, question, data } = self.read()?;
+        let question = json(&serde_json::json!({ "question": question, "data": data }));
+        self.api.engine.escalate(&self.holder(&task, attempt)?, question).await?;
+        Ok(json(&serde_json::json!({ "waiting": true })))
+    }
+
+    async fn tasks(&self) -> Result<Json, Problem> {
+        let Nothing {} = self.read()?;
+        let items = self.api.engine.session_tasks(&self.caller).await?;
+        Ok(json(&serde_json::json!({ "items": items })))
+    }
+
+    async fn start(&self) -> Result<Json, Problem> {
+        #[derive(Deserialize)]
+        struct Keyed {
+            idempotency_key: Option<String>,
+        }
+        let Keyed { idempotency_key } = self.read()?;
+        let mut body = self.params.to_value();
+        if let Some(fields) = body.as_object_mut() {
+            fields.remove("idempotency_key");
+        }
+        let (start, wait) = read_json::<StartBody>(body.to_string().as_bytes())?.into_start()?;
+        let key = self.key(idempotency_key, "run/start");
+        let engine = &self.api.engine;
+        let view = match wait {
+            Some(wait) => {
+                let patience = self.patience(wait);
+                engine.start_and_wait(&self.caller, start, key, WaitFor::Ended, patience).await?
+            }
+            None => {
+                let run = engine.start(&self.caller, start, key).await?.run;
+                engine.run(&self.caller, run).await?
+            }
+        };
+        Ok(json(&view))
+    }
+
+    async fn patience(&self, wait: Duration) {
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = self.api.stopping.cancelled() => {}
+        }
+    }
+
+    fn run(run: &str) -> Result<RunId, Problem> {
+        params::id(run).map_err(|problem| problem.at("$.run"))
+    }
+
+    async fn get(&self) -> Result<Json, Problem> {
+        let GetRun { run, wait } = self.read()?;
+        let run = Self::run(&run)?;
+        let wait = params::wait(wait.as_deref())
+            .map_err(|detail| Problem::new(codes::INVALID_BODY, detail).at("$.wait"))?;
+        let view = match wait {
+            Some(wait) => runs::watched(&self.api, &self.caller, run, WaitFor::Ended, wait).await?,
+            None => self.api.engine.run(&self.caller, run).await?,
+        };
+        Ok(json(&view))
+    }
+
+    async fn cancel(&self) -> Result<Json, Problem> {
+        let CancelRun { run, reason } = self.read()?;
+        let reason = reason.unwrap_or_else(|| format!("canceled by {}", self.caller.subject));
+        Ok(json(&self.api.engine.cancel(&self.caller, Self::run(&run)?, reason, None).await?))
+    }
+
+    async fn signal(&self) -> Result<Json, Problem> {
+        let SignalRun { run, name, payload, idempotency_key } = self.read()?;
+        let payload = payload.unwrap_or_else(|| Json::from_trusted("true"));
+        let key = self.key(idempotency_key, "run/signal");
+        let run = Self::run(&run)?;
+        self.api.engine.signal(&self.caller, run, name, payload, key).await?;
+        Ok(json(&serde_json::json!({ "queued": true })))
+    }
+
+    async fn subscribe(&self) -> Result<Json, Problem> {
+        let Subscribe { run, starting_after } = self.read()?;
+        let run = Self::run(&run)?;
+        let mut events = self.api.engine.events(&self.caller, run, starting_after).await?;
+        let Watch { events: to, gone, count } = self.watch.clone();
+        if count.fetch_add(1, Ordering::Relaxed) >= WATCHED {
+            count.fetch_sub(1, Ordering::Relaxed);
+            let detail = format!("a connection watches at most {WATCHED} runs");
+            return Err(Problem::new(codes::TOO_MANY_SUBSCRIPTIONS, detail).retry_after(1));
+        }
+        self.api.tasks.spawn(async move {
+            let forward = async {
+                // Pulled one by one: who reads slowly holds back no more than a bounded queue.
+                while let Ok(Some(event)) = events.next().await {
+                    let said = serde_json::json!({ "run": run, "event": event }).to_string();
+                    if to.send(said).await.is_err() {
+                        return;
+                    }
+                }
+            };
+            tokio::select! {
+                () = forward => {}
+                () = gone.cancelled() => {}
+            }
+            count.fetch_sub(1, Ordering::Relaxed);
+        });
+        Ok(json(&serde_json::json!({ "run": run, "starting_after": starting_after })))
+    }
+
+    async fn acquire(&self) -> Result<Json, Problem> {
+        let Acquire { run, operator } = self.read()?;
+        let session = self.session()?;
+        let id = Self::run(&run)?;
+        let own = match operator {
+            Some(operator) => operator,
+            None => self.api.engine.session(&self.caller, &session).await?.operator,
+        };
+        let engine = &self.api.engine;
+        let epoch = engine.take_seat(&self.caller, id, own.clone(), session.clone()).await?;
+        Ok(json(&SeatTaken::new(run, own, session.0, epoch)))
+    }
+
+    async fn renew(&self) -> Result<(Json, String), Problem> {
+        let Renew { ttl: asked } = self.read()?;
+        let renewed = self.api.engine.renew_session(&self.caller, ttl(asked.as_deref())?).await?;
+        let expires_at = rfc3339(renewed.expires_ms);
+        let view = serde_json::json!({ "token": renewed.token, "expires_at": expires_at });
+        Ok((json(&view), renewed.token))
+    }
+}
+
+fn json<T: Serialize + ?Sized>(value: &T) -> Json {
+    Json::encode(value).expect("answers are plain data")
+}

@@ -1,0 +1,72 @@
+//! What keeps the data directory well: a backup of all of it, and the collection of old runs.
+
+use axum::{
+    Json as JsonBody,
+    body::Body,
+    extract::State,
+    http::{HeaderValue, header},
+    response::{IntoResponse, Response},
+};
+use serde::Deserialize;
+use tokio_util::io::ReaderStream;
+use utoipa::ToSchema;
+
+use super::{
+    body::Posted,
+    door::Api,
+    error::{Problem, ProblemBody},
+    params::Asker,
+};
+use crate::engine::GcView;
+
+/// Bytes that are read of a backup at a time.
+const CHUNK: usize = 256 << 10;
+
+/// Copies the whole database, as it is now, while it is in use.
+#[utoipa::path(
+    get, path = "/v1/backup", operation_id = "host_backup", tag = "host",
+    responses(
+        (status = 200, description = "The database, for `moonswarm restore`; keys are not in it.", body = Vec<u8>, content_type = "application/vnd.sqlite3"),
+        (status = 403, description = "`forbidden_verb`", body = ProblemBody),
+        (status = 507, description = "`storage_full`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn backup(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+) -> Result<Response, Problem> {
+    let (file, size) = api.engine.backup(&caller).await?;
+    let stream = ReaderStream::with_capacity(tokio::fs::File::from_std(file), CHUNK);
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("application/vnd.sqlite3")),
+        (header::CONTENT_LENGTH, HeaderValue::from(size)),
+    ];
+    Ok((headers, Body::from_stream(stream)).into_response())
+}
+
+/// What a collection is to do.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GcBody {
+    /// Only say what would go.
+    #[serde(default)]
+    dry_run: bool,
+}
+
+/// Lets ended runs go that the retention policy gives up, and gives free room back.
+#[utoipa::path(
+    post, path = "/v1/gc", operation_id = "host_gc", tag = "host",
+    request_body(content = Option<GcBody>, description = "May be absent."),
+    responses(
+        (status = 200, description = "What went, or would go; where `more`, ask again.", body = GcView),
+        (status = 403, description = "`forbidden_verb`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn gc(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    posted: Posted<Option<GcBody>>,
+) -> Result<JsonBody<GcView>, Problem> {
+    let dry_run = posted.body.unwrap_or_default().dry_run;
+    Ok(JsonBody(api.engine.gc(&caller, dry_run).await?))
+}
