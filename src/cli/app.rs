@@ -92,13 +92,25 @@ enum Verb {
     Resume(verb::Resume),
     Signal(verb::Signal),
     Query(verb::Query),
+    Fork(verb::Fork),
+    Replay(verb::Replay),
+    Export(verb::Export),
+    Import(verb::Import),
     Inbox(verb::Inbox),
     Answer(verb::Answer),
     Approve(verb::Approve),
     Reject(verb::Reject),
+    Operators(verb::Operators),
+    Sessions(verb::Sessions),
+    Seat(verb::Seat),
+    Advise(verb::Advise),
     Worker(verb::Worker),
     Token(verb::Token),
     Doctor(verb::Doctor),
+    Backup(verb::Backup),
+    Restore(verb::Restore),
+    Gc(verb::Gc),
+    Delete(verb::Delete),
     Completions(verb::Completions),
     Version(verb::Version),
     /// Work for the blueprint repo-report where there is no Python; started by it, not by people
@@ -108,9 +120,9 @@ enum Verb {
 
 impl App {
     fn layer(&self) -> Layer {
-        let (listen, blueprints) = match &self.verb {
-            Verb::Serve(serve) => (serve.listen, serve.blueprints.clone()),
-            _ => (None, None),
+        let (listen, blueprints, lease) = match &self.verb {
+            Verb::Serve(serve) => (serve.listen, serve.blueprints.clone(), serve.lease),
+            _ => (None, None, None),
         };
         Layer {
             data: self.global.data.clone(),
@@ -118,10 +130,13 @@ impl App {
             blueprints,
             shards: self.global.shards,
             safe_mode: self.global.safe_mode,
+            lease,
             hosts: None,
             origins: None,
             log: self.global.log.clone(),
             log_format: self.global.log_format,
+            retention: None,
+            operators: None,
         }
     }
 
@@ -153,13 +168,25 @@ impl App {
             Verb::Resume(it) => it.execute(cx).await,
             Verb::Signal(it) => it.execute(cx).await,
             Verb::Query(it) => it.execute(cx).await,
+            Verb::Fork(it) => it.execute(cx).await,
+            Verb::Replay(it) => it.execute(cx).await,
+            Verb::Export(it) => it.execute(cx).await,
+            Verb::Import(it) => it.execute(cx).await,
             Verb::Inbox(it) => it.execute(cx).await,
             Verb::Answer(it) => it.execute(cx).await,
             Verb::Approve(it) => it.execute(cx).await,
             Verb::Reject(it) => it.execute(cx).await,
+            Verb::Operators(it) => it.execute(cx).await,
+            Verb::Sessions(it) => it.execute(cx).await,
+            Verb::Seat(it) => it.execute(cx).await,
+            Verb::Advise(it) => it.execute(cx).await,
             Verb::Worker(it) => it.execute(cx).await,
             Verb::Token(it) => it.execute(cx).await,
             Verb::Doctor(it) => it.execute(cx).await,
+            Verb::Backup(it) => it.execute(cx).await,
+            Verb::Restore(it) => it.execute(cx),
+            Verb::Gc(it) => it.execute(cx).await,
+            Verb::Delete(it) => it.execute(cx).await,
             Verb::Completions(it) => it.execute(cx, Self::command()),
             Verb::Version(it) => it.execute(cx),
             Verb::ReportWorker => report_worker::execute().await,

@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{
     engine::{
-        ArtifactView, BlueprintView, HeartbeatView, LeaseView, PromptView, RunView, StepView,
-        TaskView, TokenView,
+        ArtifactView, BlueprintView, GcView, HeartbeatView, LeaseView, PromptView, ReplayView,
+        RunView, SessionView, StepView, TaskView, TokenView,
     },
     protocol::{RunId, TaskId},
 };
@@ -44,6 +44,34 @@ pub struct MintedToken {
     pub expires_at: String,
 }
 
+/// An operator.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct OperatorEntry {
+    /// Its name.
+    pub name: String,
+    /// What kind it is.
+    pub kind: String,
+    /// Open sessions; absent for operators that have none.
+    #[serde(default)]
+    pub sessions: Option<usize>,
+    /// How many of them are connected.
+    #[serde(default)]
+    pub connected: usize,
+}
+
+/// An opened session.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct OpenedSession {
+    /// Its id.
+    pub session: String,
+    /// Its token, shown once.
+    pub token: String,
+    /// The path to connect to.
+    pub ws: String,
+    /// RFC 3339, UTC.
+    pub expires_at: String,
+}
+
 /// Pairs for a query string.
 pub type Query<'a> = [(&'a str, String)];
 
@@ -63,13 +91,16 @@ impl Client {
     pub fn new(base: &str, token: &str) -> Result<Self> {
         let url = Url::parse(base)
             .map_err(|error| Stop::usage(format!("{base:?} is not a URL: {error}")))?;
-        if url.scheme() != "http" {
-            let message = format!("{base}: only http:// is spoken");
-            return Err(Stop::usage(message)
-                .next("put the daemon's port on this machine with a tunnel (ssh -L)")
-                .into());
-        }
         let mut http = reqwest::Client::builder().connect_timeout(CONNECT);
+        match url.scheme() {
+            "https" => {}
+            // The machine's certificates are of no use then, and take time to read.
+            "http" => http = http.tls_certs_only([]),
+            _ => {
+                let message = format!("{base}: only http:// and https:// are spoken");
+                return Err(Stop::usage(message).into());
+            }
+        }
         if is_loopback(&url) {
             http = http.no_proxy();
         }
@@ -182,6 +213,40 @@ impl Client {
         Ok(page.items)
     }
 
+    /// Replays a run's history; `body` names another source, or nothing.
+    pub async fn replay(&self, run: RunId, body: &Value) -> Result<ReplayView> {
+        self.post(&format!("/v1/runs/{run}/replay"), body).await
+    }
+
+    /// A run as a document.
+    pub async fn export(&self, run: RunId) -> Result<Response> {
+        self.send(self.request(Method::GET, &format!("/v1/runs/{run}/export"), &[])?).await
+    }
+
+    /// Takes a run in from a document.
+    pub async fn import(&self, document: Vec<u8>) -> Result<RunView> {
+        let request = self.request(Method::POST, "/v1/runs/import", &[])?;
+        let request = request.header("content-type", "application/x-ndjson").body(document);
+        read(self.send(request.header("idempotency-key", fresh_key())).await?).await
+    }
+
+    /// The whole database, as bytes.
+    pub async fn backup(&self) -> Result<Response> {
+        self.send(self.request(Method::GET, "/v1/backup", &[])?).await
+    }
+
+    /// Lets old runs go, or says which would.
+    pub async fn gc(&self, dry_run: bool) -> Result<GcView> {
+        let request = self.request(Method::POST, "/v1/gc", &[])?;
+        read(self.send(request.json(&json!({"dry_run": dry_run}))).await?).await
+    }
+
+    /// Deletes an ended run.
+    pub async fn delete(&self, run: RunId) -> Result<()> {
+        let request = self.request(Method::DELETE, &format!("/v1/runs/{run}"), &[])?;
+        self.send(request.timeout(ANSWER)).await.map(drop)
+    }
+
     /// The content of a file.
     pub async fn artifact(&self, id: &str) -> Result<Response> {
         let request = self.request(Method::GET, &format!("/v1/artifacts/{}", segment(id)), &[])?;
@@ -208,6 +273,40 @@ impl Client {
     pub async fn revoke(&self, jti: &str) -> Result<()> {
         let path = format!("/v1/tokens/{}", segment(jti));
         self.send(self.request(Method::DELETE, &path, &[])?).await.map(drop)
+    }
+
+    /// The operators.
+    pub async fn operators(&self) -> Result<Vec<OperatorEntry>> {
+        let page: List<OperatorEntry> = self.get("/v1/operators", &[]).await?;
+        Ok(page.items)
+    }
+
+    /// The open sessions, oldest first.
+    pub async fn sessions(&self) -> Result<Vec<SessionView>> {
+        let page: List<SessionView> = self.get("/v1/sessions", &[]).await?;
+        Ok(page.items)
+    }
+
+    /// Opens a session.
+    pub async fn open_session(&self, operator: &str, body: &Value) -> Result<OpenedSession> {
+        self.post(&format!("/v1/operators/{}/sessions", segment(operator)), body).await
+    }
+
+    /// Closes a session.
+    pub async fn close_session(&self, session: &str) -> Result<()> {
+        let path = format!("/v1/sessions/{}", segment(session));
+        self.send(self.request(Method::DELETE, &path, &[])?).await.map(drop)
+    }
+
+    /// Gives an operator's seat in a run to a session.
+    pub async fn seat(&self, run: RunId, operator: &str, session: &str) -> Result<Value> {
+        let path = format!("/v1/runs/{run}/seats/{}", segment(operator));
+        self.post(&path, &json!({ "session": session })).await
+    }
+
+    /// Answers what an attempt asked.
+    pub async fn advise(&self, task: TaskId, answer: &Value) -> Result<TaskView> {
+        self.post(&format!("/v1/tasks/{task}/advice"), &json!({ "answer": answer })).await
     }
 
     /// Waits for tasks of a queue; none if none came in time.
@@ -316,9 +415,10 @@ mod tests {
     }
 
     #[test]
-    fn only_plain_http_is_spoken() {
-        let error = Client::new("https://example.org", "t").err().unwrap();
+    fn http_is_spoken_with_and_without_tls() {
+        let error = Client::new("ftp://example.org", "t").err().unwrap();
         assert!(error.to_string().contains("only http://"));
+        assert!(Client::new("https://example.org", "t").is_ok());
         assert!(Client::new("http://[::1]:7700", "t").unwrap().is_local());
         assert!(!Client::new("http://10.0.0.1:7700", "t").unwrap().is_local());
     }

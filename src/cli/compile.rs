@@ -11,6 +11,7 @@ use super::exit::{Exit, Stop};
 use crate::{
     blueprint::{self, Bundle, Finding},
     lua::{Limits, Program},
+    operator::Declared,
     protocol::Json,
 };
 
@@ -93,8 +94,8 @@ pub fn text<'a>(bundle: &'a Bundle, file: &str) -> Option<&'a str> {
 }
 
 /// Compiles without a daemon and without running anything.
-pub fn compile(bundle: &Bundle) -> Compiled {
-    let operators = crate::host::builtin_operators();
+pub fn compile(bundle: &Bundle, operators: &Declared) -> Compiled {
+    let operators = crate::host::known_operators(operators);
     match Program::compile(bundle.clone(), &operators, &Limits::default()) {
         Ok((program, warnings)) => Compiled {
             findings: warnings.into_iter().map(found).collect(),

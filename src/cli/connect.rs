@@ -21,6 +21,7 @@ use crate::{
     config::Config,
     host::{Host, HostConfig},
     protocol::RunId,
+    store::StoreError,
 };
 
 /// How long a live owner may take to say so, and to get ready.
@@ -179,6 +180,14 @@ impl Connection {
         Ok(runs.iter().filter(|run| family.contains(&run.id)).count() as u64)
     }
 
+    /// Waits until an embedded daemon cannot store anything any more; for ever, where it is elsewhere.
+    pub async fn lost(&self) -> Stop {
+        match &self.host {
+            Some(host) => disk_failed(&host.lost().await),
+            None => std::future::pending().await,
+        }
+    }
+
     /// Ends an embedded daemon; open runs stay in the data directory.
     pub async fn close(self) {
         if let Some(host) = self.host {
@@ -187,9 +196,16 @@ impl Connection {
     }
 }
 
+/// The failure of a program whose disk failed under a write.
+pub fn disk_failed(error: &StoreError) -> Stop {
+    Stop::new(Exit::Unavailable, format!("failed to {error}"))
+        .next("look at the disk; what was acknowledged is there at the next start")
+}
+
 /// A host for as long as one verb takes.
 fn embedded(config: &Config) -> HostConfig {
     HostConfig {
+        retention: config.retention,
         store: crate::store::Options::default(),
         api: crate::api::ApiConfig::default(),
         data: config.data.clone(),
@@ -197,7 +213,9 @@ fn embedded(config: &Config) -> HostConfig {
         blueprints: None,
         recover: false,
         safe_mode: false,
+        lease: config.lease,
         shards: config.shards,
+        operators: config.operators.clone(),
     }
 }
 

@@ -31,7 +31,10 @@ impl Context {
         work: impl AsyncFnOnce(&Connection) -> Result<T>,
     ) -> Result<T> {
         let at = Connection::open(&self.target, &self.config, start, self.terminal).await?;
-        let done = work(&at).await;
+        let done = tokio::select! {
+            done = work(&at) => done,
+            lost = at.lost() => Err(lost.into()),
+        };
         at.close().await;
         done
     }

@@ -129,7 +129,7 @@ impl Stop {
         for finding in &problem.findings {
             message.push_str(&format!("\n  {finding}"));
         }
-        let next = next_step(&code).map(str::to_owned);
+        let next = next_step(&code, &message).map(str::to_owned);
         Self { exit: Exit::of_problem(status, &code), message, code: Some(code), next }
     }
 }
@@ -189,8 +189,12 @@ impl fmt::Display for PlaceInFile {
     }
 }
 
-fn next_step(code: &str) -> Option<&'static str> {
+fn next_step(code: &str, message: &str) -> Option<&'static str> {
     Some(match code {
+        "not_found" if message.starts_with("there is no blueprint") => {
+            "run a file (`moonswarm run ./FILE.lua`), or let `moonswarm serve --blueprints DIR` \
+             publish names"
+        }
         "not_found" => "`moonswarm ps` lists runs, `moonswarm inbox` open tasks",
         "blueprint_invalid" => "`moonswarm check FILE` shows every finding in its place",
         "invalid_input" => "give the input the blueprint asks for: `-i JSON` or key=value",
@@ -203,7 +207,9 @@ fn next_step(code: &str) -> Option<&'static str> {
         }
         "fenced" | "already_accepted" => "somebody else was first: `moonswarm show RUN`",
         "run_closed" => "the run has ended: `moonswarm show RUN`",
-        "storage_full" => "free disk space, then `moonswarm resume RUN`",
+        "storage_full" => "free disk space; the daemon goes on by itself",
+        "storage_locked" => "end the program that has the database open for writing",
+        "damaged" => "bring the row back from a backup, then `moonswarm resume RUN`",
         "stopping" => "the daemon is stopping: start it again with `moonswarm serve`",
         _ => return None,
     })

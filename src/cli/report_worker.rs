@@ -48,7 +48,7 @@ enum Work {
 pub async fn execute() -> anyhow::Result<Exit> {
     let url = std::env::var("MOONSWARM_URL").context("MOONSWARM_URL is not set")?;
     let handle = std::env::var("MOONSWARM_HANDLE").context("MOONSWARM_HANDLE is not set")?;
-    let client = reqwest::Client::builder().no_proxy().build()?;
+    let client = reqwest::Client::builder().no_proxy().tls_certs_only([]).build()?;
     let prompt: Value = client
         .get(format!("{url}/v1/worker/prompt"))
         .bearer_auth(&handle)

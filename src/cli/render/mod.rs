@@ -11,5 +11,5 @@ pub use changes::Changes;
 pub use event::event;
 pub use live::Live;
 pub use table::table;
-pub use time::{age, since_ms, unix_ms};
+pub use time::{age, elapsed, since_ms, unix_ms};
 pub use tree::{Tree, printable, waiting};

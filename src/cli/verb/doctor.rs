@@ -1,9 +1,10 @@
 //! `doctor`: what could keep this machine from running moonswarm well.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
+use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
 
 use anyhow::Result;
 use clap::Args;
+use futures::future::join_all;
 use serde::Serialize;
 
 use crate::{
@@ -14,6 +15,9 @@ use crate::{
         exit::Exit,
     },
     config::Config,
+    engine::Retention,
+    host,
+    operator::Declared,
 };
 
 const LOW_DISK: u64 = 1 << 30;
@@ -62,6 +66,8 @@ impl Doctor {
         lines.extend(["admin.token", "key"].into_iter().filter_map(|name| secret(data, name)));
         lines.push(daemon(cx).await);
         lines.push(disk(data));
+        lines.push(retention(cx));
+        lines.extend(operators(&cx.config.operators).await);
         lines.extend(programs());
         lines.push(terminal(cx));
         if cx.terminal.json {
@@ -170,6 +176,46 @@ fn disk(data: &Path) -> Line {
         FULL_DISK..LOW_DISK => Line::new(Verdict::Warn, WHAT, says).next("free disk space"),
         _ => Line::new(Verdict::Ok, WHAT, says),
     }
+}
+
+/// What the policy of this configuration keeps, and how large the database is now.
+fn retention(cx: &Context) -> Line {
+    let Retention { age_ms, runs, bytes } = cx.config.retention;
+    let limit = |set: bool, text: String| if set { text } else { "no limit".to_owned() };
+    let size = fs::metadata(cx.config.data.join("moonswarm.db")).map_or(0, |file| file.len());
+    Line::new(
+        Verdict::Ok,
+        "retention",
+        format!(
+            "ended runs are kept; age: {}, count: {}, size: {}; the database has {} MiB",
+            limit(age_ms > 0, format!("{:.1} days", age_ms as f64 / 86_400_000.0)),
+            limit(runs > 0, format!("{runs} runs")),
+            limit(bytes > 0, format!("{} MiB", bytes >> 20)),
+            size >> 20,
+        ),
+    )
+}
+
+/// Each operator, and whether it could be used from here.
+async fn operators(declared: &Declared) -> Vec<Line> {
+    let known = host::known_operators(declared);
+    let own: BTreeMap<_, _> = declared.iter().collect();
+    // Each may have to ask somebody: all are asked at once.
+    let lines = known.names().map(|(name, kind)| {
+        let settings = own.get(name).copied();
+        async move {
+            let named = format!("{name} ({kind})");
+            match settings {
+                None => Line::new(Verdict::Ok, "operator", format!("{named} is built in")),
+                Some(settings) => match settings.inspect().await {
+                    Ok(says) => Line::new(Verdict::Ok, "operator", format!("{named} {says}")),
+                    Err(why) => Line::new(Verdict::Fail, "operator", format!("{named}: {why}"))
+                        .next(format!("see [operators.{name}] in the configuration file")),
+                },
+            }
+        }
+    });
+    join_all(lines).await
 }
 
 fn programs() -> Vec<Line> {

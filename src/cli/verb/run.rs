@@ -14,6 +14,7 @@ use crate::{
         context::Context,
         exit::{Exit, Stop},
         follow::{End, Follow},
+        render::{elapsed, unix_ms},
         terminal::Questions,
         values::{self, Pair},
     },
@@ -48,6 +49,12 @@ pub struct Run {
     /// Where child processes run [default: the current directory]
     #[arg(long, value_name = "DIR")]
     workdir: Option<std::path::PathBuf>,
+    /// Which session holds an operator's seat (may be given more than once)
+    #[arg(long = "seat", value_name = "OPERATOR=SESSION")]
+    seats: Vec<String>,
+    /// The session that takes every task, whatever operators the agents name
+    #[arg(long, value_name = "SESSION")]
+    delegate: Option<String>,
 }
 
 impl Run {
@@ -59,7 +66,7 @@ impl Run {
         let base = self.input.as_deref().map(values::document).transpose()?;
         let start = if self.detach { Start::Attached } else { Start::Fresh };
         cx.with(start, async |at| {
-            let body = self.request(at, base).await?;
+            let body = self.request(cx, at, base).await?;
             let run = at.client.start(&body).await?;
             if self.detach {
                 match cx.terminal.json {
@@ -76,13 +83,13 @@ impl Run {
         .await
     }
 
-    async fn request(&self, at: &Connection, base: Option<Value>) -> Result<Value> {
+    async fn request(&self, cx: &Context, at: &Connection, base: Option<Value>) -> Result<Value> {
         let (mut body, schema) = if compile::is_path(&self.what) {
             let bundle = compile::load(Path::new(&self.what))?;
             // Only pairs need the schema; the daemon reports what is wrong with the blueprint.
             let schema = match self.pairs.is_empty() {
                 true => None,
-                false => compile::compile(&bundle).input,
+                false => compile::compile(&bundle, &cx.config.operators).input,
             };
             (compile::program(&bundle), schema)
         } else {
@@ -95,6 +102,16 @@ impl Run {
         let schema = schema.map(|schema| schema.to_value());
         body["input"] = values::input(base, &self.pairs, schema.as_ref())?;
         body["trigger"] = json!({"kind": "cli"});
+        for seat in &self.seats {
+            let (operator, session) = seat.split_once('=').ok_or_else(|| {
+                Stop::usage(format!("--seat {seat}: it is OPERATOR=SESSION"))
+                    .next("`moonswarm sessions` lists them")
+            })?;
+            body["seats"][operator] = Value::from(session);
+        }
+        if let Some(session) = &self.delegate {
+            body["delegate"] = Value::from(session.as_str());
+        }
         if let Some(dir) = self.workdir(at)? {
             body["workdir"] = Value::from(dir);
         }
@@ -158,6 +175,15 @@ fn finish(cx: &Context, run: &RunView) -> Result<Exit> {
     if run.status != RunStatus::Completed {
         cx.terminal.say(&super::failure(run));
         cx.terminal.say(&format!("  next: moonswarm show {}", run.id));
+    } else if cx.terminal.live {
+        let ended = run.ended_at.as_deref().map_or(0, unix_ms);
+        let took = elapsed(ended.saturating_sub(unix_ms(&run.created_at)));
+        let steps = run.steps_done;
+        cx.terminal.say(&format!(
+            "completed in {took}, {steps} step{}: moonswarm show {}",
+            if steps == 1 { "" } else { "s" },
+            run.id
+        ));
     }
     Ok(Exit::of_run(run))
 }

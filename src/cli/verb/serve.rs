@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     cli::{
-        connect::Owner,
+        connect::{Owner, disk_failed},
         context::Context,
         exit::{Exit, Stop},
     },
@@ -25,6 +25,9 @@ pub struct Serve {
     /// A directory of blueprints to watch
     #[arg(long, value_name = "DIR", env = "MOONSWARM_BLUEPRINTS")]
     pub blueprints: Option<PathBuf>,
+    /// How long a pull worker keeps a task without a heartbeat [default: 30s]
+    #[arg(long, value_name = "DURATION", env = "MOONSWARM_LEASE", value_parser = crate::cli::values::duration)]
+    pub lease: Option<Duration>,
     /// How long work that is under way may take at the end
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = crate::cli::values::duration)]
     grace: Duration,
@@ -43,6 +46,7 @@ impl Serve {
             blueprints: cx.config.blueprints.clone(),
             recover: true,
             shards: cx.config.shards,
+            retention: cx.config.retention,
             store: crate::store::Options::default(),
             api: crate::api::ApiConfig {
                 hosts: cx.config.hosts.clone(),
@@ -50,14 +54,26 @@ impl Serve {
                 ..crate::api::ApiConfig::default()
             },
             safe_mode: cx.config.safe_mode,
+            lease: cx.config.lease,
+            operators: cx.config.operators.clone(),
         };
         let host = Host::open(config).await.map_err(|error| self.explain(cx, error.into()))?;
         self.greet(cx, &host)?;
-        stop.next().await;
-        cx.terminal.say("stopping; once more stops at once");
-        tokio::select! {
-            () = host.stop(self.grace) => Ok(Exit::Ok),
-            () = stop.next() => Ok(Exit::Interrupted),
+        let lost = tokio::select! {
+            () = stop.next() => None,
+            error = host.lost() => Some(error),
+        };
+        match &lost {
+            None => cx.terminal.say("stopping; once more stops at once"),
+            Some(_) => cx.terminal.say("stopping: nothing can be stored any more"),
+        }
+        let stopped = tokio::select! {
+            () = host.stop(self.grace) => Exit::Ok,
+            () = stop.next() => Exit::Interrupted,
+        };
+        match lost {
+            None => Ok(stopped),
+            Some(error) => Err(disk_failed(&error).into()),
         }
     }
 

@@ -8,10 +8,11 @@ use super::failure;
 use crate::cli::{
     connect::Start,
     context::Context,
-    exit::Exit,
+    exit::{Exit, Stop},
     render::{Tree, waiting},
     resolve,
 };
+use crate::store::RunStatus;
 
 /// Show a run: where it stands, its steps, what it waits for, its files
 #[derive(Debug, Args)]
@@ -39,7 +40,11 @@ impl Show {
                 return Ok(Exit::Ok);
             }
             let run = at.client.run(id).await?;
-            let steps = at.client.steps(id, 0).await?;
+            let steps = match at.client.steps(id, 0).await {
+                // What the run itself says stands, and says why.
+                Err(error) if is_damaged(&error) && run.status == RunStatus::Paused => Vec::new(),
+                steps => steps?,
+            };
             let artifacts = at.client.artifacts(id).await?;
             if cx.terminal.json {
                 let all = json!({"run": run, "steps": steps, "artifacts": artifacts});
@@ -54,6 +59,10 @@ impl Show {
             let mut lines = vec![format!("{id}  {}", tree.header(&run))];
             lines.push(format!("started {} by {}", run.created_at, run.started_by));
             lines.extend(run.parent.map(|parent| format!("called by {parent}")));
+            lines.extend(run.copied_from.as_ref().map(|from| match from.step {
+                Some(step) => format!("forked from {} at step {step}", from.run),
+                None => format!("imported from {}", from.run),
+            }));
             lines.extend(tree.lines(&steps));
             if run.error.is_some() {
                 lines.push(failure(&run));
@@ -67,4 +76,8 @@ impl Show {
         })
         .await
     }
+}
+
+fn is_damaged(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Stop>().is_some_and(|stop| stop.code.as_deref() == Some("damaged"))
 }

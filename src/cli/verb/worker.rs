@@ -20,13 +20,14 @@ use crate::cli::{
     exit::{Exit, Stop},
     render::unix_ms,
 };
-use crate::engine::LeaseView;
+use crate::{blueprint::Labels, engine::LeaseView};
 
 /// How long one question for work waits at the daemon.
 const POLL: &str = "20s";
-const AFTER_TROUBLE: Duration = Duration::from_secs(2);
+/// The bounds of the pause after something went wrong; it doubles in between.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 /// The bounds of the time between two heartbeats.
-const BEAT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(20));
+const BEAT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(20));
 
 /// Take tasks from a queue and run a command for each
 #[derive(Debug, Args)]
@@ -34,9 +35,18 @@ pub struct Worker {
     /// The queue
     #[arg(long)]
     queue: String,
+    /// What this worker has; tasks that ask for more go to others (may be given several times)
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
     /// How many tasks at a time
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
-    max: u16,
+    #[arg(
+        long,
+        alias = "max",
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=100)
+    )]
+    max_in_flight: u16,
     /// The worker's name, as lists show it
     #[arg(long)]
     name: Option<String>,
@@ -49,48 +59,81 @@ impl Worker {
     /// Does it, until it is told to stop; what it has is then finished first.
     ///
     /// # Errors
-    /// No daemon, or a token that may not take tasks of this queue.
+    /// Labels that cannot be, no daemon, or a token that may not take tasks of this queue.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
-        cx.with(Start::Attached, async |at| {
-            let mut interrupt = signal(SignalKind::interrupt())?;
-            let mut terminate = signal(SignalKind::terminate())?;
-            cx.terminal.say(&format!("taking tasks of {} (Ctrl-C: finish, twice: stop)", self.queue));
-            let now = CancellationToken::new();
-            let mut open = FuturesUnordered::new();
-            let mut taking = true;
-            while taking || !open.is_empty() {
-                let free = usize::from(self.max) - open.len();
-                tokio::select! {
-                    leased = self.take(cx, &at.client, free), if taking && free > 0 => {
-                        open.extend(leased?.into_iter().map(|lease| self.work(cx, &at.client, lease, now.clone())));
-                    }
-                    Some(line) = open.next(), if !open.is_empty() => cx.terminal.say(&line),
-                    _ = interrupt.recv() => stop(&mut taking, &now),
-                    _ = terminate.recv() => stop(&mut taking, &now),
-                }
-            }
-            Ok(if now.is_cancelled() { Exit::Interrupted } else { Exit::Ok })
-        })
-        .await
+        let labels = Labels::new(self.labels.iter().cloned().collect())
+            .map_err(|error| Stop::usage(format!("failed to {error}")))?;
+        cx.with(Start::Attached, async |at| self.work_off(cx, &at.client, &labels).await).await
     }
 
-    async fn take(&self, cx: &Context, client: &Client, max: usize) -> Result<Vec<LeaseView>> {
-        let mut body = json!({"queue": self.queue, "wait": POLL, "max": max});
+    async fn work_off(&self, cx: &Context, client: &Client, labels: &Labels) -> Result<Exit> {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let say = |line: &str| cx.terminal.say(line);
+        say(&format!("taking tasks of {}{labels} (Ctrl-C: finish, twice: stop)", self.queue));
+        let now = CancellationToken::new();
+        let mut open = FuturesUnordered::new();
+        // Kept while tasks end beside it: a question that is dropped may have been answered.
+        let mut question = Box::pin(self.take(cx, client, labels, self.max_in_flight.into()));
+        let mut taking = true;
+        while taking || !open.is_empty() {
+            let free = usize::from(self.max_in_flight) - open.len();
+            let stopped = tokio::select! {
+                leased = &mut question, if taking && free > 0 => {
+                    for lease in leased? {
+                        say(&format!("{} begun", lease.task));
+                        open.push(self.work(cx, client, lease, now.clone()));
+                    }
+                    let free = usize::from(self.max_in_flight) - open.len();
+                    question = Box::pin(self.take(cx, client, labels, free.max(1)));
+                    false
+                }
+                Some(line) = open.next(), if !open.is_empty() => {
+                    say(&line);
+                    false
+                }
+                _ = interrupt.recv() => true,
+                _ = terminate.recv() => true,
+            };
+            if stopped {
+                stop(&mut taking, &now);
+                say(&match open.len() {
+                    n if now.is_cancelled() => format!("stopping; {n} task(s) given up"),
+                    n => format!("draining: no new tasks, {n} to finish; once more stops at once"),
+                });
+            }
+        }
+        Ok(if now.is_cancelled() { Exit::Interrupted } else { Exit::Ok })
+    }
+
+    /// Asks for tasks until there are some; whatever may go away by itself is waited for.
+    async fn take(
+        &self,
+        cx: &Context,
+        client: &Client,
+        labels: &Labels,
+        max: usize,
+    ) -> Result<Vec<LeaseView>> {
+        let mut body = json!({"queue": self.queue, "wait": POLL, "max": max, "labels": labels});
         if let Some(name) = &self.name {
             body["worker"] = json!(name);
         }
+        let mut pause = PAUSE.0;
         loop {
             let error = match client.lease(&body).await {
+                Ok(leased) if leased.is_empty() => {
+                    pause = PAUSE.0;
+                    continue;
+                }
                 Ok(leased) => return Ok(leased),
                 Err(error) => error,
             };
-            match error.downcast_ref::<Stop>().map(|stop| stop.exit) {
-                Some(Exit::Unavailable | Exit::Limit | Exit::TimedOut) | None => {
-                    cx.terminal.say(&format!("{error:#}; trying again"));
-                    sleep(AFTER_TROUBLE).await;
-                }
-                Some(_) => return Err(error),
+            if !may_pass(&error) {
+                return Err(error);
             }
+            cx.terminal.say(&format!("{error:#}; trying again in {pause:?}"));
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSE.1);
         }
     }
 
@@ -105,7 +148,7 @@ impl Worker {
         let client = daemon.with_token(&lease.handle);
         let task = lease.task;
         tokio::select! {
-            done = self.attempt(&client, &lease) => match done {
+            done = self.attempt(cx, &client, &lease) => match done {
                 Ok(true) => format!("{task} done"),
                 Ok(false) => format!("{task} failed"),
                 Err(error) => format!("{task}: {error:#}"),
@@ -116,8 +159,8 @@ impl Worker {
     }
 
     /// Runs the command and reports; dropping this kills the command and its children.
-    async fn attempt(&self, client: &Client, lease: &LeaseView) -> Result<bool> {
-        let prompt = client.prompt().await?;
+    async fn attempt(&self, cx: &Context, client: &Client, lease: &LeaseView) -> Result<bool> {
+        let prompt = patiently(cx, "the prompt", async || client.prompt().await).await?;
         let env = [
             ("MOONSWARM_URL", client.url().to_owned()),
             ("MOONSWARM_HANDLE", lease.handle.clone()),
@@ -129,15 +172,52 @@ impl Worker {
             Err(error) => json!({"ok": false, "output": null,
                 "error": {"message": format!("{error:#}"), "retryable": true}}),
         };
-        match client.report(&body).await {
-            Ok(_) => Ok(body["ok"] == true),
+        // The work is done: a daemon that restarts meanwhile is waited for as long as it takes.
+        let reported = patiently(cx, "the report", async || client.report(&body).await).await;
+        let Err(error) = reported else { return Ok(body["ok"] == true) };
+        match error.downcast_ref::<Stop>() {
             // The command may have reported by itself: then that is the result.
-            Err(error) => match error.downcast_ref::<Stop>() {
-                Some(stop) if stop.code.as_deref() == Some("already_accepted") => Ok(true),
-                Some(_) | None => Err(error),
-            },
+            Some(stop) if stop.code.as_deref() == Some("already_accepted") => return Ok(true),
+            Some(stop) if matches!(stop.exit, Exit::Denied | Exit::Conflict | Exit::NotFound) => {}
+            // Left alone, the attempt would be taken for interrupted and be done again and again.
+            Some(_) | None => {
+                let message = format!("the daemon refused the result: {error:#}");
+                let refusal = json!({"ok": false, "error": {"message": message}});
+                patiently(cx, "the report", async || client.report(&refusal).await).await?;
+            }
+        }
+        Err(error)
+    }
+}
+
+/// Asks again, with growing pauses, as long as the daemon cannot be reached or is too busy.
+async fn patiently<T>(cx: &Context, what: &str, ask: impl AsyncFn() -> Result<T>) -> Result<T> {
+    let mut pause = PAUSE.0;
+    loop {
+        match ask().await {
+            Err(error) if may_pass(&error) => {
+                cx.terminal.say(&format!("{what}: {error:#}; trying again in {pause:?}"));
+                sleep(pause).await;
+                pause = (pause * 2).min(PAUSE.1);
+            }
+            settled => return settled,
         }
     }
+}
+
+/// Whether an error may go away by itself: nobody answers, too much to do, an answer broke off.
+fn may_pass(error: &anyhow::Error) -> bool {
+    match error.downcast_ref::<Stop>() {
+        Some(stop) if stop.code.as_deref() == Some("too_large") => false,
+        Some(stop) => matches!(stop.exit, Exit::Unavailable | Exit::Limit | Exit::TimedOut),
+        None => true,
+    }
+}
+
+/// Reads `NAME=VALUE`.
+fn label(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("a label is NAME=VALUE, as in gpu=true")?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 fn stop(taking: &mut bool, now: &CancellationToken) {
@@ -164,7 +244,9 @@ async fn keep(cx: &Context, client: &Client, lease: &LeaseView) -> String {
         let pause = left.map_or(BEAT.1, |left| Duration::from_millis(left / 3));
         sleep(pause.clamp(BEAT.0, BEAT.1)).await;
         match client.heartbeat().await {
-            Ok(beat) if beat.cancel => return "it was canceled".to_owned(),
+            Ok(beat) if beat.cancel => {
+                return "the run does not want it any more, or its lease is over".to_owned();
+            }
             Ok(beat) => deadline = beat.deadline,
             Err(error) => {
                 let exit = error.downcast_ref::<Stop>().map(|stop| stop.exit);

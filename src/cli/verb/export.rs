@@ -1,0 +1,50 @@
+//! `export`: a run as a document.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use futures::StreamExt as _;
+
+use crate::cli::{connect::Start, context::Context, download::Download, exit::Exit, resolve};
+
+/// Write a run as a document that `import` takes in elsewhere
+#[derive(Debug, Args)]
+pub struct Export {
+    /// The run: an id, a unique beginning of one, or `last`
+    run: String,
+    /// Write to this file instead of stdout
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Replace the file if it is there
+    #[arg(long, requires = "output")]
+    force: bool,
+}
+
+impl Export {
+    /// Does it.
+    ///
+    /// # Errors
+    /// No such run, a file that is there already.
+    pub async fn execute(&self, cx: &Context) -> Result<Exit> {
+        let to = self.output.as_ref().map(|to| Download::new(to, self.force)).transpose()?;
+        cx.with(Start::Existing, async |at| {
+            let id = resolve::run(&at.client, &self.run).await?;
+            let answer = at.client.export(id).await?;
+            match to {
+                Some(to) => {
+                    let bytes = to.fill(answer).await?;
+                    cx.terminal.say(&format!("run {id}: {bytes} bytes"));
+                }
+                None => {
+                    let mut lines = answer.bytes_stream();
+                    while let Some(bytes) = lines.next().await {
+                        cx.terminal.print_bytes(&bytes.context("read the document")?)?;
+                    }
+                }
+            }
+            Ok(Exit::Ok)
+        })
+        .await
+    }
+}

@@ -1,0 +1,96 @@
+//! `replay`: whether a run's history still follows from a source.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+
+use super::fork::source;
+use crate::{
+    cli::{connect::Start, context::Context, exit::Exit, resolve},
+    engine::{AskedView, Divergence, ReplayView},
+};
+
+/// Replay a run's history without effects, and show where it differs
+#[derive(Debug, Args)]
+pub struct Replay {
+    /// The run: an id, a unique beginning of one, or `last`
+    run: String,
+    /// Replay against this blueprint: a file, or the name of a stored one
+    #[arg(long, value_name = "FILE")]
+    against: Option<PathBuf>,
+}
+
+impl Replay {
+    /// Does it. A divergence ends the program with 6.
+    ///
+    /// # Errors
+    /// No such run, a blueprint with errors.
+    pub async fn execute(&self, cx: &Context) -> Result<Exit> {
+        let (body, _) = source(self.against.as_ref())?;
+        cx.with(Start::Existing, async |at| {
+            let id = resolve::run(&at.client, &self.run).await?;
+            let replay = at.client.replay(id, &body).await?;
+            match cx.terminal.json {
+                true => cx.terminal.print_json(&replay)?,
+                false => cx.terminal.print(&shown(&replay))?,
+            }
+            Ok(if replay.divergence.is_some() { Exit::Conflict } else { Exit::Ok })
+        })
+        .await
+    }
+}
+
+fn shown(replay: &ReplayView) -> String {
+    let Some(it) = &replay.divergence else {
+        return format!("{} entries replayed, no divergence", replay.entries);
+    };
+    let Divergence { message, step, at, recorded, asked } = it;
+    let mut lines = vec![format!("{} and the history differ", replay.blueprint)];
+    lines.extend(step.map(|step| format!("at step {step}")));
+    lines.extend(at.as_ref().map(|at| format!("in the flow at {at}")));
+    match (recorded, asked) {
+        (None, None) => lines.push(message.clone()),
+        (recorded, asked) => {
+            let side = |side: &Option<AskedView>, none: &str| match side {
+                Some(it) => format!("{} {:?} with {}", it.kind, it.name, it.request),
+                None => none.to_owned(),
+            };
+            lines.push(format!("- {}", side(recorded, "the history has nothing more")));
+            lines.push(format!("+ {}", side(asked, "the flow does not ask for it")));
+        }
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{cli::fixture, protocol::Json};
+
+    #[test]
+    fn a_divergence_is_shown_with_both_sides() {
+        let asked = |name: &str| AskedView {
+            kind: "task".into(),
+            name: name.into(),
+            request: Json::from_trusted("1"),
+        };
+        let mut replay = ReplayView {
+            run: fixture::run_id(),
+            blueprint: "it@ab".into(),
+            entries: 7,
+            divergence: None,
+        };
+        assert_eq!(shown(&replay), "7 entries replayed, no divergence");
+        replay.divergence = Some(Divergence {
+            message: String::new(),
+            step: Some(2),
+            at: Some("1".into()),
+            recorded: Some(asked("plan")),
+            asked: Some(asked("draft")),
+        });
+        let text = shown(&replay);
+        assert!(text.contains("at step 2\n"), "{text}");
+        assert!(text.ends_with("- task \"plan\" with 1\n+ task \"draft\" with 1"), "{text}");
+    }
+}

@@ -1,0 +1,121 @@
+//! `sessions`: lists, opens and closes the sessions of operators.
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use crate::cli::{
+    connect::{Connection, Start},
+    context::Context,
+    exit::Exit,
+    render::{age, printable, table},
+};
+
+/// List, open and close the sessions of operators
+#[derive(Debug, Args)]
+pub struct Sessions {
+    #[command(subcommand)]
+    what: Option<What>,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// List the open sessions (the default)
+    #[command(visible_alias = "list")]
+    Ls,
+    /// Open one; its token is printed once
+    Open(Open),
+    /// Close one: what it had is given to others, or waits
+    Close {
+        /// The session's id
+        session: String,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Open {
+    /// The operator that it is
+    #[arg(default_value = "main-ai")]
+    operator: String,
+    /// How long its token is good; a connected session renews it
+    #[arg(long, default_value = "24h")]
+    ttl: String,
+    /// A scope (may be given more than once) [default: your own]
+    #[arg(long = "scope")]
+    scopes: Vec<String>,
+    /// Send the prompts in the frames
+    #[arg(long)]
+    direct: bool,
+}
+
+impl Sessions {
+    /// Does it.
+    ///
+    /// # Errors
+    /// No such operator or session, or a token that may not do that.
+    pub async fn execute(&self, cx: &Context) -> Result<Exit> {
+        let start = match &self.what {
+            Some(What::Open(_)) => Start::Attached,
+            Some(What::Close { .. } | What::Ls) | None => Start::Existing,
+        };
+        cx.with(start, async |at| match &self.what {
+            Some(What::Open(open)) => open.execute(cx, at).await,
+            Some(What::Close { session }) => {
+                at.client.close_session(session).await?;
+                match cx.terminal.json {
+                    true => cx.terminal.print_json(&json!({"closed": session}))?,
+                    false => cx.terminal.say(&format!("closed {session}")),
+                }
+                Ok(Exit::Ok)
+            }
+            Some(What::Ls) | None => list(cx, at).await,
+        })
+        .await
+    }
+}
+
+impl Open {
+    async fn execute(&self, cx: &Context, at: &Connection) -> Result<Exit> {
+        let mut body = json!({"ttl": self.ttl, "direct": self.direct});
+        if !self.scopes.is_empty() {
+            body["scopes"] = json!(self.scopes);
+        }
+        let opened = at.client.open_session(&self.operator, &body).await?;
+        if cx.terminal.json {
+            cx.terminal.print_json(&opened)?;
+        } else {
+            cx.terminal.print(&opened.token)?;
+            let ws = format!("{}{}", at.client.url().replacen("http", "ws", 1), opened.ws);
+            let (session, until) = (&opened.session, &opened.expires_at);
+            cx.terminal.say(&format!("{session} until {until}: {ws}"));
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+async fn list(cx: &Context, at: &Connection) -> Result<Exit> {
+    let sessions = at.client.sessions().await?;
+    if cx.terminal.json {
+        cx.terminal.print_json(&sessions)?;
+        return Ok(Exit::Ok);
+    }
+    if sessions.is_empty() {
+        cx.terminal.say("no sessions; `moonswarm sessions open main-ai` opens one");
+        return Ok(Exit::Ok);
+    }
+    let now = cx.clock.now_ms();
+    let rows = sessions.iter().map(|it| {
+        vec![
+            it.id.clone(),
+            it.operator.clone(),
+            if it.connected { "connected" } else { "away" }.to_owned(),
+            it.open_tasks.to_string(),
+            it.unacknowledged.to_string(),
+            age(&it.created_at, now),
+            printable(&it.opened_by),
+        ]
+    });
+    let head = ["session", "operator", "is", "tasks", "unseen", "age", "opened by"];
+    cx.terminal.print(&table(&head, rows))?;
+    Ok(Exit::Ok)
+}
