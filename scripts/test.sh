@@ -47,9 +47,9 @@ count() {
 tests() {
   local status
   if have cargo-nextest; then
-    cargo nextest run --no-fail-fast 2>&1 | tee "$scratch/tests"
+    cargo nextest run --features faults --no-fail-fast 2>&1 | tee "$scratch/tests"
   else
-    cargo test --no-fail-fast --lib --bins --tests 2>&1 | tee "$scratch/tests"
+    cargo test --features faults --no-fail-fast --lib --bins --tests 2>&1 | tee "$scratch/tests"
   fi
   status=${PIPESTATUS[0]}
   count "$scratch/tests"
@@ -57,7 +57,7 @@ tests() {
 }
 
 doctests() {
-  cargo test --doc 2>&1 | tee "$scratch/doctests"
+  cargo test --features faults --doc 2>&1 | tee "$scratch/doctests"
   local status=${PIPESTATUS[0]}
   count "$scratch/doctests"
   return "$status"
@@ -83,9 +83,9 @@ if ! have cargo-nextest; then
 fi
 
 step "format" cargo fmt --check
-step "clippy" cargo clippy --all-targets -- -D warnings
-step "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
-step "build" cargo build --all-targets
+step "clippy" cargo clippy --all-targets --features faults -- -D warnings
+step "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --features faults --no-deps
+step "build" cargo build --all-targets --features faults
 step "tests" tests
 step "doctests" doctests
 
