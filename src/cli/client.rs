@@ -16,6 +16,7 @@ use crate::{
         ArtifactView, BlueprintView, GcView, HeartbeatView, LeaseView, PromptView, ReplayView,
         RunView, SessionView, StepView, TaskView, TokenView,
     },
+    environment::http_client,
     protocol::{RunId, TaskId},
 };
 
@@ -91,7 +92,7 @@ impl Client {
     pub fn new(base: &str, token: &str) -> Result<Self> {
         let url = Url::parse(base)
             .map_err(|error| Stop::usage(format!("{base:?} is not a URL: {error}")))?;
-        let mut http = reqwest::Client::builder().connect_timeout(CONNECT);
+        let mut http = http_client().connect_timeout(CONNECT);
         match url.scheme() {
             "https" => {}
             // The machine's certificates are of no use then, and take time to read.

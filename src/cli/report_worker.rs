@@ -18,6 +18,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::exit::Exit;
+use crate::environment::http_client;
 
 /// A file with more bytes is not taken for code.
 const LARGEST: usize = 16 * 1024 * 1024;
@@ -48,7 +49,7 @@ enum Work {
 pub async fn execute() -> anyhow::Result<Exit> {
     let url = std::env::var("MOONSWARM_URL").context("MOONSWARM_URL is not set")?;
     let handle = std::env::var("MOONSWARM_HANDLE").context("MOONSWARM_HANDLE is not set")?;
-    let client = reqwest::Client::builder().no_proxy().tls_certs_only([]).build()?;
+    let client = http_client().no_proxy().tls_certs_only([]).build()?;
     let prompt: Value = client
         .get(format!("{url}/v1/worker/prompt"))
         .bearer_auth(&handle)

@@ -10,7 +10,7 @@ use jsonwebtoken::{
 };
 use zeroize::Zeroizing;
 
-use super::{Claims, ISSUER, TokenError, TokenKind};
+use super::{Claims, ISSUER, TokenError, TokenKind, ed25519};
 
 /// What stands before the seed in the PKCS #8 form of an Ed25519 key (RFC 8410).
 const PKCS8_PREFIX: [u8; 16] = [
@@ -79,6 +79,7 @@ impl SigningKey {
     }
 
     fn new(private: EncodingKey) -> jsonwebtoken::errors::Result<Self> {
+        ed25519::install();
         let mut jwk = Jwk::from_encoding_key(&private, Algorithm::EdDSA)?;
         let kid = jwk.thumbprint(ThumbprintHash::SHA256)?;
         jwk.common.key_id = Some(kid.clone());

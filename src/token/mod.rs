@@ -6,6 +6,7 @@
 //! the dispatch stack before every dispatch.
 
 mod claims;
+mod ed25519;
 mod gate;
 mod handle;
 mod keys;

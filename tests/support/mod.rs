@@ -199,7 +199,7 @@ impl Drop for Daemon {
 }
 
 fn client() -> Client {
-    Client::builder()
+    moonswarm::environment::http_client()
         .no_proxy()
         // A connection that broke off over one request is not used for the next.
         .pool_max_idle_per_host(0)

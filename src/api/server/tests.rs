@@ -125,7 +125,7 @@ async fn stopping_answers_what_is_under_way_and_takes_nothing_new() {
 #[tokio::test]
 async fn http2_is_spoken_with_whoever_speaks_it() {
     let served = served(hello(), Limits::default()).await;
-    let client = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
+    let client = crate::environment::http_client().http2_prior_knowledge().build().unwrap();
     let answer = client.get(format!("http://{}/", served.at)).send().await.unwrap();
     assert_eq!(answer.version(), reqwest::Version::HTTP_2);
     assert_eq!(answer.text().await.unwrap(), "hello");

@@ -8,7 +8,7 @@ use std::{
 };
 
 use reqwest::{
-    Client, Url,
+    Client, ClientBuilder, Url,
     dns::{Addrs, Name, Resolve, Resolving},
     redirect,
 };
@@ -21,6 +21,13 @@ const CONNECT: Duration = Duration::from_secs(10);
 const HEADERS: u32 = 64 * 1024;
 /// The most headers of an answer.
 const HEADER_COUNT: usize = 100;
+
+/// What every HTTP client of the program begins with: its TLS is `ring`'s.
+pub fn http_client() -> ClientBuilder {
+    // Refused when one is there already, which does as well.
+    let _kept = rustls::crypto::ring::default_provider().install_default();
+    Client::builder()
+}
 
 /// Where requests may go.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -124,7 +131,7 @@ impl Egress {
     /// When TLS cannot be set up.
     pub fn client(&self) -> Result<Client, EgressError> {
         let failed = |error: &dyn Error| EgressError::Client { reason: error.to_string() };
-        Client::builder()
+        http_client()
             .dns_resolver(Resolver(Arc::new(self.clone())))
             .redirect(redirect::Policy::none())
             .no_proxy()

@@ -8,4 +8,4 @@ mod address;
 mod client;
 
 pub use address::is_public;
-pub use client::{Egress, EgressError};
+pub use client::{Egress, EgressError, http_client};
