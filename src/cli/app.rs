@@ -136,6 +136,9 @@ impl App {
             log: self.global.log.clone(),
             log_format: self.global.log_format,
             retention: None,
+            secrets: None,
+            vault: None,
+            environments: None,
             operators: None,
         }
     }

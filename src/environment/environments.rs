@@ -9,7 +9,7 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    Config, Declaration, Held, Helper, Machine, Provisioned, Refusal, Scrubber, Text,
+    Config, Declaration, Held, Helper, Machine, Provisioned, Refusal, Scrubber, Secret, Text,
     cgroup::{Cage, Cgroups},
     confine::Plan,
     needs::Needs,
@@ -20,7 +20,7 @@ use crate::{
     clock::Clock,
     protocol::{
         CredentialInjection, EnvError, EnvironmentSpec, SecretAccessEvent, SecretAccessOutcome,
-        Ticket,
+        SecretSource, Ticket,
     },
 };
 
@@ -43,6 +43,8 @@ pub struct Asked<'a> {
     pub workdir: &'a Path,
     /// What the child needs to read, whatever its environment says.
     pub read: &'a [&'a Path],
+    /// Secrets that it is given beside its credentials, to be taken out of what it says.
+    pub known: &'a [(String, Secret)],
     /// The attempt, if it may report through the worker API.
     pub ticket: Option<Ticket>,
     /// The run, for the events.
@@ -207,9 +209,12 @@ impl Environments {
         needs: &Needs,
         place: &Place,
         asked: &Asked<'_>,
-    ) -> Result<(Vec<(String, super::Secret)>, Scrubber), EnvError> {
+    ) -> Result<(Vec<(String, Secret)>, Scrubber), EnvError> {
         let mut variables = Vec::new();
         let mut scrubber = Scrubber::default();
+        for (name, secret) in asked.known {
+            scrubber.add(name, secret);
+        }
         for credential in &needs.credentials {
             let name = &credential.name;
             let got = source::resolve(&credential.source, self.config.vault.as_ref()).await;
@@ -236,6 +241,20 @@ impl Environments {
             }
         }
         Ok((variables, scrubber))
+    }
+
+    /// Looks whether a secret of the configuration is there, and says where.
+    ///
+    /// # Errors
+    /// Why it is not, in words without any part of it.
+    pub async fn look_for(&self, name: &str) -> Result<String, String> {
+        let source = self.config.secrets.get(name).ok_or("there is no such secret")?;
+        let got = source::resolve(source, self.config.vault.as_ref()).await;
+        let kind = match source {
+            SecretSource::Custom { provider, .. } => provider.clone(),
+            other => other.kind().to_owned(),
+        };
+        got.map(|_| kind).map_err(|missing| missing.reason)
     }
 
     /// What is said about a text of the configuration that was asked for; nothing if it is no

@@ -95,11 +95,11 @@ mod tests {
         assert_eq!(error.to_string(), "operator error: non-retryable: as asked");
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn its_time_is_all_that_is_limited() {
-        let wall = ResourceLimits { wall: Some(DurationMs::from_secs(1)), ..Default::default() };
+        let wall = ResourceLimits { wall: Some(DurationMs::from_millis(1)), ..Default::default() };
         let error = run("hang", &EnvironmentSpec::new().with_resources(wall)).await.unwrap_err();
-        assert_eq!(error.to_string(), "resource limit exceeded: wall: it took more than 1000ms");
+        assert_eq!(error.to_string(), "resource limit exceeded: wall: it took more than 1ms");
     }
 
     #[tokio::test]

@@ -113,7 +113,7 @@ impl Process {
                 return Err(OperatorError::NonRetryable(why).into());
             }
         }
-        if let Some(broken) = provisioned.broken() {
+        if let Some(broken) = provisioned.broken(status.success()) {
             return Err(broken);
         }
         if answer.len() as u64 > ANSWER {
@@ -146,6 +146,7 @@ impl Environment for Process {
             name: &name,
             workdir: &workdir,
             read: &[],
+            known: &[],
             ticket: None,
             workflow: None,
             operator: None,

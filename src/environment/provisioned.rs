@@ -160,10 +160,12 @@ impl Provisioned {
         Some(NotStarted::Boundary(EnvError::ProvisionFailed(why)))
     }
 
-    /// Which limit the child broke, once it has ended; nothing if none.
-    pub fn broken(&self) -> Option<EnvError> {
+    /// Which limit the child broke, once it has ended; nothing if none. One that ended well could
+    /// do without the process that it was refused.
+    pub fn broken(&self, ended_well: bool) -> Option<EnvError> {
         let limit = |text: Option<String>| text.unwrap_or_default();
         Some(EnvError::ResourceExceeded(match self.cage.broken()? {
+            Broken::Pids if ended_well => return None,
             Broken::Memory => format!(
                 "memory: more than {} was needed, and a process was killed; raise \
                  `resources.memory`",
