@@ -9,7 +9,7 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    Config, Declaration, Held, Helper, Machine, Provisioned, Refusal, Scrubber, Secret, Text,
+    Config, Declaration, Held, Helper, Machine, Provisioned, Refusal, Scrubber, Secret,
     cgroup::{Cage, Cgroups},
     confine::Plan,
     needs::Needs,
@@ -19,8 +19,7 @@ use super::{
 use crate::{
     clock::Clock,
     protocol::{
-        CredentialInjection, EnvError, EnvironmentSpec, SecretAccessEvent, SecretAccessOutcome,
-        SecretSource, Ticket,
+        CredentialInjection, EnvError, EnvironmentSpec, SecretAccessEvent, SecretSource, Ticket,
     },
 };
 
@@ -262,21 +261,9 @@ impl Environments {
         got.map(|_| kind).map_err(|missing| missing.reason)
     }
 
-    /// What is said about a text of the configuration that was asked for; nothing if it is no
-    /// secret.
-    pub fn said(
-        &self,
-        name: &str,
-        text: &Text,
-        failed: Option<String>,
-    ) -> Option<SecretAccessEvent> {
-        let outcome = match failed {
-            None => SecretAccessOutcome::Resolved,
-            Some(_) => SecretAccessOutcome::Failed,
-        };
-        let mut event = SecretAccessEvent::new(name, text.source()?, outcome, self.clock.now_ms());
-        event.reason = failed;
-        Some(event)
+    /// What the time is, for whoever says that a secret was asked for.
+    pub fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
     }
 }
 
