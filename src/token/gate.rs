@@ -13,7 +13,7 @@ use super::{
         SeatAcquire, SessionClose, SessionOpen, SessionRead, StateRead, StateWrite, TaskAdvise,
         TaskAnswer, TaskEscalate, TaskList, TaskRead, TokenList, TokenMint, TokenRevoke,
         WorkerArtifact, WorkerHeartbeat, WorkerLease, WorkerProgress, WorkerPrompt, WorkerResult,
-        WorkerState, WorkerSubmit,
+        WorkerState, WorkerSubmit, WorkerToken,
     },
 };
 
@@ -64,6 +64,7 @@ const TABLE: [(Verb, [bool; Role::ALL.len()]); Verb::ALL.len()] = [
     (WorkerArtifact,  [Y,    Y,    Y,     N,    N,    N,     N]),
     (WorkerProgress,  [Y,    Y,    Y,     N,    N,    N,     N]),
     (WorkerHeartbeat, [Y,    Y,    Y,     N,    N,    N,     N]),
+    (WorkerToken,     [Y,    Y,    Y,     N,    N,    N,     N]),
     (WorkerState,     [Y,    Y,    Y,     N,    N,    N,     N]),
     (TokenMint,       [Y,    Y,    N,     N,    N,    N,     N]),
     (TokenList,       [Y,    N,    N,     N,    N,    N,     N]),
