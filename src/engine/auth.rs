@@ -309,7 +309,8 @@ impl Engine {
         ttl_ms: u64,
     ) -> Result<Minted, EngineError> {
         if !(1_000..=LONGEST_ATTEMPT_TOKEN_MS).contains(&ttl_ms) {
-            let message = "make a token for a task: its ttl is between 1 s and 1 h; a heartbeat renews it";
+            let message =
+                "make a token for a task: its ttl is between 1 s and 1 h; a heartbeat renews it";
             return Err(EngineError::BadRequest(message.into()));
         }
         let now_ms = self.shared().clock.now_ms();
@@ -328,9 +329,9 @@ impl Engine {
         if let Some(verbs) = verbs {
             let mut only = BTreeSet::new();
             for word in verbs {
-                let verb: Verb = word.parse().map_err(
-                    |error: crate::token::UnknownVerb| EngineError::BadRequest(error.to_string()),
-                )?;
+                let verb: Verb = word.parse().map_err(|error: crate::token::UnknownVerb| {
+                    EngineError::BadRequest(error.to_string())
+                })?;
                 claims.grant().check(verb, &[])?;
                 only.insert(verb);
             }
