@@ -146,6 +146,12 @@ impl Door {
                 None if permits(Role::Worker, verb) => Ok(()),
                 None => Err(refused(Refusal::Verb { role: Role::Worker, verb })),
             },
+            (Who::Caller(Verb::TaskAnswer | Verb::TaskExpire), Bearer::Holder(_)) => {
+                Err(Problem::new(
+                    codes::SELF_APPROVAL,
+                    "this bearer is of an attempt: who works on a task does not answer for people",
+                ))
+            }
             (Who::Caller(verb), Bearer::Holder(_)) => Err(Problem::new(
                 codes::FORBIDDEN_VERB,
                 format!("{verb} takes a token for the API; this bearer is for one task"),
@@ -338,6 +344,14 @@ mod tests {
             let admitted = door().admit(rule(who), &bearer).map_err(|problem| problem.code());
             let expected = if passes { Ok(()) } else { Err("forbidden_verb") };
             assert_eq!(admitted, expected, "{who:?} {bearer:?}");
+        }
+    }
+
+    #[test]
+    fn the_bearer_of_an_attempt_answers_no_task_for_people() {
+        for verb in [Verb::TaskAnswer, Verb::TaskExpire] {
+            let refused = door().admit(rule(Who::Caller(verb)), &holder(None)).unwrap_err();
+            assert_eq!(refused.code(), "self_approval");
         }
     }
 

@@ -16,6 +16,7 @@ mod exit;
 #[cfg(test)]
 mod fixture;
 mod follow;
+mod form;
 mod people;
 mod render;
 mod report_worker;

@@ -22,6 +22,11 @@ const REMEMBERED: usize = 4_096;
 /// The longest life of a token, in milliseconds.
 const LONGEST_MS: u64 = 366 * 24 * 3_600 * 1_000;
 
+/// The longest name of whoever holds a token, in characters.
+const LONGEST_NAME: usize = 64;
+/// Names that mean something else.
+const RESERVED: [&str; 4] = ["engine", "handle", "host", "token"];
+
 /// Keys, and what is known of tokens.
 pub(super) struct Auth {
     pub(super) keys: KeyRing,
@@ -158,7 +163,7 @@ impl Engine {
             grant = grant.only(verbs.map_err(|error| EngineError::BadRequest(error.to_string()))?);
         }
         let parent = self.claims_of(caller);
-        let subject = format!("{}/{}", caller.subject, mint.role);
+        let subject = subject(caller, &mint)?;
         let claims = mint_claims(&subject, grant, now_ms, expires_ms).child_of(&parent);
         claims.check_narrower(&parent).map_err(|widening| EngineError::Conflict {
             code: widening.code(),
@@ -304,6 +309,26 @@ impl Engine {
         TokenKind::Task.audience().clone_into(&mut claims.aud);
         claims.parent.clone_from(&holder.jti);
         self.inner.auth.keys.sign(&claims).ok()
+    }
+}
+
+/// Whose a made token is: whoever asks for it, and below them its name or role. An admin gives out
+/// names of their own: those are people, who are told apart where several must answer.
+fn subject(caller: &Caller, mint: &MintToken) -> Result<String, EngineError> {
+    let Some(name) = &mint.name else {
+        return Ok(format!("{}/{}", caller.subject, mint.role));
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-@+".contains(c);
+    let fits = (1..=LONGEST_NAME).contains(&name.len()) && name.chars().all(plain);
+    if !fits || name.parse::<Role>().is_ok() || RESERVED.contains(&name.as_str()) {
+        return Err(EngineError::BadRequest(format!(
+            "mint a token: a name has 1 to {LONGEST_NAME} letters, digits or any of `._-@+`, and is \
+             no role's"
+        )));
+    }
+    match caller.grant.role {
+        Role::Admin => Ok(name.clone()),
+        _ => Ok(format!("{}/{name}", caller.subject)),
     }
 }
 
