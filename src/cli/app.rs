@@ -121,9 +121,11 @@ enum Verb {
 
 impl App {
     fn layer(&self) -> Layer {
-        let (listen, blueprints, lease) = match &self.verb {
-            Verb::Serve(serve) => (serve.listen, serve.blueprints.clone(), serve.lease),
-            _ => (None, None, None),
+        let (listen, blueprints, lease, connections) = match &self.verb {
+            Verb::Serve(serve) => {
+                (serve.listen, serve.blueprints.clone(), serve.lease, serve.connections)
+            }
+            _ => (None, None, None, None),
         };
         Layer {
             data: self.global.data.clone(),
@@ -132,6 +134,7 @@ impl App {
             shards: self.global.shards,
             safe_mode: self.global.safe_mode,
             lease,
+            connections,
             hosts: None,
             origins: None,
             log: self.global.log.clone(),

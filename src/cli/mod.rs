@@ -11,6 +11,7 @@ mod command;
 mod compile;
 mod connect;
 mod context;
+mod descriptors;
 mod download;
 mod exit;
 #[cfg(test)]
