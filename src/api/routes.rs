@@ -113,6 +113,7 @@ pub(super) fn table() -> Vec<Row> {
         caller(Verb::TaskList,          routes!(tasks::list)),
         caller(Verb::TaskRead,          routes!(tasks::get)),
         caller(Verb::TaskAnswer,        routes!(tasks::answer)).large(),
+        caller(Verb::TaskExpire,        routes!(tasks::expire)),
         caller(Verb::TaskAdvise,        routes!(sessions::advise)),
 
         caller(Verb::OperatorRead,      routes!(operators::list)),

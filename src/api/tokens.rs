@@ -31,6 +31,9 @@ pub(super) struct MintBody {
     scopes: Option<Vec<String>>,
     /// How long it lives: `"12h"`.
     ttl: String,
+    /// Whose it is: people with a name each are told apart where several must answer. An admin's
+    /// token gives a name as it is, any other puts its own subject and a slash before it.
+    name: Option<String>,
 }
 
 impl MintBody {
@@ -38,7 +41,8 @@ impl MintBody {
         let ttl_ms = parse_duration(&self.ttl).map_err(|error| {
             Problem::new(codes::INVALID_BODY, format!("failed to {error}")).at("$.ttl")
         })?;
-        Ok(MintToken { role: self.role, verbs: self.verbs, scopes: self.scopes, ttl_ms })
+        let Self { role, verbs, scopes, name, .. } = self;
+        Ok(MintToken { role, verbs, scopes, ttl_ms, name })
     }
 }
 

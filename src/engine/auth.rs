@@ -26,6 +26,10 @@ const LONGEST_MS: u64 = 366 * 24 * 3_600 * 1_000;
 pub(super) const ATTEMPT_TOKEN_MS: u64 = 600_000;
 /// The longest life of a token for an attempt, in milliseconds.
 const LONGEST_ATTEMPT_TOKEN_MS: u64 = 3_600_000;
+/// The longest name of whoever holds a token, in characters.
+const LONGEST_NAME: usize = 64;
+/// Names that mean something else.
+const RESERVED: [&str; 4] = ["engine", "handle", "host", "token"];
 
 /// Keys, and what is known of tokens.
 pub(super) struct Auth {
@@ -163,7 +167,7 @@ impl Engine {
             grant = grant.only(verbs.map_err(|error| EngineError::BadRequest(error.to_string()))?);
         }
         let parent = self.claims_of(caller);
-        let subject = format!("{}/{}", caller.subject, mint.role);
+        let subject = subject(caller, &mint)?;
         let claims = mint_claims(&subject, grant, now_ms, expires_ms).child_of(&parent);
         claims.check_narrower(&parent).map_err(|widening| EngineError::Conflict {
             code: widening.code(),
@@ -339,6 +343,26 @@ impl Engine {
         }
         let token = self.inner.auth.keys.sign(&claims).map_err(denied)?;
         Ok(Minted { token, jti, expires_ms: claims.exp.saturating_mul(1_000) })
+    }
+}
+
+/// Whose a made token is: whoever asks for it, and below them its name or role. An admin gives out
+/// names of their own: those are people, who are told apart where several must answer.
+fn subject(caller: &Caller, mint: &MintToken) -> Result<String, EngineError> {
+    let Some(name) = &mint.name else {
+        return Ok(format!("{}/{}", caller.subject, mint.role));
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-@+".contains(c);
+    let fits = (1..=LONGEST_NAME).contains(&name.len()) && name.chars().all(plain);
+    if !fits || name.parse::<Role>().is_ok() || RESERVED.contains(&name.as_str()) {
+        return Err(EngineError::BadRequest(format!(
+            "mint a token: a name has 1 to {LONGEST_NAME} letters, digits or any of `._-@+`, and is \
+             no role's"
+        )));
+    }
+    match caller.grant.role {
+        Role::Admin => Ok(name.clone()),
+        _ => Ok(format!("{}/{name}", caller.subject)),
     }
 }
 

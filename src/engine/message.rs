@@ -143,10 +143,14 @@ pub(crate) enum RunMsg {
     Answer {
         step: u32,
         answer: Answer,
+        /// What they were shown; an answer to something else is refused.
+        revision: Option<String>,
         caller: Caller,
         key: Option<IdempotencyKey>,
         reply: ReplyTo<()>,
     },
+    /// Nobody is waited for any longer.
+    Expire { step: u32, caller: Caller, key: Option<IdempotencyKey>, reply: ReplyTo<()> },
     /// A worker asks or reports.
     Worker { holder: Holder, ask: WorkerAsk },
 }

@@ -49,7 +49,7 @@ impl Engine {
         let limit = filter.limit;
         let rows = self.read(move |store| store.tasks(&filter)).await?;
         let next_cursor = rows.last().filter(|_| rows.len() == limit);
-        let next_cursor = next_cursor.map(|row| format!("{}.{}", row.run, row.step));
+        let next_cursor = next_cursor.map(|row| format!("{}-{}", row.run, row.step));
         let mut items = Vec::with_capacity(rows.len());
         for row in rows {
             let num = row.run;
@@ -103,11 +103,19 @@ impl Engine {
             prompt: None,
             input: shown.request,
             output_schema: None,
+            revision: None,
+            form: None,
+            by: Vec::new(),
+            required: None,
+            answers: Vec::new(),
+            reminders: None,
+            expires_at: None,
             command: None,
         })
     }
 
-    /// Answers a task that waits for a person; it is durable when this returns.
+    /// Answers a task that waits for a person; it is durable when this returns. With the revision
+    /// that they were shown, an answer to anything else is refused.
     ///
     /// # Errors
     /// When the caller may not, there is no such task, it has ended, or the answer breaks its
@@ -116,7 +124,7 @@ impl Engine {
         &self,
         caller: &Caller,
         task: TaskId,
-        answer: Answer,
+        (answer, revision): (Answer, Option<String>),
         key: Option<IdempotencyKey>,
     ) -> Result<TaskView, EngineError> {
         caller.grant.check(Verb::TaskAnswer, &[Need::Task(task)])?;
@@ -126,6 +134,30 @@ impl Engine {
         self.once(caller, found.run, key, |key, reply| RunMsg::Answer {
             step,
             answer,
+            revision,
+            caller: by,
+            key,
+            reply,
+        })
+        .await?;
+        self.task_view(task).await
+    }
+
+    /// Ends the time of a task for people, as if it had run out.
+    ///
+    /// # Errors
+    /// When the caller may not, there is no such task, or it is not an open one for people.
+    pub async fn expire(
+        &self,
+        caller: &Caller,
+        task: TaskId,
+        key: Option<IdempotencyKey>,
+    ) -> Result<TaskView, EngineError> {
+        caller.grant.check(Verb::TaskExpire, &[Need::Task(task)])?;
+        let found = self.task_view(task).await?;
+        let (step, by) = (task.step(), caller.clone());
+        self.once(caller, found.run, key, |key, reply| RunMsg::Expire {
+            step,
             caller: by,
             key,
             reply,

@@ -79,6 +79,8 @@ verbs! {
     TaskRead = "task.read",
     /// Answer a task that waits for a person.
     TaskAnswer = "task.answer",
+    /// End the time of a task that waits for a person.
+    TaskExpire = "task.expire",
     /// Ask for help within an attempt; its step waits.
     TaskEscalate = "task.escalate",
     /// Answer an attempt that asked for help.
