@@ -39,6 +39,12 @@ pub trait Operators {
         false
     }
 
+    /// What this host cannot give of an agent's environment: each part with its reason and what
+    /// would help.
+    fn refuses_environment(&self, _environment: &Value) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
     /// All names, for hints.
     fn names(&self) -> Vec<String>;
 }

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     fault::{self, Break},
     journal::Outcome,
-    operator::{Delivery, Prompt},
+    operator::{Delivery, Prompt, Ticket},
     protocol::{Effect, Failure, Json, failure::kind, fold::fold},
     store::{Check, EvidenceRow, IdempotencyRow, Write},
     token::Handle,
@@ -31,6 +31,11 @@ impl Shard {
     /// Answers a worker.
     pub(super) fn worker(&mut self, run: &mut Run, holder: &Holder, ask: WorkerAsk) {
         let standing = self.standing(run, holder);
+        let ticket = Ticket { run: run.num, step: holder.step, attempt: holder.attempt };
+        let ask = match self.shared.registry.secrets_of(ticket) {
+            Some(secrets) => ask.scrubbed(&secrets),
+            None => ask,
+        };
         match ask {
             WorkerAsk::Prompt(reply) => match standing {
                 Err(error) => drop(reply.send(Err(error))),
@@ -279,14 +284,7 @@ impl Shard {
                         self.remember(run, holder, &report);
                         fault::point("engine.artifact_publish");
                         run.pending.after.published.push((step, holder.attempt));
-                        for file in run.artifacts.iter_mut().flatten() {
-                            file.published |= (file.step, file.attempt) == (step, holder.attempt);
-                        }
-                        run.pending.writes.push(Write::PublishArtifacts {
-                            run: run.num,
-                            step,
-                            attempt: holder.attempt,
-                        });
+                        publish_files(run, step, holder.attempt);
                         self.detach_worker(run, step);
                         let outcome = Outcome::Completed(output);
                         self.finish_step(run, step, outcome, effects, report.usage);
@@ -392,6 +390,20 @@ impl Shard {
             code: code.to_owned(),
             body: report.body[..end].to_owned(),
         }));
+    }
+}
+
+/// Makes what an accepted attempt sent files of the run.
+fn publish_files(run: &mut Run, step: u32, attempt: u32) {
+    let mut sent = run.artifacts.is_none();
+    for file in run.artifacts.iter_mut().flatten() {
+        if (file.step, file.attempt) == (step, attempt) {
+            file.published = true;
+            sent = true;
+        }
+    }
+    if sent {
+        run.pending.writes.push(Write::PublishArtifacts { run: run.num, step, attempt });
     }
 }
 

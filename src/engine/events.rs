@@ -227,6 +227,9 @@ fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) {
                 ("task_expired", json!({ "by": by, "step": step, "attempt": attempt }))
             }
         },
+        Fact::SecretAccessed { step, attempt, event } => {
+            ("secret.accessed", json!({ "step": step, "attempt": attempt, "access": event }))
+        }
         Fact::RunEnded(outcome) => {
             let mut data = json!({ "status": view::outcome_word(outcome) });
             merge(&mut data, ended(outcome).1);

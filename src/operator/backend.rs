@@ -3,12 +3,14 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use serde_json::Value;
 
 use super::Task;
 use crate::{
     blueprint::{Agent, Operators},
+    environment::{Environments, Scrubber},
     middleware::TaskDone,
-    protocol::{Failure, Json},
+    protocol::{Failure, Json, Ticket},
 };
 
 /// Where the work of an attempt lives, which decides what a crash of the host means for it.
@@ -82,12 +84,24 @@ pub trait Backend: Send + Sync {
 #[derive(Clone, Default)]
 pub struct Registry {
     operators: Arc<BTreeMap<String, Arc<dyn Backend>>>,
+    environments: Option<Arc<Environments>>,
 }
 
 impl Registry {
     /// The operators given, by name.
     pub fn new(operators: BTreeMap<String, Arc<dyn Backend>>) -> Self {
-        Self { operators: Arc::new(operators) }
+        Self { operators: Arc::new(operators), environments: None }
+    }
+
+    /// The same, whose children run in these environments.
+    #[must_use]
+    pub fn with_environments(self, environments: Arc<Environments>) -> Self {
+        Self { environments: Some(environments), ..self }
+    }
+
+    /// The secrets that an attempt was given, if it was given some.
+    pub fn secrets_of(&self, ticket: Ticket) -> Option<Arc<Scrubber>> {
+        self.environments.as_ref()?.held().of(ticket)
     }
 
     /// The operator of a name.
@@ -112,6 +126,17 @@ impl Operators for Registry {
 
     fn requires_tool(&self, name: &str) -> bool {
         self.get(name).is_some_and(|backend| backend.requires_tool())
+    }
+
+    fn refuses_environment(&self, environment: &Value) -> Vec<(String, String)> {
+        let Some(environments) = &self.environments else {
+            let helps = "check it where the host runs";
+            return vec![("nothing here gives environments".to_owned(), helps.to_owned())];
+        };
+        let refused = environments.judge(environment).into_iter();
+        refused
+            .map(|it| (format!("`{}` cannot be given here: {}", it.what, it.reason), it.helps))
+            .collect()
     }
 
     fn names(&self) -> Vec<String> {

@@ -65,6 +65,7 @@ impl Serve {
             safe_mode: cx.config.safe_mode,
             lease: cx.config.lease,
             operators: cx.config.operators.clone(),
+            environments: cx.config.environments.clone(),
         };
         let host = Host::open(config).await.map_err(|error| self.explain(cx, error.into()))?;
         self.greet(cx, &host)?;

@@ -11,12 +11,17 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _};
 
 use super::{Process, death_watch::DeathWatch};
 use crate::{
-    operator::{Backend as _, Reply, Task, fixture::Attempt},
+    blueprint::Blueprint,
+    operator::{
+        Backend as _, Reply, Task,
+        fixture::{Attempt, environments},
+    },
     protocol::{Failure, Json, failure::kind},
 };
 
 fn process() -> Process {
-    Process::new(Arc::new(|blueprint| Ok(Path::new("/bundles").join(blueprint.name()))))
+    let bundles = |blueprint: &Blueprint| Ok(Path::new("/bundles").join(blueprint.name()));
+    Process::new(Arc::new(bundles), environments())
 }
 
 fn impatient() -> Process {
