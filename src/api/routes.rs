@@ -139,6 +139,7 @@ pub(super) fn table() -> Vec<Row> {
         holder(Verb::WorkerProgress,    routes!(worker::progress)),
         holder(Verb::TaskEscalate,      routes!(worker::escalate)),
         holder(Verb::WorkerHeartbeat,   routes!(worker::heartbeat)),
+        holder(Verb::WorkerToken,       routes!(worker::token)),
         holder(Verb::WorkerState,       routes!(worker::state)),
         holder(Verb::WorkerState,       routes!(worker::put_state)),
     ]

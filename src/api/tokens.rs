@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     blueprint::parse_duration,
-    engine::{MintToken, TokenView, rfc3339},
+    engine::{MintToken, Minted, TokenView, rfc3339},
     protocol::Json,
     token::Role,
 };
@@ -57,6 +57,12 @@ pub(super) struct MintedView {
     expires_at: String,
 }
 
+impl From<Minted> for MintedView {
+    fn from(minted: Minted) -> Self {
+        Self { token: minted.token, jti: minted.jti, expires_at: rfc3339(minted.expires_ms) }
+    }
+}
+
 /// Makes a token that can do no more than the one that asks.
 #[utoipa::path(
     post, path = "/v1/tokens", operation_id = "token_mint", tag = "tokens",
@@ -75,9 +81,7 @@ pub(super) async fn mint(
 ) -> Result<(StatusCode, JsonBody<MintedView>), Problem> {
     let key = key.of("POST /v1/tokens", &posted.raw);
     let minted = api.engine.mint(&caller, posted.body.into_mint()?, key).await?;
-    let view =
-        MintedView { token: minted.token, jti: minted.jti, expires_at: rfc3339(minted.expires_ms) };
-    Ok((StatusCode::CREATED, JsonBody(view)))
+    Ok((StatusCode::CREATED, JsonBody(minted.into())))
 }
 
 /// Lists the tokens that were made, without their secrets.

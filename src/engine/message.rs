@@ -182,6 +182,8 @@ pub(crate) enum WorkerAsk {
     Progress { data: Json, reply: ReplyTo<()> },
     /// It is alive: (deadline, cancel).
     Heartbeat(ReplyTo<(Option<u64>, bool)>),
+    /// It wants a token: the attempt's epoch.
+    Epoch(ReplyTo<u32>),
     /// Its session has it; answers with the deadline.
     Accept(ReplyTo<Option<u64>>),
     /// Its session does not want it.

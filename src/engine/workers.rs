@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     Answer, ArtifactView, Caller, Engine, EngineError, HeartbeatView, Holder, IdempotencyKey,
-    Leased, Page, PromptView, Report, TaskView,
+    Leased, Minted, Page, PromptView, Report, TaskView,
     message::{RunMsg, WorkerAsk},
     rfc3339, view,
 };
@@ -287,6 +287,20 @@ impl Engine {
             self.work(holder, Verb::WorkerHeartbeat, WorkerAsk::Heartbeat).await?;
         let token = if cancel { None } else { self.renew(holder) };
         Ok(HeartbeatView { deadline: deadline.map(rfc3339), cancel, token })
+    }
+
+    /// Makes a token for an attempt, in place of its handle: it ends by itself, and can do less.
+    ///
+    /// # Errors
+    /// When the bearer is not the one of the open attempt, or asks for more than it has.
+    pub async fn worker_token(
+        &self,
+        holder: &Holder,
+        verbs: Option<&[String]>,
+        ttl_ms: u64,
+    ) -> Result<Minted, EngineError> {
+        let epoch = self.work(holder, Verb::WorkerToken, WorkerAsk::Epoch).await?;
+        self.attempt_token(holder, epoch, verbs, ttl_ms)
     }
 
     /// A value of the run's state.

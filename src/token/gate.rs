@@ -13,7 +13,7 @@ use super::{
         SeatAcquire, SessionClose, SessionOpen, SessionRead, StateRead, StateWrite, TaskAdvise,
         TaskAnswer, TaskEscalate, TaskExpire, TaskList, TaskRead, TokenList, TokenMint,
         TokenRevoke, WorkerArtifact, WorkerHeartbeat, WorkerLease, WorkerProgress, WorkerPrompt,
-        WorkerResult, WorkerState, WorkerSubmit,
+        WorkerResult, WorkerState, WorkerSubmit, WorkerToken,
     },
 };
 
@@ -65,6 +65,7 @@ const TABLE: [(Verb, [bool; Role::ALL.len()]); Verb::ALL.len()] = [
     (WorkerArtifact,  [Y,    Y,    Y,     N,    N,    N,     N]),
     (WorkerProgress,  [Y,    Y,    Y,     N,    N,    N,     N]),
     (WorkerHeartbeat, [Y,    Y,    Y,     N,    N,    N,     N]),
+    (WorkerToken,     [Y,    Y,    Y,     N,    N,    N,     N]),
     (WorkerState,     [Y,    Y,    Y,     N,    N,    N,     N]),
     (TokenMint,       [Y,    Y,    N,     N,    N,    N,     N]),
     (TokenList,       [Y,    N,    N,     N,    N,    N,     N]),

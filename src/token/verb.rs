@@ -119,6 +119,8 @@ verbs! {
     WorkerProgress = "worker.progress",
     /// Keep a task's lease.
     WorkerHeartbeat = "worker.heartbeat",
+    /// Take a token that ends by itself in place of a handle.
+    WorkerToken = "worker.token",
     /// Read and write the state that a task may see.
     WorkerState = "worker.state",
     /// Make a narrower token.
