@@ -81,6 +81,11 @@ impl Environments {
         self.machine.get_or_init(|| Machine::probe(&self.helper, Cgroups::find(&self.id)))
     }
 
+    /// Where the directories of attempts are.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// What they go by.
     pub fn config(&self) -> &Config {
         &self.config

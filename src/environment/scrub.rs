@@ -83,6 +83,29 @@ impl Scrubber {
         bytes
     }
 
+    /// The bytes without the secrets, where their beginning was cut off: the first bytes, in which
+    /// half a secret may stand, are gone as well.
+    pub fn scrub_cut(&self, mut bytes: Vec<u8>) -> Vec<u8> {
+        let mut cut = self.longest().min(bytes.len());
+        // A whole secret across the cut would leave its other half.
+        while let Some(end) = self.across(&bytes, cut) {
+            cut = end;
+        }
+        drop(Zeroizing::new(bytes.drain(..cut).collect::<Vec<u8>>()));
+        self.scrub(bytes)
+    }
+
+    /// The end of something to look for that begins before a place and ends after it.
+    fn across(&self, bytes: &[u8], place: usize) -> Option<usize> {
+        self.marks.iter().find_map(|mark| {
+            let length = mark.pattern.len();
+            let from = place.saturating_sub(length - 1);
+            let to = (place + length - 1).min(bytes.len());
+            let begin = from + memmem::find(&bytes[from..to], &mark.pattern[..])?;
+            Some(begin + length).filter(|end| begin < place && *end > place)
+        })
+    }
+
     /// The text without the secrets.
     pub fn scrub_text(&self, text: &str) -> String {
         String::from_utf8_lossy(&self.scrub(text.as_bytes().to_vec())).into_owned()

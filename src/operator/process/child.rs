@@ -74,13 +74,11 @@ impl Exit {
         if scrubber.is_empty() {
             return self;
         }
-        // Where the beginning was cut off, half a secret may stand there.
-        let cut = self.stderr.len() > tail;
-        let mut stderr = scrubber.scrub(self.stderr);
-        if cut {
-            let begin = stderr.len().saturating_sub(tail).max(scrubber.longest());
-            drop(stderr.drain(..begin.min(stderr.len())));
-        }
+        let mut stderr = match self.stderr.len() > tail {
+            true => scrubber.scrub_cut(self.stderr),
+            false => scrubber.scrub(self.stderr),
+        };
+        drop(stderr.drain(..stderr.len().saturating_sub(tail)));
         Self { stdout: scrubber.scrub(self.stdout), stderr, ..self }
     }
 }

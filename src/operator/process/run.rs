@@ -29,7 +29,7 @@ pub type BundleDir = Arc<dyn Fn(&Blueprint) -> io::Result<PathBuf> + Send + Sync
 #[derive(Clone)]
 pub struct Process {
     bundle_dir: BundleDir,
-    environments: Arc<Environments>,
+    pub(super) environments: Arc<Environments>,
     watch: Arc<DeathWatch>,
     env: Arc<BTreeMap<String, Text>>,
     pub(super) limits: Limits,
