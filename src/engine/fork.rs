@@ -18,7 +18,7 @@ use super::{
 use crate::{
     flow::StateOp,
     journal::{Decision, Entry, Fact, Outcome, Scheduled},
-    protocol::{Effect, Json, RunId, Scope, StepKind},
+    protocol::{Effect, Json, RunId, Scope, StepKind, StoreOptions},
     store::{ArtifactRow, StateRow, Write},
     token::{Need, Verb},
 };
@@ -105,6 +105,7 @@ impl Engine {
                 scope: format!("run:{id}"),
                 key,
                 value: value.as_str().to_owned(),
+                hints: StoreOptions::default(),
                 at_ms,
             })
             .collect::<Vec<_>>();

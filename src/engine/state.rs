@@ -104,7 +104,13 @@ impl Shard {
         fault::point("engine.state");
         state.insert(key.to_owned(), value.clone());
         let value = value.as_str().to_owned();
-        run.pending.writes.push(Write::PutState { scope, key: key.to_owned(), value, at_ms });
+        run.pending.writes.push(Write::PutState {
+            scope,
+            key: key.to_owned(),
+            value,
+            hints: crate::protocol::StoreOptions::default(),
+            at_ms,
+        });
         Ok(())
     }
 
