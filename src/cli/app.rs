@@ -102,6 +102,7 @@ enum Verb {
     Reject(verb::Reject),
     Operators(verb::Operators),
     Sessions(verb::Sessions),
+    State(verb::State),
     Seat(verb::Seat),
     Advise(verb::Advise),
     Worker(verb::Worker),
@@ -136,6 +137,7 @@ impl App {
             log: self.global.log.clone(),
             log_format: self.global.log_format,
             retention: None,
+            effects: None,
             operators: None,
         }
     }
@@ -177,6 +179,7 @@ impl App {
             Verb::Approve(it) => it.execute(cx).await,
             Verb::Reject(it) => it.execute(cx).await,
             Verb::Operators(it) => it.execute(cx).await,
+            Verb::State(it) => it.execute(cx).await,
             Verb::Sessions(it) => it.execute(cx).await,
             Verb::Seat(it) => it.execute(cx).await,
             Verb::Advise(it) => it.execute(cx).await,

@@ -142,6 +142,7 @@ impl Engine {
                 key,
                 value,
                 hints: StoreOptions::default(),
+                expires_ms: None,
                 at_ms: now_ms,
             });
         }

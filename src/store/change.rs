@@ -125,7 +125,7 @@ impl Answers {
 
 /// A change as it is written.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Planned {
+pub(crate) enum Planned {
     Put { scope: String, key: String, value: String, hints: StoreOptions, expires_ms: Option<u64> },
     Delete { scope: String, key: String },
     Link { scope: String, from: String, to: String, relation: String, metadata: Option<String> },
@@ -133,16 +133,16 @@ pub(super) enum Planned {
 }
 
 /// What a batch writes, and what it answers.
-pub(super) struct Plan {
-    pub(super) writes: Vec<Planned>,
-    pub(super) answers: Vec<Changed>,
+pub(crate) struct Plan {
+    pub(crate) writes: Vec<Planned>,
+    pub(crate) answers: Vec<Changed>,
 }
 
 /// What an overlay knows of a key.
 type Seen = Option<(String, u64, StoreOptions, Option<u64>)>;
 
 /// Plans a batch over what `read` finds.
-pub(super) fn plan<E: From<StoreError>>(
+pub(crate) fn plan<E: From<StoreError>>(
     batch: &StateBatch,
     mut read: impl FnMut(&str, &str) -> Result<Option<StateRow>, E>,
 ) -> Result<Plan, E> {

@@ -135,6 +135,22 @@ impl DurableState {
         Ok(rows.into_values().take(limit).collect())
     }
 
+    /// The keys of a scope that begin with `prefix`, sorted.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub async fn keys(&self, scope: &str, prefix: &str) -> Result<Vec<String>, StoreError> {
+        let mut keys: Vec<String> = Vec::new();
+        loop {
+            let page = self.page(scope, prefix, keys.last().cloned(), PAGE).await?;
+            let is_last = page.len() < PAGE;
+            keys.extend(page.into_iter().map(|row| row.key));
+            if is_last {
+                return Ok(keys);
+            }
+        }
+    }
+
     /// The values that have every word of a query, the best first. Transient ones are not among
     /// them.
     ///
@@ -235,6 +251,58 @@ impl DurableState {
             });
         }
         Ok(answers)
+    }
+
+    /// A transient value, if there is one.
+    pub fn transient_value(&self, scope: &str, key: &str) -> Option<StateRow> {
+        let now_ms = self.clock.now_ms();
+        let transient = self.transient();
+        if transient.rows.is_empty() {
+            return None;
+        }
+        let place = (scope.to_owned(), key.to_owned());
+        transient.rows.get(&place).filter(|row| row.is_live(now_ms)).cloned()
+    }
+
+    /// The keys of the transient values of a scope.
+    pub fn transient_keys(&self, scope: &str, prefix: &str) -> Vec<String> {
+        let now_ms = self.clock.now_ms();
+        let transient = self.transient();
+        let rows = transient
+            .rows
+            .values()
+            .filter(|row| row.scope == scope && row.key.starts_with(prefix) && row.is_live(now_ms));
+        rows.map(|row| row.key.clone()).collect()
+    }
+
+    /// Writes a transient value.
+    ///
+    /// # Errors
+    /// When there is no room for it.
+    pub fn put_transient(
+        &self,
+        scope: &str,
+        key: &str,
+        value: String,
+        hints: &StoreOptions,
+    ) -> Result<(), StoreError> {
+        let change = StateChange {
+            scope: scope.to_owned(),
+            key: key.to_owned(),
+            if_revision: None,
+            act: StateAct::Put { value, reducer: Reducer::Overwrite, hints: hints.clone() },
+        };
+        self.make_room(&[&change])?;
+        self.lay_over(&change);
+        Ok(())
+    }
+
+    /// Forgets a transient value, if there is one: something durable takes its place.
+    pub fn drop_transient(&self, scope: &str, key: &str) {
+        let mut transient = self.transient();
+        if !transient.rows.is_empty() {
+            transient.remove(scope, key);
+        }
     }
 
     /// Forgets every transient value of a scope.
@@ -418,16 +486,7 @@ impl StateStore for DurableState {
     }
 
     async fn list(&self, scope: &Scope, prefix: &str) -> Result<Vec<String>, StateError> {
-        let (scope, mut keys) = (scope.to_string(), Vec::new());
-        loop {
-            let after = keys.last().cloned();
-            let page = self.page(&scope, prefix, after, PAGE).await.map_err(not_read)?;
-            let is_last = page.len() < PAGE;
-            keys.extend(page.into_iter().map(|row| row.key));
-            if is_last {
-                return Ok(keys);
-            }
-        }
+        self.keys(&scope.to_string(), prefix).await.map_err(not_read)
     }
 
     async fn search(

@@ -20,6 +20,7 @@ mod conformance;
 pub use change::{
     Answers, Changed, Reducer, StateAct, StateBatch, StateChange, lay_over, number_text, reduce,
 };
+pub(crate) use change::{Planned, plan};
 pub use durable_state::{DurableState, StateLimits};
 pub use find::{StateFilter, StateHit, StateSearch};
 pub use health::Health;
@@ -405,6 +406,8 @@ pub enum Write {
         value: String,
         /// What is said about it.
         hints: StoreOptions,
+        /// When it expires, in Unix milliseconds.
+        expires_ms: Option<u64>,
         /// When, in Unix milliseconds.
         at_ms: u64,
     },

@@ -108,6 +108,7 @@ impl Bench {
                 open_runs: 10_000,
                 queued_signals: 100,
                 retention,
+                custom_effects: CustomEffects::Error,
                 work: PathBuf::from(dir.path()).join("work"),
             },
             shards,

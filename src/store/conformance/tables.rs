@@ -161,6 +161,7 @@ pub fn a_value_of_state_counts_its_revisions(store: &dyn Store) {
         key: key.to_owned(),
         value: value.to_owned(),
         hints: StoreOptions::default(),
+        expires_ms: None,
         at_ms,
     };
     put(store, vec![write("b", "1", 5), write("a", "2", 6), write("b", "3", 7)]);

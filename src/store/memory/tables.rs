@@ -258,8 +258,7 @@ impl Tables {
                 self.tasks.remove(&(run, step));
             }
             Write::CloseTasks { run } => self.tasks.retain(|(of, _), _| *of != run),
-            Write::PutState { scope, key, value, hints, at_ms } => {
-                let expires_ms = hints.ttl.map(|ttl| at_ms.saturating_add(ttl.as_millis()));
+            Write::PutState { scope, key, value, hints, expires_ms, at_ms } => {
                 self.put_state((scope, key), value, hints, (expires_ms, at_ms));
             }
             Write::DeleteState { scope, key } => self.delete_state(scope, key),

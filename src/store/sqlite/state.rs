@@ -16,20 +16,8 @@ use crate::{
 
 const COLUMNS: &str = "scope, key, revision, updated_ms, expires_ms, hints, value";
 
-/// Writes a value of a run's own state.
-pub fn put(
-    conn: &Connection,
-    (scope, key): (&str, &str),
-    value: &str,
-    hints: &StoreOptions,
-    at_ms: u64,
-) -> rusqlite::Result<()> {
-    let expires_ms = hints.ttl.map(|ttl| at_ms.saturating_add(ttl.as_millis()));
-    write(conn, (scope, key), value, hints, expires_ms, at_ms)
-}
-
 /// Writes a value, counts its revision up, and lets it be found.
-fn write(
+pub fn put(
     conn: &Connection,
     (scope, key): (&str, &str),
     value: &str,
@@ -163,7 +151,7 @@ pub fn carry_out(conn: &Connection, batch: &StateBatch, plan: Plan) -> rusqlite:
     for write in plan.writes {
         match write {
             Planned::Put { scope, key, value, hints, expires_ms } => {
-                self::write(conn, (&scope, &key), &value, &hints, expires_ms, batch.at_ms)?;
+                put(conn, (&scope, &key), &value, &hints, expires_ms, batch.at_ms)?;
             }
             Planned::Delete { scope, key } => delete(conn, &scope, &key)?,
             Planned::Link { scope, from, to, relation, metadata } => {

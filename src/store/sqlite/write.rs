@@ -14,8 +14,8 @@ pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
         Write::PutTask(task) => tasks::put(conn, task),
         Write::CloseTask { run, step } => tasks::close(conn, *run, *step),
         Write::CloseTasks { run } => tasks::close_all(conn, *run),
-        Write::PutState { scope, key, value, hints, at_ms } => {
-            state::put(conn, (scope, key), value, hints, *at_ms)
+        Write::PutState { scope, key, value, hints, expires_ms, at_ms } => {
+            state::put(conn, (scope, key), value, hints, *expires_ms, *at_ms)
         }
         // The committer plans it before anything of its batch is written.
         Write::ChangeState(_) => Ok(()),
