@@ -17,7 +17,7 @@ use toml::{Spanned, de::DeTable};
 
 use crate::{
     blueprint::parse_duration,
-    engine::Retention,
+    engine::{CustomEffects, Retention},
     environment::{self, Declaration, KeptSecret, Vault},
     operator::{Declared, Mistake},
 };
@@ -74,6 +74,8 @@ pub struct Layer {
     pub vault: Option<Vault>,
     /// Environments that agents name.
     pub environments: Option<BTreeMap<String, Declaration>>,
+    /// What becomes of what results declare.
+    pub effects: Option<EffectsLayer>,
     /// The operators beside the built-in ones.
     #[serde(skip)]
     pub operators: Option<Declared>,
@@ -91,6 +93,16 @@ pub struct RetentionLayer {
     /// How large the database may be, in bytes; written as `"10GiB"`.
     #[serde(default, deserialize_with = "size")]
     pub size: Option<u64>,
+}
+
+/// What one source says about effects.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EffectsLayer {
+    /// Effects that the host has no word for: `"warn"` keeps them with the result, `"error"`
+    /// refuses it.
+    #[serde(default)]
+    pub custom: CustomEffects,
 }
 
 impl From<RetentionLayer> for Retention {
@@ -152,6 +164,7 @@ impl Layer {
             secrets: self.secrets.or(below.secrets),
             vault: self.vault.or(below.vault),
             environments: self.environments.or(below.environments),
+            effects: self.effects.or(below.effects),
             operators: self.operators.or(below.operators),
         }
     }
@@ -224,6 +237,8 @@ pub struct Config {
     pub log_format: LogFormat,
     /// How long ended runs are kept.
     pub retention: Retention,
+    /// What becomes of effects that the host has no word for.
+    pub effects: CustomEffects,
     /// The operators beside the built-in ones.
     pub operators: Declared,
     /// Secrets, and environments by name.
@@ -245,6 +260,7 @@ impl From<Layer> for Config {
             log: it.log,
             log_format: it.log_format.unwrap_or_default(),
             retention: it.retention.unwrap_or_default().into(),
+            effects: it.effects.unwrap_or_default().custom,
             operators: it.operators.unwrap_or_default(),
             environments: environment::Config {
                 secrets: it

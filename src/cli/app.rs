@@ -103,6 +103,7 @@ enum Verb {
     Expire(verb::Expire),
     Operators(verb::Operators),
     Sessions(verb::Sessions),
+    State(verb::State),
     Seat(verb::Seat),
     Advise(verb::Advise),
     Worker(verb::Worker),
@@ -143,6 +144,7 @@ impl App {
             secrets: None,
             vault: None,
             environments: None,
+            effects: None,
             operators: None,
         }
     }
@@ -185,6 +187,7 @@ impl App {
             Verb::Reject(it) => it.execute(cx).await,
             Verb::Expire(it) => it.execute(cx).await,
             Verb::Operators(it) => it.execute(cx).await,
+            Verb::State(it) => it.execute(cx).await,
             Verb::Sessions(it) => it.execute(cx).await,
             Verb::Seat(it) => it.execute(cx).await,
             Verb::Advise(it) => it.execute(cx).await,
