@@ -18,11 +18,11 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     api,
     clock::Clock,
-    engine::{Engine, EngineParts, Recovery, Retention, Settings, Sweeper},
+    engine::{Engine, EngineParts, Middleware, Recovery, Retention, Settings, Sweeper},
     fault,
     flow::RunLimits,
     lua::Limits,
-    operator::{Builtin, BundleDir, Declared, QueueHub, Registry, lua_calls},
+    operator::{Builtin, BundleDir, Coded, Declared, QueueHub, Registry, lua_calls},
     protocol::RunId,
     session,
     store::{Options, Reader as _, Sqlite},
@@ -68,6 +68,32 @@ pub struct HostConfig {
     pub api: api::ApiConfig,
     /// The operators beside the built-in ones.
     pub operators: Declared,
+    /// Operators that are code, by name; one of a name that is there already takes its place.
+    pub code: Coded,
+    /// What stands between runs and what they reach.
+    pub middleware: Middleware,
+}
+
+impl HostConfig {
+    /// A host in the directory `data`, on a port of its own choosing, with what `serve` would do by
+    /// default; for programs that have a host inside.
+    pub fn new(data: impl Into<PathBuf>) -> Self {
+        Self {
+            data: data.into(),
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            blueprints: None,
+            recover: true,
+            safe_mode: true,
+            lease: crate::config::LEASE,
+            shards: 0,
+            retention: Retention::default(),
+            store: Options::default(),
+            api: api::ApiConfig::default(),
+            operators: Declared::default(),
+            code: Coded::default(),
+            middleware: Middleware::default(),
+        }
+    }
 }
 
 /// A running host.
@@ -143,6 +169,7 @@ impl Host {
             handles: HandleKey::new(handles, incarnation),
             limits: Limits::default(),
             settings: settings(&config),
+            middleware: config.middleware.clone(),
             shards: shards(config.shards),
             recovery: match (config.recover, careful) {
                 (false, _) => Recovery::Asked,
@@ -263,6 +290,9 @@ fn keep_house(engine: &Engine, tasks: &Tasks) {
             if let Err(error) = engine.expire_answers().await {
                 tracing::warn!(%error, "could not forget old answers");
             }
+            if let Err(error) = engine.expire_kept().await {
+                tracing::warn!(%error, "could not forget what layers kept");
+            }
             if let Err(error) = engine.forget_sessions().await {
                 tracing::warn!(%error, "could not forget closed sessions");
             }
@@ -310,6 +340,7 @@ fn registry(
         sessions: Arc::clone(sessions),
     }
     .registry(&config.operators)
+    .with(&config.code)
 }
 
 /// The operators that always exist, where no host runs; none of them is called.

@@ -106,6 +106,7 @@ enum Verb {
     Advise(verb::Advise),
     Worker(verb::Worker),
     Token(verb::Token),
+    Audit(verb::Audit),
     Doctor(verb::Doctor),
     Backup(verb::Backup),
     Restore(verb::Restore),
@@ -137,6 +138,7 @@ impl App {
             log_format: self.global.log_format,
             retention: None,
             operators: None,
+            middleware: None,
         }
     }
 
@@ -182,6 +184,7 @@ impl App {
             Verb::Advise(it) => it.execute(cx).await,
             Verb::Worker(it) => it.execute(cx).await,
             Verb::Token(it) => it.execute(cx).await,
+            Verb::Audit(it) => it.execute(cx).await,
             Verb::Doctor(it) => it.execute(cx).await,
             Verb::Backup(it) => it.execute(cx).await,
             Verb::Restore(it) => it.execute(cx),

@@ -215,12 +215,24 @@ fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) {
                 "step.advised",
                 json!({ "by": by, "step": step, "attempt": attempt, "answer": answer }),
             ),
+            Decision::Told { step, kind, data } => {
+                (told(kind), json!({ "step": step, "event": data }))
+            }
         },
         Fact::RunEnded(outcome) => {
             let mut data = json!({ "status": view::outcome_word(outcome) });
             merge(&mut data, ended(outcome).1);
             ("run.ended", data)
         }
+    }
+}
+
+/// The word that streams name an event of a run's life by.
+fn told(kind: &str) -> &'static str {
+    match kind {
+        "budget" => "lifecycle.budget",
+        "compaction" => "lifecycle.compaction",
+        _ => "lifecycle.observable",
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
     lua::Program,
     middleware::Dispatched,
     operator::Delivery,
-    protocol::{ArtifactId, Failure, Json, RunId, SessionId},
+    protocol::{ArtifactId, Failure, Json, LifecycleEvent, RunId, SessionId},
     store::StoreError,
 };
 use std::sync::Arc;
@@ -111,6 +111,10 @@ pub(crate) enum RunMsg {
     Delivered { step: u32, attempt: u32, delivery: Delivery },
     /// An attempt says something; lossy.
     Progress { step: u32, attempt: u32, data: Json },
+    /// A layer or an operator tells something of the run's life.
+    Tell { step: u32, event: Box<LifecycleEvent> },
+    /// A layer lets the run rest.
+    Rest { by: String, reason: String },
     /// There is room for a task of an agent with `max_concurrency`.
     Capacity { step: u32, agent: AgentKey },
     /// A called run could not be stored: it is to be started again.

@@ -22,7 +22,11 @@ mod escalate;
 mod events;
 mod facade;
 mod fork;
+mod layers;
+mod ledger;
+mod listing;
 mod message;
+
 mod perform;
 mod programs;
 mod receive;
@@ -41,6 +45,7 @@ mod sessions;
 mod shard;
 mod shared;
 mod signal;
+mod stacks;
 mod state;
 mod timers;
 mod transfer;
@@ -52,6 +57,7 @@ pub use error::{Breach, EngineError};
 pub use events::Events;
 pub use facade::{Engine, EngineParts, Recovery};
 pub use fork::Fork;
+pub use listing::{AuditView, LayerView};
 pub use replay::ReplayView;
 pub use request::{
     Answer, Bearer, Caller, Holder, IdempotencyKey, Leased, MintToken, Minted, Program, Report,
@@ -61,6 +67,7 @@ pub use retell::{AskedView, Divergence};
 pub use retention::{GcView, Gone, Retention, Sweeper, Why};
 pub use sessions::{OpenSession, Opened};
 pub use shared::Settings;
+pub use stacks::Middleware;
 pub use transfer::Export;
 pub use view::{
     ArtifactView, BlueprintView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView,

@@ -58,6 +58,7 @@ impl Shard {
             restate: false,
             broken: false,
             queued: false,
+            told: 0,
         });
         run.header.parent = parent;
         self.count_in(run.num);
@@ -191,6 +192,12 @@ impl Shard {
                     }),
                 };
                 drop(reply.send(answer));
+            }
+            RunMsg::Tell { step, event } => self.told(run, Some(step), &event),
+            RunMsg::Rest { by, reason } => {
+                if run.chain.paused().is_none() && !run.is_ended() {
+                    self.append(run, Fact::Decided(Decision::Pause { by, reason }));
+                }
             }
             RunMsg::Finished { step, attempt, result } => {
                 if let Some(task) = run.task_mut(step)
@@ -376,6 +383,8 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
         | RunMsg::Capacity { .. }
         | RunMsg::Redispatch { .. }
         | RunMsg::Unseat { .. }
+        | RunMsg::Tell { .. }
+        | RunMsg::Rest { .. }
         | RunMsg::ChildEnded { .. }
         // Dropping the channel says it.
         | RunMsg::Wait(_)

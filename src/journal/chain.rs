@@ -231,7 +231,10 @@ impl Chain {
             },
             Fact::Decided(decision) => match decision {
                 Decision::Copied { from, .. } => self.origins.push(from.clone()),
-                Decision::Cancel { .. } | Decision::Escalate { .. } | Decision::Advise { .. } => {}
+                Decision::Cancel { .. }
+                | Decision::Escalate { .. }
+                | Decision::Advise { .. }
+                | Decision::Told { .. } => {}
                 Decision::Seat { operator, session, epoch, .. } => {
                     let held = Held { session: session.clone(), epoch: *epoch };
                     self.seats.insert(operator.clone(), held);

@@ -294,6 +294,15 @@ pub enum Decision {
         /// The answer.
         answer: Json,
     },
+    /// A layer, an operator or the engine told something of the run's life.
+    Told {
+        /// The step that it belongs to.
+        step: Option<u32>,
+        /// The kind of the event: `budget`, `compaction`, `observable`.
+        kind: String,
+        /// The event.
+        data: Json,
+    },
 }
 
 /// What work used. Each number is absent where it was not reported.

@@ -72,6 +72,8 @@ async fn impatient(shell: &Shell, limits: Limits) -> Host {
         lease: Duration::from_secs(30),
         retention: Retention::FOR_EVER,
         operators: Declared::default(),
+        code: moonswarm::operator::Coded::default(),
+        middleware: moonswarm::engine::Middleware::default(),
         shards: 1,
         store: Options::default(),
         api: ApiConfig { limits, ..ApiConfig::default() },

@@ -56,6 +56,8 @@ impl Serve {
             safe_mode: cx.config.safe_mode,
             lease: cx.config.lease,
             operators: cx.config.operators.clone(),
+            code: crate::operator::Coded::default(),
+            middleware: crate::engine::Middleware::of(cx.config.middleware.clone()),
         };
         let host = Host::open(config).await.map_err(|error| self.explain(cx, error.into()))?;
         self.greet(cx, &host)?;

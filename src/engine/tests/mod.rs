@@ -110,6 +110,7 @@ impl Bench {
                 retention,
                 work: PathBuf::from(dir.path()).join("work"),
             },
+            middleware: crate::engine::Middleware::default(),
             shards,
             recovery,
         })

@@ -5,8 +5,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    middleware::{Gate, Sizes, TaskDone, Tracing, Watched},
-    protocol::{Json, RunId, TaskId},
+    middleware::{Gate, Sizes, Tracing, Watched, fixture},
     token::{Grant, Refusal, Role, Scopes, Verb},
 };
 
@@ -136,17 +135,7 @@ impl DispatchObserver for Faulty {
 }
 
 fn dispatch() -> Dispatch {
-    Dispatch {
-        run: RunId::new(7, 1_700_000_000_000),
-        task: TaskId::new(7, 3, 1_700_000_000_000),
-        attempt: 1,
-        epoch: 1,
-        agent: "counter".into(),
-        operator: "echo".into(),
-        input: Json::parse(r#"{"secret":"violet"}"#).unwrap(),
-        principal: "root".into(),
-        payload: Arc::new(()),
-    }
+    fixture::dispatch(r#"{"secret":"violet"}"#)
 }
 
 fn done() -> Result<Dispatched, Failure> {

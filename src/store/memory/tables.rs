@@ -8,8 +8,8 @@ use std::{
 use crate::{
     journal::{Entry, Fact},
     store::{
-        ArtifactRow, BlueprintRow, Check, EvidenceRow, FrameRow, Header, IdempotencyRow, OutboxRow,
-        RunWrite, SessionRow, StateRow, StoreError, TaskRow, TokenRow, Write,
+        ArtifactRow, AuditRow, BlueprintRow, Check, EvidenceRow, FrameRow, Header, IdempotencyRow,
+        OutboxRow, RunWrite, SessionRow, StateRow, StoreError, TaskRow, TokenRow, Write,
     },
 };
 
@@ -39,6 +39,8 @@ pub(super) struct Tables {
     pub(super) meta: BTreeMap<String, String>,
     pub(super) sessions: BTreeMap<String, SessionRow>,
     pub(super) frames: BTreeMap<(String, u64), FrameRow>,
+    pub(super) kept: BTreeMap<(String, String), (String, Option<u64>)>,
+    pub(super) audit: Vec<AuditRow>,
     most: (u64, u64),
 }
 
@@ -226,6 +228,16 @@ impl Tables {
             Write::ExpireIdempotency { before_ms } => {
                 self.idempotency.retain(|_, row| row.created_ms >= before_ms);
             }
+            Write::PutKept { layer, key, value, expires_ms } => {
+                self.kept.insert((layer, key), (value, expires_ms));
+            }
+            Write::RemoveKept { layer, key } => {
+                self.kept.remove(&(layer, key));
+            }
+            Write::ExpireKept { before_ms } => {
+                self.kept.retain(|_, (_, at)| at.is_none_or(|at| at >= before_ms));
+            }
+            Write::AddAudit(row) => self.audit.push(row),
             Write::ReserveRun { num } => self.most.0 = self.most.0.max(num),
             Write::DeleteRun { run } => self.delete_run(run),
         }

@@ -9,14 +9,14 @@ use super::{
     error::database,
     evidence, frames, header, idempotency,
     journal::{self, Reach},
-    meta, outbox, retention, sessions, state, tasks, tokens,
+    kept, meta, outbox, retention, sessions, state, tasks, tokens,
 };
 use crate::{
     journal::Entry,
     store::{
-        ArtifactRow, BlueprintRow, EvidenceRow, FrameRow, Header, IdempotencyRow, OutboxRow,
-        Reader, Retired, RunFilter, SessionRow, Space, StateRow, StoreError, TaskFilter, TaskRow,
-        TokenRow,
+        ArtifactRow, AuditRow, BlueprintRow, EvidenceRow, FrameRow, Header, IdempotencyRow,
+        OutboxRow, Reader, Retired, RunFilter, SessionRow, Space, StateRow, StoreError, TaskFilter,
+        TaskRow, TokenRow,
     },
 };
 
@@ -136,6 +136,18 @@ impl Reader for Sqlite {
 
     fn frames(&self) -> Result<Vec<FrameRow>, StoreError> {
         self.read("list frames", frames::list)
+    }
+
+    fn kept(&self, layer: &str, key: &str) -> Result<Option<(String, Option<u64>)>, StoreError> {
+        self.read("read what a layer keeps", |conn| kept::one(conn, layer, key))
+    }
+
+    fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditRow>, StoreError> {
+        self.read("read the audit log", |conn| kept::lines(conn, after, limit))
+    }
+
+    fn last_audit(&self) -> Result<Option<AuditRow>, StoreError> {
+        self.read("read the end of the audit log", kept::last_line)
     }
 
     fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {

@@ -3,8 +3,8 @@
 use rusqlite::Connection;
 
 use super::{
-    artifacts, blobs, blueprints, evidence, frames, header, idempotency, meta, outbox, retention,
-    sessions, state, tasks, tokens,
+    artifacts, blobs, blueprints, evidence, frames, header, idempotency, kept, meta, outbox,
+    retention, sessions, state, tasks, tokens,
 };
 use crate::store::{Errand, Write};
 
@@ -52,6 +52,12 @@ pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
         Write::ReserveRun { num } => header::reserve(conn, *num),
         Write::DeleteRun { run } => retention::delete_run(conn, *run),
         Write::Tidy { rows, pages } => retention::tidy(conn, *rows, *pages),
+        Write::PutKept { layer, key, value, expires_ms } => {
+            kept::put(conn, (layer, key), value, *expires_ms)
+        }
+        Write::RemoveKept { layer, key } => kept::remove(conn, layer, key),
+        Write::ExpireKept { before_ms } => kept::expire(conn, *before_ms),
+        Write::AddAudit(row) => kept::add_line(conn, row),
     }
 }
 
@@ -84,7 +90,11 @@ pub fn revokes(write: &Write) -> Option<&str> {
         | Write::AckFrames { .. }
         | Write::ReserveRun { .. }
         | Write::DeleteRun { .. }
-        | Write::Tidy { .. } => None,
+        | Write::Tidy { .. }
+        | Write::PutKept { .. }
+        | Write::RemoveKept { .. }
+        | Write::ExpireKept { .. }
+        | Write::AddAudit(_) => None,
     }
 }
 
@@ -103,6 +113,8 @@ pub fn size(write: &Write) -> usize {
         },
         Write::PutEvidence(row) => row.body.len(),
         Write::PutFrame(frame) => frame.params.len(),
+        Write::PutKept { value, .. } => value.len(),
+        Write::AddAudit(row) => row.line.len(),
         Write::CloseTask { .. }
         | Write::CloseTasks { .. }
         | Write::DeleteState { .. }
@@ -119,6 +131,8 @@ pub fn size(write: &Write) -> usize {
         | Write::AckFrames { .. }
         | Write::ReserveRun { .. }
         | Write::DeleteRun { .. }
-        | Write::Tidy { .. } => 0,
+        | Write::Tidy { .. }
+        | Write::RemoveKept { .. }
+        | Write::ExpireKept { .. } => 0,
     }
 }

@@ -185,6 +185,7 @@ impl World {
                 queued_signals: 100,
                 work: PathBuf::from("work"),
             },
+            middleware: crate::engine::Middleware::default(),
             shards: self.shards,
             recovery: Recovery::All,
         })
