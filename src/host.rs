@@ -4,6 +4,7 @@
 //! same backwards to stop.
 
 mod boot;
+mod embed;
 mod files;
 mod restore;
 mod watch;

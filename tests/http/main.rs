@@ -4,6 +4,7 @@
 mod support;
 
 mod events;
+mod middleware;
 mod refusals;
 mod routes;
 mod tokens;
