@@ -22,6 +22,7 @@ mod escalate;
 mod events;
 mod facade;
 mod fork;
+mod inbox;
 mod layers;
 mod ledger;
 mod listing;
@@ -70,9 +71,9 @@ pub use shared::Settings;
 pub use stacks::Middleware;
 pub use transfer::Export;
 pub use view::{
-    ArtifactView, BlueprintView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView,
-    Page, PromptView, RunView, SeatView, SessionView, SpawnView, StepView, TaskView, TokenView,
-    WaitingOn, rfc3339,
+    AnswerView, ArtifactView, BlueprintView, CopiedView, EventView, FailureView, HeartbeatView,
+    LeaseView, Page, PromptView, RunView, SeatView, SessionView, SpawnView, StepView, TaskView,
+    TokenView, WaitingOn, rfc3339,
 };
 pub use workers::LeaseAsk;
 

@@ -4,6 +4,7 @@
 mod support;
 
 mod events;
+mod inbox;
 mod middleware;
 mod refusals;
 mod routes;

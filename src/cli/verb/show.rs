@@ -12,12 +12,12 @@ use crate::cli::{
     render::{Tree, table, waiting},
     resolve,
 };
-use crate::store::RunStatus;
+use crate::{cli::form, protocol::TaskId, store::RunStatus};
 
-/// Show a run: where it stands, its steps, what it waits for, its files
+/// Show a run: where it stands, its steps, what it waits for, its files; or a task and its form
 #[derive(Debug, Args)]
 pub struct Show {
-    /// The run: an id, a unique beginning of one, or `last`
+    /// The run: an id, a unique beginning of one, or `last`; or a task's id
     #[arg(required_unless_present = "stack")]
     run: Option<String>,
     /// Show the layers of middleware that the run goes through; without a run the host's own
@@ -38,8 +38,16 @@ impl Show {
     /// No such run or step.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
         cx.with(Start::Existing, async |at| {
-            let Some(run) = &self.run else { return stack(cx, at, None).await };
-            let id = resolve::run(&at.client, run).await?;
+            let Some(name) = &self.run else { return stack(cx, at, None).await };
+            if let Ok(task) = name.parse::<TaskId>() {
+                let task = at.client.task(task).await?;
+                match cx.terminal.json {
+                    true => cx.terminal.print_json(&task)?,
+                    false => cx.terminal.print(&form::shown(&task)?)?,
+                }
+                return Ok(Exit::Ok);
+            }
+            let id = resolve::run(&at.client, name).await?;
             if self.stack {
                 let run = at.client.run(id).await?;
                 return stack(cx, at, Some(&run.blueprint)).await;

@@ -3,6 +3,7 @@
 mod attempts;
 mod basics;
 mod copies;
+mod inbox;
 mod neighbours;
 mod recovery;
 mod retention;
