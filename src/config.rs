@@ -5,6 +5,7 @@
 //! one layer, because clap already puts a flag before its variable.
 
 use std::{
+    collections::BTreeMap,
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -20,6 +21,7 @@ use toml::{
 use crate::{
     blueprint::parse_duration,
     engine::Retention,
+    environment::{self, Declaration, KeptSecret, Vault},
     middleware,
     operator::{Declared, Mistake},
 };
@@ -70,6 +72,12 @@ pub struct Layer {
     pub log_format: Option<LogFormat>,
     /// How long ended runs are kept.
     pub retention: Option<RetentionLayer>,
+    /// Where secrets are kept, by the names that blueprints know them by.
+    pub secrets: Option<BTreeMap<String, KeptSecret>>,
+    /// The Vault server that secrets may be in.
+    pub vault: Option<Vault>,
+    /// Environments that agents name.
+    pub environments: Option<BTreeMap<String, Declaration>>,
     /// The operators beside the built-in ones.
     #[serde(skip)]
     pub operators: Option<Declared>,
@@ -148,6 +156,9 @@ impl Layer {
             log: self.log.or(below.log),
             log_format: self.log_format.or(below.log_format),
             retention: self.retention.or(below.retention),
+            secrets: self.secrets.or(below.secrets),
+            vault: self.vault.or(below.vault),
+            environments: self.environments.or(below.environments),
             operators: self.operators.or(below.operators),
             middleware: self.middleware.or(below.middleware),
         }
@@ -266,6 +277,8 @@ pub struct Config {
     pub retention: Retention,
     /// The operators beside the built-in ones.
     pub operators: Declared,
+    /// Secrets, and environments by name.
+    pub environments: environment::Config,
     /// What stands between runs and what they reach, in its order.
     pub middleware: Vec<middleware::Layer>,
 }
@@ -286,6 +299,16 @@ impl From<Layer> for Config {
             log_format: it.log_format.unwrap_or_default(),
             retention: it.retention.unwrap_or_default().into(),
             operators: it.operators.unwrap_or_default(),
+            environments: environment::Config {
+                secrets: it
+                    .secrets
+                    .unwrap_or_default()
+                    .into_iter()
+                    .map(|(name, KeptSecret(source))| (name, source))
+                    .collect(),
+                environments: it.environments.unwrap_or_default(),
+                vault: it.vault,
+            },
             middleware: it.middleware.unwrap_or_default(),
         }
     }

@@ -11,7 +11,12 @@ mod watch;
 
 pub use restore::{Restored, restore};
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -20,6 +25,7 @@ use crate::{
     api,
     clock::Clock,
     engine::{Engine, EngineParts, Middleware, Recovery, Retention, Settings, Sweeper},
+    environment::{self, Environments},
     fault,
     flow::RunLimits,
     lua::Limits,
@@ -69,6 +75,8 @@ pub struct HostConfig {
     pub api: api::ApiConfig,
     /// The operators beside the built-in ones.
     pub operators: Declared,
+    /// Secrets, and environments by name.
+    pub environments: environment::Config,
     /// Operators that are code, by name; one of a name that is there already takes its place.
     pub code: Coded,
     /// What stands between runs and what they reach.
@@ -93,6 +101,7 @@ impl HostConfig {
             operators: Declared::default(),
             code: Coded::default(),
             middleware: Middleware::default(),
+            environments: environment::Config::default(),
         }
     }
 }
@@ -154,7 +163,10 @@ impl Host {
         let tasks = Tasks::new(tokio::runtime::Handle::current());
         let hub = Arc::new(QueueHub::default());
         let sessions = Arc::new(session::Hub::default());
-        let registry = registry(&config, &tasks, &hub, &sessions);
+        let environments = Arc::new(environments(&config));
+        // Before anything runs: what is there now is of a host that was cut off.
+        environments.sweep();
+        let registry = registry(&config, &tasks, &hub, &sessions, environments);
 
         let boot = boot::Boot::begin(&store, config.recover).await?;
         fault::point("host.boot_counted");
@@ -324,18 +336,26 @@ fn sweep(engine: &Engine, tasks: &Tasks) {
     });
 }
 
+/// The environments of a host.
+fn environments(config: &HostConfig) -> Environments {
+    let data = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
+    Environments::new(config.environments.clone(), &data, Clock::system())
+}
+
 /// The operators of a host.
 fn registry(
     config: &HostConfig,
     tasks: &Tasks,
     hub: &Arc<QueueHub>,
     sessions: &Arc<session::Hub>,
+    environments: Arc<Environments>,
 ) -> Registry {
     let data = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
     Builtin {
         lua: lua_calls(tasks.clone()),
         bundle_dir: bundle_dirs(data),
         queues: Arc::clone(hub),
+        environments,
         clock: Clock::system(),
         stopping: tasks.stopping().clone(),
         sessions: Arc::clone(sessions),
@@ -346,15 +366,16 @@ fn registry(
 
 /// The operators that always exist, where no host runs; none of them is called.
 pub fn builtin_operators() -> Registry {
-    known_operators(&Declared::default())
+    known_operators(&Declared::default(), environment::Config::default())
 }
 
 /// The operators that a blueprint is checked against where no host runs; none of them is called.
-pub fn known_operators(declared: &Declared) -> Registry {
+pub fn known_operators(declared: &Declared, environments: environment::Config) -> Registry {
     Builtin {
         lua: Arc::new(|_, input| Box::pin(async { Ok(input) })),
         bundle_dir: bundle_dirs(PathBuf::new()),
         queues: Arc::default(),
+        environments: Arc::new(Environments::new(environments, Path::new(""), Clock::system())),
         clock: Clock::system(),
         stopping: CancellationToken::new(),
         sessions: Arc::default(),

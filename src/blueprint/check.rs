@@ -39,6 +39,12 @@ pub trait Operators {
         false
     }
 
+    /// What this host cannot give of an agent's environment: each part with its reason and what
+    /// would help.
+    fn refuses_environment(&self, _environment: &Value) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
     /// Looks at a layer of middleware: `{kind, …}`.
     ///
     /// # Errors

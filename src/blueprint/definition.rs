@@ -58,6 +58,8 @@ pub struct Agent {
     pub cwd: Option<String>,
     /// What a process gets in its environment.
     pub env: BTreeMap<String, String>,
+    /// Where a process runs: an environment's name, or one written out.
+    pub environment: Option<Json>,
     /// The queue that its tasks go to.
     pub queue: Option<String>,
     /// What a pull worker must have to take its tasks.

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     clock::Clock,
     config::{Config, Layer, LogFormat},
-    telemetry,
+    environment, telemetry,
 };
 
 const EXIT_CODES: &str = "\
@@ -141,6 +141,9 @@ impl App {
             log: self.global.log.clone(),
             log_format: self.global.log_format,
             retention: None,
+            secrets: None,
+            vault: None,
+            environments: None,
             operators: None,
             middleware: None,
         }
@@ -204,6 +207,10 @@ impl App {
 
 /// The whole program: reads the command line, does the verb, says what went wrong.
 pub fn main() -> ExitCode {
+    // Before anything else: a child that confines itself reads no configuration and has no threads.
+    if let Some(code) = environment::confined() {
+        return code;
+    }
     let app = match App::try_parse() {
         Ok(app) => app,
         Err(error) => {

@@ -15,7 +15,7 @@ use crate::{
     fault::{self, Break},
     journal::Outcome,
     middleware::TaskDone,
-    operator::{Delivery, Prompt},
+    operator::{Delivery, Prompt, Ticket},
     protocol::{Effect, Failure, Json, failure::kind, fold::fold},
     store::{Check, EvidenceRow, IdempotencyRow, Write},
     token::Handle,
@@ -32,6 +32,11 @@ impl Shard {
     /// Answers a worker.
     pub(super) fn worker(&mut self, run: &mut Run, holder: &Holder, ask: WorkerAsk) {
         let standing = self.standing(run, holder);
+        let ticket = Ticket { run: run.num, step: holder.step, attempt: holder.attempt };
+        let ask = match self.shared.registry.secrets_of(ticket) {
+            Some(secrets) => ask.scrubbed(&secrets),
+            None => ask,
+        };
         match ask {
             WorkerAsk::Prompt(reply) => match standing {
                 Err(error) => drop(reply.send(Err(error))),

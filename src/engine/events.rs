@@ -230,6 +230,9 @@ fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) {
                 (told(kind), json!({ "step": step, "event": data }))
             }
         },
+        Fact::SecretAccessed { step, attempt, event } => {
+            ("secret.accessed", json!({ "step": step, "attempt": attempt, "access": event }))
+        }
         Fact::RunEnded(outcome) => {
             let mut data = json!({ "status": view::outcome_word(outcome) });
             merge(&mut data, ended(outcome).1);

@@ -7,11 +7,12 @@ use super::{
     capacity::AgentKey,
 };
 use crate::{
+    environment::Scrubber,
     journal::{Outcome, RunStarted},
     lua::Program,
     middleware::Dispatched,
     operator::Delivery,
-    protocol::{ArtifactId, Failure, Json, LifecycleEvent, RunId, SessionId},
+    protocol::{ArtifactId, Failure, Json, LifecycleEvent, RunId, SecretAccessEvent, SessionId},
     store::StoreError,
 };
 use std::sync::Arc;
@@ -111,6 +112,8 @@ pub(crate) enum RunMsg {
     Delivered { step: u32, attempt: u32, delivery: Delivery },
     /// An attempt says something; lossy.
     Progress { step: u32, attempt: u32, data: Json },
+    /// An attempt asked for a secret.
+    SecretAccessed { step: u32, attempt: u32, event: Box<SecretAccessEvent> },
     /// A layer or an operator tells something of the run's life.
     Tell { step: u32, event: Box<LifecycleEvent> },
     /// A layer lets the run rest.
@@ -172,6 +175,30 @@ pub(crate) struct Lease {
     pub(crate) handle: String,
     pub(crate) scheduled_ms: u64,
     pub(crate) lease_ms: u64,
+}
+
+impl WorkerAsk {
+    /// The same without the secrets that the attempt was given: nothing after this knows them.
+    pub(crate) fn scrubbed(self, secrets: &Scrubber) -> Self {
+        let json = |json: Json| secrets.scrub_json(&json);
+        let text = |text: String| secrets.scrub_text(&text);
+        match self {
+            Self::Report(report, reply) => Self::Report(Box::new(report.scrubbed(secrets)), reply),
+            Self::Artifact { name, data, reply } => {
+                Self::Artifact { name: text(name), data: secrets.scrub(data), reply }
+            }
+            Self::Progress { data, reply } => Self::Progress { data: json(data), reply },
+            Self::Decline { reason, reply } => Self::Decline { reason: text(reason), reply },
+            Self::Escalate { question, reply } => {
+                Self::Escalate { question: json(question), reply }
+            }
+            Self::GetState { key, reply } => Self::GetState { key: text(key), reply },
+            Self::PutState { key, value, reply } => {
+                Self::PutState { key: text(key), value: json(value), reply }
+            }
+            same @ (Self::Prompt(_) | Self::Heartbeat(_) | Self::Accept(_)) => same,
+        }
+    }
 }
 
 /// What a worker asks or reports.

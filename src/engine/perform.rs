@@ -22,7 +22,7 @@ use crate::{
     journal::{Outcome, RunStarted, RunState},
     middleware::{About, Dispatch, DispatchLayer, Dispatched, Next, Terminal},
     operator::{Delivery, HUMAN, Inquiry, Prompt, Reply, Reporter, Residence, Task, Ticket},
-    protocol::{Failure, Json, RunId, TaskId, failure::kind},
+    protocol::{Failure, Json, RunId, SecretAccessEvent, TaskId, failure::kind},
     store::{TaskPhase, TaskRow},
     token::{Grant, Handle, Need, Verb},
 };
@@ -382,6 +382,12 @@ impl Reporter for AttemptReporter {
     fn progress(&self, data: Json) {
         let (step, attempt) = (self.step, self.attempt);
         self.shared.tell(self.run, RunMsg::Progress { step, attempt, data });
+    }
+
+    fn secret_accessed(&self, event: SecretAccessEvent) {
+        let (step, attempt) = (self.step, self.attempt);
+        let event = Box::new(event);
+        self.shared.tell(self.run, RunMsg::SecretAccessed { step, attempt, event });
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
     fault,
     flow::Flow as _,
     journal::{Chain, Decision, Fact, Outcome, RunState},
-    protocol::{Failure, Json, RunId, failure::kind},
+    protocol::{Failure, Json, RunId, SecretAccessEvent, failure::kind},
     store::{Check, Header, IdempotencyRow, RunStatus, Write},
 };
 
@@ -212,6 +212,9 @@ impl Shard {
                 self.delivered(run, step, attempt, delivery);
             }
             RunMsg::Progress { step, attempt, data } => self.progress(run, step, attempt, &data),
+            RunMsg::SecretAccessed { step, attempt, event } => {
+                self.secret_accessed(run, step, attempt, *event);
+            }
             RunMsg::Capacity { step, agent } => {
                 if run.task(step).is_some_and(|task| task.phase == Phase::Capacity)
                     && run.chain.paused().is_none()
@@ -286,6 +289,22 @@ impl Shard {
             data: serde_json::json!({ "step": step, "attempt": attempt, "data": data }).into(),
         };
         super::perform::publish(run, &event);
+    }
+
+    /// Keeps that an attempt asked for a secret, as long as the run keeps anything.
+    fn secret_accessed(
+        &mut self,
+        run: &mut Run,
+        step: u32,
+        attempt: u32,
+        mut event: SecretAccessEvent,
+    ) {
+        if run.is_ended() || run.chain.step(step).is_none() {
+            return;
+        }
+        event.workflow_id = Some(run.id.to_string());
+        let event = Json::encode(&event).expect("an event is plain data");
+        self.append(run, Fact::SecretAccessed { step, attempt, event });
     }
 
     /// Answers whoever waits for what is so now.
@@ -384,6 +403,7 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
         | RunMsg::Finished { .. }
         | RunMsg::Delivered { .. }
         | RunMsg::Progress { .. }
+        | RunMsg::SecretAccessed { .. }
         | RunMsg::Capacity { .. }
         | RunMsg::Redispatch { .. }
         | RunMsg::Unseat { .. }

@@ -236,6 +236,7 @@ impl Chain {
                 Note::Status { text, progress } => self.status = Some((text.clone(), *progress)),
                 Note::Log { .. } | Note::Event { .. } => {}
             },
+            Fact::SecretAccessed { .. } => {}
             Fact::Decided(decision) => match decision {
                 Decision::Copied { from, .. } => self.origins.push(from.clone()),
                 Decision::Cancel { .. }

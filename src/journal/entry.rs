@@ -74,6 +74,15 @@ pub enum Fact {
     Decided(Decision),
     /// The run ended.
     RunEnded(Outcome),
+    /// An attempt asked for a secret.
+    SecretAccessed {
+        /// The step.
+        step: u32,
+        /// The attempt.
+        attempt: u32,
+        /// A protocol `SecretAccessEvent`, which holds nothing of the secret.
+        event: Json,
+    },
 }
 
 /// The beginning of a history.
@@ -400,6 +409,7 @@ impl Fact {
             | Self::AttemptClosed(_)
             | Self::AttemptOpened(_)
             | Self::Noted { .. }
+            | Self::SecretAccessed { .. }
             | Self::Decided(_) => 0,
         };
         ENVELOPE + payload

@@ -3,12 +3,14 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use serde_json::Value;
 
 use super::Task;
 use crate::{
     blueprint::{Agent, Operators},
+    environment::{Environments, Scrubber},
     middleware::{Layer, Short, TaskDone},
-    protocol::{Failure, Json, Operator},
+    protocol::{Failure, Json, Operator, Ticket},
 };
 
 /// Where the work of an attempt lives, which decides what a crash of the host means for it.
@@ -109,12 +111,24 @@ impl std::fmt::Debug for Coded {
 #[derive(Clone, Default)]
 pub struct Registry {
     operators: Arc<BTreeMap<String, Arc<dyn Backend>>>,
+    environments: Option<Arc<Environments>>,
 }
 
 impl Registry {
     /// The operators given, by name.
     pub fn new(operators: BTreeMap<String, Arc<dyn Backend>>) -> Self {
-        Self { operators: Arc::new(operators) }
+        Self { operators: Arc::new(operators), environments: None }
+    }
+
+    /// The same, whose children run in these environments.
+    #[must_use]
+    pub fn with_environments(self, environments: Arc<Environments>) -> Self {
+        Self { environments: Some(environments), ..self }
+    }
+
+    /// The secrets that an attempt was given, if it was given some.
+    pub fn secrets_of(&self, ticket: Ticket) -> Option<Arc<Scrubber>> {
+        self.environments.as_ref()?.held().of(ticket)
     }
 
     /// These operators, and those that are code.
@@ -122,7 +136,7 @@ impl Registry {
     pub fn with(self, code: &Coded) -> Self {
         let mut operators = (*self.operators).clone();
         operators.extend(code.0.iter().map(|(name, it)| (name.clone(), Arc::clone(it))));
-        Self::new(operators)
+        Self { operators: Arc::new(operators), ..self }
     }
 
     /// The operator of a name.
@@ -147,6 +161,17 @@ impl Operators for Registry {
 
     fn requires_tool(&self, name: &str) -> bool {
         self.get(name).is_some_and(|backend| backend.requires_tool())
+    }
+
+    fn refuses_environment(&self, environment: &Value) -> Vec<(String, String)> {
+        let Some(environments) = &self.environments else {
+            let helps = "check it where the host runs";
+            return vec![("nothing here gives environments".to_owned(), helps.to_owned())];
+        };
+        let refused = environments.judge(environment).into_iter();
+        refused
+            .map(|it| (format!("`{}` cannot be given here: {}", it.what, it.reason), it.helps))
+            .collect()
     }
 
     fn check_layer(&self, layer: &serde_json::Value) -> Result<(), String> {

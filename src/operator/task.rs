@@ -13,7 +13,7 @@ use crate::{
     blueprint::{Agent, Labels, WorkerBinding},
     flow::TaskOpts,
     lua::Program,
-    protocol::{Json, OperatorConfig, RunId, TaskId},
+    protocol::{Json, OperatorConfig, RunId, SecretAccessEvent, TaskId, Ticket},
     session::Seat,
 };
 
@@ -60,6 +60,13 @@ pub struct Task {
     pub config: OnceLock<OperatorConfig>,
     /// Where to say what happens meanwhile.
     pub reporter: Arc<dyn Reporter>,
+}
+
+impl Task {
+    /// The attempt, by its numbers.
+    pub fn ticket(&self) -> Ticket {
+        Ticket { run: self.id.run(), step: self.id.step(), attempt: self.attempt }
+    }
 }
 
 /// What a worker fetches: `GET /v1/worker/prompt`.
@@ -110,4 +117,7 @@ pub trait Reporter: Send + Sync {
 
     /// A line for whoever watches; lossy.
     fn progress(&self, data: Json);
+
+    /// A secret was asked for on behalf of the attempt. Kept in the run's history.
+    fn secret_accessed(&self, event: SecretAccessEvent);
 }

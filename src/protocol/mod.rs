@@ -7,6 +7,7 @@ pub mod content;
 pub mod context;
 pub mod duration;
 pub mod effect;
+pub mod environment;
 pub mod error;
 pub mod failure;
 pub mod fold;
@@ -15,6 +16,7 @@ mod json;
 pub mod lifecycle;
 pub mod operator;
 mod run_id;
+pub mod secret;
 pub mod state;
 pub mod step;
 mod ticket;
@@ -26,6 +28,10 @@ pub use context::{
 };
 pub use duration::DurationMs;
 pub use effect::{Effect, LogLevel, Scope, SignalPayload};
+pub use environment::{
+    CredentialInjection, CredentialRef, Environment, EnvironmentSpec, IsolationBoundary,
+    NetworkAction, NetworkPolicy, NetworkRule, ResourceLimits,
+};
 pub use error::{EnvError, OperatorError, OrchError, StateError};
 pub use failure::Failure;
 pub use id::{OperatorId, ScopeId, SessionId, WorkflowId};
@@ -39,6 +45,7 @@ pub use operator::{
     SubDispatchRecord, ToolMetadata, TriggerType,
 };
 pub use run_id::{ArtifactId, IdError, RunId, TaskId};
+pub use secret::{SecretAccessEvent, SecretAccessOutcome, SecretSource};
 pub use state::{ContentKind, Lifetime, MemoryLink, MemoryTier};
 pub use step::{ChainStep, NextAction, RecordedStep, StepDescriptor, StepKind, StepState};
 pub use ticket::Ticket;

@@ -226,7 +226,7 @@ async fn the_stack_is_shown_in_its_order() {
 async fn a_layer_that_cannot_be_is_found_by_check_and_by_the_start() {
     let shell = Shell::new();
     shell.write("bad.lua", echoing("swarm.middleware.budget { usd = \"-1\" }", "return 1"));
-    shell.run(&["check", "bad.lua"]).exits(3).says(&["MS-B027", "less than nothing"]);
+    shell.run(&["check", "bad.lua"]).exits(3).says(&["MS-B028", "less than nothing"]);
     shell.write("bad.toml", "[[middleware]]\nkind = \"budgte\"\n");
     let told = shell.run(&["serve", "--config", "bad.toml"]).exits(2);
     told.says(&["bad.toml:2:8", "did you mean `budget`?"]);

@@ -72,6 +72,7 @@ async fn impatient(shell: &Shell, limits: Limits) -> Host {
         lease: Duration::from_secs(30),
         retention: Retention::FOR_EVER,
         operators: Declared::default(),
+        environments: moonswarm::environment::Config::default(),
         code: moonswarm::operator::Coded::default(),
         middleware: moonswarm::engine::Middleware::default(),
         shards: 1,

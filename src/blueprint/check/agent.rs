@@ -15,13 +15,14 @@ use crate::{
     flow::Asking,
 };
 
-const KEYS: [&str; 25] = [
+const KEYS: [&str; 26] = [
     "by",
     "check",
     "command",
     "cwd",
     "description",
     "env",
+    "environment",
     "fn",
     "input",
     "labels",
@@ -42,12 +43,12 @@ const KEYS: [&str; 25] = [
     "tools",
     "worker",
 ];
-const LATER_KEYS: [&str; 4] = ["budget", "environment", "middleware", "on"];
+const LATER_KEYS: [&str; 3] = ["budget", "middleware", "on"];
 const WORKER: [&str; 2] = ["subagent_type", "tools"];
 const RETRY: [&str; 6] = ["backoff", "factor", "jitter", "max", "max_attempts", "on_interrupt"];
 
 /// The keys that only one kind of operator has a use for.
-const KEYS_OF_KINDS: [(&str, &str); 11] = [
+const KEYS_OF_KINDS: [(&str, &str); 12] = [
     ("by", "human"),
     ("remind", "human"),
     ("required", "human"),
@@ -55,6 +56,7 @@ const KEYS_OF_KINDS: [(&str, &str); 11] = [
     ("check", "process"),
     ("cwd", "process"),
     ("env", "process"),
+    ("environment", "process"),
     ("fn", "lua"),
     ("labels", "queue"),
     ("queue", "queue"),
@@ -86,6 +88,7 @@ impl Checker<'_> {
             check: self.boolean(table, "check").unwrap_or(true),
             cwd: self.cwd(table),
             env: self.env(table),
+            environment: self.environment(table),
             queue: self.text(table, "queue"),
             labels: self.labels(table),
             tool: self.text(table, "tool"),
@@ -211,6 +214,24 @@ impl Checker<'_> {
             }
         }
         out
+    }
+
+    /// Where a process runs; what this host cannot give of it is an error.
+    fn environment(&mut self, table: &Table<'_>) -> Option<crate::protocol::Json> {
+        let declared = table.get("environment")?;
+        if !matches!(declared, Value::String(_) | Value::Object(_)) {
+            self.wrong_type(table, "environment", "a table or a name", declared);
+            return None;
+        }
+        let what = table.what().to_owned();
+        for (reason, helps) in self.operators.refuses_environment(declared) {
+            let message = format!("the environment of {what}: {reason}");
+            let finding = self
+                .at_value(&table.pointer("environment"), code::ENVIRONMENT, message)
+                .hint(helps);
+            self.findings.push(finding);
+        }
+        Some(declared.into())
     }
 
     fn labels(&mut self, table: &Table<'_>) -> Labels {

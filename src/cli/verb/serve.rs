@@ -65,6 +65,7 @@ impl Serve {
             safe_mode: cx.config.safe_mode,
             lease: cx.config.lease,
             operators: cx.config.operators.clone(),
+            environments: cx.config.environments.clone(),
             code: crate::operator::Coded::default(),
             middleware: crate::engine::Middleware::of(cx.config.middleware.clone()),
         };

@@ -85,6 +85,11 @@ impl Bench {
                 Ok(dir)
             }),
             queues: Arc::clone(&hub),
+            environments: Arc::new(crate::environment::Environments::new(
+                crate::environment::Config::default(),
+                dir.path(),
+                clock.clone(),
+            )),
             clock: clock.clone(),
             stopping: tasks.stopping().clone(),
             sessions: Arc::clone(&sessions),
