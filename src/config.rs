@@ -20,7 +20,7 @@ use toml::{
 
 use crate::{
     blueprint::parse_duration,
-    engine::Retention,
+    engine::{CustomEffects, Retention},
     environment::{self, Declaration, KeptSecret, Vault},
     middleware,
     operator::{Declared, Mistake},
@@ -72,6 +72,8 @@ pub struct Layer {
     pub log_format: Option<LogFormat>,
     /// How long ended runs are kept.
     pub retention: Option<RetentionLayer>,
+    /// What becomes of what results declare.
+    pub effects: Option<EffectsLayer>,
     /// Where secrets are kept, by the names that blueprints know them by.
     pub secrets: Option<BTreeMap<String, KeptSecret>>,
     /// The Vault server that secrets may be in.
@@ -98,6 +100,16 @@ pub struct RetentionLayer {
     /// How large the database may be, in bytes; written as `"10GiB"`.
     #[serde(default, deserialize_with = "size")]
     pub size: Option<u64>,
+}
+
+/// What one source says about effects.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EffectsLayer {
+    /// Effects that the host has no word for: `"warn"` keeps them with the result, `"error"`
+    /// refuses it.
+    #[serde(default)]
+    pub custom: CustomEffects,
 }
 
 impl From<RetentionLayer> for Retention {
@@ -156,6 +168,7 @@ impl Layer {
             log: self.log.or(below.log),
             log_format: self.log_format.or(below.log_format),
             retention: self.retention.or(below.retention),
+            effects: self.effects.or(below.effects),
             secrets: self.secrets.or(below.secrets),
             vault: self.vault.or(below.vault),
             environments: self.environments.or(below.environments),
@@ -275,6 +288,8 @@ pub struct Config {
     pub log_format: LogFormat,
     /// How long ended runs are kept.
     pub retention: Retention,
+    /// What becomes of effects that the host has no word for.
+    pub effects: CustomEffects,
     /// The operators beside the built-in ones.
     pub operators: Declared,
     /// Secrets, and environments by name.
@@ -298,6 +313,7 @@ impl From<Layer> for Config {
             log: it.log,
             log_format: it.log_format.unwrap_or_default(),
             retention: it.retention.unwrap_or_default().into(),
+            effects: it.effects.unwrap_or_default().custom,
             operators: it.operators.unwrap_or_default(),
             environments: environment::Config {
                 secrets: it

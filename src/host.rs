@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     api,
     clock::Clock,
-    engine::{Engine, EngineParts, Middleware, Recovery, Retention, Settings, Sweeper},
+    engine::{CustomEffects, Engine, EngineParts, Middleware, Recovery, Retention, Settings, Sweeper},
     environment::{self, Environments},
     fault,
     flow::RunLimits,
@@ -69,6 +69,8 @@ pub struct HostConfig {
     pub shards: usize,
     /// How long ended runs are kept.
     pub retention: Retention,
+    /// What becomes of effects that the host has no word for.
+    pub effects: CustomEffects,
     /// How the database syncs.
     pub store: Options,
     /// What the HTTP side allows.
@@ -403,6 +405,7 @@ fn settings(config: &HostConfig) -> Settings {
         open_runs: 2_000_000,
         queued_signals: 1_000,
         retention: config.retention,
+        custom_effects: config.effects,
         work: absolute.join("work"),
     }
 }

@@ -62,6 +62,7 @@ codes! {
     NOT_ENDED = "not_ended", CONFLICT, "The run has not ended";
     HISTORY_TOO_LONG = "history_too_long", CONFLICT, "The history is too long to be copied";
     IN_USE = "in_use", CONFLICT, "Something open still needs it";
+    REVISION_MISMATCH = "revision_mismatch", CONFLICT, "The value has another revision";
     CONFLICT = "conflict", CONFLICT, "It does not fit what happened before";
     TOO_LARGE = "too_large", PAYLOAD_TOO_LARGE, "It is larger than allowed";
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type", UNSUPPORTED_MEDIA_TYPE, "The content type is not read here";
@@ -70,6 +71,7 @@ codes! {
     INVALID_INPUT = "invalid_input", UNPROCESSABLE_ENTITY, "The value breaks its schema";
     INVALID_RESULT = "invalid_result", UNPROCESSABLE_ENTITY, "The result breaks its schema";
     BLUEPRINT_INVALID = "blueprint_invalid", UNPROCESSABLE_ENTITY, "The blueprint has errors";
+    STATE_REFUSED = "state_refused", UNPROCESSABLE_ENTITY, "The state does not take the change";
     FLOW_FAILED = "flow_failed", UNPROCESSABLE_ENTITY, "A function of the flow failed";
     UPGRADE_REQUIRED = "upgrade_required", UPGRADE_REQUIRED, "It is a WebSocket";
     RATE_LIMITED = "rate_limited", TOO_MANY_REQUESTS, "The token asks too often";

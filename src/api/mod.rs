@@ -31,6 +31,7 @@ mod server;
 mod session;
 mod sessions;
 mod signals;
+mod state;
 mod steps;
 mod tasks;
 mod tokens;

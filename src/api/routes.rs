@@ -8,7 +8,7 @@ use super::{
     artifacts, blueprints, check, codes, docs,
     door::{self, Api, Rule, Who},
     error::Problem,
-    events, fork, health, layers, openapi, operators, query, runs, session, sessions, signals,
+    events, fork, health, layers, openapi, operators, query, runs, session, sessions, signals, state,
     steps, tasks, tokens, upkeep, worker,
 };
 use crate::token::Verb;
@@ -115,6 +115,12 @@ pub(super) fn table() -> Vec<Row> {
         caller(Verb::TaskAnswer,        routes!(tasks::answer)).large(),
         caller(Verb::TaskExpire,        routes!(tasks::expire)),
         caller(Verb::TaskAdvise,        routes!(sessions::advise)),
+
+        caller(Verb::StateRead,         routes!(state::list)),
+        caller(Verb::StateRead,         routes!(state::get)),
+        caller(Verb::StateWrite,        routes!(state::put)).large(),
+        caller(Verb::StateWrite,        routes!(state::delete)),
+        caller(Verb::StateWrite,        routes!(state::batch)).large(),
 
         caller(Verb::OperatorRead,      routes!(operators::list)),
         caller(Verb::SessionOpen,       routes!(sessions::open)),

@@ -365,12 +365,23 @@ pub(super) async fn token(
     Ok((StatusCode::CREATED, JsonBody(minted.into())))
 }
 
+/// Which scope.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct StateParams {
+    /// The run's own by default; also `operator:<run>:<operator>` of the attempt, and what the
+    /// token's scopes of state reach.
+    scope: Option<String>,
+}
+
 /// Reads a value of the state that the agent may see.
 #[utoipa::path(
     get, path = "/v1/worker/state/{key}", operation_id = "worker_state_get", tag = "worker",
-    params(("key" = String, Path, description = "The key, percent-encoded.")),
+    params(("key" = String, Path, description = "The key, percent-encoded."), StateParams),
     responses(
         (status = 200, description = "The value.", body = Object),
+        (status = 403, description = "`forbidden_scope`", body = ProblemBody),
         (status = 404, description = "`not_found`", body = ProblemBody),
     ),
 )]
@@ -378,8 +389,9 @@ pub(super) async fn state(
     State(api): State<Api>,
     Reporter(holder): Reporter,
     At(key): At<String>,
+    Params(params): Params<StateParams>,
 ) -> Result<JsonBody<Json>, Problem> {
-    let value = api.engine.worker_state(&holder, key.clone()).await?;
+    let value = api.engine.worker_state(&holder, params.scope, key.clone()).await?;
     value
         .map(JsonBody)
         .ok_or_else(|| Problem::new(codes::NOT_FOUND, format!("there is no value under {key:?}")))
@@ -388,7 +400,7 @@ pub(super) async fn state(
 /// Writes a value of the state that the agent may see.
 #[utoipa::path(
     put, path = "/v1/worker/state/{key}", operation_id = "worker_state_put", tag = "worker",
-    params(("key" = String, Path, description = "The key, percent-encoded.")),
+    params(("key" = String, Path, description = "The key, percent-encoded."), StateParams),
     request_body(content = Object, description = "The value: any JSON."),
     responses(
         (status = 204, description = "It is durable."),
@@ -399,11 +411,12 @@ pub(super) async fn put_state(
     State(api): State<Api>,
     Reporter(holder): Reporter,
     At(key): At<String>,
+    Params(params): Params<StateParams>,
     posted: Posted<Json>,
 ) -> Result<StatusCode, Problem> {
     if posted.raw.iter().all(u8::is_ascii_whitespace) {
         return Err(Problem::new(codes::MALFORMED_JSON, "the body is empty"));
     }
-    api.engine.put_worker_state(&holder, key, posted.body).await?;
+    api.engine.put_worker_state(&holder, params.scope, key, posted.body).await?;
     Ok(StatusCode::NO_CONTENT)
 }

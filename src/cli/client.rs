@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{
     engine::{
-        ArtifactView, AuditView, BlueprintView, GcView, HeartbeatView, LayerView, LeaseView,
-        PromptView, ReplayView, RunView, SessionView, StepView, TaskView, TokenView,
+        ArtifactView, AuditView, BlueprintView, ChangedView, GcView, HeartbeatView, LayerView, LeaseView,
+        PromptView, ReplayView, RunView, SessionView, StateItem, StateView, StepView, TaskView, TokenView,
     },
     environment::http_client,
     protocol::{RunId, TaskId},
@@ -323,6 +323,35 @@ impl Client {
         self.post(&path, &json!({ "session": session })).await
     }
 
+    /// A value of state.
+    pub async fn state(&self, scope: &str, key: &str) -> Result<StateView> {
+        self.get(&state_path(scope, key), &[]).await
+    }
+
+    /// Keys of a scope of state: a page, what a search finds, what links lead to.
+    pub async fn states(&self, scope: &str, query: &Query<'_>) -> Result<List<StateItem>> {
+        self.get(&format!("/v1/state/{}", segment(scope)), query).await
+    }
+
+    /// Writes a value of state.
+    pub async fn put_state(&self, scope: &str, key: &str, body: &Value) -> Result<ChangedView> {
+        let request = self.request(Method::PUT, &state_path(scope, key), &[])?;
+        read(self.send(request.timeout(ANSWER).json(body)).await?).await
+    }
+
+    /// Deletes a value of state.
+    pub async fn delete_state(&self, scope: &str, key: &str, revision: Option<u64>) -> Result<()> {
+        let query: Vec<_> =
+            revision.map(|it| ("if_revision", it.to_string())).into_iter().collect();
+        let request = self.request(Method::DELETE, &state_path(scope, key), &query)?;
+        self.send(request.timeout(ANSWER)).await.map(drop)
+    }
+
+    /// Changes state, all of it or nothing.
+    pub async fn batch_state(&self, body: &Value) -> Result<Value> {
+        self.post("/v1/state/batch", body).await
+    }
+
     /// Answers what an attempt asked.
     pub async fn advise(&self, task: TaskId, answer: &Value) -> Result<TaskView> {
         self.post(&format!("/v1/tasks/{task}/advice"), &json!({ "answer": answer })).await
@@ -404,6 +433,10 @@ fn is_loopback(url: &Url) -> bool {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
     })
+}
+
+fn state_path(scope: &str, key: &str) -> String {
+    format!("/v1/state/{}/{}", segment(scope), segment(key))
 }
 
 /// A text as one path segment.

@@ -232,6 +232,7 @@ fn undo(failed: &mut Failed, after: After, error: &StoreError) {
                 cancel.cancel();
             }
             Perform::Dispatch { .. }
+            | Perform::State { .. }
             | Perform::StartChild { .. }
             | Perform::CancelChild { .. }
             | Perform::TellParent

@@ -340,6 +340,10 @@ impl Shard {
                 self.schedule_wait(run, &key, &op, name, deadline_ms, now);
             }
             StepOp::Child { blueprint, input } => self.schedule_child(run, &key, blueprint, input),
+            StepOp::Scoped { scope, op } => self.schedule_scoped(run, &key, Some(&scope), op),
+            StepOp::State(state) if state.needs_store() => {
+                self.schedule_scoped(run, &key, None, state);
+            }
             StepOp::State(ref state) => {
                 let outcome = match self.apply_state(run, state) {
                     Ok(value) => Outcome::Completed(value),

@@ -31,7 +31,7 @@ use crate::{
     protocol::RunId,
     session::{self, Scribe},
     spawner::OperatorSpawner,
-    store::{Batch, Health, Store, TaskFilter, TaskPhase, Write},
+    store::{Batch, DurableState, Health, StateLimits, Store, TaskFilter, TaskPhase, Write},
     tasks::Tasks,
     token::{HandleKey, KeyRing, Need, Verb},
 };
@@ -159,7 +159,12 @@ impl Engine {
             Means { keep: Arc::new(ledger), clock: clock.clone(), tasks: Some(tasks.clone()) };
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..shards.max(1)).map(|_| mpsc::unbounded_channel()).unzip();
+        let limits_of_state =
+            StateLimits { value: settings.limits.value, ..StateLimits::default() };
+        let state =
+            DurableState::new(Arc::clone(&store), clock.clone(), tasks.clone(), limits_of_state);
         let shared = Arc::new(Shared {
+            state,
             programs: Programs::new(Arc::clone(&store), registry.clone(), limits.clone()),
             spawner: Arc::new(OperatorSpawner::new(registry.clone())),
             store,

@@ -13,7 +13,7 @@ use crate::{
     middleware::Dispatched,
     operator::Delivery,
     protocol::{ArtifactId, Failure, Json, LifecycleEvent, RunId, SecretAccessEvent, SessionId},
-    store::StoreError,
+    store::{Changed, StateChange, StoreError},
 };
 use std::sync::Arc;
 
@@ -122,6 +122,10 @@ pub(crate) enum RunMsg {
     Capacity { step: u32, agent: AgentKey },
     /// A called run could not be stored: it is to be started again.
     ChildLost { step: u32, child: RunId },
+    /// What came of a step on shared state.
+    StateDone { step: u32, outcome: Outcome },
+    /// Changes of its own state from outside.
+    ChangeState { changes: Vec<StateChange>, jti: Option<String>, reply: ReplyTo<Vec<Changed>> },
     /// A called run ended.
     ChildEnded { step: u32, child: RunId, outcome: Outcome },
     /// A session may be there for an attempt that waits for one.
@@ -221,8 +225,8 @@ pub(crate) enum WorkerAsk {
     Decline { reason: String, reply: ReplyTo<()> },
     /// It asks a senior, and waits.
     Escalate { question: Json, reply: ReplyTo<()> },
-    /// Read state.
-    GetState { key: String, reply: ReplyTo<Option<Json>> },
-    /// Write state.
-    PutState { key: String, value: Json, reply: ReplyTo<()> },
+    /// Read state, of its run or of another scope.
+    GetState { scope: Option<String>, key: String, reply: ReplyTo<Option<Json>> },
+    /// Write state, of its run or of another scope.
+    PutState { scope: Option<String>, key: String, value: Json, reply: ReplyTo<()> },
 }

@@ -51,6 +51,7 @@ impl Shard {
             Perform::Dispatch { step, attempt } => self.dispatch(run, step, attempt),
             Perform::CancelWorker(cancel) => cancel.cancel(),
             Perform::Reported(live) => live.reported.cancel(),
+            Perform::State { step } => self.perform_state(run, step),
             Perform::StartChild { step } => self.start_child(run, step),
             Perform::CancelChild { step, child, reason } => {
                 fault::point("engine.cancel_child");

@@ -231,6 +231,10 @@ impl Shard {
                     run.timers.insert((due, step, Due::Child));
                 }
             }
+            RunMsg::StateDone { step, outcome } => self.state_done(run, step, outcome),
+            RunMsg::ChangeState { changes, jti, reply } => {
+                self.change_from_outside(run, changes, jti, reply);
+            }
             RunMsg::ChildEnded { step, child, outcome } => {
                 if is_child(run, step, child) {
                     self.child_ended(run, step, outcome);
@@ -410,6 +414,7 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
         | RunMsg::Tell { .. }
         | RunMsg::Rest { .. }
         | RunMsg::ChildEnded { .. }
+        | RunMsg::StateDone { .. }
         // Dropping the channel says it.
         | RunMsg::Wait(_)
         | RunMsg::Subscribe(..) => {}
@@ -422,6 +427,7 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
         | RunMsg::TakeUp(reply)
         | RunMsg::Quarantine { reply, .. } => send(reply, error()),
         RunMsg::Query { reply, .. } => send(reply, error()),
+        RunMsg::ChangeState { reply, .. } => send(reply, error()),
         RunMsg::Lease { reply, .. } => send(reply, error()),
         RunMsg::TakeSeat { reply, .. } => send(reply, error()),
         RunMsg::Worker { ask, .. } => match ask {

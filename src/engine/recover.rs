@@ -260,7 +260,8 @@ impl Shard {
                     }
                 }
             }
-            StepKind::State | StepKind::Local => {}
+            StepKind::State => self.take_up_state(run, step),
+            StepKind::Local => {}
         }
     }
 

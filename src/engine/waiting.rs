@@ -37,7 +37,7 @@ pub(crate) fn status(run: &Run) -> RunStatus {
 fn is_worked_on(open: &Open) -> bool {
     match &open.kind {
         OpenKind::Timer | OpenKind::Signal => false,
-        OpenKind::Child { .. } => true,
+        OpenKind::State { .. } | OpenKind::Child { .. } => true,
         OpenKind::Task(task) => match task.phase {
             Phase::Capacity | Phase::Retry => false,
             Phase::Pending => task.residence != Residence::Elsewhere,
@@ -55,7 +55,10 @@ pub(crate) fn waits_for_people(run: &Run) -> bool {
                 task.row.as_ref().is_some_and(|row| row.kind == "human")
                     && matches!(task.phase, Phase::Pending | Phase::Delivered)
             }
-            OpenKind::Timer | OpenKind::Signal | OpenKind::Child { .. } => false,
+            OpenKind::Timer
+            | OpenKind::Signal
+            | OpenKind::State { .. }
+            | OpenKind::Child { .. } => false,
         })
 }
 
@@ -65,7 +68,7 @@ pub(crate) fn wake_at(run: &Run) -> Option<u64> {
         || run.reload
         || run.open.values().any(|open| match &open.kind {
             OpenKind::Timer | OpenKind::Signal => false,
-            OpenKind::Child { .. } => true,
+            OpenKind::State { .. } | OpenKind::Child { .. } => true,
             OpenKind::Task(task) => match task.phase {
                 Phase::Capacity => true,
                 Phase::Retry => false,
@@ -143,6 +146,7 @@ fn item(run: &Run, number: u32, sessions: &Hub) -> Option<WaitingOn> {
             due(Due::SignalDeadline),
             Some(format!("moonswarm signal {} {name} '<json>'", run.id)),
         ),
+        OpenKind::State { scope, .. } => plain("state", format!("{name} in {scope}"), None, None),
         OpenKind::Child { run: child, .. } => plain(
             "child",
             format!("run {child} ({name})"),

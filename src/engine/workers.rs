@@ -303,29 +303,32 @@ impl Engine {
         self.attempt_token(holder, epoch, verbs, ttl_ms)
     }
 
-    /// A value of the run's state.
+    /// A value of the run's state, or of another scope that the worker may see.
     ///
     /// # Errors
     /// When the bearer is not the one of the open attempt.
     pub async fn worker_state(
         &self,
         holder: &Holder,
+        scope: Option<String>,
         key: String,
     ) -> Result<Option<Json>, EngineError> {
-        self.work(holder, Verb::WorkerState, |reply| WorkerAsk::GetState { key, reply }).await
+        let ask = |reply| WorkerAsk::GetState { scope, key, reply };
+        self.work(holder, Verb::WorkerState, ask).await
     }
 
-    /// Writes a value of the run's state; it is durable when this returns.
+    /// Writes a value of the run's state, or of another scope that the worker may see; it is durable when this returns.
     ///
     /// # Errors
     /// When the bearer is not the one of the open attempt, or key or value is too large.
     pub async fn put_worker_state(
         &self,
         holder: &Holder,
+        scope: Option<String>,
         key: String,
         value: Json,
     ) -> Result<(), EngineError> {
-        let ask = |reply| WorkerAsk::PutState { key, value, reply };
+        let ask = |reply| WorkerAsk::PutState { scope, key, value, reply };
         self.work(holder, Verb::WorkerState, ask).await
     }
 

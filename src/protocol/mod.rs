@@ -15,7 +15,9 @@ pub mod id;
 mod json;
 pub mod lifecycle;
 pub mod operator;
+pub mod orchestrator;
 mod run_id;
+mod scope_text;
 pub mod secret;
 pub mod state;
 pub mod step;
@@ -44,8 +46,13 @@ pub use operator::{
     ExitReason, Operator, OperatorConfig, OperatorInput, OperatorMetadata, OperatorOutput,
     SubDispatchRecord, ToolMetadata, TriggerType,
 };
+pub use orchestrator::{Orchestrator, QueryPayload};
 pub use run_id::{ArtifactId, IdError, RunId, TaskId};
+pub use scope_text::ScopeTextError;
+pub use state::{
+    ContentKind, Lifetime, MemoryLink, MemoryTier, SearchOptions, SearchResult, StateReader,
+    StateStore, StoreOptions,
+};
 pub use secret::{SecretAccessEvent, SecretAccessOutcome, SecretSource};
-pub use state::{ContentKind, Lifetime, MemoryLink, MemoryTier};
 pub use step::{ChainStep, NextAction, RecordedStep, StepDescriptor, StepKind, StepState};
 pub use ticket::Ticket;

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::protocol::StoreOptions;
+
 /// Where a run stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -202,6 +204,17 @@ pub struct StateRow {
     pub revision: u64,
     /// When it was written, in Unix milliseconds.
     pub updated_ms: u64,
+    /// When it expires, in Unix milliseconds.
+    pub expires_ms: Option<u64>,
+    /// What its write said about it.
+    pub hints: StoreOptions,
+}
+
+impl StateRow {
+    /// Whether it has not expired.
+    pub fn is_live(&self, now_ms: u64) -> bool {
+        self.expires_ms.is_none_or(|at| at > now_ms)
+    }
 }
 
 /// A blueprint version.

@@ -71,6 +71,7 @@ async fn impatient(shell: &Shell, limits: Limits) -> Host {
         safe_mode: false,
         lease: Duration::from_secs(30),
         retention: Retention::FOR_EVER,
+        effects: moonswarm::engine::CustomEffects::Error,
         operators: Declared::default(),
         environments: moonswarm::environment::Config::default(),
         code: moonswarm::operator::Coded::default(),

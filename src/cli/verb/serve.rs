@@ -55,6 +55,7 @@ impl Serve {
             recover: true,
             shards: cx.config.shards,
             retention: cx.config.retention,
+            effects: cx.config.effects,
             store: crate::store::Options::default(),
             api: crate::api::ApiConfig {
                 hosts: cx.config.hosts.clone(),

@@ -114,6 +114,7 @@ impl Bench {
                 open_runs: 10_000,
                 queued_signals: 100,
                 retention,
+                custom_effects: CustomEffects::Error,
                 work: PathBuf::from(dir.path()).join("work"),
             },
             middleware: crate::engine::Middleware::default(),

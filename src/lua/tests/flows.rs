@@ -263,7 +263,10 @@ fn timers_signals_children_state_and_artifacts_are_steps() {
         StepOp::Child { blueprint: "other@ab".to_owned(), input: Json::from(&json!({ "x": 1 })) }
     );
     let key = || "k".to_owned();
-    assert_eq!(ops[7], StepOp::State(StateOp::Set { key: key(), value: Json::from(&json!([1])) }));
+    assert_eq!(
+        ops[7],
+        StepOp::State(StateOp::Set { key: key(), value: Json::from(&json!([1])), opts: None })
+    );
     assert_eq!(ops[8], StepOp::State(StateOp::Get { key: key() }));
     assert_eq!(ops[9], StepOp::State(StateOp::Delete { key: key() }));
     assert_eq!(ops[10], StepOp::State(StateOp::List { prefix: "p".to_owned() }));

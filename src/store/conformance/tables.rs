@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use super::{append, begin, commit, header, put, resumed, started};
-use crate::store::{
-    ArtifactRow, AuditRow, BlueprintRow, Errand, EvidenceRow, FrameRow, OutboxRow, SessionRow,
-    Store, TaskFilter, TaskPhase, TaskRow, TokenRow, Write,
+use crate::{
+    protocol::StoreOptions,
+    store::{
+        ArtifactRow, AuditRow, BlueprintRow, Errand, EvidenceRow, FrameRow, OutboxRow, SessionRow, Store,
+        TaskFilter, TaskPhase, TaskRow, TokenRow, Write,
+    },
 };
 
 fn task(run: u64, step: u32) -> TaskRow {
@@ -157,6 +160,8 @@ pub fn a_value_of_state_counts_its_revisions(store: &dyn Store) {
         scope: "s".to_owned(),
         key: key.to_owned(),
         value: value.to_owned(),
+        hints: StoreOptions::default(),
+        expires_ms: None,
         at_ms,
     };
     put(store, vec![write("b", "1", 5), write("a", "2", 6), write("b", "3", 7)]);

@@ -6,7 +6,7 @@ use super::{
     artifacts, blobs, blueprints, evidence, frames, header, idempotency, kept, meta, outbox,
     retention, sessions, state, tasks, tokens,
 };
-use crate::store::{Errand, Write};
+use crate::store::{Errand, StateAct, Write};
 
 /// Does one write, inside the caller's transaction.
 pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
@@ -14,9 +14,13 @@ pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
         Write::PutTask(task) => tasks::put(conn, task),
         Write::CloseTask { run, step } => tasks::close(conn, *run, *step),
         Write::CloseTasks { run } => tasks::close_all(conn, *run),
-        Write::PutState { scope, key, value, at_ms } => {
-            state::put(conn, (scope, key), value, *at_ms)
+        Write::PutState { scope, key, value, hints, expires_ms, at_ms } => {
+            state::put(conn, (scope, key), value, hints, *expires_ms, *at_ms)
         }
+        // The committer plans it before anything of its batch is written.
+        Write::ChangeState(_) => Ok(()),
+        Write::ForgetReceipt { run, step } => state::forget_receipt(conn, *run, *step),
+        Write::ExpireState { now_ms, rows } => state::expire(conn, *now_ms, *rows),
         Write::DeleteState { scope, key } => state::delete(conn, scope, key),
         Write::PutBlob { hash, data } => blobs::put(conn, hash, data),
         Write::PutArtifact(file) => artifacts::put(conn, file),
@@ -38,7 +42,8 @@ pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
             sessions::extend(conn, session, *expires_ms)
         }
         Write::CloseSession { session, at_ms, reason } => {
-            sessions::close(conn, session, *at_ms, reason)
+            sessions::close(conn, session, *at_ms, reason)?;
+            state::end_session(conn, session)
         }
         Write::ForgetSessions { before_ms } => sessions::forget(conn, *before_ms),
         Write::PutFrame(frame) => {
@@ -70,6 +75,9 @@ pub fn revokes(write: &Write) -> Option<&str> {
         | Write::CloseTask { .. }
         | Write::CloseTasks { .. }
         | Write::PutState { .. }
+        | Write::ChangeState(_)
+        | Write::ForgetReceipt { .. }
+        | Write::ExpireState { .. }
         | Write::DeleteState { .. }
         | Write::PutBlob { .. }
         | Write::PutArtifact(_)
@@ -98,6 +106,14 @@ pub fn revokes(write: &Write) -> Option<&str> {
     }
 }
 
+/// How many rows a write is about.
+pub fn rows(write: &Write) -> usize {
+    match write {
+        Write::ChangeState(batch) => batch.changes.len(),
+        _ => 1,
+    }
+}
+
 /// About how many bytes a write adds; only what can be large is counted.
 pub fn size(write: &Write) -> usize {
     match write {
@@ -113,10 +129,20 @@ pub fn size(write: &Write) -> usize {
         },
         Write::PutEvidence(row) => row.body.len(),
         Write::PutFrame(frame) => frame.params.len(),
+        Write::ChangeState(batch) => batch
+            .changes
+            .iter()
+            .map(|change| match &change.act {
+                StateAct::Put { value, .. } => value.len(),
+                StateAct::Delete | StateAct::Link { .. } | StateAct::Unlink { .. } => 0,
+            })
+            .sum(),
         Write::PutKept { value, .. } => value.len(),
         Write::AddAudit(row) => row.line.len(),
         Write::CloseTask { .. }
         | Write::CloseTasks { .. }
+        | Write::ForgetReceipt { .. }
+        | Write::ExpireState { .. }
         | Write::DeleteState { .. }
         | Write::PutArtifact(_)
         | Write::PublishArtifacts { .. }

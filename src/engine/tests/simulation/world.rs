@@ -183,6 +183,7 @@ impl World {
                 live_runs: 2,
                 open_runs: 10_000,
                 queued_signals: 100,
+                custom_effects: crate::engine::CustomEffects::Error,
                 work: PathBuf::from("work"),
             },
             middleware: crate::engine::Middleware::default(),
