@@ -8,8 +8,8 @@ use super::{
     artifacts, blueprints, check, codes, docs,
     door::{self, Api, Rule, Who},
     error::Problem,
-    events, fork, health, openapi, operators, query, runs, session, sessions, signals, state,
-    steps, tasks, tokens, upkeep, worker,
+    events, fork, health, layers, openapi, operators, query, runs, session, sessions, signals,
+    state, steps, tasks, tokens, upkeep, worker,
 };
 use crate::token::Verb;
 
@@ -131,6 +131,8 @@ pub(super) fn table() -> Vec<Row> {
         caller(Verb::SeatAcquire,       routes!(sessions::seat)),
 
         caller(Verb::HostBackup,        routes!(upkeep::backup)),
+        caller(Verb::HostRead,          routes!(layers::list)),
+        caller(Verb::AuditRead,         routes!(layers::audit)),
         caller(Verb::HostGc,            routes!(upkeep::gc)),
 
         caller(Verb::TokenMint,         routes!(tokens::mint)),

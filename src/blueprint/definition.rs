@@ -23,6 +23,8 @@ pub struct Definition {
     pub output: Option<Json>,
     /// Its agents by name.
     pub agents: BTreeMap<String, Agent>,
+    /// The layers of middleware that it names, in their order.
+    pub middleware: Vec<serde_json::Value>,
     /// The most steps that a run may take.
     pub max_steps: Option<u32>,
     /// How deep runs may call each other.

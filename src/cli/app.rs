@@ -108,6 +108,7 @@ enum Verb {
     Advise(verb::Advise),
     Worker(verb::Worker),
     Token(verb::Token),
+    Audit(verb::Audit),
     Doctor(verb::Doctor),
     Backup(verb::Backup),
     Restore(verb::Restore),
@@ -146,6 +147,7 @@ impl App {
             environments: None,
             effects: None,
             operators: None,
+            middleware: None,
         }
     }
 
@@ -193,6 +195,7 @@ impl App {
             Verb::Advise(it) => it.execute(cx).await,
             Verb::Worker(it) => it.execute(cx).await,
             Verb::Token(it) => it.execute(cx).await,
+            Verb::Audit(it) => it.execute(cx).await,
             Verb::Doctor(it) => it.execute(cx).await,
             Verb::Backup(it) => it.execute(cx).await,
             Verb::Restore(it) => it.execute(cx),

@@ -218,6 +218,8 @@ fn embedded(config: &Config) -> HostConfig {
         shards: config.shards,
         operators: config.operators.clone(),
         environments: config.environments.clone(),
+        code: crate::operator::Coded::default(),
+        middleware: crate::engine::Middleware::of(config.middleware.clone()),
     }
 }
 

@@ -14,6 +14,7 @@ use super::{
 use crate::{
     fault::{self, Break},
     journal::Outcome,
+    middleware::TaskDone,
     operator::{Delivery, Prompt, Ticket},
     protocol::{Effect, Failure, Json, OperatorId, Scope, StoreOptions, failure::kind, fold::fold},
     store::{Check, EvidenceRow, IdempotencyRow, Reducer, StateAct, StateChange, Write},
@@ -352,6 +353,24 @@ impl Shard {
                     let effects = decode_effects(&report.effects)?;
                     Ok((output, effects))
                 });
+                let effects = match effects {
+                    Ok((output, effects)) => {
+                        let usage = report.usage.clone();
+                        let done = TaskDone { output, usage, effects };
+                        match self.settle_attempt(run, step, Ok(done)) {
+                            Ok(done) => Ok((done.output, done.effects)),
+                            Err(short) => {
+                                // A layer does not take it: the worker did its part.
+                                self.remember(run, holder, &report);
+                                self.detach_worker(run, step);
+                                self.attempt_failed(run, step, short.failure, short.usage);
+                                self.after(run, reply, Ok(true));
+                                return;
+                            }
+                        }
+                    }
+                    Err(error) => Err(error),
+                };
                 match effects.and_then(|(output, effects)| {
                     let kept = self.apply_effects(run, step, &effects).map_err(bad_effect)?;
                     Ok((output, kept))

@@ -12,7 +12,7 @@ use crate::{
     lua::Program,
     middleware::Dispatched,
     operator::Delivery,
-    protocol::{ArtifactId, Failure, Json, RunId, SecretAccessEvent, SessionId},
+    protocol::{ArtifactId, Failure, Json, LifecycleEvent, RunId, SecretAccessEvent, SessionId},
     store::{Changed, StateChange, StoreError},
 };
 use std::sync::Arc;
@@ -114,6 +114,10 @@ pub(crate) enum RunMsg {
     Progress { step: u32, attempt: u32, data: Json },
     /// An attempt asked for a secret.
     SecretAccessed { step: u32, attempt: u32, event: Box<SecretAccessEvent> },
+    /// A layer or an operator tells something of the run's life.
+    Tell { step: u32, event: Box<LifecycleEvent> },
+    /// A layer lets the run rest.
+    Rest { by: String, reason: String },
     /// There is room for a task of an agent with `max_concurrency`.
     Capacity { step: u32, agent: AgentKey },
     /// A called run could not be stored: it is to be started again.

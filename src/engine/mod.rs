@@ -25,7 +25,11 @@ mod facade;
 mod files;
 mod fork;
 mod inbox;
+mod layers;
+mod ledger;
+mod listing;
 mod message;
+
 mod perform;
 mod programs;
 mod receive;
@@ -45,6 +49,7 @@ mod sessions;
 mod shard;
 mod shared;
 mod signal;
+mod stacks;
 mod state;
 mod stored_state;
 mod timers;
@@ -58,6 +63,7 @@ pub use error::{Breach, EngineError};
 pub use events::Events;
 pub use facade::{Engine, EngineParts, Recovery};
 pub use fork::Fork;
+pub use listing::{AuditView, LayerView};
 pub use replay::ReplayView;
 pub use request::{
     Answer, Bearer, Caller, Holder, IdempotencyKey, Leased, MintToken, Minted, Program, Report,
@@ -67,6 +73,7 @@ pub use retell::{AskedView, Divergence};
 pub use retention::{GcView, Gone, Retention, Sweeper, Why};
 pub use sessions::{OpenSession, Opened};
 pub use shared::Settings;
+pub use stacks::Middleware;
 pub use stored_state::{ChangedView, HostState, MOST_CHANGES, StateItem, StateView};
 pub use transfer::Export;
 pub use view::{

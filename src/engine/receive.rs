@@ -59,6 +59,7 @@ impl Shard {
             restate: false,
             broken: false,
             queued: false,
+            told: 0,
         });
         run.header.parent = parent;
         self.count_in(run.num);
@@ -192,6 +193,12 @@ impl Shard {
                     }),
                 };
                 drop(reply.send(answer));
+            }
+            RunMsg::Tell { step, event } => self.told(run, Some(step), &event),
+            RunMsg::Rest { by, reason } => {
+                if run.chain.paused().is_none() && !run.is_ended() {
+                    self.append(run, Fact::Decided(Decision::Pause { by, reason }));
+                }
             }
             RunMsg::Finished { step, attempt, result } => {
                 if let Some(task) = run.task_mut(step)
@@ -404,6 +411,8 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
         | RunMsg::Capacity { .. }
         | RunMsg::Redispatch { .. }
         | RunMsg::Unseat { .. }
+        | RunMsg::Tell { .. }
+        | RunMsg::Rest { .. }
         | RunMsg::ChildEnded { .. }
         | RunMsg::StateDone { .. }
         // Dropping the channel says it.

@@ -91,6 +91,7 @@ impl Shard {
             restate: false,
             broken,
             queued: false,
+            told: 0,
         });
         if run.is_ended() && !for_query {
             return Ok(Some(run));
@@ -339,6 +340,7 @@ impl Shard {
                     TaskPhase::Pending => Phase::Pending,
                     TaskPhase::Delivered => Phase::Delivered,
                 };
+                task.again = true;
                 // At the boot every such attempt was counted against its agent's limit.
                 task.place = agent.is_some();
                 task.question = row.question.as_deref().and_then(Question::open);

@@ -244,7 +244,8 @@ impl Chain {
                 | Decision::Advise { .. }
                 | Decision::Answered { .. }
                 | Decision::Remind { .. }
-                | Decision::Expire { .. } => {}
+                | Decision::Expire { .. }
+                | Decision::Told { .. } => {}
                 Decision::Seat { operator, session, epoch, .. } => {
                     let held = Held { session: session.clone(), epoch: *epoch };
                     self.seats.insert(operator.clone(), held);

@@ -334,6 +334,15 @@ pub enum Decision {
         /// The attempt.
         attempt: u32,
     },
+    /// A layer, an operator or the engine told something of the run's life.
+    Told {
+        /// The step that it belongs to.
+        step: Option<u32>,
+        /// The kind of the event: `budget`, `compaction`, `observable`.
+        kind: String,
+        /// The event.
+        data: Json,
+    },
 }
 
 /// What work used. Each number is absent where it was not reported.

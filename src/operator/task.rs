@@ -1,6 +1,9 @@
 //! One attempt of a task, as a backend sees it.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+};
 
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
@@ -10,7 +13,7 @@ use crate::{
     blueprint::{Agent, Labels, WorkerBinding},
     flow::TaskOpts,
     lua::Program,
-    protocol::{Json, RunId, SecretAccessEvent, TaskId, Ticket},
+    protocol::{Json, OperatorConfig, RunId, SecretAccessEvent, TaskId, Ticket},
     session::Seat,
 };
 
@@ -53,6 +56,8 @@ pub struct Task {
     /// Canceled when the attempt's result came through the worker API: nothing is to be
     /// returned any more, what was started may end by itself.
     pub reported: CancellationToken,
+    /// What differs from the operator's defaults, once the layers have had their say.
+    pub config: OnceLock<OperatorConfig>,
     /// Where to say what happens meanwhile.
     pub reporter: Arc<dyn Reporter>,
 }

@@ -4,6 +4,7 @@
 //! the words of a multi-step chain. Refuses tokio, IO, Lua and SQL. Everybody uses it.
 
 pub mod content;
+pub mod context;
 pub mod duration;
 pub mod effect;
 pub mod environment;
@@ -12,6 +13,7 @@ pub mod failure;
 pub mod fold;
 pub mod id;
 mod json;
+pub mod lifecycle;
 pub mod operator;
 pub mod orchestrator;
 mod run_id;
@@ -22,6 +24,10 @@ pub mod step;
 mod ticket;
 
 pub use content::{Content, ContentBlock, ImageSource};
+pub use context::{
+    Context, ContextError, ContextMessage, ContextSnapshot, ContextWatcher, Message, MessageMeta,
+    OperatorContext, Position, Role, WatcherVerdict,
+};
 pub use duration::DurationMs;
 pub use effect::{Effect, LogLevel, Scope, SignalPayload};
 pub use environment::{
@@ -32,6 +38,10 @@ pub use error::{EnvError, OperatorError, OrchError, StateError};
 pub use failure::Failure;
 pub use id::{OperatorId, ScopeId, SessionId, WorkflowId};
 pub use json::Json;
+pub use lifecycle::{
+    BudgetDecision, BudgetEvent, CompactionEvent, CompactionPolicy, EventSource, LifecycleEvent,
+    ObservableEvent,
+};
 pub use operator::{
     ExitReason, Operator, OperatorConfig, OperatorInput, OperatorMetadata, OperatorOutput,
     SubDispatchRecord, ToolMetadata, TriggerType,

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::{
     Need, Role, Scopes, Verb,
     Verb::{
-        ArtifactRead, ArtifactWrite, BlueprintCheck, BlueprintRead, BlueprintWrite, Dispatch,
-        HostBackup, HostGc, HostRead, OperatorRead, RunCancel, RunDelete, RunExport, RunFork,
-        RunImport, RunPause, RunQuery, RunRead, RunReplay, RunResume, RunSignal, RunStart,
+        ArtifactRead, ArtifactWrite, AuditRead, BlueprintCheck, BlueprintRead, BlueprintWrite,
+        Dispatch, HostBackup, HostGc, HostRead, OperatorRead, RunCancel, RunDelete, RunExport,
+        RunFork, RunImport, RunPause, RunQuery, RunRead, RunReplay, RunResume, RunSignal, RunStart,
         SeatAcquire, SessionClose, SessionOpen, SessionRead, StateRead, StateWrite, TaskAdvise,
         TaskAnswer, TaskEscalate, TaskExpire, TaskList, TaskRead, TokenList, TokenMint,
         TokenRevoke, WorkerArtifact, WorkerHeartbeat, WorkerLease, WorkerProgress, WorkerPrompt,
@@ -26,6 +26,7 @@ const TABLE: [(Verb, [bool; Role::ALL.len()]); Verb::ALL.len()] = [
     //                 admin oper. worker queue appr. senior observer
     (HostRead,        [Y,    Y,    N,     N,    N,    N,     Y]),
     (HostBackup,      [Y,    N,    N,     N,    N,    N,     N]),
+    (AuditRead,       [Y,    N,    N,     N,    N,    N,     N]),
     (HostGc,          [Y,    N,    N,     N,    N,    N,     N]),
     (RunStart,        [Y,    Y,    N,     N,    N,    N,     N]),
     (RunRead,         [Y,    Y,    N,     N,    Y,    Y,     Y]),

@@ -41,6 +41,8 @@ verbs! {
     HostRead = "host.read",
     /// Copy the whole database.
     HostBackup = "host.backup",
+    /// Read the audit log.
+    AuditRead = "audit.read",
     /// Let old runs go.
     HostGc = "host.gc",
     /// Start a run.

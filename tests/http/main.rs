@@ -5,6 +5,7 @@ mod support;
 
 mod events;
 mod inbox;
+mod middleware;
 mod refusals;
 mod routes;
 mod tokens;

@@ -74,6 +74,8 @@ async fn impatient(shell: &Shell, limits: Limits) -> Host {
         effects: moonswarm::engine::CustomEffects::Error,
         operators: Declared::default(),
         environments: moonswarm::environment::Config::default(),
+        code: moonswarm::operator::Coded::default(),
+        middleware: moonswarm::engine::Middleware::default(),
         shards: 1,
         store: Options::default(),
         api: ApiConfig { limits, ..ApiConfig::default() },

@@ -67,6 +67,8 @@ impl Serve {
             lease: cx.config.lease,
             operators: cx.config.operators.clone(),
             environments: cx.config.environments.clone(),
+            code: crate::operator::Coded::default(),
+            middleware: crate::engine::Middleware::of(cx.config.middleware.clone()),
         };
         let host = Host::open(config).await.map_err(|error| self.explain(cx, error.into()))?;
         self.greet(cx, &host)?;

@@ -117,6 +117,7 @@ impl Bench {
                 custom_effects: CustomEffects::Error,
                 work: PathBuf::from(dir.path()).join("work"),
             },
+            middleware: crate::engine::Middleware::default(),
             shards,
             recovery,
         })

@@ -186,6 +186,7 @@ impl World {
                 custom_effects: crate::engine::CustomEffects::Error,
                 work: PathBuf::from("work"),
             },
+            middleware: crate::engine::Middleware::default(),
             shards: self.shards,
             recovery: Recovery::All,
         })
