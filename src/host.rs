@@ -4,6 +4,7 @@
 //! same backwards to stop.
 
 mod boot;
+mod embed;
 mod files;
 mod restore;
 mod watch;
@@ -23,12 +24,14 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     api,
     clock::Clock,
-    engine::{Engine, EngineParts, Recovery, Retention, Settings, Sweeper},
+    engine::{
+        CustomEffects, Engine, EngineParts, Middleware, Recovery, Retention, Settings, Sweeper,
+    },
     environment::{self, Environments},
     fault,
     flow::RunLimits,
     lua::Limits,
-    operator::{Builtin, BundleDir, Declared, QueueHub, Registry, lua_calls},
+    operator::{Builtin, BundleDir, Coded, Declared, QueueHub, Registry, lua_calls},
     protocol::RunId,
     session,
     store::{Options, Reader as _, Sqlite},
@@ -68,6 +71,8 @@ pub struct HostConfig {
     pub shards: usize,
     /// How long ended runs are kept.
     pub retention: Retention,
+    /// What becomes of effects that the host has no word for.
+    pub effects: CustomEffects,
     /// How the database syncs.
     pub store: Options,
     /// What the HTTP side allows.
@@ -76,6 +81,33 @@ pub struct HostConfig {
     pub operators: Declared,
     /// Secrets, and environments by name.
     pub environments: environment::Config,
+    /// Operators that are code, by name; one of a name that is there already takes its place.
+    pub code: Coded,
+    /// What stands between runs and what they reach.
+    pub middleware: Middleware,
+}
+
+impl HostConfig {
+    /// A host in the directory `data`, on a port of its own choosing, with what `serve` would do by
+    /// default; for programs that have a host inside.
+    pub fn new(data: impl Into<PathBuf>) -> Self {
+        Self {
+            data: data.into(),
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            blueprints: None,
+            recover: true,
+            safe_mode: true,
+            lease: crate::config::LEASE,
+            shards: 0,
+            retention: Retention::default(),
+            store: Options::default(),
+            api: api::ApiConfig::default(),
+            operators: Declared::default(),
+            code: Coded::default(),
+            middleware: Middleware::default(),
+            environments: environment::Config::default(),
+        }
+    }
 }
 
 /// A running host.
@@ -154,6 +186,7 @@ impl Host {
             handles: HandleKey::new(handles, incarnation),
             limits: Limits::default(),
             settings: settings(&config),
+            middleware: config.middleware.clone(),
             shards: shards(config.shards),
             recovery: match (config.recover, careful) {
                 (false, _) => Recovery::Asked,
@@ -274,6 +307,9 @@ fn keep_house(engine: &Engine, tasks: &Tasks) {
             if let Err(error) = engine.expire_answers().await {
                 tracing::warn!(%error, "could not forget old answers");
             }
+            if let Err(error) = engine.expire_kept().await {
+                tracing::warn!(%error, "could not forget what layers kept");
+            }
             if let Err(error) = engine.forget_sessions().await {
                 tracing::warn!(%error, "could not forget closed sessions");
             }
@@ -329,6 +365,7 @@ fn registry(
         sessions: Arc::clone(sessions),
     }
     .registry(&config.operators)
+    .with(&config.code)
 }
 
 /// The operators that always exist, where no host runs; none of them is called.
@@ -370,6 +407,7 @@ fn settings(config: &HostConfig) -> Settings {
         open_runs: 2_000_000,
         queued_signals: 1_000,
         retention: config.retention,
+        custom_effects: config.effects,
         work: absolute.join("work"),
     }
 }

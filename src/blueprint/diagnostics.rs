@@ -45,6 +45,8 @@ pub mod code {
     pub const TOOL_NEEDED: &str = "MS-B026";
     /// An environment that this host cannot give.
     pub const ENVIRONMENT: &str = "MS-B027";
+    /// A layer of middleware that cannot be.
+    pub const BAD_LAYER: &str = "MS-B028";
     /// A duration that cannot be read.
     pub const BAD_DURATION: &str = "MS-B030";
     /// A retry policy that makes no sense.
@@ -82,6 +84,7 @@ pub mod code {
         (UNKNOWN_AGENT, "the flow runs an agent that is not declared"),
         (TOOL_NEEDED, "an mcp agent without `tool`"),
         (ENVIRONMENT, "an environment that this host cannot give"),
+        (BAD_LAYER, "a layer of middleware that cannot be"),
         (BAD_DURATION, "a duration that cannot be read"),
         (BAD_RETRY, "a retry policy that makes no sense"),
         (BAD_SCHEMA, "a JSON Schema that is not valid"),

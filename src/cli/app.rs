@@ -100,12 +100,15 @@ enum Verb {
     Answer(verb::Answer),
     Approve(verb::Approve),
     Reject(verb::Reject),
+    Expire(verb::Expire),
     Operators(verb::Operators),
     Sessions(verb::Sessions),
+    State(verb::State),
     Seat(verb::Seat),
     Advise(verb::Advise),
     Worker(verb::Worker),
     Token(verb::Token),
+    Audit(verb::Audit),
     Doctor(verb::Doctor),
     Backup(verb::Backup),
     Restore(verb::Restore),
@@ -120,9 +123,11 @@ enum Verb {
 
 impl App {
     fn layer(&self) -> Layer {
-        let (listen, blueprints, lease) = match &self.verb {
-            Verb::Serve(serve) => (serve.listen, serve.blueprints.clone(), serve.lease),
-            _ => (None, None, None),
+        let (listen, blueprints, lease, connections) = match &self.verb {
+            Verb::Serve(serve) => {
+                (serve.listen, serve.blueprints.clone(), serve.lease, serve.connections)
+            }
+            _ => (None, None, None, None),
         };
         Layer {
             data: self.global.data.clone(),
@@ -131,6 +136,7 @@ impl App {
             shards: self.global.shards,
             safe_mode: self.global.safe_mode,
             lease,
+            connections,
             hosts: None,
             origins: None,
             log: self.global.log.clone(),
@@ -139,7 +145,9 @@ impl App {
             secrets: None,
             vault: None,
             environments: None,
+            effects: None,
             operators: None,
+            middleware: None,
         }
     }
 
@@ -179,12 +187,15 @@ impl App {
             Verb::Answer(it) => it.execute(cx).await,
             Verb::Approve(it) => it.execute(cx).await,
             Verb::Reject(it) => it.execute(cx).await,
+            Verb::Expire(it) => it.execute(cx).await,
             Verb::Operators(it) => it.execute(cx).await,
+            Verb::State(it) => it.execute(cx).await,
             Verb::Sessions(it) => it.execute(cx).await,
             Verb::Seat(it) => it.execute(cx).await,
             Verb::Advise(it) => it.execute(cx).await,
             Verb::Worker(it) => it.execute(cx).await,
             Verb::Token(it) => it.execute(cx).await,
+            Verb::Audit(it) => it.execute(cx).await,
             Verb::Doctor(it) => it.execute(cx).await,
             Verb::Backup(it) => it.execute(cx).await,
             Verb::Restore(it) => it.execute(cx),

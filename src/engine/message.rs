@@ -12,8 +12,8 @@ use crate::{
     lua::Program,
     middleware::Dispatched,
     operator::Delivery,
-    protocol::{ArtifactId, Failure, Json, RunId, SecretAccessEvent, SessionId},
-    store::StoreError,
+    protocol::{ArtifactId, Failure, Json, LifecycleEvent, RunId, SecretAccessEvent, SessionId},
+    store::{Changed, StateChange, StoreError},
 };
 use std::sync::Arc;
 
@@ -114,10 +114,18 @@ pub(crate) enum RunMsg {
     Progress { step: u32, attempt: u32, data: Json },
     /// An attempt asked for a secret.
     SecretAccessed { step: u32, attempt: u32, event: Box<SecretAccessEvent> },
+    /// A layer or an operator tells something of the run's life.
+    Tell { step: u32, event: Box<LifecycleEvent> },
+    /// A layer lets the run rest.
+    Rest { by: String, reason: String },
     /// There is room for a task of an agent with `max_concurrency`.
     Capacity { step: u32, agent: AgentKey },
     /// A called run could not be stored: it is to be started again.
     ChildLost { step: u32, child: RunId },
+    /// What came of a step on shared state.
+    StateDone { step: u32, outcome: Outcome },
+    /// Changes of its own state from outside.
+    ChangeState { changes: Vec<StateChange>, jti: Option<String>, reply: ReplyTo<Vec<Changed>> },
     /// A called run ended.
     ChildEnded { step: u32, child: RunId, outcome: Outcome },
     /// A session may be there for an attempt that waits for one.
@@ -146,10 +154,14 @@ pub(crate) enum RunMsg {
     Answer {
         step: u32,
         answer: Answer,
+        /// What they were shown; an answer to something else is refused.
+        revision: Option<String>,
         caller: Caller,
         key: Option<IdempotencyKey>,
         reply: ReplyTo<()>,
     },
+    /// Nobody is waited for any longer.
+    Expire { step: u32, caller: Caller, key: Option<IdempotencyKey>, reply: ReplyTo<()> },
     /// A worker asks or reports.
     Worker { holder: Holder, ask: WorkerAsk },
 }
@@ -188,7 +200,9 @@ impl WorkerAsk {
             Self::PutState { key, value, reply } => {
                 Self::PutState { key: text(key), value: json(value), reply }
             }
-            same @ (Self::Prompt(_) | Self::Heartbeat(_) | Self::Accept(_)) => same,
+            same @ (Self::Prompt(_) | Self::Heartbeat(_) | Self::Epoch(_) | Self::Accept(_)) => {
+                same
+            }
         }
     }
 }
@@ -205,14 +219,16 @@ pub(crate) enum WorkerAsk {
     Progress { data: Json, reply: ReplyTo<()> },
     /// It is alive: (deadline, cancel).
     Heartbeat(ReplyTo<(Option<u64>, bool)>),
+    /// It wants a token: the attempt's epoch.
+    Epoch(ReplyTo<u32>),
     /// Its session has it; answers with the deadline.
     Accept(ReplyTo<Option<u64>>),
     /// Its session does not want it.
     Decline { reason: String, reply: ReplyTo<()> },
     /// It asks a senior, and waits.
     Escalate { question: Json, reply: ReplyTo<()> },
-    /// Read state.
-    GetState { key: String, reply: ReplyTo<Option<Json>> },
-    /// Write state.
-    PutState { key: String, value: Json, reply: ReplyTo<()> },
+    /// Read state, of its run or of another scope.
+    GetState { scope: Option<String>, key: String, reply: ReplyTo<Option<Json>> },
+    /// Write state, of its run or of another scope.
+    PutState { scope: Option<String>, key: String, value: Json, reply: ReplyTo<()> },
 }

@@ -17,12 +17,19 @@ mod decide;
 mod document;
 mod drive;
 mod due;
+mod effects;
 mod error;
 mod escalate;
 mod events;
 mod facade;
+mod files;
 mod fork;
+mod inbox;
+mod layers;
+mod ledger;
+mod listing;
 mod message;
+
 mod perform;
 mod programs;
 mod receive;
@@ -34,6 +41,7 @@ mod retention;
 mod run;
 mod runs;
 mod safe_mode;
+mod scoped;
 mod seats;
 mod session_keeper;
 mod session_work;
@@ -41,17 +49,21 @@ mod sessions;
 mod shard;
 mod shared;
 mod signal;
+mod stacks;
 mod state;
+mod stored_state;
 mod timers;
 mod transfer;
 mod view;
 mod waiting;
 mod workers;
 
+pub use effects::CustomEffects;
 pub use error::{Breach, EngineError};
 pub use events::Events;
 pub use facade::{Engine, EngineParts, Recovery};
 pub use fork::Fork;
+pub use listing::{AuditView, LayerView};
 pub use replay::ReplayView;
 pub use request::{
     Answer, Bearer, Caller, Holder, IdempotencyKey, Leased, MintToken, Minted, Program, Report,
@@ -61,11 +73,13 @@ pub use retell::{AskedView, Divergence};
 pub use retention::{GcView, Gone, Retention, Sweeper, Why};
 pub use sessions::{OpenSession, Opened};
 pub use shared::Settings;
+pub use stacks::Middleware;
+pub use stored_state::{ChangedView, HostState, MOST_CHANGES, StateItem, StateView};
 pub use transfer::Export;
 pub use view::{
-    ArtifactView, BlueprintView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView,
-    Page, PromptView, RunView, SeatView, SessionView, SpawnView, StepView, TaskView, TokenView,
-    WaitingOn, rfc3339,
+    AnswerView, ArtifactView, BlueprintView, CopiedView, EventView, FailureView, HeartbeatView,
+    LeaseView, Page, PromptView, RunView, SeatView, SessionView, SpawnView, StepView, TaskView,
+    TokenView, WaitingOn, rfc3339,
 };
 pub use workers::LeaseAsk;
 

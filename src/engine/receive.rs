@@ -2,6 +2,7 @@
 
 use super::{
     EngineError, IdempotencyKey,
+    answer::Said,
     due::{Due, Timers},
     message::{NewRun, ReplyTo, RunMsg},
     run::{OpenKind, Phase, Run},
@@ -58,6 +59,7 @@ impl Shard {
             restate: false,
             broken: false,
             queued: false,
+            told: 0,
         });
         run.header.parent = parent;
         self.count_in(run.num);
@@ -192,6 +194,12 @@ impl Shard {
                 };
                 drop(reply.send(answer));
             }
+            RunMsg::Tell { step, event } => self.told(run, Some(step), &event),
+            RunMsg::Rest { by, reason } => {
+                if run.chain.paused().is_none() && !run.is_ended() {
+                    self.append(run, Fact::Decided(Decision::Pause { by, reason }));
+                }
+            }
             RunMsg::Finished { step, attempt, result } => {
                 if let Some(task) = run.task_mut(step)
                     && task.attempt == attempt
@@ -223,6 +231,10 @@ impl Shard {
                     run.timers.insert((due, step, Due::Child));
                 }
             }
+            RunMsg::StateDone { step, outcome } => self.state_done(run, step, outcome),
+            RunMsg::ChangeState { changes, jti, reply } => {
+                self.change_from_outside(run, changes, jti, reply);
+            }
             RunMsg::ChildEnded { step, child, outcome } => {
                 if is_child(run, step, child) {
                     self.child_ended(run, step, outcome);
@@ -247,8 +259,11 @@ impl Shard {
             RunMsg::Lease { step, attempt, worker, reply } => {
                 self.lease(run, step, attempt, worker, reply);
             }
-            RunMsg::Answer { step, answer, caller, key, reply } => {
-                self.answer(run, step, answer, &caller, key, reply);
+            RunMsg::Answer { step, answer, revision, caller, key, reply } => {
+                self.answer(run, step, Said { answer, revision, caller, key }, reply);
+            }
+            RunMsg::Expire { step, caller, key, reply } => {
+                self.expire(run, step, &caller, key, reply);
             }
             RunMsg::Worker { holder, ask } => self.worker(run, &holder, ask),
         }
@@ -396,7 +411,10 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
         | RunMsg::Capacity { .. }
         | RunMsg::Redispatch { .. }
         | RunMsg::Unseat { .. }
+        | RunMsg::Tell { .. }
+        | RunMsg::Rest { .. }
         | RunMsg::ChildEnded { .. }
+        | RunMsg::StateDone { .. }
         // Dropping the channel says it.
         | RunMsg::Wait(_)
         | RunMsg::Subscribe(..) => {}
@@ -404,10 +422,12 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
         | RunMsg::Pause { reply, .. } | RunMsg::Resume { reply, .. } => send(reply, error()),
         RunMsg::Signal { reply, .. }
         | RunMsg::Answer { reply, .. }
+        | RunMsg::Expire { reply, .. }
         | RunMsg::Advise { reply, .. }
         | RunMsg::TakeUp(reply)
         | RunMsg::Quarantine { reply, .. } => send(reply, error()),
         RunMsg::Query { reply, .. } => send(reply, error()),
+        RunMsg::ChangeState { reply, .. } => send(reply, error()),
         RunMsg::Lease { reply, .. } => send(reply, error()),
         RunMsg::TakeSeat { reply, .. } => send(reply, error()),
         RunMsg::Worker { ask, .. } => match ask {
@@ -420,6 +440,7 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
             | super::message::WorkerAsk::Escalate { reply, .. }
             | super::message::WorkerAsk::PutState { reply, .. } => send(reply, error()),
             super::message::WorkerAsk::Heartbeat(reply) => send(reply, error()),
+            super::message::WorkerAsk::Epoch(reply) => send(reply, error()),
             super::message::WorkerAsk::GetState { reply, .. } => send(reply, error()),
         },
     }

@@ -13,13 +13,14 @@ use super::{
 };
 use crate::{
     blueprint::CompiledAgent,
-    flow::{Backoff, Input, TaskRequest},
+    flow::{Backoff, Input, StateOp, TaskRequest},
     journal::{Chain, Entry},
     lua::{Program, ScriptFlow},
-    operator::{Residence, Ticket},
+    middleware::About,
+    operator::{Inquiry, Residence, Ticket},
     protocol::{Json, RunId},
     session::Note,
-    store::{ArtifactRow, Check, Header, TaskRow, Write},
+    store::{ArtifactRow, Check, Header, StateRow, TaskRow, Write},
     token::Grant,
 };
 
@@ -45,7 +46,7 @@ pub(crate) struct Run {
     pub(crate) timers: Timers,
     /// When the shard looks at it by itself, as far as the shard was told.
     pub(crate) alarm: Option<u64>,
-    pub(crate) state: Option<BTreeMap<String, Json>>,
+    pub(crate) state: Option<BTreeMap<String, StateRow>>,
     /// Its files, once one is written.
     pub(crate) artifacts: Option<Vec<ArtifactRow>>,
     pub(crate) pending: Pending,
@@ -67,6 +68,8 @@ pub(crate) struct Run {
     pub(crate) broken: bool,
     /// Whether it waits for its next turn.
     pub(crate) queued: bool,
+    /// Events of its life since it was read into memory.
+    pub(crate) told: u32,
 }
 
 /// What is left of a run whose batch was refused, until the fate of the batches behind is known.
@@ -109,6 +112,8 @@ pub(crate) enum Perform {
     CancelWorker(CancellationToken),
     /// Tell a worker in the host that its result came through the worker API.
     Reported(Live),
+    /// Read or change shared state for a step.
+    State { step: u32 },
     /// Begin the run that a child step calls.
     StartChild { step: u32 },
     /// Cancel the run that a child step called.
@@ -136,6 +141,8 @@ pub(crate) enum OpenKind {
     Timer,
     /// A signal.
     Signal,
+    /// What shared state answers.
+    State { scope: String, op: Box<StateOp> },
     /// A called run.
     Child { run: RunId, blueprint: String, input: Json },
     /// An operator.
@@ -166,8 +173,14 @@ pub(crate) struct OpenTask {
     pub(crate) invalid: u32,
     /// Whether its worker itself said how this attempt ended.
     pub(crate) reported: bool,
+    /// Who this attempt is, from its dispatch until the layers heard what came of it.
+    pub(crate) about: Option<Arc<About>>,
+    /// Whether this attempt was dispatched before the run was read into memory.
+    pub(crate) again: bool,
     /// What this attempt asked a senior and was not answered yet.
     pub(crate) question: Option<Question>,
+    /// Whom it asks and what they said so far, for people.
+    pub(crate) inquiry: Option<Inquiry>,
 }
 
 /// How far the open attempt of a task is.
@@ -223,7 +236,10 @@ impl Run {
     pub(crate) fn task(&self, step: u32) -> Option<&OpenTask> {
         match &self.open.get(&step)?.kind {
             OpenKind::Task(task) => Some(task),
-            OpenKind::Timer | OpenKind::Signal | OpenKind::Child { .. } => None,
+            OpenKind::Timer
+            | OpenKind::Signal
+            | OpenKind::State { .. }
+            | OpenKind::Child { .. } => None,
         }
     }
 
@@ -231,7 +247,10 @@ impl Run {
     pub(crate) fn task_mut(&mut self, step: u32) -> Option<&mut OpenTask> {
         match &mut self.open.get_mut(&step)?.kind {
             OpenKind::Task(task) => Some(task),
-            OpenKind::Timer | OpenKind::Signal | OpenKind::Child { .. } => None,
+            OpenKind::Timer
+            | OpenKind::Signal
+            | OpenKind::State { .. }
+            | OpenKind::Child { .. } => None,
         }
     }
 }
@@ -240,7 +259,7 @@ impl Open {
     fn outlives_memory(&self) -> bool {
         match &self.kind {
             OpenKind::Timer | OpenKind::Signal => true,
-            OpenKind::Child { .. } => false,
+            OpenKind::State { .. } | OpenKind::Child { .. } => false,
             OpenKind::Task(task) => match task.phase {
                 Phase::Capacity => false,
                 Phase::Retry => true,

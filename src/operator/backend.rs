@@ -9,8 +9,8 @@ use super::Task;
 use crate::{
     blueprint::{Agent, Operators},
     environment::{Environments, Scrubber},
-    middleware::TaskDone,
-    protocol::{Failure, Json, Ticket},
+    middleware::{Layer, Short, TaskDone},
+    protocol::{Failure, Json, Operator, Ticket},
 };
 
 /// Where the work of an attempt lives, which decides what a crash of the host means for it.
@@ -30,6 +30,8 @@ pub enum Residence {
 pub enum Reply {
     /// It is done.
     Done(TaskDone),
+    /// It is over, and fell short of what was asked.
+    Short(Box<Short>),
     /// It is with somebody else now, who will report.
     Parked,
 }
@@ -80,6 +82,31 @@ pub trait Backend: Send + Sync {
     async fn execute(&self, task: Arc<Task>, input: Json) -> Result<Reply, Failure>;
 }
 
+/// Operators that are code, by name.
+#[derive(Clone, Default)]
+pub struct Coded(BTreeMap<String, Arc<dyn Backend>>);
+
+impl Coded {
+    /// The same, with an operator under a name.
+    #[must_use]
+    pub fn and(mut self, name: impl Into<String>, backend: impl Backend + 'static) -> Self {
+        self.0.insert(name.into(), Arc::new(backend));
+        self
+    }
+
+    /// The same, with a plain operator of the protocol under a name.
+    #[must_use]
+    pub fn and_operator(self, name: impl Into<String>, operator: impl Operator + 'static) -> Self {
+        self.and(name, super::Plain::new(operator))
+    }
+}
+
+impl std::fmt::Debug for Coded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
 /// The operators by name. It never changes while the host runs.
 #[derive(Clone, Default)]
 pub struct Registry {
@@ -102,6 +129,14 @@ impl Registry {
     /// The secrets that an attempt was given, if it was given some.
     pub fn secrets_of(&self, ticket: Ticket) -> Option<Arc<Scrubber>> {
         self.environments.as_ref()?.held().of(ticket)
+    }
+
+    /// These operators, and those that are code.
+    #[must_use]
+    pub fn with(self, code: &Coded) -> Self {
+        let mut operators = (*self.operators).clone();
+        operators.extend(code.0.iter().map(|(name, it)| (name.clone(), Arc::clone(it))));
+        Self { operators: Arc::new(operators), ..self }
     }
 
     /// The operator of a name.
@@ -137,6 +172,10 @@ impl Operators for Registry {
         refused
             .map(|it| (format!("`{}` cannot be given here: {}", it.what, it.reason), it.helps))
             .collect()
+    }
+
+    fn check_layer(&self, layer: &serde_json::Value) -> Result<(), String> {
+        Layer::of(layer).map(drop).map_err(|error| error.to_string())
     }
 
     fn names(&self) -> Vec<String> {

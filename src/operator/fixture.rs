@@ -79,6 +79,7 @@ impl Attempt {
             timeout_ms: None,
             cancel: CancellationToken::new(),
             reported: CancellationToken::new(),
+            config: std::sync::OnceLock::new(),
             reporter: self.heard,
         })
     }

@@ -3,6 +3,7 @@
 mod attempts;
 mod basics;
 mod copies;
+mod inbox;
 mod neighbours;
 mod recovery;
 mod retention;
@@ -113,8 +114,10 @@ impl Bench {
                 open_runs: 10_000,
                 queued_signals: 100,
                 retention,
+                custom_effects: CustomEffects::Error,
                 work: PathBuf::from(dir.path()).join("work"),
             },
+            middleware: crate::engine::Middleware::default(),
             shards,
             recovery,
         })

@@ -43,6 +43,7 @@ async fn execute(process: &Process, task: Arc<Task>, input: Value) -> Result<Val
     match reply {
         Reply::Done(done) => Ok(done.output.to_value()),
         Reply::Parked => Ok(json!("parked")),
+        Reply::Short(short) => Err(short.failure),
     }
 }
 
