@@ -21,7 +21,7 @@ use crate::{
     fault,
     journal::{Outcome, RunStarted, RunState},
     middleware::{About, Dispatch, DispatchLayer, Dispatched, Next, Terminal},
-    operator::{Delivery, HUMAN, Inquiry, Prompt, Reply, Reporter, Residence, Task, Ticket},
+    operator::{Delivery, HUMAN, Inquiry, Prompt, Reply, Reporter, Residence, Task},
     protocol::{Failure, Json, RunId, SecretAccessEvent, TaskId, failure::kind},
     store::{TaskPhase, TaskRow},
     token::{Grant, Handle, Need, Verb},
