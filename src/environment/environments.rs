@@ -130,11 +130,14 @@ impl Environments {
     /// Removes what the attempts of an earlier host left: directories, processes, groups. To be
     /// called by the owner of the data directory before it starts any attempt.
     pub fn sweep(&self) {
+        if !self.root.is_dir() {
+            return;
+        }
         let swept = place::sweep(&self.root);
         if swept > 0 {
             tracing::info!(swept, "removed the directories of attempts that were cut off");
-            Cgroups::find(&self.id).sweep();
         }
+        Cgroups::find(&self.id).sweep();
     }
 
     /// Makes everything that a spec asks for. Dropped or torn down, it is all gone again.
