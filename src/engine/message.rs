@@ -7,7 +7,7 @@ use super::{
     capacity::AgentKey,
 };
 use crate::{
-    journal::{Outcome, RunStarted},
+    journal::{Outcome, RunStarted, Usage},
     lua::Program,
     middleware::Dispatched,
     operator::Delivery,
@@ -116,7 +116,7 @@ pub(crate) enum RunMsg {
     /// A called run could not be stored: it is to be started again.
     ChildLost { step: u32, child: RunId },
     /// A called run ended.
-    ChildEnded { step: u32, child: RunId, outcome: Outcome },
+    ChildEnded { step: u32, child: RunId, outcome: Outcome, usage: Option<Usage> },
     /// A session may be there for an attempt that waits for one.
     Redispatch { step: u32, attempt: u32 },
     /// The session that had an attempt is gone.

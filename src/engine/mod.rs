@@ -10,8 +10,10 @@ mod attempt;
 mod auth;
 mod backup;
 mod blueprints;
+mod budget;
 mod capacity;
 mod commit;
+mod composite;
 mod copy;
 mod decide;
 mod document;
@@ -64,7 +66,7 @@ pub use shared::Settings;
 pub use transfer::Export;
 pub use view::{
     ArtifactView, BlueprintView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView,
-    Page, PromptView, RunView, SeatView, SessionView, SpawnView, StepView, TaskView, TokenView,
+    Page, PromptView, RunView, SeatView, SessionView, SpawnView, SpentView, StepView, TaskView, TokenView,
     WaitingOn, rfc3339,
 };
 pub use workers::LeaseAsk;

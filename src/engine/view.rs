@@ -9,7 +9,7 @@ use super::{Breach, escalate::Question};
 pub use crate::clock::rfc3339;
 use crate::{
     blueprint::{Labels, Violation, WorkerBinding},
-    journal::{Held, Outcome, Step, Usage},
+    journal::{Held, Outcome, Spent, Step, Usage},
     operator::Prompt,
     protocol::{ArtifactId, Failure, Json, RunId, StepKind, StepState, TaskId},
     store::{ArtifactRow, Header, RunStatus, TaskPhase, TaskRow},
@@ -71,6 +71,9 @@ pub struct RunView {
     /// The session that takes every task; only where one run is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delegate: Option<String>,
+    /// What it used; only where one run is asked for, and somebody had work of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<SpentView>,
     /// The number of its last event.
     pub last_event: u32,
     /// RFC 3339, UTC.
@@ -79,6 +82,20 @@ pub struct RunView {
     pub updated_at: String,
     /// RFC 3339, UTC.
     pub ended_at: Option<String>,
+}
+
+/// What a run used, as far as its workers said; what nobody reported is null or not there.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SpentView {
+    /// Everything: `{input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost}`, in US
+    /// dollars as a decimal text; called runs included.
+    #[schema(value_type = Object)]
+    pub total: Usage,
+    /// Attempts that somebody had, and that ended without a word about what they used.
+    pub unreported: u32,
+    /// The same by agent, for the run's own attempts.
+    #[schema(value_type = Object)]
+    pub agents: BTreeMap<String, Usage>,
 }
 
 /// Where a copied history comes from.
@@ -209,6 +226,12 @@ pub struct StepView {
     pub summary: Option<String>,
     /// pending, processing, completed, failed, canceled.
     pub state: String,
+    /// The step of the composite that it is a member of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub composite: Option<u32>,
+    /// The operator of a composite's member.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operator: Option<String>,
     /// Attempts so far.
     pub attempts: u32,
     /// The task's id, for tasks.
@@ -443,6 +466,7 @@ pub(super) fn run(header: &Header) -> RunView {
         started_by: header.principal.clone(),
         seats: BTreeMap::new(),
         delegate: None,
+        usage: None,
         last_event: header.seq,
         created_at: rfc3339(header.created_ms),
         updated_at: rfc3339(header.updated_ms),
@@ -471,6 +495,8 @@ pub(super) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
             StepState::Canceled => "canceled",
         }
         .to_owned(),
+        composite: scheduled.composite(),
+        operator: scheduled.composite().and_then(|_| scheduled.call_id.clone()),
         attempts: step.attempt,
         task: (scheduled.kind == StepKind::Task)
             .then(|| TaskId::new(run.num(), number, step.scheduled_ms)),
@@ -550,6 +576,17 @@ pub(super) fn artifact(row: &ArtifactRow, run: RunId) -> ArtifactView {
         size: row.size,
         created_at: rfc3339(row.created_ms),
     }
+}
+
+/// What a run used; nothing where nobody had any of its work.
+pub(super) fn spent(spent: &Spent) -> Option<SpentView> {
+    let Spent { total, unreported, agents } = spent;
+    let view = || SpentView {
+        total: total.clone(),
+        unreported: *unreported,
+        agents: agents.clone(),
+    };
+    (!spent.is_empty()).then(view)
 }
 
 /// The seats of a run.

@@ -5,6 +5,7 @@
 
 mod backend;
 mod builtin;
+mod composite;
 mod declared;
 mod echo;
 #[cfg(test)]
@@ -23,6 +24,7 @@ mod usage;
 
 pub use backend::{Backend, Registry, Reply, Residence};
 pub use builtin::Builtin;
+pub use composite::{Composite, CompositeError, GraphError, MOST_DEPTH};
 pub use declared::{Declared, Mistake, Settings};
 pub use echo::Echo;
 pub use human::Human;

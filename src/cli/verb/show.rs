@@ -9,10 +9,10 @@ use crate::cli::{
     connect::Start,
     context::Context,
     exit::{Exit, Stop},
-    render::{Tree, waiting},
+    render::{Tree, used, waiting},
     resolve,
 };
-use crate::store::RunStatus;
+use crate::{engine::SpentView, store::RunStatus};
 
 /// Show a run: where it stands, its steps, what it waits for, its files
 #[derive(Debug, Args)]
@@ -67,6 +67,7 @@ impl Show {
             if run.error.is_some() {
                 lines.push(failure(&run));
             }
+            lines.extend(run.usage.as_ref().map(spent));
             lines.extend(run.waiting_on.iter().map(|on| waiting(on, tree.now_ms)));
             for file in &artifacts {
                 lines.push(format!("file {}  {} bytes  {}", file.name, file.size, file.id));
@@ -76,6 +77,13 @@ impl Show {
         })
         .await
     }
+}
+
+/// What a run used, and how many attempts did not say.
+fn spent(usage: &SpentView) -> String {
+    let told = Some(used(&usage.total)).filter(|text| !text.is_empty());
+    let quiet = (usage.unreported > 0).then(|| format!("{} not reported", usage.unreported));
+    format!("used {}", told.into_iter().chain(quiet).collect::<Vec<_>>().join(" · "))
 }
 
 fn is_damaged(error: &anyhow::Error) -> bool {
