@@ -79,7 +79,10 @@ mod money {
     use rust_decimal::Decimal;
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-    pub(super) fn serialize<S: Serializer>(usd: &Option<Decimal>, to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(
+        usd: &Option<Decimal>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         usd.map(|usd| usd.to_string()).serialize(to)
     }
 

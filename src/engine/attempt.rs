@@ -35,9 +35,9 @@ use crate::{
 impl Shard {
     /// Decides a task: refuses it, runs it inline, or opens its first attempt.
     pub(super) fn schedule_task(&mut self, run: &mut Run, key: StepKey, request: TaskRequest) {
-        let prepared = self.prepare(run, &request).and_then(|task| {
-            self.over_budget(run, &task).map_or(Ok(task), Err)
-        });
+        let prepared = self
+            .prepare(run, &request)
+            .and_then(|task| self.over_budget(run, &task).map_or(Ok(task), Err));
         let op = StepOp::Task(Box::new(request));
         match prepared {
             Err(failure) => {

@@ -353,13 +353,7 @@ impl Shard {
     }
 
     /// Tells whoever asked for a step how it ended: its composite, or the flow.
-    fn hand_over(
-        &mut self,
-        run: &mut Run,
-        key: StepKey,
-        composite: Option<u32>,
-        outcome: Outcome,
-    ) {
+    fn hand_over(&mut self, run: &mut Run, key: StepKey, composite: Option<u32>, outcome: Outcome) {
         match composite {
             Some(composite) => self.member_ended(run, composite, &key, outcome),
             None => {

@@ -66,8 +66,8 @@ pub use shared::Settings;
 pub use transfer::Export;
 pub use view::{
     ArtifactView, BlueprintView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView,
-    Page, PromptView, RunView, SeatView, SessionView, SpawnView, SpentView, StepView, TaskView, TokenView,
-    WaitingOn, rfc3339,
+    Page, PromptView, RunView, SeatView, SessionView, SpawnView, SpentView, StepView, TaskView,
+    TokenView, WaitingOn, rfc3339,
 };
 pub use workers::LeaseAsk;
 

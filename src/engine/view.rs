@@ -581,11 +581,8 @@ pub(super) fn artifact(row: &ArtifactRow, run: RunId) -> ArtifactView {
 /// What a run used; nothing where nobody had any of its work.
 pub(super) fn spent(spent: &Spent) -> Option<SpentView> {
     let Spent { total, unreported, agents } = spent;
-    let view = || SpentView {
-        total: total.clone(),
-        unreported: *unreported,
-        agents: agents.clone(),
-    };
+    let view =
+        || SpentView { total: total.clone(), unreported: *unreported, agents: agents.clone() };
     (!spent.is_empty()).then(view)
 }
 

@@ -256,7 +256,13 @@ impl Chain {
     fn start(&mut self, started: &RunStarted, at: u64) {
         let keep_payloads = self.keep_payloads;
         let (status, spent) = (self.status.take(), std::mem::take(&mut self.spent));
-        *self = Self { keep_payloads, status, spent, first_step: started.first_step, ..Self::default() };
+        *self = Self {
+            keep_payloads,
+            status,
+            spent,
+            first_step: started.first_step,
+            ..Self::default()
+        };
         for (name, payload) in &started.queued {
             self.queue_signal(name, payload.clone());
         }

@@ -47,11 +47,7 @@ mod tests {
     use super::*;
 
     fn usage(tokens: u64, cost: Option<&str>) -> Usage {
-        Usage {
-            input_tokens: Some(tokens),
-            cost: cost.map(str::to_owned),
-            ..Usage::default()
-        }
+        Usage { input_tokens: Some(tokens), cost: cost.map(str::to_owned), ..Usage::default() }
     }
 
     #[test]

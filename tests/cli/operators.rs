@@ -57,8 +57,10 @@ fn a_composite_falls_back_and_its_members_are_shown_below_it() {
     let at = lines.iter().position(|line| line.starts_with("✓ a")).expect("the composite");
     assert!(lines[at + 1].starts_with("✗ a by away"), "{shown}");
     assert!(lines[at + 2].starts_with("✓ a by process"), "{shown}");
-    shell.run(&["operators"]).ok().says(&["fallback of away, process"]);
-    shell.run(&["doctor"]).says(&["again (composite) is a fallback of away, process"]);
+    let listed = shell.run(&["operators"]).ok().stdout;
+    assert!(listed.contains("fallback of away, process"), "{listed}");
+    let doctor = shell.run(&["doctor"]).stdout;
+    assert!(doctor.contains("again (composite) is a fallback of away, process"), "{doctor}");
 }
 
 #[test]
@@ -84,7 +86,8 @@ fn a_quorum_compares_what_the_agent_says() {
                   path = \"verdict\"\nmembers = [\"echo\", \"echo\", \"echo\"]\n";
     shell.write("moonswarm.toml", config);
     let with = |name: &str| {
-        let schema = format!("\"again\", output = swarm.schema.object {{ {name} = swarm.schema.integer }}");
+        let schema =
+            format!("\"again\", output = swarm.schema.object {{ {name} = swarm.schema.integer }}");
         FLOW.replace("\"again\"", &schema)
     };
     shell.write("b.lua", with("verdit"));
@@ -98,8 +101,10 @@ fn a_quorum_compares_what_the_agent_says() {
 #[test]
 fn a_used_up_budget_ends_with_its_own_code() {
     let shell = Shell::new();
-    let source = FLOW
-        .replace("\"again\"", "\"process\", command = { \"echo\", \"1\" }, budget = { usd = \"0\" }");
+    let source = FLOW.replace(
+        "\"again\"",
+        "\"process\", command = { \"echo\", \"1\" }, budget = { usd = \"0\" }",
+    );
     shell.write("b.lua", source);
     let ran = shell.run(&["run", "b.lua"]).exits(10);
     assert!(ran.stderr.contains("the budget of agent a is used up"), "{}", ran.stderr);

@@ -53,7 +53,8 @@ async fn a_composite_goes_on_after_a_kill_with_the_member_that_it_was_at() {
     let host = daemon(&shell);
     let run = host.run_source(FLOW, json!({})).await;
     let first = lease(&host, "first").await;
-    let no = json!({"ok": false, "error": {"message": "no"}, "usage": {"input": 7, "cost": "0.25"}});
+    let no =
+        json!({"ok": false, "error": {"message": "no"}, "usage": {"input": 7, "cost": "0.25"}});
     assert_eq!(report(&host, &first, no).await.0, 200);
     let (second, third) = (lease(&host, "second").await, lease(&host, "third").await);
     host.kill();

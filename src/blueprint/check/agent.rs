@@ -193,7 +193,9 @@ impl Checker<'_> {
                     );
                     let finding = self
                         .at_value(&table.pointer("output"), code::NOTHING_TO_COMPARE, message)
-                        .hint(format!("add `{name}` to the schema, or change the operator's `path`"));
+                        .hint(format!(
+                            "add `{name}` to the schema, or change the operator's `path`"
+                        ));
                     self.findings.push(finding);
                     break;
                 };

@@ -153,7 +153,10 @@ async fn width_and_open_tasks_have_limits_of_their_own() {
         )
     };
     let (kind, message) = bench.failure(&wide("open_tasks = 2"), "null").await;
-    assert_eq!((kind.as_str(), message.as_str()), ("limit", "more than 2 tasks open at the same time"));
+    assert_eq!(
+        (kind.as_str(), message.as_str()),
+        ("limit", "more than 2 tasks open at the same time")
+    );
     assert_eq!(bench.failure(&wide("width = 2"), "null").await.0, "limit");
 }
 
@@ -170,7 +173,8 @@ async fn a_called_run_keeps_the_depth_also_after_a_restart() {
             end }"#;
     let bundle = Bundle::from_source("deep.lua", deep).unwrap();
     bench.engine.put_blueprint(&bench.admin(), "deep".into(), bundle, None).await.unwrap();
-    let run = bench.start(r#"flow = function(ctx) return ctx:call("deep", { n = 1 }) end"#, "null").await;
+    let run =
+        bench.start(r#"flow = function(ctx) return ctx:call("deep", { n = 1 }) end"#, "null").await;
     bench.waiting(run, "child").await;
     let bench = bench.restart().await;
     let others = bench.engine.unfinished(10).await.unwrap();

@@ -213,9 +213,8 @@ async fn a_branch_that_is_given_up_takes_its_members_along() {
     assert_eq!(bench.report(&leased.handle, "1").await.unwrap_err().code(), "fenced");
     bench.signal(run, "go", "1").await.unwrap();
     assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "[false,1]");
-    let ends = bench.count(run, |fact| {
-        matches!(fact, Fact::StepEnded { outcome: Outcome::Canceled(_), .. })
-    });
+    let ends = bench
+        .count(run, |fact| matches!(fact, Fact::StepEnded { outcome: Outcome::Canceled(_), .. }));
     assert_eq!(ends, 4, "the composite and its three members, each once");
 }
 
@@ -299,7 +298,8 @@ async fn members_show_their_own_attempts_and_costs() {
     for retryable in [true, false] {
         let leased = bench.lease("a").await;
         let verdict = Verdict::Failed { message: "no".into(), retryable, data: None };
-        let usage = crate::operator::read_usage(&serde_json::json!({ "input": 10, "cost": "0.10" }));
+        let usage =
+            crate::operator::read_usage(&serde_json::json!({ "input": 10, "cost": "0.10" }));
         let said = Report { verdict, usage, ..failure(if retryable { "once" } else { "twice" }) };
         assert!(bench.engine.report(&bench.holder(&leased.handle), said).await.unwrap());
     }
@@ -315,6 +315,10 @@ async fn members_show_their_own_attempts_and_costs() {
     let usage = view.usage.unwrap();
     assert_eq!((usage.total.input_tokens, usage.unreported), (Some(20), 1));
     let chain = bench.entries(run);
-    assert!(chain.iter().all(|entry| !matches!(&entry.fact,
-        Fact::StepEnded { step: 1, usage: Some(_), .. })), "what a member used is counted once");
+    assert!(
+        chain
+            .iter()
+            .all(|entry| !matches!(&entry.fact, Fact::StepEnded { step: 1, usage: Some(_), .. })),
+        "what a member used is counted once"
+    );
 }

@@ -265,7 +265,8 @@ fn operators() -> Declared {
     "#;
     let section = toml::de::DeTable::parse(text).unwrap();
     let place = section.span();
-    Declared::read(toml::Spanned::new(place, toml::de::DeValue::Table(section.into_inner()))).unwrap()
+    Declared::read(toml::Spanned::new(place, toml::de::DeValue::Table(section.into_inner())))
+        .unwrap()
 }
 
 /// A report of a value.

@@ -10,7 +10,12 @@ fn failed(kind: &str) -> Outcome {
 
 /// Lets members end in an order until the composite does, and gives its last turn with the members
 /// that began, in their order.
-fn play(rule: &Rule, members: usize, first: usize, ends: &[(usize, Outcome)]) -> (Turn, Vec<usize>) {
+fn play(
+    rule: &Rule,
+    members: usize,
+    first: usize,
+    ends: &[(usize, Outcome)],
+) -> (Turn, Vec<usize>) {
     let (mut course, mut begun, mut ends) = (Course::new(members), Vec::new(), ends.iter());
     loop {
         match rule.turn(&course, first) {
@@ -86,10 +91,10 @@ fn a_failure_names_its_members_and_keeps_the_kind_of_the_last() {
         course.end(place, failed(kind));
     }
     let failure = Rule::Race.failure(&course, &["a", "b"]);
-    assert_eq!((failure.kind.as_str(), failure.message.as_str()), (
-        "worker",
-        "every member failed, a last: no"
-    ));
+    assert_eq!(
+        (failure.kind.as_str(), failure.message.as_str()),
+        ("worker", "every member failed, a last: no")
+    );
     let data = failure.data.unwrap().to_value();
     assert_eq!(data["members"][0]["operator"], "b");
     let failure = quorum(2, "v").failure(&course, &["a", "b"]);

@@ -54,10 +54,7 @@ impl GraphError {
 ///
 /// # Errors
 /// The first member that does not exist, cycle, or nesting that is too deep.
-pub fn check(
-    composites: &BTreeMap<String, Composite>,
-    others: &[&str],
-) -> Result<(), GraphError> {
+pub fn check(composites: &BTreeMap<String, Composite>, others: &[&str]) -> Result<(), GraphError> {
     for (name, composite) in composites {
         let known = |member: &&Arc<str>| {
             composites.contains_key(&***member) || others.contains(&&***member)
@@ -70,9 +67,9 @@ pub fn check(
         }
     }
     let mut heights = BTreeMap::new();
-    composites.keys().try_for_each(|name| {
-        height(name, composites, &mut Vec::new(), &mut heights).map(|_| ())
-    })
+    composites
+        .keys()
+        .try_for_each(|name| height(name, composites, &mut Vec::new(), &mut heights).map(|_| ()))
 }
 
 /// How many composites lie within one, itself included. Each is looked at once.

@@ -20,7 +20,11 @@ fn turns_are_shared_evenly_by_all_copies() {
         counts[copy.next()] += 1;
     }
     assert_eq!(counts, [100; 3]);
-    assert_eq!(of(&["a", "b"]).next() + of(&["a", "b"]).next(), 0, "a fallback begins at its first");
+    assert_eq!(
+        of(&["a", "b"]).next() + of(&["a", "b"]).next(),
+        0,
+        "a fallback begins at its first"
+    );
 }
 
 #[test]

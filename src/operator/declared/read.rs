@@ -75,9 +75,9 @@ impl Declared {
 
     /// Whether every composite stands for operators that exist, and none for itself.
     fn check(&self) -> Result<(), GraphError> {
-        let composites = self.iter().filter_map(|(name, settings)| {
-            Some((name.to_owned(), settings.composite()?.clone()))
-        });
+        let composites = self
+            .iter()
+            .filter_map(|(name, settings)| Some((name.to_owned(), settings.composite()?.clone())));
         let simple = self.iter().filter(|(_, settings)| settings.composite().is_none());
         let built_in = BUILT_IN.iter().map(|(name, _)| *name);
         let others: Vec<&str> = built_in.chain(simple.map(|(name, _)| name)).collect();
@@ -264,7 +264,10 @@ mod tests {
             ("operators = 3", "1:13: `operators` must be a table"),
             ("[operators]\nx = 3", "2:5: operator `x`: it must be a table"),
             ("[operators.X]\nkind = \"echo\"", "1:12: operator `X`: a name has"),
-            ("[operators.x]\n", "1:12: operator `x`: it has no `kind`; the kinds are composite, echo"),
+            (
+                "[operators.x]\n",
+                "1:12: operator `x`: it has no `kind`; the kinds are composite, echo",
+            ),
             ("[operators.x]\nkind = 1", "2:8: operator `x`: its `kind` must be a text"),
             (
                 "[operators.x]\nkind = \"htpp\"",
