@@ -24,6 +24,7 @@ mod escalate;
 mod events;
 mod facade;
 mod fork;
+mod limits;
 mod message;
 mod perform;
 mod programs;
@@ -50,6 +51,7 @@ mod view;
 mod waiting;
 mod workers;
 
+pub use budget::SpentView;
 pub use error::{Breach, EngineError};
 pub use events::Events;
 pub use facade::{Engine, EngineParts, Recovery};
@@ -66,8 +68,8 @@ pub use shared::Settings;
 pub use transfer::Export;
 pub use view::{
     ArtifactView, BlueprintView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView,
-    Page, PromptView, RunView, SeatView, SessionView, SpawnView, SpentView, StepView, TaskView,
-    TokenView, WaitingOn, rfc3339,
+    Page, PromptView, RunView, SeatView, SessionView, SpawnView, StepView, TaskView, TokenView,
+    WaitingOn, rfc3339,
 };
 pub use workers::LeaseAsk;
 

@@ -343,7 +343,7 @@ pub(super) fn view_of(run: &Run) -> super::RunView {
     view.input = run.chain.started().map(|(started, _)| started.input.clone());
     view.delegate = run.chain.started().and_then(|(started, _)| started.delegate.clone());
     view.seats = view::seats(run.chain.seats());
-    view.usage = view::spent(run.chain.spent());
+    view.usage = super::budget::view(run.chain.spent());
     if let RunState::Ended(Outcome::Completed(output)) = run.chain.state() {
         view.output = Some(output.clone());
     }

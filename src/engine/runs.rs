@@ -217,7 +217,7 @@ impl Engine {
         };
         let mut chain = Chain::lean();
         if entries.iter().try_for_each(|entry| chain.apply(entry)).is_ok() {
-            view.usage = view::spent(chain.spent());
+            view.usage = super::budget::view(chain.spent());
         }
         for entry in entries {
             match entry.fact {

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Breach, escalate::Question};
+use super::{Breach, budget::SpentView, escalate::Question};
 pub use crate::clock::rfc3339;
 use crate::{
     blueprint::{Labels, Violation, WorkerBinding},
-    journal::{Held, Outcome, Spent, Step, Usage},
+    journal::{Held, Outcome, Step, Usage},
     operator::Prompt,
     protocol::{ArtifactId, Failure, Json, RunId, StepKind, StepState, TaskId},
     store::{ArtifactRow, Header, RunStatus, TaskPhase, TaskRow},
@@ -82,20 +82,6 @@ pub struct RunView {
     pub updated_at: String,
     /// RFC 3339, UTC.
     pub ended_at: Option<String>,
-}
-
-/// What a run used, as far as its workers said; what nobody reported is null or not there.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct SpentView {
-    /// Everything: `{input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost}`, in US
-    /// dollars as a decimal text; called runs included.
-    #[schema(value_type = Object)]
-    pub total: Usage,
-    /// Attempts that somebody had, and that ended without a word about what they used.
-    pub unreported: u32,
-    /// The same by agent, for the run's own attempts.
-    #[schema(value_type = Object)]
-    pub agents: BTreeMap<String, Usage>,
 }
 
 /// Where a copied history comes from.
@@ -576,14 +562,6 @@ pub(super) fn artifact(row: &ArtifactRow, run: RunId) -> ArtifactView {
         size: row.size,
         created_at: rfc3339(row.created_ms),
     }
-}
-
-/// What a run used; nothing where nobody had any of its work.
-pub(super) fn spent(spent: &Spent) -> Option<SpentView> {
-    let Spent { total, unreported, agents } = spent;
-    let view =
-        || SpentView { total: total.clone(), unreported: *unreported, agents: agents.clone() };
-    (!spent.is_empty()).then(view)
 }
 
 /// The seats of a run.

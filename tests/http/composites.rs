@@ -12,6 +12,9 @@ queue = "first"
 [operators.second]
 kind = "queue"
 queue = "second"
+[operators.third]
+kind = "queue"
+queue = "third"
 [operators.either]
 kind = "composite"
 rule = "fallback"
@@ -19,7 +22,7 @@ members = ["first", "second"]
 [operators.fastest]
 kind = "composite"
 rule = "race"
-members = ["either", "queue"]
+members = ["either", "third"]
 [operators.reviewers]
 kind = "main_ai"
 direct = true
@@ -28,7 +31,7 @@ require_binding = false
 
 const FLOW: &str = r#"local swarm = require("swarm")
 return swarm.blueprint { name = "both",
-  agents = { it = { operator = "fastest", queue = "third" } },
+  agents = { it = { operator = "fastest" } },
   flow = function(ctx) local got = ctx:run("it", { n = 1 }) ctx:wait("done") return got end }"#;
 
 fn daemon(shell: &Shell) -> Daemon {
@@ -77,7 +80,7 @@ async fn a_composite_goes_on_after_a_kill_with_the_member_that_it_was_at() {
     assert_eq!(by.len(), 5, "{steps}");
     for (operator, state) in [
         ("either", "completed"),
-        ("queue", "canceled"),
+        ("third", "canceled"),
         ("first", "failed"),
         ("second", "completed"),
     ] {

