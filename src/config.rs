@@ -54,6 +54,8 @@ pub struct Layer {
     /// How long a pull worker keeps a task without a heartbeat: `30s`.
     #[serde(default, deserialize_with = "duration")]
     pub lease: Option<Duration>,
+    /// How many connections the API has at a time, sockets of sessions among them.
+    pub connections: Option<usize>,
     /// Host names, beside the loopback ones, under which the API may be reached.
     pub hosts: Option<Vec<String>>,
     /// Origins whose pages may call the API.
@@ -133,6 +135,7 @@ impl Layer {
             shards: self.shards.or(below.shards),
             safe_mode: self.safe_mode.or(below.safe_mode),
             lease: self.lease.or(below.lease),
+            connections: self.connections.or(below.connections),
             hosts: self.hosts.or(below.hosts),
             origins: self.origins.or(below.origins),
             log: self.log.or(below.log),
@@ -198,6 +201,8 @@ pub struct Config {
     pub safe_mode: bool,
     /// How long a pull worker keeps a task without a heartbeat.
     pub lease: Duration,
+    /// How many connections the API has at a time; as many as it has by default if absent.
+    pub connections: Option<usize>,
     /// Host names, beside the loopback ones, under which the API may be reached.
     pub hosts: Vec<String>,
     /// Origins whose pages may call the API.
@@ -221,6 +226,7 @@ impl From<Layer> for Config {
             shards: it.shards.unwrap_or(0),
             safe_mode: it.safe_mode.unwrap_or(true),
             lease: it.lease.unwrap_or(LEASE),
+            connections: it.connections.filter(|most| *most > 0),
             hosts: it.hosts.unwrap_or_default(),
             origins: it.origins.unwrap_or_default(),
             log: it.log,

@@ -113,6 +113,7 @@ pub(super) fn table() -> Vec<Row> {
         caller(Verb::TaskList,          routes!(tasks::list)),
         caller(Verb::TaskRead,          routes!(tasks::get)),
         caller(Verb::TaskAnswer,        routes!(tasks::answer)).large(),
+        caller(Verb::TaskExpire,        routes!(tasks::expire)),
         caller(Verb::TaskAdvise,        routes!(sessions::advise)),
 
         caller(Verb::OperatorRead,      routes!(operators::list)),
@@ -138,6 +139,7 @@ pub(super) fn table() -> Vec<Row> {
         holder(Verb::WorkerProgress,    routes!(worker::progress)),
         holder(Verb::TaskEscalate,      routes!(worker::escalate)),
         holder(Verb::WorkerHeartbeat,   routes!(worker::heartbeat)),
+        holder(Verb::WorkerToken,       routes!(worker::token)),
         holder(Verb::WorkerState,       routes!(worker::state)),
         holder(Verb::WorkerState,       routes!(worker::put_state)),
     ]

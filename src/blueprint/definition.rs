@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{Budget, Labels};
-use crate::{flow::Backoff, protocol::Json};
+use crate::{
+    flow::{Asking, Backoff},
+    protocol::Json,
+};
 
 /// A blueprint: plain data; its flow and its Lua functions stay in the source.
 #[derive(Debug, Clone, PartialEq)]
@@ -65,6 +68,8 @@ pub struct Agent {
     pub labels: Labels,
     /// The tool of an MCP server that its tasks call.
     pub tool: Option<String>,
+    /// Whom its tasks ask, for people.
+    pub asking: Asking,
     /// Whether it has a Lua function (`fn`).
     pub has_fn: bool,
     /// How often a failed attempt is followed by another.

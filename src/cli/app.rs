@@ -100,6 +100,7 @@ enum Verb {
     Answer(verb::Answer),
     Approve(verb::Approve),
     Reject(verb::Reject),
+    Expire(verb::Expire),
     Operators(verb::Operators),
     Sessions(verb::Sessions),
     Seat(verb::Seat),
@@ -120,9 +121,11 @@ enum Verb {
 
 impl App {
     fn layer(&self) -> Layer {
-        let (listen, blueprints, lease) = match &self.verb {
-            Verb::Serve(serve) => (serve.listen, serve.blueprints.clone(), serve.lease),
-            _ => (None, None, None),
+        let (listen, blueprints, lease, connections) = match &self.verb {
+            Verb::Serve(serve) => {
+                (serve.listen, serve.blueprints.clone(), serve.lease, serve.connections)
+            }
+            _ => (None, None, None, None),
         };
         Layer {
             data: self.global.data.clone(),
@@ -131,6 +134,7 @@ impl App {
             shards: self.global.shards,
             safe_mode: self.global.safe_mode,
             lease,
+            connections,
             hosts: None,
             origins: None,
             log: self.global.log.clone(),
@@ -176,6 +180,7 @@ impl App {
             Verb::Answer(it) => it.execute(cx).await,
             Verb::Approve(it) => it.execute(cx).await,
             Verb::Reject(it) => it.execute(cx).await,
+            Verb::Expire(it) => it.execute(cx).await,
             Verb::Operators(it) => it.execute(cx).await,
             Verb::Sessions(it) => it.execute(cx).await,
             Verb::Seat(it) => it.execute(cx).await,

@@ -209,7 +209,12 @@ impl Client {
         self.get(&format!("/v1/tasks/{task}"), &[]).await
     }
 
-    /// Answers a task: `{"output": …}` or `{"reject": reason}`.
+    /// Ends the wait for people's answer to a task.
+    pub async fn expire(&self, task: TaskId) -> Result<TaskView> {
+        self.post(&format!("/v1/tasks/{task}/expire"), &Value::Null).await
+    }
+
+    /// Answers a task: `{"output": …}` or `{"reject": reason}`, with the `revision` that was shown.
     pub async fn answer(&self, task: TaskId, body: &Value) -> Result<Value> {
         self.post(&format!("/v1/tasks/{task}/answer"), body).await
     }

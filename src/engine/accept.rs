@@ -86,6 +86,7 @@ impl Shard {
                 Err(EngineError::Conflict { .. }) => drop(reply.send(Ok((None, true)))),
                 Err(error) => drop(reply.send(Err(error))),
             },
+            WorkerAsk::Epoch(reply) => drop(reply.send(standing.map(|()| run.header.epoch))),
             WorkerAsk::Accept(reply) => {
                 let deadline = standing.map(|()| {
                     let delivery = Delivery { worker: worker_name(holder) };

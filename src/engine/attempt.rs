@@ -22,12 +22,12 @@ use super::{
     shard::Shard,
 };
 use crate::{
-    blueprint::CompiledAgent,
+    blueprint::{CompiledAgent, asking},
     fault::{self, Break},
     flow::{StepOp, TaskRequest},
     journal::{AttemptClosed, AttemptOpened, Fact, Outcome, StepKey, Usage},
     middleware::{Dispatched, TaskDone},
-    operator::{Delivery, MAIN_AI, Residence, Ticket},
+    operator::{Delivery, HUMAN, MAIN_AI, Residence, Ticket},
     protocol::{Failure, Json, failure::kind},
     store::{TaskFilter, TaskPhase, Write},
 };
@@ -105,6 +105,13 @@ impl Shard {
                 format!("the input of agent {} breaks its schema{what}", request.agent),
             )
         })?;
+        if backend.kind() == HUMAN {
+            let asking = request.opts.asking.over(&agent.agent().asking);
+            if let Some((key, what)) = asking::complaint(&asking) {
+                let message = format!("agent {}: {key}: {what}", request.agent);
+                return Err(Failure::new(kind::INVALID_INPUT, message));
+            }
+        }
         let retry = request.opts.retry.clone().unwrap_or_else(|| agent.agent().retry.clone());
         Ok(OpenTask {
             request: TaskRequest { input, ..request.clone() },
@@ -113,7 +120,7 @@ impl Shard {
                 Some(u64::try_from(own.as_millis()).unwrap_or(u64::MAX))
             }),
             park_ms: agent.agent().park_ms.or(match backend.kind() {
-                "human" => None,
+                HUMAN => None,
                 _ => Some(self.shared.settings.park_ms),
             }),
             agent,
@@ -130,6 +137,7 @@ impl Shard {
             invalid: 0,
             reported: false,
             question: None,
+            inquiry: None,
         })
     }
 
@@ -196,6 +204,7 @@ impl Shard {
             match self.task_row(run, number, now) {
                 Ok(row) => {
                     run.pending.writes.push(Write::PutTask(Box::new(row.clone())));
+                    self.take_up_inquiry(run, number, &row);
                     if let Some(task) = run.task_mut(number) {
                         task.row = Some(Box::new(row));
                     }
@@ -489,7 +498,9 @@ impl Shard {
             }
         }
         task.phase = Phase::Delivered;
-        let deadline_ms = task.timeout_ms.map(|timeout| now + timeout);
+        // A task for people has had its deadline since it was asked.
+        let asked = task.row.as_ref().and_then(|row| row.deadline_ms);
+        let deadline_ms = asked.or(task.timeout_ms.map(|timeout| now + timeout));
         if let Some(row) = &mut task.row {
             row.phase = TaskPhase::Delivered;
             row.worker = Some(by.worker.clone());
@@ -498,6 +509,7 @@ impl Shard {
             run.pending.writes.push(Write::PutTask(row));
         }
         run.timers.remove(number, Due::Park);
+        run.timers.remove(number, Due::Attempt);
         if let Some(deadline) = deadline_ms {
             run.timers.insert((deadline, number, Due::Attempt));
         }

@@ -220,6 +220,17 @@ fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) {
                 "step.advised",
                 json!({ "by": by, "step": step, "attempt": attempt, "answer": answer }),
             ),
+            Decision::Answered { by, step, attempt, output, missing } => (
+                "task_answered",
+                json!({ "by": by, "step": step, "attempt": attempt, "output": output,
+                    "missing": missing }),
+            ),
+            Decision::Remind { step, attempt, count } => {
+                ("task_reminder", json!({ "step": step, "attempt": attempt, "count": count }))
+            }
+            Decision::Expire { by, step, attempt } => {
+                ("task_expired", json!({ "by": by, "step": step, "attempt": attempt }))
+            }
         },
         Fact::RunEnded(outcome) => {
             let mut data = json!({ "status": view::outcome_word(outcome) });

@@ -143,10 +143,14 @@ pub(crate) enum RunMsg {
     Answer {
         step: u32,
         answer: Answer,
+        /// What they were shown; an answer to something else is refused.
+        revision: Option<String>,
         caller: Caller,
         key: Option<IdempotencyKey>,
         reply: ReplyTo<()>,
     },
+    /// Nobody is waited for any longer.
+    Expire { step: u32, caller: Caller, key: Option<IdempotencyKey>, reply: ReplyTo<()> },
     /// A worker asks or reports.
     Worker { holder: Holder, ask: WorkerAsk },
 }
@@ -178,6 +182,8 @@ pub(crate) enum WorkerAsk {
     Progress { data: Json, reply: ReplyTo<()> },
     /// It is alive: (deadline, cancel).
     Heartbeat(ReplyTo<(Option<u64>, bool)>),
+    /// It wants a token: the attempt's epoch.
+    Epoch(ReplyTo<u32>),
     /// Its session has it; answers with the deadline.
     Accept(ReplyTo<Option<u64>>),
     /// Its session does not want it.

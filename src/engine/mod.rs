@@ -24,6 +24,7 @@ mod escalate;
 mod events;
 mod facade;
 mod fork;
+mod inbox;
 mod limits;
 mod message;
 mod perform;
@@ -51,6 +52,7 @@ mod view;
 mod waiting;
 mod workers;
 
+pub use blueprints::BlueprintView;
 pub use budget::SpentView;
 pub use error::{Breach, EngineError};
 pub use events::Events;
@@ -63,13 +65,12 @@ pub use request::{
 };
 pub use retell::{AskedView, Divergence};
 pub use retention::{GcView, Gone, Retention, Sweeper, Why};
-pub use sessions::{OpenSession, Opened};
+pub use sessions::{OpenSession, Opened, SessionView};
 pub use shared::Settings;
 pub use transfer::Export;
 pub use view::{
-    ArtifactView, BlueprintView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView,
-    Page, PromptView, RunView, SeatView, SessionView, SpawnView, StepView, TaskView, TokenView,
-    WaitingOn, rfc3339,
+    AnswerView, ArtifactView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView, Page,
+    PromptView, RunView, SeatView, SpawnView, StepView, TaskView, TokenView, WaitingOn, rfc3339,
 };
 pub use workers::LeaseAsk;
 

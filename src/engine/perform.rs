@@ -15,7 +15,7 @@ use crate::{
     fault,
     journal::{Outcome, RunStarted, RunState},
     middleware::{Dispatch, DispatchLayer, Dispatched, Next, Terminal},
-    operator::{Delivery, Prompt, Reply, Reporter, Residence, Task, Ticket},
+    operator::{Delivery, HUMAN, Inquiry, Prompt, Reply, Reporter, Residence, Task, Ticket},
     protocol::{Failure, Json, RunId, TaskId, failure::kind},
     store::{TaskPhase, TaskRow},
     token::{Grant, Handle, Need, Verb},
@@ -247,8 +247,15 @@ impl Shard {
         let backend = self.shared.registry.get(&task.operator);
         let kind = backend.map_or("", |backend| backend.kind());
         let id = TaskId::new(run.num, number, step.scheduled_ms);
-        let prompt = self.prompt(run, task, id)?;
+        let mut prompt = self.prompt(run, task, id)?;
         let opts = &task.request.opts;
+        let mut deadline_ms = None;
+        if kind == HUMAN {
+            let asking = opts.asking.over(&task.agent.agent().asking);
+            prompt.inquiry = Some(Inquiry::new(&prompt, &asking, now_ms));
+            // Nobody fetches it: the time of a task for people is counted from when it is asked.
+            deadline_ms = task.timeout_ms.map(|timeout| now_ms + timeout);
+        }
         let title =
             prompt.input.to_value().get("title").and_then(|t| t.as_str().map(str::to_owned));
         Ok(TaskRow {
@@ -266,7 +273,7 @@ impl Shard {
             scheduled_ms: step.scheduled_ms,
             opened_ms: now_ms,
             worker: None,
-            deadline_ms: None,
+            deadline_ms,
             lease_ms: None,
             summary: opts.summary.clone().or(title),
             prompt: serde_json::to_string(&prompt).expect("a prompt is plain data"),
@@ -301,7 +308,7 @@ impl Shard {
             output_schema: task.agent.agent().output.clone(),
             summary: task.request.opts.summary.clone(),
             idempotency_key: task.request.opts.idempotency_key.clone(),
-            by: task.request.opts.by.clone(),
+            inquiry: None,
             labels: task.agent.agent().labels.clone(),
             worker: task.agent.agent().worker.clone(),
         })

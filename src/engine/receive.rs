@@ -2,6 +2,7 @@
 
 use super::{
     EngineError, IdempotencyKey,
+    answer::Said,
     due::{Due, Timers},
     message::{NewRun, ReplyTo, RunMsg},
     run::{OpenKind, Phase, Run},
@@ -245,8 +246,11 @@ impl Shard {
             RunMsg::Lease { step, attempt, worker, reply } => {
                 self.lease(run, step, attempt, worker, reply);
             }
-            RunMsg::Answer { step, answer, caller, key, reply } => {
-                self.answer(run, step, answer, &caller, key, reply);
+            RunMsg::Answer { step, answer, revision, caller, key, reply } => {
+                self.answer(run, step, Said { answer, revision, caller, key }, reply);
+            }
+            RunMsg::Expire { step, caller, key, reply } => {
+                self.expire(run, step, &caller, key, reply);
             }
             RunMsg::Worker { holder, ask } => self.worker(run, &holder, ask),
         }
@@ -392,6 +396,7 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
         | RunMsg::Pause { reply, .. } | RunMsg::Resume { reply, .. } => send(reply, error()),
         RunMsg::Signal { reply, .. }
         | RunMsg::Answer { reply, .. }
+        | RunMsg::Expire { reply, .. }
         | RunMsg::Advise { reply, .. }
         | RunMsg::TakeUp(reply)
         | RunMsg::Quarantine { reply, .. } => send(reply, error()),
@@ -408,6 +413,7 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
             | super::message::WorkerAsk::Escalate { reply, .. }
             | super::message::WorkerAsk::PutState { reply, .. } => send(reply, error()),
             super::message::WorkerAsk::Heartbeat(reply) => send(reply, error()),
+            super::message::WorkerAsk::Epoch(reply) => send(reply, error()),
             super::message::WorkerAsk::GetState { reply, .. } => send(reply, error()),
         },
     }

@@ -371,7 +371,8 @@ impl Shard {
                 task.question = row.question.as_deref().and_then(Question::open);
                 let (park, lease, phase) = (task.park_ms, row.lease_ms, row.phase);
                 let deadline = row.deadline_ms;
-                task.row = Some(Box::new(row));
+                task.row = Some(Box::new(row.clone()));
+                self.take_up_inquiry(run, number, &row);
                 if let (TaskPhase::Pending, Some(park)) = (phase, park) {
                     run.timers.insert((opened + park, number, Due::Park));
                 }

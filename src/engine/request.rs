@@ -146,6 +146,8 @@ pub struct MintToken {
     pub scopes: Option<Vec<String>>,
     /// How long it lives, in milliseconds.
     pub ttl_ms: u64,
+    /// Whose it is; its role if absent.
+    pub name: Option<String>,
 }
 
 /// A made token.

@@ -17,7 +17,7 @@ use crate::{
     flow::{Backoff, Input, TaskRequest},
     journal::{Chain, Entry},
     lua::{Program, ScriptFlow},
-    operator::{Residence, Ticket},
+    operator::{Inquiry, Residence, Ticket},
     protocol::{Json, RunId},
     session::Note,
     store::{ArtifactRow, Check, Header, TaskRow, Write},
@@ -173,6 +173,8 @@ pub(crate) struct OpenTask {
     pub(crate) reported: bool,
     /// What this attempt asked a senior and was not answered yet.
     pub(crate) question: Option<Question>,
+    /// Whom it asks and what they said so far, for people.
+    pub(crate) inquiry: Option<Inquiry>,
 }
 
 /// How far the open attempt of a task is.

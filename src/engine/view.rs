@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Breach, budget::SpentView, escalate::Question};
+use super::{Breach, budget::SpentView, escalate::Question, inbox::inquiry};
 pub use crate::clock::rfc3339;
 use crate::{
-    blueprint::{Labels, Violation, WorkerBinding},
+    blueprint::{Form, Labels, Violation, WorkerBinding},
     journal::{Held, Outcome, Step, Usage},
-    operator::Prompt,
+    operator::{Given, Prompt},
     protocol::{ArtifactId, Failure, Json, RunId, StepKind, StepState, TaskId},
     store::{ArtifactRow, Header, RunStatus, TaskPhase, TaskRow},
 };
@@ -100,35 +100,6 @@ pub struct SeatView {
     pub session: String,
     /// Counts up with every change, from 1.
     pub epoch: u32,
-}
-
-/// A session: a connected operator, or one that may come back.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct SessionView {
-    /// Its id: `ses_…`.
-    pub id: String,
-    /// The operator that it is.
-    pub operator: String,
-    /// Who opened it.
-    pub opened_by: String,
-    /// Whether somebody is connected.
-    pub connected: bool,
-    /// Whether its frames carry the prompts themselves.
-    pub direct: bool,
-    /// Tasks that it has.
-    pub open_tasks: usize,
-    /// Frames that it has not acknowledged.
-    pub unacknowledged: usize,
-    /// The number of its last frame.
-    pub last_seq: u64,
-    /// RFC 3339, UTC.
-    pub created_at: String,
-    /// RFC 3339, UTC: when it ends unless its token is renewed.
-    pub expires_at: String,
-    /// RFC 3339, UTC: when it was closed.
-    pub closed_at: Option<String>,
-    /// Why it was closed.
-    pub reason: Option<String>,
 }
 
 /// A task that a session has.
@@ -303,8 +274,42 @@ pub struct TaskView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub output_schema: Option<Json>,
+    /// A hash of what is shown of it, for people: send it with the answer, and an answer to
+    /// something else is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// What to fill in for an answer, for people; only where one task is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<Form>,
+    /// Who may answer, for people: roles and subjects; absent for anybody with the verb.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by: Vec<String>,
+    /// How many different people must answer, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub required: Option<u32>,
+    /// What was answered so far, where more answers are needed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub answers: Vec<AnswerView>,
+    /// How often it was recalled, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reminders: Option<u32>,
+    /// RFC 3339, UTC: when nobody is waited for any longer, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
     /// The command that answers it.
     pub command: Option<String>,
+}
+
+/// One of several answers to a task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AnswerView {
+    /// Who answered: a token's subject.
+    pub by: String,
+    /// RFC 3339, UTC.
+    pub at: String,
+    /// What they said.
+    #[schema(value_type = Object)]
+    pub output: Json,
 }
 
 /// What a worker fetches.
@@ -389,24 +394,6 @@ pub struct ArtifactView {
     pub size: u64,
     /// RFC 3339, UTC.
     pub created_at: String,
-}
-
-/// A blueprint version.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct BlueprintView {
-    /// Its name.
-    pub name: String,
-    /// The bundle's hash, in hex.
-    pub hash: String,
-    /// One line for a person.
-    pub description: Option<String>,
-    /// The JSON Schema of its input.
-    #[schema(value_type = Option<Object>)]
-    pub input: Option<Json>,
-    /// Its agents and their operators.
-    pub agents: std::collections::BTreeMap<String, String>,
-    /// RFC 3339, UTC: when it was stored, or the name set.
-    pub updated_at: String,
 }
 
 /// A token, without its secret.
@@ -522,6 +509,11 @@ pub(super) fn task(row: &TaskRow, run: RunId, whole: bool) -> TaskView {
         }
         _ => None,
     };
+    let asked = inquiry(row);
+    let form = (whole && asked.is_some()).then(|| {
+        let schema = prompt.as_ref().and_then(|it| it.output_schema.as_ref());
+        Form::of(schema.map(Json::to_value).as_ref())
+    });
     let (text, input, output_schema) = match prompt {
         Some(it) => (Some(it.prompt), Some(it.input), it.output_schema),
         None => (None, None, None),
@@ -547,8 +539,19 @@ pub(super) fn task(row: &TaskRow, run: RunId, whole: bool) -> TaskView {
         prompt: text,
         input,
         output_schema,
+        revision: asked.as_ref().map(|it| it.revision.clone()),
+        form,
+        by: asked.as_ref().map(|it| it.by.clone()).unwrap_or_default(),
+        required: asked.as_ref().map(|it| it.required),
+        answers: asked.iter().flat_map(|it| &it.answers).map(answer).collect(),
+        reminders: asked.as_ref().map(|it| it.reminders),
+        expires_at: asked.and(row.deadline_ms).map(rfc3339),
         command,
     }
+}
+
+fn answer(given: &Given) -> AnswerView {
+    AnswerView { by: given.by.clone(), at: rfc3339(given.at_ms), output: given.output.clone() }
 }
 
 /// A file of a run.

@@ -10,7 +10,7 @@ mod op;
 
 pub use composite::{BadPath, Course, Rule, Turn, ValuePath};
 pub use limits::RunLimits;
-pub use op::{ArtifactOp, Backoff, StateOp, StepOp, StepRequest, TaskOpts, TaskRequest};
+pub use op::{ArtifactOp, Asking, Backoff, StateOp, StepOp, StepRequest, TaskOpts, TaskRequest};
 
 use crate::{
     journal::{Note, ScopePath, StepKey},

@@ -21,6 +21,9 @@ use super::{
 };
 use crate::protocol::{Failure, Json, StepKind, StepState};
 
+/// What the id of a session begins with.
+const SESSION: &str = "ses_";
+
 /// A run's present, folded from its past.
 #[derive(Debug, Clone, Default)]
 pub struct Chain {
@@ -44,6 +47,7 @@ pub struct Chain {
     status: Option<(String, Option<f64>)>,
     origins: Vec<String>,
     spent: Spent,
+    sessions: BTreeSet<String>,
     keep_payloads: bool,
 }
 
@@ -198,6 +202,9 @@ impl Chain {
                 step.delivered_ms = Some(at);
                 step.worker = Some(worker.clone());
                 step.deadline_ms = *deadline_ms;
+                if worker.starts_with(SESSION) && !self.sessions.contains(worker) {
+                    self.sessions.insert(worker.clone());
+                }
             }
             Fact::AttemptClosed(closed) => {
                 let step = self.open_step(seq, closed.step)?;
@@ -233,7 +240,12 @@ impl Chain {
             },
             Fact::Decided(decision) => match decision {
                 Decision::Copied { from, .. } => self.origins.push(from.clone()),
-                Decision::Cancel { .. } | Decision::Escalate { .. } | Decision::Advise { .. } => {}
+                Decision::Cancel { .. }
+                | Decision::Escalate { .. }
+                | Decision::Advise { .. }
+                | Decision::Answered { .. }
+                | Decision::Remind { .. }
+                | Decision::Expire { .. } => {}
                 Decision::Spent(spent) => self.spent.clone_from(spent),
                 Decision::Seat { operator, session, epoch, .. } => {
                     let held = Held { session: session.clone(), epoch: *epoch };
@@ -496,6 +508,11 @@ impl Chain {
     /// What the run used, in all its histories.
     pub fn spent(&self) -> &Spent {
         &self.spent
+    }
+
+    /// Whether a session worked, or works, on one of this history's tasks.
+    pub fn has_worked(&self, session: &str) -> bool {
+        self.sessions.contains(session)
     }
 
     /// What the flow last said of itself.

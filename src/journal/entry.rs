@@ -295,6 +295,37 @@ pub enum Decision {
         /// The answer.
         answer: Json,
     },
+    /// Somebody answered a task that needs several answers.
+    Answered {
+        /// Who: a token's subject.
+        by: String,
+        /// The step.
+        step: u32,
+        /// The attempt.
+        attempt: u32,
+        /// What they said.
+        output: Json,
+        /// How many more are needed.
+        missing: u32,
+    },
+    /// A task for people was recalled.
+    Remind {
+        /// The step.
+        step: u32,
+        /// The attempt.
+        attempt: u32,
+        /// How often by now, from 1.
+        count: u32,
+    },
+    /// Somebody ended the time of a task for people.
+    Expire {
+        /// Who: a token's subject.
+        by: String,
+        /// The step.
+        step: u32,
+        /// The attempt.
+        attempt: u32,
+    },
     /// What the histories before this one used.
     Spent(Box<Spent>),
 }

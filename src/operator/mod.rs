@@ -27,7 +27,7 @@ pub use builtin::Builtin;
 pub use composite::{Composite, CompositeError, GraphError, MOST_DEPTH};
 pub use declared::{Declared, Mistake, Settings};
 pub use echo::Echo;
-pub use human::Human;
+pub use human::{Given, HUMAN, Human, Inquiry, says_no};
 pub use lua::{Lua, LuaCall, lua_calls};
 pub use main_ai::{MAIN_AI, MainAi, Road};
 pub use process::{BundleDir, Process};

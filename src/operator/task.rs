@@ -5,6 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
+use super::human::Inquiry;
 use crate::{
     blueprint::{Agent, Labels, WorkerBinding},
     flow::TaskOpts,
@@ -79,8 +80,9 @@ pub struct Prompt {
     pub summary: Option<String>,
     /// For the worker's own deduplication.
     pub idempotency_key: Option<String>,
-    /// Who may answer, for people.
-    pub by: Option<String>,
+    /// Whom it asks and what they said so far, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inquiry: Option<Inquiry>,
     /// What a pull worker must have to take it.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,

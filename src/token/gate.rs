@@ -11,9 +11,9 @@ use super::{
         HostBackup, HostGc, HostRead, OperatorRead, RunCancel, RunDelete, RunExport, RunFork,
         RunImport, RunPause, RunQuery, RunRead, RunReplay, RunResume, RunSignal, RunStart,
         SeatAcquire, SessionClose, SessionOpen, SessionRead, StateRead, StateWrite, TaskAdvise,
-        TaskAnswer, TaskEscalate, TaskList, TaskRead, TokenList, TokenMint, TokenRevoke,
-        WorkerArtifact, WorkerHeartbeat, WorkerLease, WorkerProgress, WorkerPrompt, WorkerResult,
-        WorkerState, WorkerSubmit,
+        TaskAnswer, TaskEscalate, TaskExpire, TaskList, TaskRead, TokenList, TokenMint,
+        TokenRevoke, WorkerArtifact, WorkerHeartbeat, WorkerLease, WorkerProgress, WorkerPrompt,
+        WorkerResult, WorkerState, WorkerSubmit, WorkerToken,
     },
 };
 
@@ -45,6 +45,7 @@ const TABLE: [(Verb, [bool; Role::ALL.len()]); Verb::ALL.len()] = [
     (TaskList,        [Y,    Y,    N,     N,    Y,    Y,     Y]),
     (TaskRead,        [Y,    Y,    N,     N,    Y,    Y,     Y]),
     (TaskAnswer,      [Y,    Y,    N,     N,    Y,    N,     N]),
+    (TaskExpire,      [Y,    Y,    N,     N,    N,    N,     N]),
     (TaskEscalate,    [Y,    Y,    Y,     N,    N,    N,     N]),
     (TaskAdvise,      [Y,    N,    N,     N,    N,    Y,     N]),
     (ArtifactRead,    [Y,    Y,    Y,     N,    Y,    Y,     Y]),
@@ -64,6 +65,7 @@ const TABLE: [(Verb, [bool; Role::ALL.len()]); Verb::ALL.len()] = [
     (WorkerArtifact,  [Y,    Y,    Y,     N,    N,    N,     N]),
     (WorkerProgress,  [Y,    Y,    Y,     N,    N,    N,     N]),
     (WorkerHeartbeat, [Y,    Y,    Y,     N,    N,    N,     N]),
+    (WorkerToken,     [Y,    Y,    Y,     N,    N,    N,     N]),
     (WorkerState,     [Y,    Y,    Y,     N,    N,    N,     N]),
     (TokenMint,       [Y,    Y,    N,     N,    N,    N,     N]),
     (TokenList,       [Y,    N,    N,     N,    N,    N,     N]),

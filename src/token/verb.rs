@@ -79,6 +79,8 @@ verbs! {
     TaskRead = "task.read",
     /// Answer a task that waits for a person.
     TaskAnswer = "task.answer",
+    /// End the time of a task that waits for a person.
+    TaskExpire = "task.expire",
     /// Ask for help within an attempt; its step waits.
     TaskEscalate = "task.escalate",
     /// Answer an attempt that asked for help.
@@ -117,6 +119,8 @@ verbs! {
     WorkerProgress = "worker.progress",
     /// Keep a task's lease.
     WorkerHeartbeat = "worker.heartbeat",
+    /// Take a token that ends by itself in place of a handle.
+    WorkerToken = "worker.token",
     /// Read and write the state that a task may see.
     WorkerState = "worker.state",
     /// Make a narrower token.

@@ -5,6 +5,7 @@ mod support;
 
 mod composites;
 mod events;
+mod inbox;
 mod refusals;
 mod routes;
 mod tokens;

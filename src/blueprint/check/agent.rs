@@ -8,15 +8,17 @@ use super::{
 };
 use crate::{
     blueprint::{
-        Budget, Labels,
+        Budget, Labels, asking,
         definition::{Agent, Retry, WorkerBinding},
         diagnostics::{code, did_you_mean},
     },
+    flow::Asking,
     protocol::Json,
 };
 
-const KEYS: [&str; 23] = [
+const KEYS: [&str; 26] = [
     "budget",
+    "by",
     "check",
     "command",
     "cwd",
@@ -33,6 +35,8 @@ const KEYS: [&str; 23] = [
     "park",
     "prompt",
     "queue",
+    "remind",
+    "required",
     "retry",
     "system",
     "timeout",
@@ -46,7 +50,10 @@ const WORKER: [&str; 2] = ["subagent_type", "tools"];
 const RETRY: [&str; 6] = ["backoff", "factor", "jitter", "max", "max_attempts", "on_interrupt"];
 
 /// The keys that only one kind of operator has a use for.
-const KEYS_OF_KINDS: [(&str, &str); 8] = [
+const KEYS_OF_KINDS: [(&str, &str); 11] = [
+    ("by", "human"),
+    ("remind", "human"),
+    ("required", "human"),
     ("command", "process"),
     ("check", "process"),
     ("cwd", "process"),
@@ -85,6 +92,7 @@ impl Checker<'_> {
             queue: self.text(table, "queue"),
             labels: self.labels(table),
             tool: self.text(table, "tool"),
+            asking: self.asking(table),
             has_fn,
             retry: self.retry(table),
             timeout_ms: self.positive_duration(table, "timeout"),
@@ -262,6 +270,31 @@ impl Checker<'_> {
             self.findings.push(self.at_value(&at, code::BAD_NAME, message));
             Labels::default()
         })
+    }
+
+    /// Whom a task for people asks.
+    fn asking(&mut self, table: &Table<'_>) -> Asking {
+        let by = match table.get("by") {
+            Some(Value::String(one)) => vec![one.clone()],
+            Some(_) => self.texts(table, "by").unwrap_or_default(),
+            None => Vec::new(),
+        };
+        let asking = Asking {
+            by,
+            required: self.integer(table, "required", 1..=asking::MOST_ANSWERERS),
+            remind_ms: self.positive_duration(table, "remind"),
+        };
+        if let Some((key, what)) = asking::complaint(&asking) {
+            let finding = self
+                .at_value(
+                    &table.pointer(key),
+                    code::OUT_OF_RANGE,
+                    format!("`{key}` in {}: {what}", table.what()),
+                )
+                .hint("a role lets any number of people answer");
+            self.findings.push(finding);
+        }
+        asking
     }
 
     fn positive_duration(&mut self, table: &Table<'_>, key: &str) -> Option<u64> {

@@ -12,12 +12,12 @@ use crate::cli::{
     render::{Tree, used, waiting},
     resolve,
 };
-use crate::{engine::SpentView, store::RunStatus};
+use crate::{cli::form, engine::SpentView, protocol::TaskId, store::RunStatus};
 
-/// Show a run: where it stands, its steps, what it waits for, its files
+/// Show a run: where it stands, its steps, what it waits for, its files; or a task and its form
 #[derive(Debug, Args)]
 pub struct Show {
-    /// The run: an id, a unique beginning of one, or `last`
+    /// The run: an id, a unique beginning of one, or `last`; or a task's id
     run: String,
     /// Show this step with request and response
     #[arg(long)]
@@ -34,6 +34,14 @@ impl Show {
     /// No such run or step.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
         cx.with(Start::Existing, async |at| {
+            if let Ok(task) = self.run.parse::<TaskId>() {
+                let task = at.client.task(task).await?;
+                match cx.terminal.json {
+                    true => cx.terminal.print_json(&task)?,
+                    false => cx.terminal.print(&form::shown(&task)?)?,
+                }
+                return Ok(Exit::Ok);
+            }
             let id = resolve::run(&at.client, &self.run).await?;
             if let Some(step) = self.step {
                 cx.terminal.print_json(&at.client.step(id, step).await?)?;

@@ -137,7 +137,7 @@ async fn people_and_work_in_the_host_need_no_budget() {
     let task = view.waiting_on[0].task.unwrap();
     bench
         .engine
-        .answer(&bench.admin(), task, Answer::Output(Json::parse("true").unwrap()), None)
+        .answer(&bench.admin(), task, (Answer::Output(Json::parse("true").unwrap()), None), None)
         .await
         .unwrap();
     assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#"[5,"budget",true]"#);

@@ -5,6 +5,7 @@ mod basics;
 mod budgets;
 mod composites;
 mod copies;
+mod inbox;
 mod neighbours;
 mod recovery;
 mod retention;
