@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
         let closed = place.work().join("closed/deep");
         fs::create_dir_all(&closed).unwrap();
-        fs::set_permissions(closed.parent().unwrap(), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(closed.parent().unwrap(), fs::Permissions::from_mode(0o000)).unwrap();
         std::os::unix::fs::symlink("/", place.work().join("link")).unwrap();
         drop(place);
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);

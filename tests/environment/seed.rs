@@ -9,9 +9,9 @@ use moonswarm::{
     clock::Clock,
     environment::{Config, Environments, Helper, Process},
     protocol::{
-        Content, CredentialInjection, CredentialRef, DurationMs, EnvError, Environment as _,
-        EnvironmentSpec, IsolationBoundary, OperatorInput, ResourceLimits, SecretAccessEvent,
-        SecretAccessOutcome, SecretSource, TriggerType,
+        Content, CredentialInjection, CredentialRef, EnvError, Environment as _, EnvironmentSpec,
+        IsolationBoundary, OperatorInput, ResourceLimits, SecretAccessEvent, SecretAccessOutcome,
+        SecretSource, TriggerType,
     },
 };
 use serde_json::json;
@@ -76,9 +76,7 @@ async fn every_way_to_fail_has_its_error_and_leaves_nothing() {
     let failed = run("echo why >&2; exit 3", &spec()).await;
     assert!(matches!(&failed, EnvError::OperatorError(_)), "{failed}");
     assert!(failed.to_string().contains("exit status: 3: why"), "{failed}");
-    let wall = ResourceLimits::default();
-    let mut wall = wall;
-    wall.wall = Some(DurationMs::from_millis(100));
+    let wall: ResourceLimits = serde_json::from_value(json!({ "wall": 100 })).unwrap();
     let slow = run("sleep 100000", &spec().with_resources(wall)).await;
     assert!(matches!(slow, EnvError::ResourceExceeded(_)), "{slow}");
     let nowhere = EnvironmentSpec::new().with_isolation(vec![IsolationBoundary::Gvisor]);
