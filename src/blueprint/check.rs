@@ -18,6 +18,7 @@ use super::{
 
 mod agent;
 mod files;
+mod nodes;
 mod prompts;
 mod value;
 
@@ -63,7 +64,7 @@ const LIMITS: [&str; 3] = ["depth", "steps", "wall"];
 pub fn check(tree: &Value, bundle: &Bundle, operators: &dyn Operators) -> Checked {
     let mut checker = Checker {
         bundle,
-        outline: Outline::of(bundle.source()),
+        outline: outline_of(bundle),
         operators,
         templates: Templates::new(bundle),
         findings: check_files(bundle),
@@ -75,6 +76,14 @@ pub fn check(tree: &Value, bundle: &Bundle, operators: &dyn Operators) -> Checke
     let definition = definition.filter(|_| !findings.iter().any(Finding::is_error));
     findings.truncate(MAX_FINDINGS);
     Checked { definition, findings }
+}
+
+/// Where things stand in the entry of a bundle.
+fn outline_of(bundle: &Bundle) -> Outline {
+    match bundle.entry().ends_with(".json") {
+        true => Outline::of_json(bundle.source()),
+        false => Outline::of(bundle.source()),
+    }
 }
 
 struct Checker<'a> {
@@ -102,26 +111,33 @@ impl Checker<'_> {
         if let Some(name) = &name {
             self.name(name, &table.pointer("name"));
         }
-        self.flow(&table);
+        let flow = self.flow(&table);
         let input = self.schema(&table, "input", true);
         let agents = self.agents(&table, input.as_ref());
+        if let Some(flow) = flow {
+            self.nodes(flow, input.as_ref(), &agents);
+        }
         let definition = Definition {
             name: name.unwrap_or_default(),
             description: self.text(&table, "description"),
             input: input.map(Into::into),
             output: self.schema(&table, "output", false).map(Into::into),
             agents,
+            flow: flow.map(Into::into),
             ..self.limits(&table)
         };
         Some(definition)
     }
 
-    fn flow(&mut self, table: &Table<'_>) {
+    /// The flow, if it is a table of nodes.
+    fn flow<'t>(&mut self, table: &Table<'t>) -> Option<&'t Value> {
         match table.get("flow") {
             None => self.missing(table, "flow", "flow = function(ctx, input) … end"),
             Some(value) if is_function(value) => {}
-            Some(value) => self.wrong_type(table, "flow", "a function", value),
+            Some(value @ Value::Object(_)) => return Some(value),
+            Some(value) => self.wrong_type(table, "flow", "a function or a node", value),
         }
+        None
     }
 
     fn limits(&mut self, table: &Table<'_>) -> Definition {
@@ -131,6 +147,7 @@ impl Checker<'_> {
             input: None,
             output: None,
             agents: BTreeMap::new(),
+            flow: None,
             max_steps: None,
             max_depth: None,
             wall_ms: None,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Labels;
 use crate::{flow::Backoff, protocol::Json};
 
-/// A blueprint: plain data; its flow and its Lua functions stay in the source.
+/// A blueprint: plain data; Lua functions, a flow that is one included, stay in the source.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Definition {
     /// Its name.
@@ -20,6 +20,8 @@ pub struct Definition {
     pub output: Option<Json>,
     /// Its agents by name.
     pub agents: BTreeMap<String, Agent>,
+    /// Its flow, if that is a table of nodes.
+    pub flow: Option<Json>,
     /// The most steps that a run may take.
     pub max_steps: Option<u32>,
     /// How deep runs may call each other.

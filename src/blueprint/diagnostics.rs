@@ -60,6 +60,19 @@ pub mod code {
     /// An agent file with a key that is refused.
     pub const REFUSED_AGENT_FILE_KEY: &str = "MS-B062";
 
+    /// A node of a kind that does not exist, or something that is no node.
+    pub const BAD_NODE: &str = "MS-B070";
+    /// An expression that does not parse.
+    pub const BAD_EXPRESSION: &str = "MS-B071";
+    /// An expression looks up a name that nothing sets before.
+    pub const UNDEFINED_NAME: &str = "MS-B072";
+    /// A node that can never be reached.
+    pub const UNREACHABLE: &str = "MS-B073";
+    /// A map goes over something that is no list.
+    pub const NOT_A_LIST: &str = "MS-B074";
+    /// Two nodes set the same name side by side.
+    pub const NAME_TWICE: &str = "MS-B075";
+
     /// Every code with one line about it, in order.
     pub const ALL: &[(&str, &str)] = &[
         (SYNTAX, "the source is not valid Luau"),
@@ -87,6 +100,12 @@ pub mod code {
         (BAD_AGENT_FILE, "an agent file whose frontmatter cannot be read"),
         (UNKNOWN_AGENT_FILE_KEY, "an agent file with a key that is not known"),
         (REFUSED_AGENT_FILE_KEY, "an agent file with a key that is refused"),
+        (BAD_NODE, "something that is not a node of a flow"),
+        (BAD_EXPRESSION, "an expression that does not parse"),
+        (UNDEFINED_NAME, "an expression uses a name that nothing sets before it"),
+        (UNREACHABLE, "a node that can never be reached"),
+        (NOT_A_LIST, "a map goes over something that is not a list"),
+        (NAME_TWICE, "two branches side by side set the same name"),
     ];
 }
 

@@ -12,6 +12,8 @@ mod compiled;
 mod definition;
 mod diagnostics;
 mod duration;
+pub mod expression;
+pub mod graph;
 mod labels;
 mod locate;
 mod schema;

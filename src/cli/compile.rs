@@ -67,7 +67,7 @@ pub struct Compiled {
 pub fn is_path(word: &str) -> bool {
     let path = Path::new(word);
     word.contains(std::path::MAIN_SEPARATOR)
-        || path.extension().is_some_and(|ext| ext == "lua" || ext == "luau")
+        || path.extension().is_some_and(|ext| ext == "lua" || ext == "luau" || ext == "json")
         || path.is_file()
 }
 
@@ -105,6 +105,13 @@ pub fn compile(bundle: &Bundle, operators: &Declared) -> Compiled {
             Compiled { findings: findings.into_iter().map(found).collect(), input: None }
         }
     }
+}
+
+/// The graph of its flow, if it compiles.
+pub fn graph(bundle: &Bundle, operators: &Declared) -> Option<blueprint::graph::Part> {
+    let operators = crate::host::known_operators(operators);
+    let compiled = Program::compile(bundle.clone(), &operators, &Limits::default());
+    compiled.ok().map(|(program, _)| blueprint::graph::of(program.blueprint()))
 }
 
 fn found(finding: Finding) -> Found {

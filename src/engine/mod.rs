@@ -41,6 +41,7 @@ mod sessions;
 mod shard;
 mod shared;
 mod signal;
+mod stage;
 mod state;
 mod timers;
 mod transfer;
@@ -61,6 +62,7 @@ pub use retell::{AskedView, Divergence};
 pub use retention::{GcView, Gone, Retention, Sweeper, Why};
 pub use sessions::{OpenSession, Opened};
 pub use shared::Settings;
+pub use stage::{Job, Stage};
 pub use transfer::Export;
 pub use view::{
     ArtifactView, BlueprintView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView,

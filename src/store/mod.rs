@@ -6,7 +6,6 @@
 //! adapter, `memory/` the one for simulations; only this room knows SQL.
 
 mod health;
-#[cfg(any(test, feature = "faults"))]
 mod memory;
 mod rows;
 mod sqlite;
@@ -15,7 +14,6 @@ mod sqlite;
 mod conformance;
 
 pub use health::Health;
-#[cfg(any(test, feature = "faults"))]
 pub use memory::{Commit, Memory};
 
 pub use rows::{
