@@ -17,7 +17,9 @@ use super::{
 };
 
 mod agent;
+mod around;
 mod files;
+mod habits;
 mod nodes;
 mod prompts;
 mod value;
@@ -56,8 +58,9 @@ pub struct Checked {
 /// Findings that are reported at most: more than anyone reads.
 const MAX_FINDINGS: usize = 1_000;
 
-const KEYS: [&str; 7] = ["agents", "description", "flow", "input", "limits", "name", "output"];
-const LATER_KEYS: [&str; 4] = ["budget", "environment", "middleware", "on"];
+const KEYS: [&str; 9] =
+    ["agents", "description", "flow", "input", "limits", "middleware", "name", "on", "output"];
+const LATER_KEYS: [&str; 2] = ["budget", "environment"];
 const LIMITS: [&str; 3] = ["depth", "steps", "wall"];
 
 /// Checks the tree of values that a bundle's chunk returned.
@@ -117,6 +120,11 @@ impl Checker<'_> {
         if let Some(flow) = flow {
             self.nodes(flow, input.as_ref(), &agents);
         }
+        self.middleware(&table);
+        self.habits();
+        let mut names: Vec<&str> = agents.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        self.unused_agents(&names, flow);
         let definition = Definition {
             name: name.unwrap_or_default(),
             description: self.text(&table, "description"),
@@ -124,6 +132,7 @@ impl Checker<'_> {
             output: self.schema(&table, "output", false).map(Into::into),
             agents,
             flow: flow.map(Into::into),
+            on: self.triggers(&table),
             ..self.limits(&table)
         };
         Some(definition)
@@ -148,6 +157,7 @@ impl Checker<'_> {
             output: None,
             agents: BTreeMap::new(),
             flow: None,
+            on: Vec::new(),
             max_steps: None,
             max_depth: None,
             wall_ms: None,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Labels;
+use super::{Labels, Schedule};
 use crate::{flow::Backoff, protocol::Json};
 
 /// A blueprint: plain data; Lua functions, a flow that is one included, stay in the source.
@@ -22,12 +22,49 @@ pub struct Definition {
     pub agents: BTreeMap<String, Agent>,
     /// Its flow, if that is a table of nodes.
     pub flow: Option<Json>,
+    /// What starts a run of it by itself.
+    pub on: Vec<Trigger>,
     /// The most steps that a run may take.
     pub max_steps: Option<u32>,
     /// How deep runs may call each other.
     pub max_depth: Option<u32>,
     /// The longest that a run may take, in milliseconds.
     pub wall_ms: Option<u64>,
+}
+
+/// What starts a run by itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trigger {
+    /// What it waits for.
+    pub event: TriggerEvent,
+    /// The input of the run; a signal's payload if there is none.
+    pub input: Option<Json>,
+}
+
+/// What a trigger waits for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TriggerEvent {
+    /// A time.
+    Schedule {
+        /// When.
+        schedule: Schedule,
+        /// What becomes of times at which no host was running.
+        missed: Missed,
+    },
+    /// A signal to the blueprint.
+    Signal(String),
+}
+
+/// What becomes of scheduled times that passed unheard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Missed {
+    /// Nothing.
+    Skip,
+    /// One run for all of them.
+    Once,
+    /// A run for each.
+    All,
 }
 
 /// A role that a blueprint declares.

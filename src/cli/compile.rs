@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::exit::{Exit, Stop};
 use crate::{
@@ -112,6 +112,28 @@ pub fn graph(bundle: &Bundle, operators: &Declared) -> Option<blueprint::graph::
     let operators = crate::host::known_operators(operators);
     let compiled = Program::compile(bundle.clone(), &operators, &Limits::default());
     compiled.ok().map(|(program, _)| blueprint::graph::of(program.blueprint()))
+}
+
+/// Its agents as far as an agent file can say, by name, if it compiles.
+pub fn agents(bundle: &Bundle, operators: &Declared) -> Option<Vec<(String, Map<String, Value>)>> {
+    let operators = crate::host::known_operators(operators);
+    let compiled = Program::compile(bundle.clone(), &operators, &Limits::default());
+    let (program, _) = compiled.ok()?;
+    let agents = program.blueprint().definition().agents.iter().map(|(name, agent)| {
+        let mut fields = Map::new();
+        let text = |text: &Option<String>| text.as_deref().map(Value::from);
+        let tools = (!agent.tools.is_empty()).then(|| Value::from(agent.tools.clone()));
+        for (key, value) in [
+            ("description", text(&agent.description)),
+            ("tools", tools),
+            ("model", text(&agent.model)),
+            ("system", text(&agent.system)),
+        ] {
+            fields.extend(value.map(|value| (key.to_owned(), value)));
+        }
+        (name.clone(), fields)
+    });
+    Some(agents.collect())
 }
 
 fn found(finding: Finding) -> Found {

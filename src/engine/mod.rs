@@ -34,6 +34,7 @@ mod retention;
 mod run;
 mod runs;
 mod safe_mode;
+mod schedules;
 mod seats;
 mod session_keeper;
 mod session_work;
@@ -60,6 +61,7 @@ pub use request::{
 };
 pub use retell::{AskedView, Divergence};
 pub use retention::{GcView, Gone, Retention, Sweeper, Why};
+pub use schedules::{Schedules, TriggerView};
 pub use sessions::{OpenSession, Opened};
 pub use shared::Settings;
 pub use stage::{Job, Stage};

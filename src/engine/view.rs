@@ -396,6 +396,9 @@ pub struct BlueprintView {
     pub input: Option<Json>,
     /// Its agents and their operators.
     pub agents: std::collections::BTreeMap<String, String>,
+    /// What starts a run of it by itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub on: Vec<super::TriggerView>,
     /// RFC 3339, UTC: when it was stored, or the name set.
     pub updated_at: String,
 }

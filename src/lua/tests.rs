@@ -2,6 +2,8 @@
 
 mod attacks;
 mod flows;
+mod library;
+mod middleware;
 mod nodes;
 mod sandbox;
 mod values;

@@ -43,7 +43,21 @@ fn a_table_is_drawn_in_mermaid_and_in_dot() {
       n5["approve Ship #quot;it#quot;?"]
       n6(["fail blocked"])
       n7["parallel"]
-      n8["a: sleep 5m"]
+      n8["sleep 5m"]
+      n9["wait for go"]
+      n10(["end"])
+      n0 --> n1
+      n1 --> n2
+      n2 -->|"each"| n3
+      n3 -->|"again"| n2
+      n2 -->|"done"| n4
+      n4 -->|"then"| n5
+      n4 -->|"else"| n6
+      n5 --> n7
+      n7 -->|"a"| n8
+      n7 -->|"b"| n9
+      n8 --> n10
+      n9 --> n10
     "#);
     let dot = part.dot();
     assert!(dot.contains(r#"n5 [shape=box, label="approve Ship \"it\"?"];"#), "{dot}");

@@ -112,7 +112,7 @@ impl<'a> Play<'a> {
         match request {
             Request::Start { path, input } => {
                 let bundle = self.load(&path)?;
-                let (engine_bundle, input) = (bundle.clone(), input.unwrap_or_else(Json::null));
+                let (engine_bundle, input) = (bundle.clone(), json_of(input));
                 self.ask(move |engine, by| {
                     let bundle = engine_bundle.clone();
                     async move {
@@ -158,7 +158,8 @@ impl<'a> Play<'a> {
                 self.drive()?;
                 let key = self.key();
                 self.ask(move |engine, by| {
-                    let (name, payload, key) = (name.clone(), payload.clone(), key.clone());
+                    let (name, payload) = (name.clone(), Json::from(&payload));
+                    let key = key.clone();
                     async move { engine.signal(&by, id, name, payload, Some(key)).await }
                 })?;
                 self.drive()?;
@@ -184,7 +185,7 @@ impl<'a> Play<'a> {
             Request::Query { run, name, argument } => {
                 let id = self.begun(run)?;
                 self.drive()?;
-                let argument = argument.unwrap_or_else(Json::null);
+                let argument = json_of(argument);
                 self.ask(move |engine, by| {
                     let (name, argument) = (name.clone(), argument.clone());
                     async move { engine.query(&by, id, name, argument).await }
@@ -337,7 +338,7 @@ impl<'a> Play<'a> {
         match given {
             Given { failure: Some(failure), .. } => Err(failure.into()),
             Given { function: Some(function), .. } => self.file.answer(function, input),
-            Given { value, .. } => Ok(value.unwrap_or_else(Json::null)),
+            Given { value, .. } => Ok(json_of(value)),
         }
     }
 
@@ -454,6 +455,10 @@ impl<'a> Play<'a> {
     }
 }
 
+fn json_of(value: Option<serde_json::Value>) -> Json {
+    value.map_or_else(Json::null, |value| Json::from(&value))
+}
+
 fn numbers(scope: &str) -> Vec<u64> {
     scope.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok()).collect()
 }
@@ -480,7 +485,7 @@ fn recorded(path: &Path) -> Result<BTreeMap<String, VecDeque<Given>>, Failure> {
     let mut answers: BTreeMap<String, VecDeque<Given>> = BTreeMap::new();
     let mut give = |agent: &str, outcome: &serde_json::Value| {
         let given = match (outcome.get("completed"), outcome.get("failed")) {
-            (Some(value), _) => Given { value: Some(Json::from(value)), ..Given::default() },
+            (Some(value), _) => Given { value: Some(value.clone()), ..Given::default() },
             (None, Some(failed)) => {
                 let failure = serde_json::from_value(serde_json::json!({
                     "kind": failed["kind"], "message": failed["message"], "retryable": false,

@@ -10,7 +10,7 @@ use crate::protocol::{Failure, Json};
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Request {
     /// Make a run ready; it begins with the first request that needs it.
-    Start { path: String, input: Option<Json> },
+    Start { path: String, input: Option<Value> },
     /// Store a blueprint that others call.
     Blueprint { path: String },
     /// What an agent answers; `again` for ever, or one after the other.
@@ -20,13 +20,13 @@ pub(super) enum Request {
     /// What a person says to a task of this agent.
     Answer { agent: String, answer: Given },
     /// Send a signal.
-    Signal { run: usize, name: String, payload: Json },
+    Signal { run: usize, name: String, payload: Value },
     /// Let time pass.
     Advance { run: usize, by: Value },
     /// Cancel a run.
     Cancel { run: usize, reason: String },
     /// Ask a run's query.
-    Query { run: usize, name: String, argument: Option<Json> },
+    Query { run: usize, name: String, argument: Option<Value> },
     /// Let it go on to its end.
     Finish { run: usize },
     /// How it is.
@@ -34,7 +34,7 @@ pub(super) enum Request {
     /// Its steps.
     Steps { run: usize },
     /// Compare a value with what it was.
-    Snapshot { name: String, value: Json },
+    Snapshot { name: String, value: Value },
 }
 
 /// An answer, as a test gives it.
@@ -43,7 +43,7 @@ pub(super) enum Request {
 pub(super) struct Given {
     /// This value.
     #[serde(default)]
-    pub value: Option<Json>,
+    pub value: Option<Value>,
     /// What this function of the test returns.
     #[serde(default, rename = "fn")]
     pub function: Option<u32>,
@@ -63,14 +63,14 @@ pub(super) struct Failed {
     message: String,
     retryable: bool,
     #[serde(default)]
-    data: Option<Json>,
+    data: Option<Value>,
 }
 
 impl From<Failed> for Failure {
     fn from(it: Failed) -> Self {
         let failure = Self { retryable: it.retryable, ..Self::new(&it.kind, it.message) };
         match it.data {
-            Some(data) => failure.with_data(data),
+            Some(data) => failure.with_data(Json::from(&data)),
             None => failure,
         }
     }

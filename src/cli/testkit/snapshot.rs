@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::protocol::Json;
+use serde_json::Value;
 
 /// What becomes of a snapshot that is not there, or differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,11 +22,11 @@ pub enum Snapshots {
 pub(super) fn compare(
     test_file: &Path,
     name: &str,
-    value: &Json,
+    value: &Value,
     snapshots: Snapshots,
 ) -> Result<Option<String>, String> {
     let path = place(test_file, name)?;
-    let text = format!("{:#}\n", value.to_value());
+    let text = format!("{value:#}\n");
     let was = match std::fs::read_to_string(&path) {
         Ok(was) => Some(was),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
@@ -82,7 +82,7 @@ mod tests {
     fn a_new_value_is_written_and_another_one_is_shown_with_its_difference() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a_test.lua");
-        let check = |value, snapshots| compare(&file, "x", &Json::from(&value), snapshots);
+        let check = |value, snapshots| compare(&file, "x", &value, snapshots);
         assert!(check(json!([1, 2]), Snapshots::Compare).unwrap_err().contains("there is no"));
         assert!(check(json!([1, 2]), Snapshots::WriteNew).unwrap().unwrap().contains("wrote"));
         assert_eq!(check(json!([1, 2]), Snapshots::Compare), Ok(None));
@@ -90,6 +90,6 @@ mod tests {
         assert!(differs.contains("  -   2\n  +   3"), "{differs}");
         assert!(check(json!([1, 3]), Snapshots::Update).unwrap().is_some());
         assert_eq!(check(json!([1, 3]), Snapshots::WriteNew), Ok(None));
-        assert!(compare(&file, "../x", &Json::null(), Snapshots::Update).is_err());
+        assert!(compare(&file, "../x", &Value::Null, Snapshots::Update).is_err());
     }
 }

@@ -1,10 +1,12 @@
 //! The verbs, one a file: each is its arguments and what it does.
 
 mod advise;
+mod agents;
 mod answer;
 mod approve;
 mod artifacts;
 mod backup;
+mod blueprints;
 mod cancel;
 mod check;
 mod completions;
@@ -40,10 +42,12 @@ mod version;
 mod worker;
 
 pub use advise::Advise;
+pub use agents::Agents;
 pub use answer::Answer;
 pub use approve::Approve;
 pub use artifacts::Artifacts;
 pub use backup::Backup;
+pub use blueprints::Blueprints;
 pub use cancel::Cancel;
 pub use check::Check;
 pub use completions::Completions;

@@ -41,7 +41,7 @@ fn steps_follow_each_other_and_slots_keep_their_type() {
     let flow = json!({"kind": "seq", "children": [
         {"kind": "step", "id": "a", "agent": "x", "input": {"n": "{{ input.n + 1 }}", "text": "n={{ input.n }}"},
          "timeout": "5m"},
-        {"kind": "step", "agent": "{{ input.who }}", "input": "{{ a.input }}"},
+        {"kind": "step", "agent": "{{ input.who }}", "input": "{{ a.n }}"},
     ]});
     let (next, commands) = document(&flow, &json!({ "n": 2, "who": "y" }), echo);
     assert_eq!(keys(&commands), ["0 x", "1 y"]);
