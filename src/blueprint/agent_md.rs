@@ -267,7 +267,12 @@ fn by_lines(frontmatter: &str) -> Option<Value> {
             Some((key, _)) if REFUSED.contains(&key) => return None,
             Some((key, _)) if values.iter().any(|(seen, _)| *seen == key) => return None,
             Some((key, rest)) => values.push((key, vec![rest.trim()])),
-            None => values.last_mut()?.1.push(line.trim_end()),
+            // Only a description is written over several lines without marks.
+            None => match values.last_mut()? {
+                ("description", lines) => lines.push(line.trim_end()),
+                _ if line.trim().is_empty() => {}
+                _ => return None,
+            },
         }
     }
     let mut map = Map::new();

@@ -17,6 +17,7 @@ mod exit;
 #[cfg(test)]
 mod fixture;
 mod follow;
+mod gallery;
 mod people;
 mod render;
 mod report_worker;

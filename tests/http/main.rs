@@ -4,6 +4,7 @@
 mod support;
 
 mod events;
+mod flows;
 mod refusals;
 mod routes;
 mod tokens;
