@@ -37,7 +37,8 @@ codes! {
     FORBIDDEN_VERB = "forbidden_verb", FORBIDDEN, "The token may not do this";
     FORBIDDEN_SCOPE = "forbidden_scope", FORBIDDEN, "The token does not reach this";
     TOKEN_WIDENS = "token_widens", FORBIDDEN, "A token makes no wider one";
-    WRONG_ROLE = "wrong_role", FORBIDDEN, "Another role must answer";
+    WRONG_ROLE = "wrong_role", FORBIDDEN, "Somebody else must answer";
+    SELF_APPROVAL = "self_approval", FORBIDDEN, "Who asks does not answer";
     FOREIGN_TASK = "foreign_task", FORBIDDEN, "The session does not have this task";
     FORBIDDEN = "forbidden", FORBIDDEN, "The token may not do this";
     NOT_FOUND = "not_found", NOT_FOUND, "There is no such thing";
@@ -50,6 +51,8 @@ codes! {
     FENCED = "fenced", CONFLICT, "Another attempt has taken over";
     RUN_CLOSED = "run_closed", CONFLICT, "The run has ended";
     RUN_PAUSED = "run_paused", CONFLICT, "The run rests and cannot be asked";
+    STALE_TASK = "stale_task", CONFLICT, "The task is not what was shown";
+    ALREADY_ANSWERED = "already_answered", CONFLICT, "Each answers once";
     NOT_HUMAN = "not_human", CONFLICT, "The task is not one for people";
     WRONG_SEAT = "wrong_seat", CONFLICT, "It is not this session's";
     NO_SESSIONS = "no_sessions", CONFLICT, "The operator has no sessions";
@@ -59,6 +62,7 @@ codes! {
     NOT_ENDED = "not_ended", CONFLICT, "The run has not ended";
     HISTORY_TOO_LONG = "history_too_long", CONFLICT, "The history is too long to be copied";
     IN_USE = "in_use", CONFLICT, "Something open still needs it";
+    REVISION_MISMATCH = "revision_mismatch", CONFLICT, "The value has another revision";
     CONFLICT = "conflict", CONFLICT, "It does not fit what happened before";
     TOO_LARGE = "too_large", PAYLOAD_TOO_LARGE, "It is larger than allowed";
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type", UNSUPPORTED_MEDIA_TYPE, "The content type is not read here";
@@ -67,6 +71,7 @@ codes! {
     INVALID_INPUT = "invalid_input", UNPROCESSABLE_ENTITY, "The value breaks its schema";
     INVALID_RESULT = "invalid_result", UNPROCESSABLE_ENTITY, "The result breaks its schema";
     BLUEPRINT_INVALID = "blueprint_invalid", UNPROCESSABLE_ENTITY, "The blueprint has errors";
+    STATE_REFUSED = "state_refused", UNPROCESSABLE_ENTITY, "The state does not take the change";
     FLOW_FAILED = "flow_failed", UNPROCESSABLE_ENTITY, "A function of the flow failed";
     UPGRADE_REQUIRED = "upgrade_required", UPGRADE_REQUIRED, "It is a WebSocket";
     RATE_LIMITED = "rate_limited", TOO_MANY_REQUESTS, "The token asks too often";
@@ -75,6 +80,7 @@ codes! {
     TOO_MANY_WORKERS = "too_many_workers", TOO_MANY_REQUESTS, "Too many workers wait for this queue";
     TOO_MANY_SESSIONS = "too_many_sessions", TOO_MANY_REQUESTS, "Too many sessions are open";
     TOO_MANY_SUBSCRIPTIONS = "too_many_subscriptions", TOO_MANY_REQUESTS, "The connection watches too many runs";
+    TOO_MANY_CONNECTIONS = "too_many_connections", SERVICE_UNAVAILABLE, "Every connection is taken";
     BUSY = "busy", TOO_MANY_REQUESTS, "There is too much to do";
     INTERNAL = "internal", INTERNAL_SERVER_ERROR, "The server failed";
     DAMAGED = "damaged", INTERNAL_SERVER_ERROR, "What is stored of it is damaged";

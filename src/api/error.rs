@@ -201,6 +201,13 @@ fn storage(error: &StoreError) -> Problem {
             codes::IDEMPOTENCY_MISMATCH,
             "this Idempotency-Key came before with another request",
         ),
+        StoreError::Revision { key, expected, found } => Problem::new(
+            codes::REVISION_MISMATCH,
+            format!("{key:?} has revision {found}, not {expected}; read it and try again"),
+        ),
+        StoreError::StateRefused { key, reason } => {
+            Problem::new(codes::STATE_REFUSED, format!("{key:?}: {reason}"))
+        }
         StoreError::Full => {
             Problem::new(codes::STORAGE_FULL, "nothing was changed; free some space and ask again")
                 .retry_after(1)

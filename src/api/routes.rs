@@ -8,8 +8,8 @@ use super::{
     artifacts, blueprints, check, codes, docs,
     door::{self, Api, Rule, Who},
     error::Problem,
-    events, fork, health, openapi, operators, query, runs, session, sessions, signals, steps,
-    tasks, tokens, upkeep, worker,
+    events, fork, health, layers, openapi, operators, query, runs, session, sessions, signals,
+    state, steps, tasks, tokens, upkeep, worker,
 };
 use crate::token::Verb;
 
@@ -114,7 +114,14 @@ pub(super) fn table() -> Vec<Row> {
         caller(Verb::TaskList,          routes!(tasks::list)),
         caller(Verb::TaskRead,          routes!(tasks::get)),
         caller(Verb::TaskAnswer,        routes!(tasks::answer)).large(),
+        caller(Verb::TaskExpire,        routes!(tasks::expire)),
         caller(Verb::TaskAdvise,        routes!(sessions::advise)),
+
+        caller(Verb::StateRead,         routes!(state::list)),
+        caller(Verb::StateRead,         routes!(state::get)),
+        caller(Verb::StateWrite,        routes!(state::put)).large(),
+        caller(Verb::StateWrite,        routes!(state::delete)),
+        caller(Verb::StateWrite,        routes!(state::batch)).large(),
 
         caller(Verb::OperatorRead,      routes!(operators::list)),
         caller(Verb::SessionOpen,       routes!(sessions::open)),
@@ -125,6 +132,8 @@ pub(super) fn table() -> Vec<Row> {
         caller(Verb::SeatAcquire,       routes!(sessions::seat)),
 
         caller(Verb::HostBackup,        routes!(upkeep::backup)),
+        caller(Verb::HostRead,          routes!(layers::list)),
+        caller(Verb::AuditRead,         routes!(layers::audit)),
         caller(Verb::HostGc,            routes!(upkeep::gc)),
 
         caller(Verb::TokenMint,         routes!(tokens::mint)),
@@ -139,6 +148,7 @@ pub(super) fn table() -> Vec<Row> {
         holder(Verb::WorkerProgress,    routes!(worker::progress)),
         holder(Verb::TaskEscalate,      routes!(worker::escalate)),
         holder(Verb::WorkerHeartbeat,   routes!(worker::heartbeat)),
+        holder(Verb::WorkerToken,       routes!(worker::token)),
         holder(Verb::WorkerState,       routes!(worker::state)),
         holder(Verb::WorkerState,       routes!(worker::put_state)),
     ]

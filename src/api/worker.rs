@@ -18,9 +18,10 @@ use super::{
     door::Api,
     error::{Problem, ProblemBody},
     params::{self, Asker, At, Key, Params, Reporter},
+    tokens::MintedView,
 };
 use crate::{
-    blueprint::Labels,
+    blueprint::{Labels, parse_duration},
     engine::{
         ArtifactView, HeartbeatView, LeaseAsk, LeaseView, PromptView, Report, Verdict, rfc3339,
     },
@@ -330,12 +331,57 @@ pub(super) async fn heartbeat(
     Ok(JsonBody(api.engine.heartbeat(&holder).await?))
 }
 
+/// What a token for a task is to be.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TaskTokenBody {
+    /// Only these verbs of a worker; those of the bearer if absent.
+    verbs: Option<Vec<String>>,
+    /// How long it lives, at most an hour: `"10m"`, which is the default.
+    ttl: Option<String>,
+}
+
+/// Gives a token (a JWT) in place of the handle: one that ends by itself, is renewed by heartbeats
+/// and may be narrowed to some verbs, for a part of the work that is given to somebody else.
+#[utoipa::path(
+    post, path = "/v1/worker/token", operation_id = "worker_token", tag = "worker",
+    request_body = TaskTokenBody,
+    responses(
+        (status = 201, description = "The token.", body = MintedView),
+        (status = 403, description = "`forbidden_verb`", body = ProblemBody),
+        (status = 409, description = "`fenced`, `run_closed`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn token(
+    State(api): State<Api>,
+    Reporter(holder): Reporter,
+    posted: Posted<TaskTokenBody>,
+) -> Result<(StatusCode, JsonBody<MintedView>), Problem> {
+    let TaskTokenBody { verbs, ttl } = posted.body;
+    let ttl_ms = parse_duration(ttl.as_deref().unwrap_or("10m")).map_err(|error| {
+        Problem::new(codes::INVALID_BODY, format!("failed to {error}")).at("$.ttl")
+    })?;
+    let minted = api.engine.worker_token(&holder, verbs.as_deref(), ttl_ms).await?;
+    Ok((StatusCode::CREATED, JsonBody(minted.into())))
+}
+
+/// Which scope.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct StateParams {
+    /// The run's own by default; also `operator:<run>:<operator>` of the attempt, and what the
+    /// token's scopes of state reach.
+    scope: Option<String>,
+}
+
 /// Reads a value of the state that the agent may see.
 #[utoipa::path(
     get, path = "/v1/worker/state/{key}", operation_id = "worker_state_get", tag = "worker",
-    params(("key" = String, Path, description = "The key, percent-encoded.")),
+    params(("key" = String, Path, description = "The key, percent-encoded."), StateParams),
     responses(
         (status = 200, description = "The value.", body = Object),
+        (status = 403, description = "`forbidden_scope`", body = ProblemBody),
         (status = 404, description = "`not_found`", body = ProblemBody),
     ),
 )]
@@ -343,8 +389,9 @@ pub(super) async fn state(
     State(api): State<Api>,
     Reporter(holder): Reporter,
     At(key): At<String>,
+    Params(params): Params<StateParams>,
 ) -> Result<JsonBody<Json>, Problem> {
-    let value = api.engine.worker_state(&holder, key.clone()).await?;
+    let value = api.engine.worker_state(&holder, params.scope, key.clone()).await?;
     value
         .map(JsonBody)
         .ok_or_else(|| Problem::new(codes::NOT_FOUND, format!("there is no value under {key:?}")))
@@ -353,7 +400,7 @@ pub(super) async fn state(
 /// Writes a value of the state that the agent may see.
 #[utoipa::path(
     put, path = "/v1/worker/state/{key}", operation_id = "worker_state_put", tag = "worker",
-    params(("key" = String, Path, description = "The key, percent-encoded.")),
+    params(("key" = String, Path, description = "The key, percent-encoded."), StateParams),
     request_body(content = Object, description = "The value: any JSON."),
     responses(
         (status = 204, description = "It is durable."),
@@ -364,11 +411,12 @@ pub(super) async fn put_state(
     State(api): State<Api>,
     Reporter(holder): Reporter,
     At(key): At<String>,
+    Params(params): Params<StateParams>,
     posted: Posted<Json>,
 ) -> Result<StatusCode, Problem> {
     if posted.raw.iter().all(u8::is_ascii_whitespace) {
         return Err(Problem::new(codes::MALFORMED_JSON, "the body is empty"));
     }
-    api.engine.put_worker_state(&holder, key, posted.body).await?;
+    api.engine.put_worker_state(&holder, params.scope, key, posted.body).await?;
     Ok(StatusCode::NO_CONTENT)
 }

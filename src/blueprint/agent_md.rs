@@ -11,7 +11,7 @@ use super::diagnostics::{Finding, Position, code, hint_for};
 
 const MAX_FRONTMATTER_BYTES: usize = 64 << 10;
 /// The keys that an agent has.
-const FIELDS: [&str; 4] = ["description", "model", "name", "tools"];
+const FIELDS: [&str; 6] = ["description", "labels", "model", "name", "tool", "tools"];
 /// Further keys that such files have elsewhere; nothing here goes by them.
 const ELSEWHERE: [&str; 12] = [
     "background",
@@ -54,7 +54,7 @@ pub struct KeyReport {
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentFile {
     /// The agent's keys as far as the file gives them: `name`, `description`, `tools` (an array),
-    /// `model` and `system`.
+    /// `model`, `labels` (an object of texts), `tool` and `system`.
     pub fields: Map<String, Value>,
     /// What becomes of each key, in the order of the file.
     pub report: Vec<KeyReport>,
@@ -173,9 +173,12 @@ impl Reader<'_> {
         let advisory = matches!(key, "tools" | "model");
         let standing = if advisory { Standing::Advisory } else { Standing::Enforced };
         self.report.push(KeyReport { key: key.to_owned(), standing });
-        let read = if key == "tools" { tools(&value) } else { value.is_string().then_some(value) };
+        let (read, wanted) = match key {
+            "tools" => (tools(&value), "a list of names"),
+            "labels" => (labels(value), "a list of `name: text` lines"),
+            _ => (value.is_string().then_some(value), "text"),
+        };
         if read.is_none() {
-            let wanted = if key == "tools" { "a list of names" } else { "text" };
             let message = format!("`{key}` in the frontmatter is not {wanted}");
             self.findings.push(self.finding(at, code::WRONG_TYPE, message));
         }
@@ -299,7 +302,7 @@ fn is_known(key: &str) -> bool {
 /// Writes an agent as such a file, so that [`parse`] gives the same fields again.
 pub fn write(fields: &Map<String, Value>) -> String {
     let mut out = String::from("---\n");
-    for key in ["name", "description", "tools", "model"] {
+    for key in ["name", "description", "tool", "tools", "labels", "model"] {
         if let Some(value) = fields.get(key) {
             // JSON is YAML.
             out.push_str(&format!("{key}: {value}\n"));
@@ -310,6 +313,12 @@ pub fn write(fields: &Map<String, Value>) -> String {
         out.push_str(&format!("\n{}\n", system.trim()));
     }
     out
+}
+
+/// What a pull worker must have: texts by name.
+fn labels(value: Value) -> Option<Value> {
+    let all = value.as_object().is_some_and(|map| map.values().all(Value::is_string));
+    all.then_some(value)
 }
 
 /// A list of tools from a list or from text with commas; a comma in parentheses does not separate.

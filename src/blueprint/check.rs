@@ -8,7 +8,10 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use crate::flow::ValuePath;
+
 use super::{
+    budget::Budget,
     bundle::Bundle,
     definition::{Agent, Definition},
     diagnostics::{Finding, code, hint_for},
@@ -42,6 +45,30 @@ pub trait Operators {
         false
     }
 
+    /// What this host cannot give of an agent's environment: each part with its reason and what
+    /// would help.
+    fn refuses_environment(&self, _environment: &Value) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    /// Looks at a layer of middleware: `{kind, …}`.
+    ///
+    /// # Errors
+    /// What is wrong with it, as a sentence for a person.
+    fn check_layer(&self, _layer: &Value) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// The kinds that an operator comes down to: its own, or those of a composite's members.
+    fn kinds(&self, name: &str) -> Vec<&str> {
+        self.kind(name).into_iter().collect()
+    }
+
+    /// What quorums of this operator compare of their members' results.
+    fn compared(&self, _name: &str) -> Vec<ValuePath> {
+        Vec::new()
+    }
+
     /// All names, for hints.
     fn names(&self) -> Vec<String>;
 }
@@ -55,13 +82,16 @@ pub struct Checked {
     pub findings: Vec<Finding>,
 }
 
+/// Layers of middleware that a blueprint may name.
+const LAYERS: usize = 100;
+
 /// Findings that are reported at most: more than anyone reads.
 const MAX_FINDINGS: usize = 1_000;
 
 const KEYS: [&str; 9] =
     ["agents", "description", "flow", "input", "limits", "middleware", "name", "on", "output"];
 const LATER_KEYS: [&str; 2] = ["budget", "environment"];
-const LIMITS: [&str; 3] = ["depth", "steps", "wall"];
+const LIMITS: [&str; 7] = ["depth", "open_tasks", "steps", "tokens", "usd", "wall", "width"];
 
 /// Checks the tree of values that a bundle's chunk returned.
 pub fn check(tree: &Value, bundle: &Bundle, operators: &dyn Operators) -> Checked {
@@ -120,7 +150,6 @@ impl Checker<'_> {
         if let Some(flow) = flow {
             self.nodes(flow, input.as_ref(), &agents);
         }
-        self.middleware(&table);
         self.habits();
         let mut names: Vec<&str> = agents.keys().map(String::as_str).collect();
         names.sort_unstable();
@@ -133,6 +162,7 @@ impl Checker<'_> {
             agents,
             flow: flow.map(Into::into),
             on: self.triggers(&table),
+            middleware: self.middleware(&table),
             ..self.limits(&table)
         };
         Some(definition)
@@ -149,6 +179,37 @@ impl Checker<'_> {
         None
     }
 
+    /// The layers of middleware that are data.
+    fn middleware(&mut self, table: &Table<'_>) -> Vec<Value> {
+        let layers = match table.get("middleware") {
+            None => return Vec::new(),
+            Some(Value::Array(layers)) => layers,
+            Some(Value::Object(map)) if map.is_empty() => return Vec::new(),
+            Some(other) => {
+                self.wrong_type(table, "middleware", "a list of layers", other);
+                return Vec::new();
+            }
+        };
+        if layers.len() > LAYERS {
+            let message = format!("a blueprint has at most {LAYERS} layers of middleware");
+            let finding = self.at_key(&table.pointer("middleware"), code::OUT_OF_RANGE, message);
+            self.findings.push(finding);
+        }
+        for (index, layer) in layers.iter().enumerate() {
+            let at = pointer(&table.pointer("middleware"), &index.to_string());
+            // A function is around the task in the flow itself.
+            if is_function(layer) {
+                continue;
+            }
+            if let Err(message) = self.operators.check_layer(layer) {
+                let message = format!("layer {} of `middleware`: {message}", index + 1);
+                let finding = self.at_value(&at, code::BAD_LAYER, message);
+                self.findings.push(finding);
+            }
+        }
+        layers.iter().filter(|layer| !is_function(layer)).cloned().collect()
+    }
+
     fn limits(&mut self, table: &Table<'_>) -> Definition {
         let mut limits = Definition {
             name: String::new(),
@@ -158,15 +219,22 @@ impl Checker<'_> {
             agents: BTreeMap::new(),
             flow: None,
             on: Vec::new(),
+            middleware: Vec::new(),
             max_steps: None,
             max_depth: None,
             wall_ms: None,
+            max_width: None,
+            max_open_tasks: None,
+            budget: Budget::default(),
         };
         if let Some(table) = self.table(table, "limits", "`limits`") {
             self.known_keys(&table, &LIMITS, &[]);
             limits.max_steps = self.integer(&table, "steps", 1..=1_000_000);
             limits.max_depth = self.integer(&table, "depth", 0..=64);
             limits.wall_ms = self.duration(&table, "wall");
+            limits.max_width = self.integer(&table, "width", 1..=20_000);
+            limits.max_open_tasks = self.integer(&table, "open_tasks", 1..=20_000);
+            limits.budget = self.amounts(&table);
         }
         limits
     }

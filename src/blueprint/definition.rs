@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Labels, Schedule};
-use crate::{flow::Backoff, protocol::Json};
+use super::{Budget, Labels, Schedule};
+use crate::{
+    flow::{Asking, Backoff},
+    protocol::Json,
+};
 
 /// A blueprint: plain data; Lua functions, a flow that is one included, stay in the source.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,12 +27,20 @@ pub struct Definition {
     pub flow: Option<Json>,
     /// What starts a run of it by itself.
     pub on: Vec<Trigger>,
+    /// The layers of middleware that it names, in their order.
+    pub middleware: Vec<serde_json::Value>,
     /// The most steps that a run may take.
     pub max_steps: Option<u32>,
     /// How deep runs may call each other.
     pub max_depth: Option<u32>,
     /// The longest that a run may take, in milliseconds.
     pub wall_ms: Option<u64>,
+    /// How many branches of a run may be open at the same time.
+    pub max_width: Option<u32>,
+    /// How many tasks of a run may be open at the same time.
+    pub max_open_tasks: Option<u32>,
+    /// What a run may use.
+    pub budget: Budget,
 }
 
 /// What starts a run by itself.
@@ -92,12 +103,16 @@ pub struct Agent {
     pub cwd: Option<String>,
     /// What a process gets in its environment.
     pub env: BTreeMap<String, String>,
+    /// Where a process runs: an environment's name, or one written out.
+    pub environment: Option<Json>,
     /// The queue that its tasks go to.
     pub queue: Option<String>,
     /// What a pull worker must have to take its tasks.
     pub labels: Labels,
     /// The tool of an MCP server that its tasks call.
     pub tool: Option<String>,
+    /// Whom its tasks ask, for people.
+    pub asking: Asking,
     /// Whether it has a Lua function (`fn`).
     pub has_fn: bool,
     /// How often a failed attempt is followed by another.
@@ -110,6 +125,8 @@ pub struct Agent {
     pub max_concurrency: Option<u32>,
     /// The tools it may use (advisory for operators that cannot enforce it).
     pub tools: Vec<String>,
+    /// What its tasks may use in one run.
+    pub budget: Budget,
     /// The model it asks for (advisory for operators that cannot choose one).
     pub model: Option<String>,
 }

@@ -13,8 +13,9 @@ use super::{
 };
 use crate::{
     engine::{
-        ArtifactView, BlueprintView, GcView, HeartbeatView, LeaseView, PromptView, ReplayView,
-        RunView, SessionView, StepView, TaskView, TokenView,
+        ArtifactView, AuditView, BlueprintView, ChangedView, GcView, HeartbeatView, LayerView,
+        LeaseView, PromptView, ReplayView, RunView, SessionView, StateItem, StateView, StepView,
+        TaskView, TokenView,
     },
     environment::http_client,
     protocol::{RunId, TaskId},
@@ -58,6 +59,12 @@ pub struct OperatorEntry {
     /// How many of them are connected.
     #[serde(default)]
     pub connected: usize,
+    /// How a composite's members work together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    /// The operators that a composite stands for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub members: Option<Vec<String>>,
 }
 
 /// An opened session.
@@ -215,7 +222,12 @@ impl Client {
         self.get(&format!("/v1/tasks/{task}"), &[]).await
     }
 
-    /// Answers a task: `{"output": …}` or `{"reject": reason}`.
+    /// Ends the wait for people's answer to a task.
+    pub async fn expire(&self, task: TaskId) -> Result<TaskView> {
+        self.post(&format!("/v1/tasks/{task}/expire"), &Value::Null).await
+    }
+
+    /// Answers a task: `{"output": …}` or `{"reject": reason}`, with the `revision` that was shown.
     pub async fn answer(&self, task: TaskId, body: &Value) -> Result<Value> {
         self.post(&format!("/v1/tasks/{task}/answer"), body).await
     }
@@ -294,6 +306,19 @@ impl Client {
         self.send(self.request(Method::DELETE, &path, &[])?).await.map(drop)
     }
 
+    /// The layers that runs go through; with a blueprint those of its runs.
+    pub async fn layers(&self, blueprint: Option<&str>) -> Result<Vec<LayerView>> {
+        let query = blueprint.map(|it| ("blueprint", it.to_owned()));
+        let page: List<LayerView> = self.get("/v1/middleware", query.as_slice()).await?;
+        Ok(page.items)
+    }
+
+    /// Lines of the audit log after a number, oldest first.
+    pub async fn audit(&self, after: u64) -> Result<List<AuditView>> {
+        let query = [("limit", "500".to_owned()), ("cursor", after.to_string())];
+        self.get("/v1/audit", &query).await
+    }
+
     /// The operators.
     pub async fn operators(&self) -> Result<Vec<OperatorEntry>> {
         let page: List<OperatorEntry> = self.get("/v1/operators", &[]).await?;
@@ -321,6 +346,35 @@ impl Client {
     pub async fn seat(&self, run: RunId, operator: &str, session: &str) -> Result<Value> {
         let path = format!("/v1/runs/{run}/seats/{}", segment(operator));
         self.post(&path, &json!({ "session": session })).await
+    }
+
+    /// A value of state.
+    pub async fn state(&self, scope: &str, key: &str) -> Result<StateView> {
+        self.get(&state_path(scope, key), &[]).await
+    }
+
+    /// Keys of a scope of state: a page, what a search finds, what links lead to.
+    pub async fn states(&self, scope: &str, query: &Query<'_>) -> Result<List<StateItem>> {
+        self.get(&format!("/v1/state/{}", segment(scope)), query).await
+    }
+
+    /// Writes a value of state.
+    pub async fn put_state(&self, scope: &str, key: &str, body: &Value) -> Result<ChangedView> {
+        let request = self.request(Method::PUT, &state_path(scope, key), &[])?;
+        read(self.send(request.timeout(ANSWER).json(body)).await?).await
+    }
+
+    /// Deletes a value of state.
+    pub async fn delete_state(&self, scope: &str, key: &str, revision: Option<u64>) -> Result<()> {
+        let query: Vec<_> =
+            revision.map(|it| ("if_revision", it.to_string())).into_iter().collect();
+        let request = self.request(Method::DELETE, &state_path(scope, key), &query)?;
+        self.send(request.timeout(ANSWER)).await.map(drop)
+    }
+
+    /// Changes state, all of it or nothing.
+    pub async fn batch_state(&self, body: &Value) -> Result<Value> {
+        self.post("/v1/state/batch", body).await
     }
 
     /// Answers what an attempt asked.
@@ -404,6 +458,10 @@ fn is_loopback(url: &Url) -> bool {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
     })
+}
+
+fn state_path(scope: &str, key: &str) -> String {
+    format!("/v1/state/{}/{}", segment(scope), segment(key))
 }
 
 /// A text as one path segment.

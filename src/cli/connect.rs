@@ -206,6 +206,7 @@ pub fn disk_failed(error: &StoreError) -> Stop {
 fn embedded(config: &Config) -> HostConfig {
     HostConfig {
         retention: config.retention,
+        effects: config.effects,
         store: crate::store::Options::default(),
         api: crate::api::ApiConfig::default(),
         data: config.data.clone(),
@@ -216,6 +217,9 @@ fn embedded(config: &Config) -> HostConfig {
         lease: config.lease,
         shards: config.shards,
         operators: config.operators.clone(),
+        environments: config.environments.clone(),
+        code: crate::operator::Coded::default(),
+        middleware: crate::engine::Middleware::of(config.middleware.clone()),
     }
 }
 

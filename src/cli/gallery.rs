@@ -54,7 +54,7 @@ mod tests {
             testkit::{self, Options, Snapshots},
         },
         clock::Clock,
-        operator::Declared,
+        config::{Config, Layer},
     };
 
     #[test]
@@ -62,7 +62,8 @@ mod tests {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("blueprints/gallery");
         for example in GALLERY {
             let path = dir.join(format!("{}.lua", example.name));
-            let found = compile::compile(&compile::load(&path).unwrap(), &Declared::default());
+            let found =
+                compile::compile(&compile::load(&path).unwrap(), &Config::from(Layer::default()));
             assert_eq!(found.findings, [], "{}", example.name);
         }
     }
@@ -70,7 +71,7 @@ mod tests {
     #[test]
     fn every_example_passes_its_tests_with_a_crash_after_every_write() {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("blueprints/gallery");
-        let known = crate::host::known_operators(&Declared::default());
+        let known = crate::host::builtin_operators();
         let options = Options { filter: None, crash: true, snapshots: Snapshots::Compare };
         for example in GALLERY {
             let path = dir.join(format!("{}_test.lua", example.name));

@@ -12,11 +12,13 @@ mod command;
 mod compile;
 mod connect;
 mod context;
+mod descriptors;
 mod download;
 mod exit;
 #[cfg(test)]
 mod fixture;
 mod follow;
+mod form;
 mod gallery;
 mod people;
 mod render;

@@ -8,16 +8,17 @@ use super::{
     rfc3339,
     run::{Phase, Run},
     shard::Shard,
-    state::run_scope,
+    state::{KEY_BYTES, OwnError, plain_write, run_scope},
     view,
 };
 use crate::{
     fault::{self, Break},
     journal::Outcome,
-    operator::{Delivery, Prompt},
-    protocol::{Effect, Failure, Json, failure::kind, fold::fold},
-    store::{Check, EvidenceRow, IdempotencyRow, Write},
-    token::Handle,
+    middleware::TaskDone,
+    operator::{Delivery, Prompt, Ticket},
+    protocol::{Effect, Failure, Json, OperatorId, Scope, StoreOptions, failure::kind, fold::fold},
+    store::{Check, EvidenceRow, IdempotencyRow, Reducer, StateAct, StateChange, Write},
+    token::{Grant, Handle, Need, Refusal, Verb},
 };
 
 /// Results that break the schema before the attempt is over.
@@ -31,6 +32,11 @@ impl Shard {
     /// Answers a worker.
     pub(super) fn worker(&mut self, run: &mut Run, holder: &Holder, ask: WorkerAsk) {
         let standing = self.standing(run, holder);
+        let ticket = Ticket { run: run.num, step: holder.step, attempt: holder.attempt };
+        let ask = match self.shared.registry.secrets_of(ticket) {
+            Some(secrets) => ask.scrubbed(&secrets),
+            None => ask,
+        };
         match ask {
             WorkerAsk::Prompt(reply) => match standing {
                 Err(error) => drop(reply.send(Err(error))),
@@ -86,6 +92,7 @@ impl Shard {
                 Err(EngineError::Conflict { .. }) => drop(reply.send(Ok((None, true)))),
                 Err(error) => drop(reply.send(Err(error))),
             },
+            WorkerAsk::Epoch(reply) => drop(reply.send(standing.map(|()| run.header.epoch))),
             WorkerAsk::Accept(reply) => {
                 let deadline = standing.map(|()| {
                     let delivery = Delivery { worker: worker_name(holder) };
@@ -109,17 +116,21 @@ impl Shard {
                 run.pending.checks.extend(live_token(holder));
                 self.after(run, reply, asked);
             }
-            WorkerAsk::GetState { key, reply } => {
+            WorkerAsk::GetState { scope, key, reply } => {
                 let answer = standing.and_then(|()| {
-                    let state = self.state_of(run).map_err(EngineError::Flow)?;
-                    Ok(state.get(&key).cloned())
+                    let place = self.place_of(run, holder, scope.as_deref(), &key)?;
+                    if place == run_scope(run) {
+                        return self.own_value(run, &key).map_err(EngineError::Flow);
+                    }
+                    let row = self.shared.state.value(&place, &key)?;
+                    Ok(row.map(|row| Json::from_trusted(row.value)))
                 });
                 drop(reply.send(answer));
             }
-            WorkerAsk::PutState { key, value, reply } => {
-                let at_ms = self.time_of(run);
+            WorkerAsk::PutState { scope, key, value, reply } => {
                 let written = standing.and_then(|()| {
-                    self.put_state(run, run_scope(run), &key, value, at_ms).map_err(bad_request)
+                    let place = self.place_of(run, holder, scope.as_deref(), &key)?;
+                    self.put_for_worker(run, place, key, &value)
                 });
                 rests_on_token(run, holder, &written);
                 self.after(run, reply, written);
@@ -186,6 +197,78 @@ impl Shard {
                 Err(fenced("report: the attempt is not under way"))
             }
         }
+    }
+
+    /// The scope that a worker means, if it may: its run's own by default, its operator's within
+    /// the run, and what its token's scopes of state reach. A token that has any reaches nothing
+    /// else.
+    fn place_of(
+        &self,
+        run: &Run,
+        holder: &Holder,
+        scope: Option<&str>,
+        key: &str,
+    ) -> Result<String, EngineError> {
+        let own = run_scope(run);
+        let operator = run.task(holder.step).map(|task| {
+            let operator = OperatorId::new(&*task.operator);
+            Scope::Operator { workflow: run.id.to_string().into(), operator }.to_string()
+        });
+        let place = match scope {
+            None => own.clone(),
+            Some(text) => {
+                let scope: Scope = text
+                    .parse()
+                    .map_err(|error| EngineError::BadRequest(format!("failed to {error}")))?;
+                scope.to_string()
+            }
+        };
+        let narrows = |grant: &Grant| {
+            grant.scopes.0.iter().any(|scope| matches!(scope, crate::token::Scope::State(_)))
+        };
+        let need = Need::State { scope: &place, key };
+        match &holder.grant {
+            Some(grant) if narrows(grant) => grant.check(Verb::WorkerState, &[need])?,
+            _ if place == own || operator.as_ref() == Some(&place) => {}
+            _ => {
+                return Err(EngineError::Refused(Refusal::Scope {
+                    verb: Verb::WorkerState,
+                    need: need.to_string(),
+                }));
+            }
+        }
+        Ok(place)
+    }
+
+    fn put_for_worker(
+        &mut self,
+        run: &mut Run,
+        scope: String,
+        key: String,
+        value: &Json,
+    ) -> Result<(), EngineError> {
+        let act = StateAct::Put {
+            value: value.as_str().to_owned(),
+            reducer: Reducer::Overwrite,
+            hints: StoreOptions::default(),
+        };
+        let is_own = scope == run_scope(run);
+        let change = StateChange { scope, key, if_revision: None, act };
+        if is_own {
+            return match self.change_own(run, vec![change]) {
+                Ok(_) => Ok(()),
+                Err(OwnError::Limit(failure)) => Err(bad_request(failure)),
+                Err(OwnError::Store(error)) => Err(error.into()),
+            };
+        }
+        if change.key.len() > KEY_BYTES {
+            let message = format!("a key of state has at most {KEY_BYTES} bytes");
+            return Err(EngineError::BadRequest(message));
+        }
+        self.shared.state.drop_transient(&change.scope, &change.key);
+        let at_ms = self.time_of(run);
+        run.pending.writes.push(plain_write(change, at_ms));
+        Ok(())
     }
 
     fn prompt_view(&self, run: &Run, holder: &Holder) -> Result<PromptView, EngineError> {
@@ -270,6 +353,24 @@ impl Shard {
                     let effects = decode_effects(&report.effects)?;
                     Ok((output, effects))
                 });
+                let effects = match effects {
+                    Ok((output, effects)) => {
+                        let usage = report.usage.clone();
+                        let done = TaskDone { output, usage, effects };
+                        match self.settle_attempt(run, step, Ok(done)) {
+                            Ok(done) => Ok((done.output, done.effects)),
+                            Err(short) => {
+                                // A layer does not take it: the worker did its part.
+                                self.remember(run, holder, &report);
+                                self.detach_worker(run, step);
+                                self.attempt_failed(run, step, short.failure, short.usage);
+                                self.after(run, reply, Ok(true));
+                                return;
+                            }
+                        }
+                    }
+                    Err(error) => Err(error),
+                };
                 match effects.and_then(|(output, effects)| {
                     let kept = self.apply_effects(run, step, &effects).map_err(bad_effect)?;
                     Ok((output, kept))
@@ -278,14 +379,7 @@ impl Shard {
                         self.remember(run, holder, &report);
                         fault::point("engine.artifact_publish");
                         run.pending.after.published.push((step, holder.attempt));
-                        for file in run.artifacts.iter_mut().flatten() {
-                            file.published |= (file.step, file.attempt) == (step, holder.attempt);
-                        }
-                        run.pending.writes.push(Write::PublishArtifacts {
-                            run: run.num,
-                            step,
-                            attempt: holder.attempt,
-                        });
+                        publish_files(run, step, holder.attempt);
                         self.detach_worker(run, step);
                         let outcome = Outcome::Completed(output);
                         self.finish_step(run, step, outcome, effects, report.usage);
@@ -391,6 +485,20 @@ impl Shard {
             code: code.to_owned(),
             body: report.body[..end].to_owned(),
         }));
+    }
+}
+
+/// Makes what an accepted attempt sent files of the run.
+fn publish_files(run: &mut Run, step: u32, attempt: u32) {
+    let mut sent = run.artifacts.is_none();
+    for file in run.artifacts.iter_mut().flatten() {
+        if (file.step, file.attempt) == (step, attempt) {
+            file.published = true;
+            sent = true;
+        }
+    }
+    if sent {
+        run.pending.writes.push(Write::PublishArtifacts { run: run.num, step, attempt });
     }
 }
 

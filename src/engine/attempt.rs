@@ -22,12 +22,12 @@ use super::{
     shard::Shard,
 };
 use crate::{
-    blueprint::CompiledAgent,
+    blueprint::{CompiledAgent, asking},
     fault::{self, Break},
     flow::{StepOp, TaskRequest},
     journal::{AttemptClosed, AttemptOpened, Fact, Outcome, StepKey, Usage},
-    middleware::{Dispatched, TaskDone},
-    operator::{Delivery, MAIN_AI, Residence, Ticket},
+    middleware::{Dispatched, Short, TaskDone},
+    operator::{Delivery, HUMAN, MAIN_AI, Residence, Ticket},
     protocol::{Failure, Json, failure::kind},
     store::{TaskFilter, TaskPhase, Write},
 };
@@ -35,7 +35,9 @@ use crate::{
 impl Shard {
     /// Decides a task: refuses it, runs it inline, or opens its first attempt.
     pub(super) fn schedule_task(&mut self, run: &mut Run, key: StepKey, request: TaskRequest) {
-        let prepared = self.prepare(run, &request);
+        let prepared = self
+            .prepare(run, &request)
+            .and_then(|task| self.over_budget(run, &task).map_or(Ok(task), Err));
         let op = StepOp::Task(Box::new(request));
         match prepared {
             Err(failure) => {
@@ -43,6 +45,16 @@ impl Shard {
                 let agent = op.name().to_owned();
                 let failure = failure.at(step, Some(&agent), 1);
                 self.record(run, &key, &op, Outcome::Failed(failure));
+            }
+            Ok(task) if let Some(composite) = self.composite(&task) => {
+                match self.may_compose(run, &key, &task.operator) {
+                    Ok(()) => self.schedule_composite(run, &key, &op, task, composite),
+                    Err(failure) => {
+                        let (step, agent) = (run.chain.next_step(), op.name().to_owned());
+                        let failure = failure.at(step, Some(&agent), 1);
+                        self.record(run, &key, &op, Outcome::Failed(failure));
+                    }
+                }
             }
             Ok(task) if task.residence == Residence::Inline && task.agent.limit().is_none() => {
                 self.run_inline(run, &key, &op, task);
@@ -93,7 +105,15 @@ impl Shard {
                 format!("the input of agent {} breaks its schema{what}", request.agent),
             )
         })?;
+        if backend.kind() == HUMAN {
+            let asking = request.opts.asking.over(&agent.agent().asking);
+            if let Some((key, what)) = asking::complaint(&asking) {
+                let message = format!("agent {}: {key}: {what}", request.agent);
+                return Err(Failure::new(kind::INVALID_INPUT, message));
+            }
+        }
         let retry = request.opts.retry.clone().unwrap_or_else(|| agent.agent().retry.clone());
+        let input = self.stacks_of(run).dispatch.prepare(&request.agent, &operator, input);
         Ok(OpenTask {
             request: TaskRequest { input, ..request.clone() },
             timeout_ms: request.opts.timeout_ms.or(agent.agent().timeout_ms).or_else(|| {
@@ -101,7 +121,7 @@ impl Shard {
                 Some(u64::try_from(own.as_millis()).unwrap_or(u64::MAX))
             }),
             park_ms: agent.agent().park_ms.or(match backend.kind() {
-                "human" => None,
+                HUMAN => None,
                 _ => Some(self.shared.settings.park_ms),
             }),
             agent,
@@ -117,7 +137,10 @@ impl Shard {
             place: false,
             invalid: 0,
             reported: false,
+            about: None,
+            again: false,
             question: None,
+            inquiry: None,
         })
     }
 
@@ -125,7 +148,7 @@ impl Shard {
     /// shard.
     fn run_inline(&mut self, run: &mut Run, key: &StepKey, op: &StepOp, mut task: OpenTask) {
         let number = run.chain.next_step();
-        let (live, mut future) = self.dispatch_future(run, number, &task, self.now_ms);
+        let (live, about, mut future) = self.dispatch_future(run, number, &task, self.now_ms);
         match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(Dispatched::Done(done))) if done.effects.is_empty() => {
                 let outcome = self.judge(&task, number, done.output);
@@ -146,6 +169,7 @@ impl Shard {
             }
             Poll::Pending => {
                 task.live = Some(live);
+                task.about = Some(about);
                 task.phase = Phase::Delivered;
                 let timeout = task.timeout_ms;
                 let number = self.open(run, key, op, OpenKind::Task(Box::new(task)));
@@ -162,6 +186,12 @@ impl Shard {
     pub(super) fn open_attempt(&mut self, run: &mut Run, number: u32) {
         let (num, now) = (run.num, self.time_of(run));
         let agent_key = self.agent_key(run, number);
+        // What was used while it waited for its place counts too.
+        if let Some(failure) = run.task(number).and_then(|task| self.over_budget(run, task)) {
+            let failure = self.located(run, number, failure);
+            self.finish_step(run, number, Outcome::Failed(failure), None, None);
+            return;
+        }
         let Some(task) = run.task_mut(number) else { return };
         if let (Some(limit), Some(agent)) = (task.agent.limit(), &agent_key)
             && !task.place
@@ -178,6 +208,7 @@ impl Shard {
             match self.task_row(run, number, now) {
                 Ok(row) => {
                     run.pending.writes.push(Write::PutTask(Box::new(row.clone())));
+                    self.take_up_inquiry(run, number, &row);
                     if let Some(task) = run.task_mut(number) {
                         task.row = Some(Box::new(row));
                     }
@@ -220,9 +251,21 @@ impl Shard {
             return;
         }
         fault::point("engine.finished");
+        if !matches!(result, Ok(Dispatched::Parked)) {
+            // The layers have heard of it on the way back.
+            task.about = None;
+        }
         match result {
             Ok(Dispatched::Done(done)) => self.done(run, number, done),
-            Ok(Dispatched::Parked) if task.residence == Residence::Elsewhere => {}
+            Ok(Dispatched::Short(short)) => self.fell_short(run, number, *short),
+            Ok(Dispatched::Parked) if task.residence == Residence::Elsewhere => {
+                // Every layer has let it pass: now a pull worker may have it.
+                task.again = true;
+                if task.phase == Phase::Pending && run.chain.paused().is_none() {
+                    let task = run.task(number).expect("it was there just now");
+                    self.offer_again(task, run.num, number);
+                }
+            }
             Ok(Dispatched::Parked) => {
                 // Whoever ran in the host left without a result and without having reported one.
                 task.live = None;
@@ -250,6 +293,24 @@ impl Shard {
             Outcome::Failed(failure) => self.attempt_failed(run, number, failure, done.usage),
             Outcome::Canceled(_) => {}
         }
+    }
+
+    /// An execution ended before its task was done. What it wants done is done with the step's
+    /// end; a further attempt would want it again, so it is dropped with the attempt.
+    fn fell_short(&mut self, run: &mut Run, number: u32, short: Short) {
+        let Short { failure, usage, effects } = short;
+        let retries =
+            |task: &OpenTask| failure.retryable && task.counted + 1 < task.retry.max_attempts;
+        if effects.is_empty() || run.task(number).is_some_and(retries) {
+            self.attempt_failed(run, number, failure, usage);
+            return;
+        }
+        let failure = self.located(run, number, failure);
+        let (failure, effects) = match self.apply_effects(run, number, &effects) {
+            Ok(effects) => (failure, effects),
+            Err(refused) => (self.located(run, number, refused), None),
+        };
+        self.finish_step(run, number, Outcome::Failed(failure), effects, usage);
     }
 
     /// Whether an operator's own return fits the agent's schema.
@@ -280,6 +341,15 @@ impl Shard {
         failure: Failure,
         usage: Option<Usage>,
     ) {
+        let short = Box::new(Short { failure, usage, effects: Vec::new() });
+        let (failure, usage) = match self.settle_attempt(run, number, Err(short)) {
+            Err(short) => (short.failure, short.usage),
+            // A layer that has an answer instead of a failure.
+            Ok(done) => {
+                self.done(run, number, done);
+                return;
+            }
+        };
         let failure = self.located(run, number, failure);
         let now = self.time_of(run);
         let seed = run.chain.started().map_or(0, |(started, _)| started.seed);
@@ -336,6 +406,7 @@ impl Shard {
         fault::point("engine.next_attempt");
         task.reported = false;
         task.question = None;
+        task.again = false;
         let (attempt, operator) = (task.attempt, Arc::clone(&task.operator));
         let seat_epoch = seat_epoch(run, &operator);
         self.append(
@@ -471,7 +542,9 @@ impl Shard {
             }
         }
         task.phase = Phase::Delivered;
-        let deadline_ms = task.timeout_ms.map(|timeout| now + timeout);
+        // A task for people has had its deadline since it was asked.
+        let asked = task.row.as_ref().and_then(|row| row.deadline_ms);
+        let deadline_ms = asked.or(task.timeout_ms.map(|timeout| now + timeout));
         if let Some(row) = &mut task.row {
             row.phase = TaskPhase::Delivered;
             row.worker = Some(by.worker.clone());
@@ -480,6 +553,7 @@ impl Shard {
             run.pending.writes.push(Write::PutTask(row));
         }
         run.timers.remove(number, Due::Park);
+        run.timers.remove(number, Due::Attempt);
         if let Some(deadline) = deadline_ms {
             run.timers.insert((deadline, number, Due::Attempt));
         }

@@ -2,17 +2,41 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
 use super::{
-    BlueprintView, Caller, Engine, EngineError, IdempotencyKey, TriggerView, programs::Programs,
-    rfc3339,
+    Caller, Engine, EngineError, IdempotencyKey, TriggerView, programs::Programs, rfc3339,
 };
 use crate::{
     blueprint::{Bundle, Finding},
     fault,
     lua::Program,
+    protocol::Json,
     store::{Check, Write},
     token::{Need, ScopeKind, Verb},
 };
+
+/// A blueprint version.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct BlueprintView {
+    /// Its name.
+    pub name: String,
+    /// The bundle's hash, in hex.
+    pub hash: String,
+    /// One line for a person.
+    pub description: Option<String>,
+    /// The JSON Schema of its input.
+    #[schema(value_type = Option<Object>)]
+    pub input: Option<Json>,
+    /// Its agents and their operators.
+    pub agents: BTreeMap<String, String>,
+    /// What starts a run of it by itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub on: Vec<TriggerView>,
+    /// RFC 3339, UTC: when it was stored, or the name set.
+    pub updated_at: String,
+}
 
 impl Engine {
     /// Every finding of a bundle; nothing is stored.

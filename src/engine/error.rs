@@ -97,6 +97,8 @@ impl EngineError {
             Self::Flow(_) => "flow_failed",
             Self::Store(StoreError::Revoked { .. }) => "token_revoked",
             Self::Store(StoreError::KeyUsed { .. }) => "idempotency_mismatch",
+            Self::Store(StoreError::Revision { .. }) => "revision_mismatch",
+            Self::Store(StoreError::StateRefused { .. }) => "state_refused",
             Self::Store(StoreError::Full) => "storage_full",
             Self::Store(StoreError::Locked) => "storage_locked",
             Self::Store(StoreError::Damaged { .. }) => "damaged",

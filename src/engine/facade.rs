@@ -15,22 +15,23 @@ use super::{
     Caller, EngineError, Settings,
     auth::Auth,
     capacity::Capacity,
+    ledger::Ledger,
     message::{Msg, ReplyTo, RunMsg},
-    perform::RunGate,
     programs::Programs,
     shard::Shard,
     shared::Shared,
+    stacks::{Middleware, StackBook},
 };
 use crate::{
     clock::Clock,
     fault,
     lua::{Limits, Vms, Watchdog},
-    middleware::{DispatchStack, Tracing},
+    middleware::Means,
     operator::{QueueHub, Registry, Ticket},
     protocol::RunId,
     session::{self, Scribe},
     spawner::OperatorSpawner,
-    store::{Batch, Health, Store, TaskFilter, TaskPhase, Write},
+    store::{Batch, DurableState, Health, StateLimits, Store, TaskFilter, TaskPhase, Write},
     tasks::Tasks,
     token::{HandleKey, KeyRing, Need, Verb},
 };
@@ -73,6 +74,8 @@ pub struct EngineParts {
     pub limits: Limits,
     /// The numbers.
     pub settings: Settings,
+    /// What stands between runs and what they reach.
+    pub middleware: Middleware,
     /// How many shards.
     pub shards: usize,
     /// What becomes of the runs that the store has.
@@ -147,20 +150,28 @@ impl Engine {
             handles,
             limits,
             settings,
+            middleware,
             shards,
             recovery,
         } = parts;
-        let stack = DispatchStack::builder().observe(Tracing).guard(RunGate).build();
+        let ledger = Ledger::new(Arc::clone(&store), clock.clone(), tasks.clone());
+        let means =
+            Means { keep: Arc::new(ledger), clock: clock.clone(), tasks: Some(tasks.clone()) };
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..shards.max(1)).map(|_| mpsc::unbounded_channel()).unzip();
+        let limits_of_state =
+            StateLimits { value: settings.limits.value, ..StateLimits::default() };
+        let state =
+            DurableState::new(Arc::clone(&store), clock.clone(), tasks.clone(), limits_of_state);
         let shared = Arc::new(Shared {
+            state,
             programs: Programs::new(Arc::clone(&store), registry.clone(), limits.clone()),
             spawner: Arc::new(OperatorSpawner::new(registry.clone())),
             store,
             clock,
             tasks,
             registry,
-            stack,
+            stacks: StackBook::new(middleware, means),
             hub,
             sessions,
             capacity: Capacity::default(),
@@ -256,6 +267,13 @@ impl Engine {
     pub fn operators(&self) -> Vec<(String, String)> {
         let names = self.inner.shared.registry.names();
         names.map(|(name, kind)| (name.to_owned(), kind.to_owned())).collect()
+    }
+
+    /// The composite of a name: its rule, and the names of its members.
+    pub fn composite(&self, operator: &str) -> Option<(&'static str, Vec<String>)> {
+        let composite = self.inner.shared.registry.get(operator)?.composite()?;
+        let members = composite.members().iter().map(ToString::to_string);
+        Some((composite.rule().as_str(), members.collect()))
     }
 
     /// The runs of this process that have not ended.

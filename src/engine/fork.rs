@@ -18,8 +18,8 @@ use super::{
 use crate::{
     flow::StateOp,
     journal::{Decision, Entry, Fact, Outcome, Scheduled},
-    protocol::{Effect, Json, RunId, Scope, StepKind},
-    store::{ArtifactRow, StateRow, Write},
+    protocol::{Effect, Json, RunId, Scope, StepKind, StoreOptions},
+    store::{ArtifactRow, StateRow, Write, lay_over},
     token::{Need, Verb},
 };
 
@@ -86,7 +86,7 @@ impl Engine {
             if changes {
                 let mut input = started.input.to_value();
                 if let Some(patch) = &fork.input_patch {
-                    merge(&mut input, &patch.to_value());
+                    lay_over(&mut input, &patch.to_value());
                 }
                 started.input = accept_input(&program, &input.into())?;
             }
@@ -105,6 +105,8 @@ impl Engine {
                 scope: format!("run:{id}"),
                 key,
                 value: value.as_str().to_owned(),
+                hints: StoreOptions::default(),
+                expires_ms: None,
                 at_ms,
             })
             .collect::<Vec<_>>();
@@ -172,12 +174,16 @@ fn cut(entries: &[Entry], from: u32) -> Result<Vec<Entry>, Refusal> {
         Fact::StepScheduled(step) | Fact::StepRecorded(step, _) => {
             before(step.step) && *place < wound_up
         }
-        Fact::AttemptDelivered { step, .. } => ended.contains(step),
+        Fact::AttemptDelivered { step, .. } | Fact::SecretAccessed { step, .. } => {
+            ended.contains(step)
+        }
         Fact::AttemptClosed(closed) => ended.contains(&closed.step),
         Fact::AttemptOpened(opened) => ended.contains(&opened.step),
         Fact::StepEnded { step, outcome, .. } => ended.contains(step) && counts(*place, outcome),
         Fact::SignalReceived(_) | Fact::Noted { .. } => *place < at,
-        Fact::Decided(decision) => matches!(decision, Decision::Copied { .. }),
+        Fact::Decided(decision) => {
+            matches!(decision, Decision::Copied { .. } | Decision::Spent(_))
+        }
         Fact::RunEnded(_) => false,
     };
     Ok(entries.iter().enumerate().filter(keeps).map(|(_, entry)| entry.clone()).collect())
@@ -218,11 +224,18 @@ fn written(entry: &Entry) -> Vec<(String, Option<Json>)> {
 
 fn by_flow(step: &Scheduled, value: &Json) -> Option<(String, Option<Json>)> {
     match step.request.decode::<StateOp>().ok()? {
-        StateOp::Set { key, value } => Some((key, Some(value))),
+        StateOp::Set { key, value, .. } => Some((key, Some(value))),
         StateOp::Delete { key } => Some((key, None)),
-        // Both give the value that they leave.
-        StateOp::Add { key, .. } | StateOp::Append { key, .. } => Some((key, Some(value.clone()))),
-        StateOp::Get { .. } | StateOp::List { .. } => None,
+        // These give the value that they leave.
+        StateOp::Add { key, .. } | StateOp::Append { key, .. } | StateOp::Merge { key, .. } => {
+            Some((key, Some(value.clone())))
+        }
+        StateOp::Get { .. }
+        | StateOp::List { .. }
+        | StateOp::Search { .. }
+        | StateOp::Link { .. }
+        | StateOp::Unlink { .. }
+        | StateOp::Traverse { .. } => None,
     }
 }
 
@@ -233,25 +246,6 @@ fn by_effect(effect: Effect) -> Option<(String, Option<Json>)> {
         }
         Effect::DeleteMemory { scope: Scope::Workflow(_), key } => Some((key, None)),
         _ => None,
-    }
-}
-
-/// Lays a patch over a value: members of objects one by one, null removes one, the rest replaces.
-fn merge(value: &mut serde_json::Value, patch: &serde_json::Value) {
-    let serde_json::Value::Object(patch) = patch else {
-        value.clone_from(patch);
-        return;
-    };
-    if !value.is_object() {
-        *value = serde_json::json!({});
-    }
-    let Some(members) = value.as_object_mut() else { return };
-    for (key, patch) in patch {
-        if patch.is_null() {
-            members.shift_remove(key);
-        } else {
-            merge(members.entry(key.clone()).or_insert(serde_json::Value::Null), patch);
-        }
     }
 }
 
@@ -275,7 +269,7 @@ mod tests {
             (json!({"a": 1}), json!(7), json!(7)),
         ] {
             let mut value = value;
-            merge(&mut value, &patch);
+            lay_over(&mut value, &patch);
             assert_eq!(value, merged);
         }
     }

@@ -7,12 +7,13 @@ use super::{
     capacity::AgentKey,
 };
 use crate::{
-    journal::{Outcome, RunStarted},
+    environment::Scrubber,
+    journal::{Outcome, RunStarted, Usage},
     lua::Program,
     middleware::Dispatched,
     operator::Delivery,
-    protocol::{ArtifactId, Failure, Json, RunId, SessionId},
-    store::StoreError,
+    protocol::{ArtifactId, Failure, Json, LifecycleEvent, RunId, SecretAccessEvent, SessionId},
+    store::{Changed, StateChange, StoreError},
 };
 use std::sync::Arc;
 
@@ -111,12 +112,22 @@ pub(crate) enum RunMsg {
     Delivered { step: u32, attempt: u32, delivery: Delivery },
     /// An attempt says something; lossy.
     Progress { step: u32, attempt: u32, data: Json },
+    /// An attempt asked for a secret.
+    SecretAccessed { step: u32, attempt: u32, event: Box<SecretAccessEvent> },
+    /// A layer or an operator tells something of the run's life.
+    Tell { step: u32, event: Box<LifecycleEvent> },
+    /// A layer lets the run rest.
+    Rest { by: String, reason: String },
     /// There is room for a task of an agent with `max_concurrency`.
     Capacity { step: u32, agent: AgentKey },
     /// A called run could not be stored: it is to be started again.
     ChildLost { step: u32, child: RunId },
+    /// What came of a step on shared state.
+    StateDone { step: u32, outcome: Outcome },
+    /// Changes of its own state from outside.
+    ChangeState { changes: Vec<StateChange>, jti: Option<String>, reply: ReplyTo<Vec<Changed>> },
     /// A called run ended.
-    ChildEnded { step: u32, child: RunId, outcome: Outcome },
+    ChildEnded { step: u32, child: RunId, outcome: Outcome, usage: Option<Usage> },
     /// A session may be there for an attempt that waits for one.
     Redispatch { step: u32, attempt: u32 },
     /// The session that had an attempt is gone.
@@ -143,10 +154,14 @@ pub(crate) enum RunMsg {
     Answer {
         step: u32,
         answer: Answer,
+        /// What they were shown; an answer to something else is refused.
+        revision: Option<String>,
         caller: Caller,
         key: Option<IdempotencyKey>,
         reply: ReplyTo<()>,
     },
+    /// Nobody is waited for any longer.
+    Expire { step: u32, caller: Caller, key: Option<IdempotencyKey>, reply: ReplyTo<()> },
     /// A worker asks or reports.
     Worker { holder: Holder, ask: WorkerAsk },
 }
@@ -166,6 +181,32 @@ pub(crate) struct Lease {
     pub(crate) lease_ms: u64,
 }
 
+impl WorkerAsk {
+    /// The same without the secrets that the attempt was given: nothing after this knows them.
+    pub(crate) fn scrubbed(self, secrets: &Scrubber) -> Self {
+        let json = |json: Json| secrets.scrub_json(&json);
+        let text = |text: String| secrets.scrub_text(&text);
+        match self {
+            Self::Report(report, reply) => Self::Report(Box::new(report.scrubbed(secrets)), reply),
+            Self::Artifact { name, data, reply } => {
+                Self::Artifact { name: text(name), data: secrets.scrub(data), reply }
+            }
+            Self::Progress { data, reply } => Self::Progress { data: json(data), reply },
+            Self::Decline { reason, reply } => Self::Decline { reason: text(reason), reply },
+            Self::Escalate { question, reply } => {
+                Self::Escalate { question: json(question), reply }
+            }
+            Self::GetState { scope, key, reply } => Self::GetState { scope, key: text(key), reply },
+            Self::PutState { scope, key, value, reply } => {
+                Self::PutState { scope, key: text(key), value: json(value), reply }
+            }
+            same @ (Self::Prompt(_) | Self::Heartbeat(_) | Self::Epoch(_) | Self::Accept(_)) => {
+                same
+            }
+        }
+    }
+}
+
 /// What a worker asks or reports.
 pub(crate) enum WorkerAsk {
     /// The prompt; the attempt counts as delivered.
@@ -178,14 +219,16 @@ pub(crate) enum WorkerAsk {
     Progress { data: Json, reply: ReplyTo<()> },
     /// It is alive: (deadline, cancel).
     Heartbeat(ReplyTo<(Option<u64>, bool)>),
+    /// It wants a token: the attempt's epoch.
+    Epoch(ReplyTo<u32>),
     /// Its session has it; answers with the deadline.
     Accept(ReplyTo<Option<u64>>),
     /// Its session does not want it.
     Decline { reason: String, reply: ReplyTo<()> },
     /// It asks a senior, and waits.
     Escalate { question: Json, reply: ReplyTo<()> },
-    /// Read state.
-    GetState { key: String, reply: ReplyTo<Option<Json>> },
-    /// Write state.
-    PutState { key: String, value: Json, reply: ReplyTo<()> },
+    /// Read state, of its run or of another scope.
+    GetState { scope: Option<String>, key: String, reply: ReplyTo<Option<Json>> },
+    /// Write state, of its run or of another scope.
+    PutState { scope: Option<String>, key: String, value: Json, reply: ReplyTo<()> },
 }

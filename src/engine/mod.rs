@@ -10,19 +10,29 @@ mod attempt;
 mod auth;
 mod backup;
 mod blueprints;
+mod budget;
 mod capacity;
 mod commit;
+mod composite;
 mod copy;
 mod decide;
 mod document;
 mod drive;
 mod due;
+mod effects;
 mod error;
 mod escalate;
 mod events;
 mod facade;
+mod files;
 mod fork;
+mod inbox;
+mod layers;
+mod ledger;
+mod limits;
+mod listing;
 mod message;
+
 mod perform;
 mod programs;
 mod receive;
@@ -35,6 +45,7 @@ mod run;
 mod runs;
 mod safe_mode;
 mod schedules;
+mod scoped;
 mod seats;
 mod session_keeper;
 mod session_work;
@@ -42,18 +53,24 @@ mod sessions;
 mod shard;
 mod shared;
 mod signal;
+mod stacks;
 mod stage;
 mod state;
+mod stored_state;
 mod timers;
 mod transfer;
 mod view;
 mod waiting;
 mod workers;
 
+pub use blueprints::BlueprintView;
+pub use budget::SpentView;
+pub use effects::CustomEffects;
 pub use error::{Breach, EngineError};
 pub use events::Events;
 pub use facade::{Engine, EngineParts, Recovery};
 pub use fork::Fork;
+pub use listing::{AuditView, LayerView};
 pub use replay::ReplayView;
 pub use request::{
     Answer, Bearer, Caller, Holder, IdempotencyKey, Leased, MintToken, Minted, Program, Report,
@@ -62,14 +79,15 @@ pub use request::{
 pub use retell::{AskedView, Divergence};
 pub use retention::{GcView, Gone, Retention, Sweeper, Why};
 pub use schedules::{Schedules, TriggerView};
-pub use sessions::{OpenSession, Opened};
+pub use sessions::{OpenSession, Opened, SessionView};
 pub use shared::Settings;
+pub use stacks::Middleware;
 pub use stage::{Job, Stage};
+pub use stored_state::{ChangedView, HostState, MOST_CHANGES, StateItem, StateView};
 pub use transfer::Export;
 pub use view::{
-    ArtifactView, BlueprintView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView,
-    Page, PromptView, RunView, SeatView, SessionView, SpawnView, StepView, TaskView, TokenView,
-    WaitingOn, rfc3339,
+    AnswerView, ArtifactView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView, Page,
+    PromptView, RunView, SeatView, SpawnView, StepView, TaskView, TokenView, WaitingOn, rfc3339,
 };
 pub use workers::LeaseAsk;
 

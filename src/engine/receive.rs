@@ -2,6 +2,7 @@
 
 use super::{
     EngineError, IdempotencyKey,
+    answer::Said,
     due::{Due, Timers},
     message::{NewRun, ReplyTo, RunMsg},
     run::{OpenKind, Phase, Run},
@@ -11,8 +12,8 @@ use super::{
 use crate::{
     fault,
     flow::Flow as _,
-    journal::{Chain, Decision, Fact, Outcome, RunState},
-    protocol::{Failure, Json, RunId, failure::kind},
+    journal::{Chain, Decision, Fact, Outcome, RunState, Usage},
+    protocol::{Failure, Json, RunId, SecretAccessEvent, failure::kind},
     store::{Check, Header, IdempotencyRow, RunStatus, Write},
 };
 
@@ -43,6 +44,7 @@ impl Shard {
             flow: None,
             inbox: std::collections::VecDeque::new(),
             open: std::collections::HashMap::new(),
+            composing: std::collections::BTreeSet::new(),
             timers: Timers::default(),
             alarm: None,
             state: Some(std::collections::BTreeMap::new()),
@@ -58,6 +60,7 @@ impl Shard {
             restate: false,
             broken: false,
             queued: false,
+            told: 0,
         });
         run.header.parent = parent;
         self.count_in(run.num);
@@ -192,6 +195,12 @@ impl Shard {
                 };
                 drop(reply.send(answer));
             }
+            RunMsg::Tell { step, event } => self.told(run, Some(step), &event),
+            RunMsg::Rest { by, reason } => {
+                if run.chain.paused().is_none() && !run.is_ended() {
+                    self.append(run, Fact::Decided(Decision::Pause { by, reason }));
+                }
+            }
             RunMsg::Finished { step, attempt, result } => {
                 if let Some(task) = run.task_mut(step)
                     && task.attempt == attempt
@@ -204,6 +213,9 @@ impl Shard {
                 self.delivered(run, step, attempt, delivery);
             }
             RunMsg::Progress { step, attempt, data } => self.progress(run, step, attempt, &data),
+            RunMsg::SecretAccessed { step, attempt, event } => {
+                self.secret_accessed(run, step, attempt, *event);
+            }
             RunMsg::Capacity { step, agent } => {
                 if run.task(step).is_some_and(|task| task.phase == Phase::Capacity)
                     && run.chain.paused().is_none()
@@ -220,9 +232,13 @@ impl Shard {
                     run.timers.insert((due, step, Due::Child));
                 }
             }
-            RunMsg::ChildEnded { step, child, outcome } => {
+            RunMsg::StateDone { step, outcome } => self.state_done(run, step, outcome),
+            RunMsg::ChangeState { changes, jti, reply } => {
+                self.change_from_outside(run, changes, jti, reply);
+            }
+            RunMsg::ChildEnded { step, child, outcome, usage } => {
                 if is_child(run, step, child) {
-                    self.child_ended(run, step, outcome);
+                    self.child_ended(run, step, outcome, usage);
                 }
             }
             RunMsg::Redispatch { step, attempt } => {
@@ -244,15 +260,24 @@ impl Shard {
             RunMsg::Lease { step, attempt, worker, reply } => {
                 self.lease(run, step, attempt, worker, reply);
             }
-            RunMsg::Answer { step, answer, caller, key, reply } => {
-                self.answer(run, step, answer, &caller, key, reply);
+            RunMsg::Answer { step, answer, revision, caller, key, reply } => {
+                self.answer(run, step, Said { answer, revision, caller, key }, reply);
+            }
+            RunMsg::Expire { step, caller, key, reply } => {
+                self.expire(run, step, &caller, key, reply);
             }
             RunMsg::Worker { holder, ask } => self.worker(run, &holder, ask),
         }
     }
 
     /// Hands a called run's end to its caller; its cancel is a failure that can be caught.
-    pub(super) fn child_ended(&mut self, run: &mut Run, step: u32, outcome: Outcome) {
+    pub(super) fn child_ended(
+        &mut self,
+        run: &mut Run,
+        step: u32,
+        outcome: Outcome,
+        usage: Option<Usage>,
+    ) {
         fault::point("engine.child_ended");
         let outcome = match outcome {
             Outcome::Canceled(reason) => {
@@ -261,7 +286,7 @@ impl Shard {
             }
             Outcome::Completed(_) | Outcome::Failed(_) => outcome,
         };
-        self.finish_step(run, step, outcome, None, None);
+        self.finish_step(run, step, outcome, None, usage);
     }
 
     pub(super) fn progress(&mut self, run: &mut Run, step: u32, attempt: u32, data: &Json) {
@@ -275,6 +300,22 @@ impl Shard {
             data: serde_json::json!({ "step": step, "attempt": attempt, "data": data }).into(),
         };
         super::perform::publish(run, &event);
+    }
+
+    /// Keeps that an attempt asked for a secret, as long as the run keeps anything.
+    fn secret_accessed(
+        &mut self,
+        run: &mut Run,
+        step: u32,
+        attempt: u32,
+        mut event: SecretAccessEvent,
+    ) {
+        if run.is_ended() || run.chain.step(step).is_none() {
+            return;
+        }
+        event.workflow_id = Some(run.id.to_string());
+        let event = Json::encode(&event).expect("an event is plain data");
+        self.append(run, Fact::SecretAccessed { step, attempt, event });
     }
 
     /// Answers whoever waits for what is so now.
@@ -336,6 +377,7 @@ pub(super) fn view_of(run: &Run) -> super::RunView {
     view.input = run.chain.started().map(|(started, _)| started.input.clone());
     view.delegate = run.chain.started().and_then(|(started, _)| started.delegate.clone());
     view.seats = view::seats(run.chain.seats());
+    view.usage = super::budget::view(run.chain.spent());
     if let RunState::Ended(Outcome::Completed(output)) = run.chain.state() {
         view.output = Some(output.clone());
     }
@@ -373,10 +415,14 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
         | RunMsg::Finished { .. }
         | RunMsg::Delivered { .. }
         | RunMsg::Progress { .. }
+        | RunMsg::SecretAccessed { .. }
         | RunMsg::Capacity { .. }
         | RunMsg::Redispatch { .. }
         | RunMsg::Unseat { .. }
+        | RunMsg::Tell { .. }
+        | RunMsg::Rest { .. }
         | RunMsg::ChildEnded { .. }
+        | RunMsg::StateDone { .. }
         // Dropping the channel says it.
         | RunMsg::Wait(_)
         | RunMsg::Subscribe(..) => {}
@@ -384,10 +430,12 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
         | RunMsg::Pause { reply, .. } | RunMsg::Resume { reply, .. } => send(reply, error()),
         RunMsg::Signal { reply, .. }
         | RunMsg::Answer { reply, .. }
+        | RunMsg::Expire { reply, .. }
         | RunMsg::Advise { reply, .. }
         | RunMsg::TakeUp(reply)
         | RunMsg::Quarantine { reply, .. } => send(reply, error()),
         RunMsg::Query { reply, .. } => send(reply, error()),
+        RunMsg::ChangeState { reply, .. } => send(reply, error()),
         RunMsg::Lease { reply, .. } => send(reply, error()),
         RunMsg::TakeSeat { reply, .. } => send(reply, error()),
         RunMsg::Worker { ask, .. } => match ask {
@@ -400,6 +448,7 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
             | super::message::WorkerAsk::Escalate { reply, .. }
             | super::message::WorkerAsk::PutState { reply, .. } => send(reply, error()),
             super::message::WorkerAsk::Heartbeat(reply) => send(reply, error()),
+            super::message::WorkerAsk::Epoch(reply) => send(reply, error()),
             super::message::WorkerAsk::GetState { reply, .. } => send(reply, error()),
         },
     }

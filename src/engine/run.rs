@@ -1,7 +1,7 @@
 //! A run in memory: its chain, its flow, and what is on its way to the disk.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     sync::Arc,
 };
 
@@ -9,17 +9,19 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    EngineError, EventView, capacity::AgentKey, due::Timers, escalate::Question, message::Waiter,
+    EngineError, EventView, capacity::AgentKey, composite::OpenComposite, due::Timers,
+    escalate::Question, message::Waiter,
 };
 use crate::{
     blueprint::CompiledAgent,
-    flow::{Backoff, Input, TaskRequest},
+    flow::{Backoff, Input, StateOp, TaskRequest},
     journal::{Chain, Entry},
     lua::{Program, ScriptFlow},
-    operator::{Residence, Ticket},
+    middleware::About,
+    operator::{Inquiry, Residence, Ticket},
     protocol::{Json, RunId},
     session::Note,
-    store::{ArtifactRow, Check, Header, TaskRow, Write},
+    store::{ArtifactRow, Check, Header, StateRow, TaskRow, Write},
     token::Grant,
 };
 
@@ -42,10 +44,12 @@ pub(crate) struct Run {
     pub(crate) flow: Option<ScriptFlow>,
     pub(crate) inbox: VecDeque<(Input, u64)>,
     pub(crate) open: HashMap<u32, Open>,
+    /// Open composites whose members changed: their rules have not been asked since.
+    pub(crate) composing: BTreeSet<u32>,
     pub(crate) timers: Timers,
     /// When the shard looks at it by itself, as far as the shard was told.
     pub(crate) alarm: Option<u64>,
-    pub(crate) state: Option<BTreeMap<String, Json>>,
+    pub(crate) state: Option<BTreeMap<String, StateRow>>,
     /// Its files, once one is written.
     pub(crate) artifacts: Option<Vec<ArtifactRow>>,
     pub(crate) pending: Pending,
@@ -67,6 +71,8 @@ pub(crate) struct Run {
     pub(crate) broken: bool,
     /// Whether it waits for its next turn.
     pub(crate) queued: bool,
+    /// Events of its life since it was read into memory.
+    pub(crate) told: u32,
 }
 
 /// What is left of a run whose batch was refused, until the fate of the batches behind is known.
@@ -109,6 +115,8 @@ pub(crate) enum Perform {
     CancelWorker(CancellationToken),
     /// Tell a worker in the host that its result came through the worker API.
     Reported(Live),
+    /// Read or change shared state for a step.
+    State { step: u32 },
     /// Begin the run that a child step calls.
     StartChild { step: u32 },
     /// Cancel the run that a child step called.
@@ -136,10 +144,14 @@ pub(crate) enum OpenKind {
     Timer,
     /// A signal.
     Signal,
+    /// What shared state answers.
+    State { scope: String, op: Box<StateOp> },
     /// A called run.
     Child { run: RunId, blueprint: String, input: Json },
     /// An operator.
     Task(Box<OpenTask>),
+    /// Its members.
+    Composite(Box<OpenComposite>),
 }
 
 /// An open task.
@@ -166,8 +178,14 @@ pub(crate) struct OpenTask {
     pub(crate) invalid: u32,
     /// Whether its worker itself said how this attempt ended.
     pub(crate) reported: bool,
+    /// Who this attempt is, from its dispatch until the layers heard what came of it.
+    pub(crate) about: Option<Arc<About>>,
+    /// Whether this attempt was dispatched before the run was read into memory.
+    pub(crate) again: bool,
     /// What this attempt asked a senior and was not answered yet.
     pub(crate) question: Option<Question>,
+    /// Whom it asks and what they said so far, for people.
+    pub(crate) inquiry: Option<Inquiry>,
 }
 
 /// How far the open attempt of a task is.
@@ -214,6 +232,7 @@ impl Run {
         self.submitted.is_empty()
             && !self.has_pending()
             && self.inbox.is_empty()
+            && self.composing.is_empty()
             && self.waiters.is_empty()
             && self.subscribers.is_empty()
             && self.open.values().all(Open::outlives_memory)
@@ -223,7 +242,11 @@ impl Run {
     pub(crate) fn task(&self, step: u32) -> Option<&OpenTask> {
         match &self.open.get(&step)?.kind {
             OpenKind::Task(task) => Some(task),
-            OpenKind::Timer | OpenKind::Signal | OpenKind::Child { .. } => None,
+            OpenKind::Timer
+            | OpenKind::Signal
+            | OpenKind::State { .. }
+            | OpenKind::Child { .. }
+            | OpenKind::Composite(_) => None,
         }
     }
 
@@ -231,7 +254,11 @@ impl Run {
     pub(crate) fn task_mut(&mut self, step: u32) -> Option<&mut OpenTask> {
         match &mut self.open.get_mut(&step)?.kind {
             OpenKind::Task(task) => Some(task),
-            OpenKind::Timer | OpenKind::Signal | OpenKind::Child { .. } => None,
+            OpenKind::Timer
+            | OpenKind::Signal
+            | OpenKind::State { .. }
+            | OpenKind::Child { .. }
+            | OpenKind::Composite(_) => None,
         }
     }
 }
@@ -239,8 +266,8 @@ impl Run {
 impl Open {
     fn outlives_memory(&self) -> bool {
         match &self.kind {
-            OpenKind::Timer | OpenKind::Signal => true,
-            OpenKind::Child { .. } => false,
+            OpenKind::Timer | OpenKind::Signal | OpenKind::Composite(_) => true,
+            OpenKind::State { .. } | OpenKind::Child { .. } => false,
             OpenKind::Task(task) => match task.phase {
                 Phase::Capacity => false,
                 Phase::Retry => true,

@@ -8,15 +8,15 @@ use super::{
     capacity::Capacity,
     message::{Msg, RunMsg},
     programs::Programs,
+    stacks::StackBook,
 };
 use crate::{
     clock::Clock,
     flow::RunLimits,
-    middleware::DispatchStack,
     operator::{QueueHub, Registry},
     session,
     spawner::SpawnerAdapter,
-    store::Store,
+    store::{DurableState, Store},
     tasks::Tasks,
     token::HandleKey,
 };
@@ -24,11 +24,12 @@ use crate::{
 /// What does not change while the host runs, and what all shards count together.
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
+    pub(crate) state: DurableState,
     pub(crate) clock: Clock,
     pub(crate) tasks: Tasks,
     pub(crate) registry: Registry,
     pub(crate) spawner: Arc<dyn SpawnerAdapter>,
-    pub(crate) stack: DispatchStack,
+    pub(crate) stacks: StackBook,
     pub(crate) hub: Arc<QueueHub>,
     pub(crate) sessions: Arc<session::Hub>,
     pub(crate) capacity: Capacity,
@@ -57,6 +58,8 @@ pub struct Settings {
     pub open_runs: u64,
     /// Signals that may be queued at a run.
     pub queued_signals: usize,
+    /// What becomes of effects that the host has no word for.
+    pub custom_effects: super::CustomEffects,
     /// How long ended runs are kept.
     pub retention: super::Retention,
     /// Where runs without a working directory of their own work: `work/<run>` below it.

@@ -230,8 +230,10 @@ impl Stage {
                 live_runs: 512,
                 open_runs: 100_000,
                 queued_signals: 1_000,
+                custom_effects: super::CustomEffects::Warn,
                 work: PathBuf::from("work"),
             },
+            middleware: super::Middleware::default(),
             shards: 1,
             recovery: Recovery::All,
         })?;

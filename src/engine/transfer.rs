@@ -13,7 +13,7 @@ use super::{
 use crate::{
     blueprint::Bundle,
     journal::{Decision, Entry, Fact, RunState},
-    protocol::{Json, RunId},
+    protocol::{Json, RunId, StoreOptions},
     store::{BlueprintRow, EvidenceRow, Header, Store, StoreError, Write},
     token::Verb,
 };
@@ -137,7 +137,14 @@ impl Engine {
         })];
         for Value { key, value } in document.state {
             let (scope, value) = (format!("run:{id}"), value.as_str().to_owned());
-            writes.push(Write::PutState { scope, key, value, at_ms: now_ms });
+            writes.push(Write::PutState {
+                scope,
+                key,
+                value,
+                hints: StoreOptions::default(),
+                expires_ms: None,
+                at_ms: now_ms,
+            });
         }
         for file in document.files {
             let (row, data) = file.open(num).map_err(refused)?;
@@ -176,6 +183,7 @@ fn settle(entry: &mut Entry, caller: &Caller) {
         | Fact::AttemptOpened(_)
         | Fact::StepEnded { .. }
         | Fact::Noted { .. }
+        | Fact::SecretAccessed { .. }
         | Fact::Decided(_)
         | Fact::RunEnded(_) => {}
     }

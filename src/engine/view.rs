@@ -5,15 +5,19 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Breach, escalate::Question};
+use super::{Breach, budget::SpentView};
 pub use crate::clock::rfc3339;
 use crate::{
-    blueprint::{Labels, Violation, WorkerBinding},
+    blueprint::{Form, Violation, WorkerBinding},
     journal::{Held, Outcome, Step, Usage},
-    operator::Prompt,
     protocol::{ArtifactId, Failure, Json, RunId, StepKind, StepState, TaskId},
-    store::{ArtifactRow, Header, RunStatus, TaskPhase, TaskRow},
+    store::{ArtifactRow, Header, RunStatus},
 };
+
+mod tasks;
+
+pub use tasks::AnswerView;
+pub(super) use tasks::{labels, task};
 
 /// A page of a list.
 #[derive(Debug, Clone, Serialize)]
@@ -71,6 +75,9 @@ pub struct RunView {
     /// The session that takes every task; only where one run is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delegate: Option<String>,
+    /// What it used; only where one run is asked for, and somebody had work of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<SpentView>,
     /// The number of its last event.
     pub last_event: u32,
     /// RFC 3339, UTC.
@@ -97,35 +104,6 @@ pub struct SeatView {
     pub session: String,
     /// Counts up with every change, from 1.
     pub epoch: u32,
-}
-
-/// A session: a connected operator, or one that may come back.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct SessionView {
-    /// Its id: `ses_…`.
-    pub id: String,
-    /// The operator that it is.
-    pub operator: String,
-    /// Who opened it.
-    pub opened_by: String,
-    /// Whether somebody is connected.
-    pub connected: bool,
-    /// Whether its frames carry the prompts themselves.
-    pub direct: bool,
-    /// Tasks that it has.
-    pub open_tasks: usize,
-    /// Frames that it has not acknowledged.
-    pub unacknowledged: usize,
-    /// The number of its last frame.
-    pub last_seq: u64,
-    /// RFC 3339, UTC.
-    pub created_at: String,
-    /// RFC 3339, UTC: when it ends unless its token is renewed.
-    pub expires_at: String,
-    /// RFC 3339, UTC: when it was closed.
-    pub closed_at: Option<String>,
-    /// Why it was closed.
-    pub reason: Option<String>,
 }
 
 /// A task that a session has.
@@ -209,6 +187,12 @@ pub struct StepView {
     pub summary: Option<String>,
     /// pending, processing, completed, failed, canceled.
     pub state: String,
+    /// The step of the composite that it is a member of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub composite: Option<u32>,
+    /// The operator of a composite's member.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operator: Option<String>,
     /// Attempts so far.
     pub attempts: u32,
     /// The task's id, for tasks.
@@ -294,6 +278,28 @@ pub struct TaskView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub output_schema: Option<Json>,
+    /// A hash of what is shown of it, for people: send it with the answer, and an answer to
+    /// something else is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// What to fill in for an answer, for people; only where one task is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<Form>,
+    /// Who may answer, for people: roles and subjects; absent for anybody with the verb.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by: Vec<String>,
+    /// How many different people must answer, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub required: Option<u32>,
+    /// What was answered so far, where more answers are needed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub answers: Vec<AnswerView>,
+    /// How often it was recalled, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reminders: Option<u32>,
+    /// RFC 3339, UTC: when nobody is waited for any longer, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
     /// The command that answers it.
     pub command: Option<String>,
 }
@@ -382,27 +388,6 @@ pub struct ArtifactView {
     pub created_at: String,
 }
 
-/// A blueprint version.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct BlueprintView {
-    /// Its name.
-    pub name: String,
-    /// The bundle's hash, in hex.
-    pub hash: String,
-    /// One line for a person.
-    pub description: Option<String>,
-    /// The JSON Schema of its input.
-    #[schema(value_type = Option<Object>)]
-    pub input: Option<Json>,
-    /// Its agents and their operators.
-    pub agents: std::collections::BTreeMap<String, String>,
-    /// What starts a run of it by itself.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub on: Vec<super::TriggerView>,
-    /// RFC 3339, UTC: when it was stored, or the name set.
-    pub updated_at: String,
-}
-
 /// A token, without its secret.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct TokenView {
@@ -446,6 +431,7 @@ pub(super) fn run(header: &Header) -> RunView {
         started_by: header.principal.clone(),
         seats: BTreeMap::new(),
         delegate: None,
+        usage: None,
         last_event: header.seq,
         created_at: rfc3339(header.created_ms),
         updated_at: rfc3339(header.updated_ms),
@@ -474,6 +460,8 @@ pub(super) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
             StepState::Canceled => "canceled",
         }
         .to_owned(),
+        composite: scheduled.composite(),
+        operator: scheduled.composite().and_then(|_| scheduled.call_id.clone()),
         attempts: step.attempt,
         task: (scheduled.kind == StepKind::Task)
             .then(|| TaskId::new(run.num(), number, step.scheduled_ms)),
@@ -485,60 +473,6 @@ pub(super) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
         error: step.error.clone().map(FailureView::from),
         request: whole.then(|| scheduled.request.clone()),
         response: if whole { step.output.clone() } else { None },
-    }
-}
-
-/// What an open task asks of the worker that takes it.
-pub(super) fn labels(row: &TaskRow) -> Labels {
-    #[derive(Default, Deserialize)]
-    struct Asked {
-        #[serde(default)]
-        labels: Labels,
-    }
-    serde_json::from_str::<Asked>(&row.prompt).unwrap_or_default().labels
-}
-
-/// An open task as its row shows it; with its prompt where `whole`.
-pub(super) fn task(row: &TaskRow, run: RunId, whole: bool) -> TaskView {
-    let id = TaskId::new(row.run, row.step, row.scheduled_ms);
-    let prompt = if whole { serde_json::from_str::<Prompt>(&row.prompt).ok() } else { None };
-    let command = match row.kind.as_str() {
-        _ if row.question.as_deref().is_some_and(|text| Question::open(text).is_some()) => {
-            Some(format!("moonswarm advise {id} '<json>'"))
-        }
-        "human" => Some(format!("moonswarm approve {id}")),
-        "queue" if row.phase == TaskPhase::Pending => {
-            let queue = row.queue.as_deref().unwrap_or(&row.agent);
-            Some(format!("moonswarm worker --queue {queue}{} -- <command>", labels(row)))
-        }
-        _ => None,
-    };
-    let (text, input, output_schema) = match prompt {
-        Some(it) => (Some(it.prompt), Some(it.input), it.output_schema),
-        None => (None, None, None),
-    };
-    TaskView {
-        id,
-        run,
-        step: row.step,
-        attempt: row.attempt,
-        agent: row.agent.clone(),
-        operator: row.operator.clone(),
-        kind: row.kind.clone(),
-        queue: row.queue.clone(),
-        state: match row.phase {
-            TaskPhase::Pending => "pending",
-            TaskPhase::Delivered => "processing",
-        }
-        .to_owned(),
-        summary: row.summary.clone(),
-        worker: row.worker.clone(),
-        scheduled_at: rfc3339(row.scheduled_ms),
-        deadline: row.deadline_ms.map(rfc3339),
-        prompt: text,
-        input,
-        output_schema,
-        command,
     }
 }
 

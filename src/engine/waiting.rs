@@ -15,8 +15,10 @@ use crate::{
     store::{Header, RunStatus},
 };
 
-/// The most that a header says.
+/// The most that a header says of a run that waits or rests.
 const SHOWN: usize = 20;
+/// The most that it says of a run that is being worked on: it is written anew with every result.
+const SHOWN_RUNNING: usize = 3;
 
 /// The status that follows from the chain and the open steps.
 pub(crate) fn status(run: &Run) -> RunStatus {
@@ -34,8 +36,8 @@ pub(crate) fn status(run: &Run) -> RunStatus {
 
 fn is_worked_on(open: &Open) -> bool {
     match &open.kind {
-        OpenKind::Timer | OpenKind::Signal => false,
-        OpenKind::Child { .. } => true,
+        OpenKind::Timer | OpenKind::Signal | OpenKind::Composite(_) => false,
+        OpenKind::State { .. } | OpenKind::Child { .. } => true,
         OpenKind::Task(task) => match task.phase {
             Phase::Capacity | Phase::Retry => false,
             Phase::Pending => task.residence != Residence::Elsewhere,
@@ -53,17 +55,23 @@ pub(crate) fn waits_for_people(run: &Run) -> bool {
                 task.row.as_ref().is_some_and(|row| row.kind == "human")
                     && matches!(task.phase, Phase::Pending | Phase::Delivered)
             }
-            OpenKind::Timer | OpenKind::Signal | OpenKind::Child { .. } => false,
+            // Its members are open beside it.
+            OpenKind::Composite(_) => true,
+            OpenKind::Timer
+            | OpenKind::Signal
+            | OpenKind::State { .. }
+            | OpenKind::Child { .. } => false,
         })
 }
 
 /// When the run must be looked at: 0 if at every boot.
 pub(crate) fn wake_at(run: &Run) -> Option<u64> {
     let at_boot = !run.inbox.is_empty()
+        || !run.composing.is_empty()
         || run.reload
         || run.open.values().any(|open| match &open.kind {
-            OpenKind::Timer | OpenKind::Signal => false,
-            OpenKind::Child { .. } => true,
+            OpenKind::Timer | OpenKind::Signal | OpenKind::Composite(_) => false,
+            OpenKind::State { .. } | OpenKind::Child { .. } => true,
             OpenKind::Task(task) => match task.phase {
                 Phase::Capacity => true,
                 Phase::Retry => false,
@@ -99,7 +107,7 @@ pub(crate) fn quarantined(mut header: Header, reason: &str, now_ms: u64) -> Head
 }
 
 /// What a header says that the run waits for: a JSON array, or nothing.
-pub(crate) fn describe(run: &Run, sessions: &Hub) -> Option<String> {
+pub(crate) fn describe(run: &Run, status: RunStatus, sessions: &Hub) -> Option<String> {
     let mut items = Vec::new();
     if let Some(reason) = run.chain.paused() {
         items.push(WaitingOn {
@@ -111,7 +119,8 @@ pub(crate) fn describe(run: &Run, sessions: &Hub) -> Option<String> {
             command: Some(format!("moonswarm resume {}", run.id)),
         });
     }
-    let open = run.chain.open().take(SHOWN);
+    let running = matches!(status, RunStatus::Running | RunStatus::Compensating);
+    let open = run.chain.open().take(if running { SHOWN_RUNNING } else { SHOWN });
     items.extend(open.filter_map(|number| item(run, number, sessions)));
     (!items.is_empty()).then(|| serde_json::to_string(&items).expect("plain data"))
 }
@@ -133,6 +142,8 @@ fn item(run: &Run, number: u32, sessions: &Hub) -> Option<WaitingOn> {
         })
     };
     match &open.kind {
+        // What it waits for are its members.
+        OpenKind::Composite(_) => None,
         OpenKind::Timer => plain("timer", "a time".into(), due(Due::Timer), None),
         OpenKind::Signal => plain(
             "signal",
@@ -140,6 +151,7 @@ fn item(run: &Run, number: u32, sessions: &Hub) -> Option<WaitingOn> {
             due(Due::SignalDeadline),
             Some(format!("moonswarm signal {} {name} '<json>'", run.id)),
         ),
+        OpenKind::State { scope, .. } => plain("state", format!("{name} in {scope}"), None, None),
         OpenKind::Child { run: child, .. } => plain(
             "child",
             format!("run {child} ({name})"),

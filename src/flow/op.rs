@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     journal::StepKey,
-    protocol::{Json, StepKind},
+    protocol::{ContentKind, DurationMs, Json, Lifetime, MemoryTier, StepKind, StoreOptions},
 };
 
 /// A step that a flow asks for.
@@ -42,6 +42,14 @@ pub enum StepOp {
     },
     /// Read or write the run's state. The value depends on the operation.
     State(StateOp),
+    /// Read or write the state of a scope that others share, once everything before it is durable.
+    /// The value depends on the operation.
+    Scoped {
+        /// The scope: `session`, `operator:<name>` within the run, or the text of a scope.
+        scope: String,
+        /// What to do there.
+        op: StateOp,
+    },
     /// Write or read a file of the run.
     Artifact(ArtifactOp),
     /// Send a signal to another run. The value is null, once the signal is durable.
@@ -83,8 +91,34 @@ pub struct TaskOpts {
     pub session: Option<String>,
     /// For `ctx:approve`: the form's JSON Schema, in place of the agent's output schema.
     pub form: Option<Json>,
-    /// For `ctx:approve`: the role that may answer.
-    pub by: Option<String>,
+    /// For `ctx:approve`: whom to ask, in place of what the agent says.
+    #[serde(default)]
+    pub asking: Asking,
+}
+
+/// Whom a task for people asks, and how.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Asking {
+    /// Who may answer: roles, and subjects of tokens; anybody who may answer at all if empty.
+    pub by: Vec<String>,
+    /// How many different ones must say yes; 1 if absent.
+    pub required: Option<u32>,
+    /// How often an open task is recalled, in milliseconds; never if absent.
+    pub remind_ms: Option<u64>,
+}
+
+impl Asking {
+    /// This over another: what this one does not say, the other does.
+    #[must_use]
+    pub fn over(&self, below: &Self) -> Self {
+        let by = if self.by.is_empty() { &below.by } else { &self.by };
+        Self {
+            by: by.clone(),
+            required: self.required.or(below.required),
+            remind_ms: self.remind_ms.or(below.remind_ms),
+        }
+    }
 }
 
 /// How often, and how fast, an attempt follows a failed one.
@@ -132,6 +166,9 @@ pub enum StateOp {
         key: String,
         /// The value.
         value: Json,
+        /// On which condition, and what is said about the value.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        opts: Option<Box<SetOpts>>,
     },
     /// Remove a key; gives null, also if it was not there.
     Delete {
@@ -157,6 +194,89 @@ pub enum StateOp {
         /// The new last element.
         value: Json,
     },
+    /// Lay the members of an object over those of the one that is there, and give the object.
+    Merge {
+        /// The key.
+        key: String,
+        /// The new members; null removes one.
+        value: Json,
+    },
+    /// The values that have every word of a query, the best first: an array of
+    /// `{"key", "score", "snippet"}`.
+    Search {
+        /// The words.
+        query: String,
+        /// At most this many.
+        limit: usize,
+    },
+    /// Link a key to another; gives null.
+    Link {
+        /// The key that it starts from.
+        key: String,
+        /// The key that it leads to.
+        to: String,
+        /// What the one is to the other.
+        relation: String,
+        /// Anything more.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        metadata: Option<Json>,
+    },
+    /// Remove a link; gives null, also if it was not there.
+    Unlink {
+        /// The key that it starts from.
+        key: String,
+        /// The key that it leads to.
+        to: String,
+        /// What the one is to the other.
+        relation: String,
+    },
+    /// The keys that links lead to, the nearest first, as an array of strings.
+    Traverse {
+        /// The key to begin at.
+        key: String,
+        /// Only along this relation.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        relation: Option<String>,
+        /// The most links in a row.
+        depth: u32,
+    },
+}
+
+/// What a write of state may say besides its value.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetOpts {
+    /// The revision that the value must have; 0 for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_revision: Option<u64>,
+    /// After how many milliseconds it expires.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<u64>,
+    /// How long it should live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lifetime: Option<Lifetime>,
+    /// How fast it should be at hand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<MemoryTier>,
+    /// What kind of knowledge it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_kind: Option<ContentKind>,
+    /// How important it is, from 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub salience: Option<f64>,
+}
+
+impl SetOpts {
+    /// What is said about the value.
+    pub fn hints(&self) -> StoreOptions {
+        StoreOptions {
+            tier: self.tier,
+            lifetime: self.lifetime,
+            content_kind: self.content_kind.clone(),
+            salience: self.salience,
+            ttl: self.ttl.map(DurationMs::from_millis),
+        }
+    }
 }
 
 /// An operation on the run's files.
@@ -184,7 +304,7 @@ impl StepOp {
             Self::Timer { .. } => StepKind::Timer,
             Self::Signal { .. } => StepKind::Signal,
             Self::Child { .. } => StepKind::Child,
-            Self::State(_) => StepKind::State,
+            Self::State(_) | Self::Scoped { .. } => StepKind::State,
             Self::Artifact(_) | Self::SendSignal { .. } => StepKind::Local,
         }
     }
@@ -196,7 +316,7 @@ impl StepOp {
             Self::Timer { .. } => "timer",
             Self::Signal { name, .. } => name,
             Self::Child { blueprint, .. } => blueprint,
-            Self::State(op) => op.name(),
+            Self::State(op) | Self::Scoped { op, .. } => op.name(),
             Self::Artifact(ArtifactOp::Write { .. }) => "artifact.write",
             Self::Artifact(ArtifactOp::Read { .. }) => "artifact.read",
             Self::SendSignal { .. } => "signal.send",
@@ -213,6 +333,12 @@ impl StepOp {
             }
             Self::Child { input, .. } => input.clone(),
             Self::State(op) => Json::encode(op).expect("a state operation is plain data"),
+            Self::Scoped { scope, op } => {
+                let mut request =
+                    serde_json::to_value(op).expect("a state operation is plain data");
+                request["scope"] = scope.as_str().into();
+                request.into()
+            }
             Self::Artifact(ArtifactOp::Write { name, data }) => serde_json::json!({
                 "name": name,
                 "hash": blake3::hash(data).to_hex().as_str(),
@@ -234,6 +360,7 @@ impl StepOp {
             Self::Task(_)
             | Self::Child { .. }
             | Self::State(_)
+            | Self::Scoped { .. }
             | Self::Artifact(_)
             | Self::SendSignal { .. } => None,
         }
@@ -258,6 +385,52 @@ impl StateOp {
             Self::List { .. } => "state.list",
             Self::Add { .. } => "state.add",
             Self::Append { .. } => "state.append",
+            Self::Merge { .. } => "state.merge",
+            Self::Search { .. } => "state.search",
+            Self::Link { .. } => "state.link",
+            Self::Unlink { .. } => "state.unlink",
+            Self::Traverse { .. } => "state.traverse",
         }
+    }
+
+    /// The key, prefix or nothing that it is about: what a grant must reach.
+    pub fn key(&self) -> &str {
+        match self {
+            Self::Get { key }
+            | Self::Set { key, .. }
+            | Self::Delete { key }
+            | Self::List { prefix: key }
+            | Self::Add { key, .. }
+            | Self::Append { key, .. }
+            | Self::Merge { key, .. }
+            | Self::Link { key, .. }
+            | Self::Unlink { key, .. } => key,
+            // Both may come upon any key.
+            Self::Search { .. } | Self::Traverse { .. } => "",
+        }
+    }
+
+    /// Whether it changes nothing.
+    pub fn is_read(&self) -> bool {
+        match self {
+            Self::Get { .. } | Self::List { .. } | Self::Search { .. } | Self::Traverse { .. } => {
+                true
+            }
+            Self::Set { .. }
+            | Self::Delete { .. }
+            | Self::Add { .. }
+            | Self::Append { .. }
+            | Self::Merge { .. }
+            | Self::Link { .. }
+            | Self::Unlink { .. } => false,
+        }
+    }
+
+    /// Whether it needs what only the store has, also for the run's own state.
+    pub fn needs_store(&self) -> bool {
+        matches!(
+            self,
+            Self::Search { .. } | Self::Link { .. } | Self::Unlink { .. } | Self::Traverse { .. }
+        )
     }
 }

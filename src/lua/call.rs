@@ -2,7 +2,7 @@
 
 use super::raw::{Coroutine, EncodeError, NoRoom};
 use crate::{
-    flow::{ArtifactOp, StateOp, StepOp, TaskOpts, TaskRequest},
+    flow::{ArtifactOp, SetOpts, StateOp, StepOp, TaskOpts, TaskRequest},
     protocol::Json,
 };
 
@@ -96,7 +96,7 @@ pub(crate) fn step(
         Operation::Call => {
             StepOp::Child { blueprint: text(co, 2)?, input: json(co, 3, "input", limit)? }
         }
-        Operation::State => StepOp::State(state(co, limit)?),
+        Operation::State => state(co, limit)?,
         Operation::Write => StepOp::Artifact(ArtifactOp::Write {
             name: text(co, 2)?,
             data: co.bytes(3).unwrap_or_default(),
@@ -119,15 +119,38 @@ pub(crate) fn step(
     }))
 }
 
-fn state(co: &Coroutine, limit: usize) -> Result<StateOp, Refusal> {
+fn state(co: &Coroutine, limit: usize) -> Result<StepOp, Refusal> {
     let key = text(co, 3)?;
-    Ok(match text(co, 2)?.as_str() {
+    let op = match text(co, 2)?.as_str() {
         "get" => StateOp::Get { key },
-        "set" => StateOp::Set { key, value: json(co, 4, "value", limit)? },
+        "set" => {
+            let opts = json(co, 6, "opts", limit)?;
+            let opts: Option<SetOpts> =
+                opts.decode().map_err(|error| Refusal::Usage(format!("opts: {error}")))?;
+            StateOp::Set { key, value: json(co, 4, "value", limit)?, opts: opts.map(Box::new) }
+        }
         "delete" => StateOp::Delete { key },
         "list" => StateOp::List { prefix: key },
         "add" => StateOp::Add { key, by: co.number(4).unwrap_or(1.0) },
-        _ => StateOp::Append { key, value: json(co, 4, "value", limit)? },
+        "append" => StateOp::Append { key, value: json(co, 4, "value", limit)? },
+        "merge" => StateOp::Merge { key, value: json(co, 4, "value", limit)? },
+        "search" => {
+            let limit = usize::try_from(number(co, 4)?).unwrap_or(usize::MAX);
+            StateOp::Search { query: key, limit }
+        }
+        "link" => {
+            let metadata = if co.is_nil(7) { None } else { Some(json(co, 7, "metadata", limit)?) };
+            StateOp::Link { key, to: text(co, 4)?, relation: text(co, 6)?, metadata }
+        }
+        "unlink" => StateOp::Unlink { key, to: text(co, 4)?, relation: text(co, 6)? },
+        _ => {
+            let depth = u32::try_from(number(co, 4)?).unwrap_or(u32::MAX);
+            StateOp::Traverse { key, relation: co.text(6), depth }
+        }
+    };
+    Ok(match co.text(5) {
+        Some(scope) => StepOp::Scoped { scope, op },
+        None => StepOp::State(op),
     })
 }
 

@@ -1,14 +1,21 @@
 //! The seam between the host and whoever executes a task.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
+use serde_json::Value;
 
-use super::Task;
+use super::{Composite, GraphError, Task, composite};
 use crate::{
     blueprint::{Agent, Operators},
-    middleware::TaskDone,
-    protocol::{Failure, Json},
+    environment::{Environments, Scrubber},
+    flow::{Rule, ValuePath},
+    middleware::{Layer, Short, TaskDone},
+    protocol::{Failure, Json, Operator, Ticket},
 };
 
 /// Where the work of an attempt lives, which decides what a crash of the host means for it.
@@ -28,6 +35,8 @@ pub enum Residence {
 pub enum Reply {
     /// It is done.
     Done(TaskDone),
+    /// It is over, and fell short of what was asked.
+    Short(Box<Short>),
     /// It is with somebody else now, who will report.
     Parked,
 }
@@ -67,6 +76,11 @@ pub trait Backend: Send + Sync {
         None
     }
 
+    /// Who its members are, if it only stands for others; then it is never executed itself.
+    fn composite(&self) -> Option<&Composite> {
+        None
+    }
+
     /// Executes one attempt. May be called again for the same task, with a higher attempt.
     ///
     /// # Errors
@@ -78,21 +92,103 @@ pub trait Backend: Send + Sync {
     async fn execute(&self, task: Arc<Task>, input: Json) -> Result<Reply, Failure>;
 }
 
+/// Operators that are code, by name.
+#[derive(Clone, Default)]
+pub struct Coded(BTreeMap<String, Arc<dyn Backend>>);
+
+impl Coded {
+    /// The same, with an operator under a name.
+    #[must_use]
+    pub fn and(mut self, name: impl Into<String>, backend: impl Backend + 'static) -> Self {
+        self.0.insert(name.into(), Arc::new(backend));
+        self
+    }
+
+    /// The same, with a plain operator of the protocol under a name.
+    #[must_use]
+    pub fn and_operator(self, name: impl Into<String>, operator: impl Operator + 'static) -> Self {
+        self.and(name, super::Plain::new(operator))
+    }
+}
+
+impl std::fmt::Debug for Coded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
 /// The operators by name. It never changes while the host runs.
 #[derive(Clone, Default)]
 pub struct Registry {
     operators: Arc<BTreeMap<String, Arc<dyn Backend>>>,
+    environments: Option<Arc<Environments>>,
 }
 
 impl Registry {
     /// The operators given, by name.
     pub fn new(operators: BTreeMap<String, Arc<dyn Backend>>) -> Self {
-        Self { operators: Arc::new(operators) }
+        Self { operators: Arc::new(operators), environments: None }
+    }
+
+    /// The same, whose children run in these environments.
+    #[must_use]
+    pub fn with_environments(self, environments: Arc<Environments>) -> Self {
+        Self { environments: Some(environments), ..self }
+    }
+
+    /// The secrets that an attempt was given, if it was given some.
+    pub fn secrets_of(&self, ticket: Ticket) -> Option<Arc<Scrubber>> {
+        self.environments.as_ref()?.held().of(ticket)
+    }
+
+    /// These operators, and those that are code.
+    #[must_use]
+    pub fn with(self, code: &Coded) -> Self {
+        let mut operators = (*self.operators).clone();
+        operators.extend(code.0.iter().map(|(name, it)| (name.clone(), Arc::clone(it))));
+        Self { operators: Arc::new(operators), ..self }
     }
 
     /// The operator of a name.
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Backend>> {
         self.operators.get(name)
+    }
+
+    /// Whether every composite stands for operators that exist, and none for itself.
+    ///
+    /// # Errors
+    /// The first that does not.
+    pub fn check(&self) -> Result<(), GraphError> {
+        let all = || self.operators.iter().map(|(name, it)| (name, it.composite()));
+        let others: Vec<&str> =
+            all().filter(|(_, it)| it.is_none()).map(|(name, _)| name.as_str()).collect();
+        let composites = all().filter_map(|(name, it)| Some((name.clone(), it?.clone())));
+        composite::check(&composites.collect(), &others)
+    }
+
+    /// Those that an operator stands for in the end: itself, or whatever is within a composite.
+    fn leaves(&self, name: &str) -> Vec<&Arc<dyn Backend>> {
+        let mut leaves = Vec::new();
+        self.gather(name, &mut Default::default(), &mut |backend| {
+            if backend.composite().is_none() {
+                leaves.push(backend);
+            }
+        });
+        leaves
+    }
+
+    /// Passes an operator and everything within it, each once.
+    fn gather<'a>(
+        &'a self,
+        name: &str,
+        seen: &mut BTreeSet<String>,
+        passes: &mut dyn FnMut(&'a Arc<dyn Backend>),
+    ) {
+        let Some(backend) = self.get(name).filter(|_| seen.insert(name.to_owned())) else { return };
+        passes(backend);
+        for member in backend.composite().map_or(&[][..], Composite::members) {
+            self.gather(member, seen, passes);
+        }
     }
 
     /// Every name, sorted, with its kind.
@@ -107,11 +203,43 @@ impl Operators for Registry {
     }
 
     fn requires_worker_binding(&self, name: &str) -> bool {
-        self.get(name).is_some_and(|backend| backend.requires_worker_binding())
+        self.leaves(name).iter().any(|backend| backend.requires_worker_binding())
     }
 
     fn requires_tool(&self, name: &str) -> bool {
-        self.get(name).is_some_and(|backend| backend.requires_tool())
+        self.leaves(name).iter().any(|backend| backend.requires_tool())
+    }
+
+    fn kinds(&self, name: &str) -> Vec<&str> {
+        let mut kinds: Vec<&str> = self.leaves(name).iter().map(|it| it.kind()).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        kinds
+    }
+
+    fn compared(&self, name: &str) -> Vec<ValuePath> {
+        let mut paths = Vec::new();
+        self.gather(name, &mut Default::default(), &mut |backend| {
+            if let Some(Rule::Quorum { path, .. }) = backend.composite().map(Composite::rule) {
+                paths.push(path.clone());
+            }
+        });
+        paths
+    }
+
+    fn refuses_environment(&self, environment: &Value) -> Vec<(String, String)> {
+        let Some(environments) = &self.environments else {
+            let helps = "check it where the host runs";
+            return vec![("nothing here gives environments".to_owned(), helps.to_owned())];
+        };
+        let refused = environments.judge(environment).into_iter();
+        refused
+            .map(|it| (format!("`{}` cannot be given here: {}", it.what, it.reason), it.helps))
+            .collect()
+    }
+
+    fn check_layer(&self, layer: &serde_json::Value) -> Result<(), String> {
+        Layer::of(layer).map(drop).map_err(|error| error.to_string())
     }
 
     fn names(&self) -> Vec<String> {

@@ -5,6 +5,7 @@
 
 mod backend;
 mod builtin;
+mod composite;
 mod declared;
 mod echo;
 #[cfg(test)]
@@ -15,19 +16,22 @@ mod lua;
 mod main_ai;
 mod mcp;
 mod outgoing;
+mod plain;
 mod process;
 mod queue;
 mod queue_hub;
 mod task;
 mod usage;
 
-pub use backend::{Backend, Registry, Reply, Residence};
+pub use backend::{Backend, Coded, Registry, Reply, Residence};
 pub use builtin::Builtin;
+pub use composite::{Composite, CompositeError, GraphError, MOST_DEPTH};
 pub use declared::{Declared, Mistake, Settings};
 pub use echo::Echo;
-pub use human::Human;
+pub use human::{Given, HUMAN, Human, Inquiry, says_no};
 pub use lua::{Lua, LuaCall, lua_calls};
 pub use main_ai::{MAIN_AI, MainAi, Road};
+pub use plain::Plain;
 pub use process::{BundleDir, Process};
 pub use queue::Queue;
 pub use queue_hub::{QueueHub, TooManyPollers};

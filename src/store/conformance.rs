@@ -1,11 +1,13 @@
 //! What every store must do, as tests that any adapter runs: each takes a fresh, empty store.
 
 mod runs;
+mod state;
 mod tables;
 
 use std::sync::mpsc::{self, Receiver};
 
 pub use runs::*;
+pub use state::*;
 pub use tables::*;
 
 use super::{
@@ -41,16 +43,38 @@ macro_rules! conformance {
             a_revocation_outlives_everything_said_of_its_token
             signals_wait_in_order_until_they_arrive
             evidence_and_meta_are_kept
+            what_layers_keep_expires_and_audit_lines_stay_in_order
             a_session_keeps_its_frames_until_they_are_acknowledged_or_it_is_closed
             a_deleted_run_leaves_nothing_and_takes_nothing_of_others
+            ; shared
+            what_is_missing_is_nothing_and_deleting_it_does_nothing
+            any_json_is_kept_and_a_write_takes_the_place_of_the_last
+            scopes_and_keys_of_any_length_and_characters_never_collide
+            keys_are_listed_in_order_by_their_prefix_and_in_pages
+            concurrent_writes_lose_nothing
+            a_value_expires_and_overwriting_it_begins_anew
+            a_transient_value_is_readable_until_it_is_cleared_and_never_stored
+            hints_are_kept_with_their_value
+            a_search_finds_what_has_every_word_ranks_it_and_shows_where
+            links_are_followed_as_far_as_asked_and_go_with_their_keys
+            a_batch_of_state_is_made_whole_or_not_at_all
+            what_has_a_receipt_is_done_once
+            state_ends_with_its_run_and_its_session
         }
     };
-    ($open:expr => $($name:ident)*) => {
+    ($open:expr => $($name:ident)* ; shared $($shared:ident)*) => {
         $(
             #[test]
             fn $name() {
                 let (_dir, store) = $open;
                 $crate::store::conformance::$name(&*store);
+            }
+        )*
+        $(
+            #[test]
+            fn $shared() {
+                let (_dir, store) = $open;
+                $crate::store::conformance::$shared(store);
             }
         )*
     };

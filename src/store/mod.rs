@@ -5,6 +5,9 @@
 //! data directory that somebody else owns or a newer release wrote. `sqlite/` is the embedded
 //! adapter, `memory/` the one for simulations; only this room knows SQL.
 
+mod change;
+mod durable_state;
+mod find;
 mod health;
 mod memory;
 mod rows;
@@ -13,20 +16,29 @@ mod sqlite;
 #[cfg(test)]
 mod conformance;
 
+pub use change::{
+    Answers, Changed, Reducer, StateAct, StateBatch, StateChange, lay_over, number_text, reduce,
+};
+pub(crate) use change::{Planned, plan};
+pub use durable_state::{DurableState, StateLimits};
+pub use find::{StateFilter, StateHit, StateSearch};
 pub use health::Health;
 pub use memory::{Commit, Memory};
 
 pub use rows::{
-    ArtifactRow, BlueprintRow, Errand, EvidenceRow, FrameRow, Header, IdempotencyRow, OutboxRow,
-    Retired, RunFilter, RunStatus, SessionRow, Space, StateRow, TaskFilter, TaskPhase, TaskRow,
-    TokenRow,
+    ArtifactRow, AuditRow, BlueprintRow, Errand, EvidenceRow, FrameRow, Header, IdempotencyRow,
+    OutboxRow, Retired, RunFilter, RunStatus, SessionRow, Space, StateRow, TaskFilter, TaskPhase,
+    TaskRow, TokenRow,
 };
 
 pub use sqlite::{Options, Restored, Sqlite, Synchronous, restore};
 
 use std::{path::Path, sync::Arc};
 
-use crate::journal::Entry;
+use crate::{
+    journal::Entry,
+    protocol::{MemoryLink, StoreOptions},
+};
 
 /// Everything the engine needs of a database.
 pub trait Store: Writer + Reader {}
@@ -115,11 +127,49 @@ pub trait Reader: Send + Sync {
     /// See [`Reader::header`].
     fn tasks(&self, filter: &TaskFilter) -> Result<Vec<TaskRow>, StoreError>;
 
-    /// Every value of one state scope, sorted by key.
+    /// Every value of one state scope, sorted by key, also those that have expired.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn state(&self, scope: &str) -> Result<Vec<StateRow>, StoreError>;
+
+    /// One value of state, also one that has expired.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn state_value(&self, scope: &str, key: &str) -> Result<Option<StateRow>, StoreError>;
+
+    /// A page of one state scope, sorted by key.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn state_page(&self, filter: &StateFilter) -> Result<Vec<StateRow>, StoreError>;
+
+    /// The values of a state scope that have every word of a query, the best first; none for a
+    /// query without a word.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn search_state(&self, search: &StateSearch) -> Result<Vec<StateHit>, StoreError>;
+
+    /// The links that start from a key of state, sorted by where they lead, at most `limit`; of
+    /// one relation or of any.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn links_from(
+        &self,
+        scope: &str,
+        key: &str,
+        relation: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<MemoryLink>, StoreError>;
+
+    /// Whether a value of state has expired and was not removed yet.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn has_expired_state(&self, now_ms: u64) -> Result<bool, StoreError>;
 
     /// A blueprint version by its whole hash.
     ///
@@ -210,6 +260,24 @@ pub trait Reader: Send + Sync {
     /// # Errors
     /// See [`Reader::header`].
     fn frames(&self) -> Result<Vec<FrameRow>, StoreError>;
+
+    /// What a layer of middleware keeps under a key, and when that expires.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn kept(&self, layer: &str, key: &str) -> Result<Option<(String, Option<u64>)>, StoreError>;
+
+    /// The lines of the audit log after a number, in order, at most `limit`.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditRow>, StoreError>;
+
+    /// The last line of the audit log.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn last_audit(&self) -> Result<Option<AuditRow>, StoreError>;
 
     /// A value that the host keeps about itself.
     ///
@@ -352,8 +420,28 @@ pub enum Write {
         key: String,
         /// JSON.
         value: String,
+        /// What is said about it.
+        hints: StoreOptions,
+        /// When it expires, in Unix milliseconds.
+        expires_ms: Option<u64>,
         /// When, in Unix milliseconds.
         at_ms: u64,
+    },
+    /// Change state as far as what is there allows; else the batch is refused.
+    ChangeState(Box<StateBatch>),
+    /// Forget what was answered to a step that changed state.
+    ForgetReceipt {
+        /// The run.
+        run: u64,
+        /// The step.
+        step: u32,
+    },
+    /// Remove at most `rows` values of state that have expired.
+    ExpireState {
+        /// Unix milliseconds.
+        now_ms: u64,
+        /// How many at most.
+        rows: usize,
     },
     /// Remove a value of state.
     DeleteState {
@@ -468,6 +556,31 @@ pub enum Write {
         /// The run.
         run: u64,
     },
+    /// Keep a value for a layer of middleware.
+    PutKept {
+        /// The layer.
+        layer: String,
+        /// The key.
+        key: String,
+        /// JSON.
+        value: String,
+        /// When it may be forgotten, in Unix milliseconds.
+        expires_ms: Option<u64>,
+    },
+    /// Forget a value of a layer.
+    RemoveKept {
+        /// The layer.
+        layer: String,
+        /// The key.
+        key: String,
+    },
+    /// Forget what layers kept until a time before `before_ms`.
+    ExpireKept {
+        /// Unix milliseconds.
+        before_ms: u64,
+    },
+    /// Add a line to the audit log.
+    AddAudit(AuditRow),
     /// Clear at most `rows` rows of what deletions left, and give at most `pages` free pages back to
     /// the file system.
     Tidy {
@@ -498,6 +611,24 @@ pub enum StoreError {
     KeyUsed {
         /// The key.
         key: String,
+    },
+    /// A value of state has another revision than the one that was expected.
+    #[error("change state {key:?}: it has revision {found}, not {expected}")]
+    Revision {
+        /// The key.
+        key: String,
+        /// The revision that was asked for; 0 is none.
+        expected: u64,
+        /// The revision that it has; 0 is none.
+        found: u64,
+    },
+    /// A reducer does not take what is there.
+    #[error("change state {key:?}: {reason}")]
+    StateRefused {
+        /// The key.
+        key: String,
+        /// Why not.
+        reason: String,
     },
     /// The disk is full.
     #[error("write to the database: the disk is full")]

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::protocol::StoreOptions;
+
 /// Where a run stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -202,6 +204,17 @@ pub struct StateRow {
     pub revision: u64,
     /// When it was written, in Unix milliseconds.
     pub updated_ms: u64,
+    /// When it expires, in Unix milliseconds.
+    pub expires_ms: Option<u64>,
+    /// What its write said about it.
+    pub hints: StoreOptions,
+}
+
+impl StateRow {
+    /// Whether it has not expired.
+    pub fn is_live(&self, now_ms: u64) -> bool {
+        self.expires_ms.is_none_or(|at| at > now_ms)
+    }
 }
 
 /// A blueprint version.
@@ -376,6 +389,19 @@ pub struct SessionRow {
     pub closed_ms: Option<u64>,
     /// Why it was closed.
     pub reason: Option<String>,
+}
+
+/// A line of the audit log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditRow {
+    /// Its number, from 1 and without gaps.
+    pub seq: u64,
+    /// When, as RFC 3339.
+    pub at: String,
+    /// What happened: JSON.
+    pub line: String,
+    /// What ties it to all lines before, in hex.
+    pub hash: String,
 }
 
 /// Something that a session was told and has not acknowledged.

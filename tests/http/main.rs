@@ -3,8 +3,11 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod composites;
 mod events;
 mod flows;
+mod inbox;
+mod middleware;
 mod refusals;
 mod routes;
 mod tokens;

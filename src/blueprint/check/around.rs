@@ -1,10 +1,10 @@
-//! What stands around a flow: the functions around its tasks, and what starts it by itself.
+//! What starts a run by itself.
 
 use serde_json::Value;
 
 use super::{
     Checker,
-    value::{Table, describe, is_function},
+    value::{Table, describe},
 };
 use crate::blueprint::{
     Schedule,
@@ -18,20 +18,6 @@ const TRIGGER: [&str; 5] = ["input", "missed", "schedule", "signal", "zone"];
 const MOST: usize = 64;
 
 impl Checker<'_> {
-    /// Middleware is a list of functions.
-    pub(super) fn middleware(&mut self, table: &Table<'_>) {
-        for (layer, at) in self.list(table, "middleware") {
-            if !is_function(layer) {
-                let message =
-                    format!("a middleware must be a function, and is {}", describe(layer));
-                let finding = self
-                    .at_value(&at, code::WRONG_TYPE, message)
-                    .hint("write `function(task, next) return next(task) end`");
-                self.findings.push(finding);
-            }
-        }
-    }
-
     pub(super) fn triggers(&mut self, table: &Table<'_>) -> Vec<Trigger> {
         let mut triggers = Vec::new();
         let list = self.list(table, "on");

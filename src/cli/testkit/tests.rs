@@ -1,7 +1,6 @@
 use std::path::PathBuf;
 
 use super::*;
-use crate::operator::Declared;
 
 const LOOP: &str = r#"
 local swarm = require("swarm")
@@ -33,7 +32,7 @@ fn play(test: &str, options: &Options<'_>) -> (tempfile::TempDir, FileReport) {
     std::fs::write(dir.path().join("review.lua"), LOOP).unwrap();
     let path = dir.path().join("review_test.lua");
     std::fs::write(&path, format!("local t = require(\"swarm.test\")\n{test}")).unwrap();
-    let known = crate::host::known_operators(&Declared::default());
+    let known = crate::host::builtin_operators();
     let report = run(&path, &known, options, &Clock::manual(0));
     (dir, report)
 }
@@ -121,7 +120,7 @@ fn a_fault_that_only_a_crash_shows_is_found() {
     let test = "local t = require(\"swarm.test\")\nt.test(\"x\", function()\n local run = t.start(\"review.lua\", { issue = \"x\" })\n \
         run:mock(\"coder\", 1) run:mock(\"reviewer\", { verdict = \"pass\" }) run:mock(\"ship\", { approved = true })\n run:finish()\nend)";
     std::fs::write(&path, test).unwrap();
-    let known = crate::host::known_operators(&Declared::default());
+    let known = crate::host::builtin_operators();
     let report = run(&path, &known, &Options { crash: true, ..PLAIN }, &Clock::manual(0));
     let found = report.tests[0].problem().unwrap();
     assert!(found.contains("only when the host dies"), "{found}");
@@ -142,7 +141,7 @@ fn an_export_answers_for_its_agents() {
     let test = "local t = require(\"swarm.test\")\nt.test(\"x\", function()\n local run = t.start(\"review.lua\", { issue = \"x\" })\n \
         run:mock_recorded(\"run.jsonl\")\n run:mock(\"reviewer\", 1)\n run:fails(\"worker\")\nend)";
     std::fs::write(&path, test).unwrap();
-    let known = crate::host::known_operators(&Declared::default());
+    let known = crate::host::builtin_operators();
     let report = run(&path, &known, &PLAIN, &Clock::manual(0));
     // The third task of the map finds the recording at its end.
     assert!(report.tests[0].problem().unwrap_or_default().contains("its 2 answers"), "{report:?}");

@@ -154,7 +154,7 @@ impl Import {
 
 fn export(cx: &Context, file: &Path, into: &Path) -> Result<Exit> {
     let bundle = compile::load(file)?;
-    let agents = compile::agents(&bundle, &cx.config.operators).ok_or_else(|| {
+    let agents = compile::agents(&bundle, &cx.config).ok_or_else(|| {
         let shown = file.display();
         Stop::new(Exit::Invalid, format!("{shown} has errors"))
             .next(format!("moonswarm check {shown}"))
@@ -233,7 +233,7 @@ fn lua_text(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operator::Declared;
+    use crate::config::{Config, Layer};
 
     #[test]
     fn what_is_imported_is_a_module_that_a_blueprint_requires() {
@@ -254,9 +254,9 @@ mod tests {
         let path = dir.path().join("t.lua");
         std::fs::write(&path, source).unwrap();
         let bundle = compile::load(&path).unwrap();
-        let found = compile::compile(&bundle, &Declared::default()).findings;
+        let found = compile::compile(&bundle, &Config::from(Layer::default())).findings;
         assert_eq!(found, []);
-        let back = compile::agents(&bundle, &Declared::default()).unwrap();
+        let back = compile::agents(&bundle, &Config::from(Layer::default())).unwrap();
         assert_eq!(back[0].1["tools"], json!(["Read", "Agent(x)"]));
         assert_eq!(back[0].1["system"], "You review.");
         assert_eq!(back[0].1["description"], fields["description"]);

@@ -54,7 +54,7 @@ impl Check {
         let colors = console::colors_enabled();
         for path in &self.paths {
             let bundle = compile::load(path)?;
-            let findings = compile::compile(&bundle, &cx.config.operators).findings;
+            let findings = compile::compile(&bundle, &cx.config).findings;
             invalid |= findings.iter().any(|finding| finding.severity == Severity::Error);
             if self.format != Format::Human || cx.terminal.json {
                 all.extend(

@@ -38,7 +38,7 @@ impl Graph {
     /// A file that is no blueprint.
     pub fn execute(&self, cx: &Context) -> Result<Exit> {
         let bundle = compile::load(&self.file)?;
-        let part = compile::graph(&bundle, &cx.config.operators).ok_or_else(|| {
+        let part = compile::graph(&bundle, &cx.config).ok_or_else(|| {
             let shown = self.file.display();
             Stop::new(Exit::Invalid, format!("{shown} has errors"))
                 .next(format!("moonswarm check {shown}"))

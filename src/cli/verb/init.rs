@@ -154,7 +154,6 @@ mod tests {
     use crate::{
         cli::testkit::{self, Options, Snapshots},
         clock::Clock,
-        operator::Declared,
     };
 
     #[test]
@@ -181,7 +180,7 @@ mod tests {
         write(dir.path(), "mine", None).unwrap();
         write(dir.path(), "trip", Some("saga")).unwrap();
         assert!(write(dir.path(), "x", Some("none")).is_err());
-        let known = crate::host::known_operators(&Declared::default());
+        let known = crate::host::builtin_operators();
         let options = Options { filter: None, crash: true, snapshots: Snapshots::Compare };
         for name in ["mine_test.lua", "trip_test.lua"] {
             let report = testkit::run(&dir.path().join(name), &known, &options, &Clock::manual(0));

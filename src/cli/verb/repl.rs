@@ -64,7 +64,7 @@ impl Session {
         // What is an expression is returned; anything else is run as it stands.
         let expression = self.bundle(&format!("return {code}"))?;
         let valid = |bundle: &Bundle| {
-            let found = compile::compile(bundle, &cx.config.operators).findings;
+            let found = compile::compile(bundle, &cx.config).findings;
             found
                 .into_iter()
                 .filter(|it| it.severity == compile::Severity::Error)
@@ -164,7 +164,7 @@ fn assignment(line: &str) -> (Option<&str>, &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operator::Declared;
+    use crate::config::{Config, Layer};
 
     #[test]
     fn a_line_is_an_expression_an_assignment_or_a_statement() {
@@ -181,9 +181,9 @@ mod tests {
         let values = Map::from_iter([("x".to_owned(), json!(1))]);
         let session = Session { base: Some(base), values };
         let bundle = session.bundle("return ctx:run(\"e\", { x = x })").unwrap();
-        let found = compile::compile(&bundle, &Declared::default()).findings;
+        let found = compile::compile(&bundle, &Config::from(Layer::default())).findings;
         assert_eq!(found, []);
         let broken = session.bundle("return local").unwrap();
-        assert!(!compile::compile(&broken, &Declared::default()).findings.is_empty());
+        assert!(!compile::compile(&broken, &Config::from(Layer::default())).findings.is_empty());
     }
 }

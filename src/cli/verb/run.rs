@@ -138,7 +138,7 @@ impl Run {
             Ok(bundle) => bundle,
             Err(stop) => return Ok(Some(stop.to_string())),
         };
-        let found = compile::compile(&bundle, &cx.config.operators).findings;
+        let found = compile::compile(&bundle, &cx.config).findings;
         let errors = found.iter().filter(|it| it.severity == compile::Severity::Error);
         let lines: Vec<_> = errors
             .map(|it| format!("{}:{}:{}: {}: {}", it.file, it.line, it.column, it.code, it.message))
@@ -152,7 +152,7 @@ impl Run {
             // Only pairs need the schema; the daemon reports what is wrong with the blueprint.
             let schema = match self.pairs.is_empty() {
                 true => None,
-                false => compile::compile(&bundle, &cx.config.operators).input,
+                false => compile::compile(&bundle, &cx.config).input,
             };
             (compile::program(&bundle), schema)
         } else {

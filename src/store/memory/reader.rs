@@ -3,9 +3,12 @@
 use super::{Memory, tables::Tables};
 use crate::{
     journal::Entry,
+    protocol::MemoryLink,
     store::{
-        ArtifactRow, BlueprintRow, EvidenceRow, FrameRow, Header, IdempotencyRow, OutboxRow,
-        Reader, RunFilter, SessionRow, StateRow, StoreError, TaskFilter, TaskRow, TokenRow,
+        ArtifactRow, AuditRow, BlueprintRow, EvidenceRow, FrameRow, Header, IdempotencyRow,
+        OutboxRow, Reader, RunFilter, SessionRow, StateFilter, StateHit, StateRow, StateSearch,
+        StoreError, TaskFilter, TaskRow, TokenRow,
+        find::{self, Word},
     },
 };
 
@@ -110,6 +113,85 @@ impl Reader for Memory {
         })
     }
 
+    fn state_value(&self, scope: &str, key: &str) -> Result<Option<StateRow>, StoreError> {
+        self.read(|tables| tables.state.get(&(scope.to_owned(), key.to_owned())).cloned())
+    }
+
+    fn state_page(&self, filter: &StateFilter) -> Result<Vec<StateRow>, StoreError> {
+        let fits = |row: &&StateRow| {
+            row.scope == filter.scope
+                && row.key.starts_with(&filter.prefix)
+                && filter.after.as_ref().is_none_or(|after| row.key > *after)
+                && row.is_live(filter.now_ms)
+        };
+        self.read(|tables| tables.state.values().filter(fits).take(filter.limit).cloned().collect())
+    }
+
+    fn search_state(&self, search: &StateSearch) -> Result<Vec<StateHit>, StoreError> {
+        let words = find::words(&search.query);
+        if words.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.read(|tables| {
+            let of_scope = tables.state.values().filter(|row| row.scope == search.scope);
+            let texts: Vec<(&StateRow, Vec<String>, Vec<String>)> = of_scope
+                .map(|row| {
+                    let text = find::tokens(&find::text_of(&row.value)).collect();
+                    (row, find::tokens(&row.key).collect(), text)
+                })
+                .collect();
+            let rarity: Vec<f64> = words.iter().map(|word| rarity(word, &texts)).collect();
+            let mut hits: Vec<StateHit> = texts
+                .iter()
+                .filter(|(row, ..)| {
+                    row.key.starts_with(&search.prefix) && row.is_live(search.now_ms)
+                })
+                .filter_map(|(row, key, text)| {
+                    let score = score(&words, &rarity, key, text)?;
+                    find::fits(&search.options, score, &row.hints).then(|| StateHit {
+                        key: row.key.clone(),
+                        score,
+                        snippet: find::snippet(&find::text_of(&row.value), &words),
+                    })
+                })
+                .collect();
+            hits.sort_by(|a, b| b.score.total_cmp(&a.score).then_with(|| a.key.cmp(&b.key)));
+            hits.truncate(search.limit);
+            hits
+        })
+    }
+
+    fn links_from(
+        &self,
+        scope: &str,
+        key: &str,
+        relation: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<MemoryLink>, StoreError> {
+        self.read(|tables| {
+            let mut links: Vec<MemoryLink> = tables
+                .links
+                .iter()
+                .filter(|((of, from, name, _), _)| {
+                    of == scope && from == key && relation.is_none_or(|wanted| wanted == name)
+                })
+                .map(|((_, from, relation, to), metadata)| {
+                    let mut link = MemoryLink::new(from, to, relation);
+                    let metadata = metadata.as_deref();
+                    link.metadata = metadata.and_then(|text| serde_json::from_str(text).ok());
+                    link
+                })
+                .collect();
+            links.sort_by(|a, b| (&a.to_key, &a.relation).cmp(&(&b.to_key, &b.relation)));
+            links.truncate(limit);
+            links
+        })
+    }
+
+    fn has_expired_state(&self, now_ms: u64) -> Result<bool, StoreError> {
+        self.read(|tables| tables.state.values().any(|row| !row.is_live(now_ms)))
+    }
+
     fn blueprint(&self, hash: &str) -> Result<Option<BlueprintRow>, StoreError> {
         self.read(|tables| tables.blueprints.iter().find(|row| row.hash == hash).cloned())
     }
@@ -184,7 +266,52 @@ impl Reader for Memory {
         self.read(|tables| tables.evidence.iter().filter(|row| row.run == run).cloned().collect())
     }
 
+    fn kept(&self, layer: &str, key: &str) -> Result<Option<(String, Option<u64>)>, StoreError> {
+        self.read(|tables| tables.kept.get(&(layer.to_owned(), key.to_owned())).cloned())
+    }
+
+    fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditRow>, StoreError> {
+        self.read(|tables| {
+            tables.audit.iter().filter(|row| row.seq > after).take(limit).cloned().collect()
+        })
+    }
+
+    fn last_audit(&self) -> Result<Option<AuditRow>, StoreError> {
+        self.read(|tables| tables.audit.last().cloned())
+    }
+
     fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {
         self.read(|tables| tables.meta.get(key).cloned())
     }
+}
+
+fn count(word: &Word, tokens: &[String]) -> usize {
+    let same = |token: &&String| {
+        **token == word.text || (word.open && token.starts_with(word.text.as_str()))
+    };
+    tokens.iter().filter(same).count()
+}
+
+/// How much a word says: the fewer values have it, the more.
+#[expect(clippy::cast_precision_loss, reason = "a rank needs no exact numbers")]
+fn rarity(word: &Word, texts: &[(&StateRow, Vec<String>, Vec<String>)]) -> f64 {
+    let has = |(_, key, text): &&(&StateRow, Vec<String>, Vec<String>)| {
+        count(word, key) + count(word, text) > 0
+    };
+    let having = texts.iter().filter(has).count();
+    (1.0 + (texts.len() as f64) / (1.0 + having as f64)).ln()
+}
+
+/// How well a value fits; nothing if a word is missing.
+#[expect(clippy::cast_precision_loss, reason = "a rank needs no exact numbers")]
+fn score(words: &[Word], rarity: &[f64], key: &[String], text: &[String]) -> Option<f64> {
+    let mut sum = 0.0;
+    for (word, rarity) in words.iter().zip(rarity) {
+        let times = (4 * count(word, key) + count(word, text)) as f64;
+        if times == 0.0 {
+            return None;
+        }
+        sum += rarity * times / (times + 1.0 + text.len() as f64 / 64.0);
+    }
+    Some(sum)
 }

@@ -7,9 +7,12 @@ use std::{
 
 use crate::{
     journal::{Entry, Fact},
+    protocol::{Lifetime, RunId, Scope, StoreOptions},
     store::{
-        ArtifactRow, BlueprintRow, Check, EvidenceRow, FrameRow, Header, IdempotencyRow, OutboxRow,
-        RunWrite, SessionRow, StateRow, StoreError, TaskRow, TokenRow, Write,
+        ArtifactRow, AuditRow, BlueprintRow, Check, EvidenceRow, FrameRow, Header, IdempotencyRow,
+        OutboxRow, RunWrite, SessionRow, StateBatch, StateRow, StoreError, TaskRow, TokenRow,
+        Write,
+        change::{self, Changed, Plan, Planned},
     },
 };
 
@@ -39,6 +42,10 @@ pub(super) struct Tables {
     pub(super) meta: BTreeMap<String, String>,
     pub(super) sessions: BTreeMap<String, SessionRow>,
     pub(super) frames: BTreeMap<(String, u64), FrameRow>,
+    pub(super) links: BTreeMap<(String, String, String, String), Option<String>>,
+    pub(super) receipts: BTreeMap<(u64, u32), Vec<Changed>>,
+    pub(super) kept: BTreeMap<(String, String), (String, Option<u64>)>,
+    pub(super) audit: Vec<AuditRow>,
     most: (u64, u64),
 }
 
@@ -53,13 +60,92 @@ impl Tables {
         for check in checks {
             self.check(check)?;
         }
+        let mut plans = Vec::new();
+        for write in writes {
+            if let Write::ChangeState(changes) = write {
+                plans.push(self.plan(changes)?);
+            }
+        }
         if let Some(run) = run {
             self.append(run)?;
         }
+        let mut plans = plans.into_iter();
         for write in writes {
-            self.write(write.clone());
+            match write {
+                Write::ChangeState(changes) => {
+                    if let Some(plan) = plans.next().flatten() {
+                        self.carry_out(changes, plan);
+                    }
+                }
+                write => self.write(write.clone()),
+            }
         }
         Ok(())
+    }
+
+    fn plan(&self, batch: &StateBatch) -> Result<Option<Plan>, StoreError> {
+        if let Some(answers) = batch.receipt.and_then(|receipt| self.receipts.get(&receipt)) {
+            batch.answers.give(answers.clone());
+            return Ok(None);
+        }
+        let read = |scope: &str, key: &str| {
+            Ok(self.state.get(&(scope.to_owned(), key.to_owned())).cloned())
+        };
+        change::plan(batch, read).map(Some)
+    }
+
+    fn carry_out(&mut self, batch: &StateBatch, plan: Plan) {
+        for write in plan.writes {
+            match write {
+                Planned::Put { scope, key, value, hints, expires_ms } => {
+                    self.put_state((scope, key), value, hints, (expires_ms, batch.at_ms));
+                }
+                Planned::Delete { scope, key } => self.delete_state(scope, key),
+                Planned::Link { scope, from, to, relation, metadata } => {
+                    self.links.insert((scope, from, relation, to), metadata);
+                }
+                Planned::Unlink { scope, from, to, relation } => {
+                    self.links.remove(&(scope, from, relation, to));
+                }
+            }
+        }
+        if let Some(receipt) = batch.receipt {
+            self.receipts.insert(receipt, plan.answers.clone());
+        }
+        batch.answers.give(plan.answers);
+    }
+
+    fn put_state(
+        &mut self,
+        (scope, key): (String, String),
+        value: String,
+        hints: StoreOptions,
+        (expires_ms, at_ms): (Option<u64>, u64),
+    ) {
+        let revision = self.state.get(&(scope.clone(), key.clone())).map_or(0, |row| row.revision);
+        let row = StateRow {
+            scope: scope.clone(),
+            key: key.clone(),
+            value,
+            revision: revision + 1,
+            updated_ms: at_ms,
+            expires_ms,
+            hints,
+        };
+        self.state.insert((scope, key), row);
+    }
+
+    fn delete_state(&mut self, scope: String, key: String) {
+        self.links.retain(|(of, from, _, to), _| *of != scope || (*from != key && *to != key));
+        self.state.remove(&(scope, key));
+    }
+
+    fn delete_states(&mut self, gone: impl Fn(&StateRow) -> bool, most: usize) {
+        let doomed = self.state.values().filter(|row| gone(row)).take(most);
+        let keys: Vec<_> = doomed.map(|row| (row.scope.clone(), row.key.clone())).collect();
+        for (scope, key) in keys {
+            self.delete_state(scope, key);
+        }
     }
 
     /// The largest numbers ever given that became durable: (run, lsn).
@@ -142,6 +228,12 @@ impl Tables {
                     row.reason = Some(reason);
                 }
                 self.frames.retain(|(of, _), _| *of != session);
+                let scope = Scope::Session(session.as_str().into()).to_string();
+                let of_session = Some(Lifetime::Session);
+                self.delete_states(
+                    |row| row.scope == scope && row.hints.lifetime == of_session,
+                    usize::MAX,
+                );
             }
             Write::ForgetSessions { before_ms } => {
                 self.sessions.retain(|_, row| row.closed_ms.is_none_or(|at| at >= before_ms));
@@ -169,20 +261,17 @@ impl Tables {
                 self.tasks.remove(&(run, step));
             }
             Write::CloseTasks { run } => self.tasks.retain(|(of, _), _| *of != run),
-            Write::PutState { scope, key, value, at_ms } => {
-                let row = self.state.entry((scope.clone(), key.clone())).or_insert(StateRow {
-                    scope,
-                    key,
-                    value: String::new(),
-                    revision: 0,
-                    updated_ms: 0,
-                });
-                row.value = value;
-                row.revision += 1;
-                row.updated_ms = at_ms;
+            Write::PutState { scope, key, value, hints, expires_ms, at_ms } => {
+                self.put_state((scope, key), value, hints, (expires_ms, at_ms));
             }
-            Write::DeleteState { scope, key } => {
-                self.state.remove(&(scope, key));
+            Write::DeleteState { scope, key } => self.delete_state(scope, key),
+            // It is planned before anything of its batch is written.
+            Write::ChangeState(_) => {}
+            Write::ForgetReceipt { run, step } => {
+                self.receipts.remove(&(run, step));
+            }
+            Write::ExpireState { now_ms, rows } => {
+                self.delete_states(|row| !row.is_live(now_ms), rows);
             }
             Write::PutBlob { hash, data } => {
                 self.blobs.entry(hash).or_insert(data);
@@ -226,6 +315,16 @@ impl Tables {
             Write::ExpireIdempotency { before_ms } => {
                 self.idempotency.retain(|_, row| row.created_ms >= before_ms);
             }
+            Write::PutKept { layer, key, value, expires_ms } => {
+                self.kept.insert((layer, key), (value, expires_ms));
+            }
+            Write::RemoveKept { layer, key } => {
+                self.kept.remove(&(layer, key));
+            }
+            Write::ExpireKept { before_ms } => {
+                self.kept.retain(|_, (_, at)| at.is_none_or(|at| at >= before_ms));
+            }
+            Write::AddAudit(row) => self.audit.push(row),
             Write::ReserveRun { num } => self.most.0 = self.most.0.max(num),
             Write::DeleteRun { run } => self.delete_run(run),
         }
@@ -243,8 +342,14 @@ impl Tables {
 
     fn delete_run(&mut self, run: u64) {
         self.most = self.high_water();
-        if self.headers.remove(&run).is_some() {
+        if let Some(header) = self.headers.remove(&run) {
             self.journal.retain(|_, row| row.run != run);
+            let id = RunId::new(run, header.created_ms);
+            let (own, operators) = (format!("run:{id}"), format!("operator:{id}:"));
+            let of_run = |scope: &str| scope == own || scope.starts_with(&operators);
+            self.state.retain(|(scope, _), _| !of_run(scope));
+            self.links.retain(|(scope, ..), _| !of_run(scope));
+            self.receipts.retain(|(of, _), _| *of != run);
         }
         self.tasks.retain(|(of, _), _| *of != run);
         let (mine, others): (Vec<_>, Vec<_>) =

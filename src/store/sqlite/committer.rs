@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use super::{
     error::{database, is_disk_failure, is_locked},
-    header, idempotency, journal, tokens, write,
+    header, idempotency, journal, state, tokens, write,
 };
 use crate::{
     fault,
@@ -55,6 +55,12 @@ enum Stop {
     Refused(StoreError),
     /// The transaction is lost.
     Failed(rusqlite::Error),
+}
+
+impl From<StoreError> for Stop {
+    fn from(error: StoreError) -> Self {
+        Self::Refused(error)
+    }
 }
 
 impl From<rusqlite::Error> for Stop {
@@ -255,6 +261,12 @@ fn apply(
             }
         }
     }
+    let mut plans = Vec::new();
+    for each in &batch.writes {
+        if let Write::ChangeState(changes) = each {
+            plans.push(state::plan::<Stop>(tx, changes)?);
+        }
+    }
     if let Some(run) = &batch.run {
         let num = run.header.num;
         if !header::write(tx, run)? {
@@ -264,8 +276,16 @@ fn apply(
             journal::append(tx, num, row)?;
         }
     }
+    let mut plans = plans.into_iter();
     for each in &batch.writes {
-        write::apply(tx, each)?;
+        match each {
+            Write::ChangeState(changes) => {
+                if let Some(plan) = plans.next().flatten() {
+                    state::carry_out(tx, changes, plan)?;
+                }
+            }
+            each => write::apply(tx, each)?,
+        }
     }
     Ok(())
 }

@@ -26,6 +26,8 @@ const MIGRATIONS: &[Migration] = &[
     Migration { prepare: None, sql: include_str!("migrations/0001_initial.sql") },
     Migration { prepare: Some(make_reclaimable), sql: include_str!("migrations/0002_reclaim.sql") },
     Migration { prepare: None, sql: include_str!("migrations/0003_sessions.sql") },
+    Migration { prepare: None, sql: include_str!("migrations/0004_state.sql") },
+    Migration { prepare: None, sql: include_str!("migrations/0005_layers.sql") },
 ];
 
 /// The newest format that this program knows.

@@ -9,14 +9,15 @@ use super::{
     error::database,
     evidence, frames, header, idempotency,
     journal::{self, Reach},
-    meta, outbox, retention, sessions, state, tasks, tokens,
+    kept, links, meta, outbox, retention, sessions, state, state_text, tasks, tokens,
 };
 use crate::{
     journal::Entry,
+    protocol::MemoryLink,
     store::{
-        ArtifactRow, BlueprintRow, EvidenceRow, FrameRow, Header, IdempotencyRow, OutboxRow,
-        Reader, Retired, RunFilter, SessionRow, Space, StateRow, StoreError, TaskFilter, TaskRow,
-        TokenRow,
+        ArtifactRow, AuditRow, BlueprintRow, EvidenceRow, FrameRow, Header, IdempotencyRow,
+        OutboxRow, Reader, Retired, RunFilter, SessionRow, Space, StateFilter, StateHit, StateRow,
+        StateSearch, StoreError, TaskFilter, TaskRow, TokenRow,
     },
 };
 
@@ -71,6 +72,32 @@ impl Reader for Sqlite {
 
     fn state(&self, scope: &str) -> Result<Vec<StateRow>, StoreError> {
         self.read("read state", |conn| state::list(conn, scope))
+    }
+
+    fn state_value(&self, scope: &str, key: &str) -> Result<Option<StateRow>, StoreError> {
+        self.read("read a value of state", |conn| state::one(conn, scope, key))
+    }
+
+    fn state_page(&self, filter: &StateFilter) -> Result<Vec<StateRow>, StoreError> {
+        self.read("list state", |conn| state::page(conn, filter))
+    }
+
+    fn search_state(&self, search: &StateSearch) -> Result<Vec<StateHit>, StoreError> {
+        self.read("search state", |conn| state_text::search(conn, search))
+    }
+
+    fn links_from(
+        &self,
+        scope: &str,
+        key: &str,
+        relation: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<MemoryLink>, StoreError> {
+        self.read("follow links of state", |conn| links::from(conn, scope, key, relation, limit))
+    }
+
+    fn has_expired_state(&self, now_ms: u64) -> Result<bool, StoreError> {
+        self.read("look for expired state", |conn| state::has_expired(conn, now_ms))
     }
 
     fn blueprint(&self, hash: &str) -> Result<Option<BlueprintRow>, StoreError> {
@@ -136,6 +163,18 @@ impl Reader for Sqlite {
 
     fn frames(&self) -> Result<Vec<FrameRow>, StoreError> {
         self.read("list frames", frames::list)
+    }
+
+    fn kept(&self, layer: &str, key: &str) -> Result<Option<(String, Option<u64>)>, StoreError> {
+        self.read("read what a layer keeps", |conn| kept::one(conn, layer, key))
+    }
+
+    fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditRow>, StoreError> {
+        self.read("read the audit log", |conn| kept::lines(conn, after, limit))
+    }
+
+    fn last_audit(&self) -> Result<Option<AuditRow>, StoreError> {
+        self.read("read the end of the audit log", kept::last_line)
     }
 
     fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {

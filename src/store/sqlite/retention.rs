@@ -19,7 +19,7 @@ const DEBRIS: &str = "debris:";
 /// Deletes a run with everything that belongs to it, but for the beginning of a long history.
 pub fn delete_run(conn: &Connection, run: u64) -> rusqlite::Result<()> {
     if let Some((created_ms, cursor)) = header::delete(conn, run)? {
-        state::delete_of(conn, &format!("run:{}", RunId::new(run, created_ms)))?;
+        state::delete_of(conn, run, RunId::new(run, created_ms))?;
         clear(conn, run, cursor, AT_ONCE)?;
     }
     tasks::close_all(conn, run)?;

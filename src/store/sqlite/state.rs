@@ -1,51 +1,201 @@
-//! The table `state`: values by scope and key.
+//! The table `state`: values by scope and key; and the receipts of steps that changed it.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::value::{int, uint};
-use crate::store::StateRow;
+use super::{
+    links, state_text,
+    value::{int, uint, uint_or_null},
+};
+use crate::{
+    protocol::{RunId, StoreOptions},
+    store::{
+        StateBatch, StateFilter, StateRow, StoreError,
+        change::{self, Changed, Plan, Planned},
+    },
+};
 
-/// Writes a value and counts its revision up.
+const COLUMNS: &str = "scope, key, revision, updated_ms, expires_ms, hints, value";
+
+/// Writes a value, counts its revision up, and lets it be found.
 pub fn put(
     conn: &Connection,
     (scope, key): (&str, &str),
     value: &str,
+    hints: &StoreOptions,
+    expires_ms: Option<u64>,
     at_ms: u64,
 ) -> rusqlite::Result<()> {
-    conn.prepare_cached(
-        "INSERT INTO state (scope, key, revision, updated_ms, value) VALUES (?1, ?2, 1, ?3, ?4)
-         ON CONFLICT (scope, key) DO UPDATE SET
-             revision = revision + 1, updated_ms = excluded.updated_ms, value = excluded.value",
-    )?
-    .execute(params![scope, key, int(at_ms), value])
-    .map(drop)
+    let said = (*hints != StoreOptions::default())
+        .then(|| serde_json::to_string(hints).expect("hints are plain data"));
+    let (id, revision): (i64, i64) = conn
+        .prepare_cached(
+            "INSERT INTO state (scope, key, revision, updated_ms, expires_ms, hints, value)
+             VALUES (?1, ?2, 1, ?3, ?4, ?5, ?6)
+             ON CONFLICT (scope, key) DO UPDATE SET
+                 revision = revision + 1, updated_ms = excluded.updated_ms,
+                 expires_ms = excluded.expires_ms, hints = excluded.hints, value = excluded.value
+             RETURNING id, revision",
+        )?
+        .query_row(params![scope, key, int(at_ms), expires_ms.map(int), said, value], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })?;
+    state_text::put(conn, id, revision == 1, (scope, key), value)
 }
 
-/// Removes a value.
+/// Removes a value, with its links.
 pub fn delete(conn: &Connection, scope: &str, key: &str) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM state WHERE scope = ?1 AND key = ?2")?
         .execute([scope, key])
         .map(drop)
 }
 
-/// Every value of a scope, sorted by key.
-pub fn list(conn: &Connection, scope: &str) -> rusqlite::Result<Vec<StateRow>> {
+/// One value, also one that has expired.
+pub fn one(conn: &Connection, scope: &str, key: &str) -> rusqlite::Result<Option<StateRow>> {
     conn.prepare_cached(
-        "SELECT scope, key, revision, updated_ms, value FROM state WHERE scope = ?1 ORDER BY key",
+        "SELECT scope, key, revision, updated_ms, expires_ms, hints, value
+         FROM state WHERE scope = ?1 AND key = ?2",
     )?
-    .query_map([scope], |row| {
-        Ok(StateRow {
-            scope: row.get(0)?,
-            key: row.get(1)?,
-            revision: uint(row, 2)?,
-            updated_ms: uint(row, 3)?,
-            value: row.get(4)?,
-        })
-    })?
-    .collect()
+    .query_row([scope, key], read)
+    .optional()
 }
 
-/// Removes every value of a scope.
-pub fn delete_of(conn: &Connection, scope: &str) -> rusqlite::Result<()> {
-    conn.prepare_cached("DELETE FROM state WHERE scope = ?1")?.execute([scope]).map(drop)
+/// Every value of a scope, sorted by key.
+pub fn list(conn: &Connection, scope: &str) -> rusqlite::Result<Vec<StateRow>> {
+    conn.prepare_cached(&format!("SELECT {COLUMNS} FROM state WHERE scope = ?1 ORDER BY key"))?
+        .query_map([scope], read)?
+        .collect()
+}
+
+/// A page of a scope, sorted by key.
+pub fn page(conn: &Connection, filter: &StateFilter) -> rusqlite::Result<Vec<StateRow>> {
+    let mut statement = conn.prepare_cached(&format!(
+        "SELECT {COLUMNS} FROM state WHERE scope = ?1 AND key >= ?2 AND (?3 IS NULL OR key > ?3)
+         ORDER BY key"
+    ))?;
+    // Where the page begins is one place; the keys before it are not read.
+    let from = filter.after.as_deref().filter(|after| *after > filter.prefix.as_str());
+    let mut rows =
+        statement.query(params![filter.scope, from.unwrap_or(&filter.prefix), filter.after])?;
+    let mut found = Vec::new();
+    while found.len() < filter.limit
+        && let Some(row) = rows.next()?
+    {
+        let row = read(row)?;
+        if !row.key.starts_with(&filter.prefix) {
+            break;
+        }
+        if row.is_live(filter.now_ms) {
+            found.push(row);
+        }
+    }
+    Ok(found)
+}
+
+/// Removes every value of a run and of the operators within it, with what was answered to it.
+pub fn delete_of(conn: &Connection, num: u64, run: RunId) -> rusqlite::Result<()> {
+    let of = format!("run:{run}");
+    let (first, last) = (format!("operator:{run}:"), format!("operator:{run};"));
+    for table in ["state", "state_links"] {
+        conn.prepare_cached(&format!("DELETE FROM {table} WHERE scope = ?1"))?.execute([&of])?;
+        conn.prepare_cached(&format!("DELETE FROM {table} WHERE scope >= ?1 AND scope < ?2"))?
+            .execute([&first, &last])?;
+    }
+    conn.prepare_cached("DELETE FROM state_receipts WHERE run = ?1")?.execute([int(num)]).map(drop)
+}
+
+/// Removes what was to live as long as a session.
+pub fn end_session(conn: &Connection, session: &str) -> rusqlite::Result<()> {
+    let scope = crate::protocol::Scope::Session(session.into()).to_string();
+    conn.prepare_cached(
+        "DELETE FROM state WHERE scope = ?1 AND json_extract(hints, '$.lifetime') = 'session'",
+    )?
+    .execute([scope])
+    .map(drop)
+}
+
+/// Removes at most `rows` values that have expired.
+pub fn expire(conn: &Connection, now_ms: u64, rows: usize) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "DELETE FROM state WHERE id IN (
+             SELECT id FROM state WHERE expires_ms IS NOT NULL AND expires_ms <= ?1
+             ORDER BY expires_ms LIMIT ?2)",
+    )?
+    .execute(params![int(now_ms), super::value::limit(rows)])
+    .map(drop)
+}
+
+/// Whether a value has expired and is still there.
+pub fn has_expired(conn: &Connection, now_ms: u64) -> rusqlite::Result<bool> {
+    conn.prepare_cached(
+        "SELECT 1 FROM state WHERE expires_ms IS NOT NULL AND expires_ms <= ?1 LIMIT 1",
+    )?
+    .exists([int(now_ms)])
+}
+
+/// What a batch would write, or why it is refused; nothing if it was written before.
+pub fn plan<E: From<StoreError> + From<rusqlite::Error>>(
+    conn: &Connection,
+    batch: &StateBatch,
+) -> Result<Option<Plan>, E> {
+    if let Some((run, step)) = batch.receipt
+        && let Some(answers) = answered(conn, run, step)?
+    {
+        batch.answers.give(answers);
+        return Ok(None);
+    }
+    change::plan(batch, |scope, key| Ok(one(conn, scope, key)?)).map(Some)
+}
+
+/// Writes what was planned, and answers.
+pub fn carry_out(conn: &Connection, batch: &StateBatch, plan: Plan) -> rusqlite::Result<()> {
+    for write in plan.writes {
+        match write {
+            Planned::Put { scope, key, value, hints, expires_ms } => {
+                put(conn, (&scope, &key), &value, &hints, expires_ms, batch.at_ms)?;
+            }
+            Planned::Delete { scope, key } => delete(conn, &scope, &key)?,
+            Planned::Link { scope, from, to, relation, metadata } => {
+                links::put(conn, &scope, (&from, &relation, &to), metadata.as_deref())?;
+            }
+            Planned::Unlink { scope, from, to, relation } => {
+                links::delete(conn, &scope, (&from, &relation, &to))?;
+            }
+        }
+    }
+    if let Some((run, step)) = batch.receipt {
+        let answer = serde_json::to_string(&plan.answers).expect("answers are plain data");
+        conn.prepare_cached("INSERT INTO state_receipts (run, step, answer) VALUES (?1, ?2, ?3)")?
+            .execute(params![int(run), step, answer])?;
+    }
+    batch.answers.give(plan.answers);
+    Ok(())
+}
+
+/// Forgets what was answered to a step.
+pub fn forget_receipt(conn: &Connection, run: u64, step: u32) -> rusqlite::Result<()> {
+    conn.prepare_cached("DELETE FROM state_receipts WHERE run = ?1 AND step = ?2")?
+        .execute(params![int(run), step])
+        .map(drop)
+}
+
+fn answered(conn: &Connection, run: u64, step: u32) -> rusqlite::Result<Option<Vec<Changed>>> {
+    let answer: Option<String> = conn
+        .prepare_cached("SELECT answer FROM state_receipts WHERE run = ?1 AND step = ?2")?
+        .query_row(params![int(run), step], |row| row.get(0))
+        .optional()?;
+    Ok(answer.and_then(|answer| serde_json::from_str(&answer).ok()))
+}
+
+fn read(row: &Row<'_>) -> rusqlite::Result<StateRow> {
+    let hints: Option<String> = row.get(5)?;
+    Ok(StateRow {
+        scope: row.get(0)?,
+        key: row.get(1)?,
+        revision: uint(row, 2)?,
+        updated_ms: uint(row, 3)?,
+        expires_ms: uint_or_null(row, 4)?,
+        // Hints are advice: what cannot be read of them is as if it had not been given.
+        hints: hints.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default(),
+        value: row.get(6)?,
+    })
 }

@@ -3,10 +3,10 @@
 use rusqlite::Connection;
 
 use super::{
-    artifacts, blobs, blueprints, evidence, frames, header, idempotency, meta, outbox, retention,
-    sessions, state, tasks, tokens,
+    artifacts, blobs, blueprints, evidence, frames, header, idempotency, kept, meta, outbox,
+    retention, sessions, state, tasks, tokens,
 };
-use crate::store::{Errand, Write};
+use crate::store::{Errand, StateAct, Write};
 
 /// Does one write, inside the caller's transaction.
 pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
@@ -14,9 +14,13 @@ pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
         Write::PutTask(task) => tasks::put(conn, task),
         Write::CloseTask { run, step } => tasks::close(conn, *run, *step),
         Write::CloseTasks { run } => tasks::close_all(conn, *run),
-        Write::PutState { scope, key, value, at_ms } => {
-            state::put(conn, (scope, key), value, *at_ms)
+        Write::PutState { scope, key, value, hints, expires_ms, at_ms } => {
+            state::put(conn, (scope, key), value, hints, *expires_ms, *at_ms)
         }
+        // The committer plans it before anything of its batch is written.
+        Write::ChangeState(_) => Ok(()),
+        Write::ForgetReceipt { run, step } => state::forget_receipt(conn, *run, *step),
+        Write::ExpireState { now_ms, rows } => state::expire(conn, *now_ms, *rows),
         Write::DeleteState { scope, key } => state::delete(conn, scope, key),
         Write::PutBlob { hash, data } => blobs::put(conn, hash, data),
         Write::PutArtifact(file) => artifacts::put(conn, file),
@@ -38,7 +42,8 @@ pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
             sessions::extend(conn, session, *expires_ms)
         }
         Write::CloseSession { session, at_ms, reason } => {
-            sessions::close(conn, session, *at_ms, reason)
+            sessions::close(conn, session, *at_ms, reason)?;
+            state::end_session(conn, session)
         }
         Write::ForgetSessions { before_ms } => sessions::forget(conn, *before_ms),
         Write::PutFrame(frame) => {
@@ -52,6 +57,12 @@ pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
         Write::ReserveRun { num } => header::reserve(conn, *num),
         Write::DeleteRun { run } => retention::delete_run(conn, *run),
         Write::Tidy { rows, pages } => retention::tidy(conn, *rows, *pages),
+        Write::PutKept { layer, key, value, expires_ms } => {
+            kept::put(conn, (layer, key), value, *expires_ms)
+        }
+        Write::RemoveKept { layer, key } => kept::remove(conn, layer, key),
+        Write::ExpireKept { before_ms } => kept::expire(conn, *before_ms),
+        Write::AddAudit(row) => kept::add_line(conn, row),
     }
 }
 
@@ -64,6 +75,9 @@ pub fn revokes(write: &Write) -> Option<&str> {
         | Write::CloseTask { .. }
         | Write::CloseTasks { .. }
         | Write::PutState { .. }
+        | Write::ChangeState(_)
+        | Write::ForgetReceipt { .. }
+        | Write::ExpireState { .. }
         | Write::DeleteState { .. }
         | Write::PutBlob { .. }
         | Write::PutArtifact(_)
@@ -84,7 +98,19 @@ pub fn revokes(write: &Write) -> Option<&str> {
         | Write::AckFrames { .. }
         | Write::ReserveRun { .. }
         | Write::DeleteRun { .. }
-        | Write::Tidy { .. } => None,
+        | Write::Tidy { .. }
+        | Write::PutKept { .. }
+        | Write::RemoveKept { .. }
+        | Write::ExpireKept { .. }
+        | Write::AddAudit(_) => None,
+    }
+}
+
+/// How many rows a write is about.
+pub fn rows(write: &Write) -> usize {
+    match write {
+        Write::ChangeState(batch) => batch.changes.len(),
+        _ => 1,
     }
 }
 
@@ -103,8 +129,20 @@ pub fn size(write: &Write) -> usize {
         },
         Write::PutEvidence(row) => row.body.len(),
         Write::PutFrame(frame) => frame.params.len(),
+        Write::ChangeState(batch) => batch
+            .changes
+            .iter()
+            .map(|change| match &change.act {
+                StateAct::Put { value, .. } => value.len(),
+                StateAct::Delete | StateAct::Link { .. } | StateAct::Unlink { .. } => 0,
+            })
+            .sum(),
+        Write::PutKept { value, .. } => value.len(),
+        Write::AddAudit(row) => row.line.len(),
         Write::CloseTask { .. }
         | Write::CloseTasks { .. }
+        | Write::ForgetReceipt { .. }
+        | Write::ExpireState { .. }
         | Write::DeleteState { .. }
         | Write::PutArtifact(_)
         | Write::PublishArtifacts { .. }
@@ -119,6 +157,8 @@ pub fn size(write: &Write) -> usize {
         | Write::AckFrames { .. }
         | Write::ReserveRun { .. }
         | Write::DeleteRun { .. }
-        | Write::Tidy { .. } => 0,
+        | Write::Tidy { .. }
+        | Write::RemoveKept { .. }
+        | Write::ExpireKept { .. } => 0,
     }
 }

@@ -140,5 +140,5 @@ fn weight(batch: &Batch) -> (usize, usize) {
     let entries = batch.run.as_ref().map_or(&[][..], |run| &run.entries);
     let bytes = entries.iter().map(|row| row.bytes.len()).sum::<usize>()
         + batch.writes.iter().map(write::size).sum::<usize>();
-    (entries.len() + batch.writes.len(), bytes)
+    (entries.len() + batch.writes.iter().map(write::rows).sum::<usize>(), bytes)
 }

@@ -121,7 +121,7 @@ pub fn perform(world: &World, ask: &Ask) -> BoxFuture<'static, Result<Told, Engi
             };
             Box::pin(async move {
                 let task = TaskId::new(run, step, scheduled_ms);
-                engine.answer(&caller, task, answer, None).await.map(|_| Told::Done)
+                engine.answer(&caller, task, (answer, None), None).await.map(|_| Told::Done)
             })
         }
         Ask::Revoke { token } => {
@@ -174,7 +174,10 @@ pub fn perform(world: &World, ask: &Ask) -> BoxFuture<'static, Result<Told, Engi
             let holder = holder(world, &engine, of);
             Box::pin(async move {
                 let value = Json::from(&json!({ "state": body }));
-                engine.put_worker_state(&holder, "worker".into(), value).await.map(|()| Told::Done)
+                engine
+                    .put_worker_state(&holder, None, "worker".into(), value)
+                    .await
+                    .map(|()| Told::Done)
             })
         }
         Ask::File { of, body } => {

@@ -20,9 +20,9 @@ use crate::{
         Caller, Engine, EngineError, EngineParts, MintToken, Recovery, Retention, Settings,
         message::Msg, shard::Shard,
     },
-    flow::RunLimits,
+    flow::{Rule, RunLimits},
     lua::Limits,
-    operator::{Backend, Echo, Human, Queue, QueueHub, Registry},
+    operator::{Backend, Composite, Echo, Human, Queue, QueueHub, Registry},
     protocol::RunId,
     store::{Memory, Reader as _, RunStatus, StoreError},
     tasks::{Driver, Tasks},
@@ -153,7 +153,15 @@ impl World {
         let (tasks, driver) = Tasks::driven();
         let hub = Arc::new(QueueHub::default());
         self.worked = Worked::default();
-        let operators: [(&str, Arc<dyn Backend>); 4] = [
+        let of = |rule, members: &[&str]| {
+            Arc::new(Composite::new(rule, members.iter().copied()).expect("it can be"))
+        };
+        let agree = Rule::Quorum { agree: 2, path: "v".parse().expect("it is a path") };
+        let operators: [(&str, Arc<dyn Backend>); 8] = [
+            ("safe", of(Rule::Fallback, &["fast", "queue"])),
+            ("fast", of(Rule::Race, &["queue", "turns"])),
+            ("turns", of(Rule::RoundRobin, &["queue", "echo"])),
+            ("agreed", of(agree, &["queue", "queue", "queue"])),
             ("echo", Arc::new(Echo)),
             ("host", Arc::new(self.worked.clone())),
             ("human", Arc::new(Human)),
@@ -183,8 +191,10 @@ impl World {
                 live_runs: 2,
                 open_runs: 10_000,
                 queued_signals: 100,
+                custom_effects: crate::engine::CustomEffects::Error,
                 work: PathBuf::from("work"),
             },
+            middleware: crate::engine::Middleware::default(),
             shards: self.shards,
             recovery: Recovery::All,
         })
@@ -217,7 +227,8 @@ impl World {
         for n in 0..3 {
             let (engine, by) = (self.engine().clone(), owner.clone());
             let ttl_ms = 300 * 86_400_000;
-            let mint = MintToken { role: Role::Admin, verbs: None, scopes: None, ttl_ms };
+            let mint =
+                MintToken { role: Role::Admin, verbs: None, scopes: None, ttl_ms, name: None };
             let minted = self.finish(async move { engine.mint(&by, mint, None).await }).unwrap();
             let subject = format!("client-{n}");
             self.tokens.push(Caller { subject, jti: minted.jti, ..owner.clone() });

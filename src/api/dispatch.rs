@@ -1,0 +1,123 @@
+//! Dispatches: one task for one operator, or several at once.
+
+use axum::{
+    Json as JsonBody,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use futures::StreamExt as _;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::{
+    body::Posted,
+    codes,
+    door::Api,
+    error::{Problem, ProblemBody},
+    params::{self, Asker},
+};
+use crate::{
+    blueprint::parse_duration,
+    engine::{Caller, DispatchView},
+    protocol::DurationMs,
+};
+
+/// The most dispatches of one request.
+const MOST: usize = 100;
+/// How many of them are under way at once.
+const AT_ONCE: usize = 32;
+/// How long a request waits that does not say.
+const WAIT: &str = "60s";
+
+/// One dispatch, or a list of them.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub(super) enum DispatchBody {
+    /// Several: each has its answer, in their order.
+    Many(Vec<OneBody>),
+    /// One.
+    One(OneBody),
+}
+
+/// What an operator is to execute.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OneBody {
+    /// The operator's name.
+    operator: String,
+    /// What it is given: any JSON.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    input: Value,
+    /// Time for an attempt: `"20m"`.
+    timeout: Option<String>,
+    /// How long to wait for the end, at most and by default a minute; the run goes on after it.
+    wait: Option<String>,
+}
+
+/// The answer to one of several.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct SlotView {
+    /// What became of it, if it was begun.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dispatch: Option<DispatchView>,
+    /// Why it was not begun.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<ProblemBody>,
+}
+
+/// Has an operator execute a task by itself: a run of one step. A list is executed in parallel;
+/// what becomes of one changes nothing for the others.
+#[utoipa::path(
+    post, path = "/v1/dispatch", operation_id = "dispatch", tag = "operators",
+    request_body = DispatchBody,
+    responses(
+        (status = 200, description = "One dispatch, or one slot for each of a list.", body = DispatchView),
+        (status = 404, description = "`not_found`: no such operator", body = ProblemBody),
+    ),
+)]
+pub(super) async fn dispatch(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    posted: Posted<DispatchBody>,
+) -> Result<Response, Problem> {
+    match posted.body {
+        DispatchBody::One(one) => Ok(JsonBody(execute(&api, &caller, one).await?).into_response()),
+        DispatchBody::Many(many) if many.len() > MOST => {
+            Err(Problem::new(codes::INVALID_BODY, format!("at most {MOST} dispatches go together")))
+        }
+        DispatchBody::Many(many) => {
+            let slots = many.into_iter().map(|one| async {
+                match execute(&api, &caller, one).await {
+                    Ok(view) => SlotView { dispatch: Some(view), problem: None },
+                    Err(problem) => {
+                        SlotView { dispatch: None, problem: Some(problem.body().clone()) }
+                    }
+                }
+            });
+            let slots: Vec<SlotView> =
+                futures::stream::iter(slots).buffered(AT_ONCE).collect().await;
+            Ok(JsonBody(slots).into_response())
+        }
+    }
+}
+
+async fn execute(api: &Api, caller: &Caller, one: OneBody) -> Result<DispatchView, Problem> {
+    let invalid = |at: &str, detail: String| Problem::new(codes::INVALID_BODY, detail).at(at);
+    let wait = params::wait(Some(one.wait.as_deref().unwrap_or(WAIT)))
+        .map_err(|detail| invalid("$.wait", detail))?
+        .unwrap_or_default();
+    let timeout = match one.timeout.as_deref().map(parse_duration) {
+        None => None,
+        Some(Ok(ms)) => Some(DurationMs::from_millis(ms)),
+        Some(Err(error)) => return Err(invalid("$.timeout", format!("failed to {error}"))),
+    };
+    let patience = async {
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = api.stopping.cancelled() => {}
+        }
+    };
+    Ok(api.engine.dispatch(caller, &one.operator, one.input.into(), timeout, patience).await?)
+}

@@ -1,0 +1,217 @@
+//! State that others share: a step of its own, done once everything before it is durable.
+//!
+//! A run's own state changes in memory with its transition. What lies elsewhere, and what only the
+//! store can answer, is asked for after the commit that scheduled the step. A change is made once:
+//! the store keeps its answer until the step's end is durable, whatever happens in between.
+
+use std::sync::Arc;
+
+use super::{
+    message::RunMsg,
+    run::{Open, OpenKind, Perform, Run},
+    shard::Shard,
+    state::{refused, run_scope, state_failure},
+};
+use crate::{
+    fault,
+    flow::{StateOp, StepOp},
+    journal::{Outcome, Scheduled, StepKey},
+    protocol::{Failure, Json, Scope, SearchOptions, SessionId, StoreOptions, WorkflowId},
+    store::{DurableState, Reducer, StateAct, StateChange, Write, number_text},
+    token::{Need, Verb},
+};
+
+impl Shard {
+    /// Decides a step on shared state: refuses it, or lets it wait for its commit.
+    pub(super) fn schedule_scoped(
+        &mut self,
+        run: &mut Run,
+        key: &StepKey,
+        scope: Option<&str>,
+        op: StateOp,
+    ) {
+        let place = match scope {
+            None => Ok(run_scope(run)),
+            Some(scope) => self.scope_of(run, scope),
+        };
+        let permitted = place.and_then(|place| {
+            self.permit(run, &place, &op)?;
+            Ok(place)
+        });
+        let step = match scope {
+            None => StepOp::State(op.clone()),
+            Some(scope) => StepOp::Scoped { scope: scope.to_owned(), op: op.clone() },
+        };
+        match permitted {
+            Err(failure) => self.record(run, key, &step, Outcome::Failed(failure)),
+            Ok(scope) => {
+                let kind = OpenKind::State { scope, op: Box::new(op) };
+                let number = self.open(run, key, &step, kind);
+                run.pending.after.performs.push(Perform::State { step: number });
+            }
+        }
+    }
+
+    /// The text of the scope that a flow named.
+    pub(super) fn scope_of(&self, run: &Run, named: &str) -> Result<String, Failure> {
+        if named == "session" {
+            let session = self.delegate_of(run).ok_or_else(|| {
+                refused(
+                    "ctx:scope(\"session\"): the run belongs to no session; start it with a \
+                     `delegate`, or name one: ctx:scope { session = \"ses_…\" }"
+                        .to_owned(),
+                )
+            })?;
+            return Ok(Scope::Session(SessionId::new(session.0)).to_string());
+        }
+        let within = named.strip_prefix("operator:").filter(|rest| !rest.contains(':'));
+        let text = match within {
+            Some(operator) => format!("operator:{}:{operator}", run.id),
+            None => named.to_owned(),
+        };
+        let scope: Scope = text.parse().map_err(|error| refused(format!("{error}")))?;
+        Ok(scope.to_string())
+    }
+
+    /// Whether the run's starter may do that to a scope. The run itself and its operators are the
+    /// run's own.
+    fn permit(&self, run: &Run, scope: &str, op: &StateOp) -> Result<(), Failure> {
+        let own = scope == run_scope(run) || is_within(run, scope);
+        if own {
+            return Ok(());
+        }
+        let verb = if op.is_read() { Verb::StateRead } else { Verb::StateWrite };
+        let need = Need::State { scope, key: op.key() };
+        run.grant.check(verb, &[need]).map_err(|refusal| refused(refusal.to_string()))
+    }
+
+    /// Does what a step asked of shared state; its end comes back as a message.
+    pub(super) fn perform_state(&mut self, run: &mut Run, number: u32) {
+        let Some(Open { kind: OpenKind::State { scope, op } }) = run.open.get(&number) else {
+            return;
+        };
+        fault::point("engine.state_shared");
+        let (scope, op) = (scope.clone(), op.clone());
+        let (num, shared) = (run.num, Arc::clone(&self.shared));
+        self.shared.tasks.spawn(async move {
+            let outcome = match execute(&shared.state, &scope, &op, (num, number)).await {
+                Ok(value) => Outcome::Completed(value),
+                Err(failure) => Outcome::Failed(failure),
+            };
+            shared.tell(num, RunMsg::StateDone { step: number, outcome });
+        });
+    }
+
+    /// What came of it.
+    pub(super) fn state_done(&mut self, run: &mut Run, number: u32, outcome: Outcome) {
+        let Some(Open { kind: OpenKind::State { op, .. } }) = run.open.get(&number) else {
+            return;
+        };
+        if !op.is_read() {
+            run.pending.writes.push(Write::ForgetReceipt { run: run.num, step: number });
+        }
+        self.finish_step(run, number, outcome, None, None);
+    }
+
+    /// Takes up a step on shared state whose end is not known.
+    pub(super) fn take_up_state(&mut self, run: &mut Run, step: &Scheduled) {
+        let op = step.request.decode::<StateOp>().ok();
+        let named = step.request.to_value();
+        let named = named.get("scope").and_then(|scope| scope.as_str());
+        let scope = match named {
+            None => Ok(run_scope(run)),
+            Some(named) => self.scope_of(run, named),
+        };
+        let (Some(op), Ok(scope)) = (op, scope) else {
+            let failure = refused("the state step in the journal cannot be read".to_owned());
+            self.finish_step(run, step.step, Outcome::Failed(failure), None, None);
+            return;
+        };
+        run.open.insert(step.step, Open { kind: OpenKind::State { scope, op: Box::new(op) } });
+        run.pending.after.performs.push(Perform::State { step: step.step });
+    }
+}
+
+/// Whether a scope is that of an operator within the run.
+pub(super) fn is_within(run: &Run, scope: &str) -> bool {
+    let workflow = WorkflowId::new(run.id.to_string());
+    matches!(scope.parse(), Ok(Scope::Operator { workflow: of, .. }) if of == workflow)
+}
+
+async fn execute(
+    state: &DurableState,
+    scope: &str,
+    op: &StateOp,
+    receipt: (u64, u32),
+) -> Result<Json, Failure> {
+    let failed = |error| state_failure(op.name(), error);
+    let plain = |value: serde_json::Value| Ok(Json::from(value));
+    match op {
+        StateOp::Get { key } => {
+            let row = state.value(scope, key).map_err(failed)?;
+            Ok(row.map_or_else(Json::null, |row| Json::from_trusted(row.value)))
+        }
+        StateOp::List { prefix } => {
+            let keys = state.keys(scope, prefix).await.map_err(failed)?;
+            Ok(Json::encode(&keys).expect("strings are JSON"))
+        }
+        StateOp::Search { query, limit } => {
+            let found = state.find(scope, query, "", *limit, SearchOptions::default()).await;
+            let hits = found.map_err(failed)?.into_iter().map(|hit| {
+                serde_json::json!({ "key": hit.key, "score": hit.score, "snippet": hit.snippet })
+            });
+            plain(hits.collect())
+        }
+        StateOp::Traverse { key, relation, depth } => {
+            let keys = state.walk(scope, key, relation.as_deref(), *depth).await;
+            Ok(Json::encode(&keys.map_err(failed)?).expect("strings are JSON"))
+        }
+        StateOp::Set { .. }
+        | StateOp::Delete { .. }
+        | StateOp::Add { .. }
+        | StateOp::Append { .. }
+        | StateOp::Merge { .. }
+        | StateOp::Link { .. }
+        | StateOp::Unlink { .. } => {
+            let change = change_of(scope, op)?;
+            let answers = state.change(Vec::new(), vec![change], Some(receipt)).await;
+            let answer = answers.map_err(failed)?.pop();
+            let value = answer.and_then(|answer| answer.value);
+            Ok(value.map_or_else(Json::null, Json::from_trusted))
+        }
+    }
+}
+
+fn change_of(scope: &str, op: &StateOp) -> Result<StateChange, Failure> {
+    let put = |value: String, reducer, hints| StateAct::Put { value, reducer, hints };
+    let none = StoreOptions::default;
+    let mut if_revision = None;
+    let act = match op {
+        StateOp::Set { value, opts, .. } => {
+            if_revision = opts.as_ref().and_then(|opts| opts.if_revision);
+            let hints = opts.as_ref().map_or_else(none, |opts| opts.hints());
+            put(value.as_str().to_owned(), Reducer::Overwrite, hints)
+        }
+        StateOp::Delete { .. } => StateAct::Delete,
+        StateOp::Add { by, .. } => {
+            let by = number_text(*by)
+                .ok_or_else(|| refused("state.add: what is added is not a number".to_owned()))?;
+            put(by, Reducer::Sum, none())
+        }
+        StateOp::Append { value, .. } => put(value.as_str().to_owned(), Reducer::Append, none()),
+        StateOp::Merge { value, .. } => put(value.as_str().to_owned(), Reducer::Merge, none()),
+        StateOp::Link { to, relation, metadata, .. } => StateAct::Link {
+            to: to.clone(),
+            relation: relation.clone(),
+            metadata: metadata.as_ref().map(|json| json.as_str().to_owned()),
+        },
+        StateOp::Unlink { to, relation, .. } => {
+            StateAct::Unlink { to: to.clone(), relation: relation.clone() }
+        }
+        StateOp::Get { .. }
+        | StateOp::List { .. }
+        | StateOp::Search { .. }
+        | StateOp::Traverse { .. } => return Err(refused(format!("{} is a read", op.name()))),
+    };
+    Ok(StateChange { scope: scope.to_owned(), key: op.key().to_owned(), if_revision, act })
+}

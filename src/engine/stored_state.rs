@@ -1,0 +1,381 @@
+//! State, as callers read and change it: every scope, within what their tokens reach.
+//!
+//! A run's own scope is changed by its shard, which has it in memory; every other scope in the
+//! store. Both are durable when a call returns.
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::{Caller, Engine, EngineError, message::RunMsg, rfc3339};
+use crate::{
+    protocol::{
+        ContentKind, Json, Lifetime, MemoryLink, MemoryTier, RunId, Scope, SearchOptions,
+        SearchResult, StateError, StateStore, StoreOptions,
+    },
+    store::{Changed, Check, Reducer, StateAct, StateChange, StateRow, StoreError},
+    token::{Need, Verb},
+};
+
+/// The most changes of one batch.
+pub const MOST_CHANGES: usize = 1_000;
+
+/// A value of state.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct StateView {
+    /// The scope: `global`, `run:<id>`, `session:<id>`, `operator:<run>:<operator>`,
+    /// `custom:<name>`.
+    pub scope: String,
+    /// The key.
+    pub key: String,
+    /// The value.
+    #[schema(value_type = Object)]
+    pub value: Json,
+    /// Counts up at every write, from 1.
+    pub revision: u64,
+    /// RFC 3339, UTC.
+    pub updated_at: String,
+    /// RFC 3339, UTC: when it expires.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+    /// How long it should live: transient, session, durable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub lifetime: Option<Lifetime>,
+    /// How fast it should be at hand: hot, warm, cold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub tier: Option<MemoryTier>,
+    /// What kind of knowledge it is: episodic, semantic, procedural, structural, {"custom": …}.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub content_kind: Option<ContentKind>,
+    /// How important it is, from 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub salience: Option<f64>,
+}
+
+/// A key in a list of state.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct StateItem {
+    /// The key.
+    pub key: String,
+    /// The value's revision; in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
+    /// RFC 3339, UTC; in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updated_at: Option<String>,
+    /// RFC 3339, UTC: when it expires; in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+    /// How well it fits; more is better. In searches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub score: Option<f64>,
+    /// The part that fits, its words in brackets; in searches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snippet: Option<String>,
+}
+
+/// What came of a change.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ChangedView {
+    /// The value's revision; 0 once it is deleted, and for links.
+    pub revision: u64,
+    /// The value that a reducer left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub value: Option<Json>,
+}
+
+impl StateView {
+    fn of(row: StateRow) -> Self {
+        let StateRow { scope, key, value, revision, updated_ms, expires_ms, hints } = row;
+        let StoreOptions { tier, lifetime, content_kind, salience, ttl: _ } = hints;
+        Self {
+            scope,
+            key,
+            value: Json::from_trusted(value),
+            revision,
+            updated_at: rfc3339(updated_ms),
+            expires_at: expires_ms.map(rfc3339),
+            lifetime,
+            tier,
+            content_kind,
+            salience,
+        }
+    }
+}
+
+impl Engine {
+    /// A value of state.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is none.
+    pub fn state_value(
+        &self,
+        caller: &Caller,
+        scope: &Scope,
+        key: &str,
+    ) -> Result<StateView, EngineError> {
+        let scope = may_read(caller, scope, key)?;
+        let row = self.shared().state.value(&scope, key)?;
+        row.map(StateView::of)
+            .ok_or_else(|| EngineError::NotFound { what: "state", id: format!("{scope}/{key}") })
+    }
+
+    /// A page of a scope, sorted by key.
+    ///
+    /// # Errors
+    /// When the caller may not.
+    pub async fn state_page(
+        &self,
+        caller: &Caller,
+        scope: &Scope,
+        prefix: &str,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<super::Page<StateItem>, EngineError> {
+        let scope = may_read(caller, scope, prefix)?;
+        let rows = self.shared().state.page(&scope, prefix, after, limit).await?;
+        let next_cursor = rows.last().filter(|_| rows.len() == limit).map(|row| row.key.clone());
+        let items = rows.into_iter().map(|row| StateItem {
+            key: row.key,
+            revision: Some(row.revision),
+            updated_at: Some(rfc3339(row.updated_ms)),
+            expires_at: row.expires_ms.map(rfc3339),
+            ..StateItem::default()
+        });
+        Ok(super::Page { items: items.collect(), next_cursor })
+    }
+
+    /// The values of a scope that have every word of a query, the best first.
+    ///
+    /// # Errors
+    /// When the caller may not.
+    pub async fn search_state(
+        &self,
+        caller: &Caller,
+        scope: &Scope,
+        query: &str,
+        prefix: &str,
+        limit: usize,
+    ) -> Result<Vec<StateItem>, EngineError> {
+        let scope = may_read(caller, scope, prefix)?;
+        let options = SearchOptions::default();
+        let found = self.shared().state.find(&scope, query, prefix, limit, options).await?;
+        let items = found.into_iter().map(|hit| StateItem {
+            key: hit.key,
+            score: Some(hit.score),
+            snippet: Some(hit.snippet),
+            ..StateItem::default()
+        });
+        Ok(items.collect())
+    }
+
+    /// The keys that links lead to from a key, the nearest first.
+    ///
+    /// # Errors
+    /// When the caller may not.
+    pub async fn walk_state(
+        &self,
+        caller: &Caller,
+        scope: &Scope,
+        from: &str,
+        relation: Option<&str>,
+        depth: u32,
+    ) -> Result<Vec<StateItem>, EngineError> {
+        // A link may lead to any key of the scope.
+        let scope = may_read(caller, scope, "")?;
+        let keys = self.shared().state.walk(&scope, from, relation, depth).await?;
+        Ok(keys.into_iter().map(|key| StateItem { key, ..StateItem::default() }).collect())
+    }
+
+    /// Changes state, all of it or nothing; it is durable when this returns.
+    ///
+    /// # Errors
+    /// When the caller may not, a condition does not hold, a reducer does not take what is there,
+    /// or the changes are of several runs.
+    pub async fn change_state(
+        &self,
+        caller: &Caller,
+        changes: Vec<(Scope, StateChange)>,
+    ) -> Result<Vec<ChangedView>, EngineError> {
+        if changes.len() > MOST_CHANGES {
+            let message = format!("change state: at most {MOST_CHANGES} changes go together");
+            return Err(EngineError::BadRequest(message));
+        }
+        for (_, change) in &changes {
+            let need = Need::State { scope: &change.scope, key: &change.key };
+            caller.grant.check(Verb::StateWrite, &[need])?;
+        }
+        let changed = self.change_any(changes, Some(caller.jti.clone())).await?;
+        let view = |changed: Changed| ChangedView {
+            revision: changed.revision,
+            value: changed.value.map(Json::from_trusted),
+        };
+        Ok(changed.into_iter().map(view).collect())
+    }
+
+    /// Changes state, by the shard of the run that owns the scope where one does.
+    async fn change_any(
+        &self,
+        changes: Vec<(Scope, StateChange)>,
+        jti: Option<String>,
+    ) -> Result<Vec<Changed>, EngineError> {
+        let runs: std::collections::BTreeSet<Option<RunId>> =
+            changes.iter().map(|(scope, _)| run_of(scope)).collect();
+        if runs.len() > 1 {
+            let message = "change state: the scope of a run changes by itself; send one batch for \
+                           each run and one for everything else";
+            return Err(EngineError::BadRequest(message.to_owned()));
+        }
+        let changes: Vec<StateChange> = changes.into_iter().map(|(_, change)| change).collect();
+        if let Some(run) = runs.into_iter().next().flatten()
+            && self
+                .read(move |store| store.header(run.num()))
+                .await?
+                .is_some_and(|header| header.created_ms == run.created_ms())
+        {
+            return self.ask(run.num(), |reply| RunMsg::ChangeState { changes, jti, reply }).await;
+        }
+        let checks = jti.map(Check::TokenLive).into_iter().collect();
+        Ok(self.shared().state.change(checks, changes, None).await?)
+    }
+
+    /// State as the protocol's traits have it, for whoever embeds the host; nobody asks for a
+    /// token.
+    pub fn state(&self) -> HostState {
+        HostState(self.clone())
+    }
+}
+
+fn run_of(scope: &Scope) -> Option<RunId> {
+    match scope {
+        Scope::Workflow(id) => id.as_str().parse().ok(),
+        _ => None,
+    }
+}
+
+fn may_read(caller: &Caller, scope: &Scope, key: &str) -> Result<String, EngineError> {
+    let scope = scope.to_string();
+    caller.grant.check(Verb::StateRead, &[Need::State { scope: &scope, key }])?;
+    Ok(scope)
+}
+
+/// State of a whole host.
+#[derive(Clone)]
+pub struct HostState(Engine);
+
+impl HostState {
+    async fn change_one(&self, scope: &Scope, key: &str, act: StateAct) -> Result<(), StateError> {
+        let change =
+            StateChange { scope: scope.to_string(), key: key.to_owned(), if_revision: None, act };
+        let changed = self.0.change_any(vec![(scope.clone(), change)], None).await;
+        changed.map(drop).map_err(|error| StateError::WriteFailed(error.to_string()))
+    }
+}
+
+#[async_trait]
+impl StateStore for HostState {
+    async fn read(&self, scope: &Scope, key: &str) -> Result<Option<Value>, StateError> {
+        StateStore::read(&self.0.shared().state, scope, key).await
+    }
+
+    async fn write(&self, scope: &Scope, key: &str, value: Value) -> Result<(), StateError> {
+        self.write_hinted(scope, key, value, &StoreOptions::default()).await
+    }
+
+    async fn write_hinted(
+        &self,
+        scope: &Scope,
+        key: &str,
+        value: Value,
+        options: &StoreOptions,
+    ) -> Result<(), StateError> {
+        let (value, hints) = (value.to_string(), options.clone());
+        let act = StateAct::Put { value, reducer: Reducer::Overwrite, hints };
+        self.change_one(scope, key, act).await
+    }
+
+    async fn delete(&self, scope: &Scope, key: &str) -> Result<(), StateError> {
+        self.change_one(scope, key, StateAct::Delete).await
+    }
+
+    async fn list(&self, scope: &Scope, prefix: &str) -> Result<Vec<String>, StateError> {
+        StateStore::list(&self.0.shared().state, scope, prefix).await
+    }
+
+    async fn search(
+        &self,
+        scope: &Scope,
+        query: &str,
+        limit: usize,
+    ) -> Result<Vec<SearchResult>, StateError> {
+        StateStore::search(&self.0.shared().state, scope, query, limit).await
+    }
+
+    async fn search_hinted(
+        &self,
+        scope: &Scope,
+        query: &str,
+        limit: usize,
+        options: &SearchOptions,
+    ) -> Result<Vec<SearchResult>, StateError> {
+        StateStore::search_hinted(&self.0.shared().state, scope, query, limit, options).await
+    }
+
+    fn clear_transient(&self) {
+        StateStore::clear_transient(&self.0.shared().state);
+    }
+
+    async fn link(&self, scope: &Scope, link: &MemoryLink) -> Result<(), StateError> {
+        StateStore::link(&self.0.shared().state, scope, link).await
+    }
+
+    async fn unlink(
+        &self,
+        scope: &Scope,
+        from_key: &str,
+        to_key: &str,
+        relation: &str,
+    ) -> Result<(), StateError> {
+        StateStore::unlink(&self.0.shared().state, scope, from_key, to_key, relation).await
+    }
+
+    async fn traverse(
+        &self,
+        scope: &Scope,
+        from_key: &str,
+        relation: Option<&str>,
+        max_depth: u32,
+    ) -> Result<Vec<String>, StateError> {
+        StateStore::traverse(&self.0.shared().state, scope, from_key, relation, max_depth).await
+    }
+}
+
+impl super::shard::Shard {
+    /// Changes the run's own state for somebody outside.
+    pub(super) fn change_from_outside(
+        &mut self,
+        run: &mut super::run::Run,
+        changes: Vec<StateChange>,
+        jti: Option<String>,
+        reply: super::message::ReplyTo<Vec<Changed>>,
+    ) {
+        use super::state::OwnError;
+        match self.change_own(run, changes) {
+            Err(OwnError::Limit(failure)) => {
+                drop(reply.send(Err(EngineError::BadRequest(failure.message))));
+            }
+            Err(OwnError::Store(error)) => drop(reply.send(Err(StoreError::into(error)))),
+            Ok(changed) => {
+                run.pending.checks.extend(jti.map(Check::TokenLive));
+                run.pending.after.replies.push(Box::new(move |result| {
+                    drop(reply.send(result.map(|_| changed)));
+                }));
+            }
+        }
+    }
+}

@@ -1,0 +1,550 @@
+//! State over a store: what the protocol's traits ask for, and more.
+//!
+//! Owns the values that live only as long as the process, which lie over the stored ones, and the
+//! walk along links. Refuses keys and values that are too large. The engine reads and writes every
+//! scope through it but a live run's own, which the run's shard has in memory.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use async_trait::async_trait;
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+use super::{
+    Batch, Changed, Check, Reducer, StateAct, StateBatch, StateChange, StateFilter, StateHit,
+    StateRow, StateSearch, Store, StoreError, Write, change::Answers,
+};
+use crate::{
+    clock::Clock,
+    protocol::{
+        Lifetime, MemoryLink, Scope, SearchOptions, SearchResult, StateError, StateStore,
+        StoreOptions,
+    },
+    tasks::Tasks,
+};
+
+/// The most keys that one walk along links visits.
+const VISITED: usize = 10_000;
+/// The most links that one walk goes in a row.
+const DEEP: u32 = 64;
+/// Keys that one page of a listing has.
+const PAGE: usize = 1_000;
+
+/// How much of everything.
+#[derive(Debug, Clone, Copy)]
+pub struct StateLimits {
+    /// The longest key, relation or scope, in bytes.
+    pub key: usize,
+    /// The largest value, in bytes.
+    pub value: usize,
+    /// The most transient values.
+    pub transients: usize,
+    /// The most bytes of all transient values.
+    pub transient_bytes: usize,
+}
+
+impl Default for StateLimits {
+    fn default() -> Self {
+        Self { key: 64 << 10, value: 4 << 20, transients: 10_000, transient_bytes: 64 << 20 }
+    }
+}
+
+/// State in a store.
+#[derive(Clone)]
+pub struct DurableState {
+    store: Arc<dyn Store>,
+    clock: Clock,
+    tasks: Tasks,
+    limits: StateLimits,
+    transient: Arc<Mutex<Transient>>,
+}
+
+/// What lives only as long as the process.
+#[derive(Default)]
+struct Transient {
+    rows: BTreeMap<(String, String), StateRow>,
+    bytes: usize,
+}
+
+impl Transient {
+    fn remove(&mut self, scope: &str, key: &str) {
+        if let Some(row) = self.rows.remove(&(scope.to_owned(), key.to_owned())) {
+            self.bytes -= row.value.len();
+        }
+    }
+}
+
+impl DurableState {
+    /// State in `store`.
+    pub fn new(store: Arc<dyn Store>, clock: Clock, tasks: Tasks, limits: StateLimits) -> Self {
+        Self { store, clock, tasks, limits, transient: Arc::default() }
+    }
+
+    /// The value of a key, if there is one. One row is read where it is asked for: that takes some
+    /// microseconds.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn value(&self, scope: &str, key: &str) -> Result<Option<StateRow>, StoreError> {
+        let now_ms = self.clock.now_ms();
+        let place = (scope.to_owned(), key.to_owned());
+        if let Some(row) = self.transient().rows.get(&place).filter(|row| row.is_live(now_ms)) {
+            return Ok(Some(row.clone()));
+        }
+        Ok(self.store.state_value(scope, key)?.filter(|row| row.is_live(now_ms)))
+    }
+
+    /// A page of a scope, sorted by key: at most `limit` values after the key `after`.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub async fn page(
+        &self,
+        scope: &str,
+        prefix: &str,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<StateRow>, StoreError> {
+        let now_ms = self.clock.now_ms();
+        let filter = StateFilter {
+            scope: scope.to_owned(),
+            prefix: prefix.to_owned(),
+            after: after.clone(),
+            limit,
+            now_ms,
+        };
+        let rows = self.read(move |store| store.state_page(&filter)).await?;
+        let is_whole = rows.len() < limit;
+        let last = rows.last().map(|row| row.key.clone());
+        let mut rows: BTreeMap<String, StateRow> =
+            rows.into_iter().map(|row| (row.key.clone(), row)).collect();
+        for row in self.transient().rows.values() {
+            let on_page = is_whole || last.as_ref().is_some_and(|last| row.key <= *last);
+            if row.scope == scope
+                && row.key.starts_with(prefix)
+                && after.as_ref().is_none_or(|after| row.key > *after)
+                && on_page
+                && row.is_live(now_ms)
+            {
+                rows.insert(row.key.clone(), row.clone());
+            }
+        }
+        Ok(rows.into_values().take(limit).collect())
+    }
+
+    /// The keys of a scope that begin with `prefix`, sorted.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub async fn keys(&self, scope: &str, prefix: &str) -> Result<Vec<String>, StoreError> {
+        let mut keys: Vec<String> = Vec::new();
+        loop {
+            let page = self.page(scope, prefix, keys.last().cloned(), PAGE).await?;
+            let is_last = page.len() < PAGE;
+            keys.extend(page.into_iter().map(|row| row.key));
+            if is_last {
+                return Ok(keys);
+            }
+        }
+    }
+
+    /// The values that have every word of a query, the best first. Transient ones are not among
+    /// them.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub async fn find(
+        &self,
+        scope: &str,
+        query: &str,
+        prefix: &str,
+        limit: usize,
+        options: SearchOptions,
+    ) -> Result<Vec<StateHit>, StoreError> {
+        let search = StateSearch {
+            scope: scope.to_owned(),
+            query: query.to_owned(),
+            prefix: prefix.to_owned(),
+            limit,
+            now_ms: self.clock.now_ms(),
+            options,
+        };
+        self.read(move |store| store.search_state(&search)).await
+    }
+
+    /// The keys that at most `max_depth` links lead to from `from`, the nearest first and sorted
+    /// among those as near; 10,000 keys and 64 links in a row at most.
+    ///
+    /// # Errors
+    /// When the links cannot be read.
+    pub async fn walk(
+        &self,
+        scope: &str,
+        from: &str,
+        relation: Option<&str>,
+        max_depth: u32,
+    ) -> Result<Vec<String>, StoreError> {
+        let (scope, from) = (scope.to_owned(), from.to_owned());
+        let relation = relation.map(str::to_owned);
+        self.read(move |store| {
+            let mut seen = BTreeSet::from([from.clone()]);
+            let (mut reached, mut edge) = (Vec::new(), vec![from]);
+            for _ in 0..max_depth.min(DEEP) {
+                let mut next = BTreeSet::new();
+                for key in &edge {
+                    let room = VISITED - seen.len().min(VISITED);
+                    for link in store.links_from(&scope, key, relation.as_deref(), room)? {
+                        if seen.insert(link.to_key.clone()) {
+                            next.insert(link.to_key);
+                        }
+                    }
+                }
+                if next.is_empty() {
+                    break;
+                }
+                reached.extend(next.iter().cloned());
+                edge = next.into_iter().collect();
+            }
+            reached.truncate(VISITED);
+            Ok(reached)
+        })
+        .await
+    }
+
+    /// Makes changes together, durably, or none of them; answers with what came of each. For the
+    /// (run, step) of a receipt they are made once, however often this is called.
+    ///
+    /// # Errors
+    /// When a condition does not hold, a reducer does not take what is there, something is too
+    /// large, or the store cannot.
+    pub async fn change(
+        &self,
+        checks: Vec<Check>,
+        changes: Vec<StateChange>,
+        receipt: Option<(u64, u32)>,
+    ) -> Result<Vec<Changed>, StoreError> {
+        for change in &changes {
+            self.admit(change)?;
+        }
+        let (passing, durable): (Vec<_>, Vec<_>) = changes.iter().partition(|it| is_transient(it));
+        self.make_room(&passing)?;
+        let answers = Answers::default();
+        if !durable.is_empty() || !checks.is_empty() {
+            let batch = StateBatch {
+                changes: durable.into_iter().cloned().collect(),
+                at_ms: self.clock.now_ms(),
+                most: self.limits.value,
+                receipt,
+                answers: answers.clone(),
+            };
+            self.submit(checks, vec![Write::ChangeState(Box::new(batch))]).await?;
+        }
+        let mut stored = answers.get().iter();
+        let mut answers = Vec::with_capacity(changes.len());
+        for change in &changes {
+            answers.push(match self.lay_over(change) {
+                Some(answer) => answer,
+                None => stored.next().cloned().unwrap_or(Changed { revision: 0, value: None }),
+            });
+        }
+        Ok(answers)
+    }
+
+    /// A transient value, if there is one.
+    pub fn transient_value(&self, scope: &str, key: &str) -> Option<StateRow> {
+        let now_ms = self.clock.now_ms();
+        let transient = self.transient();
+        if transient.rows.is_empty() {
+            return None;
+        }
+        let place = (scope.to_owned(), key.to_owned());
+        transient.rows.get(&place).filter(|row| row.is_live(now_ms)).cloned()
+    }
+
+    /// The keys of the transient values of a scope.
+    pub fn transient_keys(&self, scope: &str, prefix: &str) -> Vec<String> {
+        let now_ms = self.clock.now_ms();
+        let transient = self.transient();
+        let rows = transient
+            .rows
+            .values()
+            .filter(|row| row.scope == scope && row.key.starts_with(prefix) && row.is_live(now_ms));
+        rows.map(|row| row.key.clone()).collect()
+    }
+
+    /// Writes a transient value.
+    ///
+    /// # Errors
+    /// When there is no room for it.
+    pub fn put_transient(
+        &self,
+        scope: &str,
+        key: &str,
+        value: String,
+        hints: &StoreOptions,
+    ) -> Result<(), StoreError> {
+        let change = StateChange {
+            scope: scope.to_owned(),
+            key: key.to_owned(),
+            if_revision: None,
+            act: StateAct::Put { value, reducer: Reducer::Overwrite, hints: hints.clone() },
+        };
+        self.make_room(&[&change])?;
+        self.lay_over(&change);
+        Ok(())
+    }
+
+    /// Forgets a transient value, if there is one: something durable takes its place.
+    pub fn drop_transient(&self, scope: &str, key: &str) {
+        let mut transient = self.transient();
+        if !transient.rows.is_empty() {
+            transient.remove(scope, key);
+        }
+    }
+
+    /// Forgets every transient value of a scope.
+    pub fn clear_scope(&self, scope: &str) {
+        let mut transient = self.transient();
+        let gone: Vec<_> = transient.rows.keys().filter(|(of, _)| of == scope).cloned().collect();
+        for (scope, key) in gone {
+            transient.remove(&scope, &key);
+        }
+    }
+
+    fn transient(&self) -> MutexGuard<'_, Transient> {
+        self.transient.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn admit(&self, change: &StateChange) -> Result<(), StoreError> {
+        let StateLimits { key, value, .. } = self.limits;
+        let refuse = |reason: String| {
+            let key = change.key.chars().take(64).collect();
+            Err(StoreError::StateRefused { key, reason })
+        };
+        let long =
+            |what: &str, text: &str| format!("{what} has {} bytes; {key} are allowed", text.len());
+        for (what, text) in [("the scope", &change.scope), ("the key", &change.key)] {
+            if text.len() > key {
+                return refuse(long(what, text));
+            }
+        }
+        match &change.act {
+            StateAct::Put { value: given, .. } if given.len() > value => {
+                refuse(format!("the value has {} bytes; {value} are allowed", given.len()))
+            }
+            StateAct::Put { reducer, .. }
+                if is_transient(change)
+                    && (*reducer != Reducer::Overwrite || change.if_revision.is_some()) =>
+            {
+                refuse("a transient value is written whole and without a condition".to_owned())
+            }
+            StateAct::Link { to, relation, .. } | StateAct::Unlink { to, relation } => {
+                for (what, text) in [("the linked key", to), ("the relation", relation)] {
+                    if text.len() > key {
+                        return refuse(long(what, text));
+                    }
+                }
+                Ok(())
+            }
+            StateAct::Put { .. } | StateAct::Delete => Ok(()),
+        }
+    }
+
+    fn make_room(&self, passing: &[&StateChange]) -> Result<(), StoreError> {
+        let Some(first) = passing.first() else { return Ok(()) };
+        let more: usize = passing.iter().map(|change| value_of(change).len()).sum();
+        let transient = self.transient();
+        let StateLimits { transients, transient_bytes, .. } = self.limits;
+        if transient.rows.len() + passing.len() > transients
+            || transient.bytes + more > transient_bytes
+        {
+            let reason = format!(
+                "there is room for {transients} transient values of {transient_bytes} bytes in \
+                 all; delete some or write it durably"
+            );
+            return Err(StoreError::StateRefused { key: first.key.clone(), reason });
+        }
+        Ok(())
+    }
+
+    /// Makes a transient change; a durable one takes the place of what was transient.
+    fn lay_over(&self, change: &StateChange) -> Option<Changed> {
+        let mut transient = self.transient();
+        let (scope, key) = (change.scope.as_str(), change.key.as_str());
+        match &change.act {
+            StateAct::Put { value, hints, .. } if is_transient(change) => {
+                let place = (scope.to_owned(), key.to_owned());
+                let revision = transient.rows.get(&place).map_or(1, |row| row.revision + 1);
+                let now_ms = self.clock.now_ms();
+                transient.remove(scope, key);
+                transient.bytes += value.len();
+                let row = StateRow {
+                    scope: scope.to_owned(),
+                    key: key.to_owned(),
+                    value: value.clone(),
+                    revision,
+                    updated_ms: now_ms,
+                    expires_ms: hints.ttl.map(|ttl| now_ms.saturating_add(ttl.as_millis())),
+                    hints: hints.clone(),
+                };
+                transient.rows.insert(place, row);
+                Some(Changed { revision, value: None })
+            }
+            StateAct::Put { .. } | StateAct::Delete => {
+                transient.remove(scope, key);
+                None
+            }
+            StateAct::Link { .. } | StateAct::Unlink { .. } => None,
+        }
+    }
+
+    async fn submit(&self, checks: Vec<Check>, writes: Vec<Write>) -> Result<(), StoreError> {
+        let (ack, acked) = oneshot::channel();
+        let ack = Box::new(move |result| {
+            // Who asked may be gone; the write stands.
+            let _ = ack.send(result);
+        });
+        let store = Arc::clone(&self.store);
+        let batch = Batch { checks, run: None, writes, ack };
+        // The queue may be full for a moment: waiting for room is not the runtime's work.
+        let queued = self.tasks.spawn_blocking(move || store.submit(batch));
+        queued.await.map_err(|_| StoreError::Closed)?;
+        acked.await.map_err(|_| StoreError::Closed)?
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let store = Arc::clone(&self.store);
+        let read = self.tasks.spawn_blocking(move || read(&*store));
+        read.await.map_err(|_| StoreError::Closed)?
+    }
+
+    async fn change_one(&self, scope: &Scope, key: &str, act: StateAct) -> Result<(), StateError> {
+        let change =
+            StateChange { scope: scope.to_string(), key: key.to_owned(), if_revision: None, act };
+        self.change(Vec::new(), vec![change], None).await.map(drop).map_err(not_written)
+    }
+}
+
+fn is_transient(change: &StateChange) -> bool {
+    matches!(
+        &change.act,
+        StateAct::Put { hints: StoreOptions { lifetime: Some(Lifetime::Transient), .. }, .. }
+    )
+}
+
+fn value_of(change: &StateChange) -> &str {
+    match &change.act {
+        StateAct::Put { value, .. } => value,
+        StateAct::Delete | StateAct::Link { .. } | StateAct::Unlink { .. } => "",
+    }
+}
+
+fn not_written(error: StoreError) -> StateError {
+    StateError::WriteFailed(error.to_string())
+}
+
+fn not_read(error: StoreError) -> StateError {
+    StateError::Other(Box::new(error))
+}
+
+#[async_trait]
+impl StateStore for DurableState {
+    async fn read(&self, scope: &Scope, key: &str) -> Result<Option<Value>, StateError> {
+        let row = self.value(&scope.to_string(), key).map_err(not_read)?;
+        row.map(|row| serde_json::from_str(&row.value))
+            .transpose()
+            .map_err(|error| StateError::Serialization(error.to_string()))
+    }
+
+    async fn write(&self, scope: &Scope, key: &str, value: Value) -> Result<(), StateError> {
+        self.write_hinted(scope, key, value, &StoreOptions::default()).await
+    }
+
+    async fn write_hinted(
+        &self,
+        scope: &Scope,
+        key: &str,
+        value: Value,
+        options: &StoreOptions,
+    ) -> Result<(), StateError> {
+        let act = StateAct::Put {
+            value: value.to_string(),
+            reducer: Reducer::Overwrite,
+            hints: options.clone(),
+        };
+        self.change_one(scope, key, act).await
+    }
+
+    async fn delete(&self, scope: &Scope, key: &str) -> Result<(), StateError> {
+        self.change_one(scope, key, StateAct::Delete).await
+    }
+
+    async fn list(&self, scope: &Scope, prefix: &str) -> Result<Vec<String>, StateError> {
+        self.keys(&scope.to_string(), prefix).await.map_err(not_read)
+    }
+
+    async fn search(
+        &self,
+        scope: &Scope,
+        query: &str,
+        limit: usize,
+    ) -> Result<Vec<SearchResult>, StateError> {
+        self.search_hinted(scope, query, limit, &SearchOptions::default()).await
+    }
+
+    async fn search_hinted(
+        &self,
+        scope: &Scope,
+        query: &str,
+        limit: usize,
+        options: &SearchOptions,
+    ) -> Result<Vec<SearchResult>, StateError> {
+        let found = self.find(&scope.to_string(), query, "", limit, options.clone()).await;
+        let shown = |hit: StateHit| {
+            let mut result = SearchResult::new(hit.key, hit.score);
+            result.snippet = Some(hit.snippet);
+            result
+        };
+        Ok(found.map_err(not_read)?.into_iter().map(shown).collect())
+    }
+
+    fn clear_transient(&self) {
+        *self.transient() = Transient::default();
+    }
+
+    async fn link(&self, scope: &Scope, link: &MemoryLink) -> Result<(), StateError> {
+        let act = StateAct::Link {
+            to: link.to_key.clone(),
+            relation: link.relation.clone(),
+            metadata: link.metadata.as_ref().map(Value::to_string),
+        };
+        self.change_one(scope, &link.from_key, act).await
+    }
+
+    async fn unlink(
+        &self,
+        scope: &Scope,
+        from_key: &str,
+        to_key: &str,
+        relation: &str,
+    ) -> Result<(), StateError> {
+        let act = StateAct::Unlink { to: to_key.to_owned(), relation: relation.to_owned() };
+        self.change_one(scope, from_key, act).await
+    }
+
+    async fn traverse(
+        &self,
+        scope: &Scope,
+        from_key: &str,
+        relation: Option<&str>,
+        max_depth: u32,
+    ) -> Result<Vec<String>, StateError> {
+        self.walk(&scope.to_string(), from_key, relation, max_depth).await.map_err(not_read)
+    }
+}
