@@ -6,6 +6,7 @@ use std::{
     collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -44,6 +45,9 @@ pub(super) struct Cgroups {
     /// Sets this data directory's groups apart from those of others.
     id: String,
 }
+
+/// Nobody removes the directory around the groups while a group is made in it.
+static MAKING: Mutex<()> = Mutex::new(());
 
 /// Which limit was broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,6 +154,7 @@ impl Cgroups {
     /// Makes the groups of an attempt. They are made also without limits, where they can be: they
     /// are how its processes are found, whatever they did to get away.
     pub(super) fn cage(&self, name: &str, needs: &Needs) -> io::Result<Cage> {
+        let _made = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
         let mut cage = Cage::default();
         for (controller, base) in &self.bases {
             let parent = base.dir.join(&self.id);
@@ -259,7 +264,12 @@ impl Cage {
                 let _ = kill_process(pid, Signal::KILL);
             }
             match fs::remove_dir(dir) {
-                Ok(()) => false,
+                Ok(()) => {
+                    // The last one takes the directory around them along.
+                    let _unmade = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+                    let _ = dir.parent().map(fs::remove_dir);
+                    false
+                }
                 Err(error) => error.kind() != io::ErrorKind::NotFound,
             }
         });
