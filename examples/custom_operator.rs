@@ -4,9 +4,7 @@ use async_trait::async_trait;
 use moonswarm::{
     host::{Host, HostConfig},
     operator::Coded,
-    protocol::{
-        Content, ExitReason, Operator, OperatorError, OperatorInput, OperatorOutput,
-    },
+    protocol::{Content, ExitReason, Operator, OperatorError, OperatorInput, OperatorOutput},
 };
 
 /// Counts the words of what it is asked.

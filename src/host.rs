@@ -24,7 +24,9 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     api,
     clock::Clock,
-    engine::{CustomEffects, Engine, EngineParts, Middleware, Recovery, Retention, Settings, Sweeper},
+    engine::{
+        CustomEffects, Engine, EngineParts, Middleware, Recovery, Retention, Settings, Sweeper,
+    },
     environment::{self, Environments},
     fault,
     flow::RunLimits,
@@ -101,6 +103,7 @@ impl HostConfig {
             store: Options::default(),
             api: api::ApiConfig::default(),
             operators: Declared::default(),
+            effects: CustomEffects::default(),
             code: Coded::default(),
             middleware: Middleware::default(),
             environments: environment::Config::default(),

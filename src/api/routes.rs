@@ -8,8 +8,8 @@ use super::{
     artifacts, blueprints, check, codes, docs,
     door::{self, Api, Rule, Who},
     error::Problem,
-    events, fork, health, layers, openapi, operators, query, runs, session, sessions, signals, state,
-    steps, tasks, tokens, upkeep, worker,
+    events, fork, health, layers, openapi, operators, query, runs, session, sessions, signals,
+    state, steps, tasks, tokens, upkeep, worker,
 };
 use crate::token::Verb;
 

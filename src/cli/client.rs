@@ -13,8 +13,9 @@ use super::{
 };
 use crate::{
     engine::{
-        ArtifactView, AuditView, BlueprintView, ChangedView, GcView, HeartbeatView, LayerView, LeaseView,
-        PromptView, ReplayView, RunView, SessionView, StateItem, StateView, StepView, TaskView, TokenView,
+        ArtifactView, AuditView, BlueprintView, ChangedView, GcView, HeartbeatView, LayerView,
+        LeaseView, PromptView, ReplayView, RunView, SessionView, StateItem, StateView, StepView,
+        TaskView, TokenView,
     },
     environment::http_client,
     protocol::{RunId, TaskId},

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     fault::{self, Break},
     journal::Outcome,
-    middleware::TaskDone,
+    middleware::{StoreOp, TaskDone},
     operator::{Delivery, Prompt, Ticket},
     protocol::{Effect, Failure, Json, OperatorId, Scope, StoreOptions, failure::kind, fold::fold},
     store::{Check, EvidenceRow, IdempotencyRow, Reducer, StateAct, StateChange, Write},
@@ -119,6 +119,7 @@ impl Shard {
             WorkerAsk::GetState { scope, key, reply } => {
                 let answer = standing.and_then(|()| {
                     let place = self.place_of(run, holder, scope.as_deref(), &key)?;
+                    self.admit_worker(run, (StoreOp::Read, &place, &key), None)?;
                     if place == run_scope(run) {
                         return self.own_value(run, &key).map_err(EngineError::Flow);
                     }
@@ -130,6 +131,9 @@ impl Shard {
             WorkerAsk::PutState { scope, key, value, reply } => {
                 let written = standing.and_then(|()| {
                     let place = self.place_of(run, holder, scope.as_deref(), &key)?;
+                    let written = (StoreOp::Write, place.as_str(), key.as_str());
+                    let value =
+                        self.admit_worker(run, written, Some(value.clone()))?.unwrap_or(value);
                     self.put_for_worker(run, place, key, &value)
                 });
                 rests_on_token(run, holder, &written);

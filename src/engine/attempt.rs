@@ -17,6 +17,7 @@ use std::{
 use super::{
     capacity::AgentKey,
     due::Due,
+    perform::Under,
     run::{Open, OpenKind, OpenTask, Perform, Phase, Run},
     seats::seat_epoch,
     shard::Shard,
@@ -136,8 +137,11 @@ impl Shard {
     /// shard.
     fn run_inline(&mut self, run: &mut Run, key: &StepKey, op: &StepOp, mut task: OpenTask) {
         let number = run.chain.next_step();
-        let (live, about, mut future) = self.dispatch_future(run, number, &task, self.now_ms);
-        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        let Under { live, about, voice, mut future } =
+            self.dispatch_future(run, number, &task, self.now_ms);
+        let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        self.take_said(run, number, voice.hand_over());
+        match polled {
             Poll::Ready(Ok(Dispatched::Done(done))) if done.effects.is_empty() => {
                 let outcome = self.judge(&task, number, done.output);
                 if let Outcome::Failed(failure) = &outcome

@@ -196,11 +196,13 @@ impl WorkerAsk {
             Self::Escalate { question, reply } => {
                 Self::Escalate { question: json(question), reply }
             }
-            Self::GetState { key, reply } => Self::GetState { key: text(key), reply },
-            Self::PutState { key, value, reply } => {
-                Self::PutState { key: text(key), value: json(value), reply }
+            Self::GetState { scope, key, reply } => Self::GetState { scope, key: text(key), reply },
+            Self::PutState { scope, key, value, reply } => {
+                Self::PutState { scope, key: text(key), value: json(value), reply }
             }
-            same @ (Self::Prompt(_) | Self::Heartbeat(_) | Self::Accept(_)) => same,
+            same @ (Self::Prompt(_) | Self::Heartbeat(_) | Self::Accept(_) | Self::Epoch(_)) => {
+                same
+            }
         }
     }
 }

@@ -51,6 +51,7 @@ mod shared;
 mod signal;
 mod stacks;
 mod state;
+mod state_layers;
 mod stored_state;
 mod timers;
 mod transfer;
@@ -73,8 +74,8 @@ pub use retell::{AskedView, Divergence};
 pub use retention::{GcView, Gone, Retention, Sweeper, Why};
 pub use sessions::{OpenSession, Opened};
 pub use shared::Settings;
-pub use stored_state::{ChangedView, HostState, MOST_CHANGES, StateItem, StateView};
 pub use stacks::Middleware;
+pub use stored_state::{ChangedView, HostState, MOST_CHANGES, StateItem, StateView};
 pub use transfer::Export;
 pub use view::{
     AnswerView, ArtifactView, BlueprintView, CopiedView, EventView, FailureView, HeartbeatView,

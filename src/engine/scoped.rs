@@ -36,7 +36,8 @@ impl Shard {
         };
         let permitted = place.and_then(|place| {
             self.permit(run, &place, &op)?;
-            Ok(place)
+            let op = self.admit_state(run, &place, op.clone())?;
+            Ok((place, op))
         });
         let step = match scope {
             None => StepOp::State(op.clone()),
@@ -44,7 +45,7 @@ impl Shard {
         };
         match permitted {
             Err(failure) => self.record(run, key, &step, Outcome::Failed(failure)),
-            Ok(scope) => {
+            Ok((scope, op)) => {
                 let kind = OpenKind::State { scope, op: Box::new(op) };
                 let number = self.open(run, key, &step, kind);
                 run.pending.after.performs.push(Perform::State { step: number });

@@ -8,8 +8,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::{Caller, Engine, EngineError, message::RunMsg, rfc3339};
+use super::{
+    Caller, Engine, EngineError,
+    message::RunMsg,
+    rfc3339,
+    state_layers::{self, admit_change},
+};
 use crate::{
+    middleware::StoreOp,
     protocol::{
         ContentKind, Json, Lifetime, MemoryLink, MemoryTier, RunId, Scope, SearchOptions,
         SearchResult, StateError, StateStore, StoreOptions,
@@ -120,6 +126,7 @@ impl Engine {
         key: &str,
     ) -> Result<StateView, EngineError> {
         let scope = may_read(caller, scope, key)?;
+        self.admit_read(caller, (StoreOp::Read, &scope, key))?;
         let row = self.shared().state.value(&scope, key)?;
         row.map(StateView::of)
             .ok_or_else(|| EngineError::NotFound { what: "state", id: format!("{scope}/{key}") })
@@ -138,6 +145,7 @@ impl Engine {
         limit: usize,
     ) -> Result<super::Page<StateItem>, EngineError> {
         let scope = may_read(caller, scope, prefix)?;
+        self.admit_read(caller, (StoreOp::List, &scope, prefix))?;
         let rows = self.shared().state.page(&scope, prefix, after, limit).await?;
         let next_cursor = rows.last().filter(|_| rows.len() == limit).map(|row| row.key.clone());
         let items = rows.into_iter().map(|row| StateItem {
@@ -163,6 +171,7 @@ impl Engine {
         limit: usize,
     ) -> Result<Vec<StateItem>, EngineError> {
         let scope = may_read(caller, scope, prefix)?;
+        self.admit_read(caller, (StoreOp::Search, &scope, prefix))?;
         let options = SearchOptions::default();
         let found = self.shared().state.find(&scope, query, prefix, limit, options).await?;
         let items = found.into_iter().map(|hit| StateItem {
@@ -188,6 +197,7 @@ impl Engine {
     ) -> Result<Vec<StateItem>, EngineError> {
         // A link may lead to any key of the scope.
         let scope = may_read(caller, scope, "")?;
+        self.admit_read(caller, (StoreOp::Traverse, &scope, from))?;
         let keys = self.shared().state.walk(&scope, from, relation, depth).await?;
         Ok(keys.into_iter().map(|key| StateItem { key, ..StateItem::default() }).collect())
     }
@@ -200,7 +210,7 @@ impl Engine {
     pub async fn change_state(
         &self,
         caller: &Caller,
-        changes: Vec<(Scope, StateChange)>,
+        mut changes: Vec<(Scope, StateChange)>,
     ) -> Result<Vec<ChangedView>, EngineError> {
         if changes.len() > MOST_CHANGES {
             let message = format!("change state: at most {MOST_CHANGES} changes go together");
@@ -210,12 +220,19 @@ impl Engine {
             let need = Need::State { scope: &change.scope, key: &change.key };
             caller.grant.check(Verb::StateWrite, &[need])?;
         }
+        for (_, change) in &mut changes {
+            admit_change(&self.shared().stacks.host().store, caller, change)?;
+        }
         let changed = self.change_any(changes, Some(caller.jti.clone())).await?;
         let view = |changed: Changed| ChangedView {
             revision: changed.revision,
             value: changed.value.map(Json::from_trusted),
         };
         Ok(changed.into_iter().map(view).collect())
+    }
+
+    fn admit_read(&self, caller: &Caller, asked: (StoreOp, &str, &str)) -> Result<(), EngineError> {
+        state_layers::admit_read(&self.shared().stacks.host().store, caller, asked)
     }
 
     /// Changes state, by the shard of the run that owns the scope where one does.

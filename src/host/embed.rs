@@ -32,11 +32,7 @@ impl Host {
     ///
     /// # Cancel safety
     /// May be dropped at any time; a run that was begun goes on.
-    pub async fn run(
-        &self,
-        source: &str,
-        input: &serde_json::Value,
-    ) -> Result<RunView, HostError> {
+    pub async fn run(&self, source: &str, input: &serde_json::Value) -> Result<RunView, HostError> {
         let bundle = Bundle::from_source("embedded.lua", source)
             .map_err(|error| EngineError::BadRequest(error.to_string()))?;
         let start = StartRun {

@@ -6,8 +6,8 @@ use super::{append, begin, commit, header, put, resumed, started};
 use crate::{
     protocol::StoreOptions,
     store::{
-        ArtifactRow, AuditRow, BlueprintRow, Errand, EvidenceRow, FrameRow, OutboxRow, SessionRow, Store,
-        TaskFilter, TaskPhase, TaskRow, TokenRow, Write,
+        ArtifactRow, AuditRow, BlueprintRow, Errand, EvidenceRow, FrameRow, OutboxRow, SessionRow,
+        Store, TaskFilter, TaskPhase, TaskRow, TokenRow, Write,
     },
 };
 

@@ -5,7 +5,9 @@ use crate::{
     journal::Entry,
     protocol::MemoryLink,
     store::{
-        ArtifactRow, AuditRow, BlueprintRow, EvidenceRow, FrameRow, Header, IdempotencyRow, OutboxRow, Reader, RunFilter, SessionRow, StateFilter, StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskRow, TokenRow,
+        ArtifactRow, AuditRow, BlueprintRow, EvidenceRow, FrameRow, Header, IdempotencyRow,
+        OutboxRow, Reader, RunFilter, SessionRow, StateFilter, StateHit, StateRow, StateSearch,
+        StoreError, TaskFilter, TaskRow, TokenRow,
         find::{self, Word},
     },
 };

@@ -9,8 +9,9 @@ use crate::{
     journal::{Entry, Fact},
     protocol::{Lifetime, RunId, Scope, StoreOptions},
     store::{
-        ArtifactRow, AuditRow, BlueprintRow, Check, EvidenceRow, FrameRow, Header, IdempotencyRow, OutboxRow,
-        RunWrite, SessionRow, StateBatch, StateRow, StoreError, TaskRow, TokenRow, Write,
+        ArtifactRow, AuditRow, BlueprintRow, Check, EvidenceRow, FrameRow, Header, IdempotencyRow,
+        OutboxRow, RunWrite, SessionRow, StateBatch, StateRow, StoreError, TaskRow, TokenRow,
+        Write,
         change::{self, Changed, Plan, Planned},
     },
 };

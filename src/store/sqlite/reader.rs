@@ -15,7 +15,9 @@ use crate::{
     journal::Entry,
     protocol::MemoryLink,
     store::{
-        ArtifactRow, AuditRow, BlueprintRow, EvidenceRow, FrameRow, Header, IdempotencyRow, OutboxRow, Reader, Retired, RunFilter, SessionRow, Space, StateFilter, StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskRow, TokenRow,
+        ArtifactRow, AuditRow, BlueprintRow, EvidenceRow, FrameRow, Header, IdempotencyRow,
+        OutboxRow, Reader, Retired, RunFilter, SessionRow, Space, StateFilter, StateHit, StateRow,
+        StateSearch, StoreError, TaskFilter, TaskRow, TokenRow,
     },
 };
 
