@@ -72,14 +72,14 @@ pub struct Layer {
     pub log_format: Option<LogFormat>,
     /// How long ended runs are kept.
     pub retention: Option<RetentionLayer>,
-    /// What becomes of what results declare.
-    pub effects: Option<EffectsLayer>,
     /// Where secrets are kept, by the names that blueprints know them by.
     pub secrets: Option<BTreeMap<String, KeptSecret>>,
     /// The Vault server that secrets may be in.
     pub vault: Option<Vault>,
     /// Environments that agents name.
     pub environments: Option<BTreeMap<String, Declaration>>,
+    /// What becomes of what results declare.
+    pub effects: Option<EffectsLayer>,
     /// The operators beside the built-in ones.
     #[serde(skip)]
     pub operators: Option<Declared>,
@@ -168,10 +168,10 @@ impl Layer {
             log: self.log.or(below.log),
             log_format: self.log_format.or(below.log_format),
             retention: self.retention.or(below.retention),
-            effects: self.effects.or(below.effects),
             secrets: self.secrets.or(below.secrets),
             vault: self.vault.or(below.vault),
             environments: self.environments.or(below.environments),
+            effects: self.effects.or(below.effects),
             operators: self.operators.or(below.operators),
             middleware: self.middleware.or(below.middleware),
         }

@@ -107,6 +107,7 @@ impl HostConfig {
             code: Coded::default(),
             middleware: Middleware::default(),
             environments: environment::Config::default(),
+            effects: CustomEffects::default(),
         }
     }
 }

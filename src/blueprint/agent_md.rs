@@ -10,7 +10,7 @@ use serde_saphyr::{Budget, Options};
 use super::diagnostics::{Finding, Position, code, hint_for};
 
 const MAX_FRONTMATTER_BYTES: usize = 64 << 10;
-const KNOWN: [&str; 4] = ["description", "model", "name", "tools"];
+const KNOWN: [&str; 6] = ["description", "labels", "model", "name", "tool", "tools"];
 const REFUSED: [&str; 2] = ["hooks", "mcpServers"];
 
 /// What becomes of a key.
@@ -38,7 +38,7 @@ pub struct KeyReport {
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentFile {
     /// The agent's keys as far as the file gives them: `name`, `description`, `tools` (an array),
-    /// `model` and `system`.
+    /// `model`, `labels` (an object of texts), `tool` and `system`.
     pub fields: Map<String, Value>,
     /// What becomes of each key, in the order of the file.
     pub report: Vec<KeyReport>,
@@ -153,9 +153,12 @@ impl Reader<'_> {
         let advisory = matches!(key, "tools" | "model");
         let standing = if advisory { Standing::Advisory } else { Standing::Enforced };
         self.report.push(KeyReport { key: key.to_owned(), standing });
-        let read = if key == "tools" { tools(&value) } else { value.is_string().then_some(value) };
+        let (read, wanted) = match key {
+            "tools" => (tools(&value), "a list of names"),
+            "labels" => (labels(value), "a list of `name: text` lines"),
+            _ => (value.is_string().then_some(value), "text"),
+        };
         if read.is_none() {
-            let wanted = if key == "tools" { "a list of names" } else { "text" };
             let message = format!("`{key}` in the frontmatter is not {wanted}");
             self.findings.push(self.finding(at, code::WRONG_TYPE, message));
         }
@@ -229,6 +232,12 @@ fn yaml(frontmatter: &str) -> Result<Value, serde_saphyr::Error> {
         ..Options::default()
     };
     serde_saphyr::from_str_with_options(frontmatter, options)
+}
+
+/// What a pull worker must have: texts by name.
+fn labels(value: Value) -> Option<Value> {
+    let all = value.as_object().is_some_and(|map| map.values().all(Value::is_string));
+    all.then_some(value)
 }
 
 /// A list of tools from a list or from text with commas; a comma in parentheses does not separate.

@@ -8,7 +8,10 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use crate::flow::ValuePath;
+
 use super::{
+    budget::Budget,
     bundle::Bundle,
     definition::{Agent, Definition},
     diagnostics::{Finding, code, hint_for},
@@ -53,6 +56,16 @@ pub trait Operators {
         Ok(())
     }
 
+    /// The kinds that an operator comes down to: its own, or those of a composite's members.
+    fn kinds(&self, name: &str) -> Vec<&str> {
+        self.kind(name).into_iter().collect()
+    }
+
+    /// What quorums of this operator compare of their members' results.
+    fn compared(&self, _name: &str) -> Vec<ValuePath> {
+        Vec::new()
+    }
+
     /// All names, for hints.
     fn names(&self) -> Vec<String>;
 }
@@ -75,7 +88,7 @@ const MAX_FINDINGS: usize = 1_000;
 const KEYS: [&str; 8] =
     ["agents", "description", "flow", "input", "limits", "middleware", "name", "output"];
 const LATER_KEYS: [&str; 3] = ["budget", "environment", "on"];
-const LIMITS: [&str; 3] = ["depth", "steps", "wall"];
+const LIMITS: [&str; 7] = ["depth", "open_tasks", "steps", "tokens", "usd", "wall", "width"];
 
 /// Checks the tree of values that a bundle's chunk returned.
 pub fn check(tree: &Value, bundle: &Bundle, operators: &dyn Operators) -> Checked {
@@ -186,12 +199,18 @@ impl Checker<'_> {
             max_steps: None,
             max_depth: None,
             wall_ms: None,
+            max_width: None,
+            max_open_tasks: None,
+            budget: Budget::default(),
         };
         if let Some(table) = self.table(table, "limits", "`limits`") {
             self.known_keys(&table, &LIMITS, &[]);
             limits.max_steps = self.integer(&table, "steps", 1..=1_000_000);
             limits.max_depth = self.integer(&table, "depth", 0..=64);
             limits.wall_ms = self.duration(&table, "wall");
+            limits.max_width = self.integer(&table, "width", 1..=20_000);
+            limits.max_open_tasks = self.integer(&table, "open_tasks", 1..=20_000);
+            limits.budget = self.amounts(&table);
         }
         limits
     }

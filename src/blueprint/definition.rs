@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Labels;
+use super::{Budget, Labels};
 use crate::{
     flow::{Asking, Backoff},
     protocol::Json,
@@ -31,6 +31,12 @@ pub struct Definition {
     pub max_depth: Option<u32>,
     /// The longest that a run may take, in milliseconds.
     pub wall_ms: Option<u64>,
+    /// How many branches of a run may be open at the same time.
+    pub max_width: Option<u32>,
+    /// How many tasks of a run may be open at the same time.
+    pub max_open_tasks: Option<u32>,
+    /// What a run may use.
+    pub budget: Budget,
 }
 
 /// A role that a blueprint declares.
@@ -80,6 +86,8 @@ pub struct Agent {
     pub max_concurrency: Option<u32>,
     /// The tools it may use (advisory for operators that cannot enforce it).
     pub tools: Vec<String>,
+    /// What its tasks may use in one run.
+    pub budget: Budget,
     /// The model it asks for (advisory for operators that cannot choose one).
     pub model: Option<String>,
 }

@@ -47,6 +47,8 @@ pub mod code {
     pub const ENVIRONMENT: &str = "MS-B027";
     /// A layer of middleware that cannot be.
     pub const BAD_LAYER: &str = "MS-B028";
+    /// A quorum compares what the agent's results do not have.
+    pub const NOTHING_TO_COMPARE: &str = "MS-B029";
     /// A duration that cannot be read.
     pub const BAD_DURATION: &str = "MS-B030";
     /// A retry policy that makes no sense.
@@ -85,6 +87,7 @@ pub mod code {
         (TOOL_NEEDED, "an mcp agent without `tool`"),
         (ENVIRONMENT, "an environment that this host cannot give"),
         (BAD_LAYER, "a layer of middleware that cannot be"),
+        (NOTHING_TO_COMPARE, "a quorum compares what the agent's output does not have"),
         (BAD_DURATION, "a duration that cannot be read"),
         (BAD_RETRY, "a retry policy that makes no sense"),
         (BAD_SCHEMA, "a JSON Schema that is not valid"),

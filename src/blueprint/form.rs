@@ -161,7 +161,7 @@ impl Field {
         let mut choices = self.choices.iter().map(Json::to_value);
         let named = choices.find(|choice| match choice {
             Value::String(text) => text == line,
-            other => other.to_string() == line,
+            other => serde_json::to_string(other).is_ok_and(|text| text == line),
         });
         let numbered = line.parse::<usize>().ok().and_then(|n| self.choices.get(n.checked_sub(1)?));
         named

@@ -7,6 +7,7 @@
 
 pub mod agent_md;
 pub mod asking;
+mod budget;
 mod bundle;
 mod check;
 mod compiled;
@@ -20,6 +21,7 @@ mod schema;
 mod template;
 mod tokens;
 
+pub use budget::{Budget, UsedUp};
 pub use bundle::{Bundle, BundleError, MAX_BUNDLE_BYTES, MAX_FILE_BYTES, MAX_FILES};
 pub use check::{Checked, Operators, check, check_files};
 pub use compiled::{Blueprint, CompiledAgent, Rendered, Slots};

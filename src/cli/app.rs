@@ -142,10 +142,10 @@ impl App {
             log: self.global.log.clone(),
             log_format: self.global.log_format,
             retention: None,
-            effects: None,
             secrets: None,
             vault: None,
             environments: None,
+            effects: None,
             operators: None,
             middleware: None,
         }

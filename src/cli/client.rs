@@ -59,6 +59,12 @@ pub struct OperatorEntry {
     /// How many of them are connected.
     #[serde(default)]
     pub connected: usize,
+    /// How a composite's members work together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    /// The operators that a composite stands for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub members: Option<Vec<String>>,
 }
 
 /// An opened session.

@@ -383,14 +383,7 @@ impl Shard {
                         self.remember(run, holder, &report);
                         fault::point("engine.artifact_publish");
                         run.pending.after.published.push((step, holder.attempt));
-                        for file in run.artifacts.iter_mut().flatten() {
-                            file.published |= (file.step, file.attempt) == (step, holder.attempt);
-                        }
-                        run.pending.writes.push(Write::PublishArtifacts {
-                            run: run.num,
-                            step,
-                            attempt: holder.attempt,
-                        });
+                        publish_files(run, step, holder.attempt);
                         self.detach_worker(run, step);
                         let outcome = Outcome::Completed(output);
                         self.finish_step(run, step, outcome, effects, report.usage);
@@ -496,6 +489,20 @@ impl Shard {
             code: code.to_owned(),
             body: report.body[..end].to_owned(),
         }));
+    }
+}
+
+/// Makes what an accepted attempt sent files of the run.
+fn publish_files(run: &mut Run, step: u32, attempt: u32) {
+    let mut sent = run.artifacts.is_none();
+    for file in run.artifacts.iter_mut().flatten() {
+        if (file.step, file.attempt) == (step, attempt) {
+            file.published = true;
+            sent = true;
+        }
+    }
+    if sent {
+        run.pending.writes.push(Write::PublishArtifacts { run: run.num, step, attempt });
     }
 }
 

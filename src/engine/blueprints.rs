@@ -2,16 +2,36 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{
-    BlueprintView, Caller, Engine, EngineError, IdempotencyKey, programs::Programs, rfc3339,
-};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{Caller, Engine, EngineError, IdempotencyKey, programs::Programs, rfc3339};
 use crate::{
     blueprint::{Bundle, Finding},
     fault,
     lua::Program,
+    protocol::Json,
     store::{Check, Write},
     token::{Need, ScopeKind, Verb},
 };
+
+/// A blueprint version.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct BlueprintView {
+    /// Its name.
+    pub name: String,
+    /// The bundle's hash, in hex.
+    pub hash: String,
+    /// One line for a person.
+    pub description: Option<String>,
+    /// The JSON Schema of its input.
+    #[schema(value_type = Option<Object>)]
+    pub input: Option<Json>,
+    /// Its agents and their operators.
+    pub agents: BTreeMap<String, String>,
+    /// RFC 3339, UTC: when it was stored, or the name set.
+    pub updated_at: String,
+}
 
 impl Engine {
     /// Every finding of a bundle; nothing is stored.

@@ -10,8 +10,10 @@ mod attempt;
 mod auth;
 mod backup;
 mod blueprints;
+mod budget;
 mod capacity;
 mod commit;
+mod composite;
 mod copy;
 mod decide;
 mod document;
@@ -27,6 +29,7 @@ mod fork;
 mod inbox;
 mod layers;
 mod ledger;
+mod limits;
 mod listing;
 mod message;
 
@@ -59,6 +62,8 @@ mod view;
 mod waiting;
 mod workers;
 
+pub use blueprints::BlueprintView;
+pub use budget::SpentView;
 pub use effects::CustomEffects;
 pub use error::{Breach, EngineError};
 pub use events::Events;
@@ -72,15 +77,14 @@ pub use request::{
 };
 pub use retell::{AskedView, Divergence};
 pub use retention::{GcView, Gone, Retention, Sweeper, Why};
-pub use sessions::{OpenSession, Opened};
+pub use sessions::{OpenSession, Opened, SessionView};
 pub use shared::Settings;
 pub use stacks::Middleware;
 pub use stored_state::{ChangedView, HostState, MOST_CHANGES, StateItem, StateView};
 pub use transfer::Export;
 pub use view::{
-    AnswerView, ArtifactView, BlueprintView, CopiedView, EventView, FailureView, HeartbeatView,
-    LeaseView, Page, PromptView, RunView, SeatView, SessionView, SpawnView, StepView, TaskView,
-    TokenView, WaitingOn, rfc3339,
+    AnswerView, ArtifactView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView, Page,
+    PromptView, RunView, SeatView, SpawnView, StepView, TaskView, TokenView, WaitingOn, rfc3339,
 };
 pub use workers::LeaseAsk;
 

@@ -5,15 +5,19 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Breach, escalate::Question, inbox::inquiry};
+use super::{Breach, budget::SpentView};
 pub use crate::clock::rfc3339;
 use crate::{
-    blueprint::{Form, Labels, Violation, WorkerBinding},
+    blueprint::{Form, Violation, WorkerBinding},
     journal::{Held, Outcome, Step, Usage},
-    operator::{Given, Prompt},
     protocol::{ArtifactId, Failure, Json, RunId, StepKind, StepState, TaskId},
-    store::{ArtifactRow, Header, RunStatus, TaskPhase, TaskRow},
+    store::{ArtifactRow, Header, RunStatus},
 };
+
+mod tasks;
+
+pub use tasks::AnswerView;
+pub(super) use tasks::{labels, task};
 
 /// A page of a list.
 #[derive(Debug, Clone, Serialize)]
@@ -71,6 +75,9 @@ pub struct RunView {
     /// The session that takes every task; only where one run is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delegate: Option<String>,
+    /// What it used; only where one run is asked for, and somebody had work of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<SpentView>,
     /// The number of its last event.
     pub last_event: u32,
     /// RFC 3339, UTC.
@@ -97,35 +104,6 @@ pub struct SeatView {
     pub session: String,
     /// Counts up with every change, from 1.
     pub epoch: u32,
-}
-
-/// A session: a connected operator, or one that may come back.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct SessionView {
-    /// Its id: `ses_…`.
-    pub id: String,
-    /// The operator that it is.
-    pub operator: String,
-    /// Who opened it.
-    pub opened_by: String,
-    /// Whether somebody is connected.
-    pub connected: bool,
-    /// Whether its frames carry the prompts themselves.
-    pub direct: bool,
-    /// Tasks that it has.
-    pub open_tasks: usize,
-    /// Frames that it has not acknowledged.
-    pub unacknowledged: usize,
-    /// The number of its last frame.
-    pub last_seq: u64,
-    /// RFC 3339, UTC.
-    pub created_at: String,
-    /// RFC 3339, UTC: when it ends unless its token is renewed.
-    pub expires_at: String,
-    /// RFC 3339, UTC: when it was closed.
-    pub closed_at: Option<String>,
-    /// Why it was closed.
-    pub reason: Option<String>,
 }
 
 /// A task that a session has.
@@ -209,6 +187,12 @@ pub struct StepView {
     pub summary: Option<String>,
     /// pending, processing, completed, failed, canceled.
     pub state: String,
+    /// The step of the composite that it is a member of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub composite: Option<u32>,
+    /// The operator of a composite's member.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operator: Option<String>,
     /// Attempts so far.
     pub attempts: u32,
     /// The task's id, for tasks.
@@ -320,18 +304,6 @@ pub struct TaskView {
     pub command: Option<String>,
 }
 
-/// One of several answers to a task.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct AnswerView {
-    /// Who answered: a token's subject.
-    pub by: String,
-    /// RFC 3339, UTC.
-    pub at: String,
-    /// What they said.
-    #[schema(value_type = Object)]
-    pub output: Json,
-}
-
 /// What a worker fetches.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct PromptView {
@@ -416,24 +388,6 @@ pub struct ArtifactView {
     pub created_at: String,
 }
 
-/// A blueprint version.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct BlueprintView {
-    /// Its name.
-    pub name: String,
-    /// The bundle's hash, in hex.
-    pub hash: String,
-    /// One line for a person.
-    pub description: Option<String>,
-    /// The JSON Schema of its input.
-    #[schema(value_type = Option<Object>)]
-    pub input: Option<Json>,
-    /// Its agents and their operators.
-    pub agents: std::collections::BTreeMap<String, String>,
-    /// RFC 3339, UTC: when it was stored, or the name set.
-    pub updated_at: String,
-}
-
 /// A token, without its secret.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct TokenView {
@@ -477,6 +431,7 @@ pub(super) fn run(header: &Header) -> RunView {
         started_by: header.principal.clone(),
         seats: BTreeMap::new(),
         delegate: None,
+        usage: None,
         last_event: header.seq,
         created_at: rfc3339(header.created_ms),
         updated_at: rfc3339(header.updated_ms),
@@ -505,6 +460,8 @@ pub(super) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
             StepState::Canceled => "canceled",
         }
         .to_owned(),
+        composite: scheduled.composite(),
+        operator: scheduled.composite().and_then(|_| scheduled.call_id.clone()),
         attempts: step.attempt,
         task: (scheduled.kind == StepKind::Task)
             .then(|| TaskId::new(run.num(), number, step.scheduled_ms)),
@@ -517,76 +474,6 @@ pub(super) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
         request: whole.then(|| scheduled.request.clone()),
         response: if whole { step.output.clone() } else { None },
     }
-}
-
-/// What an open task asks of the worker that takes it.
-pub(super) fn labels(row: &TaskRow) -> Labels {
-    #[derive(Default, Deserialize)]
-    struct Asked {
-        #[serde(default)]
-        labels: Labels,
-    }
-    serde_json::from_str::<Asked>(&row.prompt).unwrap_or_default().labels
-}
-
-/// An open task as its row shows it; with its prompt where `whole`.
-pub(super) fn task(row: &TaskRow, run: RunId, whole: bool) -> TaskView {
-    let id = TaskId::new(row.run, row.step, row.scheduled_ms);
-    let prompt = if whole { serde_json::from_str::<Prompt>(&row.prompt).ok() } else { None };
-    let command = match row.kind.as_str() {
-        _ if row.question.as_deref().is_some_and(|text| Question::open(text).is_some()) => {
-            Some(format!("moonswarm advise {id} '<json>'"))
-        }
-        "human" => Some(format!("moonswarm approve {id}")),
-        "queue" if row.phase == TaskPhase::Pending => {
-            let queue = row.queue.as_deref().unwrap_or(&row.agent);
-            Some(format!("moonswarm worker --queue {queue}{} -- <command>", labels(row)))
-        }
-        _ => None,
-    };
-    let asked = inquiry(row);
-    let form = (whole && asked.is_some()).then(|| {
-        let schema = prompt.as_ref().and_then(|it| it.output_schema.as_ref());
-        Form::of(schema.map(Json::to_value).as_ref())
-    });
-    let (text, input, output_schema) = match prompt {
-        Some(it) => (Some(it.prompt), Some(it.input), it.output_schema),
-        None => (None, None, None),
-    };
-    TaskView {
-        id,
-        run,
-        step: row.step,
-        attempt: row.attempt,
-        agent: row.agent.clone(),
-        operator: row.operator.clone(),
-        kind: row.kind.clone(),
-        queue: row.queue.clone(),
-        state: match row.phase {
-            TaskPhase::Pending => "pending",
-            TaskPhase::Delivered => "processing",
-        }
-        .to_owned(),
-        summary: row.summary.clone(),
-        worker: row.worker.clone(),
-        scheduled_at: rfc3339(row.scheduled_ms),
-        deadline: row.deadline_ms.map(rfc3339),
-        prompt: text,
-        input,
-        output_schema,
-        revision: asked.as_ref().map(|it| it.revision.clone()),
-        form,
-        by: asked.as_ref().map(|it| it.by.clone()).unwrap_or_default(),
-        required: asked.as_ref().map(|it| it.required),
-        answers: asked.iter().flat_map(|it| &it.answers).map(answer).collect(),
-        reminders: asked.as_ref().map(|it| it.reminders),
-        expires_at: asked.and(row.deadline_ms).map(rfc3339),
-        command,
-    }
-}
-
-fn answer(given: &Given) -> AnswerView {
-    AnswerView { by: given.by.clone(), at: rfc3339(given.at_ms), output: given.output.clone() }
 }
 
 /// A file of a run.

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod composites;
 mod events;
 mod inbox;
 mod middleware;

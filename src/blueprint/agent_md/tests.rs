@@ -42,10 +42,20 @@ fn lists_windows_newlines_and_a_byte_order_mark_are_read() {
 #[test]
 fn keys_that_run_things_are_refused_and_unknown_ones_reported_together() {
     insta::assert_snapshot!(
-        findings("---\nname: a\nhooks:\n  x: y\ntool: Read\nmcpServers: {}\n---\n").join("\n")
+        findings("---\nname: a\nhooks:\n  x: y\ntoolss: Read\nmcpServers: {}\n---\n").join("\n")
     );
     let (file, _) = read("a.md", "---\nhooks: 1\n---\n");
     assert_eq!(file.report[0].standing, Standing::Refused);
+}
+
+#[test]
+fn what_a_queue_or_a_server_needs_can_stand_in_the_file() {
+    let text = "---\nname: a\ntool: read_file\nlabels:\n  gpu: \"true\"\n  zone: b\n---\nBody\n";
+    let file = parse("a.md", text).unwrap();
+    assert_eq!(file.fields["tool"], "read_file");
+    assert_eq!(file.fields["labels"], json!({"gpu": "true", "zone": "b"}));
+    let wrong = findings("---\nname: a\nlabels: [gpu]\n---\nBody\n");
+    assert!(wrong[0].contains("`labels` in the frontmatter is not a list of `name: text` lines"));
 }
 
 #[test]

@@ -218,7 +218,9 @@ fn numbers_durations_and_retries_are_checked() {
     );
     assert_eq!(echo("retry = { tries = 3 }", "retry", json!({"tries": 3})), ["48 MS-B010"]);
     assert_eq!(echo("model = 'm'", "model", json!("m")), [""; 0]);
-    assert_eq!(echo("budget = {}", "budget", json!({})), ["38 MS-B014"]);
+    assert_eq!(echo("budget = { x = 1 }", "budget", json!({"x": 1})), ["49 MS-B010"]);
+    assert_eq!(echo("budget = { usd = 1 }", "budget", json!({"usd": "-1"})), ["55 MS-B015"]);
+    assert_eq!(echo("on = {}", "on", json!({})), ["38 MS-B014"]);
 }
 
 #[test]
