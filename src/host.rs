@@ -107,7 +107,6 @@ impl HostConfig {
             code: Coded::default(),
             middleware: Middleware::default(),
             environments: environment::Config::default(),
-            effects: CustomEffects::default(),
         }
     }
 }
