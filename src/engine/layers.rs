@@ -188,13 +188,12 @@ impl Shard {
 /// What differs from an operator's defaults for an attempt.
 pub(super) fn config_of(task: &OpenTask) -> OperatorConfig {
     let agent = task.agent.agent();
-    let mut config = OperatorConfig::default();
-    config.model = agent.model.clone();
-    config.max_duration = task.timeout_ms.map(crate::protocol::DurationMs::from_millis);
-    if !agent.tools.is_empty() {
-        config.allowed_operators = Some(agent.tools.clone());
+    OperatorConfig {
+        model: agent.model.clone(),
+        max_duration: task.timeout_ms.map(crate::protocol::DurationMs::from_millis),
+        allowed_operators: (!agent.tools.is_empty()).then(|| agent.tools.clone()),
+        ..OperatorConfig::default()
     }
-    config
 }
 
 /// What a run has used so far, as far as it was reported.
