@@ -20,7 +20,10 @@ use super::{
 };
 
 mod agent;
+mod around;
 mod files;
+mod habits;
+mod nodes;
 mod prompts;
 mod value;
 
@@ -85,16 +88,16 @@ const LAYERS: usize = 100;
 /// Findings that are reported at most: more than anyone reads.
 const MAX_FINDINGS: usize = 1_000;
 
-const KEYS: [&str; 8] =
-    ["agents", "description", "flow", "input", "limits", "middleware", "name", "output"];
-const LATER_KEYS: [&str; 3] = ["budget", "environment", "on"];
+const KEYS: [&str; 9] =
+    ["agents", "description", "flow", "input", "limits", "middleware", "name", "on", "output"];
+const LATER_KEYS: [&str; 2] = ["budget", "environment"];
 const LIMITS: [&str; 7] = ["depth", "open_tasks", "steps", "tokens", "usd", "wall", "width"];
 
 /// Checks the tree of values that a bundle's chunk returned.
 pub fn check(tree: &Value, bundle: &Bundle, operators: &dyn Operators) -> Checked {
     let mut checker = Checker {
         bundle,
-        outline: Outline::of(bundle.source()),
+        outline: outline_of(bundle),
         operators,
         templates: Templates::new(bundle),
         findings: check_files(bundle),
@@ -106,6 +109,14 @@ pub fn check(tree: &Value, bundle: &Bundle, operators: &dyn Operators) -> Checke
     let definition = definition.filter(|_| !findings.iter().any(Finding::is_error));
     findings.truncate(MAX_FINDINGS);
     Checked { definition, findings }
+}
+
+/// Where things stand in the entry of a bundle.
+fn outline_of(bundle: &Bundle) -> Outline {
+    match bundle.entry().ends_with(".json") {
+        true => Outline::of_json(bundle.source()),
+        false => Outline::of(bundle.source()),
+    }
 }
 
 struct Checker<'a> {
@@ -133,9 +144,16 @@ impl Checker<'_> {
         if let Some(name) = &name {
             self.name(name, &table.pointer("name"));
         }
-        self.flow(&table);
+        let flow = self.flow(&table);
         let input = self.schema(&table, "input", true);
         let agents = self.agents(&table, input.as_ref());
+        if let Some(flow) = flow {
+            self.nodes(flow, input.as_ref(), &agents);
+        }
+        self.habits();
+        let mut names: Vec<&str> = agents.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        self.unused_agents(&names, flow);
         let definition = Definition {
             name: name.unwrap_or_default(),
             description: self.text(&table, "description"),
@@ -143,17 +161,22 @@ impl Checker<'_> {
             output: self.schema(&table, "output", false).map(Into::into),
             agents,
             middleware: self.middleware(&table),
+            flow: flow.map(Into::into),
+            on: self.triggers(&table),
             ..self.limits(&table)
         };
         Some(definition)
     }
 
-    fn flow(&mut self, table: &Table<'_>) {
+    /// The flow, if it is a table of nodes.
+    fn flow<'t>(&mut self, table: &Table<'t>) -> Option<&'t Value> {
         match table.get("flow") {
             None => self.missing(table, "flow", "flow = function(ctx, input) … end"),
             Some(value) if is_function(value) => {}
-            Some(value) => self.wrong_type(table, "flow", "a function", value),
+            Some(value @ Value::Object(_)) => return Some(value),
+            Some(value) => self.wrong_type(table, "flow", "a function or a node", value),
         }
+        None
     }
 
     /// The layers of middleware that are data.
@@ -174,18 +197,17 @@ impl Checker<'_> {
         }
         for (index, layer) in layers.iter().enumerate() {
             let at = pointer(&table.pointer("middleware"), &index.to_string());
-            let wrong = if is_function(layer) {
-                Err("a function is not supported by this release".to_owned())
-            } else {
-                self.operators.check_layer(layer)
-            };
-            if let Err(message) = wrong {
+            // A function runs within the flow; its source has it.
+            if is_function(layer) {
+                continue;
+            }
+            if let Err(message) = self.operators.check_layer(layer) {
                 let message = format!("layer {} of `middleware`: {message}", index + 1);
                 let finding = self.at_value(&at, code::BAD_LAYER, message);
                 self.findings.push(finding);
             }
         }
-        layers.clone()
+        layers.iter().filter(|layer| !is_function(layer)).cloned().collect()
     }
 
     fn limits(&mut self, table: &Table<'_>) -> Definition {
@@ -196,6 +218,8 @@ impl Checker<'_> {
             output: None,
             agents: BTreeMap::new(),
             middleware: Vec::new(),
+            flow: None,
+            on: Vec::new(),
             max_steps: None,
             max_depth: None,
             wall_ms: None,

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Budget, Labels};
+use super::{Budget, Labels, Schedule};
 use crate::{
     flow::{Asking, Backoff},
     protocol::Json,
 };
 
-/// A blueprint: plain data; its flow and its Lua functions stay in the source.
+/// A blueprint: plain data; Lua functions, a flow that is one included, stay in the source.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Definition {
     /// Its name.
@@ -25,6 +25,10 @@ pub struct Definition {
     pub agents: BTreeMap<String, Agent>,
     /// The layers of middleware that it names, in their order.
     pub middleware: Vec<serde_json::Value>,
+    /// Its flow, if that is a table of nodes.
+    pub flow: Option<Json>,
+    /// What starts a run of it by itself.
+    pub on: Vec<Trigger>,
     /// The most steps that a run may take.
     pub max_steps: Option<u32>,
     /// How deep runs may call each other.
@@ -37,6 +41,41 @@ pub struct Definition {
     pub max_open_tasks: Option<u32>,
     /// What a run may use.
     pub budget: Budget,
+}
+
+/// What starts a run by itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trigger {
+    /// What it waits for.
+    pub event: TriggerEvent,
+    /// The input of the run; a signal's payload if there is none.
+    pub input: Option<Json>,
+}
+
+/// What a trigger waits for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TriggerEvent {
+    /// A time.
+    Schedule {
+        /// When.
+        schedule: Schedule,
+        /// What becomes of times at which no host was running.
+        missed: Missed,
+    },
+    /// A signal to the blueprint.
+    Signal(String),
+}
+
+/// What becomes of scheduled times that passed unheard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Missed {
+    /// Nothing.
+    Skip,
+    /// One run for all of them.
+    Once,
+    /// A run for each.
+    All,
 }
 
 /// A role that a blueprint declares.

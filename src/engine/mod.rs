@@ -44,6 +44,7 @@ mod retention;
 mod run;
 mod runs;
 mod safe_mode;
+mod schedules;
 mod scoped;
 mod seats;
 mod session_keeper;
@@ -53,6 +54,7 @@ mod shard;
 mod shared;
 mod signal;
 mod stacks;
+mod stage;
 mod state;
 mod state_layers;
 mod stored_state;
@@ -77,9 +79,11 @@ pub use request::{
 };
 pub use retell::{AskedView, Divergence};
 pub use retention::{GcView, Gone, Retention, Sweeper, Why};
+pub use schedules::{Schedules, TriggerView};
 pub use sessions::{OpenSession, Opened, SessionView};
 pub use shared::Settings;
 pub use stacks::Middleware;
+pub use stage::{Job, Stage};
 pub use stored_state::{ChangedView, HostState, MOST_CHANGES, StateItem, StateView};
 pub use transfer::Export;
 pub use view::{

@@ -12,6 +12,7 @@
 //! | signal received | queued, unless its sender's step was seen before |
 //! | noted | the status, if it is one |
 //! | decided | canceled, paused, resumed, compensating, or known to be a copy; who holds a seat; what was used before |
+//! | secret accessed | nothing changes |
 //! | run ended | ended, for ever |
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
