@@ -299,24 +299,6 @@ impl Shard {
         }
     }
 
-    /// An execution ended before its task was done. What it wants done is done with the step's
-    /// end; a further attempt would want it again, so it is dropped with the attempt.
-    fn fell_short(&mut self, run: &mut Run, number: u32, short: Short) {
-        let Short { failure, usage, effects } = short;
-        let retries =
-            |task: &OpenTask| failure.retryable && task.counted + 1 < task.retry.max_attempts;
-        if effects.is_empty() || run.task(number).is_some_and(retries) {
-            self.attempt_failed(run, number, failure, usage);
-            return;
-        }
-        let failure = self.located(run, number, failure);
-        let (failure, effects) = match self.apply_effects(run, number, &effects) {
-            Ok(effects) => (failure, effects),
-            Err(refused) => (self.located(run, number, refused), None),
-        };
-        self.finish_step(run, number, Outcome::Failed(failure), effects, usage);
-    }
-
     /// Whether an operator's own return fits the agent's schema.
     fn judge(&self, task: &OpenTask, number: u32, output: Json) -> Outcome {
         if output.len() > self.shared.settings.limits.value {

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     journal::{Decision, Fact, Outcome, Usage},
-    middleware::{About, Settled, Stacks, TaskDone, Voice},
+    middleware::{About, Settled, Short, Stacks, TaskDone, Voice},
     protocol::{Json, LifecycleEvent, OperatorConfig, TaskId},
 };
 
@@ -167,6 +167,24 @@ impl Shard {
             Ok(done) => Outcome::Completed(done.output),
             Err(short) => Outcome::Failed(self.located(run, number, short.failure)),
         }
+    }
+
+    /// An execution ended before its task was done. What it wants done is done with the step's
+    /// end; a further attempt would want it again, so it is dropped with the attempt.
+    pub(super) fn fell_short(&mut self, run: &mut Run, number: u32, short: Short) {
+        let Short { failure, usage, effects } = short;
+        let retries =
+            |task: &OpenTask| failure.retryable && task.counted + 1 < task.retry.max_attempts;
+        if effects.is_empty() || run.task(number).is_some_and(retries) {
+            self.attempt_failed(run, number, failure, usage);
+            return;
+        }
+        let failure = self.located(run, number, failure);
+        let (failure, effects) = match self.apply_effects(run, number, &effects) {
+            Ok(effects) => (failure, effects),
+            Err(refused) => (self.located(run, number, refused), None),
+        };
+        self.finish_step(run, number, Outcome::Failed(failure), effects, usage);
     }
 
     /// Puts an event of a run's life on its stream.
