@@ -347,12 +347,6 @@ fn sweep(engine: &Engine, tasks: &Tasks) {
     });
 }
 
-/// The environments of a host.
-fn environments(config: &HostConfig) -> Environments {
-    let data = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
-    Environments::new(config.environments.clone(), &data, Clock::system())
-}
-
 /// Starts what is scheduled, when it is due. Only a host that takes up all runs does: one that was
 /// opened for a single run leaves the others alone.
 fn keep_time(engine: &Engine, tasks: &Tasks) {
@@ -370,6 +364,12 @@ fn keep_time(engine: &Engine, tasks: &Tasks) {
             }
         }
     });
+}
+
+/// The environments of a host.
+fn environments(config: &HostConfig) -> Environments {
+    let data = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
+    Environments::new(config.environments.clone(), &data, Clock::system())
 }
 
 /// The operators of a host.

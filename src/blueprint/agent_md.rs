@@ -254,12 +254,6 @@ fn yaml(frontmatter: &str) -> Result<Value, serde_saphyr::Error> {
     serde_saphyr::from_str_with_options(frontmatter, options)
 }
 
-/// What a pull worker must have: texts by name.
-fn labels(value: Value) -> Option<Value> {
-    let all = value.as_object().is_some_and(|map| map.values().all(Value::is_string));
-    all.then_some(value)
-}
-
 /// Reads a frontmatter that people write and YAML does not take: each known key begins a line, and
 /// its value goes on, colons and all, up to the next such line. None if it is not even that.
 fn by_lines(frontmatter: &str) -> Option<Value> {
@@ -276,7 +270,12 @@ fn by_lines(frontmatter: &str) -> Option<Value> {
             Some((key, _)) if REFUSED.contains(&key) => return None,
             Some((key, _)) if values.iter().any(|(seen, _)| *seen == key) => return None,
             Some((key, rest)) => values.push((key, vec![rest.trim()])),
-            None => values.last_mut()?.1.push(line.trim_end()),
+            // Only a description is written over several lines without marks.
+            None => match values.last_mut()? {
+                ("description", lines) => lines.push(line.trim_end()),
+                _ if line.trim().is_empty() => {}
+                _ => return None,
+            },
         }
     }
     let mut map = Map::new();
@@ -303,7 +302,7 @@ fn is_known(key: &str) -> bool {
 /// Writes an agent as such a file, so that [`parse`] gives the same fields again.
 pub fn write(fields: &Map<String, Value>) -> String {
     let mut out = String::from("---\n");
-    for key in ["name", "description", "tools", "model", "labels", "tool"] {
+    for key in ["name", "description", "tool", "tools", "labels", "model"] {
         if let Some(value) = fields.get(key) {
             // JSON is YAML.
             out.push_str(&format!("{key}: {value}\n"));
@@ -314,6 +313,12 @@ pub fn write(fields: &Map<String, Value>) -> String {
         out.push_str(&format!("\n{}\n", system.trim()));
     }
     out
+}
+
+/// What a pull worker must have: texts by name.
+fn labels(value: Value) -> Option<Value> {
+    let all = value.as_object().is_some_and(|map| map.values().all(Value::is_string));
+    all.then_some(value)
 }
 
 /// A list of tools from a list or from text with commas; a comma in parentheses does not separate.

@@ -160,9 +160,9 @@ impl Checker<'_> {
             input: input.map(Into::into),
             output: self.schema(&table, "output", false).map(Into::into),
             agents,
-            middleware: self.middleware(&table),
             flow: flow.map(Into::into),
             on: self.triggers(&table),
+            middleware: self.middleware(&table),
             ..self.limits(&table)
         };
         Some(definition)
@@ -197,7 +197,7 @@ impl Checker<'_> {
         }
         for (index, layer) in layers.iter().enumerate() {
             let at = pointer(&table.pointer("middleware"), &index.to_string());
-            // A function runs within the flow; its source has it.
+            // A function is around the task in the flow itself.
             if is_function(layer) {
                 continue;
             }
@@ -217,9 +217,9 @@ impl Checker<'_> {
             input: None,
             output: None,
             agents: BTreeMap::new(),
-            middleware: Vec::new(),
             flow: None,
             on: Vec::new(),
+            middleware: Vec::new(),
             max_steps: None,
             max_depth: None,
             wall_ms: None,

@@ -23,12 +23,12 @@ pub struct Definition {
     pub output: Option<Json>,
     /// Its agents by name.
     pub agents: BTreeMap<String, Agent>,
-    /// The layers of middleware that it names, in their order.
-    pub middleware: Vec<serde_json::Value>,
     /// Its flow, if that is a table of nodes.
     pub flow: Option<Json>,
     /// What starts a run of it by itself.
     pub on: Vec<Trigger>,
+    /// The layers of middleware that it names, in their order.
+    pub middleware: Vec<serde_json::Value>,
     /// The most steps that a run may take.
     pub max_steps: Option<u32>,
     /// How deep runs may call each other.

@@ -42,8 +42,14 @@ const TYPES: &[(&str, &str)] = &[
     ("StatusOptions", "{ progress: number? }"),
     (
         "ApproveOptions",
-        "{ title: string, body: string?, form: any?, timeout: Duration?, by: string? }",
+        "{ title: string, body: string?, form: any?, timeout: Duration?, by: any?, required: number?, remind: Duration? }",
     ),
+    (
+        "SetOptions",
+        "{ ttl: Duration?, if_revision: number?, lifetime: string?, tier: string?, content_kind: string?, salience: number? }",
+    ),
+    ("SearchOptions", "{ limit: number? }"),
+    ("TraverseOptions", "{ relation: string?, depth: number? }"),
     ("Artifact", "{ id: string, hash: string, size: number }"),
     ("Schema", "any"),
     ("Node", "{ [any]: any }"),

@@ -12,6 +12,7 @@ use crate::{
     blueprint::{self, Bundle, Finding},
     config::Config,
     lua::{Limits, Program},
+    operator::Registry,
     protocol::Json,
 };
 
@@ -95,8 +96,7 @@ pub fn text<'a>(bundle: &'a Bundle, file: &str) -> Option<&'a str> {
 
 /// Compiles without a daemon and without running anything.
 pub fn compile(bundle: &Bundle, config: &Config) -> Compiled {
-    let environments = config.environments.clone();
-    let operators = crate::host::known_operators(&config.operators, environments);
+    let operators = known(config);
     match Program::compile(bundle.clone(), &operators, &Limits::default()) {
         Ok((program, warnings)) => Compiled {
             findings: warnings.into_iter().map(found).collect(),
@@ -108,16 +108,21 @@ pub fn compile(bundle: &Bundle, config: &Config) -> Compiled {
     }
 }
 
+/// The operators that a configuration knows; none of them is called.
+pub fn known(config: &Config) -> Registry {
+    crate::host::known_operators(&config.operators, config.environments.clone())
+}
+
 /// The graph of its flow, if it compiles.
 pub fn graph(bundle: &Bundle, config: &Config) -> Option<blueprint::graph::Part> {
-    let operators = crate::host::known_operators(&config.operators, config.environments.clone());
+    let operators = known(config);
     let compiled = Program::compile(bundle.clone(), &operators, &Limits::default());
     compiled.ok().map(|(program, _)| blueprint::graph::of(program.blueprint()))
 }
 
 /// Its agents as far as an agent file can say, by name, if it compiles.
 pub fn agents(bundle: &Bundle, config: &Config) -> Option<Vec<(String, Map<String, Value>)>> {
-    let operators = crate::host::known_operators(&config.operators, config.environments.clone());
+    let operators = known(config);
     let compiled = Program::compile(bundle.clone(), &operators, &Limits::default());
     let (program, _) = compiled.ok()?;
     let agents = program.blueprint().definition().agents.iter().map(|(name, agent)| {

@@ -19,6 +19,7 @@ mod exit;
 mod fixture;
 mod follow;
 mod form;
+mod gallery;
 mod people;
 mod render;
 mod report_worker;

@@ -2,6 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
 use super::{
     Caller, Engine, EngineError, IdempotencyKey, TriggerView, programs::Programs, rfc3339,
 };
@@ -13,8 +16,6 @@ use crate::{
     store::{Check, Write},
     token::{Need, ScopeKind, Verb},
 };
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 /// A blueprint version.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]

@@ -5,6 +5,7 @@ mod support;
 
 mod composites;
 mod events;
+mod flows;
 mod inbox;
 mod middleware;
 mod refusals;

@@ -68,16 +68,6 @@ You review: carefully.
 "#;
 
 #[test]
-fn what_a_queue_or_a_server_needs_can_stand_in_the_file() {
-    let text = "---\nname: a\ntool: read_file\nlabels:\n  gpu: \"true\"\n  zone: b\n---\nBody\n";
-    let file = parse("a.md", text).unwrap();
-    assert_eq!(file.fields["tool"], "read_file");
-    assert_eq!(file.fields["labels"], json!({"gpu": "true", "zone": "b"}));
-    let wrong = findings("---\nname: a\nlabels: [gpu]\n---\nBody\n");
-    assert!(wrong[0].contains("`labels` in the frontmatter is not a list of `name: text` lines"));
-}
-
-#[test]
 fn a_description_over_several_lines_with_colons_is_read_as_it_is_written() {
     let file = parse("a.md", WILD).unwrap();
     let description = file.fields["description"].as_str().unwrap();
@@ -109,14 +99,20 @@ fn what_is_written_is_read_back_the_same() {
 }
 
 #[test]
+fn what_a_queue_or_a_server_needs_can_stand_in_the_file() {
+    let text = "---\nname: a\ntool: read_file\nlabels:\n  gpu: \"true\"\n  zone: b\n---\nBody\n";
+    let file = parse("a.md", text).unwrap();
+    assert_eq!(file.fields["tool"], "read_file");
+    assert_eq!(file.fields["labels"], json!({"gpu": "true", "zone": "b"}));
+    let wrong = findings("---\nname: a\nlabels: [gpu]\n---\nBody\n");
+    assert!(wrong[0].contains("`labels` in the frontmatter is not a list of `name: text` lines"));
+}
+
+#[test]
 fn lines_that_no_key_begins_and_keys_that_run_things_get_no_second_reading() {
     for text in ["---\n: : :\nname: a: b\n---\n", "---\nname: a: b\nhooks: x: y\n---\n"] {
         assert!(parse("a.md", text).is_err(), "{text}");
     }
-}
-
-#[test]
-fn an_unquoted_colon_gets_help() {
     insta::assert_snapshot!(
         findings("---\nname: a\nnotes: Reviews code. Use when: it is ready\n---\nBody").join("\n"),
         @r#"

@@ -1,4 +1,4 @@
-//! What stands around a flow: the functions around its tasks, and what starts it by itself.
+//! What starts a run by itself.
 
 use serde_json::Value;
 

@@ -46,17 +46,24 @@ impl Checker<'_> {
         for (_, text) in bundle.files().iter().filter(|(path, _)| is_lua(path)) {
             texts.extend(tokens(text).iter().filter_map(Token::text));
         }
+        let mut computed = false;
         if let Some(flow) = flow {
-            strings(flow, &mut texts);
+            let mut agents = Vec::new();
+            step_agents(flow, &mut agents);
+            computed = agents.iter().any(|agent| agent.contains("{{"));
+            texts.extend(agents);
         }
-        // A name that is put together at run time may be any of them.
-        let computed = texts.iter().any(|text| text.contains("{{")) && flow.is_some()
-            || bundle
-                .files()
-                .iter()
-                .filter(|(path, _)| is_lua(path))
-                .any(|(_, text)| runs_computed(&tokens(text)));
-        if computed {
+        let sources = bundle.files().iter().filter(|(path, _)| is_lua(path));
+        let mut literal = flow.is_some();
+        for (_, text) in sources {
+            let (some, others) = runs(&tokens(text));
+            literal |= some;
+            computed |= others;
+        }
+        // A name that is put together at run time may be any of them, a misspelt one is reported as
+        // such, and where no task is seen at all the flow is written in another way.
+        let misspelt = self.findings.iter().any(|it| it.code == code::UNKNOWN_AGENT);
+        if computed || misspelt || !literal {
             return;
         }
         for name in names.iter().filter(|name| !texts.iter().any(|text| text == **name)) {
@@ -69,24 +76,35 @@ impl Checker<'_> {
     }
 }
 
-fn strings(value: &serde_json::Value, into: &mut Vec<String>) {
+/// The agents that the steps of a table flow name.
+fn step_agents(value: &serde_json::Value, into: &mut Vec<String>) {
     match value {
-        serde_json::Value::String(text) => into.push(text.clone()),
-        serde_json::Value::Array(items) => items.iter().for_each(|item| strings(item, into)),
-        serde_json::Value::Object(map) => map.values().for_each(|part| strings(part, into)),
+        serde_json::Value::Array(items) => items.iter().for_each(|item| step_agents(item, into)),
+        serde_json::Value::Object(map) => {
+            let agent = map.get("agent").and_then(serde_json::Value::as_str);
+            into.extend(agent.map(str::to_owned));
+            map.values().for_each(|part| step_agents(part, into));
+        }
         _ => {}
     }
 }
 
-/// Whether a source runs an agent whose name is no literal.
-fn runs_computed(tokens: &[Token<'_>]) -> bool {
-    tokens.windows(5).any(|at| {
-        at[0].is_name("ctx")
+/// Whether a source runs agents by their literal names, and by others.
+fn runs(tokens: &[Token<'_>]) -> (bool, bool) {
+    let mut found = (false, false);
+    for at in tokens.windows(5) {
+        let call = at[0].is_name("ctx")
             && at[1].is_symbol(":")
-            && (at[2].is_name("run") || at[2].is_name("try"))
-            && at[3].is_symbol("(")
-            && at[4].text().is_none()
-    })
+            && (at[2].is_name("run") || at[2].is_name("try"));
+        let argument = if at[3].is_symbol("(") { &at[4] } else { &at[3] };
+        if call {
+            match argument.text() {
+                Some(_) => found.0 = true,
+                None => found.1 = true,
+            }
+        }
+    }
+    found
 }
 
 struct Look<'t, 's> {

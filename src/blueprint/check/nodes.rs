@@ -24,7 +24,7 @@ use names::Scope;
 
 /// The kinds of nodes, each with the keys that it may have beside `kind`, `id` and `description`.
 pub(in crate::blueprint) const KINDS: [(&str, &[&str]); 15] = [
-    ("approve", &["body", "by", "form", "timeout", "title"]),
+    ("approve", &["body", "by", "form", "remind", "required", "timeout", "title"]),
     ("assign", &["set", "value"]),
     ("branch", &["else", "if", "then"]),
     ("call", &["blueprint", "input", "version"]),
@@ -202,9 +202,10 @@ impl Walk<'_, '_, '_> {
             }
             "approve" => {
                 self.text(node, "title", true);
-                for key in ["body", "by"] {
-                    self.text(node, key, false);
-                }
+                self.text(node, "body", false);
+                self.filled(node, "by");
+                self.number(node, "required", 1.0);
+                self.duration(node, "remind", false);
                 self.duration(node, "timeout", false);
                 let form = node.get("form").cloned();
                 (false, Some(form.unwrap_or_else(|| serde_json::json!({ "type": "object" }))))

@@ -86,7 +86,7 @@ fn all_findings_come_at_once_in_the_order_of_the_source() {
 return swarm.blueprint {
   name = "review loop",
   middlewares = {},
-  on = {},
+  environment = {},
   agents = {
     coder = { operator = "main-aj", timout = "5m", timeout = "5 minutes" },
     tests = { operator = "process" },
@@ -100,7 +100,7 @@ return swarm.blueprint {
   limits = { steps = 0 },
 }
 "#;
-    let tree = json!({"name": "review loop", "middlewares": {}, "on": {}, "flow": function(), "limits": {"steps": 0},
+    let tree = json!({"name": "review loop", "middlewares": {}, "environment": {}, "flow": function(), "limits": {"steps": 0},
         "agents": {"coder": {"operator": "main-aj", "timout": "5m", "timeout": "5 minutes"}, "tests": {"operator": "process"}}});
     let checked = check_with(source, &tree, &[]);
     assert_eq!(checked.definition, None);

@@ -342,10 +342,13 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// Answers a person's task, if the test says what.
+    /// Answers a person's task, if the test says what. Where several people have to answer, each
+    /// answer is another person's.
     fn answer_for_person(&mut self, row: &TaskRow) -> Result<bool, Failure> {
         let task = TaskId::new(row.run, row.step, row.scheduled_ms);
-        let known = self.given.get(&(row.run, row.step)).and_then(|all| all.first()).cloned();
+        let view = self.ask(move |engine, by| async move { engine.task(&by, task).await })?;
+        let place = view.answers.len();
+        let known = self.given.get(&(row.run, row.step)).and_then(|all| all.get(place)).cloned();
         let answer = match known {
             Some(answer) => answer,
             None => {
@@ -357,14 +360,9 @@ impl<'a> Play<'a> {
                 };
                 let answer = match given.reject.clone() {
                     Some(reason) => Err(Failure::new(kind::HUMAN_REJECTED, reason)),
-                    None => {
-                        let view = self
-                            .ask(move |engine, by| async move { engine.task(&by, task).await })?;
-                        let input = view.input.unwrap_or_else(Json::null);
-                        self.made(given, &input)
-                    }
+                    None => self.made(given, &view.input.unwrap_or_else(Json::null)),
                 };
-                self.given.insert((row.run, row.step), vec![answer.clone()]);
+                self.given.entry((row.run, row.step)).or_default().push(answer.clone());
                 answer
             }
         };
@@ -373,8 +371,9 @@ impl<'a> Play<'a> {
             Err(failure) => Answer::Reject { reason: failure.message },
         };
         let key = self.key();
-        self.ask(move |engine, by| {
+        self.ask(move |engine, mut by| {
             let (answer, key) = (answer.clone(), key.clone());
+            by.subject = format!("person-{}", place + 1);
             async move { engine.answer(&by, task, (answer, None), Some(key)).await.map(drop) }
         })?;
         Ok(true)

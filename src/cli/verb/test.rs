@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::cli::{
     changes::Changes,
+    compile,
     context::Context,
     exit::{Exit, Stop},
     testkit::{self, FileReport, Options, Snapshots},
@@ -64,8 +65,7 @@ impl Test {
                 .next("tests are files that end in _test.lua; see docs/testing.md")
                 .into());
         }
-        let known =
-            crate::host::known_operators(&cx.config.operators, cx.config.environments.clone());
+        let known = compile::known(&cx.config);
         let snapshots = match (self.update, std::env::var_os("CI").is_some()) {
             (true, _) => Snapshots::Update,
             (false, true) => Snapshots::Compare,

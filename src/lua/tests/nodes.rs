@@ -45,7 +45,7 @@ fn steps_follow_each_other_and_slots_keep_their_type() {
     ]});
     let (next, commands) = document(&flow, &json!({ "n": 2, "who": "y" }), echo);
     assert_eq!(keys(&commands), ["0 x", "1 y"]);
-    let Command::Schedule(request) = &commands[1] else { panic!() };
+    let Command::Schedule(request) = &commands[0] else { panic!() };
     let StepOp::Task(task) = &request.op else { panic!() };
     assert_eq!(task.input.to_value(), json!({ "n": 3, "text": "n=2" }));
     assert!(matches!(next, NextAction::Complete(_)), "{next:?}");

@@ -39,7 +39,12 @@ fn checked(flow: &Value) -> Checked {
 
 fn found(flow: &Value) -> Vec<String> {
     let findings = checked(flow).findings;
-    findings.iter().map(|it: &Finding| format!("{} {}", it.code, it.message)).collect()
+    // These flows leave an agent out on purpose.
+    findings
+        .iter()
+        .filter(|it| it.code != "MS-B081")
+        .map(|it: &Finding| format!("{} {}", it.code, it.message))
+        .collect()
 }
 
 fn seq(children: Value) -> Value {
@@ -178,4 +183,20 @@ fn a_finding_stands_at_its_place_in_the_document() {
     let source = findings[0].line as usize;
     assert_eq!(findings[0].file, "flow.json");
     assert!(source > 40, "{findings:?}");
+}
+
+#[test]
+fn the_schema_in_the_docs_knows_the_same_nodes_and_keys() {
+    let schema: Value =
+        serde_json::from_str(include_str!("../../../../docs/protocol/flow.schema.json")).unwrap();
+    for (kind, keys) in super::KINDS {
+        let properties = schema["$defs"][kind]["properties"].as_object().unwrap();
+        let mut known: Vec<&str> = properties.keys().map(String::as_str).collect();
+        known.retain(|key| !super::COMMON.contains(key));
+        known.sort_unstable();
+        assert_eq!(known, *keys, "{kind}");
+    }
+    let compiled = crate::blueprint::Schema::compile_value(schema, false).unwrap();
+    assert!(compiled.accept(seq(json!([plan()]))).is_ok());
+    assert!(compiled.accept(seq(json!([{"kind": "step"}]))).is_err());
 }
