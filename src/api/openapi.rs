@@ -213,8 +213,7 @@ mod tests {
         assert!(!fits("BudgetEvent", &json!({"type": "cost_incurred", "operator": "o"})));
         let event = ObservableEvent::new(EventSource::Hook, "a.b", DurationMs::ZERO, json!(1));
         assert!(fits("ObservableEvent", &serde_json::to_value(event).unwrap()));
-        let event =
-            CompactionEvent::CompactionSkipped { operator: "o".into(), reason: "r".into() };
+        let event = CompactionEvent::CompactionSkipped { operator: "o".into(), reason: "r".into() };
         assert!(fits("CompactionEvent", &serde_json::to_value(event).unwrap()));
         let source = SecretSource::OsKeystore { service: "s".into() };
         let event = SecretAccessEvent::new("key", source, SecretAccessOutcome::Denied, 1);

@@ -8,12 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::{
-    Caller, Engine, EngineError,
-    message::RunMsg,
-    rfc3339,
-    state_layers::{self, admit_change},
-};
+use super::{Caller, Engine, EngineError, message::RunMsg, rfc3339};
 use crate::{
     middleware::StoreOp,
     protocol::{
@@ -126,8 +121,18 @@ impl Engine {
         key: &str,
     ) -> Result<StateView, EngineError> {
         let scope = may_read(caller, scope, key)?;
-        self.admit_read(caller, (StoreOp::Read, &scope, key))?;
         let row = self.shared().state.value(&scope, key)?;
+        let row = match row {
+            Some(row) => {
+                let found = Json::from_trusted(row.value.as_str());
+                let value = self.pass_caller(caller, StoreOp::Read, &scope, key, Some(&found))?;
+                Some(StateRow { value: value.as_str().to_owned(), ..row })
+            }
+            None => {
+                self.pass_caller(caller, StoreOp::Read, &scope, key, None)?;
+                None
+            }
+        };
         row.map(StateView::of)
             .ok_or_else(|| EngineError::NotFound { what: "state", id: format!("{scope}/{key}") })
     }
@@ -145,7 +150,7 @@ impl Engine {
         limit: usize,
     ) -> Result<super::Page<StateItem>, EngineError> {
         let scope = may_read(caller, scope, prefix)?;
-        self.admit_read(caller, (StoreOp::List, &scope, prefix))?;
+        self.pass_caller(caller, StoreOp::List, &scope, prefix, None)?;
         let rows = self.shared().state.page(&scope, prefix, after, limit).await?;
         let next_cursor = rows.last().filter(|_| rows.len() == limit).map(|row| row.key.clone());
         let items = rows.into_iter().map(|row| StateItem {
@@ -171,7 +176,7 @@ impl Engine {
         limit: usize,
     ) -> Result<Vec<StateItem>, EngineError> {
         let scope = may_read(caller, scope, prefix)?;
-        self.admit_read(caller, (StoreOp::Search, &scope, prefix))?;
+        self.pass_caller(caller, StoreOp::Search, &scope, query, None)?;
         let options = SearchOptions::default();
         let found = self.shared().state.find(&scope, query, prefix, limit, options).await?;
         let items = found.into_iter().map(|hit| StateItem {
@@ -197,7 +202,7 @@ impl Engine {
     ) -> Result<Vec<StateItem>, EngineError> {
         // A link may lead to any key of the scope.
         let scope = may_read(caller, scope, "")?;
-        self.admit_read(caller, (StoreOp::Traverse, &scope, from))?;
+        self.pass_caller(caller, StoreOp::Traverse, &scope, from, None)?;
         let keys = self.shared().state.walk(&scope, from, relation, depth).await?;
         Ok(keys.into_iter().map(|key| StateItem { key, ..StateItem::default() }).collect())
     }
@@ -210,7 +215,7 @@ impl Engine {
     pub async fn change_state(
         &self,
         caller: &Caller,
-        mut changes: Vec<(Scope, StateChange)>,
+        changes: Vec<(Scope, StateChange)>,
     ) -> Result<Vec<ChangedView>, EngineError> {
         if changes.len() > MOST_CHANGES {
             let message = format!("change state: at most {MOST_CHANGES} changes go together");
@@ -220,19 +225,14 @@ impl Engine {
             let need = Need::State { scope: &change.scope, key: &change.key };
             caller.grant.check(Verb::StateWrite, &[need])?;
         }
-        for (_, change) in &mut changes {
-            admit_change(&self.shared().stacks.host().store, caller, change)?;
-        }
+        let pass = |(scope, change)| Ok((scope, self.pass_caller_change(caller, change)?));
+        let changes = changes.into_iter().map(pass).collect::<Result<Vec<_>, EngineError>>()?;
         let changed = self.change_any(changes, Some(caller.jti.clone())).await?;
         let view = |changed: Changed| ChangedView {
             revision: changed.revision,
             value: changed.value.map(Json::from_trusted),
         };
         Ok(changed.into_iter().map(view).collect())
-    }
-
-    fn admit_read(&self, caller: &Caller, asked: (StoreOp, &str, &str)) -> Result<(), EngineError> {
-        state_layers::admit_read(&self.shared().stacks.host().store, caller, asked)
     }
 
     /// Changes state, by the shard of the run that owns the scope where one does.
