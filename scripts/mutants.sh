@@ -82,7 +82,7 @@ for line in ${mutants[@]+"${mutants[@]}"}; do
   broken="$file"
   printf '%s\n' "${text/"$old"/"$new"}" >"$file"
   begin=$SECONDS
-  cargo nextest run --features faults,test-utils --no-tests fail -E "$filter" >"$log" 2>&1
+  cargo nextest run --features faults --no-tests fail -E "$filter" >"$log" 2>&1
   status=$?
   restore
   case "$status" in

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The long forms of the tests of reliability, again and again until the time is up:
 #   scripts/soak.sh 30m
+# First every mutant of scripts/mutants is made, and has to be noticed; that is not part of the time.
 # Each round kills the daemon at every kill point, kills it more often in the middle of work, fills
 # and breaks the disk, and simulates with fresh seeds. Ends non-zero at the first failure.
 set -euo pipefail
@@ -21,6 +22,8 @@ run() {
 
 # Not part of the time: the time is for testing.
 cargo build --release --features faults --tests
+
+scripts/mutants.sh
 
 end=$((SECONDS + seconds)) round=0
 while ((SECONDS < end)); do

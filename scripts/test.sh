@@ -88,6 +88,11 @@ step "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --features faults 
 step "build" cargo build --all-targets --features faults
 step "tests" tests
 step "doctests" doctests
+if have cargo-nextest; then
+  step "a sample of mutants" scripts/mutants.sh --sample 2
+else
+  skip "a sample of mutants" "cargo-nextest is not installed"
+fi
 
 moonswarm="${CARGO_TARGET_DIR:-target}/debug/moonswarm"
 step "blueprints" blueprints

@@ -106,10 +106,10 @@ impl HostConfig {
             store: Options::default(),
             api: api::ApiConfig::default(),
             operators: Declared::default(),
+            effects: CustomEffects::default(),
             code: Coded::default(),
             middleware: Middleware::default(),
             environments: environment::Config::default(),
-            effects: CustomEffects::default(),
         }
     }
 }

@@ -164,6 +164,7 @@ impl From<EngineError> for Problem {
                 let detail = format!("{what} has {size} bytes; at most {limit} are allowed");
                 Self::new(codes::TOO_LARGE, detail)
             }
+            EngineError::Guarded(failure) => Self::new(codes::FORBIDDEN, failure.message),
             EngineError::Flow(failure) => {
                 let mut problem = Self::new(codes::FLOW_FAILED, failure.to_string());
                 problem.0.body.failure = Some(failure.into());

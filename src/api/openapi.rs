@@ -24,7 +24,7 @@ use super::{
     error::ProblemBody,
     routes,
 };
-use crate::protocol::{BudgetEvent, CompactionEvent, ObservableEvent};
+use crate::protocol::{BudgetEvent, CompactionEvent, ObservableEvent, SecretAccessEvent};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -32,7 +32,7 @@ use crate::protocol::{BudgetEvent, CompactionEvent, ObservableEvent};
         title = "moonswarm",
         description = "Runs Lua blueprints as durable flows; workers report over HTTP.\n\nEvery route but `/healthz` takes `Authorization: Bearer <token>`. Times are RFC 3339 in UTC; durations are strings such as `\"90s\"` in requests and milliseconds in answers. Refusals are `application/problem+json` with a stable `code`. Unknown fields of a request are refused, except in worker results.",
     ),
-    components(schemas(ProblemBody, BudgetEvent, CompactionEvent, ObservableEvent)),
+    components(schemas(ProblemBody, BudgetEvent, CompactionEvent, ObservableEvent, SecretAccessEvent)),
     tags(
         (name = "runs", description = "Runs, their steps, events and files."),
         (name = "blueprints", description = "Blueprints and their versions."),
@@ -173,6 +173,51 @@ mod tests {
             kept == now,
             "the API changed: run this test with UPDATE_GOLDEN=1 and look at the difference"
         );
+    }
+
+    /// What an event looks like, and what it must not look like.
+    fn fits(schema: &str, event: &serde_json::Value) -> bool {
+        let mut document = serde_json::to_value(openapi()).unwrap();
+        let reference = format!("#/components/schemas/{schema}");
+        let schema = serde_json::json!({
+            "$ref": reference, "components": document["components"].take(),
+        });
+        jsonschema::is_valid(&schema, event)
+    }
+
+    #[test]
+    fn events_of_a_runs_life_fit_the_document() {
+        use serde_json::json;
+
+        use crate::protocol::{
+            BudgetDecision, DurationMs, EventSource, SecretAccessOutcome, SecretSource,
+        };
+        let action = BudgetDecision::RequestIncrease { amount: 5.into() };
+        let workflow = || "run_1".into();
+        let budget = [
+            BudgetEvent::BudgetAction { workflow: workflow(), action },
+            BudgetEvent::BudgetAction {
+                workflow: workflow(),
+                action: BudgetDecision::HaltWorkflow,
+            },
+            BudgetEvent::CostIncurred {
+                operator: "o".into(),
+                cost: 1.into(),
+                cumulative: 2.into(),
+            },
+        ];
+        for event in budget {
+            let event = serde_json::to_value(event).unwrap();
+            assert!(fits("BudgetEvent", &event), "{event}");
+        }
+        assert!(!fits("BudgetEvent", &json!({"type": "cost_incurred", "operator": "o"})));
+        let event = ObservableEvent::new(EventSource::Hook, "a.b", DurationMs::ZERO, json!(1));
+        assert!(fits("ObservableEvent", &serde_json::to_value(event).unwrap()));
+        let event = CompactionEvent::CompactionSkipped { operator: "o".into(), reason: "r".into() };
+        assert!(fits("CompactionEvent", &serde_json::to_value(event).unwrap()));
+        let source = SecretSource::OsKeystore { service: "s".into() };
+        let event = SecretAccessEvent::new("key", source, SecretAccessOutcome::Denied, 1);
+        assert!(fits("SecretAccessEvent", &serde_json::to_value(event).unwrap()));
     }
 
     #[test]

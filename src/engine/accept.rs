@@ -8,7 +8,6 @@ use super::{
     rfc3339,
     run::{Phase, Run},
     shard::Shard,
-    state::{KEY_BYTES, OwnError, plain_write, run_scope},
     view,
 };
 use crate::{
@@ -16,9 +15,9 @@ use crate::{
     journal::Outcome,
     middleware::TaskDone,
     operator::{Delivery, Prompt, Ticket},
-    protocol::{Effect, Failure, Json, OperatorId, Scope, StoreOptions, failure::kind, fold::fold},
-    store::{Check, EvidenceRow, IdempotencyRow, Reducer, StateAct, StateChange, Write},
-    token::{Grant, Handle, Need, Refusal, Verb},
+    protocol::{Effect, Failure, Json, failure::kind, fold::fold},
+    store::{Check, EvidenceRow, IdempotencyRow, Write},
+    token::Handle,
 };
 
 /// Results that break the schema before the attempt is over.
@@ -119,11 +118,7 @@ impl Shard {
             WorkerAsk::GetState { scope, key, reply } => {
                 let answer = standing.and_then(|()| {
                     let place = self.place_of(run, holder, scope.as_deref(), &key)?;
-                    if place == run_scope(run) {
-                        return self.own_value(run, &key).map_err(EngineError::Flow);
-                    }
-                    let row = self.shared.state.value(&place, &key)?;
-                    Ok(row.map(|row| Json::from_trusted(row.value)))
+                    self.read_for_worker(run, &place, key)
                 });
                 drop(reply.send(answer));
             }
@@ -197,78 +192,6 @@ impl Shard {
                 Err(fenced("report: the attempt is not under way"))
             }
         }
-    }
-
-    /// The scope that a worker means, if it may: its run's own by default, its operator's within
-    /// the run, and what its token's scopes of state reach. A token that has any reaches nothing
-    /// else.
-    fn place_of(
-        &self,
-        run: &Run,
-        holder: &Holder,
-        scope: Option<&str>,
-        key: &str,
-    ) -> Result<String, EngineError> {
-        let own = run_scope(run);
-        let operator = run.task(holder.step).map(|task| {
-            let operator = OperatorId::new(&*task.operator);
-            Scope::Operator { workflow: run.id.to_string().into(), operator }.to_string()
-        });
-        let place = match scope {
-            None => own.clone(),
-            Some(text) => {
-                let scope: Scope = text
-                    .parse()
-                    .map_err(|error| EngineError::BadRequest(format!("failed to {error}")))?;
-                scope.to_string()
-            }
-        };
-        let narrows = |grant: &Grant| {
-            grant.scopes.0.iter().any(|scope| matches!(scope, crate::token::Scope::State(_)))
-        };
-        let need = Need::State { scope: &place, key };
-        match &holder.grant {
-            Some(grant) if narrows(grant) => grant.check(Verb::WorkerState, &[need])?,
-            _ if place == own || operator.as_ref() == Some(&place) => {}
-            _ => {
-                return Err(EngineError::Refused(Refusal::Scope {
-                    verb: Verb::WorkerState,
-                    need: need.to_string(),
-                }));
-            }
-        }
-        Ok(place)
-    }
-
-    fn put_for_worker(
-        &mut self,
-        run: &mut Run,
-        scope: String,
-        key: String,
-        value: &Json,
-    ) -> Result<(), EngineError> {
-        let act = StateAct::Put {
-            value: value.as_str().to_owned(),
-            reducer: Reducer::Overwrite,
-            hints: StoreOptions::default(),
-        };
-        let is_own = scope == run_scope(run);
-        let change = StateChange { scope, key, if_revision: None, act };
-        if is_own {
-            return match self.change_own(run, vec![change]) {
-                Ok(_) => Ok(()),
-                Err(OwnError::Limit(failure)) => Err(bad_request(failure)),
-                Err(OwnError::Store(error)) => Err(error.into()),
-            };
-        }
-        if change.key.len() > KEY_BYTES {
-            let message = format!("a key of state has at most {KEY_BYTES} bytes");
-            return Err(EngineError::BadRequest(message));
-        }
-        self.shared.state.drop_transient(&change.scope, &change.key);
-        let at_ms = self.time_of(run);
-        run.pending.writes.push(plain_write(change, at_ms));
-        Ok(())
     }
 
     fn prompt_view(&self, run: &Run, holder: &Holder) -> Result<PromptView, EngineError> {
@@ -537,7 +460,7 @@ fn bad_effect(failure: Failure) -> EngineError {
     }
 }
 
-fn bad_request(failure: Failure) -> EngineError {
+pub(super) fn bad_request(failure: Failure) -> EngineError {
     EngineError::BadRequest(failure.message)
 }
 

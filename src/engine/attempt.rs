@@ -17,6 +17,7 @@ use std::{
 use super::{
     capacity::AgentKey,
     due::Due,
+    perform::Under,
     run::{Open, OpenKind, OpenTask, Perform, Phase, Run},
     seats::seat_epoch,
     shard::Shard,
@@ -148,8 +149,11 @@ impl Shard {
     /// shard.
     fn run_inline(&mut self, run: &mut Run, key: &StepKey, op: &StepOp, mut task: OpenTask) {
         let number = run.chain.next_step();
-        let (live, about, mut future) = self.dispatch_future(run, number, &task, self.now_ms);
-        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        let Under { live, about, voice, mut future } =
+            self.dispatch_future(run, number, &task, self.now_ms);
+        let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        self.take_said(run, number, voice.hand_over());
+        match polled {
             Poll::Ready(Ok(Dispatched::Done(done))) if done.effects.is_empty() => {
                 let outcome = self.judge(&task, number, done.output);
                 if let Outcome::Failed(failure) = &outcome
@@ -293,24 +297,6 @@ impl Shard {
             Outcome::Failed(failure) => self.attempt_failed(run, number, failure, done.usage),
             Outcome::Canceled(_) => {}
         }
-    }
-
-    /// An execution ended before its task was done. What it wants done is done with the step's
-    /// end; a further attempt would want it again, so it is dropped with the attempt.
-    fn fell_short(&mut self, run: &mut Run, number: u32, short: Short) {
-        let Short { failure, usage, effects } = short;
-        let retries =
-            |task: &OpenTask| failure.retryable && task.counted + 1 < task.retry.max_attempts;
-        if effects.is_empty() || run.task(number).is_some_and(retries) {
-            self.attempt_failed(run, number, failure, usage);
-            return;
-        }
-        let failure = self.located(run, number, failure);
-        let (failure, effects) = match self.apply_effects(run, number, &effects) {
-            Ok(effects) => (failure, effects),
-            Err(refused) => (self.located(run, number, refused), None),
-        };
-        self.finish_step(run, number, Outcome::Failed(failure), effects, usage);
     }
 
     /// Whether an operator's own return fits the agent's schema.

@@ -9,7 +9,9 @@ use super::{
 };
 use crate::{
     fault,
-    protocol::{Effect, Failure, Json, Lifetime, RunId, Scope, StoreOptions, failure::kind},
+    protocol::{
+        Effect, Failure, Json, LifecycleEvent, Lifetime, RunId, Scope, StoreOptions, failure::kind,
+    },
     store::{Errand, OutboxRow, Reducer, StateAct, StateChange, Write},
     token::{Need, Verb},
 };
@@ -51,6 +53,11 @@ impl Shard {
         if signals > MOST_SIGNALS {
             return Err(no(format!("a result sends at most {MOST_SIGNALS} signals")));
         }
+        let mut passed = Vec::with_capacity(effects.len());
+        for effect in effects {
+            passed.push(self.pass_effect(run, effect)?);
+        }
+        let effects = passed.as_slice();
         for (n, effect) in effects.iter().enumerate() {
             self.admit(run, step, effect).map_err(|mut failure| {
                 failure.message = format!("$.effects[{n}]: {}", failure.message);
@@ -112,6 +119,13 @@ impl Shard {
                 }
                 Err(error) => Err(no(format!("signal: {error}"))),
             },
+            Effect::Custom { effect_type, data }
+                if LifecycleEvent::read(effect_type, data)
+                    .map_err(|error| no(error.to_string()))?
+                    .is_some() =>
+            {
+                Ok(())
+            }
             Effect::Custom { effect_type, .. } => match self.shared.settings.custom_effects {
                 CustomEffects::Warn => Ok(()),
                 CustomEffects::Error => Err(no(format!(
@@ -214,7 +228,11 @@ impl Shard {
                 });
                 Ok(())
             }
-            Effect::Custom { effect_type, .. } => {
+            Effect::Custom { effect_type, data } => {
+                if let Ok(Some(event)) = LifecycleEvent::read(effect_type, data) {
+                    self.told(run, Some(step), &event);
+                    return Ok(());
+                }
                 tracing::warn!(run = %run.id, step, effect_type, "a custom effect was kept");
                 Ok(())
             }

@@ -61,6 +61,9 @@ pub enum EngineError {
         /// The limit in bytes.
         limit: usize,
     },
+    /// A layer of middleware does not let it pass.
+    #[error(transparent)]
+    Guarded(crate::protocol::Failure),
     /// A function of the flow failed.
     #[error(transparent)]
     Flow(#[from] crate::protocol::Failure),
@@ -94,6 +97,7 @@ impl EngineError {
             Self::Unauthenticated(_) => "unauthenticated",
             Self::Conflict { code, .. } | Self::Busy { code, .. } => code,
             Self::TooLarge { .. } => "too_large",
+            Self::Guarded(_) => "forbidden",
             Self::Flow(_) => "flow_failed",
             Self::Store(StoreError::Revoked { .. }) => "token_revoked",
             Self::Store(StoreError::KeyUsed { .. }) => "idempotency_mismatch",

@@ -10,42 +10,52 @@ use super::{
 };
 use crate::{
     journal::{Decision, Fact, Outcome, Usage},
-    middleware::{About, Settled, Stacks, StoreCall, StoreOp, Stored, TaskDone, Voice},
+    middleware::{About, Settled, Short, Stacks, TaskDone, Voice},
     protocol::{Json, LifecycleEvent, OperatorConfig, TaskId},
 };
 
 /// The most events that one step may tell; more are dropped, with a line in the log.
 const EVENTS: u32 = 1_000;
 
-/// Carries what layers say to their run.
-struct RunVoice {
+/// Carries what layers say to their run: as messages, or, while the shard itself is at it, as a
+/// part of the transition that is under way.
+pub(super) struct RunVoice {
     shared: Arc<Shared>,
     run: u64,
     step: u32,
+    here: Mutex<Option<Said>>,
+}
+
+/// What layers said.
+#[derive(Default)]
+pub(super) struct Said {
+    events: Vec<LifecycleEvent>,
+    pause: Option<String>,
+}
+
+impl RunVoice {
+    /// What was said so far; what is said from now on goes by message.
+    pub(super) fn hand_over(&self) -> Said {
+        self.here.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
+    }
 }
 
 impl Voice for RunVoice {
     fn say(&self, event: LifecycleEvent) {
+        if let Some(said) = &mut *self.here.lock().unwrap_or_else(PoisonError::into_inner) {
+            said.events.push(event);
+            return;
+        }
         let (step, event) = (self.step, Box::new(event));
         self.shared.tell(self.run, RunMsg::Tell { step, event });
     }
 
     fn pause(&self, reason: String) {
+        if let Some(said) = &mut *self.here.lock().unwrap_or_else(PoisonError::into_inner) {
+            said.pause = Some(reason);
+            return;
+        }
         self.shared.tell(self.run, RunMsg::Rest { by: "middleware".into(), reason });
-    }
-}
-
-/// Keeps what layers say while the shard itself calls them: it belongs to the same transition.
-#[derive(Default)]
-struct Collected(Mutex<(Vec<LifecycleEvent>, Option<String>)>);
-
-impl Voice for Collected {
-    fn say(&self, event: LifecycleEvent) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).0.push(event);
-    }
-
-    fn pause(&self, reason: String) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).1 = Some(reason);
     }
 }
 
@@ -59,7 +69,14 @@ impl Shard {
     }
 
     /// Who and what the open attempt of a task is.
-    pub(super) fn about(&self, run: &Run, id: TaskId, task: &OpenTask) -> About {
+    pub(super) fn about(
+        &self,
+        run: &Run,
+        id: TaskId,
+        task: &OpenTask,
+    ) -> (Arc<About>, Arc<RunVoice>) {
+        let voice = Arc::new(self.voice(run, id.step()));
+        let heard = Arc::clone(&voice) as Arc<dyn Voice>;
         let (started, started_ms) = run.chain.started().expect("a run with a task has started");
         let program = run.program.as_ref().expect("a task is prepared with the run's program");
         let agent = task.agent.agent();
@@ -67,7 +84,7 @@ impl Shard {
         if let Some(worker) = &agent.worker {
             tools.extend(worker.tools.iter().cloned());
         }
-        About {
+        let about = About {
             run: run.id,
             task: id,
             attempt: task.attempt,
@@ -82,12 +99,28 @@ impl Shard {
             principal: started.principal.as_str().into(),
             started_ms,
             used: if self.shared.stacks.meters(program) { used(run) } else { Usage::default() },
-            voice: Arc::new(RunVoice {
-                shared: Arc::clone(&self.shared),
-                run: run.num,
-                step: id.step(),
-            }),
+            voice: heard,
             over: std::sync::atomic::AtomicBool::new(false),
+        };
+        (Arc::new(about), voice)
+    }
+
+    fn voice(&self, run: &Run, step: u32) -> RunVoice {
+        let (shared, here) = (Arc::clone(&self.shared), Mutex::new(Some(Said::default())));
+        RunVoice { shared, run: run.num, step, here }
+    }
+
+    /// Takes what layers said into the transition that is under way.
+    pub(super) fn take_said(&mut self, run: &mut Run, number: u32, said: Said) {
+        for event in said.events {
+            self.told(run, Some(number), &event);
+        }
+        if let Some(reason) = said.pause
+            && run.chain.paused().is_none()
+            && !run.is_ended()
+        {
+            let by = "middleware".to_owned();
+            self.append(run, Fact::Decided(Decision::Pause { by, reason }));
         }
     }
 
@@ -104,21 +137,10 @@ impl Shard {
         // Its dispatch may still be under way: what comes of that is nobody's any more.
         about.give_up();
         let input = task.request.input.clone();
-        let heard = Arc::new(Collected::default());
-        let about = about.heard_by(Arc::clone(&heard) as Arc<dyn Voice>);
+        let voice = Arc::new(self.voice(run, number));
+        let about = about.heard_by(Arc::clone(&voice) as Arc<dyn Voice>);
         let outcome = self.stacks_of(run).dispatch.settle(&about, &input, outcome);
-        let (events, pause) =
-            std::mem::take(&mut *heard.0.lock().unwrap_or_else(PoisonError::into_inner));
-        for event in events {
-            self.told(run, Some(number), &event);
-        }
-        if let Some(reason) = pause
-            && run.chain.paused().is_none()
-            && !run.is_ended()
-        {
-            let by = "middleware".to_owned();
-            self.append(run, Fact::Decided(Decision::Pause { by, reason }));
-        }
+        self.take_said(run, number, voice.hand_over());
         outcome
     }
 
@@ -147,6 +169,24 @@ impl Shard {
         }
     }
 
+    /// An execution ended before its task was done. What it wants done is done with the step's
+    /// end; a further attempt would want it again, so it is dropped with the attempt.
+    pub(super) fn fell_short(&mut self, run: &mut Run, number: u32, short: Short) {
+        let Short { failure, usage, effects } = short;
+        let retries =
+            |task: &OpenTask| failure.retryable && task.counted + 1 < task.retry.max_attempts;
+        if effects.is_empty() || run.task(number).is_some_and(retries) {
+            self.attempt_failed(run, number, failure, usage);
+            return;
+        }
+        let failure = self.located(run, number, failure);
+        let (failure, effects) = match self.apply_effects(run, number, &effects) {
+            Ok(effects) => (failure, effects),
+            Err(refused) => (self.located(run, number, refused), None),
+        };
+        self.finish_step(run, number, Outcome::Failed(failure), effects, usage);
+    }
+
     /// Puts an event of a run's life on its stream.
     pub(super) fn told(&mut self, run: &mut Run, step: Option<u32>, event: &LifecycleEvent) {
         if run.is_ended() {
@@ -161,34 +201,17 @@ impl Shard {
         let data = Json::from(event.data());
         self.append(run, Fact::Decided(Decision::Told { step, kind, data }));
     }
-
-    /// Takes an operation on state through the layers.
-    pub(super) fn guarded(
-        &self,
-        run: &Run,
-        (op, scope, key): (StoreOp, String, &str),
-        value: Option<Json>,
-        terminal: &mut dyn FnMut(StoreCall) -> Stored,
-    ) -> Stored {
-        let stacks = self.stacks_of(run);
-        let principal =
-            run.chain.started().map_or("", |(started, _)| started.principal.as_str()).into();
-        let run = Some(run.id);
-        let call = StoreCall { op, run, principal, scope, key: key.to_owned(), value };
-        stacks.store.run(call, terminal)
-    }
 }
 
 /// What differs from an operator's defaults for an attempt.
 pub(super) fn config_of(task: &OpenTask) -> OperatorConfig {
     let agent = task.agent.agent();
-    let mut config = OperatorConfig::default();
-    config.model = agent.model.clone();
-    config.max_duration = task.timeout_ms.map(crate::protocol::DurationMs::from_millis);
-    if !agent.tools.is_empty() {
-        config.allowed_operators = Some(agent.tools.clone());
+    OperatorConfig {
+        model: agent.model.clone(),
+        max_duration: task.timeout_ms.map(crate::protocol::DurationMs::from_millis),
+        allowed_operators: (!agent.tools.is_empty()).then(|| agent.tools.clone()),
+        ..OperatorConfig::default()
     }
-    config
 }
 
 /// What a run has used so far, as far as it was reported.

@@ -10,6 +10,7 @@ mod attempt;
 mod auth;
 mod backup;
 mod blueprints;
+mod boundary;
 mod budget;
 mod capacity;
 mod commit;
@@ -61,6 +62,7 @@ mod timers;
 mod transfer;
 mod view;
 mod waiting;
+mod worker_state;
 mod workers;
 
 pub use blueprints::BlueprintView;

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    layers::config_of,
+    layers::{RunVoice, config_of},
     message::{Msg, NewRun, RunMsg},
     run::{After, Live, Open, OpenKind, OpenTask, Perform, Phase, Run},
     shard::Shard,
@@ -29,6 +29,14 @@ use crate::{
 
 /// An attempt on its way through the dispatch stack.
 pub(super) type DispatchFuture = Pin<Box<dyn Future<Output = Result<Dispatched, Failure>> + Send>>;
+
+/// An attempt under way.
+pub(super) struct Under {
+    pub(super) live: Live,
+    pub(super) about: Arc<About>,
+    pub(super) voice: Arc<RunVoice>,
+    pub(super) future: DispatchFuture,
+}
 
 impl Shard {
     /// Lets out what waited for a batch.
@@ -84,7 +92,10 @@ impl Shard {
             return;
         }
         fault::point("engine.dispatch");
-        let (live, about, future) = self.dispatch_future(run, number, task, self.now_ms);
+        let Under { live, about, voice, future } =
+            self.dispatch_future(run, number, task, self.now_ms);
+        // Nothing was said before it is polled; from now on it goes by message.
+        drop(voice.hand_over());
         if let Some(task) = run.task_mut(number) {
             task.live = Some(live);
             task.about = Some(about);
@@ -111,7 +122,7 @@ impl Shard {
         number: u32,
         task: &OpenTask,
         now_ms: u64,
-    ) -> (Live, Arc<About>, DispatchFuture) {
+    ) -> Under {
         let scheduled_ms = run.chain.step(number).map_or(now_ms, |step| step.scheduled_ms);
         let id = TaskId::new(run.num, number, scheduled_ms);
         let live = Live { cancel: CancellationToken::new(), reported: CancellationToken::new() };
@@ -153,6 +164,7 @@ impl Shard {
             cancel: live.cancel.clone(),
             reported: live.reported.clone(),
             config: OnceLock::new(),
+            stacks: self.stacks_of(run),
             reporter: Arc::new(AttemptReporter {
                 shared: Arc::clone(&self.shared),
                 run: run.num,
@@ -160,7 +172,7 @@ impl Shard {
                 attempt: task.attempt,
             }),
         };
-        let about = Arc::new(self.about(run, id, task));
+        let (about, voice) = self.about(run, id, task);
         let dispatch = Dispatch {
             about: Arc::clone(&about),
             input,
@@ -172,7 +184,7 @@ impl Shard {
             let terminal = Spawn(&shared);
             stacks.dispatch.run(dispatch, &terminal).await
         };
-        (live, about, Box::pin(future))
+        Under { live, about, voice, future: Box::pin(future) }
     }
 
     fn start_child(&mut self, run: &mut Run, number: u32) {

@@ -67,6 +67,29 @@ pub struct About {
 }
 
 impl About {
+    /// The first attempt of a task, of a run that begins with it and that nobody listens to; for
+    /// stacks without a host.
+    pub fn new(run: RunId, task: TaskId, agent: &str, operator: &str) -> Self {
+        Self {
+            run,
+            task,
+            attempt: 1,
+            epoch: 1,
+            again: false,
+            blueprint: "".into(),
+            version: "".into(),
+            agent: agent.into(),
+            operator: operator.into(),
+            tools: Vec::new(),
+            idempotency_key: None,
+            principal: "".into(),
+            started_ms: run.created_ms(),
+            used: Usage::default(),
+            voice: Arc::new(Mute),
+            over: AtomicBool::new(false),
+        }
+    }
+
     /// Marks it as settled by another way than its dispatch.
     pub(crate) fn give_up(&self) {
         self.over.store(true, Ordering::Release);

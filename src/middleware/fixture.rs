@@ -7,11 +7,8 @@ use std::sync::{
 
 use async_trait::async_trait;
 
-use super::{About, Dispatch, Dispatched, Mute, TaskDone, Terminal, Voice};
-use crate::{
-    journal::Usage,
-    protocol::{Failure, Json, LifecycleEvent, OperatorConfig, RunId, TaskId},
-};
+use super::{About, Dispatch, Dispatched, TaskDone, Terminal, Voice};
+use crate::protocol::{Failure, Json, LifecycleEvent, OperatorConfig, RunId, TaskId};
 
 /// A dispatch of agent `counter` to operator `echo`.
 pub(crate) fn dispatch(input: &str) -> Dispatch {
@@ -20,24 +17,11 @@ pub(crate) fn dispatch(input: &str) -> Dispatch {
 
 /// The same, changed.
 pub(crate) fn with(input: &str, change: impl FnOnce(&mut About)) -> Dispatch {
-    let mut about = About {
-        run: RunId::new(7, 1_700_000_000_000),
-        task: TaskId::new(7, 3, 1_700_000_000_000),
-        attempt: 1,
-        epoch: 1,
-        again: false,
-        blueprint: "b".into(),
-        version: "0123".into(),
-        agent: "counter".into(),
-        operator: "echo".into(),
-        tools: Vec::new(),
-        idempotency_key: None,
-        principal: "root".into(),
-        started_ms: 1_700_000_000_000,
-        used: Usage::default(),
-        voice: Arc::new(Mute),
-        over: false.into(),
-    };
+    let (run, at_ms) = (RunId::new(7, 1_700_000_000_000), 1_700_000_000_000);
+    let mut about = About::new(run, TaskId::new(7, 3, at_ms), "counter", "echo");
+    about.principal = "root".into();
+    about.blueprint = "b".into();
+    about.version = "0123".into();
     change(&mut about);
     Dispatch {
         about: Arc::new(about),

@@ -80,6 +80,7 @@ impl Attempt {
             cancel: CancellationToken::new(),
             reported: CancellationToken::new(),
             config: std::sync::OnceLock::new(),
+            stacks: Arc::default(),
             reporter: self.heard,
         })
     }

@@ -13,6 +13,7 @@ use crate::{
     blueprint::{Agent, Labels, WorkerBinding},
     flow::TaskOpts,
     lua::Program,
+    middleware::Stacks,
     protocol::{Json, OperatorConfig, RunId, SecretAccessEvent, TaskId, Ticket},
     session::Seat,
 };
@@ -58,6 +59,8 @@ pub struct Task {
     pub reported: CancellationToken,
     /// What differs from the operator's defaults, once the layers have had their say.
     pub config: OnceLock<OperatorConfig>,
+    /// What stands around the programs that it starts.
+    pub stacks: Arc<Stacks>,
     /// Where to say what happens meanwhile.
     pub reporter: Arc<dyn Reporter>,
 }

@@ -14,6 +14,7 @@ pub mod fold;
 pub mod id;
 mod json;
 pub mod lifecycle;
+pub mod middleware;
 pub mod operator;
 pub mod orchestrator;
 mod run_id;
@@ -21,6 +22,8 @@ mod scope_text;
 pub mod secret;
 pub mod state;
 pub mod step;
+#[cfg(any(test, feature = "test-utils", feature = "faults"))]
+pub mod test_utils;
 mod ticket;
 
 pub use content::{Content, ContentBlock, ImageSource};

@@ -50,7 +50,8 @@ impl Show {
             let id = resolve::run(&at.client, name).await?;
             if self.stack {
                 let run = at.client.run(id).await?;
-                return stack(cx, at, Some(&run.blueprint)).await;
+                let version = format!("{}@{}", run.blueprint, run.hash);
+                return stack(cx, at, Some(&version)).await;
             }
             if let Some(step) = self.step {
                 cx.terminal.print_json(&at.client.step(id, step).await?)?;

@@ -31,6 +31,8 @@ use crate::{
 
 /// Runs whose spending is remembered; of others the journal is asked again.
 const RUNS: usize = 10_000;
+/// How long what was granted to a run is kept, in milliseconds: a year.
+const GRANT_MS: u64 = 365 * 86_400_000;
 
 /// The keys of `kind = "budget"`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -401,7 +403,8 @@ impl Budget {
         let value = Json::encode(granted)
             .map_err(|error| Failure::new(kind::BUDGET, format!("keep a grant: {error}")))?;
         let (layer, key) = (self.name.clone(), about.run.to_string());
-        self.means.keep.write(Change::Put { layer, key, value, expires_ms: None }).await
+        let expires_ms = Some(self.means.clock.now_ms() + GRANT_MS);
+        self.means.keep.write(Change::Put { layer, key, value, expires_ms }).await
     }
 
     fn failure(&self, over: &Level) -> Failure {

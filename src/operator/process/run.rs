@@ -16,7 +16,7 @@ use super::{
 use crate::{
     blueprint::Blueprint,
     environment::{Asked, Environments, Holds, NotStarted, Provisioned, Scrubber, Secret, Text},
-    middleware::TaskDone,
+    middleware::{Dispatched, ExecCall, ExecTerminal, TaskDone},
     operator::{Backend, Delivery, Reply, Residence, Task},
     protocol::{EnvError, Failure, Json, failure::kind},
 };
@@ -131,9 +131,9 @@ impl Process {
         task: &Task,
         input: &Json,
         prepared: &Prepared,
-    ) -> Result<(String, Running), Failure> {
+        (program, arguments): (&str, Vec<String>),
+    ) -> Result<Running, Failure> {
         let templates = Templates::new(task, input, &prepared.bundle);
-        let (program, arguments) = templates.argv(task)?;
         let surroundings = prepared
             .provisioned
             .as_ref()
@@ -146,7 +146,7 @@ impl Process {
         let within = argv::directory(task, &prepared.workdir)?;
         let mut command = match &prepared.provisioned {
             None => {
-                let mut command = Command::new(&program);
+                let mut command = Command::new(program);
                 let cwd = within.unwrap_or_else(|| prepared.workdir.clone());
                 command.args(arguments).env_clear().envs(variables).current_dir(cwd);
                 command
@@ -154,13 +154,13 @@ impl Process {
             Some(provisioned) => {
                 let cwd = within.unwrap_or_else(|| provisioned.work().to_owned());
                 let variables: Variables = variables;
-                provisioned.command(&program, &arguments, &cwd, &variables).map_err(failure_of)?
+                provisioned.command(program, &arguments, &cwd, &variables).map_err(failure_of)?
             }
         };
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let running = Running::spawn(&mut command, &self.watch)
-            .map_err(|error| outcome::not_started(&program, &error))?;
-        Ok((program, running))
+            .map_err(|error| outcome::not_started(program, &error))?;
+        Ok(running)
     }
 
     /// What the end of a child means: for its boundary and limits first, then for its task.
@@ -266,20 +266,65 @@ impl Backend for Process {
             prepared = self.prepare(&task) => prepared?,
             () = task.cancel.cancelled() => return Err(given_up()),
         };
-        let done = match self.start(&task, &input, &prepared) {
+        let done = match called(&task, &input, &prepared) {
             Err(failure) => Err(failure),
-            Ok((program, running)) => {
-                task.reporter.delivered(Delivery { worker: format!("pid {}", running.pid()) });
-                let wall = prepared.provisioned.as_ref().and_then(Provisioned::wall);
-                let more = prepared.scrubber.longest();
-                let limits = Limits { wall, stderr: self.limits.stderr + more, ..self.limits };
-                let end = running.finish(&task, input.as_str().as_bytes(), limits).await;
-                self.judge(&task, &program, &prepared, end)
+            Ok(call) => {
+                let child =
+                    Child { process: self, task: &task, input: &input, prepared: &prepared };
+                task.stacks.exec.run(call, &child).await
             }
         };
         if let Some(provisioned) = prepared.provisioned.take() {
             provisioned.tear_down().await;
         }
-        done
+        done.map(|done| match done {
+            Dispatched::Done(done) => Reply::Done(done),
+            Dispatched::Short(short) => Reply::Short(short),
+            Dispatched::Parked => Reply::Parked,
+        })
+    }
+}
+
+/// The program of a task, as the layers see it.
+fn called(task: &Task, input: &Json, prepared: &Prepared) -> Result<ExecCall, Failure> {
+    let (program, args) = Templates::new(task, input, &prepared.bundle).argv(task)?;
+    let given = prepared.variables.iter().map(|(name, _)| name);
+    let known = prepared.known.iter().map(|(name, _)| name);
+    Ok(ExecCall {
+        run: task.run,
+        task: task.id,
+        attempt: task.attempt,
+        agent: Arc::clone(&task.agent_name),
+        operator: Arc::clone(&task.operator),
+        program,
+        args,
+        env: task.agent.env.keys().chain(given).chain(known).cloned().collect(),
+    })
+}
+
+/// A child at the end of the way.
+struct Child<'a> {
+    process: &'a Process,
+    task: &'a Task,
+    input: &'a Json,
+    prepared: &'a Prepared,
+}
+
+#[async_trait]
+impl ExecTerminal for Child<'_> {
+    async fn exec(&self, call: ExecCall) -> Result<Dispatched, Failure> {
+        let Self { process, task, input, prepared } = *self;
+        let command = (call.program.as_str(), call.args);
+        let running = process.start(task, input, prepared, command)?;
+        task.reporter.delivered(Delivery { worker: format!("pid {}", running.pid()) });
+        let wall = prepared.provisioned.as_ref().and_then(Provisioned::wall);
+        let more = prepared.scrubber.longest();
+        let limits = Limits { wall, stderr: process.limits.stderr + more, ..process.limits };
+        let end = running.finish(task, input.as_str().as_bytes(), limits).await;
+        process.judge(task, &call.program, prepared, end).map(|reply| match reply {
+            Reply::Done(done) => Dispatched::Done(done),
+            Reply::Short(short) => Dispatched::Short(short),
+            Reply::Parked => Dispatched::Parked,
+        })
     }
 }

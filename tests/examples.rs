@@ -1,0 +1,36 @@
+//! The examples run and print what they say.
+
+use std::{path::PathBuf, process::Command};
+
+/// The built example, beside the tests.
+fn example(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let path = test.parent().and_then(|deps| deps.parent()).unwrap().join("examples").join(name);
+    assert!(path.exists(), "{} is not built: cargo build --examples", path.display());
+    path
+}
+
+fn printed(name: &str) -> String {
+    let done = Command::new(example(name)).output().unwrap();
+    let stderr = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{name}: {stderr}");
+    String::from_utf8(done.stdout).unwrap()
+}
+
+#[test]
+fn a_plain_operator_is_used_from_a_blueprint() {
+    assert_eq!(printed("custom_operator"), "3\n");
+}
+
+#[test]
+fn a_layer_that_is_code_refuses_an_agent() {
+    let printed = printed("custom_layer");
+    assert!(printed.contains("hello") && printed.contains("curse is not greet"), "{printed}");
+}
+
+#[test]
+fn a_host_runs_inside_another_program() {
+    let printed = printed("embed");
+    assert!(printed.starts_with("listening on http://127.0.0.1:"), "{printed}");
+    assert!(printed.contains(r#"["ADA","GRACE"]"#), "{printed}");
+}
