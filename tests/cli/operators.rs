@@ -92,7 +92,7 @@ fn a_quorum_compares_what_the_agent_says() {
     };
     shell.write("b.lua", with("verdit"));
     let found = shell.run(&["check", "b.lua", "--json"]).exits(3).json();
-    assert_eq!(found[0]["code"], "MS-B027");
+    assert_eq!(found[0]["code"], "MS-B029");
     shell.write("b.lua", with("verdict"));
     let ran = shell.run(&["run", "b.lua", "-i", "{\"verdict\":3}", "--json"]).ok().json();
     assert_eq!(ran["output"]["verdict"], 3);
