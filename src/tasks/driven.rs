@@ -45,11 +45,12 @@ impl Driver {
         F::Output: Send + 'static,
     {
         let (tell, result) = oneshot::channel();
-        let piece = Box::pin(async move {
+        // Nothing else of a runtime's waits for its turn: a budget would never be filled again.
+        let piece = Box::pin(tokio::task::unconstrained(async move {
             let value = future.await;
             // Whoever spawned it may not care.
             let _ = tell.send(value);
-        });
+        }));
         let mut work = lock(&self.work);
         work.last += 1;
         let number = work.last;
