@@ -61,10 +61,11 @@ fn odd_files(shell: &Shell) {
 fn this_repositorys_blueprints_are_reported_and_the_report_is_an_artifact() {
     let shell = Shell::new();
     let done = report(&shell, &repository("blueprints")).ok();
-    shows(
-        &done,
-        &["# Report on ", "| Lua | 3 |", "| Python | 2 |", "`repo-report.lua`", "## To do"],
-    );
+    let blueprints = ["blueprints", "blueprints/gallery"].map(|dir| fs::read_dir(repository(dir)));
+    let files = blueprints.into_iter().flat_map(|dir| dir.unwrap().map(|it| it.unwrap().path()));
+    let lua = files.filter(|file| file.extension() == Some(OsStr::new("lua"))).count();
+    let lua = format!("| Lua | {lua} |");
+    shows(&done, &["# Report on ", &lua, "| Python | 2 |", "`repo-report.lua`", "## To do"]);
     let runs = shell.run(&["ps", "--json"]).ok().json();
     let run = runs[0]["id"].as_str().unwrap();
     let files = shell.run(&["artifacts", "list", run, "--json"]).ok().json();
