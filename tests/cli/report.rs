@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsStr,
+    fs,
     os::unix::{ffi::OsStrExt as _, fs::symlink},
     path::Path,
 };
