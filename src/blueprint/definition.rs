@@ -58,7 +58,7 @@ pub enum TriggerEvent {
     /// A time.
     Schedule {
         /// When.
-        schedule: Schedule,
+        schedule: Box<Schedule>,
         /// What becomes of times at which no host was running.
         missed: Missed,
     },

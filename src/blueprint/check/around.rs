@@ -50,7 +50,7 @@ impl Checker<'_> {
                 let zone = self.text(table, "zone");
                 let missed = self.missed(table)?;
                 match Schedule::parse(&cron, zone.as_deref()) {
-                    Ok(schedule) => TriggerEvent::Schedule { schedule, missed },
+                    Ok(schedule) => TriggerEvent::Schedule { schedule: Box::new(schedule), missed },
                     Err(error) => {
                         let key = if error.is_zone() { "zone" } else { "schedule" };
                         let finding = self

@@ -195,7 +195,7 @@ impl Walk<'_, '_, '_> {
                     (None, None) => self.missing(node, "for"),
                     (Some(_), _) => self.duration(node, "for", true),
                     (None, Some(until)) => {
-                        self.fill(until, &pointer(&node.at, "until"), &node.what)
+                        self.fill(until, &pointer(&node.at, "until"), &node.what);
                     }
                 }
                 (false, None)
@@ -298,9 +298,7 @@ impl Walk<'_, '_, '_> {
 
     fn map(&mut self, node: &Node<'_>) -> Option<Value> {
         let items = self.over(node);
-        for key in ["concurrency"] {
-            self.number(node, key, 1.0);
-        }
+        self.number(node, "concurrency", 1.0);
         match node.get("on_error") {
             None => {}
             Some(Value::String(word)) if word == "fail" || word == "collect" => {}
