@@ -1,7 +1,7 @@
 //! What workers ask and report: every answer is for the open attempt, or says why not.
 
 use super::{
-    EngineError, Holder, PromptView, Report, Verdict,
+    CustomEffects, EngineError, Holder, PromptView, Report, Verdict,
     due::Due,
     message::WorkerAsk,
     receive::closed,
@@ -325,7 +325,8 @@ impl Shard {
         fault::point("engine.result");
         let step = holder.step;
         if fault::is_broken(Break::ApplyEffectsAtDispatch)
-            && let Ok(effects) = decode_effects(&report.effects)
+            && let Ok(effects) =
+                decode_effects(&report.effects, self.shared.settings.custom_effects)
         {
             drop(self.apply_effects(run, step, &effects));
         }
@@ -341,9 +342,18 @@ impl Shard {
                 self.after(run, reply, Ok(true));
             }
             Verdict::Done(output) => {
-                let accepted = accept(task.agent.output(), output);
+                let schema = task.agent.output().clone();
+                match decode_effects(&report.effects, self.shared.settings.custom_effects) {
+                    Ok(effects) if self.is_followed(run, step, &effects) => {
+                        self.report_followed(run, holder, &report, &effects, reply);
+                        return;
+                    }
+                    Ok(_) | Err(_) => {}
+                }
+                let accepted = accept(&schema, output);
                 let effects = accepted.and_then(|output| {
-                    let effects = decode_effects(&report.effects)?;
+                    let policy = self.shared.settings.custom_effects;
+                    let effects = decode_effects(&report.effects, policy)?;
                     Ok((output, effects))
                 });
                 match effects.and_then(|(output, effects)| {
@@ -351,18 +361,7 @@ impl Shard {
                     Ok((output, kept))
                 }) {
                     Ok((output, effects)) => {
-                        self.remember(run, holder, &report);
-                        fault::point("engine.artifact_publish");
-                        run.pending.after.published.push((step, holder.attempt));
-                        for file in run.artifacts.iter_mut().flatten() {
-                            file.published |= (file.step, file.attempt) == (step, holder.attempt);
-                        }
-                        run.pending.writes.push(Write::PublishArtifacts {
-                            run: run.num,
-                            step,
-                            attempt: holder.attempt,
-                        });
-                        self.detach_worker(run, step);
+                        self.publish(run, holder, &report);
                         let outcome = Outcome::Completed(output);
                         self.finish_step(run, step, outcome, effects, report.usage);
                         self.after(run, reply, Ok(true));
@@ -370,6 +369,42 @@ impl Shard {
                     Err(error) => self.refuse_result(run, holder, &report, error, reply),
                 }
             }
+        }
+    }
+
+    /// Takes a result of a step that leaves, or has left, something to others.
+    fn report_followed(
+        &mut self,
+        run: &mut Run,
+        holder: &Holder,
+        report: &Report,
+        effects: &[Effect],
+        reply: super::message::ReplyTo<bool>,
+    ) {
+        let Verdict::Done(output) = &report.verdict else { return };
+        let (step, output) = (holder.step, output.clone());
+        let usage = report.usage.clone();
+        match self.follow_result(run, step, output, effects, usage) {
+            Ok(()) => {
+                self.publish(run, holder, report);
+                self.after(run, reply, Ok(true));
+            }
+            Err(failure) => self.refuse_result(run, holder, report, bad_effect(failure), reply),
+        }
+    }
+
+    /// Remembers an accepted result and publishes what came with it.
+    fn publish(&mut self, run: &mut Run, holder: &Holder, report: &Report) {
+        let (step, attempt) = (holder.step, holder.attempt);
+        self.remember(run, holder, report);
+        fault::point("engine.artifact_publish");
+        run.pending.after.published.push((step, attempt));
+        for file in run.artifacts.iter_mut().flatten() {
+            file.published |= (file.step, file.attempt) == (step, attempt);
+        }
+        run.pending.writes.push(Write::PublishArtifacts { run: run.num, step, attempt });
+        if run.task(step).is_some_and(|task| task.attempt == attempt) {
+            self.detach_worker(run, step);
         }
     }
 
@@ -423,7 +458,11 @@ impl Shard {
         let before = self.shared.store.idempotent(&principal, RESULT_ROUTE, "")?;
         let refusal = match before {
             Some(_) if fault::is_broken(Break::DropDedup) => {
-                self.apply_effects(run, holder.step, &decode_effects(&report.effects)?)?;
+                self.apply_effects(
+                    run,
+                    holder.step,
+                    &decode_effects(&report.effects, self.shared.settings.custom_effects)?,
+                )?;
                 return Ok(true);
             }
             Some(row) if row.body == report.body_hash => return Ok(false),
@@ -485,8 +524,31 @@ fn accept(schema: &crate::blueprint::Schema, output: &Json) -> Result<Json, Engi
     Err(EngineError::Invalid { what: "the result", violations })
 }
 
-fn decode_effects(effects: &[serde_json::Value]) -> Result<Vec<Effect>, EngineError> {
+/// What was declared. An effect of a type that nobody knows is a custom one, where those are kept.
+fn decode_effects(
+    effects: &[serde_json::Value],
+    policy: CustomEffects,
+) -> Result<Vec<Effect>, EngineError> {
+    const KNOWN: [&str; 10] = [
+        "write_memory",
+        "delete_memory",
+        "signal",
+        "delegate",
+        "handoff",
+        "log",
+        "link_memory",
+        "unlink_memory",
+        "tool_approval_required",
+        "custom",
+    ];
     let decode = |(n, value): (usize, &serde_json::Value)| {
+        if let Some(effect_type) = value.get("type").and_then(serde_json::Value::as_str)
+            && policy == CustomEffects::Warn
+            && !KNOWN.contains(&effect_type)
+        {
+            let (effect_type, data) = (effect_type.to_owned(), value.clone());
+            return Ok(Effect::Custom { effect_type, data });
+        }
         serde_json::from_value::<Effect>(value.clone()).map_err(|error| EngineError::Invalid {
             what: "the result",
             violations: vec![super::Breach {

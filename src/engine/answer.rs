@@ -110,6 +110,15 @@ impl Shard {
                 }
             },
         };
+        let approval = task.follows.as_ref().is_some_and(|follows| follows.asks_a_person());
+        let outcome = match outcome {
+            // A tool that is not allowed is an answer too: the operator goes on without it.
+            Outcome::Failed(failure) if approval => {
+                let answer = serde_json::json!({ "approved": false, "note": failure.message });
+                Outcome::Completed(answer.into())
+            }
+            outcome => outcome,
+        };
         run.pending.checks.push(Check::TokenLive(caller.jti.clone()));
         if let Some(key) = &key {
             self.keep_answer(run, &caller.subject, key, "null".into());
@@ -118,7 +127,15 @@ impl Shard {
             let attempt = run.task(step).map_or(1, |task| task.attempt);
             self.delivered(run, step, attempt, Delivery { worker: caller.subject.clone() });
         }
-        self.finish_step(run, step, outcome, None, None);
+        match outcome {
+            Outcome::Completed(output) if self.is_followed(run, step, &[]) => {
+                if let Err(failure) = self.follow_result(run, step, output, &[], None) {
+                    let outcome = Outcome::Failed(self.located(run, step, failure));
+                    self.finish_step(run, step, outcome, None, None);
+                }
+            }
+            outcome => self.finish_step(run, step, outcome, None, None),
+        }
         run.pending.after.replies.push(Box::new(move |result| {
             drop(reply.send(result.map(|_| ())));
         }));

@@ -65,6 +65,9 @@ impl Shard {
             None if request.opts.form.is_some() || request.agent == "approve" => {
                 Arc::new(CompiledAgent::approval(request.opts.form.as_ref())?)
             }
+            None if request.agent == "dispatch" && request.opts.operator.is_some() => {
+                Arc::new(CompiledAgent::bare("dispatch", request.opts.operator.as_deref()))
+            }
             None => {
                 return Err(Failure::new(kind::REFUSED, blueprint.unknown_agent(&request.agent)));
             }
@@ -118,6 +121,8 @@ impl Shard {
             invalid: 0,
             reported: false,
             question: None,
+            home: None,
+            follows: None,
         })
     }
 
@@ -235,6 +240,14 @@ impl Shard {
 
     fn done(&mut self, run: &mut Run, number: u32, done: TaskDone) {
         let Some(task) = run.task(number) else { return };
+        if self.is_followed(run, number, &done.effects) {
+            let TaskDone { output, usage, effects } = done;
+            if let Err(failure) = self.follow_result(run, number, output, &effects, usage.clone()) {
+                let outcome = Outcome::Failed(self.located(run, number, failure));
+                self.finish_step(run, number, outcome, None, usage);
+            }
+            return;
+        }
         match self.judge(task, number, done.output) {
             Outcome::Completed(output) => {
                 let effects = match self.apply_effects(run, number, &done.effects) {

@@ -23,8 +23,10 @@ mod escalate;
 mod events;
 mod facade;
 mod files;
+mod follow;
 mod fork;
 mod message;
+mod orchestrate;
 mod perform;
 mod programs;
 mod receive;
@@ -57,6 +59,7 @@ pub use error::{Breach, EngineError};
 pub use events::Events;
 pub use facade::{Engine, EngineParts, Recovery};
 pub use fork::Fork;
+pub use orchestrate::{DispatchView, Orchestration};
 pub use replay::ReplayView;
 pub use request::{
     Answer, Bearer, Caller, Holder, IdempotencyKey, Leased, MintToken, Minted, Program, Report,

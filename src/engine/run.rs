@@ -9,7 +9,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    EngineError, EventView, capacity::AgentKey, due::Timers, escalate::Question, message::Waiter,
+    EngineError, EventView, capacity::AgentKey, due::Timers, escalate::Question, follow::Follows,
+    message::Waiter,
 };
 use crate::{
     blueprint::CompiledAgent,
@@ -170,6 +171,10 @@ pub(crate) struct OpenTask {
     pub(crate) invalid: u32,
     /// Whether its worker itself said how this attempt ended.
     pub(crate) reported: bool,
+    /// The agent, while another stands in for it.
+    pub(crate) home: Option<Arc<CompiledAgent>>,
+    /// What the step has left to others.
+    pub(crate) follows: Option<Box<Follows>>,
     /// What this attempt asked a senior and was not answered yet.
     pub(crate) question: Option<Question>,
 }

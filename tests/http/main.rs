@@ -6,6 +6,7 @@ mod support;
 mod events;
 mod refusals;
 mod routes;
+mod state;
 mod tokens;
 mod upkeep;
 mod webhook;

@@ -3,11 +3,13 @@
 mod attempts;
 mod basics;
 mod copies;
+mod dispatches;
 mod neighbours;
 mod recovery;
 mod retention;
 mod sessions;
 mod simulation;
+mod state;
 mod waits;
 mod workers;
 
