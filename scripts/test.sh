@@ -93,6 +93,10 @@ moonswarm="${CARGO_TARGET_DIR:-target}/debug/moonswarm"
 step "blueprints" blueprints
 step "the first command of the README" report
 have python3 || skip "the workers in Python" "python3 is not installed; the built-in ones ran"
+"${MOONSWARM_PYTHON:-python3}" -c "import websockets" 2>/dev/null ||
+  skip "examples/main_ai.py" "there is no python3 with the library websockets (MOONSWARM_PYTHON names one)"
+"${MOONSWARM_NODE:-node}" -e "process.exit(process.features.typescript && globalThis.WebSocket ? 0 : 1)" 2>/dev/null ||
+  skip "examples/main_ai.ts" "there is no node that runs TypeScript, 22.18 or newer (MOONSWARM_NODE names one)"
 if have cargo-deny; then
   step "licences and sources" cargo deny --all-features check licenses bans sources
 else

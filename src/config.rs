@@ -5,6 +5,7 @@
 //! one layer, because clap already puts a flag before its variable.
 
 use std::{
+    collections::BTreeMap,
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -12,11 +13,16 @@ use std::{
 };
 
 use serde::{Deserialize, Deserializer, de::Error as _};
-use toml::{Spanned, de::DeTable};
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue, ValueDeserializer},
+};
 
 use crate::{
     blueprint::parse_duration,
     engine::{CustomEffects, Retention},
+    environment::{self, Declaration, KeptSecret, Vault},
+    middleware,
     operator::{Declared, Mistake},
 };
 
@@ -54,6 +60,8 @@ pub struct Layer {
     /// How long a pull worker keeps a task without a heartbeat: `30s`.
     #[serde(default, deserialize_with = "duration")]
     pub lease: Option<Duration>,
+    /// How many connections the API has at a time, sockets of sessions among them.
+    pub connections: Option<usize>,
     /// Host names, beside the loopback ones, under which the API may be reached.
     pub hosts: Option<Vec<String>>,
     /// Origins whose pages may call the API.
@@ -64,11 +72,20 @@ pub struct Layer {
     pub log_format: Option<LogFormat>,
     /// How long ended runs are kept.
     pub retention: Option<RetentionLayer>,
+    /// Where secrets are kept, by the names that blueprints know them by.
+    pub secrets: Option<BTreeMap<String, KeptSecret>>,
+    /// The Vault server that secrets may be in.
+    pub vault: Option<Vault>,
+    /// Environments that agents name.
+    pub environments: Option<BTreeMap<String, Declaration>>,
     /// What becomes of what results declare.
     pub effects: Option<EffectsLayer>,
     /// The operators beside the built-in ones.
     #[serde(skip)]
     pub operators: Option<Declared>,
+    /// What stands between runs and what they reach, in its order.
+    #[serde(skip)]
+    pub middleware: Option<Vec<middleware::Layer>>,
 }
 
 /// What one source says about how long ended runs are kept; zero is no limit.
@@ -145,13 +162,18 @@ impl Layer {
             shards: self.shards.or(below.shards),
             safe_mode: self.safe_mode.or(below.safe_mode),
             lease: self.lease.or(below.lease),
+            connections: self.connections.or(below.connections),
             hosts: self.hosts.or(below.hosts),
             origins: self.origins.or(below.origins),
             log: self.log.or(below.log),
             log_format: self.log_format.or(below.log_format),
             retention: self.retention.or(below.retention),
+            secrets: self.secrets.or(below.secrets),
+            vault: self.vault.or(below.vault),
+            environments: self.environments.or(below.environments),
             effects: self.effects.or(below.effects),
             operators: self.operators.or(below.operators),
+            middleware: self.middleware.or(below.middleware),
         }
     }
 
@@ -169,9 +191,10 @@ impl Layer {
         let span = parsed.span();
         let mut table = parsed.into_inner();
         let operators = table.remove("operators").map(Declared::read).transpose().map_err(wrong)?;
+        let middleware = table.remove("middleware").map(layers).transpose().map_err(wrong)?;
         let rest = toml::de::Deserializer::from(Spanned::new(span, table));
         let layer = Self::deserialize(rest).map_err(|error| wrong(Mistake::of(&error, 0..0)))?;
-        Ok(Self { operators, ..layer })
+        Ok(Self { operators, middleware, ..layer })
     }
 
     /// Reads a file: the named one, which must be there, or the default one, if it is.
@@ -188,6 +211,48 @@ impl Layer {
             Err(source) => Err(ConfigError::Read { file: file.to_owned(), source }),
         }
     }
+}
+
+/// Reads the value of the key `middleware`: an array of tables, each with a `kind`.
+fn layers(section: Spanned<DeValue<'_>>) -> Result<Vec<middleware::Layer>, Mistake> {
+    let span = section.span();
+    let mistake = |span, message: String| Mistake { span: Some(span), message, hint: None };
+    let DeValue::Array(items) = section.into_inner() else {
+        let message = "`middleware` must be an array of tables: [[middleware]]".to_owned();
+        return Err(mistake(span, message));
+    };
+    if items.len() > middleware::MOST {
+        return Err(mistake(span, format!("there are more than {} layers", middleware::MOST)));
+    }
+    items.into_iter().map(layer).collect()
+}
+
+fn layer(item: Spanned<DeValue<'_>>) -> Result<middleware::Layer, Mistake> {
+    let whole = item.span();
+    let mistake = |span, message: String| Mistake { span: Some(span), message, hint: None };
+    let DeValue::Table(mut keys) = item.into_inner() else {
+        return Err(mistake(whole, "a layer must be a table: [[middleware]]".to_owned()));
+    };
+    let mut text = |key: &str| match keys.remove(key) {
+        None => Ok(None),
+        Some(value) => match value.get_ref().as_str() {
+            Some(text) => Ok(Some((text.to_owned(), value.span()))),
+            None => Err(mistake(value.span(), format!("a layer's `{key}` must be a text"))),
+        },
+    };
+    let Some((kind, at)) = text("kind")? else {
+        return Err(mistake(whole, "a layer has a `kind`".to_owned()));
+    };
+    let name = text("name")?.map_or_else(|| kind.clone(), |(name, _)| name);
+    let keys = Spanned::new(whole.clone(), DeValue::Table(keys));
+    let settings = match middleware::Settings::read(&kind, ValueDeserializer::from(keys)) {
+        None => return Err(mistake(at, middleware::unknown(&kind))),
+        Some(read) => read.map_err(|error| {
+            let found = Mistake::of(&error, at.clone());
+            Mistake { message: format!("layer `{name}`: {}", found.message), ..found }
+        })?,
+    };
+    middleware::Layer::new(name, settings).map_err(|error| mistake(at, error.to_string()))
 }
 
 /// A duration as blueprints write it.
@@ -211,6 +276,8 @@ pub struct Config {
     pub safe_mode: bool,
     /// How long a pull worker keeps a task without a heartbeat.
     pub lease: Duration,
+    /// How many connections the API has at a time; as many as it has by default if absent.
+    pub connections: Option<usize>,
     /// Host names, beside the loopback ones, under which the API may be reached.
     pub hosts: Vec<String>,
     /// Origins whose pages may call the API.
@@ -225,6 +292,10 @@ pub struct Config {
     pub effects: CustomEffects,
     /// The operators beside the built-in ones.
     pub operators: Declared,
+    /// Secrets, and environments by name.
+    pub environments: environment::Config,
+    /// What stands between runs and what they reach, in its order.
+    pub middleware: Vec<middleware::Layer>,
 }
 
 impl From<Layer> for Config {
@@ -236,6 +307,7 @@ impl From<Layer> for Config {
             shards: it.shards.unwrap_or(0),
             safe_mode: it.safe_mode.unwrap_or(true),
             lease: it.lease.unwrap_or(LEASE),
+            connections: it.connections.filter(|most| *most > 0),
             hosts: it.hosts.unwrap_or_default(),
             origins: it.origins.unwrap_or_default(),
             log: it.log,
@@ -243,6 +315,17 @@ impl From<Layer> for Config {
             retention: it.retention.unwrap_or_default().into(),
             effects: it.effects.unwrap_or_default().custom,
             operators: it.operators.unwrap_or_default(),
+            environments: environment::Config {
+                secrets: it
+                    .secrets
+                    .unwrap_or_default()
+                    .into_iter()
+                    .map(|(name, KeptSecret(source))| (name, source))
+                    .collect(),
+                environments: it.environments.unwrap_or_default(),
+                vault: it.vault,
+            },
+            middleware: it.middleware.unwrap_or_default(),
         }
     }
 }
@@ -299,6 +382,28 @@ mod tests {
         assert!(text.contains("m.toml:2:1: unknown key `lisen`; did you mean `listen`?"), "{text}");
         let text = parse("shards = \n").unwrap_err().to_string();
         assert!(text.contains("m.toml:1:"), "{text}");
+    }
+
+    #[test]
+    fn layers_are_read_in_their_order_and_a_mistake_has_its_place() {
+        let text = "[[middleware]]\nkind = \"audit\"\n[[middleware]]\nkind = \"rate_limit\"\n\
+                    name = \"slow\"\nrate = \"5/s\"\nwait = \"2s\"";
+        let layers = Config::from(parse(text).unwrap()).middleware;
+        let names: Vec<_> = layers.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(names, ["audit", "slow"]);
+        for (text, expected) in [
+            ("middleware = 1", "m.toml:1:14: `middleware` must be an array"),
+            ("[[middleware]]\nkind = \"adit\"", "m.toml:2:8: there is no layer \"adit\"; did you"),
+            ("[[middleware]]\nname = \"x\"", "a layer has a `kind`"),
+            ("[[middleware]]\nkind = \"budget\"", "m.toml:2:8: budget: it needs `usd`"),
+            (
+                "[[middleware]]\nkind = \"cache\"\ntll = \"1h\"",
+                "m.toml:3:1: layer `cache`: unknown key `tll`; did you mean `ttl`?",
+            ),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
     }
 
     #[test]

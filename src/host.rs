@@ -4,13 +4,19 @@
 //! same backwards to stop.
 
 mod boot;
+mod embed;
 mod files;
 mod restore;
 mod watch;
 
 pub use restore::{Restored, restore};
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -18,11 +24,14 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     api,
     clock::Clock,
-    engine::{CustomEffects, Engine, EngineParts, Recovery, Retention, Settings, Sweeper},
+    engine::{
+        CustomEffects, Engine, EngineParts, Middleware, Recovery, Retention, Settings, Sweeper,
+    },
+    environment::{self, Environments},
     fault,
     flow::RunLimits,
     lua::Limits,
-    operator::{Builtin, BundleDir, Declared, QueueHub, Registry, lua_calls},
+    operator::{Builtin, BundleDir, Coded, Declared, QueueHub, Registry, lua_calls},
     protocol::RunId,
     session,
     store::{Options, Reader as _, Sqlite},
@@ -70,6 +79,36 @@ pub struct HostConfig {
     pub api: api::ApiConfig,
     /// The operators beside the built-in ones.
     pub operators: Declared,
+    /// Secrets, and environments by name.
+    pub environments: environment::Config,
+    /// Operators that are code, by name; one of a name that is there already takes its place.
+    pub code: Coded,
+    /// What stands between runs and what they reach.
+    pub middleware: Middleware,
+}
+
+impl HostConfig {
+    /// A host in the directory `data`, on a port of its own choosing, with what `serve` would do by
+    /// default; for programs that have a host inside.
+    pub fn new(data: impl Into<PathBuf>) -> Self {
+        Self {
+            data: data.into(),
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            blueprints: None,
+            recover: true,
+            safe_mode: true,
+            lease: crate::config::LEASE,
+            shards: 0,
+            retention: Retention::default(),
+            effects: CustomEffects::default(),
+            store: Options::default(),
+            api: api::ApiConfig::default(),
+            operators: Declared::default(),
+            code: Coded::default(),
+            middleware: Middleware::default(),
+            environments: environment::Config::default(),
+        }
+    }
 }
 
 /// A running host.
@@ -129,7 +168,10 @@ impl Host {
         let tasks = Tasks::new(tokio::runtime::Handle::current());
         let hub = Arc::new(QueueHub::default());
         let sessions = Arc::new(session::Hub::default());
-        let registry = registry(&config, &tasks, &hub, &sessions);
+        let environments = Arc::new(environments(&config));
+        // Before anything runs: what is there now is of a host that was cut off.
+        environments.sweep();
+        let registry = registry(&config, &tasks, &hub, &sessions, environments);
 
         let boot = boot::Boot::begin(&store, config.recover).await?;
         fault::point("host.boot_counted");
@@ -145,6 +187,7 @@ impl Host {
             handles: HandleKey::new(handles, incarnation),
             limits: Limits::default(),
             settings: settings(&config),
+            middleware: config.middleware.clone(),
             shards: shards(config.shards),
             recovery: match (config.recover, careful) {
                 (false, _) => Recovery::Asked,
@@ -265,6 +308,9 @@ fn keep_house(engine: &Engine, tasks: &Tasks) {
             if let Err(error) = engine.expire_answers().await {
                 tracing::warn!(%error, "could not forget old answers");
             }
+            if let Err(error) = engine.expire_kept().await {
+                tracing::warn!(%error, "could not forget what layers kept");
+            }
             if let Err(error) = engine.forget_sessions().await {
                 tracing::warn!(%error, "could not forget closed sessions");
             }
@@ -295,36 +341,46 @@ fn sweep(engine: &Engine, tasks: &Tasks) {
     });
 }
 
+/// The environments of a host.
+fn environments(config: &HostConfig) -> Environments {
+    let data = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
+    Environments::new(config.environments.clone(), &data, Clock::system())
+}
+
 /// The operators of a host.
 fn registry(
     config: &HostConfig,
     tasks: &Tasks,
     hub: &Arc<QueueHub>,
     sessions: &Arc<session::Hub>,
+    environments: Arc<Environments>,
 ) -> Registry {
     let data = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
     Builtin {
         lua: lua_calls(tasks.clone()),
         bundle_dir: bundle_dirs(data),
         queues: Arc::clone(hub),
+        environments,
         clock: Clock::system(),
         stopping: tasks.stopping().clone(),
         sessions: Arc::clone(sessions),
     }
     .registry(&config.operators)
+    .with(&config.code)
 }
 
 /// The operators that always exist, where no host runs; none of them is called.
 pub fn builtin_operators() -> Registry {
-    known_operators(&Declared::default())
+    known_operators(&Declared::default(), environment::Config::default())
 }
 
 /// The operators that a blueprint is checked against where no host runs; none of them is called.
-pub fn known_operators(declared: &Declared) -> Registry {
+pub fn known_operators(declared: &Declared, environments: environment::Config) -> Registry {
     Builtin {
         lua: Arc::new(|_, input| Box::pin(async { Ok(input) })),
         bundle_dir: bundle_dirs(PathBuf::new()),
         queues: Arc::default(),
+        environments: Arc::new(Environments::new(environments, Path::new(""), Clock::system())),
         clock: Clock::system(),
         stopping: CancellationToken::new(),
         sessions: Arc::default(),

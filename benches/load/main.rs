@@ -15,6 +15,7 @@ mod options;
 mod parked;
 mod pressure;
 mod report;
+mod sessions;
 mod slow;
 mod state;
 mod worker;
@@ -149,6 +150,11 @@ async fn waiting(options: &Options, dir: &Path, report: &mut Report) -> Result<(
     if options.wants("timers") {
         let runs = options.size(2_000, 10_000, 100_000);
         report.timers = Some(parked::timers(&binary, &dir.join("timers"), runs).await?);
+    }
+    if options.wants("sessions") {
+        let (many, time) = (options.sessions, options.time());
+        report.sessions =
+            Some(sessions::measure(&binary, &dir.join("sessions"), many, time).await?);
     }
     if options.wants("pressure") {
         let (queued, workers) =

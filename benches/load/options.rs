@@ -20,10 +20,12 @@ pub struct Options {
     pub gate: bool,
     /// A JSON document instead of the tables.
     pub json: bool,
-    /// The one load to send, such as `serial/10/64`, `fan-out/1000/1`, `queue/10/64`, `worker`, `parked`, `state`.
+    /// The one load to send, such as `serial/10/64`, `fan-out/1000/1`, `queue/10/64`, `worker`, `parked`, `sessions`, `state`.
     only: Option<String>,
     /// The program to start.
     binary: Option<PathBuf>,
+    /// How many sessions are connected.
+    pub sessions: usize,
     /// Where to put the data directory and the bare database.
     dir: Option<PathBuf>,
     /// A daemon that runs already: its URL and a token.
@@ -33,7 +35,7 @@ pub struct Options {
 impl Options {
     /// Reads the arguments; `--bench` is what cargo adds.
     pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Self> {
-        let mut options = Self::default();
+        let mut options = Self { sessions: 200, ..Self::default() };
         let (mut url, mut token) = (None, None);
         while let Some(arg) = args.next() {
             let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
@@ -46,12 +48,13 @@ impl Options {
                 "--json" => options.json = true,
                 "--only" => options.only = Some(value()?),
                 "--binary" => options.binary = Some(value()?.into()),
+                "--sessions" => options.sessions = value()?.parse()?,
                 "--dir" => options.dir = Some(value()?.into()),
                 "--server" => url = Some(value()?),
                 "--token" => token = Some(value()?),
                 _ => bail!(
                     "unknown argument {arg}; known are --quick, --long, --gate, --json, --only LOAD, \
-                     --slow-sync MS, --binary FILE, --dir DIR, --server URL and --token T"
+                     --slow-sync MS, --sessions N, --binary FILE, --dir DIR, --server URL and --token T"
                 ),
             }
         }

@@ -7,6 +7,7 @@ use crate::{
     bare::Bare,
     parked::{Parked, Replay, Timers},
     pressure::Pressure,
+    sessions::Sessions,
     state::StateRates,
     worker::Rate,
 };
@@ -88,6 +89,8 @@ pub struct Report {
     pub pressure: Option<Pressure>,
     /// State, read, written and searched.
     pub state: Option<StateRates>,
+    /// Connected operators.
+    pub sessions: Option<Sessions>,
 }
 
 impl Report {
@@ -104,6 +107,7 @@ impl Report {
         self.print_state();
         self.print_disk();
         self.print_waiting();
+        self.print_sessions();
         self.print_process();
     }
 
@@ -265,6 +269,20 @@ impl Report {
                 mib(it.rss_bytes)
             );
         }
+    }
+
+    fn print_sessions(&self) {
+        let Some(it) = &self.sessions else { return };
+        let each = it.bytes_each.map_or_else(|| "-".into(), |it| format!("{:.1}", it / 1024.0));
+        println!("sessions                      {} connected, {each} KiB each", it.connected);
+        println!(
+            "spawn to frame                p50 {:.2} ms, p99 {:.2} ms, while {} work",
+            it.spawn_p50_ms, it.spawn_p99_ms, it.working
+        );
+        println!(
+            "round of a session            p50 {:.2} ms, p99 {:.2} ms alone; {:.0} /s at {}",
+            it.round_p50_ms, it.round_p99_ms, it.rounds_per_second, it.at_once
+        );
     }
 
     fn print_process(&self) {

@@ -37,7 +37,8 @@ codes! {
     FORBIDDEN_VERB = "forbidden_verb", FORBIDDEN, "The token may not do this";
     FORBIDDEN_SCOPE = "forbidden_scope", FORBIDDEN, "The token does not reach this";
     TOKEN_WIDENS = "token_widens", FORBIDDEN, "A token makes no wider one";
-    WRONG_ROLE = "wrong_role", FORBIDDEN, "Another role must answer";
+    WRONG_ROLE = "wrong_role", FORBIDDEN, "Somebody else must answer";
+    SELF_APPROVAL = "self_approval", FORBIDDEN, "Who asks does not answer";
     FOREIGN_TASK = "foreign_task", FORBIDDEN, "The session does not have this task";
     FORBIDDEN = "forbidden", FORBIDDEN, "The token may not do this";
     NOT_FOUND = "not_found", NOT_FOUND, "There is no such thing";
@@ -50,6 +51,8 @@ codes! {
     FENCED = "fenced", CONFLICT, "Another attempt has taken over";
     RUN_CLOSED = "run_closed", CONFLICT, "The run has ended";
     RUN_PAUSED = "run_paused", CONFLICT, "The run rests and cannot be asked";
+    STALE_TASK = "stale_task", CONFLICT, "The task is not what was shown";
+    ALREADY_ANSWERED = "already_answered", CONFLICT, "Each answers once";
     NOT_HUMAN = "not_human", CONFLICT, "The task is not one for people";
     WRONG_SEAT = "wrong_seat", CONFLICT, "It is not this session's";
     NO_SESSIONS = "no_sessions", CONFLICT, "The operator has no sessions";
@@ -77,6 +80,7 @@ codes! {
     TOO_MANY_WORKERS = "too_many_workers", TOO_MANY_REQUESTS, "Too many workers wait for this queue";
     TOO_MANY_SESSIONS = "too_many_sessions", TOO_MANY_REQUESTS, "Too many sessions are open";
     TOO_MANY_SUBSCRIPTIONS = "too_many_subscriptions", TOO_MANY_REQUESTS, "The connection watches too many runs";
+    TOO_MANY_CONNECTIONS = "too_many_connections", SERVICE_UNAVAILABLE, "Every connection is taken";
     BUSY = "busy", TOO_MANY_REQUESTS, "There is too much to do";
     INTERNAL = "internal", INTERNAL_SERVER_ERROR, "The server failed";
     DAMAGED = "damaged", INTERNAL_SERVER_ERROR, "What is stored of it is damaged";

@@ -31,7 +31,7 @@ impl Default for ApiConfig {
 /// How much of everything; each breach is a typed answer or a closed connection.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections at a time.
+    /// Connections at a time, sockets of sessions among them.
     pub connections: usize,
     /// Requests at a time, over all connections.
     pub in_flight: usize,
@@ -58,7 +58,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            connections: 4_096,
+            connections: 8_192,
             in_flight: 4_096,
             rate: 5_000,
             burst: 10_000,

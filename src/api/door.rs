@@ -146,6 +146,12 @@ impl Door {
                 None if permits(Role::Worker, verb) => Ok(()),
                 None => Err(refused(Refusal::Verb { role: Role::Worker, verb })),
             },
+            (Who::Caller(Verb::TaskAnswer | Verb::TaskExpire), Bearer::Holder(_)) => {
+                Err(Problem::new(
+                    codes::SELF_APPROVAL,
+                    "this bearer is of an attempt: who works on a task does not answer for people",
+                ))
+            }
             (Who::Caller(verb), Bearer::Holder(_)) => Err(Problem::new(
                 codes::FORBIDDEN_VERB,
                 format!("{verb} takes a token for the API; this bearer is for one task"),
@@ -173,8 +179,10 @@ fn refused(refusal: Refusal) -> Problem {
 pub(super) fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
     let missing = |detail: &str| Problem::unauthenticated(codes::UNAUTHENTICATED, detail);
     let mut given = headers.get_all(header::AUTHORIZATION).iter();
-    let (Some(value), None) = (given.next(), given.next()) else {
-        return Err(missing("send one header `Authorization: Bearer <token>`"));
+    let value = match (given.next(), given.next(), offered(headers)) {
+        (Some(value), None, None) => value,
+        (None, None, Some(token)) if token.len() <= MOST_BEARER_BYTES => return Ok(token),
+        _ => return Err(missing("send one header `Authorization: Bearer <token>`")),
     };
     value
         .to_str()
@@ -184,6 +192,18 @@ pub(super) fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
         .map(|(_, token)| token.trim())
         .filter(|token| !token.is_empty() && token.len() <= MOST_BEARER_BYTES)
         .ok_or_else(|| missing("the Authorization header is not `Bearer <token>`"))
+}
+
+/// The bearer that a socket's client offers as a protocol, `bearer.<token>`: one in a browser can
+/// send no other header.
+fn offered(headers: &HeaderMap) -> Option<&str> {
+    let upgrade = headers.get(header::UPGRADE)?;
+    if !upgrade.as_bytes().eq_ignore_ascii_case(b"websocket") {
+        return None;
+    }
+    let offered = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter();
+    let mut names = offered.filter_map(|value| value.to_str().ok()).flat_map(|it| it.split(','));
+    names.find_map(|name| name.trim().strip_prefix("bearer.")).filter(|token| !token.is_empty())
 }
 
 /// Lets a request through to its handler, or answers it.
@@ -320,6 +340,20 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_may_offer_its_bearer_as_a_protocol_and_nothing_else_may() {
+        let read = rule(Who::AnyBearer);
+        let offer = (header::SEC_WEBSOCKET_PROTOCOL, "moonswarm.v1, bearer.x.y-z");
+        let upgrade = (header::UPGRADE, "WebSocket");
+        let host = (header::HOST, "localhost:7700");
+        assert_eq!(screen(read, &[host.clone(), upgrade.clone(), offer.clone()]), Ok(true));
+        assert_eq!(screen(read, &[host.clone(), offer.clone()]), Err("unauthenticated"));
+        let both = [host.clone(), upgrade.clone(), offer, (header::AUTHORIZATION, "Bearer x")];
+        assert_eq!(screen(read, &both), Err("unauthenticated"));
+        let none = (header::SEC_WEBSOCKET_PROTOCOL, "moonswarm.v1, bearer.");
+        assert_eq!(screen(read, &[host, upgrade, none]), Err("unauthenticated"));
+    }
+
+    #[test]
     fn a_verb_is_asked_of_the_sort_of_bearer_that_has_it() {
         let cases = [
             (Who::Caller(Verb::RunStart), caller(Role::Operator), true),
@@ -338,6 +372,14 @@ mod tests {
             let admitted = door().admit(rule(who), &bearer).map_err(|problem| problem.code());
             let expected = if passes { Ok(()) } else { Err("forbidden_verb") };
             assert_eq!(admitted, expected, "{who:?} {bearer:?}");
+        }
+    }
+
+    #[test]
+    fn the_bearer_of_an_attempt_answers_no_task_for_people() {
+        for verb in [Verb::TaskAnswer, Verb::TaskExpire] {
+            let refused = door().admit(rule(Who::Caller(verb)), &holder(None)).unwrap_err();
+            assert_eq!(refused.code(), "self_approval");
         }
     }
 

@@ -19,6 +19,7 @@ mod error;
 mod events;
 mod fork;
 mod health;
+mod layers;
 mod openapi;
 mod operators;
 mod origin;

@@ -24,6 +24,7 @@ use super::{
     error::ProblemBody,
     routes,
 };
+use crate::protocol::{BudgetEvent, CompactionEvent, ObservableEvent};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -31,7 +32,7 @@ use super::{
         title = "moonswarm",
         description = "Runs Lua blueprints as durable flows; workers report over HTTP.\n\nEvery route but `/healthz` takes `Authorization: Bearer <token>`. Times are RFC 3339 in UTC; durations are strings such as `\"90s\"` in requests and milliseconds in answers. Refusals are `application/problem+json` with a stable `code`. Unknown fields of a request are refused, except in worker results.",
     ),
-    components(schemas(ProblemBody)),
+    components(schemas(ProblemBody, BudgetEvent, CompactionEvent, ObservableEvent)),
     tags(
         (name = "runs", description = "Runs, their steps, events and files."),
         (name = "blueprints", description = "Blueprints and their versions."),

@@ -8,8 +8,8 @@ use super::{
     artifacts, blueprints, check, codes, dispatch, docs,
     door::{self, Api, Rule, Who},
     error::Problem,
-    events, fork, health, openapi, operators, query, runs, session, sessions, signals, state,
-    steps, tasks, tokens, upkeep, worker,
+    events, fork, health, layers, openapi, operators, query, runs, session, sessions, signals,
+    state, steps, tasks, tokens, upkeep, worker,
 };
 use crate::token::Verb;
 
@@ -113,6 +113,7 @@ pub(super) fn table() -> Vec<Row> {
         caller(Verb::TaskList,          routes!(tasks::list)),
         caller(Verb::TaskRead,          routes!(tasks::get)),
         caller(Verb::TaskAnswer,        routes!(tasks::answer)).large(),
+        caller(Verb::TaskExpire,        routes!(tasks::expire)),
         caller(Verb::TaskAdvise,        routes!(sessions::advise)),
 
         caller(Verb::Dispatch,          routes!(dispatch::dispatch)).large(),
@@ -132,6 +133,8 @@ pub(super) fn table() -> Vec<Row> {
         caller(Verb::SeatAcquire,       routes!(sessions::seat)),
 
         caller(Verb::HostBackup,        routes!(upkeep::backup)),
+        caller(Verb::HostRead,          routes!(layers::list)),
+        caller(Verb::AuditRead,         routes!(layers::audit)),
         caller(Verb::HostGc,            routes!(upkeep::gc)),
 
         caller(Verb::TokenMint,         routes!(tokens::mint)),
@@ -146,6 +149,7 @@ pub(super) fn table() -> Vec<Row> {
         holder(Verb::WorkerProgress,    routes!(worker::progress)),
         holder(Verb::TaskEscalate,      routes!(worker::escalate)),
         holder(Verb::WorkerHeartbeat,   routes!(worker::heartbeat)),
+        holder(Verb::WorkerToken,       routes!(worker::token)),
         holder(Verb::WorkerState,       routes!(worker::state)),
         holder(Verb::WorkerState,       routes!(worker::put_state)),
     ]

@@ -20,14 +20,25 @@ use tokio::{net::TcpListener, sync::Semaphore};
 use tower::Service;
 
 use super::{
-    ApiConfig, Limits,
+    ApiConfig, Limits, codes,
     door::{Api, Door},
+    error::Problem,
     routes,
 };
 use crate::{engine::Engine, tasks::Tasks};
 
 /// What a connection over the number is told before it is closed.
-const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+fn full(most: usize) -> String {
+    let detail = format!("{most} connections are open; close one, or come back in a second");
+    let problem = Problem::new(codes::TOO_MANY_CONNECTIONS, detail);
+    let body = serde_json::to_string(problem.body()).expect("a problem is plain data");
+    format!(
+        "HTTP/1.1 {}\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\n\
+         content-length: {}\r\nconnection: close\r\n\r\n{body}",
+        problem.status(),
+        body.len()
+    )
+}
 
 /// How long the loop rests after the system refused a connection (no descriptors, say).
 const REST: Duration = Duration::from_millis(50);
@@ -51,6 +62,7 @@ pub async fn serve(
 
 async fn accept(listener: TcpListener, router: Router, limits: &Limits, tasks: &Tasks) {
     let free = Arc::new(Semaphore::new(limits.connections));
+    let full = full(limits.connections);
     let builder = protocol(limits, tasks);
     let graceful = GracefulShutdown::new();
     loop {
@@ -68,7 +80,7 @@ async fn accept(listener: TcpListener, router: Router, limits: &Limits, tasks: &
         };
         let Ok(place) = Arc::clone(&free).try_acquire_owned() else {
             // A stranger for whom there is no room is not waited for.
-            let _ = stream.try_write(FULL);
+            let _ = stream.try_write(full.as_bytes());
             continue;
         };
         // Answers are small and somebody waits for each; without the option they are just late.

@@ -45,6 +45,9 @@ use rpc::{Answer, Call};
 
 /// The version of the frames.
 const PROTOCOL: u32 = 1;
+/// What a client's WebSocket may ask for as its protocol; one in a browser asks for it beside the
+/// protocol that carries its token, because such a client wants one of its offers taken.
+const SUBPROTOCOL: &str = "moonswarm.v1";
 /// The largest message that is read.
 const MESSAGE_BYTES: usize = 8 << 20;
 /// A larger message is refused without reading it to its end, which ends the connection.
@@ -92,6 +95,7 @@ pub(super) async fn connect(
     let session = SessionId::from(session);
     let link = api.engine.connect(&caller, &session, params.resume).await?;
     let upgrade = upgrade
+        .protocols([SUBPROTOCOL])
         .max_message_size(MOST_BYTES)
         .max_frame_size(MOST_BYTES)
         .read_buffer_size(BUFFER)

@@ -120,6 +120,8 @@ pub(super) struct AnswerBody {
     output: Option<Json>,
     /// Why the answer is no.
     reject: Option<String>,
+    /// The `revision` of the task that was shown; with it, an answer to anything else is refused.
+    revision: Option<String>,
 }
 
 /// Keeps a `null` that was written apart from a field that was not.
@@ -128,10 +130,10 @@ pub(super) fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Optio
 }
 
 impl AnswerBody {
-    fn into_answer(self) -> Result<Answer, Problem> {
+    fn into_answer(self) -> Result<(Answer, Option<String>), Problem> {
         match (self.output, self.reject) {
-            (Some(output), None) => Ok(Answer::Output(output)),
-            (None, Some(reason)) => Ok(Answer::Reject { reason }),
+            (Some(output), None) => Ok((Answer::Output(output), self.revision)),
+            (None, Some(reason)) => Ok((Answer::Reject { reason }, self.revision)),
             (None, None) | (Some(_), Some(_)) => {
                 Err(Problem::new(codes::INVALID_BODY, "give either `output` or `reject`").at("$"))
             }
@@ -139,7 +141,8 @@ impl AnswerBody {
     }
 }
 
-/// Answers a task that waits for a person; the answer is checked against the task's schema.
+/// Answers a task that waits for a person; the answer is checked against the task's schema. Where
+/// several must answer, the task stays open until enough have, or one says no.
 #[utoipa::path(
     post, path = "/v1/tasks/{task}/answer", operation_id = "task_answer", tag = "tasks",
     params(
@@ -148,9 +151,10 @@ impl AnswerBody {
     ),
     request_body = AnswerBody,
     responses(
-        (status = 200, description = "The task, answered.", body = TaskView),
+        (status = 200, description = "The task, answered, or open with its answers so far.", body = TaskView),
+        (status = 403, description = "`wrong_role`, `self_approval`", body = ProblemBody),
         (status = 404, description = "`not_found`", body = ProblemBody),
-        (status = 409, description = "`already_accepted`, `run_closed`, `idempotency_mismatch`", body = ProblemBody),
+        (status = 409, description = "`already_accepted`, `already_answered`, `stale_task`, `not_human`, `run_closed`, `idempotency_mismatch`", body = ProblemBody),
         (status = 422, description = "`invalid_result` with `violations`", body = ProblemBody),
     ),
 )]
@@ -166,6 +170,31 @@ pub(super) async fn answer(
     Ok(JsonBody(api.engine.answer(&caller, params::id(&task)?, answer, key).await?))
 }
 
+/// Ends the time of a task that waits for a person, as if it had run out: its flow hears
+/// `timeout`, or it is asked again where its agent retries.
+#[utoipa::path(
+    post, path = "/v1/tasks/{task}/expire", operation_id = "task_expire", tag = "tasks",
+    params(
+        ("task" = String, Path, description = "The task's id."),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition harmless for 24 hours."),
+    ),
+    responses(
+        (status = 200, description = "The task, over, or asked again.", body = TaskView),
+        (status = 403, description = "`self_approval`", body = ProblemBody),
+        (status = 404, description = "`not_found`", body = ProblemBody),
+        (status = 409, description = "`already_accepted`, `not_human`, `run_closed`, `idempotency_mismatch`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn expire(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At(task): At<String>,
+    key: Key,
+) -> Result<JsonBody<TaskView>, Problem> {
+    let key = key.of("POST /v1/tasks/{task}/expire", b"");
+    Ok(JsonBody(api.engine.expire(&caller, params::id(&task)?, key).await?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,6 +203,7 @@ mod tests {
     fn answer_of(text: &str) -> Result<Answer, &'static str> {
         read_json::<AnswerBody>(text.as_bytes())
             .and_then(AnswerBody::into_answer)
+            .map(|(answer, _)| answer)
             .map_err(|problem| problem.code())
     }
 

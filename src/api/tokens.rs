@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     blueprint::parse_duration,
-    engine::{MintToken, TokenView, rfc3339},
+    engine::{MintToken, Minted, TokenView, rfc3339},
     protocol::Json,
     token::Role,
 };
@@ -31,6 +31,9 @@ pub(super) struct MintBody {
     scopes: Option<Vec<String>>,
     /// How long it lives: `"12h"`.
     ttl: String,
+    /// Whose it is: people with a name each are told apart where several must answer. An admin's
+    /// token gives a name as it is, any other puts its own subject and a slash before it.
+    name: Option<String>,
 }
 
 impl MintBody {
@@ -38,7 +41,8 @@ impl MintBody {
         let ttl_ms = parse_duration(&self.ttl).map_err(|error| {
             Problem::new(codes::INVALID_BODY, format!("failed to {error}")).at("$.ttl")
         })?;
-        Ok(MintToken { role: self.role, verbs: self.verbs, scopes: self.scopes, ttl_ms })
+        let Self { role, verbs, scopes, name, .. } = self;
+        Ok(MintToken { role, verbs, scopes, ttl_ms, name })
     }
 }
 
@@ -51,6 +55,12 @@ pub(super) struct MintedView {
     jti: String,
     /// RFC 3339, UTC.
     expires_at: String,
+}
+
+impl From<Minted> for MintedView {
+    fn from(minted: Minted) -> Self {
+        Self { token: minted.token, jti: minted.jti, expires_at: rfc3339(minted.expires_ms) }
+    }
 }
 
 /// Makes a token that can do no more than the one that asks.
@@ -71,9 +81,7 @@ pub(super) async fn mint(
 ) -> Result<(StatusCode, JsonBody<MintedView>), Problem> {
     let key = key.of("POST /v1/tokens", &posted.raw);
     let minted = api.engine.mint(&caller, posted.body.into_mint()?, key).await?;
-    let view =
-        MintedView { token: minted.token, jti: minted.jti, expires_at: rfc3339(minted.expires_ms) };
-    Ok((StatusCode::CREATED, JsonBody(view)))
+    Ok((StatusCode::CREATED, JsonBody(minted.into())))
 }
 
 /// Lists the tokens that were made, without their secrets.

@@ -18,9 +18,10 @@ use super::{
     door::Api,
     error::{Problem, ProblemBody},
     params::{self, Asker, At, Key, Params, Reporter},
+    tokens::MintedView,
 };
 use crate::{
-    blueprint::Labels,
+    blueprint::{Labels, parse_duration},
     engine::{
         ArtifactView, HeartbeatView, LeaseAsk, LeaseView, PromptView, Report, Verdict, rfc3339,
     },
@@ -328,6 +329,40 @@ pub(super) async fn heartbeat(
     Reporter(holder): Reporter,
 ) -> Result<JsonBody<HeartbeatView>, Problem> {
     Ok(JsonBody(api.engine.heartbeat(&holder).await?))
+}
+
+/// What a token for a task is to be.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TaskTokenBody {
+    /// Only these verbs of a worker; those of the bearer if absent.
+    verbs: Option<Vec<String>>,
+    /// How long it lives, at most an hour: `"10m"`, which is the default.
+    ttl: Option<String>,
+}
+
+/// Gives a token (a JWT) in place of the handle: one that ends by itself, is renewed by heartbeats
+/// and may be narrowed to some verbs, for a part of the work that is given to somebody else.
+#[utoipa::path(
+    post, path = "/v1/worker/token", operation_id = "worker_token", tag = "worker",
+    request_body = TaskTokenBody,
+    responses(
+        (status = 201, description = "The token.", body = MintedView),
+        (status = 403, description = "`forbidden_verb`", body = ProblemBody),
+        (status = 409, description = "`fenced`, `run_closed`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn token(
+    State(api): State<Api>,
+    Reporter(holder): Reporter,
+    posted: Posted<TaskTokenBody>,
+) -> Result<(StatusCode, JsonBody<MintedView>), Problem> {
+    let TaskTokenBody { verbs, ttl } = posted.body;
+    let ttl_ms = parse_duration(ttl.as_deref().unwrap_or("10m")).map_err(|error| {
+        Problem::new(codes::INVALID_BODY, format!("failed to {error}")).at("$.ttl")
+    })?;
+    let minted = api.engine.worker_token(&holder, verbs.as_deref(), ttl_ms).await?;
+    Ok((StatusCode::CREATED, JsonBody(minted.into())))
 }
 
 /// Which scope.

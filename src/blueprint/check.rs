@@ -39,6 +39,20 @@ pub trait Operators {
         false
     }
 
+    /// What this host cannot give of an agent's environment: each part with its reason and what
+    /// would help.
+    fn refuses_environment(&self, _environment: &Value) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    /// Looks at a layer of middleware: `{kind, …}`.
+    ///
+    /// # Errors
+    /// What is wrong with it, as a sentence for a person.
+    fn check_layer(&self, _layer: &Value) -> Result<(), String> {
+        Ok(())
+    }
+
     /// All names, for hints.
     fn names(&self) -> Vec<String>;
 }
@@ -52,11 +66,15 @@ pub struct Checked {
     pub findings: Vec<Finding>,
 }
 
+/// Layers of middleware that a blueprint may name.
+const LAYERS: usize = 100;
+
 /// Findings that are reported at most: more than anyone reads.
 const MAX_FINDINGS: usize = 1_000;
 
-const KEYS: [&str; 7] = ["agents", "description", "flow", "input", "limits", "name", "output"];
-const LATER_KEYS: [&str; 4] = ["budget", "environment", "middleware", "on"];
+const KEYS: [&str; 8] =
+    ["agents", "description", "flow", "input", "limits", "middleware", "name", "output"];
+const LATER_KEYS: [&str; 3] = ["budget", "environment", "on"];
 const LIMITS: [&str; 3] = ["depth", "steps", "wall"];
 
 /// Checks the tree of values that a bundle's chunk returned.
@@ -111,6 +129,7 @@ impl Checker<'_> {
             input: input.map(Into::into),
             output: self.schema(&table, "output", false).map(Into::into),
             agents,
+            middleware: self.middleware(&table),
             ..self.limits(&table)
         };
         Some(definition)
@@ -124,6 +143,38 @@ impl Checker<'_> {
         }
     }
 
+    /// The layers of middleware that are data.
+    fn middleware(&mut self, table: &Table<'_>) -> Vec<Value> {
+        let layers = match table.get("middleware") {
+            None => return Vec::new(),
+            Some(Value::Array(layers)) => layers,
+            Some(Value::Object(map)) if map.is_empty() => return Vec::new(),
+            Some(other) => {
+                self.wrong_type(table, "middleware", "a list of layers", other);
+                return Vec::new();
+            }
+        };
+        if layers.len() > LAYERS {
+            let message = format!("a blueprint has at most {LAYERS} layers of middleware");
+            let finding = self.at_key(&table.pointer("middleware"), code::OUT_OF_RANGE, message);
+            self.findings.push(finding);
+        }
+        for (index, layer) in layers.iter().enumerate() {
+            let at = pointer(&table.pointer("middleware"), &index.to_string());
+            let wrong = if is_function(layer) {
+                Err("a function is not supported by this release".to_owned())
+            } else {
+                self.operators.check_layer(layer)
+            };
+            if let Err(message) = wrong {
+                let message = format!("layer {} of `middleware`: {message}", index + 1);
+                let finding = self.at_value(&at, code::BAD_LAYER, message);
+                self.findings.push(finding);
+            }
+        }
+        layers.clone()
+    }
+
     fn limits(&mut self, table: &Table<'_>) -> Definition {
         let mut limits = Definition {
             name: String::new(),
@@ -131,6 +182,7 @@ impl Checker<'_> {
             input: None,
             output: None,
             agents: BTreeMap::new(),
+            middleware: Vec::new(),
             max_steps: None,
             max_depth: None,
             wall_ms: None,

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Labels;
-use crate::{flow::Backoff, protocol::Json};
+use crate::{
+    flow::{Asking, Backoff},
+    protocol::Json,
+};
 
 /// A blueprint: plain data; its flow and its Lua functions stay in the source.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,6 +23,8 @@ pub struct Definition {
     pub output: Option<Json>,
     /// Its agents by name.
     pub agents: BTreeMap<String, Agent>,
+    /// The layers of middleware that it names, in their order.
+    pub middleware: Vec<serde_json::Value>,
     /// The most steps that a run may take.
     pub max_steps: Option<u32>,
     /// How deep runs may call each other.
@@ -53,12 +58,16 @@ pub struct Agent {
     pub cwd: Option<String>,
     /// What a process gets in its environment.
     pub env: BTreeMap<String, String>,
+    /// Where a process runs: an environment's name, or one written out.
+    pub environment: Option<Json>,
     /// The queue that its tasks go to.
     pub queue: Option<String>,
     /// What a pull worker must have to take its tasks.
     pub labels: Labels,
     /// The tool of an MCP server that its tasks call.
     pub tool: Option<String>,
+    /// Whom its tasks ask, for people.
+    pub asking: Asking,
     /// Whether it has a Lua function (`fn`).
     pub has_fn: bool,
     /// How often a failed attempt is followed by another.

@@ -43,6 +43,10 @@ pub mod code {
     pub const UNKNOWN_AGENT: &str = "MS-B025";
     /// An agent of an MCP server names no tool, and neither does its operator.
     pub const TOOL_NEEDED: &str = "MS-B026";
+    /// An environment that this host cannot give.
+    pub const ENVIRONMENT: &str = "MS-B027";
+    /// A layer of middleware that cannot be.
+    pub const BAD_LAYER: &str = "MS-B028";
     /// A duration that cannot be read.
     pub const BAD_DURATION: &str = "MS-B030";
     /// A retry policy that makes no sense.
@@ -79,6 +83,8 @@ pub mod code {
         (KEY_DOES_NOT_FIT, "a key that the agent's operator has no use for"),
         (UNKNOWN_AGENT, "the flow runs an agent that is not declared"),
         (TOOL_NEEDED, "an mcp agent without `tool`"),
+        (ENVIRONMENT, "an environment that this host cannot give"),
+        (BAD_LAYER, "a layer of middleware that cannot be"),
         (BAD_DURATION, "a duration that cannot be read"),
         (BAD_RETRY, "a retry policy that makes no sense"),
         (BAD_SCHEMA, "a JSON Schema that is not valid"),

@@ -6,12 +6,14 @@
 //! tree of values that the chunk returned.
 
 pub mod agent_md;
+pub mod asking;
 mod bundle;
 mod check;
 mod compiled;
 mod definition;
 mod diagnostics;
 mod duration;
+mod form;
 mod labels;
 mod locate;
 mod schema;
@@ -24,6 +26,7 @@ pub use compiled::{Blueprint, CompiledAgent, Rendered, Slots};
 pub use definition::{Agent, Definition, Retry, WorkerBinding};
 pub use diagnostics::{Finding, Position, Severity, code, did_you_mean};
 pub use duration::{DurationError, parse_duration, seconds_to_ms};
+pub use form::{Field, Form};
 pub use labels::{BadLabels, Labels};
 pub use schema::{MAX_VIOLATIONS, Schema, SchemaError, Violation};
 pub use template::{

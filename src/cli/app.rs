@@ -16,7 +16,7 @@ use super::{
 use crate::{
     clock::Clock,
     config::{Config, Layer, LogFormat},
-    telemetry,
+    environment, telemetry,
 };
 
 const EXIT_CODES: &str = "\
@@ -100,6 +100,7 @@ enum Verb {
     Answer(verb::Answer),
     Approve(verb::Approve),
     Reject(verb::Reject),
+    Expire(verb::Expire),
     Operators(verb::Operators),
     Sessions(verb::Sessions),
     State(verb::State),
@@ -107,6 +108,7 @@ enum Verb {
     Advise(verb::Advise),
     Worker(verb::Worker),
     Token(verb::Token),
+    Audit(verb::Audit),
     Doctor(verb::Doctor),
     Backup(verb::Backup),
     Restore(verb::Restore),
@@ -121,9 +123,11 @@ enum Verb {
 
 impl App {
     fn layer(&self) -> Layer {
-        let (listen, blueprints, lease) = match &self.verb {
-            Verb::Serve(serve) => (serve.listen, serve.blueprints.clone(), serve.lease),
-            _ => (None, None, None),
+        let (listen, blueprints, lease, connections) = match &self.verb {
+            Verb::Serve(serve) => {
+                (serve.listen, serve.blueprints.clone(), serve.lease, serve.connections)
+            }
+            _ => (None, None, None, None),
         };
         Layer {
             data: self.global.data.clone(),
@@ -132,13 +136,18 @@ impl App {
             shards: self.global.shards,
             safe_mode: self.global.safe_mode,
             lease,
+            connections,
             hosts: None,
             origins: None,
             log: self.global.log.clone(),
             log_format: self.global.log_format,
             retention: None,
+            secrets: None,
+            vault: None,
+            environments: None,
             effects: None,
             operators: None,
+            middleware: None,
         }
     }
 
@@ -178,6 +187,7 @@ impl App {
             Verb::Answer(it) => it.execute(cx).await,
             Verb::Approve(it) => it.execute(cx).await,
             Verb::Reject(it) => it.execute(cx).await,
+            Verb::Expire(it) => it.execute(cx).await,
             Verb::Operators(it) => it.execute(cx).await,
             Verb::State(it) => it.execute(cx).await,
             Verb::Sessions(it) => it.execute(cx).await,
@@ -185,6 +195,7 @@ impl App {
             Verb::Advise(it) => it.execute(cx).await,
             Verb::Worker(it) => it.execute(cx).await,
             Verb::Token(it) => it.execute(cx).await,
+            Verb::Audit(it) => it.execute(cx).await,
             Verb::Doctor(it) => it.execute(cx).await,
             Verb::Backup(it) => it.execute(cx).await,
             Verb::Restore(it) => it.execute(cx),
@@ -199,6 +210,10 @@ impl App {
 
 /// The whole program: reads the command line, does the verb, says what went wrong.
 pub fn main() -> ExitCode {
+    // Before anything else: a child that confines itself reads no configuration and has no threads.
+    if let Some(code) = environment::confined() {
+        return code;
+    }
     let app = match App::try_parse() {
         Ok(app) => app,
         Err(error) => {

@@ -13,8 +13,9 @@ use super::{
 };
 use crate::{
     engine::{
-        ArtifactView, BlueprintView, ChangedView, GcView, HeartbeatView, LeaseView, PromptView,
-        ReplayView, RunView, SessionView, StateItem, StateView, StepView, TaskView, TokenView,
+        ArtifactView, AuditView, BlueprintView, ChangedView, GcView, HeartbeatView, LayerView,
+        LeaseView, PromptView, ReplayView, RunView, SessionView, StateItem, StateView, StepView,
+        TaskView, TokenView,
     },
     environment::http_client,
     protocol::{RunId, TaskId},
@@ -203,7 +204,12 @@ impl Client {
         self.get(&format!("/v1/tasks/{task}"), &[]).await
     }
 
-    /// Answers a task: `{"output": …}` or `{"reject": reason}`.
+    /// Ends the wait for people's answer to a task.
+    pub async fn expire(&self, task: TaskId) -> Result<TaskView> {
+        self.post(&format!("/v1/tasks/{task}/expire"), &Value::Null).await
+    }
+
+    /// Answers a task: `{"output": …}` or `{"reject": reason}`, with the `revision` that was shown.
     pub async fn answer(&self, task: TaskId, body: &Value) -> Result<Value> {
         self.post(&format!("/v1/tasks/{task}/answer"), body).await
     }
@@ -274,6 +280,19 @@ impl Client {
     pub async fn revoke(&self, jti: &str) -> Result<()> {
         let path = format!("/v1/tokens/{}", segment(jti));
         self.send(self.request(Method::DELETE, &path, &[])?).await.map(drop)
+    }
+
+    /// The layers that runs go through; with a blueprint those of its runs.
+    pub async fn layers(&self, blueprint: Option<&str>) -> Result<Vec<LayerView>> {
+        let query = blueprint.map(|it| ("blueprint", it.to_owned()));
+        let page: List<LayerView> = self.get("/v1/middleware", query.as_slice()).await?;
+        Ok(page.items)
+    }
+
+    /// Lines of the audit log after a number, oldest first.
+    pub async fn audit(&self, after: u64) -> Result<List<AuditView>> {
+        let query = [("limit", "500".to_owned()), ("cursor", after.to_string())];
+        self.get("/v1/audit", &query).await
     }
 
     /// The operators.

@@ -10,8 +10,8 @@ use serde_json::Value;
 use super::exit::{Exit, Stop};
 use crate::{
     blueprint::{self, Bundle, Finding},
+    config::Config,
     lua::{Limits, Program},
-    operator::Declared,
     protocol::Json,
 };
 
@@ -94,8 +94,9 @@ pub fn text<'a>(bundle: &'a Bundle, file: &str) -> Option<&'a str> {
 }
 
 /// Compiles without a daemon and without running anything.
-pub fn compile(bundle: &Bundle, operators: &Declared) -> Compiled {
-    let operators = crate::host::known_operators(operators);
+pub fn compile(bundle: &Bundle, config: &Config) -> Compiled {
+    let environments = config.environments.clone();
+    let operators = crate::host::known_operators(&config.operators, environments);
     match Program::compile(bundle.clone(), &operators, &Limits::default()) {
         Ok((program, warnings)) => Compiled {
             findings: warnings.into_iter().map(found).collect(),

@@ -217,6 +217,9 @@ fn embedded(config: &Config) -> HostConfig {
         lease: config.lease,
         shards: config.shards,
         operators: config.operators.clone(),
+        environments: config.environments.clone(),
+        code: crate::operator::Coded::default(),
+        middleware: crate::engine::Middleware::of(config.middleware.clone()),
     }
 }
 

@@ -205,6 +205,8 @@ fn next_step(code: &str, message: &str) -> Option<&'static str> {
         "forbidden_verb" | "forbidden_scope" | "forbidden" => {
             "use a token that allows it: `moonswarm token mint`"
         }
+        "stale_task" => "look at it again, then answer: `moonswarm show TASK`",
+        "already_answered" => "somebody else must answer: `moonswarm show TASK` says how many",
         "fenced" | "already_accepted" => "somebody else was first: `moonswarm show RUN`",
         "run_closed" => "the run has ended: `moonswarm show RUN`",
         "storage_full" => "free disk space; the daemon goes on by itself",

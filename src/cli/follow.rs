@@ -291,6 +291,14 @@ impl Watch {
                 return pending().await;
             };
             let Some(body) = people::typed(&line, schema.as_ref()) else { continue };
+            let body = match &task.revision {
+                Some(revision) => {
+                    let mut body = body;
+                    body["revision"] = revision.as_str().into();
+                    body
+                }
+                None => body,
+            };
             match client.answer(task.id, &body).await {
                 Ok(_) => return Ok(()),
                 Err(error) => match error.downcast_ref::<Stop>() {

@@ -11,11 +11,13 @@ mod command;
 mod compile;
 mod connect;
 mod context;
+mod descriptors;
 mod download;
 mod exit;
 #[cfg(test)]
 mod fixture;
 mod follow;
+mod form;
 mod people;
 mod render;
 mod report_worker;

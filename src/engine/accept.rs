@@ -8,16 +8,17 @@ use super::{
     rfc3339,
     run::{Phase, Run},
     shard::Shard,
-    state::{KEY_BYTES, OwnError, plain_write, run_scope},
+    state::run_scope,
     view,
 };
 use crate::{
     fault::{self, Break},
     journal::Outcome,
-    operator::{Delivery, Prompt},
-    protocol::{Effect, Failure, Json, OperatorId, Scope, StoreOptions, failure::kind, fold::fold},
-    store::{Check, EvidenceRow, IdempotencyRow, Reducer, StateAct, StateChange, Write},
-    token::{Grant, Handle, Need, Refusal, Verb},
+    middleware::TaskDone,
+    operator::{Delivery, Prompt, Ticket},
+    protocol::{Effect, Failure, Json, failure::kind, fold::fold},
+    store::{Check, EvidenceRow, IdempotencyRow, Write},
+    token::Handle,
 };
 
 /// Results that break the schema before the attempt is over.
@@ -31,6 +32,11 @@ impl Shard {
     /// Answers a worker.
     pub(super) fn worker(&mut self, run: &mut Run, holder: &Holder, ask: WorkerAsk) {
         let standing = self.standing(run, holder);
+        let ticket = Ticket { run: run.num, step: holder.step, attempt: holder.attempt };
+        let ask = match self.shared.registry.secrets_of(ticket) {
+            Some(secrets) => ask.scrubbed(&secrets),
+            None => ask,
+        };
         match ask {
             WorkerAsk::Prompt(reply) => match standing {
                 Err(error) => drop(reply.send(Err(error))),
@@ -86,6 +92,7 @@ impl Shard {
                 Err(EngineError::Conflict { .. }) => drop(reply.send(Ok((None, true)))),
                 Err(error) => drop(reply.send(Err(error))),
             },
+            WorkerAsk::Epoch(reply) => drop(reply.send(standing.map(|()| run.header.epoch))),
             WorkerAsk::Accept(reply) => {
                 let deadline = standing.map(|()| {
                     let delivery = Delivery { worker: worker_name(holder) };
@@ -132,7 +139,7 @@ impl Shard {
     }
 
     /// Sends an answer once everything that it rests on is durable.
-    fn after<T: Send + 'static>(
+    pub(super) fn after<T: Send + 'static>(
         &mut self,
         run: &mut Run,
         reply: super::message::ReplyTo<T>,
@@ -190,78 +197,6 @@ impl Shard {
                 Err(fenced("report: the attempt is not under way"))
             }
         }
-    }
-
-    /// The scope that a worker means, if it may: its run's own by default, its operator's within
-    /// the run, and what its token's scopes of state reach. A token that has any reaches nothing
-    /// else.
-    fn place_of(
-        &self,
-        run: &Run,
-        holder: &Holder,
-        scope: Option<&str>,
-        key: &str,
-    ) -> Result<String, EngineError> {
-        let own = run_scope(run);
-        let operator = run.task(holder.step).map(|task| {
-            let operator = OperatorId::new(&*task.operator);
-            Scope::Operator { workflow: run.id.to_string().into(), operator }.to_string()
-        });
-        let place = match scope {
-            None => own.clone(),
-            Some(text) => {
-                let scope: Scope = text
-                    .parse()
-                    .map_err(|error| EngineError::BadRequest(format!("failed to {error}")))?;
-                scope.to_string()
-            }
-        };
-        let narrows = |grant: &Grant| {
-            grant.scopes.0.iter().any(|scope| matches!(scope, crate::token::Scope::State(_)))
-        };
-        let need = Need::State { scope: &place, key };
-        match &holder.grant {
-            Some(grant) if narrows(grant) => grant.check(Verb::WorkerState, &[need])?,
-            _ if place == own || operator.as_ref() == Some(&place) => {}
-            _ => {
-                return Err(EngineError::Refused(Refusal::Scope {
-                    verb: Verb::WorkerState,
-                    need: need.to_string(),
-                }));
-            }
-        }
-        Ok(place)
-    }
-
-    fn put_for_worker(
-        &mut self,
-        run: &mut Run,
-        scope: String,
-        key: String,
-        value: &Json,
-    ) -> Result<(), EngineError> {
-        let act = StateAct::Put {
-            value: value.as_str().to_owned(),
-            reducer: Reducer::Overwrite,
-            hints: StoreOptions::default(),
-        };
-        let is_own = scope == run_scope(run);
-        let change = StateChange { scope, key, if_revision: None, act };
-        if is_own {
-            return match self.change_own(run, vec![change]) {
-                Ok(_) => Ok(()),
-                Err(OwnError::Limit(failure)) => Err(bad_request(failure)),
-                Err(OwnError::Store(error)) => Err(error.into()),
-            };
-        }
-        if change.key.len() > KEY_BYTES {
-            let message = format!("a key of state has at most {KEY_BYTES} bytes");
-            return Err(EngineError::BadRequest(message));
-        }
-        self.shared.state.drop_transient(&change.scope, &change.key);
-        let at_ms = self.time_of(run);
-        run.pending.writes.push(plain_write(change, at_ms));
-        Ok(())
     }
 
     fn prompt_view(&self, run: &Run, holder: &Holder) -> Result<PromptView, EngineError> {
@@ -343,19 +278,34 @@ impl Shard {
             }
             Verdict::Done(output) => {
                 let schema = task.agent.output().clone();
-                match decode_effects(&report.effects, self.shared.settings.custom_effects) {
-                    Ok(effects) if self.is_followed(run, step, &effects) => {
-                        self.report_followed(run, holder, &report, &effects, reply);
-                        return;
+                let declared = decode_effects(&report.effects, self.shared.settings.custom_effects);
+                let followed = matches!(&declared, Ok(effects)
+                    if self.is_followed(run, step, effects));
+                // What is left to others is held to the schema at its end.
+                let accepted = if followed { Ok(output.clone()) } else { accept(&schema, output) };
+                let effects = accepted.and_then(|output| Ok((output, declared?)));
+                let effects = match effects {
+                    Ok((output, effects)) => {
+                        let usage = report.usage.clone();
+                        let done = TaskDone { output, usage, effects };
+                        match self.settle_attempt(run, step, Ok(done)) {
+                            Ok(done) => Ok((done.output, done.effects)),
+                            Err(short) => {
+                                // A layer does not take it: the worker did its part.
+                                self.remember(run, holder, &report);
+                                self.detach_worker(run, step);
+                                self.attempt_failed(run, step, short.failure, short.usage);
+                                self.after(run, reply, Ok(true));
+                                return;
+                            }
+                        }
                     }
-                    Ok(_) | Err(_) => {}
+                    Err(error) => Err(error),
+                };
+                if let (true, Ok((output, effects))) = (followed, &effects) {
+                    self.report_followed(run, holder, &report, (output, effects), reply);
+                    return;
                 }
-                let accepted = accept(&schema, output);
-                let effects = accepted.and_then(|output| {
-                    let policy = self.shared.settings.custom_effects;
-                    let effects = decode_effects(&report.effects, policy)?;
-                    Ok((output, effects))
-                });
                 match effects.and_then(|(output, effects)| {
                     let kept = self.apply_effects(run, step, &effects).map_err(bad_effect)?;
                     Ok((output, kept))
@@ -372,37 +322,13 @@ impl Shard {
         }
     }
 
-    /// Takes a result of a step that leaves, or has left, something to others.
-    fn report_followed(
-        &mut self,
-        run: &mut Run,
-        holder: &Holder,
-        report: &Report,
-        effects: &[Effect],
-        reply: super::message::ReplyTo<bool>,
-    ) {
-        let Verdict::Done(output) = &report.verdict else { return };
-        let (step, output) = (holder.step, output.clone());
-        let usage = report.usage.clone();
-        match self.follow_result(run, step, output, effects, usage) {
-            Ok(()) => {
-                self.publish(run, holder, report);
-                self.after(run, reply, Ok(true));
-            }
-            Err(failure) => self.refuse_result(run, holder, report, bad_effect(failure), reply),
-        }
-    }
-
     /// Remembers an accepted result and publishes what came with it.
-    fn publish(&mut self, run: &mut Run, holder: &Holder, report: &Report) {
+    pub(super) fn publish(&mut self, run: &mut Run, holder: &Holder, report: &Report) {
         let (step, attempt) = (holder.step, holder.attempt);
         self.remember(run, holder, report);
         fault::point("engine.artifact_publish");
         run.pending.after.published.push((step, attempt));
-        for file in run.artifacts.iter_mut().flatten() {
-            file.published |= (file.step, file.attempt) == (step, attempt);
-        }
-        run.pending.writes.push(Write::PublishArtifacts { run: run.num, step, attempt });
+        publish_files(run, step, attempt);
         if run.task(step).is_some_and(|task| task.attempt == attempt) {
             self.detach_worker(run, step);
         }
@@ -419,7 +345,7 @@ impl Shard {
     }
 
     /// A result that breaks its schema: the worker may try again, twice.
-    fn refuse_result(
+    pub(super) fn refuse_result(
         &mut self,
         run: &mut Run,
         holder: &Holder,
@@ -509,6 +435,20 @@ impl Shard {
     }
 }
 
+/// Makes what an accepted attempt sent files of the run.
+fn publish_files(run: &mut Run, step: u32, attempt: u32) {
+    let mut sent = run.artifacts.is_none();
+    for file in run.artifacts.iter_mut().flatten() {
+        if (file.step, file.attempt) == (step, attempt) {
+            file.published = true;
+            sent = true;
+        }
+    }
+    if sent {
+        run.pending.writes.push(Write::PublishArtifacts { run: run.num, step, attempt });
+    }
+}
+
 /// Takes a worker's output as it is, or unfolded from a markdown fence or a JSON string.
 fn accept(schema: &crate::blueprint::Schema, output: &Json) -> Result<Json, EngineError> {
     let mut first = None;
@@ -560,14 +500,14 @@ fn decode_effects(
     effects.iter().enumerate().map(decode).collect()
 }
 
-fn bad_effect(failure: Failure) -> EngineError {
+pub(super) fn bad_effect(failure: Failure) -> EngineError {
     EngineError::Invalid {
         what: "the result",
         violations: vec![super::Breach { path: "$.effects".into(), message: failure.message }],
     }
 }
 
-fn bad_request(failure: Failure) -> EngineError {
+pub(super) fn bad_request(failure: Failure) -> EngineError {
     EngineError::BadRequest(failure.message)
 }
 

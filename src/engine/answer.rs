@@ -3,19 +3,19 @@
 use super::{
     Answer, Caller, EngineError, IdempotencyKey,
     due::Due,
+    inbox::asked,
     message::{Lease, ReplyTo},
-    receive::closed,
     run::{Phase, Run},
     shard::Shard,
     view,
 };
 use crate::{
     fault,
-    journal::Outcome,
-    operator::Delivery,
-    protocol::{Failure, failure::kind},
+    journal::{Decision, Fact, Outcome},
+    operator::{Delivery, Given, Inquiry, says_no},
+    protocol::{Failure, Json, failure::kind},
     store::Check,
-    token::{Handle, Role},
+    token::Handle,
 };
 
 impl Shard {
@@ -63,54 +63,41 @@ impl Shard {
         }));
     }
 
-    pub(super) fn answer(
-        &mut self,
-        run: &mut Run,
-        step: u32,
-        answer: Answer,
-        caller: &Caller,
-        key: Option<IdempotencyKey>,
-        reply: ReplyTo<()>,
-    ) {
-        let refuse = |reply: ReplyTo<()>, error| drop(reply.send(Err(error)));
-        fault::point("engine.answer");
-        let Some(task) = run.task(step).filter(|task| task.row.is_some()) else {
-            let error = match run.chain.step(step) {
-                None => EngineError::NotFound { what: "task", id: format!("{}/{step}", run.id) },
-                Some(_) if run.is_ended() => closed(run),
-                Some(_) => EngineError::Conflict {
-                    code: "already_accepted",
-                    message: "answer the task: it has ended".into(),
-                },
-            };
-            return refuse(reply, error);
-        };
-        if task.row.as_ref().is_some_and(|row| row.kind != "human") {
-            let message = "answer the task: it is not one for people; its worker reports".into();
-            return refuse(reply, EngineError::Conflict { code: "not_human", message });
-        }
-        if let Some(by) = &task.request.opts.by
-            && by != caller.grant.role.as_str()
-            && caller.grant.role != Role::Admin
-        {
-            let message = format!("answer the task: only the role {by} may");
-            return refuse(reply, EngineError::Conflict { code: "wrong_role", message });
-        }
-        let outcome = match answer {
-            Answer::Reject { reason } => {
-                let failure = Failure::new(kind::HUMAN_REJECTED, reason);
-                Outcome::Failed(self.located(run, step, failure))
-            }
-            Answer::Output(output) => match task.agent.output().accept_json(&output) {
-                Ok(output) => Outcome::Completed(output),
-                Err(violations) => {
-                    let violations = violations.into_iter().map(view::breach).collect();
-                    let error = EngineError::Invalid { what: "the result", violations };
-                    return refuse(reply, error);
+    /// Ends a task with what a person said, or goes on with what its step has left to others.
+    fn answered(&mut self, run: &mut Run, step: u32, outcome: Outcome) {
+        match outcome {
+            Outcome::Completed(output) if self.is_followed(run, step, &[]) => {
+                if let Err(failure) = self.follow_result(run, step, output, &[], None) {
+                    let outcome = Outcome::Failed(self.located(run, step, failure));
+                    self.finish_step(run, step, outcome, None, None);
                 }
-            },
+            }
+            outcome => self.finish_step(run, step, outcome, None, None),
+        }
+    }
+
+    /// Takes what a person says to a task.
+    ///
+    /// | they say | the task |
+    /// |---|---|
+    /// | no: `reject` | ends; the flow hears `human_rejected` |
+    /// | no: an answer that is `false`, or whose `approved` is | ends with that answer |
+    /// | yes, and more must | stays open, and shows who said what |
+    /// | yes, and it is enough | ends with this last answer |
+    pub(super) fn answer(&mut self, run: &mut Run, step: u32, said: Said, reply: ReplyTo<()>) {
+        fault::point("engine.answer");
+        let Said { answer, revision, caller, key } = said;
+        let outcome = match self.heard(run, step, answer, revision.as_deref(), &caller) {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                drop(reply.send(Err(error)));
+                return;
+            }
         };
-        let approval = task.follows.as_ref().is_some_and(|follows| follows.asks_a_person());
+        let approval = run
+            .task(step)
+            .and_then(|task| task.follows.as_ref())
+            .is_some_and(|follows| follows.asks_a_person());
         let outcome = match outcome {
             // A tool that is not allowed is an answer too: the operator goes on without it.
             Outcome::Failed(failure) if approval => {
@@ -123,21 +110,101 @@ impl Shard {
         if let Some(key) = &key {
             self.keep_answer(run, &caller.subject, key, "null".into());
         }
-        if run.task(step).is_some_and(|task| task.phase == Phase::Pending) {
-            let attempt = run.task(step).map_or(1, |task| task.attempt);
-            self.delivered(run, step, attempt, Delivery { worker: caller.subject.clone() });
-        }
         match outcome {
-            Outcome::Completed(output) if self.is_followed(run, step, &[]) => {
-                if let Err(failure) = self.follow_result(run, step, output, &[], None) {
-                    let outcome = Outcome::Failed(self.located(run, step, failure));
-                    self.finish_step(run, step, outcome, None, None);
-                }
+            Outcome::Completed(output) if !says_no(&output) && self.wants_more(run, step) => {
+                self.count_answer(run, step, &caller, output, true);
             }
-            outcome => self.finish_step(run, step, outcome, None, None),
+            outcome => {
+                if let Outcome::Completed(output) = &outcome {
+                    self.count_answer(run, step, &caller, output.clone(), false);
+                }
+                let attempt = run.task(step).map_or(1, |task| task.attempt);
+                self.delivered(run, step, attempt, Delivery { worker: caller.subject });
+                self.answered(run, step, outcome);
+            }
         }
         run.pending.after.replies.push(Box::new(move |result| {
             drop(reply.send(result.map(|_| ())));
         }));
     }
+
+    /// What an answer comes to, if this caller may give it to what the task is now.
+    fn heard(
+        &self,
+        run: &Run,
+        step: u32,
+        answer: Answer,
+        revision: Option<&str>,
+        caller: &Caller,
+    ) -> Result<Outcome, EngineError> {
+        let (task, inquiry) = asked(run, step, caller)?;
+        let denied = |code, message: String| Err(EngineError::Conflict { code, message });
+        if !inquiry.asks(&caller.subject, caller.grant.role) {
+            let message = format!("answer the task: it asks {}", inquiry.by.join(", "));
+            return denied("wrong_role", message);
+        }
+        if revision.is_some_and(|seen| seen != inquiry.revision) {
+            let message = format!(
+                "answer the task: it is not what you were shown any more; its revision is {}",
+                inquiry.revision
+            );
+            return denied("stale_task", message);
+        }
+        if inquiry.has_heard(&caller.subject) {
+            let message = format!("answer the task: {} has answered already", caller.subject);
+            return denied("already_answered", message);
+        }
+        match answer {
+            Answer::Reject { reason } => {
+                let failure = Failure::new(kind::HUMAN_REJECTED, reason);
+                Ok(Outcome::Failed(self.located(run, step, failure)))
+            }
+            Answer::Output(output) => match task.agent.output().accept_json(&output) {
+                Ok(output) => Ok(Outcome::Completed(output)),
+                Err(violations) => {
+                    let violations = violations.into_iter().map(view::breach).collect();
+                    Err(EngineError::Invalid { what: "the result", violations })
+                }
+            },
+        }
+    }
+
+    fn wants_more(&self, run: &Run, step: u32) -> bool {
+        let inquiry = run.task(step).and_then(|task| task.inquiry.as_ref());
+        inquiry.is_some_and(Inquiry::wants_more)
+    }
+
+    /// Keeps one of several answers in the history, and, while the task stays open, with the task.
+    fn count_answer(
+        &mut self,
+        run: &mut Run,
+        step: u32,
+        caller: &Caller,
+        output: Json,
+        stays: bool,
+    ) {
+        let now = self.time_of(run);
+        let Some(task) = run.task_mut(step) else { return };
+        let attempt = task.attempt;
+        let Some(inquiry) = task.inquiry.as_mut().filter(|it| it.required > 1) else { return };
+        let by = caller.subject.clone();
+        inquiry.answers.push(Given { by: by.clone(), at_ms: now, output: output.clone() });
+        let heard = u32::try_from(inquiry.answers.len()).unwrap_or(u32::MAX);
+        let missing = inquiry.required.saturating_sub(heard);
+        if stays {
+            self.keep_inquiry(run, step);
+        }
+        let missing = if stays { missing } else { 0 };
+        let answered = Decision::Answered { by, step, attempt, output, missing };
+        self.append(run, Fact::Decided(answered));
+    }
+}
+
+/// What somebody says to a task, and who.
+pub(super) struct Said {
+    pub(super) answer: Answer,
+    /// What they were shown.
+    pub(super) revision: Option<String>,
+    pub(super) caller: Caller,
+    pub(super) key: Option<IdempotencyKey>,
 }

@@ -22,13 +22,13 @@ use super::{
     shard::Shard,
 };
 use crate::{
-    blueprint::CompiledAgent,
+    blueprint::{CompiledAgent, asking},
     fault::{self, Break},
     flow::{StepOp, TaskRequest},
     journal::{AttemptClosed, AttemptOpened, Fact, Outcome, StepKey, Usage},
-    middleware::{Dispatched, TaskDone},
-    operator::{Delivery, MAIN_AI, Residence, Ticket},
-    protocol::{Failure, Json, failure::kind},
+    middleware::{Dispatched, Short, TaskDone},
+    operator::{Delivery, HUMAN, MAIN_AI, Residence, Ticket},
+    protocol::{Effect, Failure, Json, failure::kind},
     store::{TaskFilter, TaskPhase, Write},
 };
 
@@ -96,7 +96,15 @@ impl Shard {
                 format!("the input of agent {} breaks its schema{what}", request.agent),
             )
         })?;
+        if backend.kind() == HUMAN {
+            let asking = request.opts.asking.over(&agent.agent().asking);
+            if let Some((key, what)) = asking::complaint(&asking) {
+                let message = format!("agent {}: {key}: {what}", request.agent);
+                return Err(Failure::new(kind::INVALID_INPUT, message));
+            }
+        }
         let retry = request.opts.retry.clone().unwrap_or_else(|| agent.agent().retry.clone());
+        let input = self.stacks_of(run).dispatch.prepare(&request.agent, &operator, input);
         Ok(OpenTask {
             request: TaskRequest { input, ..request.clone() },
             timeout_ms: request.opts.timeout_ms.or(agent.agent().timeout_ms).or_else(|| {
@@ -104,7 +112,7 @@ impl Shard {
                 Some(u64::try_from(own.as_millis()).unwrap_or(u64::MAX))
             }),
             park_ms: agent.agent().park_ms.or(match backend.kind() {
-                "human" => None,
+                HUMAN => None,
                 _ => Some(self.shared.settings.park_ms),
             }),
             agent,
@@ -120,9 +128,12 @@ impl Shard {
             place: false,
             invalid: 0,
             reported: false,
+            about: None,
+            again: false,
             question: None,
             home: None,
             follows: None,
+            inquiry: None,
         })
     }
 
@@ -130,7 +141,7 @@ impl Shard {
     /// shard.
     fn run_inline(&mut self, run: &mut Run, key: &StepKey, op: &StepOp, mut task: OpenTask) {
         let number = run.chain.next_step();
-        let (live, mut future) = self.dispatch_future(run, number, &task, self.now_ms);
+        let (live, about, mut future) = self.dispatch_future(run, number, &task, self.now_ms);
         match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(Dispatched::Done(done))) if done.effects.is_empty() => {
                 let outcome = self.judge(&task, number, done.output);
@@ -151,6 +162,7 @@ impl Shard {
             }
             Poll::Pending => {
                 task.live = Some(live);
+                task.about = Some(about);
                 task.phase = Phase::Delivered;
                 let timeout = task.timeout_ms;
                 let number = self.open(run, key, op, OpenKind::Task(Box::new(task)));
@@ -183,6 +195,7 @@ impl Shard {
             match self.task_row(run, number, now) {
                 Ok(row) => {
                     run.pending.writes.push(Write::PutTask(Box::new(row.clone())));
+                    self.take_up_inquiry(run, number, &row);
                     if let Some(task) = run.task_mut(number) {
                         task.row = Some(Box::new(row));
                     }
@@ -225,9 +238,21 @@ impl Shard {
             return;
         }
         fault::point("engine.finished");
+        if !matches!(result, Ok(Dispatched::Parked)) {
+            // The layers have heard of it on the way back.
+            task.about = None;
+        }
         match result {
             Ok(Dispatched::Done(done)) => self.done(run, number, done),
-            Ok(Dispatched::Parked) if task.residence == Residence::Elsewhere => {}
+            Ok(Dispatched::Short(short)) => self.fell_short(run, number, *short),
+            Ok(Dispatched::Parked) if task.residence == Residence::Elsewhere => {
+                // Every layer has let it pass: now a pull worker may have it.
+                task.again = true;
+                if task.phase == Phase::Pending && run.chain.paused().is_none() {
+                    let task = run.task(number).expect("it was there just now");
+                    self.offer_again(task, run.num, number);
+                }
+            }
             Ok(Dispatched::Parked) => {
                 // Whoever ran in the host left without a result and without having reported one.
                 task.live = None;
@@ -265,6 +290,30 @@ impl Shard {
         }
     }
 
+    /// An execution ended before its task was done. What it wants done is done with the step's
+    /// end; a further attempt would want it again, so it is dropped with the attempt.
+    fn fell_short(&mut self, run: &mut Run, number: u32, short: Short) {
+        let Short { failure, usage, effects } = short;
+        if effects.iter().any(|it| matches!(it, Effect::ToolApprovalRequired { .. })) {
+            // It did not fall short: it waits for a person, and goes on then.
+            let done = TaskDone { output: Json::null(), usage, effects };
+            self.done(run, number, done);
+            return;
+        }
+        let retries =
+            |task: &OpenTask| failure.retryable && task.counted + 1 < task.retry.max_attempts;
+        if effects.is_empty() || run.task(number).is_some_and(retries) {
+            self.attempt_failed(run, number, failure, usage);
+            return;
+        }
+        let failure = self.located(run, number, failure);
+        let (failure, effects) = match self.apply_effects(run, number, &effects) {
+            Ok(effects) => (failure, effects),
+            Err(refused) => (self.located(run, number, refused), None),
+        };
+        self.finish_step(run, number, Outcome::Failed(failure), effects, usage);
+    }
+
     /// Whether an operator's own return fits the agent's schema.
     fn judge(&self, task: &OpenTask, number: u32, output: Json) -> Outcome {
         if output.len() > self.shared.settings.limits.value {
@@ -293,6 +342,15 @@ impl Shard {
         failure: Failure,
         usage: Option<Usage>,
     ) {
+        let short = Box::new(Short { failure, usage, effects: Vec::new() });
+        let (failure, usage) = match self.settle_attempt(run, number, Err(short)) {
+            Err(short) => (short.failure, short.usage),
+            // A layer that has an answer instead of a failure.
+            Ok(done) => {
+                self.done(run, number, done);
+                return;
+            }
+        };
         let failure = self.located(run, number, failure);
         let now = self.time_of(run);
         let seed = run.chain.started().map_or(0, |(started, _)| started.seed);
@@ -349,6 +407,7 @@ impl Shard {
         fault::point("engine.next_attempt");
         task.reported = false;
         task.question = None;
+        task.again = false;
         let (attempt, operator) = (task.attempt, Arc::clone(&task.operator));
         let seat_epoch = seat_epoch(run, &operator);
         self.append(
@@ -484,7 +543,9 @@ impl Shard {
             }
         }
         task.phase = Phase::Delivered;
-        let deadline_ms = task.timeout_ms.map(|timeout| now + timeout);
+        // A task for people has had its deadline since it was asked.
+        let asked = task.row.as_ref().and_then(|row| row.deadline_ms);
+        let deadline_ms = asked.or(task.timeout_ms.map(|timeout| now + timeout));
         if let Some(row) = &mut task.row {
             row.phase = TaskPhase::Delivered;
             row.worker = Some(by.worker.clone());
@@ -493,6 +554,7 @@ impl Shard {
             run.pending.writes.push(Write::PutTask(row));
         }
         run.timers.remove(number, Due::Park);
+        run.timers.remove(number, Due::Attempt);
         if let Some(deadline) = deadline_ms {
             run.timers.insert((deadline, number, Due::Attempt));
         }

@@ -1,7 +1,7 @@
 //! Who is at the door: tokens, handles, revocations.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::{Arc, PoisonError, RwLock},
 };
 
@@ -11,16 +11,25 @@ use super::{
 };
 use crate::{
     fault,
-    protocol::Json,
+    protocol::{Json, TaskId},
     session::End,
     store::{Check, IdempotencyRow, Store, StoreError, TokenRow, Write},
-    token::{Claims, Handle, KeyRing, Role, Scopes, TokenKind, Verb},
+    token::{Claims, Handle, KeyRing, Role, Scopes, TaskClaim, TokenKind, Verb},
 };
 
 /// Verified tokens that are remembered.
 const REMEMBERED: usize = 4_096;
 /// The longest life of a token, in milliseconds.
 const LONGEST_MS: u64 = 366 * 24 * 3_600 * 1_000;
+
+/// How long a token for an attempt lives unless it says otherwise, in milliseconds.
+pub(super) const ATTEMPT_TOKEN_MS: u64 = 600_000;
+/// The longest life of a token for an attempt, in milliseconds.
+const LONGEST_ATTEMPT_TOKEN_MS: u64 = 3_600_000;
+/// The longest name of whoever holds a token, in characters.
+const LONGEST_NAME: usize = 64;
+/// Names that mean something else.
+const RESERVED: [&str; 4] = ["engine", "handle", "host", "token"];
 
 /// Keys, and what is known of tokens.
 pub(super) struct Auth {
@@ -158,7 +167,7 @@ impl Engine {
             grant = grant.only(verbs.map_err(|error| EngineError::BadRequest(error.to_string()))?);
         }
         let parent = self.claims_of(caller);
-        let subject = format!("{}/{}", caller.subject, mint.role);
+        let subject = subject(caller, &mint)?;
         let claims = mint_claims(&subject, grant, now_ms, expires_ms).child_of(&parent);
         claims.check_narrower(&parent).map_err(|widening| EngineError::Conflict {
             code: widening.code(),
@@ -289,21 +298,71 @@ impl Engine {
         self.store_token(&owner, claims, now_ms, now_ms + ttl_ms, None).await
     }
 
-    /// Makes a fresh token for an attempt, for a worker that came with one.
+    /// A fresh token for a worker that came with one.
     pub(super) fn renew(&self, holder: &Holder) -> Option<String> {
-        let (Some(_), Some(grant), Some(epoch)) = (&holder.jti, &holder.grant, holder.epoch) else {
-            return None;
-        };
+        let epoch = holder.epoch.filter(|_| holder.jti.is_some())?;
+        Some(self.attempt_token(holder, epoch, None, ATTEMPT_TOKEN_MS).ok()?.token)
+    }
+
+    /// Signs a token for an attempt that is no wider than what its holder came with.
+    pub(super) fn attempt_token(
+        &self,
+        holder: &Holder,
+        epoch: u32,
+        verbs: Option<&[String]>,
+        ttl_ms: u64,
+    ) -> Result<Minted, EngineError> {
+        if !(1_000..=LONGEST_ATTEMPT_TOKEN_MS).contains(&ttl_ms) {
+            let message =
+                "make a token for a task: its ttl is between 1 s and 1 h; a heartbeat renews it";
+            return Err(EngineError::BadRequest(message.into()));
+        }
         let now_ms = self.shared().clock.now_ms();
-        let mut claims = mint_claims("worker", grant.clone(), now_ms, now_ms + 600_000);
-        claims.task = Some(crate::token::TaskClaim {
-            id: crate::protocol::TaskId::new(holder.run, holder.step, now_ms),
+        let task = TaskClaim {
+            id: TaskId::new(holder.run, holder.step, now_ms),
             attempt: holder.attempt,
             epoch,
-        });
-        TokenKind::Task.audience().clone_into(&mut claims.aud);
+        };
+        let jti = uuid::Uuid::new_v4().simple().to_string();
+        let mut claims =
+            Claims::for_attempt(task, "worker", jti.clone(), now_ms / 1_000, ttl_ms / 1_000);
         claims.parent.clone_from(&holder.jti);
-        self.inner.auth.keys.sign(&claims).ok()
+        if let Some(grant) = &holder.grant {
+            claims.verbs.clone_from(&grant.verbs);
+        }
+        if let Some(verbs) = verbs {
+            let mut only = BTreeSet::new();
+            for word in verbs {
+                let verb: Verb = word.parse().map_err(|error: crate::token::UnknownVerb| {
+                    EngineError::BadRequest(error.to_string())
+                })?;
+                claims.grant().check(verb, &[])?;
+                only.insert(verb);
+            }
+            claims.verbs = Some(only);
+        }
+        let token = self.inner.auth.keys.sign(&claims).map_err(denied)?;
+        Ok(Minted { token, jti, expires_ms: claims.exp.saturating_mul(1_000) })
+    }
+}
+
+/// Whose a made token is: whoever asks for it, and below them its name or role. An admin gives out
+/// names of their own: those are people, who are told apart where several must answer.
+fn subject(caller: &Caller, mint: &MintToken) -> Result<String, EngineError> {
+    let Some(name) = &mint.name else {
+        return Ok(format!("{}/{}", caller.subject, mint.role));
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-@+".contains(c);
+    let fits = (1..=LONGEST_NAME).contains(&name.len()) && name.chars().all(plain);
+    if !fits || name.parse::<Role>().is_ok() || RESERVED.contains(&name.as_str()) {
+        return Err(EngineError::BadRequest(format!(
+            "mint a token: a name has 1 to {LONGEST_NAME} letters, digits or any of `._-@+`, and is \
+             no role's"
+        )));
+    }
+    match caller.grant.role {
+        Role::Admin => Ok(name.clone()),
+        _ => Ok(format!("{}/{name}", caller.subject)),
     }
 }
 

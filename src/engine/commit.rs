@@ -78,12 +78,12 @@ impl Shard {
         let wake_at_ms = if ended { None } else { super::waiting::wake_at(run) };
         let waiting_on = match status {
             RunStatus::Waiting | RunStatus::Paused => {
-                super::waiting::describe(run, &self.shared.sessions)
+                super::waiting::describe(run, status, &self.shared.sessions)
             }
             RunStatus::Running | RunStatus::Compensating
                 if !run.open.is_empty() || run.chain.paused().is_some() =>
             {
-                super::waiting::describe(run, &self.shared.sessions)
+                super::waiting::describe(run, status, &self.shared.sessions)
             }
             _ => None,
         };

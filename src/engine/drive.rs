@@ -290,6 +290,11 @@ impl Shard {
     ) {
         let Some(step) = run.chain.step(number) else { return };
         let (attempt, epoch) = (step.attempt, run.header.epoch);
+        if let Outcome::Canceled(reason) = &outcome {
+            // Nobody goes by what the layers say of it; they hear of it.
+            let canceled = Failure::new(kind::CANCELED, reason.clone());
+            drop(self.settle_attempt(run, number, Err(Box::new(canceled.into()))));
+        }
         if let Some(open) = run.open.remove(&number) {
             let reason = match &outcome {
                 Outcome::Completed(_) => "another result was accepted",
@@ -312,6 +317,7 @@ impl Shard {
     ) {
         let Some(step) = run.chain.step(number) else { return };
         let key = step.scheduled.key.clone();
+        let outcome = self.settle_outcome(run, number, outcome);
         self.end_step(run, number, outcome.clone(), effects, usage);
         let at_ms = run.chain.last_ms();
         run.inbox.push_back((input_of(key, outcome), at_ms));

@@ -23,6 +23,8 @@ pub(crate) enum Due {
     Wall,
     /// The end of the time for compensations.
     Compensation,
+    /// A task for people is recalled.
+    Reminder,
 }
 
 /// The times of a run, in Unix milliseconds; step 0 stands for the run as a whole.

@@ -226,12 +226,38 @@ fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) {
                 "step.advised",
                 json!({ "by": by, "step": step, "attempt": attempt, "answer": answer }),
             ),
+            Decision::Answered { by, step, attempt, output, missing } => (
+                "task_answered",
+                json!({ "by": by, "step": step, "attempt": attempt, "output": output,
+                    "missing": missing }),
+            ),
+            Decision::Remind { step, attempt, count } => {
+                ("task_reminder", json!({ "step": step, "attempt": attempt, "count": count }))
+            }
+            Decision::Expire { by, step, attempt } => {
+                ("task_expired", json!({ "by": by, "step": step, "attempt": attempt }))
+            }
+            Decision::Told { step, kind, data } => {
+                (told(kind), json!({ "step": step, "event": data }))
+            }
         },
+        Fact::SecretAccessed { step, attempt, event } => {
+            ("secret.accessed", json!({ "step": step, "attempt": attempt, "access": event }))
+        }
         Fact::RunEnded(outcome) => {
             let mut data = json!({ "status": view::outcome_word(outcome) });
             merge(&mut data, ended(outcome).1);
             ("run.ended", data)
         }
+    }
+}
+
+/// The word that streams name an event of a run's life by.
+fn told(kind: &str) -> &'static str {
+    match kind {
+        "budget" => "lifecycle.budget",
+        "compaction" => "lifecycle.compaction",
+        _ => "lifecycle.observable",
     }
 }
 

@@ -15,17 +15,18 @@ use super::{
     Caller, EngineError, Settings,
     auth::Auth,
     capacity::Capacity,
+    ledger::Ledger,
     message::{Msg, ReplyTo, RunMsg},
-    perform::RunGate,
     programs::Programs,
     shard::Shard,
     shared::Shared,
+    stacks::{Middleware, StackBook},
 };
 use crate::{
     clock::Clock,
     fault,
     lua::{Limits, Vms, Watchdog},
-    middleware::{DispatchStack, Tracing},
+    middleware::Means,
     operator::{QueueHub, Registry, Ticket},
     protocol::RunId,
     session::{self, Scribe},
@@ -73,6 +74,8 @@ pub struct EngineParts {
     pub limits: Limits,
     /// The numbers.
     pub settings: Settings,
+    /// What stands between runs and what they reach.
+    pub middleware: Middleware,
     /// How many shards.
     pub shards: usize,
     /// What becomes of the runs that the store has.
@@ -147,10 +150,13 @@ impl Engine {
             handles,
             limits,
             settings,
+            middleware,
             shards,
             recovery,
         } = parts;
-        let stack = DispatchStack::builder().observe(Tracing).guard(RunGate).build();
+        let ledger = Ledger::new(Arc::clone(&store), clock.clone(), tasks.clone());
+        let means =
+            Means { keep: Arc::new(ledger), clock: clock.clone(), tasks: Some(tasks.clone()) };
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..shards.max(1)).map(|_| mpsc::unbounded_channel()).unzip();
         let limits_of_state =
@@ -165,7 +171,7 @@ impl Engine {
             clock,
             tasks,
             registry,
-            stack,
+            stacks: StackBook::new(middleware, means),
             hub,
             sessions,
             capacity: Capacity::default(),

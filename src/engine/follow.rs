@@ -14,7 +14,10 @@ use std::{collections::VecDeque, sync::Arc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{run::Run, scoped::task_input, shard::Shard};
+use super::{
+    Holder, Report, accept::bad_effect, message::ReplyTo, run::Run, scoped::task_input,
+    shard::Shard,
+};
 use crate::{
     blueprint::CompiledAgent,
     fault,
@@ -214,6 +217,26 @@ impl Shard {
             }
         }
         Ok(())
+    }
+
+    /// Takes a result of a step that leaves, or has left, something to others.
+    pub(super) fn report_followed(
+        &mut self,
+        run: &mut Run,
+        holder: &Holder,
+        report: &Report,
+        (output, effects): (&Json, &[Effect]),
+        reply: ReplyTo<bool>,
+    ) {
+        let (step, output) = (holder.step, output.clone());
+        let usage = report.usage.clone();
+        match self.follow_result(run, step, output, effects, usage) {
+            Ok(()) => {
+                self.publish(run, holder, report);
+                self.after(run, reply, Ok(true));
+            }
+            Err(failure) => self.refuse_result(run, holder, report, bad_effect(failure), reply),
+        }
     }
 
     /// Takes up again what an open step has left to others.

@@ -174,7 +174,9 @@ fn cut(entries: &[Entry], from: u32) -> Result<Vec<Entry>, Refusal> {
         Fact::StepScheduled(step) | Fact::StepRecorded(step, _) => {
             before(step.step) && *place < wound_up
         }
-        Fact::AttemptDelivered { step, .. } => ended.contains(step),
+        Fact::AttemptDelivered { step, .. } | Fact::SecretAccessed { step, .. } => {
+            ended.contains(step)
+        }
         Fact::AttemptClosed(closed) => ended.contains(&closed.step),
         Fact::AttemptOpened(opened) => ended.contains(&opened.step),
         Fact::StepEnded { step, outcome, .. } => ended.contains(step) && counts(*place, outcome),

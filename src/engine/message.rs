@@ -7,11 +7,12 @@ use super::{
     capacity::AgentKey,
 };
 use crate::{
+    environment::Scrubber,
     journal::{Outcome, RunStarted},
     lua::Program,
     middleware::Dispatched,
     operator::Delivery,
-    protocol::{ArtifactId, Failure, Json, RunId, SessionId},
+    protocol::{ArtifactId, Failure, Json, LifecycleEvent, RunId, SecretAccessEvent, SessionId},
     store::{Changed, StateChange, StoreError},
 };
 use std::sync::Arc;
@@ -111,6 +112,12 @@ pub(crate) enum RunMsg {
     Delivered { step: u32, attempt: u32, delivery: Delivery },
     /// An attempt says something; lossy.
     Progress { step: u32, attempt: u32, data: Json },
+    /// An attempt asked for a secret.
+    SecretAccessed { step: u32, attempt: u32, event: Box<SecretAccessEvent> },
+    /// A layer or an operator tells something of the run's life.
+    Tell { step: u32, event: Box<LifecycleEvent> },
+    /// A layer lets the run rest.
+    Rest { by: String, reason: String },
     /// There is room for a task of an agent with `max_concurrency`.
     Capacity { step: u32, agent: AgentKey },
     /// A called run could not be stored: it is to be started again.
@@ -147,10 +154,14 @@ pub(crate) enum RunMsg {
     Answer {
         step: u32,
         answer: Answer,
+        /// What they were shown; an answer to something else is refused.
+        revision: Option<String>,
         caller: Caller,
         key: Option<IdempotencyKey>,
         reply: ReplyTo<()>,
     },
+    /// Nobody is waited for any longer.
+    Expire { step: u32, caller: Caller, key: Option<IdempotencyKey>, reply: ReplyTo<()> },
     /// A worker asks or reports.
     Worker { holder: Holder, ask: WorkerAsk },
 }
@@ -170,6 +181,32 @@ pub(crate) struct Lease {
     pub(crate) lease_ms: u64,
 }
 
+impl WorkerAsk {
+    /// The same without the secrets that the attempt was given: nothing after this knows them.
+    pub(crate) fn scrubbed(self, secrets: &Scrubber) -> Self {
+        let json = |json: Json| secrets.scrub_json(&json);
+        let text = |text: String| secrets.scrub_text(&text);
+        match self {
+            Self::Report(report, reply) => Self::Report(Box::new(report.scrubbed(secrets)), reply),
+            Self::Artifact { name, data, reply } => {
+                Self::Artifact { name: text(name), data: secrets.scrub(data), reply }
+            }
+            Self::Progress { data, reply } => Self::Progress { data: json(data), reply },
+            Self::Decline { reason, reply } => Self::Decline { reason: text(reason), reply },
+            Self::Escalate { question, reply } => {
+                Self::Escalate { question: json(question), reply }
+            }
+            Self::GetState { scope, key, reply } => Self::GetState { scope, key: text(key), reply },
+            Self::PutState { scope, key, value, reply } => {
+                Self::PutState { scope, key: text(key), value: json(value), reply }
+            }
+            same @ (Self::Prompt(_) | Self::Heartbeat(_) | Self::Epoch(_) | Self::Accept(_)) => {
+                same
+            }
+        }
+    }
+}
+
 /// What a worker asks or reports.
 pub(crate) enum WorkerAsk {
     /// The prompt; the attempt counts as delivered.
@@ -182,6 +219,8 @@ pub(crate) enum WorkerAsk {
     Progress { data: Json, reply: ReplyTo<()> },
     /// It is alive: (deadline, cancel).
     Heartbeat(ReplyTo<(Option<u64>, bool)>),
+    /// It wants a token: the attempt's epoch.
+    Epoch(ReplyTo<u32>),
     /// Its session has it; answers with the deadline.
     Accept(ReplyTo<Option<u64>>),
     /// Its session does not want it.

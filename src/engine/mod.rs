@@ -25,6 +25,10 @@ mod facade;
 mod files;
 mod follow;
 mod fork;
+mod inbox;
+mod layers;
+mod ledger;
+mod listing;
 mod message;
 mod orchestrate;
 mod perform;
@@ -46,12 +50,14 @@ mod sessions;
 mod shard;
 mod shared;
 mod signal;
+mod stacks;
 mod state;
 mod stored_state;
 mod timers;
 mod transfer;
 mod view;
 mod waiting;
+mod worker_state;
 mod workers;
 
 pub use effects::CustomEffects;
@@ -59,6 +65,7 @@ pub use error::{Breach, EngineError};
 pub use events::Events;
 pub use facade::{Engine, EngineParts, Recovery};
 pub use fork::Fork;
+pub use listing::{AuditView, LayerView};
 pub use orchestrate::{DispatchView, Orchestration};
 pub use replay::ReplayView;
 pub use request::{
@@ -69,12 +76,13 @@ pub use retell::{AskedView, Divergence};
 pub use retention::{GcView, Gone, Retention, Sweeper, Why};
 pub use sessions::{OpenSession, Opened};
 pub use shared::Settings;
+pub use stacks::Middleware;
 pub use stored_state::{ChangedView, HostState, MOST_CHANGES, StateItem, StateView};
 pub use transfer::Export;
 pub use view::{
-    ArtifactView, BlueprintView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView,
-    Page, PromptView, RunView, SeatView, SessionView, SpawnView, StepView, TaskView, TokenView,
-    WaitingOn, rfc3339,
+    AnswerView, ArtifactView, BlueprintView, CopiedView, EventView, FailureView, HeartbeatView,
+    LeaseView, Page, PromptView, RunView, SeatView, SessionView, SpawnView, StepView, TaskView,
+    TokenView, WaitingOn, rfc3339,
 };
 pub use workers::LeaseAsk;
 

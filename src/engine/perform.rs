@@ -1,11 +1,17 @@
 //! What leaves the engine, once what it follows from is durable.
 
-use std::{future::Future, path::PathBuf, pin::Pin, sync::Arc};
+use std::{
+    future::Future,
+    path::PathBuf,
+    pin::Pin,
+    sync::{Arc, OnceLock},
+};
 
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    layers::config_of,
     message::{Msg, NewRun, RunMsg},
     run::{After, Live, Open, OpenKind, OpenTask, Perform, Phase, Run},
     shard::Shard,
@@ -14,9 +20,9 @@ use super::{
 use crate::{
     fault,
     journal::{Outcome, RunStarted, RunState},
-    middleware::{Dispatch, DispatchLayer, Dispatched, Next, Terminal},
-    operator::{Delivery, Prompt, Reply, Reporter, Residence, Task, Ticket},
-    protocol::{Failure, Json, RunId, TaskId, failure::kind},
+    middleware::{About, Dispatch, DispatchLayer, Dispatched, Next, Terminal},
+    operator::{Delivery, HUMAN, Inquiry, Prompt, Reply, Reporter, Residence, Task},
+    protocol::{Failure, Json, RunId, SecretAccessEvent, TaskId, failure::kind},
     store::{TaskPhase, TaskRow},
     token::{Grant, Handle, Need, Verb},
 };
@@ -78,15 +84,10 @@ impl Shard {
             return;
         }
         fault::point("engine.dispatch");
-        let (live, future) = self.dispatch_future(run, number, task, self.now_ms);
-        let ticket = Ticket { run: run.num, step: number, attempt };
+        let (live, about, future) = self.dispatch_future(run, number, task, self.now_ms);
         if let Some(task) = run.task_mut(number) {
             task.live = Some(live);
-            if let Some(row) = &task.row
-                && let Some(queue) = &row.queue
-            {
-                self.shared.hub.offer(queue, ticket, &task.agent.agent().labels);
-            }
+            task.about = Some(about);
         }
         self.detach(run.num, number, attempt, future);
     }
@@ -110,7 +111,7 @@ impl Shard {
         number: u32,
         task: &OpenTask,
         now_ms: u64,
-    ) -> (Live, DispatchFuture) {
+    ) -> (Live, Arc<About>, DispatchFuture) {
         let scheduled_ms = run.chain.step(number).map_or(now_ms, |step| step.scheduled_ms);
         let id = TaskId::new(run.num, number, scheduled_ms);
         let live = Live { cancel: CancellationToken::new(), reported: CancellationToken::new() };
@@ -151,6 +152,7 @@ impl Shard {
             timeout_ms: task.timeout_ms,
             cancel: live.cancel.clone(),
             reported: live.reported.clone(),
+            config: OnceLock::new(),
             reporter: Arc::new(AttemptReporter {
                 shared: Arc::clone(&self.shared),
                 run: run.num,
@@ -158,23 +160,19 @@ impl Shard {
                 attempt: task.attempt,
             }),
         };
+        let about = Arc::new(self.about(run, id, task));
         let dispatch = Dispatch {
-            run: run.id,
-            task: id,
-            attempt: task.attempt,
-            epoch: run.header.epoch,
-            agent: task.agent.name().to_string(),
-            operator: task.operator.to_string(),
+            about: Arc::clone(&about),
             input,
-            principal: started.principal.clone(),
+            config: config_of(task),
             payload: Arc::new(Payload { task: Arc::new(context), grant: Arc::clone(&run.grant) }),
         };
-        let shared = Arc::clone(&self.shared);
+        let (shared, stacks) = (Arc::clone(&self.shared), self.stacks_of(run));
         let future = async move {
             let terminal = Spawn(&shared);
-            shared.stack.run(dispatch, &terminal).await
+            stacks.dispatch.run(dispatch, &terminal).await
         };
-        (live, Box::pin(future))
+        (live, about, Box::pin(future))
     }
 
     fn start_child(&mut self, run: &mut Run, number: u32) {
@@ -247,8 +245,15 @@ impl Shard {
         let backend = self.shared.registry.get(&task.operator);
         let kind = backend.map_or("", |backend| backend.kind());
         let id = TaskId::new(run.num, number, step.scheduled_ms);
-        let prompt = self.prompt(run, task, id)?;
+        let mut prompt = self.prompt(run, task, id)?;
         let opts = &task.request.opts;
+        let mut deadline_ms = None;
+        if kind == HUMAN {
+            let asking = opts.asking.over(&task.agent.agent().asking);
+            prompt.inquiry = Some(Inquiry::new(&prompt, &asking, now_ms));
+            // Nobody fetches it: the time of a task for people is counted from when it is asked.
+            deadline_ms = task.timeout_ms.map(|timeout| now_ms + timeout);
+        }
         let title =
             prompt.input.to_value().get("title").and_then(|t| t.as_str().map(str::to_owned));
         Ok(TaskRow {
@@ -266,7 +271,7 @@ impl Shard {
             scheduled_ms: step.scheduled_ms,
             opened_ms: now_ms,
             worker: None,
-            deadline_ms: None,
+            deadline_ms,
             lease_ms: None,
             summary: opts.summary.clone().or(title),
             prompt: serde_json::to_string(&prompt).expect("a prompt is plain data"),
@@ -301,7 +306,7 @@ impl Shard {
             output_schema: task.agent.agent().output.clone(),
             summary: task.request.opts.summary.clone(),
             idempotency_key: task.request.opts.idempotency_key.clone(),
-            by: task.request.opts.by.clone(),
+            inquiry: None,
             labels: task.agent.agent().labels.clone(),
             worker: task.agent.agent().worker.clone(),
         })
@@ -324,7 +329,7 @@ pub(crate) struct RunGate;
 
 #[async_trait]
 impl DispatchLayer for RunGate {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         "gate"
     }
 
@@ -350,9 +355,12 @@ impl Terminal for Spawn<'_> {
             .payload
             .downcast::<Payload>()
             .map_err(|_| Failure::new(kind::REFUSED, "a layer replaced what the spawner needs"))?;
+        // It is set once: an attempt is dispatched once.
+        let _ = payload.task.config.set(dispatch.config);
         let worker = self.0.spawner.spawn(Arc::clone(&payload.task), dispatch.input).await?;
         match worker.join().await? {
             Reply::Done(done) => Ok(Dispatched::Done(done)),
+            Reply::Short(short) => Ok(Dispatched::Short(short)),
             Reply::Parked => Ok(Dispatched::Parked),
         }
     }
@@ -375,6 +383,12 @@ impl Reporter for AttemptReporter {
     fn progress(&self, data: Json) {
         let (step, attempt) = (self.step, self.attempt);
         self.shared.tell(self.run, RunMsg::Progress { step, attempt, data });
+    }
+
+    fn secret_accessed(&self, event: SecretAccessEvent) {
+        let (step, attempt) = (self.step, self.attempt);
+        let event = Box::new(event);
+        self.shared.tell(self.run, RunMsg::SecretAccessed { step, attempt, event });
     }
 }
 

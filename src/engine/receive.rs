@@ -2,6 +2,7 @@
 
 use super::{
     EngineError, IdempotencyKey,
+    answer::Said,
     due::{Due, Timers},
     message::{NewRun, ReplyTo, RunMsg},
     run::{OpenKind, Phase, Run},
@@ -12,7 +13,7 @@ use crate::{
     fault,
     flow::Flow as _,
     journal::{Chain, Decision, Fact, Outcome, RunState},
-    protocol::{Failure, Json, RunId, failure::kind},
+    protocol::{Failure, Json, RunId, SecretAccessEvent, failure::kind},
     store::{Check, Header, IdempotencyRow, RunStatus, Write},
 };
 
@@ -58,6 +59,7 @@ impl Shard {
             restate: false,
             broken: false,
             queued: false,
+            told: 0,
         });
         run.header.parent = parent;
         self.count_in(run.num);
@@ -192,6 +194,12 @@ impl Shard {
                 };
                 drop(reply.send(answer));
             }
+            RunMsg::Tell { step, event } => self.told(run, Some(step), &event),
+            RunMsg::Rest { by, reason } => {
+                if run.chain.paused().is_none() && !run.is_ended() {
+                    self.append(run, Fact::Decided(Decision::Pause { by, reason }));
+                }
+            }
             RunMsg::Finished { step, attempt, result } => {
                 if let Some(task) = run.task_mut(step)
                     && task.attempt == attempt
@@ -204,6 +212,9 @@ impl Shard {
                 self.delivered(run, step, attempt, delivery);
             }
             RunMsg::Progress { step, attempt, data } => self.progress(run, step, attempt, &data),
+            RunMsg::SecretAccessed { step, attempt, event } => {
+                self.secret_accessed(run, step, attempt, *event);
+            }
             RunMsg::Capacity { step, agent } => {
                 if run.task(step).is_some_and(|task| task.phase == Phase::Capacity)
                     && run.chain.paused().is_none()
@@ -248,8 +259,11 @@ impl Shard {
             RunMsg::Lease { step, attempt, worker, reply } => {
                 self.lease(run, step, attempt, worker, reply);
             }
-            RunMsg::Answer { step, answer, caller, key, reply } => {
-                self.answer(run, step, answer, &caller, key, reply);
+            RunMsg::Answer { step, answer, revision, caller, key, reply } => {
+                self.answer(run, step, Said { answer, revision, caller, key }, reply);
+            }
+            RunMsg::Expire { step, caller, key, reply } => {
+                self.expire(run, step, &caller, key, reply);
             }
             RunMsg::Worker { holder, ask } => self.worker(run, &holder, ask),
         }
@@ -279,6 +293,22 @@ impl Shard {
             data: serde_json::json!({ "step": step, "attempt": attempt, "data": data }).into(),
         };
         super::perform::publish(run, &event);
+    }
+
+    /// Keeps that an attempt asked for a secret, as long as the run keeps anything.
+    fn secret_accessed(
+        &mut self,
+        run: &mut Run,
+        step: u32,
+        attempt: u32,
+        mut event: SecretAccessEvent,
+    ) {
+        if run.is_ended() || run.chain.step(step).is_none() {
+            return;
+        }
+        event.workflow_id = Some(run.id.to_string());
+        let event = Json::encode(&event).expect("an event is plain data");
+        self.append(run, Fact::SecretAccessed { step, attempt, event });
     }
 
     /// Answers whoever waits for what is so now.
@@ -377,9 +407,12 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
         | RunMsg::Finished { .. }
         | RunMsg::Delivered { .. }
         | RunMsg::Progress { .. }
+        | RunMsg::SecretAccessed { .. }
         | RunMsg::Capacity { .. }
         | RunMsg::Redispatch { .. }
         | RunMsg::Unseat { .. }
+        | RunMsg::Tell { .. }
+        | RunMsg::Rest { .. }
         | RunMsg::ChildEnded { .. }
         | RunMsg::StateDone { .. }
         // Dropping the channel says it.
@@ -389,6 +422,7 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
         | RunMsg::Pause { reply, .. } | RunMsg::Resume { reply, .. } => send(reply, error()),
         RunMsg::Signal { reply, .. }
         | RunMsg::Answer { reply, .. }
+        | RunMsg::Expire { reply, .. }
         | RunMsg::Advise { reply, .. }
         | RunMsg::TakeUp(reply)
         | RunMsg::Quarantine { reply, .. } => send(reply, error()),
@@ -406,6 +440,7 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
             | super::message::WorkerAsk::Escalate { reply, .. }
             | super::message::WorkerAsk::PutState { reply, .. } => send(reply, error()),
             super::message::WorkerAsk::Heartbeat(reply) => send(reply, error()),
+            super::message::WorkerAsk::Epoch(reply) => send(reply, error()),
             super::message::WorkerAsk::GetState { reply, .. } => send(reply, error()),
         },
     }

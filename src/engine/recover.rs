@@ -91,6 +91,7 @@ impl Shard {
             restate: false,
             broken,
             queued: false,
+            told: 0,
         });
         if run.is_ended() && !for_query {
             return Ok(Some(run));
@@ -343,12 +344,14 @@ impl Shard {
                     TaskPhase::Pending => Phase::Pending,
                     TaskPhase::Delivered => Phase::Delivered,
                 };
+                task.again = true;
                 // At the boot every such attempt was counted against its agent's limit.
                 task.place = agent.is_some();
                 task.question = row.question.as_deref().and_then(Question::open);
                 let (park, lease, phase) = (task.park_ms, row.lease_ms, row.phase);
                 let deadline = row.deadline_ms;
-                task.row = Some(Box::new(row));
+                task.row = Some(Box::new(row.clone()));
+                self.take_up_inquiry(run, number, &row);
                 if let (TaskPhase::Pending, Some(park)) = (phase, park) {
                     run.timers.insert((opened + park, number, Due::Park));
                 }

@@ -2,6 +2,7 @@
 
 use crate::{
     blueprint::Bundle,
+    environment::Scrubber,
     journal::Usage,
     protocol::{Json, RunId, SessionId, TaskId},
     token::{Grant, Role},
@@ -107,6 +108,30 @@ pub struct Report {
     pub key: Option<String>,
 }
 
+impl Report {
+    /// The same without secrets.
+    pub(crate) fn scrubbed(self, secrets: &Scrubber) -> Self {
+        let json = |json: Json| secrets.scrub_json(&json);
+        let verdict = match self.verdict {
+            Verdict::Done(output) => Verdict::Done(json(output)),
+            Verdict::Failed { message, retryable, data } => Verdict::Failed {
+                message: secrets.scrub_text(&message),
+                retryable,
+                data: data.map(json),
+            },
+        };
+        let effects = self.effects.into_iter().map(|effect| json(effect.into()).to_value());
+        Self {
+            verdict,
+            usage: self.usage,
+            effects: effects.collect(),
+            body_hash: self.body_hash,
+            body: json(Json::from_trusted(self.body)).as_str().to_owned(),
+            key: self.key.map(|key| secrets.scrub_text(&key)),
+        }
+    }
+}
+
 /// How a worker says that it went.
 #[derive(Debug, Clone)]
 pub enum Verdict {
@@ -146,6 +171,8 @@ pub struct MintToken {
     pub scopes: Option<Vec<String>>,
     /// How long it lives, in milliseconds.
     pub ttl_ms: u64,
+    /// Whose it is; its role if absent.
+    pub name: Option<String>,
 }
 
 /// A made token.

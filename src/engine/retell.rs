@@ -198,6 +198,7 @@ pub(super) fn retell(flow: ScriptFlow, entries: &[Entry]) -> Result<Retold, Stop
             | Fact::AttemptOpened(_)
             | Fact::SignalReceived(_)
             | Fact::Noted { .. }
+            | Fact::SecretAccessed { .. }
             | Fact::Decided(_)
             | Fact::RunEnded(_) => None,
         };

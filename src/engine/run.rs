@@ -17,7 +17,8 @@ use crate::{
     flow::{Backoff, Input, StateOp, TaskRequest},
     journal::{Chain, Entry},
     lua::{Program, ScriptFlow},
-    operator::{Residence, Ticket},
+    middleware::About,
+    operator::{Inquiry, Residence, Ticket},
     protocol::{Json, RunId},
     session::Note,
     store::{ArtifactRow, Check, Header, StateRow, TaskRow, Write},
@@ -68,6 +69,8 @@ pub(crate) struct Run {
     pub(crate) broken: bool,
     /// Whether it waits for its next turn.
     pub(crate) queued: bool,
+    /// Events of its life since it was read into memory.
+    pub(crate) told: u32,
 }
 
 /// What is left of a run whose batch was refused, until the fate of the batches behind is known.
@@ -175,8 +178,14 @@ pub(crate) struct OpenTask {
     pub(crate) home: Option<Arc<CompiledAgent>>,
     /// What the step has left to others.
     pub(crate) follows: Option<Box<Follows>>,
+    /// Who this attempt is, from its dispatch until the layers heard what came of it.
+    pub(crate) about: Option<Arc<About>>,
+    /// Whether this attempt was dispatched before the run was read into memory.
+    pub(crate) again: bool,
     /// What this attempt asked a senior and was not answered yet.
     pub(crate) question: Option<Question>,
+    /// Whom it asks and what they said so far, for people.
+    pub(crate) inquiry: Option<Inquiry>,
 }
 
 /// How far the open attempt of a task is.

@@ -87,6 +87,15 @@ impl Engine {
         self.write(Vec::new(), vec![Write::ExpireIdempotency { before_ms }]).await
     }
 
+    /// Forgets what layers kept and is not to be used any more.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn expire_kept(&self) -> Result<(), EngineError> {
+        let before_ms = self.shared().clock.now_ms();
+        self.write(Vec::new(), vec![Write::ExpireKept { before_ms }]).await
+    }
+
     async fn mark(&self, run: Option<u64>) -> Result<(), EngineError> {
         let value = run.map_or_else(String::new, |run| run.to_string());
         self.put_meta(MARK, &value).await

@@ -8,11 +8,11 @@ use super::{
     capacity::Capacity,
     message::{Msg, RunMsg},
     programs::Programs,
+    stacks::StackBook,
 };
 use crate::{
     clock::Clock,
     flow::RunLimits,
-    middleware::DispatchStack,
     operator::{QueueHub, Registry},
     session,
     spawner::SpawnerAdapter,
@@ -29,7 +29,7 @@ pub(crate) struct Shared {
     pub(crate) tasks: Tasks,
     pub(crate) registry: Registry,
     pub(crate) spawner: Arc<dyn SpawnerAdapter>,
-    pub(crate) stack: DispatchStack,
+    pub(crate) stacks: StackBook,
     pub(crate) hub: Arc<QueueHub>,
     pub(crate) sessions: Arc<session::Hub>,
     pub(crate) capacity: Capacity,

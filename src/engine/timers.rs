@@ -38,10 +38,11 @@ impl Shard {
             Due::Attempt => {
                 let Some(task) = run.task(number) else { return };
                 let timeout = task.timeout_ms.unwrap_or_default();
-                let failure = Failure::new(
-                    kind::TIMEOUT,
-                    format!("the attempt took longer than {timeout} ms"),
-                );
+                let message = match task.inquiry {
+                    Some(_) => format!("nobody answered within {timeout} ms"),
+                    None => format!("the attempt took longer than {timeout} ms"),
+                };
+                let failure = Failure::new(kind::TIMEOUT, message);
                 self.attempt_failed(run, number, failure.retryable(), None);
             }
             Due::Lease => {
@@ -56,6 +57,7 @@ impl Shard {
                 );
                 self.attempt_failed(run, number, failure.retryable(), None);
             }
+            Due::Reminder => self.remind(run, number),
             Due::Retry => self.next_attempt(run, number),
             Due::Child => {
                 run.pending.after.performs.push(Perform::StartChild { step: number });

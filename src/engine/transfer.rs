@@ -183,6 +183,7 @@ fn settle(entry: &mut Entry, caller: &Caller) {
         | Fact::AttemptOpened(_)
         | Fact::StepEnded { .. }
         | Fact::Noted { .. }
+        | Fact::SecretAccessed { .. }
         | Fact::Decided(_)
         | Fact::RunEnded(_) => {}
     }

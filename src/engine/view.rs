@@ -5,15 +5,19 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Breach, escalate::Question};
+use super::Breach;
 pub use crate::clock::rfc3339;
 use crate::{
-    blueprint::{Labels, Violation, WorkerBinding},
+    blueprint::{Form, Violation, WorkerBinding},
     journal::{Held, Outcome, Step, Usage},
-    operator::Prompt,
     protocol::{ArtifactId, Failure, Json, RunId, StepKind, StepState, TaskId},
-    store::{ArtifactRow, Header, RunStatus, TaskPhase, TaskRow},
+    store::{ArtifactRow, Header, RunStatus},
 };
+
+mod tasks;
+
+pub use tasks::AnswerView;
+pub(super) use tasks::{labels, task};
 
 /// A page of a list.
 #[derive(Debug, Clone, Serialize)]
@@ -298,6 +302,28 @@ pub struct TaskView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub output_schema: Option<Json>,
+    /// A hash of what is shown of it, for people: send it with the answer, and an answer to
+    /// something else is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// What to fill in for an answer, for people; only where one task is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<Form>,
+    /// Who may answer, for people: roles and subjects; absent for anybody with the verb.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by: Vec<String>,
+    /// How many different people must answer, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub required: Option<u32>,
+    /// What was answered so far, where more answers are needed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub answers: Vec<AnswerView>,
+    /// How often it was recalled, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reminders: Option<u32>,
+    /// RFC 3339, UTC: when nobody is waited for any longer, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
     /// The command that answers it.
     pub command: Option<String>,
 }
@@ -487,60 +513,6 @@ pub(super) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
         request: whole.then(|| scheduled.request.clone()),
         response: if whole { step.output.clone() } else { None },
         effects: step.effects.iter().flat_map(|it| it.decode::<Vec<Json>>()).flatten().collect(),
-    }
-}
-
-/// What an open task asks of the worker that takes it.
-pub(super) fn labels(row: &TaskRow) -> Labels {
-    #[derive(Default, Deserialize)]
-    struct Asked {
-        #[serde(default)]
-        labels: Labels,
-    }
-    serde_json::from_str::<Asked>(&row.prompt).unwrap_or_default().labels
-}
-
-/// An open task as its row shows it; with its prompt where `whole`.
-pub(super) fn task(row: &TaskRow, run: RunId, whole: bool) -> TaskView {
-    let id = TaskId::new(row.run, row.step, row.scheduled_ms);
-    let prompt = if whole { serde_json::from_str::<Prompt>(&row.prompt).ok() } else { None };
-    let command = match row.kind.as_str() {
-        _ if row.question.as_deref().is_some_and(|text| Question::open(text).is_some()) => {
-            Some(format!("moonswarm advise {id} '<json>'"))
-        }
-        "human" => Some(format!("moonswarm approve {id}")),
-        "queue" if row.phase == TaskPhase::Pending => {
-            let queue = row.queue.as_deref().unwrap_or(&row.agent);
-            Some(format!("moonswarm worker --queue {queue}{} -- <command>", labels(row)))
-        }
-        _ => None,
-    };
-    let (text, input, output_schema) = match prompt {
-        Some(it) => (Some(it.prompt), Some(it.input), it.output_schema),
-        None => (None, None, None),
-    };
-    TaskView {
-        id,
-        run,
-        step: row.step,
-        attempt: row.attempt,
-        agent: row.agent.clone(),
-        operator: row.operator.clone(),
-        kind: row.kind.clone(),
-        queue: row.queue.clone(),
-        state: match row.phase {
-            TaskPhase::Pending => "pending",
-            TaskPhase::Delivered => "processing",
-        }
-        .to_owned(),
-        summary: row.summary.clone(),
-        worker: row.worker.clone(),
-        scheduled_at: rfc3339(row.scheduled_ms),
-        deadline: row.deadline_ms.map(rfc3339),
-        prompt: text,
-        input,
-        output_schema,
-        command,
     }
 }
 

@@ -15,8 +15,10 @@ use crate::{
     store::{Header, RunStatus},
 };
 
-/// The most that a header says.
+/// The most that a header says of a run that waits or rests.
 const SHOWN: usize = 20;
+/// The most that it says of a run that is being worked on: it is written anew with every result.
+const SHOWN_RUNNING: usize = 3;
 
 /// The status that follows from the chain and the open steps.
 pub(crate) fn status(run: &Run) -> RunStatus {
@@ -102,7 +104,7 @@ pub(crate) fn quarantined(mut header: Header, reason: &str, now_ms: u64) -> Head
 }
 
 /// What a header says that the run waits for: a JSON array, or nothing.
-pub(crate) fn describe(run: &Run, sessions: &Hub) -> Option<String> {
+pub(crate) fn describe(run: &Run, status: RunStatus, sessions: &Hub) -> Option<String> {
     let mut items = Vec::new();
     if let Some(reason) = run.chain.paused() {
         items.push(WaitingOn {
@@ -114,7 +116,8 @@ pub(crate) fn describe(run: &Run, sessions: &Hub) -> Option<String> {
             command: Some(format!("moonswarm resume {}", run.id)),
         });
     }
-    let open = run.chain.open().take(SHOWN);
+    let running = matches!(status, RunStatus::Running | RunStatus::Compensating);
+    let open = run.chain.open().take(if running { SHOWN_RUNNING } else { SHOWN });
     items.extend(open.filter_map(|number| item(run, number, sessions)));
     (!items.is_empty()).then(|| serde_json::to_string(&items).expect("plain data"))
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     Answer, ArtifactView, Caller, Engine, EngineError, HeartbeatView, Holder, IdempotencyKey,
-    Leased, Page, PromptView, Report, TaskView,
+    Leased, Minted, Page, PromptView, Report, TaskView,
     message::{RunMsg, WorkerAsk},
     rfc3339, view,
 };
@@ -49,7 +49,7 @@ impl Engine {
         let limit = filter.limit;
         let rows = self.read(move |store| store.tasks(&filter)).await?;
         let next_cursor = rows.last().filter(|_| rows.len() == limit);
-        let next_cursor = next_cursor.map(|row| format!("{}.{}", row.run, row.step));
+        let next_cursor = next_cursor.map(|row| format!("{}-{}", row.run, row.step));
         let mut items = Vec::with_capacity(rows.len());
         for row in rows {
             let num = row.run;
@@ -103,11 +103,19 @@ impl Engine {
             prompt: None,
             input: shown.request,
             output_schema: None,
+            revision: None,
+            form: None,
+            by: Vec::new(),
+            required: None,
+            answers: Vec::new(),
+            reminders: None,
+            expires_at: None,
             command: None,
         })
     }
 
-    /// Answers a task that waits for a person; it is durable when this returns.
+    /// Answers a task that waits for a person; it is durable when this returns. With the revision
+    /// that they were shown, an answer to anything else is refused.
     ///
     /// # Errors
     /// When the caller may not, there is no such task, it has ended, or the answer breaks its
@@ -116,7 +124,7 @@ impl Engine {
         &self,
         caller: &Caller,
         task: TaskId,
-        answer: Answer,
+        (answer, revision): (Answer, Option<String>),
         key: Option<IdempotencyKey>,
     ) -> Result<TaskView, EngineError> {
         caller.grant.check(Verb::TaskAnswer, &[Need::Task(task)])?;
@@ -126,6 +134,30 @@ impl Engine {
         self.once(caller, found.run, key, |key, reply| RunMsg::Answer {
             step,
             answer,
+            revision,
+            caller: by,
+            key,
+            reply,
+        })
+        .await?;
+        self.task_view(task).await
+    }
+
+    /// Ends the time of a task for people, as if it had run out.
+    ///
+    /// # Errors
+    /// When the caller may not, there is no such task, or it is not an open one for people.
+    pub async fn expire(
+        &self,
+        caller: &Caller,
+        task: TaskId,
+        key: Option<IdempotencyKey>,
+    ) -> Result<TaskView, EngineError> {
+        caller.grant.check(Verb::TaskExpire, &[Need::Task(task)])?;
+        let found = self.task_view(task).await?;
+        let (step, by) = (task.step(), caller.clone());
+        self.once(caller, found.run, key, |key, reply| RunMsg::Expire {
+            step,
             caller: by,
             key,
             reply,
@@ -255,6 +287,20 @@ impl Engine {
             self.work(holder, Verb::WorkerHeartbeat, WorkerAsk::Heartbeat).await?;
         let token = if cancel { None } else { self.renew(holder) };
         Ok(HeartbeatView { deadline: deadline.map(rfc3339), cancel, token })
+    }
+
+    /// Makes a token for an attempt, in place of its handle: it ends by itself, and can do less.
+    ///
+    /// # Errors
+    /// When the bearer is not the one of the open attempt, or asks for more than it has.
+    pub async fn worker_token(
+        &self,
+        holder: &Holder,
+        verbs: Option<&[String]>,
+        ttl_ms: u64,
+    ) -> Result<Minted, EngineError> {
+        let epoch = self.work(holder, Verb::WorkerToken, WorkerAsk::Epoch).await?;
+        self.attempt_token(holder, epoch, verbs, ttl_ms)
     }
 
     /// A value of the run's state, or of another scope that the worker may see.

@@ -1,11 +1,43 @@
-//! What work finds around it: secrets by reference, and what it may reach.
+//! Where work runs: boundaries, credentials, limits, and what it may reach.
 //!
-//! Owns [`Text`], a value that may be a reference to a secret, and [`Egress`], the rules for a
-//! request that leaves the host, and [`http_client`], which every HTTP client begins with. Refuses to keep a secret: it is read when it is used and wiped
-//! afterwards. Operators and `doctor` call it.
+//! Owns [`Environments`], which provision what an agent's `environment` asks for and tear it down
+//! again; [`Local`] and [`Process`], which are the seed's environments over it; [`Machine`], what
+//! can be enforced here; [`Text`], a value that may be a reference to a secret; [`Scrubber`], which
+//! takes secrets out of what a child says; and [`Egress`], the rules for a request that leaves the
+//! host, with [`http_client`], which every HTTP client begins with. Refuses what this machine cannot
+//! give, and to keep a secret: it is read when it is used and wiped afterwards. Operators, the
+//! engine and `doctor` call it.
 
+mod cgroup;
+mod config;
+mod confine;
+mod declaration;
 mod egress;
+mod environments;
+mod helper;
+mod local;
+mod machine;
+mod needs;
+mod paths;
+mod place;
+mod process;
+mod provisioned;
+mod scrub;
 mod secret;
+mod source;
+mod vault;
 
+pub use config::{Config, KeptSecret, Vault};
+pub use confine::confined;
+pub use declaration::Declaration;
 pub use egress::{Egress, EgressError, http_client, is_public};
+pub use environments::{Asked, Environments};
+pub use helper::Helper;
+pub use local::Local;
+pub use machine::{Enforces, Machine};
+pub use needs::Refusal;
+pub use process::Process;
+pub use provisioned::{NotStarted, Provisioned};
+pub use scrub::{Held, Holds, Scrubber};
 pub use secret::{Secret, SecretError, Text};
+pub use source::INHERITED;

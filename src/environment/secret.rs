@@ -6,7 +6,11 @@ use serde::{
     Deserialize, Deserializer,
     de::{self, MapAccess, Visitor, value::MapAccessDeserializer},
 };
+use serde_json::json;
 use zeroize::Zeroizing;
+
+use super::config::provider;
+use crate::protocol::SecretSource;
 
 /// The longest secret, in bytes.
 const MAX_LEN: u64 = 64 * 1024;
@@ -67,6 +71,16 @@ pub enum SecretError {
 }
 
 impl Text {
+    /// Where it is kept, if it is a secret.
+    pub fn source(&self) -> Option<SecretSource> {
+        let (provider, config) = match self {
+            Self::Plain(_) => return None,
+            Self::Env { name, .. } => (provider::ENV, json!({ "variable": name })),
+            Self::File { path, .. } => (provider::FILE, json!({ "path": path.to_string_lossy() })),
+        };
+        Some(SecretSource::Custom { provider: provider.to_owned(), config })
+    }
+
     /// Reads it as it is now.
     ///
     /// # Errors
@@ -114,6 +128,14 @@ fn file(path: &PathBuf) -> Result<Zeroizing<String>, SecretError> {
 }
 
 impl Secret {
+    /// The text of some bytes, without a line break at its end; nothing if they are no text.
+    pub(super) fn of_bytes(bytes: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let text = text.strip_suffix('\n').unwrap_or(text);
+        let text = text.strip_suffix('\r').unwrap_or(text);
+        Some(Self(Zeroizing::new(text.to_owned())))
+    }
+
     /// The text itself.
     pub fn expose(&self) -> &str {
         &self.0

@@ -8,7 +8,9 @@ mod limits;
 mod op;
 
 pub use limits::RunLimits;
-pub use op::{ArtifactOp, Backoff, SetOpts, StateOp, StepOp, StepRequest, TaskOpts, TaskRequest};
+pub use op::{
+    ArtifactOp, Asking, Backoff, SetOpts, StateOp, StepOp, StepRequest, TaskOpts, TaskRequest,
+};
 
 use crate::{
     journal::{Note, ScopePath, StepKey},

@@ -91,8 +91,34 @@ pub struct TaskOpts {
     pub session: Option<String>,
     /// For `ctx:approve`: the form's JSON Schema, in place of the agent's output schema.
     pub form: Option<Json>,
-    /// For `ctx:approve`: the role that may answer.
-    pub by: Option<String>,
+    /// For `ctx:approve`: whom to ask, in place of what the agent says.
+    #[serde(default)]
+    pub asking: Asking,
+}
+
+/// Whom a task for people asks, and how.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Asking {
+    /// Who may answer: roles, and subjects of tokens; anybody who may answer at all if empty.
+    pub by: Vec<String>,
+    /// How many different ones must say yes; 1 if absent.
+    pub required: Option<u32>,
+    /// How often an open task is recalled, in milliseconds; never if absent.
+    pub remind_ms: Option<u64>,
+}
+
+impl Asking {
+    /// This over another: what this one does not say, the other does.
+    #[must_use]
+    pub fn over(&self, below: &Self) -> Self {
+        let by = if self.by.is_empty() { &below.by } else { &self.by };
+        Self {
+            by: by.clone(),
+            required: self.required.or(below.required),
+            remind_ms: self.remind_ms.or(below.remind_ms),
+        }
+    }
 }
 
 /// How often, and how fast, an attempt follows a failed one.

@@ -21,6 +21,9 @@ use super::{
 };
 use crate::protocol::{Failure, Json, StepKind, StepState};
 
+/// What the id of a session begins with.
+const SESSION: &str = "ses_";
+
 /// A run's present, folded from its past.
 #[derive(Debug, Clone, Default)]
 pub struct Chain {
@@ -43,6 +46,7 @@ pub struct Chain {
     seats: BTreeMap<String, Held>,
     status: Option<(String, Option<f64>)>,
     origins: Vec<String>,
+    sessions: BTreeSet<String>,
     keep_payloads: bool,
 }
 
@@ -201,6 +205,9 @@ impl Chain {
                 step.delivered_ms = Some(at);
                 step.worker = Some(worker.clone());
                 step.deadline_ms = *deadline_ms;
+                if worker.starts_with(SESSION) && !self.sessions.contains(worker) {
+                    self.sessions.insert(worker.clone());
+                }
             }
             Fact::AttemptClosed(closed) => {
                 let step = self.open_step(seq, closed.step)?;
@@ -234,9 +241,16 @@ impl Chain {
                 Note::Status { text, progress } => self.status = Some((text.clone(), *progress)),
                 Note::Log { .. } | Note::Event { .. } => {}
             },
+            Fact::SecretAccessed { .. } => {}
             Fact::Decided(decision) => match decision {
                 Decision::Copied { from, .. } => self.origins.push(from.clone()),
-                Decision::Cancel { .. } | Decision::Escalate { .. } | Decision::Advise { .. } => {}
+                Decision::Cancel { .. }
+                | Decision::Escalate { .. }
+                | Decision::Advise { .. }
+                | Decision::Answered { .. }
+                | Decision::Remind { .. }
+                | Decision::Expire { .. }
+                | Decision::Told { .. } => {}
                 Decision::Seat { operator, session, epoch, .. } => {
                     let held = Held { session: session.clone(), epoch: *epoch };
                     self.seats.insert(operator.clone(), held);
@@ -496,6 +510,11 @@ impl Chain {
     /// The ids of the runs that this history was copied from, the first first.
     pub fn origins(&self) -> &[String] {
         &self.origins
+    }
+
+    /// Whether a session worked, or works, on one of this history's tasks.
+    pub fn has_worked(&self, session: &str) -> bool {
+        self.sessions.contains(session)
     }
 
     /// What the flow last said of itself.

@@ -74,6 +74,15 @@ pub enum Fact {
     Decided(Decision),
     /// The run ended.
     RunEnded(Outcome),
+    /// An attempt asked for a secret.
+    SecretAccessed {
+        /// The step.
+        step: u32,
+        /// The attempt.
+        attempt: u32,
+        /// A protocol `SecretAccessEvent`, which holds nothing of the secret.
+        event: Json,
+    },
 }
 
 /// The beginning of a history.
@@ -294,6 +303,46 @@ pub enum Decision {
         /// The answer.
         answer: Json,
     },
+    /// Somebody answered a task that needs several answers.
+    Answered {
+        /// Who: a token's subject.
+        by: String,
+        /// The step.
+        step: u32,
+        /// The attempt.
+        attempt: u32,
+        /// What they said.
+        output: Json,
+        /// How many more are needed.
+        missing: u32,
+    },
+    /// A task for people was recalled.
+    Remind {
+        /// The step.
+        step: u32,
+        /// The attempt.
+        attempt: u32,
+        /// How often by now, from 1.
+        count: u32,
+    },
+    /// Somebody ended the time of a task for people.
+    Expire {
+        /// Who: a token's subject.
+        by: String,
+        /// The step.
+        step: u32,
+        /// The attempt.
+        attempt: u32,
+    },
+    /// A layer, an operator or the engine told something of the run's life.
+    Told {
+        /// The step that it belongs to.
+        step: Option<u32>,
+        /// The kind of the event: `budget`, `compaction`, `observable`.
+        kind: String,
+        /// The event.
+        data: Json,
+    },
     /// An accepted result left something to others; the step goes on with another attempt.
     Follow(Box<Followed>),
 }
@@ -383,6 +432,7 @@ impl Fact {
             | Self::AttemptClosed(_)
             | Self::AttemptOpened(_)
             | Self::Noted { .. }
+            | Self::SecretAccessed { .. }
             | Self::Decided(_) => 0,
         };
         ENVELOPE + payload

@@ -1,26 +1,54 @@
-//! What every dispatch of the host passes through on its way to an operator.
+//! What passes on its way to an operator, to state and to a program, and what stands in between.
 //!
-//! Owns the [`DispatchStack`] and the built-in layers. Refuses to know what executes a task: the
-//! terminal is the caller's, and its payload is opaque here. The engine runs one stack for every
-//! dispatch; the host builds it.
+//! Owns the stacks of the three boundaries and the built-in layers. Refuses to know what executes a
+//! task, where state is or how a program is started: the terminal is the caller's, and a dispatch's
+//! payload is opaque here. The engine runs the stacks; the host and blueprints say what is in them.
 //!
 //! ```text
 //! observers → transformers → guards → terminal
 //! ```
 //!
 //! Within a class the order is that of registration. An observer watches and cannot change or stop
-//! anything; a transformer may change the dispatch, answer itself or fail; a guard refuses.
+//! anything; a transformer may change what passes, answer itself or fail; a guard refuses, or
+//! answers in the terminal's place. What came of work that was parked goes the same way back, from
+//! the inside out, when it is settled.
 
+mod audit_line;
+mod boundary;
+mod declared;
 mod dispatch;
+mod exec;
+#[cfg(test)]
+pub(crate) mod fixture;
 mod gate;
+mod keep;
+mod layers;
 mod observe;
 mod sizes;
 mod stack;
+mod store;
 mod trace;
 
-pub use dispatch::{Dispatch, Dispatched, TaskDone, Terminal};
+pub use audit_line::{Chained, GENESIS, Line, Tampered};
+pub use boundary::{Boundary, Class};
+pub use declared::{
+    KINDS, Layer, LayerError, Listed, MOST, Settings, Stacks, TracingSettings, tell_apart, unknown,
+};
+pub use dispatch::{About, Dispatch, Dispatched, Mute, Short, TaskDone, Terminal, Voice};
+pub use exec::{
+    ExecCall, ExecLayer, ExecNext, ExecObserver, ExecStack, ExecStackBuilder, ExecTerminal,
+};
 pub use gate::{Gate, Permits};
+pub use keep::{Change, Keep, MemoryKeep};
+pub use layers::{
+    Audit, AuditSettings, BreakerSettings, Budget, BudgetSettings, Cache, CacheSettings,
+    CircuitBreaker, Guard, GuardSettings, Idempotency, IdempotencySettings, Means, RateLimit,
+    RateSettings, Redact, RedactSettings, Span,
+};
 pub use observe::{DispatchObserver, Watched};
 pub use sizes::Sizes;
-pub use stack::{DispatchLayer, DispatchStack, Next, StackBuilder};
+pub use stack::{DispatchLayer, DispatchStack, Next, Settled, StackBuilder};
+pub use store::{
+    StoreCall, StoreLayer, StoreNext, StoreObserver, StoreOp, StoreStack, StoreStackBuilder, Stored,
+};
 pub use trace::Tracing;

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, resume_unwind};
 use async_trait::async_trait;
 use futures::FutureExt;
 
-use super::{Dispatch, Dispatched, Next};
+use super::{About, Dispatch, Dispatched, Next, Settled};
 use crate::protocol::{Failure, failure::kind};
 
 /// Watches dispatches from outside everything else.
@@ -15,13 +15,16 @@ use crate::protocol::{Failure, failure::kind};
 #[async_trait]
 pub trait DispatchObserver: Send + Sync {
     /// The name that logs use.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &str;
 
     /// Watches one dispatch: looks at it, lets it run, looks at what came of it.
     ///
     /// # Errors
     /// Its own fault, which is logged and changes nothing.
     async fn observe(&self, dispatch: Watched<'_>) -> Result<(), Failure>;
+
+    /// Looks at what came of an attempt that was parked; it must not wait.
+    fn settled(&self, _about: &About, _outcome: &Settled) {}
 }
 
 /// One dispatch as an observer sees it.

@@ -1,30 +1,81 @@
 //! The stack: its classes of layers, their order, and the way down.
 
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
+
 use async_trait::async_trait;
 use futures::{FutureExt, TryFutureExt, future::BoxFuture};
 
-use super::{Dispatch, DispatchObserver, Dispatched, Terminal, observe};
-use crate::protocol::{Failure, failure::kind};
+use super::{
+    About, Class, Dispatch, DispatchObserver, Dispatched, Short, TaskDone, Terminal, observe,
+};
+use crate::protocol::{Failure, Json, failure::kind};
+
+/// What came of an attempt, once nobody works on it any more.
+pub type Settled = Result<TaskDone, Box<Short>>;
 
 /// A transformer or a guard: it gets the dispatch and the rest of the stack.
 #[async_trait]
 pub trait DispatchLayer: Send + Sync {
     /// The name that logs use.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &str;
 
     /// Passes the dispatch on, or not; without a call of `next` its own answer is final.
     ///
     /// # Errors
     /// Its own refusal, or what came back from `next`.
-    async fn dispatch(&self, dispatch: Dispatch, next: Next<'_>) -> Result<Dispatched, Failure>;
+    async fn dispatch(&self, dispatch: Dispatch, next: Next<'_>) -> Result<Dispatched, Failure> {
+        next.run(dispatch).await
+    }
+
+    /// Changes what an operator is given, before a prompt is rendered from it and stored. May be
+    /// called again for the same task, and must then do the same.
+    fn prepare(&self, _agent: &str, _operator: &str, input: Json) -> Json {
+        input
+    }
+
+    /// Looks at what came of an attempt that was parked: its worker reported, it timed out, it
+    /// was canceled. Called once, by whoever decides about the run, so it must not wait; maybe by
+    /// another host than the one that dispatched it.
+    ///
+    /// # Errors
+    /// The attempt's failure, or its own.
+    fn settle(&self, _about: &About, _input: &Json, outcome: Settled) -> Settled {
+        outcome
+    }
+}
+
+/// Settles what is not parked the way that parked work is settled later.
+pub(super) fn settle_now(
+    layer: &dyn DispatchLayer,
+    about: &About,
+    input: &Json,
+    outcome: Result<Dispatched, Failure>,
+) -> Result<Dispatched, Failure> {
+    if about.is_over() {
+        return outcome;
+    }
+    let settled = match outcome {
+        Ok(Dispatched::Parked) => return Ok(Dispatched::Parked),
+        Ok(Dispatched::Done(done)) => layer.settle(about, input, Ok(done)),
+        Ok(Dispatched::Short(short)) => layer.settle(about, input, Err(short)),
+        Err(failure) => layer.settle(about, input, Err(Box::new(Short::from(failure)))),
+    };
+    match settled {
+        Ok(done) => Ok(Dispatched::Done(done)),
+        Err(short) if short.usage.is_none() && short.effects.is_empty() => Err(short.failure),
+        Err(short) => Ok(Dispatched::Short(short)),
+    }
 }
 
 /// The layers that every dispatch passes through.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct DispatchStack {
-    observers: Vec<Box<dyn DispatchObserver>>,
-    transformers: Vec<Box<dyn DispatchLayer>>,
-    guards: Vec<Box<dyn DispatchLayer>>,
+    observers: Vec<Arc<dyn DispatchObserver>>,
+    transformers: Vec<Arc<dyn DispatchLayer>>,
+    guards: Vec<Arc<dyn DispatchLayer>>,
 }
 
 /// Collects the layers of a [`DispatchStack`].
@@ -34,9 +85,9 @@ pub struct StackBuilder(DispatchStack);
 /// The rest of the stack, below one layer.
 #[derive(Clone, Copy)]
 pub struct Next<'a> {
-    observers: &'a [Box<dyn DispatchObserver>],
-    transformers: &'a [Box<dyn DispatchLayer>],
-    guards: &'a [Box<dyn DispatchLayer>],
+    observers: &'a [Arc<dyn DispatchObserver>],
+    transformers: &'a [Arc<dyn DispatchLayer>],
+    guards: &'a [Arc<dyn DispatchLayer>],
     terminal: &'a dyn Terminal,
 }
 
@@ -44,21 +95,30 @@ impl StackBuilder {
     /// Adds an observer, inside the observers before it.
     #[must_use]
     pub fn observe(mut self, observer: impl DispatchObserver + 'static) -> Self {
-        self.0.observers.push(Box::new(observer));
+        self.0.observers.push(Arc::new(observer));
         self
     }
 
     /// Adds a transformer, inside the transformers before it.
     #[must_use]
     pub fn transform(mut self, layer: impl DispatchLayer + 'static) -> Self {
-        self.0.transformers.push(Box::new(layer));
+        self.0.transformers.push(Arc::new(layer));
         self
     }
 
     /// Adds a guard, inside the guards before it.
     #[must_use]
     pub fn guard(mut self, layer: impl DispatchLayer + 'static) -> Self {
-        self.0.guards.push(Box::new(layer));
+        self.0.guards.push(Arc::new(layer));
+        self
+    }
+
+    /// Adds every layer of another stack, each inside the layers of its class before it.
+    #[must_use]
+    pub fn with(mut self, other: &DispatchStack) -> Self {
+        self.0.observers.extend(other.observers.iter().map(Arc::clone));
+        self.0.transformers.extend(other.transformers.iter().map(Arc::clone));
+        self.0.guards.extend(other.guards.iter().map(Arc::clone));
         self
     }
 
@@ -95,11 +155,46 @@ impl DispatchStack {
         next.run(dispatch)
     }
 
+    /// Takes an input through every transformer, before a prompt is rendered from it.
+    pub fn prepare(&self, agent: &str, operator: &str, input: Json) -> Json {
+        let layers = self.transformers.iter().chain(&self.guards);
+        layers.fold(input, |input, layer| layer.prepare(agent, operator, input))
+    }
+
+    /// Takes what came of a parked attempt back through every layer, from the inside out. A layer
+    /// that panics changes nothing.
+    ///
+    /// # Errors
+    /// The attempt's failure, or a layer's own.
+    pub fn settle(&self, about: &About, input: &Json, outcome: Settled) -> Settled {
+        let layers = self.guards.iter().rev().chain(self.transformers.iter().rev());
+        let outcome = layers.fold(outcome, |outcome, layer| {
+            let before = outcome.clone();
+            let settle = AssertUnwindSafe(|| layer.settle(about, input, outcome));
+            catch_unwind(settle).unwrap_or_else(|_| {
+                tracing::error!(layer = layer.name(), "a layer panicked when it settled a task");
+                before
+            })
+        });
+        for observer in self.observers.iter().rev() {
+            if catch_unwind(AssertUnwindSafe(|| observer.settled(about, &outcome))).is_err() {
+                tracing::warn!(observer = observer.name(), "an observer panicked");
+            }
+        }
+        outcome
+    }
+
+    /// The layers with their classes, from the outermost to the innermost.
+    pub fn layers(&self) -> impl Iterator<Item = (Class, &str)> {
+        let observers = self.observers.iter().map(|layer| (Class::Observer, layer.name()));
+        let transformers = self.transformers.iter().map(|layer| (Class::Transformer, layer.name()));
+        let guards = self.guards.iter().map(|layer| (Class::Guard, layer.name()));
+        observers.chain(transformers).chain(guards)
+    }
+
     /// The layers' names, from the outermost to the innermost.
-    pub fn names(&self) -> impl Iterator<Item = &'static str> {
-        let observers = self.observers.iter().map(|observer| observer.name());
-        let layers = self.transformers.iter().chain(&self.guards).map(|layer| layer.name());
-        observers.chain(layers)
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.layers().map(|(_, name)| name)
     }
 }
 
@@ -127,7 +222,7 @@ impl<'a> Next<'a> {
 }
 
 /// A guard's failure keeps the kind that it names; one that names none is a refusal.
-fn refused(mut failure: Failure) -> Failure {
+pub(super) fn refused(mut failure: Failure) -> Failure {
     if failure.kind.is_empty() {
         kind::REFUSED.clone_into(&mut failure.kind);
     }

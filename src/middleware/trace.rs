@@ -3,7 +3,10 @@
 use async_trait::async_trait;
 use tracing::{Instrument, field};
 
-use super::{DispatchObserver, Dispatched, Watched};
+use super::{
+    DispatchObserver, Dispatched, ExecCall, ExecObserver, StoreCall, StoreObserver, Stored,
+    Watched, exec,
+};
 use crate::protocol::Failure;
 
 /// Puts a span around each dispatch: who and how it ended, never what it carried.
@@ -25,8 +28,8 @@ impl DispatchObserver for Tracing {
             run = %dispatch.run,
             task = %dispatch.task,
             attempt = dispatch.attempt,
-            agent = dispatch.agent,
-            operator = dispatch.operator,
+            agent = &*dispatch.agent,
+            operator = &*dispatch.operator,
             outcome = field::Empty,
         );
         if span.is_disabled() {
@@ -40,11 +43,38 @@ impl DispatchObserver for Tracing {
     }
 }
 
+impl StoreObserver for Tracing {
+    fn name(&self) -> &str {
+        "tracing"
+    }
+
+    fn stored(&self, call: &StoreCall, outcome: &Stored) {
+        let (op, outcome) = (call.op.as_str(), exec::word(outcome));
+        tracing::debug!(op, scope = call.scope, key = call.key, outcome, "stored");
+    }
+}
+
+impl ExecObserver for Tracing {
+    fn name(&self) -> &str {
+        "tracing"
+    }
+
+    fn starting(&self, call: &ExecCall) {
+        tracing::debug!(task = %call.task, program = call.program, "starting a program");
+    }
+
+    fn ended(&self, call: &ExecCall, outcome: &Result<Dispatched, Failure>) {
+        let outcome = exec::word(outcome);
+        tracing::debug!(task = %call.task, program = call.program, outcome, "a program ended");
+    }
+}
+
 /// The kind of a failure and not its message, which may quote a worker.
 fn word(outcome: &Result<Dispatched, Failure>) -> &str {
     match outcome {
         Ok(Dispatched::Done(_)) => "done",
         Ok(Dispatched::Parked) => "parked",
+        Ok(Dispatched::Short(short)) => &short.failure.kind,
         Err(failure) => &failure.kind,
     }
 }

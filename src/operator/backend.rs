@@ -3,12 +3,14 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use serde_json::Value;
 
 use super::Task;
 use crate::{
     blueprint::{Agent, Operators},
-    middleware::TaskDone,
-    protocol::{Failure, Json},
+    environment::{Environments, Scrubber},
+    middleware::{Layer, Short, TaskDone},
+    protocol::{Failure, Json, Operator, Ticket},
 };
 
 /// Where the work of an attempt lives, which decides what a crash of the host means for it.
@@ -28,6 +30,8 @@ pub enum Residence {
 pub enum Reply {
     /// It is done.
     Done(TaskDone),
+    /// It is over, and fell short of what was asked.
+    Short(Box<Short>),
     /// It is with somebody else now, who will report.
     Parked,
 }
@@ -78,16 +82,61 @@ pub trait Backend: Send + Sync {
     async fn execute(&self, task: Arc<Task>, input: Json) -> Result<Reply, Failure>;
 }
 
+/// Operators that are code, by name.
+#[derive(Clone, Default)]
+pub struct Coded(BTreeMap<String, Arc<dyn Backend>>);
+
+impl Coded {
+    /// The same, with an operator under a name.
+    #[must_use]
+    pub fn and(mut self, name: impl Into<String>, backend: impl Backend + 'static) -> Self {
+        self.0.insert(name.into(), Arc::new(backend));
+        self
+    }
+
+    /// The same, with a plain operator of the protocol under a name.
+    #[must_use]
+    pub fn and_operator(self, name: impl Into<String>, operator: impl Operator + 'static) -> Self {
+        self.and(name, super::Plain::new(operator))
+    }
+}
+
+impl std::fmt::Debug for Coded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
 /// The operators by name. It never changes while the host runs.
 #[derive(Clone, Default)]
 pub struct Registry {
     operators: Arc<BTreeMap<String, Arc<dyn Backend>>>,
+    environments: Option<Arc<Environments>>,
 }
 
 impl Registry {
     /// The operators given, by name.
     pub fn new(operators: BTreeMap<String, Arc<dyn Backend>>) -> Self {
-        Self { operators: Arc::new(operators) }
+        Self { operators: Arc::new(operators), environments: None }
+    }
+
+    /// The same, whose children run in these environments.
+    #[must_use]
+    pub fn with_environments(self, environments: Arc<Environments>) -> Self {
+        Self { environments: Some(environments), ..self }
+    }
+
+    /// The secrets that an attempt was given, if it was given some.
+    pub fn secrets_of(&self, ticket: Ticket) -> Option<Arc<Scrubber>> {
+        self.environments.as_ref()?.held().of(ticket)
+    }
+
+    /// These operators, and those that are code.
+    #[must_use]
+    pub fn with(self, code: &Coded) -> Self {
+        let mut operators = (*self.operators).clone();
+        operators.extend(code.0.iter().map(|(name, it)| (name.clone(), Arc::clone(it))));
+        Self { operators: Arc::new(operators), ..self }
     }
 
     /// The operator of a name.
@@ -112,6 +161,21 @@ impl Operators for Registry {
 
     fn requires_tool(&self, name: &str) -> bool {
         self.get(name).is_some_and(|backend| backend.requires_tool())
+    }
+
+    fn refuses_environment(&self, environment: &Value) -> Vec<(String, String)> {
+        let Some(environments) = &self.environments else {
+            let helps = "check it where the host runs";
+            return vec![("nothing here gives environments".to_owned(), helps.to_owned())];
+        };
+        let refused = environments.judge(environment).into_iter();
+        refused
+            .map(|it| (format!("`{}` cannot be given here: {}", it.what, it.reason), it.helps))
+            .collect()
+    }
+
+    fn check_layer(&self, layer: &serde_json::Value) -> Result<(), String> {
+        Layer::of(layer).map(drop).map_err(|error| error.to_string())
     }
 
     fn names(&self) -> Vec<String> {

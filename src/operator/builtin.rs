@@ -8,7 +8,7 @@ use super::{
     Backend, BundleDir, Declared, Echo, Human, Lua, LuaCall, MAIN_AI, MainAi, Process, Queue,
     QueueHub, Registry, Road,
 };
-use crate::{clock::Clock, session};
+use crate::{clock::Clock, environment::Environments, session};
 
 /// What operators need from the host.
 pub struct Builtin {
@@ -20,6 +20,8 @@ pub struct Builtin {
     pub queues: Arc<QueueHub>,
     /// The sessions that operate.
     pub sessions: Arc<session::Hub>,
+    /// Where children run.
+    pub environments: Arc<Environments>,
     /// What deadlines are told by.
     pub clock: Clock,
     /// Canceled when the host begins to stop.
@@ -34,7 +36,7 @@ impl Builtin {
             Arc::new(Echo),
             Arc::new(Human),
             Arc::new(Lua::new(Arc::clone(&self.lua))),
-            Arc::new(Process::new(Arc::clone(&self.bundle_dir))),
+            Arc::new(self.process()),
             Arc::new(Queue::new(Arc::clone(&self.queues))),
         ];
         let main_ai = MainAi::new(Arc::clone(&self.sessions), Road::Thin, true);
@@ -42,7 +44,13 @@ impl Builtin {
         let builtin = operators.into_iter().map(|operator| (operator.kind().to_owned(), operator));
         let declared =
             declared.iter().map(|(name, settings)| (name.to_owned(), settings.build(&self)));
-        Registry::new(builtin.chain([main_ai]).chain(declared).collect::<BTreeMap<_, _>>())
+        let all = builtin.chain([main_ai]).chain(declared).collect::<BTreeMap<_, _>>();
+        Registry::new(all).with_environments(self.environments)
+    }
+
+    /// The operator that runs children.
+    pub(super) fn process(&self) -> Process {
+        Process::new(Arc::clone(&self.bundle_dir), Arc::clone(&self.environments))
     }
 }
 
@@ -58,6 +66,7 @@ mod tests {
             lua: Arc::new(|_, input| Box::pin(async { Ok(input) })),
             bundle_dir: Arc::new(|_| Ok(PathBuf::new())),
             queues: Arc::default(),
+            environments: crate::operator::fixture::environments(),
             clock: Clock::system(),
             stopping: CancellationToken::new(),
             sessions: Arc::default(),

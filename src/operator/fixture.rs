@@ -11,9 +11,10 @@ use tokio_util::sync::CancellationToken;
 use super::{Delivery, Registry, Reporter, Task};
 use crate::{
     blueprint::{Agent, Bundle},
+    environment::{Config, Environments},
     flow::TaskOpts,
     lua::{Limits, Program},
-    protocol::{Json, RunId, TaskId},
+    protocol::{Json, RunId, SecretAccessEvent, TaskId},
 };
 
 /// Builds a task.
@@ -27,6 +28,7 @@ pub(super) struct Attempt {
 #[derive(Default)]
 pub(super) struct Heard {
     workers: Mutex<Vec<String>>,
+    secrets: Mutex<Vec<SecretAccessEvent>>,
     said: Notify,
 }
 
@@ -77,9 +79,16 @@ impl Attempt {
             timeout_ms: None,
             cancel: CancellationToken::new(),
             reported: CancellationToken::new(),
+            config: std::sync::OnceLock::new(),
             reporter: self.heard,
         })
     }
+}
+
+/// Environments over the system's directory for temporary files.
+pub(super) fn environments() -> Arc<Environments> {
+    let data = std::env::temp_dir().join(format!("moonswarm-test-{}", uuid::Uuid::new_v4()));
+    Arc::new(Environments::new(Config::default(), &data, crate::clock::Clock::system()))
 }
 
 /// A program with the one file that its hash comes from.
@@ -91,6 +100,11 @@ pub(super) fn program() -> Arc<Program> {
 }
 
 impl Heard {
+    /// The secrets that were asked for so far.
+    pub(super) fn secrets(&self) -> Vec<SecretAccessEvent> {
+        self.secrets.lock().unwrap().clone()
+    }
+
     /// Waits for the first delivery and gives the worker's name.
     pub(super) async fn worker(&self) -> String {
         loop {
@@ -110,4 +124,8 @@ impl Reporter for Heard {
     }
 
     fn progress(&self, _data: Json) {}
+
+    fn secret_accessed(&self, event: SecretAccessEvent) {
+        self.secrets.lock().unwrap().push(event);
+    }
 }

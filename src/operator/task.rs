@@ -1,15 +1,19 @@
 //! One attempt of a task, as a backend sees it.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+};
 
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
+use super::human::Inquiry;
 use crate::{
     blueprint::{Agent, Labels, WorkerBinding},
     flow::TaskOpts,
     lua::Program,
-    protocol::{Json, RunId, TaskId},
+    protocol::{Json, OperatorConfig, RunId, SecretAccessEvent, TaskId, Ticket},
     session::Seat,
 };
 
@@ -52,8 +56,17 @@ pub struct Task {
     /// Canceled when the attempt's result came through the worker API: nothing is to be
     /// returned any more, what was started may end by itself.
     pub reported: CancellationToken,
+    /// What differs from the operator's defaults, once the layers have had their say.
+    pub config: OnceLock<OperatorConfig>,
     /// Where to say what happens meanwhile.
     pub reporter: Arc<dyn Reporter>,
+}
+
+impl Task {
+    /// The attempt, by its numbers.
+    pub fn ticket(&self) -> Ticket {
+        Ticket { run: self.id.run(), step: self.id.step(), attempt: self.attempt }
+    }
 }
 
 /// What a worker fetches: `GET /v1/worker/prompt`.
@@ -79,8 +92,9 @@ pub struct Prompt {
     pub summary: Option<String>,
     /// For the worker's own deduplication.
     pub idempotency_key: Option<String>,
-    /// Who may answer, for people.
-    pub by: Option<String>,
+    /// Whom it asks and what they said so far, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inquiry: Option<Inquiry>,
     /// What a pull worker must have to take it.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
@@ -103,4 +117,7 @@ pub trait Reporter: Send + Sync {
 
     /// A line for whoever watches; lossy.
     fn progress(&self, data: Json);
+
+    /// A secret was asked for on behalf of the attempt. Kept in the run's history.
+    fn secret_accessed(&self, event: SecretAccessEvent);
 }

@@ -38,6 +38,9 @@ pub mod kind {
     pub const SCRIPT: &str = "script";
     /// An effect could not be applied.
     pub const EFFECT: &str = "effect";
+    /// What an agent's environment asks for cannot be given. Retryable where a secret was not to be
+    /// had.
+    pub const ENVIRONMENT: &str = "environment";
 }
 
 /// Why a step or a run failed.

@@ -4,28 +4,44 @@
 //! the words of a multi-step chain. Refuses tokio, IO, Lua and SQL. Everybody uses it.
 
 pub mod content;
+pub mod context;
 pub mod duration;
 pub mod effect;
+pub mod environment;
 pub mod error;
 pub mod failure;
 pub mod fold;
 pub mod id;
 mod json;
+pub mod lifecycle;
 pub mod operator;
 pub mod orchestrator;
 mod run_id;
 mod scope_text;
+pub mod secret;
 pub mod state;
 pub mod step;
 mod ticket;
 
 pub use content::{Content, ContentBlock, ImageSource};
+pub use context::{
+    Context, ContextError, ContextMessage, ContextSnapshot, ContextWatcher, Message, MessageMeta,
+    OperatorContext, Position, Role, WatcherVerdict,
+};
 pub use duration::DurationMs;
 pub use effect::{Effect, LogLevel, Scope, SignalPayload};
+pub use environment::{
+    CredentialInjection, CredentialRef, Environment, EnvironmentSpec, IsolationBoundary,
+    NetworkAction, NetworkPolicy, NetworkRule, ResourceLimits,
+};
 pub use error::{EnvError, OperatorError, OrchError, StateError};
 pub use failure::Failure;
 pub use id::{OperatorId, ScopeId, SessionId, WorkflowId};
 pub use json::Json;
+pub use lifecycle::{
+    BudgetDecision, BudgetEvent, CompactionEvent, CompactionPolicy, EventSource, LifecycleEvent,
+    ObservableEvent,
+};
 pub use operator::{
     ExitReason, Operator, OperatorConfig, OperatorInput, OperatorMetadata, OperatorOutput,
     SubDispatchRecord, ToolMetadata, TriggerType,
@@ -33,6 +49,7 @@ pub use operator::{
 pub use orchestrator::{Orchestrator, QueryPayload};
 pub use run_id::{ArtifactId, IdError, RunId, TaskId};
 pub use scope_text::ScopeTextError;
+pub use secret::{SecretAccessEvent, SecretAccessOutcome, SecretSource};
 pub use state::{
     ContentKind, Lifetime, MemoryLink, MemoryTier, SearchOptions, SearchResult, StateReader,
     StateStore, StoreOptions,

@@ -28,9 +28,9 @@ pub use health::Health;
 pub use memory::{Commit, Memory};
 
 pub use rows::{
-    ArtifactRow, BlueprintRow, Errand, EvidenceRow, FrameRow, Header, IdempotencyRow, OutboxRow,
-    Retired, RunFilter, RunStatus, SessionRow, Space, StateRow, TaskFilter, TaskPhase, TaskRow,
-    TokenRow,
+    ArtifactRow, AuditRow, BlueprintRow, Errand, EvidenceRow, FrameRow, Header, IdempotencyRow,
+    OutboxRow, Retired, RunFilter, RunStatus, SessionRow, Space, StateRow, TaskFilter, TaskPhase,
+    TaskRow, TokenRow,
 };
 
 pub use sqlite::{Options, Restored, Sqlite, Synchronous, restore};
@@ -262,6 +262,24 @@ pub trait Reader: Send + Sync {
     /// # Errors
     /// See [`Reader::header`].
     fn frames(&self) -> Result<Vec<FrameRow>, StoreError>;
+
+    /// What a layer of middleware keeps under a key, and when that expires.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn kept(&self, layer: &str, key: &str) -> Result<Option<(String, Option<u64>)>, StoreError>;
+
+    /// The lines of the audit log after a number, in order, at most `limit`.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditRow>, StoreError>;
+
+    /// The last line of the audit log.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn last_audit(&self) -> Result<Option<AuditRow>, StoreError>;
 
     /// A value that the host keeps about itself.
     ///
@@ -540,6 +558,31 @@ pub enum Write {
         /// The run.
         run: u64,
     },
+    /// Keep a value for a layer of middleware.
+    PutKept {
+        /// The layer.
+        layer: String,
+        /// The key.
+        key: String,
+        /// JSON.
+        value: String,
+        /// When it may be forgotten, in Unix milliseconds.
+        expires_ms: Option<u64>,
+    },
+    /// Forget a value of a layer.
+    RemoveKept {
+        /// The layer.
+        layer: String,
+        /// The key.
+        key: String,
+    },
+    /// Forget what layers kept until a time before `before_ms`.
+    ExpireKept {
+        /// Unix milliseconds.
+        before_ms: u64,
+    },
+    /// Add a line to the audit log.
+    AddAudit(AuditRow),
     /// Clear at most `rows` rows of what deletions left, and give at most `pages` free pages back to
     /// the file system.
     Tidy {

@@ -391,6 +391,19 @@ pub struct SessionRow {
     pub reason: Option<String>,
 }
 
+/// A line of the audit log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditRow {
+    /// Its number, from 1 and without gaps.
+    pub seq: u64,
+    /// When, as RFC 3339.
+    pub at: String,
+    /// What happened: JSON.
+    pub line: String,
+    /// What ties it to all lines before, in hex.
+    pub hash: String,
+}
+
 /// Something that a session was told and has not acknowledged.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FrameRow {

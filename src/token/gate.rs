@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use super::{
     Need, Role, Scopes, Verb,
     Verb::{
-        ArtifactRead, ArtifactWrite, BlueprintCheck, BlueprintRead, BlueprintWrite, Dispatch,
-        HostBackup, HostGc, HostRead, OperatorRead, RunCancel, RunDelete, RunExport, RunFork,
-        RunImport, RunPause, RunQuery, RunRead, RunReplay, RunResume, RunSignal, RunStart,
+        ArtifactRead, ArtifactWrite, AuditRead, BlueprintCheck, BlueprintRead, BlueprintWrite,
+        Dispatch, HostBackup, HostGc, HostRead, OperatorRead, RunCancel, RunDelete, RunExport,
+        RunFork, RunImport, RunPause, RunQuery, RunRead, RunReplay, RunResume, RunSignal, RunStart,
         SeatAcquire, SessionClose, SessionOpen, SessionRead, StateRead, StateWrite, TaskAdvise,
-        TaskAnswer, TaskEscalate, TaskList, TaskRead, TokenList, TokenMint, TokenRevoke,
-        WorkerArtifact, WorkerHeartbeat, WorkerLease, WorkerProgress, WorkerPrompt, WorkerResult,
-        WorkerState, WorkerSubmit,
+        TaskAnswer, TaskEscalate, TaskExpire, TaskList, TaskRead, TokenList, TokenMint,
+        TokenRevoke, WorkerArtifact, WorkerHeartbeat, WorkerLease, WorkerProgress, WorkerPrompt,
+        WorkerResult, WorkerState, WorkerSubmit, WorkerToken,
     },
 };
 
@@ -26,6 +26,7 @@ const TABLE: [(Verb, [bool; Role::ALL.len()]); Verb::ALL.len()] = [
     //                 admin oper. worker queue appr. senior observer
     (HostRead,        [Y,    Y,    N,     N,    N,    N,     Y]),
     (HostBackup,      [Y,    N,    N,     N,    N,    N,     N]),
+    (AuditRead,       [Y,    N,    N,     N,    N,    N,     N]),
     (HostGc,          [Y,    N,    N,     N,    N,    N,     N]),
     (RunStart,        [Y,    Y,    N,     N,    N,    N,     N]),
     (RunRead,         [Y,    Y,    N,     N,    Y,    Y,     Y]),
@@ -45,6 +46,7 @@ const TABLE: [(Verb, [bool; Role::ALL.len()]); Verb::ALL.len()] = [
     (TaskList,        [Y,    Y,    N,     N,    Y,    Y,     Y]),
     (TaskRead,        [Y,    Y,    N,     N,    Y,    Y,     Y]),
     (TaskAnswer,      [Y,    Y,    N,     N,    Y,    N,     N]),
+    (TaskExpire,      [Y,    Y,    N,     N,    N,    N,     N]),
     (TaskEscalate,    [Y,    Y,    Y,     N,    N,    N,     N]),
     (TaskAdvise,      [Y,    N,    N,     N,    N,    Y,     N]),
     (ArtifactRead,    [Y,    Y,    Y,     N,    Y,    Y,     Y]),
@@ -64,6 +66,7 @@ const TABLE: [(Verb, [bool; Role::ALL.len()]); Verb::ALL.len()] = [
     (WorkerArtifact,  [Y,    Y,    Y,     N,    N,    N,     N]),
     (WorkerProgress,  [Y,    Y,    Y,     N,    N,    N,     N]),
     (WorkerHeartbeat, [Y,    Y,    Y,     N,    N,    N,     N]),
+    (WorkerToken,     [Y,    Y,    Y,     N,    N,    N,     N]),
     (WorkerState,     [Y,    Y,    Y,     N,    N,    N,     N]),
     (TokenMint,       [Y,    Y,    N,     N,    N,    N,     N]),
     (TokenList,       [Y,    N,    N,     N,    N,    N,     N]),

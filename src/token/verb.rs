@@ -41,6 +41,8 @@ verbs! {
     HostRead = "host.read",
     /// Copy the whole database.
     HostBackup = "host.backup",
+    /// Read the audit log.
+    AuditRead = "audit.read",
     /// Let old runs go.
     HostGc = "host.gc",
     /// Start a run.
@@ -79,6 +81,8 @@ verbs! {
     TaskRead = "task.read",
     /// Answer a task that waits for a person.
     TaskAnswer = "task.answer",
+    /// End the time of a task that waits for a person.
+    TaskExpire = "task.expire",
     /// Ask for help within an attempt; its step waits.
     TaskEscalate = "task.escalate",
     /// Answer an attempt that asked for help.
@@ -117,6 +121,8 @@ verbs! {
     WorkerProgress = "worker.progress",
     /// Keep a task's lease.
     WorkerHeartbeat = "worker.heartbeat",
+    /// Take a token that ends by itself in place of a handle.
+    WorkerToken = "worker.token",
     /// Read and write the state that a task may see.
     WorkerState = "worker.state",
     /// Make a narrower token.

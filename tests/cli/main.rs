@@ -5,6 +5,7 @@ mod support;
 
 mod data_dir;
 mod endings;
+mod inbox;
 mod newcomer;
 mod operators;
 mod report;

@@ -160,11 +160,13 @@ fn a_sync_that_fails_ends_a_run_without_a_daemon_too() {
     let mut run = shell.command(&["--data", "data", "run", file.to_str().unwrap(), "n=1"]);
     let mut run =
         run.envs(shim.env()).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-    let data = shell.path("data");
+    let address = shell.path("data").join("server.json");
     let since = Instant::now();
-    // Once the run waits, every write of the house is its.
-    while !fs::read_to_string(data.join("server.json")).is_ok_and(|text| text.contains("url")) {
-        assert!(since.elapsed() < PATIENCE, "it does not listen");
+    // Once the run waits, nothing but the token is written.
+    while !fs::read_to_string(&address).is_ok_and(|text| text.contains("url"))
+        || !shell.run(&["--data", "data", "ps", "--json"]).stdout.contains("\"waiting\"")
+    {
+        assert!(since.elapsed() < PATIENCE, "it does not wait");
         std::thread::sleep(Duration::from_millis(5));
     }
     shim.fail("sync 1");
@@ -208,6 +210,9 @@ async fn a_sync_that_fails_while_the_log_is_written_back_ends_the_daemon_too() {
     }
 }
 
+/// What a power cut may leave of a log.
+type Tear = fn(&mut Vec<u8>);
+
 #[tokio::test]
 async fn a_torn_last_page_takes_the_last_commit_and_nothing_else() {
     const RUNS: u64 = 8;
@@ -221,7 +226,7 @@ async fn a_torn_last_page_takes_the_last_commit_and_nothing_else() {
         daemon.ended(run["id"].as_str().unwrap()).await;
     }
     daemon.kill();
-    let tears: [(&str, fn(&mut Vec<u8>)); 3] = [
+    let tears: [(&str, Tear); 3] = [
         ("cut", |log| log.truncate(log.len() - 2_000)),
         ("flipped", |log| {
             let at = log.len() - 1_000;

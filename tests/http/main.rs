@@ -4,6 +4,8 @@
 mod support;
 
 mod events;
+mod inbox;
+mod middleware;
 mod refusals;
 mod routes;
 mod state;

@@ -88,8 +88,7 @@ async fn a_run_goes_from_its_start_to_its_deletion() {
     let run: Value = begun.json().await.unwrap();
     assert_eq!(place, format!("/v1/runs/{}", run["id"].as_str().unwrap()));
 
-    let waits = ok(daemon.get(&format!("{place}?wait=20s&until=people")), 200).await;
-    assert_eq!(waits["waiting_on"][0]["kind"], "signal", "{waits}");
+    daemon.waits(run["id"].as_str().unwrap(), "signal").await;
     let seen = ok(daemon.get(&format!("{place}/query/seen?argument=7")), 200).await;
     assert_eq!(seen, json!({"seen": 0, "by": 7}));
     let paused = ok(daemon.post(&format!("{place}/pause"), &json!({"reason": "lunch"})), 200).await;
@@ -132,7 +131,7 @@ async fn a_canceled_run_compensates_and_takes_nothing_more() {
     );
     let run = daemon.run_source(&flow, json!({})).await;
     let place = format!("/v1/runs/{run}");
-    ok(daemon.get(&format!("{place}?wait=20s&until=people")), 200).await;
+    daemon.waits(&run, "signal").await;
     let (status, problem) = send(daemon.delete(&place)).await;
     assert_eq!((status, &problem["code"]), (409, &json!("not_ended")));
     ok(daemon.post(&format!("{place}/cancel"), &json!({"reason": "enough"})), 200).await;

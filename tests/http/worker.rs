@@ -1,5 +1,8 @@
 //! The worker protocol, as a client without any library speaks it.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use moonswarm::token::{Claims, KeyRing, SigningKey, TokenKind};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
@@ -223,4 +226,48 @@ return swarm.blueprint { name = "shared",
     assert_eq!(daemon.ended(&run).await["output"], json!([1, 2]));
     let late = put("found", "3");
     assert_eq!(refusal(late).await.0, 409, "its attempt is over");
+}
+
+#[tokio::test]
+async fn a_handle_is_changed_for_a_token_that_can_do_less_and_ends_by_itself() {
+    let shell = Shell::new();
+    let data = shell.path("data");
+    let daemon = Daemon::start(&data);
+    let token = queue_token(&daemon).await;
+    let long = lease(&daemon, &token, "30s");
+    let ((_, leased), _run) = tokio::join!(long, daemon.run_source(FLOW, json!({})));
+    let handle = leased[0]["handle"].as_str().unwrap().to_owned();
+    let worker = Worker { daemon: &daemon, handle };
+    let (status, whole) = send(worker.post("token", &json!({}))).await;
+    assert_eq!(status, 201, "{whole}");
+    let whole = Worker { daemon: &daemon, handle: whole["token"].as_str().unwrap().into() };
+    assert_eq!(send(whole.get("prompt")).await.0, 200);
+    let fresh = send(whole.post("heartbeat", &Value::Null)).await.1["token"].clone();
+    assert!(fresh.is_string() && fresh != json!(whole.handle), "a heartbeat renews it: {fresh}");
+
+    let narrow = json!({"verbs": ["worker.prompt"], "ttl": "1m"});
+    let (_, narrow) = send(whole.post("token", &narrow)).await;
+    let narrow = Worker { daemon: &daemon, handle: narrow["token"].as_str().unwrap().into() };
+    assert_eq!(send(narrow.get("prompt")).await.0, 200);
+    let good = json!({"output": {"ok": true}});
+    assert_eq!(refusal(narrow.post("result", &good)).await, (403, "forbidden_verb".to_owned()));
+    let wider = json!({"verbs": ["worker.result"]});
+    assert_eq!(refusal(narrow.post("token", &wider)).await, (403, "forbidden_verb".to_owned()));
+    for odd in [json!({"verbs": ["worker.fly"]}), json!({"ttl": "2h"}), json!({"ttl": "soon"})] {
+        assert_eq!(send(whole.post("token", &odd)).await.0, 400, "{odd}");
+    }
+
+    // The host's own key signs a token for the same attempt that ended a minute ago.
+    let key = std::fs::read(data.join("signing.key")).unwrap();
+    let keys = KeyRing::new(SigningKey::from_pem(&key).unwrap());
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let verified = keys.verify(&whole.handle, &[TokenKind::Task], now_s).unwrap();
+    let ended = Claims { iat: now_s - 660, nbf: now_s - 660, exp: now_s - 60, ..verified };
+    let ended = Worker { daemon: &daemon, handle: keys.sign(&ended).unwrap() };
+    let (status, problem) = send(ended.get("prompt")).await;
+    assert_eq!((status, &problem["code"]), (401, &json!("unauthenticated")), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("expired"), "{problem}");
+
+    assert_eq!(send(whole.post("result", &good)).await.0, 200);
+    assert_eq!(refusal(whole.post("token", &json!({}))).await.0, 409, "the attempt is over");
 }

@@ -87,6 +87,31 @@ impl Opened {
         let mut request = url.replacen("http", "ws", 1).into_client_request().unwrap();
         let bearer = format!("Bearer {}", self.token).parse().unwrap();
         request.headers_mut().insert("authorization", bearer);
+        self.handshake(request, resume).await
+    }
+
+    /// Connects as a client in a browser does, which can send no header of its own; gives the
+    /// protocol that the server took.
+    pub async fn connect_by_protocol(&self, daemon: &Daemon) -> (Option<String>, u16) {
+        let url = format!("{}/v1/sessions/{}/ws", daemon.url, self.id);
+        let mut request = url.replacen("http", "ws", 1).into_client_request().unwrap();
+        let offer = format!("moonswarm.v1, bearer.{}", self.token).parse().unwrap();
+        request.headers_mut().insert("sec-websocket-protocol", offer);
+        match tokio_tungstenite::connect_async(request).await {
+            Ok((_, answer)) => {
+                let taken = answer.headers().get("sec-websocket-protocol");
+                (taken.map(|it| it.to_str().unwrap().to_owned()), answer.status().as_u16())
+            }
+            Err(tungstenite::Error::Http(answer)) => (None, answer.status().as_u16()),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    async fn handshake(
+        &self,
+        request: tungstenite::http::Request<()>,
+        resume: String,
+    ) -> Result<Socket, Refusal> {
         match tokio_tungstenite::connect_async(request).await {
             Ok((stream, _)) => {
                 let heard = VecDeque::new();
@@ -225,6 +250,8 @@ impl Socket {
 
     /// Calls a method that goes well, and gives its result.
     pub async fn ask(&mut self, method: &str, params: Value) -> Value {
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        crate::support::schema::check_call(&call);
         let answer = self.call(method, params).await;
         assert!(answer.get("error").is_none(), "{method}: {answer}");
         answer["result"].clone()

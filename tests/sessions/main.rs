@@ -12,3 +12,4 @@ mod senior;
 mod spawns;
 mod storm;
 mod talk;
+mod tap;

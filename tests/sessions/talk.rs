@@ -95,6 +95,32 @@ async fn every_refusal_has_its_code_and_the_socket_lives_on() {
 }
 
 #[tokio::test]
+async fn a_result_that_breaks_its_schema_and_a_seat_of_another_operator_are_refused_in_words() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let session = open(&daemon).await;
+    let mut socket = session.connect(&daemon).await;
+    let start = json!({"source": blueprint(r#"return ctx:run("strict", {})"#)});
+    let run = socket.ask("run/start", start).await["id"].clone();
+    let task = socket.until("task/spawn").await["params"]["task"].clone();
+    let wrong = socket.call("task/result", json!({"task": task, "output": {"ok": "yes"}})).await;
+    let data = &wrong["error"]["data"];
+    assert_eq!(
+        (&data["code"], &data["path"]),
+        (&json!("invalid_result"), &json!("$.ok")),
+        "{wrong}"
+    );
+    let other = json!({"run": run, "operator": "human"});
+    assert_eq!(socket.refused("seat/acquire", other).await, "wrong_seat");
+    let done = socket.ask("task/result", json!({"task": task, "output": {"ok": true}})).await;
+    assert_eq!(done["accepted"], true, "the socket and the attempt live on: {done}");
+    assert_eq!(
+        socket.ask("run/get", json!({"run": run, "wait": "20s"})).await["status"],
+        "completed"
+    );
+}
+
+#[tokio::test]
 async fn what_ends_a_connection_leaves_the_session_alone() {
     let shell = Shell::new();
     let daemon = Daemon::start(&shell.path("data"));
@@ -120,6 +146,9 @@ async fn the_door_is_for_the_sessions_own_token() {
     assert_eq!(refused, (409, "wrong_seat".to_owned()));
     let nobody = crate::client::Opened { id: a.id.clone(), token: "x".into() };
     assert_eq!(nobody.try_connect(&daemon, None).await.err().unwrap().0, 401);
+    assert_eq!(a.connect_by_protocol(&daemon).await, (Some("moonswarm.v1".to_owned()), 101));
+    assert_eq!(stranger.connect_by_protocol(&daemon).await, (None, 409));
+    assert_eq!(nobody.connect_by_protocol(&daemon).await, (None, 401));
     let plain = a.http(&daemon, reqwest::Method::GET, &format!("/v1/sessions/{}/ws", a.id));
     assert_eq!(refusal(plain).await, (426, "upgrade_required".to_owned()));
     let open =

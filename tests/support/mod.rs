@@ -179,6 +179,19 @@ impl Daemon {
         view
     }
 
+    /// A run, once it waits for something of this kind.
+    pub async fn waits(&self, run: &str, kind: &str) -> Value {
+        let since = std::time::Instant::now();
+        loop {
+            let (status, view) = send(self.get(&format!("/v1/runs/{run}?wait=50ms"))).await;
+            assert_eq!(status, 200, "{view}");
+            if view["waiting_on"][0]["kind"] == kind {
+                return view;
+            }
+            assert!(since.elapsed() < PATIENCE, "it does not wait: {view}\n{}", self.log());
+        }
+    }
+
     /// Starts a run of a source and gives its id.
     pub async fn run_source(&self, source: &str, input: Value) -> String {
         let body = serde_json::json!({ "source": source, "input": input });

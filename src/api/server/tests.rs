@@ -82,7 +82,11 @@ async fn a_connection_over_the_number_is_turned_away_and_the_place_is_free_again
     let mut first = TcpStream::connect(served.at).await.unwrap();
     first.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     assert!(first.read(&mut [0; 1_024]).await.unwrap() > 0);
-    assert!(closed_after(served.at, "").await.starts_with("HTTP/1.1 503"));
+    let refused = closed_after(served.at, "").await;
+    assert!(refused.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{refused}");
+    let (_, body) = refused.split_once("\r\n\r\n").unwrap();
+    let body: serde_json::Value = serde_json::from_str(body).unwrap();
+    assert_eq!(body["code"], "too_many_connections", "{body}");
     drop(first);
     let again = async {
         loop {

@@ -6,18 +6,23 @@ use super::{
     Checker,
     value::{Table, is_function},
 };
-use crate::blueprint::{
-    Labels,
-    definition::{Agent, Retry, WorkerBinding},
-    diagnostics::{code, did_you_mean},
+use crate::{
+    blueprint::{
+        Labels, asking,
+        definition::{Agent, Retry, WorkerBinding},
+        diagnostics::{code, did_you_mean},
+    },
+    flow::Asking,
 };
 
-const KEYS: [&str; 22] = [
+const KEYS: &[&str] = &[
+    "by",
     "check",
     "command",
     "cwd",
     "description",
     "env",
+    "environment",
     "fn",
     "input",
     "labels",
@@ -29,6 +34,8 @@ const KEYS: [&str; 22] = [
     "park",
     "prompt",
     "queue",
+    "remind",
+    "required",
     "retry",
     "system",
     "timeout",
@@ -36,16 +43,20 @@ const KEYS: [&str; 22] = [
     "tools",
     "worker",
 ];
-const LATER_KEYS: [&str; 4] = ["budget", "environment", "middleware", "on"];
+const LATER_KEYS: [&str; 3] = ["budget", "middleware", "on"];
 const WORKER: [&str; 2] = ["subagent_type", "tools"];
 const RETRY: [&str; 6] = ["backoff", "factor", "jitter", "max", "max_attempts", "on_interrupt"];
 
 /// The keys that only one kind of operator has a use for.
-const KEYS_OF_KINDS: [(&str, &str); 8] = [
+const KEYS_OF_KINDS: &[(&str, &str)] = &[
+    ("by", "human"),
+    ("remind", "human"),
+    ("required", "human"),
     ("command", "process"),
     ("check", "process"),
     ("cwd", "process"),
     ("env", "process"),
+    ("environment", "process"),
     ("fn", "lua"),
     ("labels", "queue"),
     ("queue", "queue"),
@@ -54,7 +65,7 @@ const KEYS_OF_KINDS: [(&str, &str); 8] = [
 
 impl Checker<'_> {
     pub(super) fn agent(&mut self, table: &Table<'_>, run_input: Option<&Value>) -> Agent {
-        self.known_keys(table, &KEYS, &LATER_KEYS);
+        self.known_keys(table, KEYS, &LATER_KEYS);
         // An agent file names its agent; the key that it stands under is what counts.
         self.text(table, "name");
         let has_fn = match table.get("fn") {
@@ -77,9 +88,11 @@ impl Checker<'_> {
             check: self.boolean(table, "check").unwrap_or(true),
             cwd: self.cwd(table),
             env: self.env(table),
+            environment: self.environment(table),
             queue: self.text(table, "queue"),
             labels: self.labels(table),
             tool: self.text(table, "tool"),
+            asking: self.asking(table),
             has_fn,
             retry: self.retry(table),
             timeout_ms: self.positive_duration(table, "timeout"),
@@ -147,7 +160,7 @@ impl Checker<'_> {
                 .hint("add `tool = \"…\"`; `moonswarm doctor` lists a server's tools");
             self.findings.push(finding);
         }
-        for (key, of) in KEYS_OF_KINDS {
+        for &(key, of) in KEYS_OF_KINDS {
             if kind != of && table.get(key).is_some() {
                 let message = format!(
                     "`{key}` in {what} is only for {of} operators, and `{}` is of kind {kind}",
@@ -203,6 +216,24 @@ impl Checker<'_> {
         out
     }
 
+    /// Where a process runs; what this host cannot give of it is an error.
+    fn environment(&mut self, table: &Table<'_>) -> Option<crate::protocol::Json> {
+        let declared = table.get("environment")?;
+        if !matches!(declared, Value::String(_) | Value::Object(_)) {
+            self.wrong_type(table, "environment", "a table or a name", declared);
+            return None;
+        }
+        let what = table.what().to_owned();
+        for (reason, helps) in self.operators.refuses_environment(declared) {
+            let message = format!("the environment of {what}: {reason}");
+            let finding = self
+                .at_value(&table.pointer("environment"), code::ENVIRONMENT, message)
+                .hint(helps);
+            self.findings.push(finding);
+        }
+        Some(declared.into())
+    }
+
     fn labels(&mut self, table: &Table<'_>) -> Labels {
         let what = format!("`labels` of {}", table.what());
         let Some(labels) = self.table(table, "labels", &what) else {
@@ -219,6 +250,31 @@ impl Checker<'_> {
             self.findings.push(self.at_value(&at, code::BAD_NAME, message));
             Labels::default()
         })
+    }
+
+    /// Whom a task for people asks.
+    fn asking(&mut self, table: &Table<'_>) -> Asking {
+        let by = match table.get("by") {
+            Some(Value::String(one)) => vec![one.clone()],
+            Some(_) => self.texts(table, "by").unwrap_or_default(),
+            None => Vec::new(),
+        };
+        let asking = Asking {
+            by,
+            required: self.integer(table, "required", 1..=asking::MOST_ANSWERERS),
+            remind_ms: self.positive_duration(table, "remind"),
+        };
+        if let Some((key, what)) = asking::complaint(&asking) {
+            let finding = self
+                .at_value(
+                    &table.pointer(key),
+                    code::OUT_OF_RANGE,
+                    format!("`{key}` in {}: {what}", table.what()),
+                )
+                .hint("a role lets any number of people answer");
+            self.findings.push(finding);
+        }
+        asking
     }
 
     fn positive_duration(&mut self, table: &Table<'_>, key: &str) -> Option<u64> {

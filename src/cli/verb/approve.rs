@@ -2,10 +2,12 @@
 
 use anyhow::Result;
 use clap::Args;
-use serde_json::json;
 
-use super::settle;
-use crate::cli::{connect::Start, context::Context, exit::Exit, people, resolve};
+use super::{answer::missing, settle};
+use crate::{
+    cli::{connect::Start, context::Context, exit::Exit, form, people, resolve},
+    protocol::Json,
+};
 
 /// Say yes to a task that asks for approval
 #[derive(Debug, Args)]
@@ -14,6 +16,9 @@ pub struct Approve {
     task: String,
     /// A note for the flow, where the task takes one
     note: Option<String>,
+    /// Only if the task still has this revision [default: the one that it has now]
+    #[arg(long)]
+    revision: Option<String>,
 }
 
 impl Approve {
@@ -25,13 +30,14 @@ impl Approve {
         let id = resolve::task(&self.task)?;
         cx.with(Start::Existing, async |at| {
             let task = at.client.task(id).await?;
-            let schema = task.output_schema.map(|schema| schema.to_value());
+            let schema = task.output_schema.as_ref().map(Json::to_value);
             let yes = people::approval(schema.as_ref(), self.note.as_deref())?;
-            let answered = at.client.answer(id, &json!({"output": yes})).await?;
+            let body = form::body(&task, self.revision.as_deref(), ("output", yes));
+            let answered = at.client.answer(id, &body).await?;
             if cx.terminal.json {
                 cx.terminal.print_json(&answered)?;
             } else {
-                cx.terminal.say(&format!("approved {id}"));
+                cx.terminal.say(&format!("approved {id}{}", missing(&answered)));
             }
             settle(cx, at, task.run).await?;
             Ok(Exit::Ok)

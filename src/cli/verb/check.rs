@@ -42,7 +42,7 @@ impl Check {
         let colors = console::colors_enabled();
         for path in &self.paths {
             let bundle = compile::load(path)?;
-            let findings = compile::compile(&bundle, &cx.config.operators).findings;
+            let findings = compile::compile(&bundle, &cx.config).findings;
             invalid |= findings.iter().any(|finding| finding.severity == Severity::Error);
             if self.format == Format::Json || cx.terminal.json {
                 all.extend(findings.into_iter().map(|finding| at(path, finding)));

@@ -16,6 +16,7 @@ use crate::{
     },
     config::Config,
     engine::Retention,
+    environment::{self, Environments},
     host,
     operator::Declared,
 };
@@ -68,6 +69,8 @@ impl Doctor {
         lines.push(disk(data));
         lines.push(retention(cx));
         lines.extend(operators(&cx.config.operators).await);
+        lines.extend(enforces(cx));
+        lines.extend(secrets(cx).await);
         lines.extend(programs());
         lines.push(terminal(cx));
         if cx.terminal.json {
@@ -198,7 +201,7 @@ fn retention(cx: &Context) -> Line {
 
 /// Each operator, and whether it could be used from here.
 async fn operators(declared: &Declared) -> Vec<Line> {
-    let known = host::known_operators(declared);
+    let known = host::known_operators(declared, environment::Config::default());
     let own: BTreeMap<_, _> = declared.iter().collect();
     // Each may have to ask somebody: all are asked at once.
     let lines = known.names().map(|(name, kind)| {
@@ -213,6 +216,48 @@ async fn operators(declared: &Declared) -> Vec<Line> {
                         .next(format!("see [operators.{name}] in the configuration file")),
                 },
             }
+        }
+    });
+    join_all(lines).await
+}
+
+/// What environments can ask for here, and whether those of the configuration can be given.
+fn enforces(cx: &Context) -> Vec<Line> {
+    const WHAT: &str = "environment";
+    let config = cx.config.environments.clone();
+    let names: Vec<String> = config.environments.keys().cloned().collect();
+    let environments = Environments::new(config, &cx.config.data, cx.clock.clone());
+    let machine = environments.machine().enforces().into_iter().map(|it| match it.how {
+        Ok(by) => Line::new(Verdict::Ok, WHAT, format!("{} is enforced by {by}", it.what)),
+        Err(refusal) => {
+            let says = format!("{} cannot be enforced: {}", it.what, refusal.reason);
+            Line::new(Verdict::Warn, WHAT, says).next(refusal.helps)
+        }
+    });
+    let declared = names.into_iter().map(|name| {
+        let refused = environments.judge(&name.as_str().into());
+        match refused.first() {
+            None => Line::new(Verdict::Ok, WHAT, format!("{name} can be given")),
+            Some(refusal) => {
+                let says = format!("{name}: `{}`: {}", refusal.what, refusal.reason);
+                Line::new(Verdict::Fail, WHAT, says).next(refusal.helps.clone())
+            }
+        }
+    });
+    machine.chain(declared).collect()
+}
+
+/// Whether each secret is where the configuration says, without a word of it.
+async fn secrets(cx: &Context) -> Vec<Line> {
+    let config = cx.config.environments.clone();
+    let names: Vec<String> = config.secrets.keys().cloned().collect();
+    let environments = Environments::new(config, &cx.config.data, cx.clock.clone());
+    let environments = &environments;
+    let lines = names.iter().map(|name| async move {
+        match environments.look_for(name).await {
+            Ok(kind) => Line::new(Verdict::Ok, "secret", format!("{name} ({kind}) is there")),
+            Err(why) => Line::new(Verdict::Fail, "secret", format!("{name}: {why}"))
+                .next(format!("see [secrets.{name}] in the configuration file")),
         }
     });
     join_all(lines).await

@@ -59,7 +59,7 @@ impl Fork {
     async fn request(&self, cx: &Context, at: &Connection, id: RunId) -> Result<Value> {
         let (mut body, bundle) = source(self.with.as_ref())?;
         if !self.set.is_empty() {
-            let own = bundle.map(|bundle| compile::compile(&bundle, &cx.config.operators).input);
+            let own = bundle.map(|bundle| compile::compile(&bundle, &cx.config).input);
             let schema = match own.flatten().map(|schema| schema.to_value()) {
                 Some(schema) => Some(schema),
                 None => {

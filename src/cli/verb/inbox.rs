@@ -8,8 +8,8 @@ use crate::{
         connect::Start,
         context::Context,
         exit::Exit,
-        follow::title,
-        render::{age, printable, table},
+        form,
+        render::{age, elapsed, printable, table},
         resolve,
     },
     engine::TaskView,
@@ -18,7 +18,7 @@ use crate::{
 /// List open tasks for people, or show one
 #[derive(Debug, Args)]
 pub struct Inbox {
-    /// Show this task with its prompt, input and the shape of an answer
+    /// Show this task with its prompt, input and form
     task: Option<String>,
     /// Open tasks of every operator, not only of people
     #[arg(long)]
@@ -37,7 +37,7 @@ impl Inbox {
                 let task = at.client.task(task).await?;
                 match cx.terminal.json {
                     true => cx.terminal.print_json(&task)?,
-                    false => cx.terminal.print(&shown(&task)?)?,
+                    false => cx.terminal.print(&form::shown(&task)?)?,
                 }
                 return Ok(Exit::Ok);
             }
@@ -53,8 +53,9 @@ impl Inbox {
             } else {
                 let now = cx.clock.now_ms();
                 let rows = tasks.iter().map(|task| row(task, now));
-                cx.terminal.print(&table(&["task", "agent", "operator", "age", "about"], rows))?;
-                cx.terminal.say("  next: moonswarm inbox TASK · approve TASK · answer TASK JSON");
+                cx.terminal
+                    .print(&table(&["task", "agent", "operator", "age", "left", "about"], rows))?;
+                cx.terminal.say("  next: moonswarm show TASK · approve TASK · answer TASK");
             }
             Ok(Exit::Ok)
         })
@@ -63,31 +64,14 @@ impl Inbox {
 }
 
 fn row(task: &TaskView, now_ms: u64) -> Vec<String> {
-    let about = task.summary.as_deref().map(printable).unwrap_or_default();
+    let mut about = task.summary.as_deref().map(printable).unwrap_or_default();
+    if let Some(required) = task.required.filter(|required| *required > 1) {
+        about.push_str(&format!(" ({} of {required})", task.answers.len()));
+    }
+    if let Some(count) = task.reminders.filter(|count| *count > 0) {
+        about.push_str(&format!(" (recalled {count}×)"));
+    }
     let age = age(&task.scheduled_at, now_ms);
-    vec![task.id.to_string(), task.agent.clone(), task.operator.clone(), age, about]
-}
-
-fn shown(task: &TaskView) -> Result<String> {
-    let mut text = format!(
-        "{}  {}\nrun {} step {} {}\n",
-        task.id,
-        title(task),
-        task.run,
-        task.step,
-        task.state
-    );
-    for (name, value) in [("input", &task.input), ("answer", &task.output_schema)] {
-        if let Some(value) = value {
-            let value = serde_json::to_string_pretty(&value.to_value())?;
-            text.push_str(&format!("{name}: {value}\n"));
-        }
-    }
-    if let Some(prompt) = &task.prompt {
-        text.push_str(&format!("prompt:\n{}\n", prompt.replace('\u{1b}', " ")));
-    }
-    if let Some(command) = &task.command {
-        text.push_str(&format!("→ {command}\n"));
-    }
-    Ok(text)
+    let left = form::left_ms(task, now_ms).map(elapsed).unwrap_or_default();
+    vec![task.id.to_string(), task.agent.clone(), task.operator.clone(), age, left, about]
 }

@@ -2,10 +2,9 @@
 
 use anyhow::Result;
 use clap::Args;
-use serde_json::json;
 
 use super::settle;
-use crate::cli::{connect::Start, context::Context, exit::Exit, resolve};
+use crate::cli::{connect::Start, context::Context, exit::Exit, form, resolve};
 
 /// Say no to a task; the flow gets the error human_rejected
 #[derive(Debug, Args)]
@@ -15,6 +14,9 @@ pub struct Reject {
     /// Why
     #[arg(default_value = "rejected from the command line")]
     reason: String,
+    /// Only if the task still has this revision [default: the one that it has now]
+    #[arg(long)]
+    revision: Option<String>,
 }
 
 impl Reject {
@@ -25,14 +27,16 @@ impl Reject {
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
         let task = resolve::task(&self.task)?;
         cx.with(Start::Existing, async |at| {
-            let run = at.client.task(task).await?.run;
-            let answered = at.client.answer(task, &json!({"reject": self.reason})).await?;
+            let shown = at.client.task(task).await?;
+            let no = ("reject", self.reason.as_str().into());
+            let body = form::body(&shown, self.revision.as_deref(), no);
+            let answered = at.client.answer(task, &body).await?;
             if cx.terminal.json {
                 cx.terminal.print_json(&answered)?;
             } else {
                 cx.terminal.say(&format!("rejected {task}"));
             }
-            settle(cx, at, run).await?;
+            settle(cx, at, shown.run).await?;
             Ok(Exit::Ok)
         })
         .await

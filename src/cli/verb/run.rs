@@ -89,7 +89,7 @@ impl Run {
             // Only pairs need the schema; the daemon reports what is wrong with the blueprint.
             let schema = match self.pairs.is_empty() {
                 true => None,
-                false => compile::compile(&bundle, &cx.config.operators).input,
+                false => compile::compile(&bundle, &cx.config).input,
             };
             (compile::program(&bundle), schema)
         } else {

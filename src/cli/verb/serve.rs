@@ -11,6 +11,7 @@ use crate::{
     cli::{
         connect::{Owner, disk_failed},
         context::Context,
+        descriptors,
         exit::{Exit, Stop},
     },
     host::{Host, HostConfig},
@@ -28,6 +29,9 @@ pub struct Serve {
     /// How long a pull worker keeps a task without a heartbeat [default: 30s]
     #[arg(long, value_name = "DURATION", env = "MOONSWARM_LEASE", value_parser = crate::cli::values::duration)]
     pub lease: Option<Duration>,
+    /// How many connections the API has at a time, sockets of sessions among them [default: 8192]
+    #[arg(long, value_name = "N", env = "MOONSWARM_CONNECTIONS")]
+    pub connections: Option<usize>,
     /// How long work that is under way may take at the end
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = crate::cli::values::duration)]
     grace: Duration,
@@ -40,6 +44,10 @@ impl Serve {
     /// A data directory that cannot be opened, an address that cannot be listened on.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
         let mut stop = Stops::listen()?;
+        let (connections, note) = descriptors::connections(cx.config.connections);
+        if let Some(note) = note {
+            cx.terminal.say(&note);
+        }
         let config = HostConfig {
             data: cx.config.data.clone(),
             listen: cx.config.listen,
@@ -52,11 +60,15 @@ impl Serve {
             api: crate::api::ApiConfig {
                 hosts: cx.config.hosts.clone(),
                 origins: cx.config.origins.clone(),
+                limits: crate::api::Limits { connections, ..crate::api::Limits::default() },
                 ..crate::api::ApiConfig::default()
             },
             safe_mode: cx.config.safe_mode,
             lease: cx.config.lease,
             operators: cx.config.operators.clone(),
+            environments: cx.config.environments.clone(),
+            code: crate::operator::Coded::default(),
+            middleware: crate::engine::Middleware::of(cx.config.middleware.clone()),
         };
         let host = Host::open(config).await.map_err(|error| self.explain(cx, error.into()))?;
         self.greet(cx, &host)?;

@@ -6,19 +6,27 @@ use serde_json::json;
 
 use super::failure;
 use crate::cli::{
-    connect::Start,
+    connect::{Connection, Start},
     context::Context,
     exit::{Exit, Stop},
-    render::{Tree, printable, waiting},
+    render::{Tree, printable, table, waiting},
     resolve,
 };
-use crate::{protocol::Json, store::RunStatus};
+use crate::{
+    cli::form,
+    protocol::{Json, TaskId},
+    store::RunStatus,
+};
 
-/// Show a run: where it stands, its steps, what it waits for, its files
+/// Show a run: where it stands, its steps, what it waits for, its files; or a task and its form
 #[derive(Debug, Args)]
 pub struct Show {
-    /// The run: an id, a unique beginning of one, or `last`
-    run: String,
+    /// The run: an id, a unique beginning of one, or `last`; or a task's id
+    #[arg(required_unless_present = "stack")]
+    run: Option<String>,
+    /// Show the layers of middleware that the run goes through; without a run the host's own
+    #[arg(long, conflicts_with_all = ["step", "all"])]
+    stack: bool,
     /// Show this step with request and response
     #[arg(long)]
     step: Option<u32>,
@@ -34,7 +42,20 @@ impl Show {
     /// No such run or step.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
         cx.with(Start::Existing, async |at| {
-            let id = resolve::run(&at.client, &self.run).await?;
+            let Some(name) = &self.run else { return stack(cx, at, None).await };
+            if let Ok(task) = name.parse::<TaskId>() {
+                let task = at.client.task(task).await?;
+                match cx.terminal.json {
+                    true => cx.terminal.print_json(&task)?,
+                    false => cx.terminal.print(&form::shown(&task)?)?,
+                }
+                return Ok(Exit::Ok);
+            }
+            let id = resolve::run(&at.client, name).await?;
+            if self.stack {
+                let run = at.client.run(id).await?;
+                return stack(cx, at, Some(&run.blueprint)).await;
+            }
             if let Some(step) = self.step {
                 cx.terminal.print_json(&at.client.step(id, step).await?)?;
                 return Ok(Exit::Ok);
@@ -92,6 +113,22 @@ fn effect(effect: &Json) -> String {
         Some(about) => format!("{kind} {about}"),
         None => kind,
     }
+}
+
+/// Prints the layers, from the outermost to the innermost.
+async fn stack(cx: &Context, at: &Connection, blueprint: Option<&str>) -> Result<Exit> {
+    let layers = at.client.layers(blueprint).await?;
+    if cx.terminal.json {
+        cx.terminal.print_json(&layers)?;
+        return Ok(Exit::Ok);
+    }
+    let rows = layers.iter().map(|it| {
+        let settings = it.settings.as_ref().map_or("", |settings| settings.as_str());
+        let settings = settings.to_owned();
+        vec![it.boundary.clone(), it.class.clone(), it.name.clone(), it.from.clone(), settings]
+    });
+    cx.terminal.print(&table(&["boundary", "class", "layer", "from", "settings"], rows))?;
+    Ok(Exit::Ok)
 }
 
 fn is_damaged(error: &anyhow::Error) -> bool {

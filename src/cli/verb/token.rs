@@ -51,6 +51,9 @@ struct Mint {
     /// How long it lives
     #[arg(long, default_value = "24h")]
     ttl: String,
+    /// Whose it is: people with a name each are told apart where several must answer
+    #[arg(long)]
+    name: Option<String>,
 }
 
 impl Token {
@@ -92,6 +95,9 @@ impl Mint {
         }
         if !self.scopes.is_empty() {
             body["scopes"] = json!(self.scopes);
+        }
+        if let Some(name) = &self.name {
+            body["name"] = json!(name);
         }
         let minted = at.client.mint(&body).await?;
         if cx.terminal.json {

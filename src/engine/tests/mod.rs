@@ -4,6 +4,7 @@ mod attempts;
 mod basics;
 mod copies;
 mod dispatches;
+mod inbox;
 mod neighbours;
 mod recovery;
 mod retention;
@@ -86,6 +87,11 @@ impl Bench {
                 Ok(dir)
             }),
             queues: Arc::clone(&hub),
+            environments: Arc::new(crate::environment::Environments::new(
+                crate::environment::Config::default(),
+                dir.path(),
+                clock.clone(),
+            )),
             clock: clock.clone(),
             stopping: tasks.stopping().clone(),
             sessions: Arc::clone(&sessions),
@@ -113,6 +119,7 @@ impl Bench {
                 custom_effects: CustomEffects::Error,
                 work: PathBuf::from(dir.path()).join("work"),
             },
+            middleware: crate::engine::Middleware::default(),
             shards,
             recovery,
         })

@@ -316,7 +316,7 @@ async fn a_person_allows_a_tool_and_the_operator_goes_on_with_the_answer() {
     let open = bench.engine.tasks(&bench.admin(), filter).await.unwrap().items;
     assert_eq!(open[0].summary.as_deref(), Some("Let it call rm?"));
     let answer = Answer::Output(Json::from_trusted(r#"{"approved":true,"note":"once"}"#));
-    bench.engine.answer(&bench.admin(), open[0].id, answer, None).await.unwrap();
+    bench.engine.answer(&bench.admin(), open[0].id, (answer, None), None).await.unwrap();
     let again = bench.lease("q").await;
     let holder = bench.holder(&again.handle);
     let input = bench.engine.prompt(&holder).await.unwrap().input.to_value();

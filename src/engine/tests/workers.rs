@@ -110,7 +110,7 @@ async fn a_person_answers_a_form_and_a_rejection_is_raised() {
             .tasks(&bench.admin(), TaskFilter { limit: 10, ..Default::default() })
             .await;
         let task = open.unwrap().items[0].id;
-        bench.engine.answer(&bench.admin(), task, answer, None).await.map(|_| ())
+        bench.engine.answer(&bench.admin(), task, (answer, None), None).await.map(|_| ())
     };
     let wrong = ask(Answer::Output(Json::from_trusted("{}"))).await.unwrap_err();
     assert_eq!(wrong.code(), "invalid_result");
@@ -130,6 +130,7 @@ async fn a_revoked_token_is_refused_at_once() {
         verbs: None,
         scopes: Some(vec!["run:*".into()]),
         ttl_ms: 60_000,
+        name: None,
     };
     let child = bench.engine.mint(&caller, mint, None).await.unwrap();
     assert!(bench.engine.authenticate(&child.token).is_ok());

@@ -1,5 +1,5 @@
 use super::*;
-use crate::flow::{ArtifactOp, StateOp};
+use crate::flow::{ArtifactOp, Asking, StateOp};
 
 #[test]
 fn a_flow_runs_its_steps_and_returns() {
@@ -230,7 +230,7 @@ fn timers_signals_children_state_and_artifacts_are_steps() {
            local c = ctx:call("other", { x = 1 }, { version = "ab" })
            ctx.state:set("k", { 1 }) ctx.state:get("k") ctx.state:delete("k") ctx.state:list("p") ctx.state:add("n", 2) ctx.state:append("l", 3)
            ctx:artifact("a.txt", "bytes") ctx:read_artifact({ id = "art_1" })
-           local ok = ctx:approve { title = "Ship?", body = "b", form = s.object { x = s.string { optional = true } }, timeout = "1h", by = "approver" }
+           local ok = ctx:approve { title = "Ship?", body = "b", form = s.object { x = s.string { optional = true } }, timeout = "1h", by = { "approver", "ann" }, required = 2, remind = "10m" }
            return { p, q == nil, why }"#,
         |op| Ok(match op {
             StepOp::Signal { deadline_ms: None, .. } => json!({ "payload": { "n": 1 } }),
@@ -282,10 +282,13 @@ fn timers_signals_children_state_and_artifacts_are_steps() {
     assert_eq!(ops[14], StepOp::Artifact(ArtifactOp::Read { id: "art_1".to_owned() }));
     let StepOp::Task(task) = &ops[15] else { panic!() };
     assert_eq!((task.agent.as_str(), task.opts.operator.as_deref()), ("approve", Some("human")));
-    assert_eq!(
-        (task.opts.by.as_deref(), task.opts.timeout_ms),
-        (Some("approver"), Some(3_600_000))
-    );
+    assert_eq!(task.opts.timeout_ms, Some(3_600_000));
+    let asking = Asking {
+        by: vec!["approver".into(), "ann".into()],
+        required: Some(2),
+        remind_ms: Some(600_000),
+    };
+    assert_eq!(task.opts.asking, asking);
     assert_eq!(
         task.opts.form,
         Some(Json::from(&json!({ "properties": { "x": { "type": "string" } }, "type": "object" })))

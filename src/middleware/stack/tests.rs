@@ -5,8 +5,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    middleware::{Gate, Sizes, TaskDone, Tracing, Watched},
-    protocol::{Json, RunId, TaskId},
+    middleware::{Gate, Sizes, Tracing, Watched, fixture},
     token::{Grant, Refusal, Role, Scopes, Verb},
 };
 
@@ -136,17 +135,7 @@ impl DispatchObserver for Faulty {
 }
 
 fn dispatch() -> Dispatch {
-    Dispatch {
-        run: RunId::new(7, 1_700_000_000_000),
-        task: TaskId::new(7, 3, 1_700_000_000_000),
-        attempt: 1,
-        epoch: 1,
-        agent: "counter".into(),
-        operator: "echo".into(),
-        input: Json::parse(r#"{"secret":"violet"}"#).unwrap(),
-        principal: "root".into(),
-        payload: Arc::new(()),
-    }
+    fixture::dispatch(r#"{"secret":"violet"}"#)
 }
 
 fn done() -> Result<Dispatched, Failure> {
@@ -381,4 +370,57 @@ fn an_observers_fault_is_logged_with_its_name() {
         let log = logged(&DispatchStack::builder().observe(fault).build());
         assert!(log.contains("WARN") && log.contains("faulty"), "{log}");
     }
+}
+
+/// Notes what it is told of an end.
+struct Settles(Visits);
+
+#[async_trait]
+impl DispatchLayer for Settles {
+    fn name(&self) -> &str {
+        "settles"
+    }
+
+    async fn dispatch(&self, dispatch: Dispatch, next: Next<'_>) -> Result<Dispatched, Failure> {
+        let (about, input) = (Arc::clone(&dispatch.about), dispatch.input.clone());
+        let outcome = next.run(dispatch).await;
+        settle_now(self, &about, &input, outcome)
+    }
+
+    fn settle(&self, _: &About, _: &Json, outcome: Settled) -> Settled {
+        self.0.note(if outcome.is_ok() { "ok" } else { "err" });
+        outcome
+    }
+}
+
+#[test]
+fn what_was_settled_by_another_way_is_not_settled_again() {
+    let visits = Visits::default();
+    let stack = DispatchStack::builder().guard(Settles(visits.clone())).build();
+    let dispatch = dispatch();
+    let about = Arc::clone(&dispatch.about);
+    about.give_up();
+    let failure = Failure::new(kind::TIMEOUT, "late");
+    assert!(stack.settle(&about, &Json::null(), Err(Box::new(failure.into()))).is_err());
+    let echo = Echo(Visits::default());
+    stack.run(dispatch, &echo).now_or_never().unwrap().unwrap();
+    assert_eq!(visits.all(), "err");
+}
+
+#[test]
+fn a_layer_that_panics_when_it_settles_changes_nothing() {
+    struct Panics;
+    #[async_trait]
+    impl DispatchLayer for Panics {
+        fn name(&self) -> &str {
+            "panics"
+        }
+
+        fn settle(&self, _: &About, _: &Json, _: Settled) -> Settled {
+            panic!("on purpose")
+        }
+    }
+    let stack = DispatchStack::builder().guard(Panics).transform(Panics).build();
+    let done = TaskDone::new(Json::null());
+    assert_eq!(stack.settle(&dispatch().about, &Json::null(), Ok(done.clone())), Ok(done));
 }

@@ -69,6 +69,7 @@ fn webhook(url: &str, more: &str) -> Webhook {
         bundle_dir: std::sync::Arc::new(|_| Ok(std::path::PathBuf::new())),
         queues: std::sync::Arc::default(),
         sessions: std::sync::Arc::default(),
+        environments: crate::operator::fixture::environments(),
         clock: Clock::manual(0),
         stopping: tokio_util::sync::CancellationToken::new(),
     };

@@ -16,8 +16,8 @@ use tokio::{
 };
 
 use crate::{
-    environment::Text,
-    operator::process::{DeathWatch, INHERITED, Running},
+    environment::{INHERITED, Text},
+    operator::process::{DeathWatch, Running},
     protocol::{Failure, failure::kind},
 };
 

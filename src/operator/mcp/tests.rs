@@ -27,7 +27,7 @@ async fn call(mcp: &Mcp, tool: &str, input: Value) -> Result<Value, Failure> {
     let task = Attempt::new().agent(|agent| agent.tool = Some(tool.to_owned())).task();
     match mcp.execute(task, input.into()).await? {
         Reply::Done(done) => Ok(done.output.to_value()),
-        Reply::Parked => panic!("a call has a result"),
+        Reply::Short(_) | Reply::Parked => panic!("a call has a result"),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The templates of a command: its arguments and its environment.
 
 use std::{
+    ffi::OsString,
     io,
     path::{Path, PathBuf},
 };
@@ -9,6 +10,7 @@ use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior, Value, va
 use serde_json::{Map, json};
 
 use crate::{
+    environment::INHERITED,
     operator::Task,
     protocol::{Failure, Json, failure::kind},
 };
@@ -17,8 +19,6 @@ use crate::{
 const MAX_LEN: usize = 128 * 1024 - 1;
 /// What rendering one template may cost, in minijinja's units.
 const FUEL: u64 = 100_000;
-/// What a child sees of the host's environment.
-pub(in crate::operator) const INHERITED: [&str; 5] = ["PATH", "HOME", "LANG", "TZ", "TMPDIR"];
 
 /// Renders the templates of one attempt.
 pub(super) struct Templates {
@@ -98,15 +98,18 @@ impl Templates {
         Ok((program, argv))
     }
 
-    /// The child's whole environment.
+    /// The child's whole environment but for secrets; what the agent says goes before its
+    /// surroundings.
     pub(super) fn variables(
         &self,
         task: &Task,
         bundle: &Path,
-    ) -> Result<Vec<(String, std::ffi::OsString)>, Failure> {
+        surroundings: Vec<(String, OsString)>,
+    ) -> Result<Vec<(String, OsString)>, Failure> {
         let mut variables: Vec<_> = INHERITED
             .into_iter()
             .filter_map(|name| Some((name.to_owned(), std::env::var_os(name)?)))
+            .chain(surroundings)
             .collect();
         for (name, template) in &task.agent.env {
             let value = self.render(template, &format!("`env.{name}`"))?;
@@ -121,27 +124,23 @@ impl Templates {
     }
 }
 
-/// Where the child runs: the run's directory, or one inside it.
-pub(super) fn directory(task: &Task) -> Result<PathBuf, Failure> {
-    let resolve = |path: &Path| {
-        path.canonicalize().map_err(|error| {
-            Failure::new(
-                kind::PROCESS,
-                format!("failed to enter the directory {}: {error}", path.display()),
-            )
-        })
-    };
+/// The run's directory, made if it is the run's own.
+pub(super) fn workdir(task: &Task) -> Result<PathBuf, Failure> {
     if task.own_workdir {
         std::fs::create_dir_all(&task.workdir).map_err(|error| {
             let dir = task.workdir.display();
             Failure::new(kind::PROCESS, format!("failed to make the directory {dir}: {error}"))
         })?;
     }
-    let workdir = resolve(&task.workdir)?;
-    let Some(cwd) = &task.agent.cwd else { return Ok(workdir) };
-    let inside = resolve(&workdir.join(cwd))?;
-    if inside.starts_with(&workdir) {
-        Ok(inside)
+    enter(&task.workdir)
+}
+
+/// Where the agent's `cwd` leads, which is inside the run's directory.
+pub(super) fn directory(task: &Task, workdir: &Path) -> Result<Option<PathBuf>, Failure> {
+    let Some(cwd) = &task.agent.cwd else { return Ok(None) };
+    let inside = enter(&workdir.join(cwd))?;
+    if inside.starts_with(workdir) {
+        Ok(Some(inside))
     } else {
         Err(Failure::new(
             kind::PROCESS,
@@ -152,6 +151,15 @@ pub(super) fn directory(task: &Task) -> Result<PathBuf, Failure> {
             ),
         ))
     }
+}
+
+fn enter(path: &Path) -> Result<PathBuf, Failure> {
+    path.canonicalize().map_err(|error| {
+        Failure::new(
+            kind::PROCESS,
+            format!("failed to enter the directory {}: {error}", path.display()),
+        )
+    })
 }
 
 /// A JSON value as templates see it.

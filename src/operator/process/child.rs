@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::death_watch::DeathWatch;
-use crate::operator::Task;
+use crate::{environment::Scrubber, operator::Task};
 
 /// How much and how long a child may.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +23,8 @@ pub(super) struct Limits {
     pub(super) terminate: Duration,
     /// From a result that came over HTTP to the end of the child.
     pub(super) report: Duration,
+    /// From its start to its end, if its environment says.
+    pub(super) wall: Option<Duration>,
     /// From the child's end to the end of its pipes, which somebody else may hold.
     pub(super) drain: Duration,
 }
@@ -34,6 +36,7 @@ impl Default for Limits {
             stderr: 64 * 1024,
             terminate: Duration::from_secs(2),
             report: Duration::from_secs(5),
+            wall: None,
             drain: Duration::from_secs(2),
         }
     }
@@ -50,6 +53,8 @@ pub(super) enum End {
     Reported,
     /// It printed more than it may.
     Overflow,
+    /// It took longer than its environment allows.
+    TooLong,
 }
 
 /// What a child left.
@@ -61,6 +66,21 @@ pub(super) struct Exit {
     pub(super) stdout: Vec<u8>,
     /// The end of what it complained about.
     pub(super) stderr: Vec<u8>,
+}
+
+impl Exit {
+    /// The same without the secrets; of the complaints the last `tail` bytes.
+    pub(super) fn scrubbed(self, scrubber: &Scrubber, tail: usize) -> Self {
+        if scrubber.is_empty() {
+            return self;
+        }
+        let mut stderr = match self.stderr.len() > tail {
+            true => scrubber.scrub_cut(self.stderr),
+            false => scrubber.scrub(self.stderr),
+        };
+        drop(stderr.drain(..stderr.len().saturating_sub(tail)));
+        Self { stdout: scrubber.scrub(self.stdout), stderr, ..self }
+    }
 }
 
 /// A child in a group of its own.
@@ -104,6 +124,13 @@ impl Running {
         input: &[u8],
         limits: Limits,
     ) -> io::Result<End> {
+        let wall = async {
+            match limits.wall {
+                Some(wall) => tokio::time::sleep(wall).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(wall);
         let stdin = self.child.stdin.take();
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         let out = self.child.stdout.take();
@@ -136,6 +163,7 @@ impl Running {
                         let _ = timeout(limits.report, exit).await;
                         break Err(End::Reported);
                     }
+                    () = &mut wall => break Err(End::TooLong),
                     pumped = &mut pump, if pumping => {
                         pumping = false;
                         if let Err(Overflow) = pumped {

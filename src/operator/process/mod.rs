@@ -13,7 +13,6 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-pub(in crate::operator) use argv::INHERITED;
 pub(in crate::operator) use child::Running;
 pub(in crate::operator) use death_watch::DeathWatch;
 pub use run::{BundleDir, Process};

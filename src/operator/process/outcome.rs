@@ -50,6 +50,18 @@ pub(super) fn not_started(program: &str, error: &std::io::Error) -> Failure {
     Failure::new(kind::PROCESS, format!("failed to start `{program}`: {error}; {hint}")).retryable()
 }
 
+/// The failure of a program that did not start within its environment's paths.
+pub(super) fn not_started_within(program: &str, error: &std::io::Error) -> Failure {
+    if error.kind() != std::io::ErrorKind::PermissionDenied {
+        return not_started(program, error);
+    }
+    let message = format!(
+        "failed to start `{program}`: {error}; the agent's environment may not read it: name its \
+         directory in `paths.read`"
+    );
+    Failure::new(kind::PROCESS, message)
+}
+
 fn failure(program: &str, exit: &Exit) -> Failure {
     let how = match exit.status.signal() {
         Some(signal) => format!("was killed by {}", signal_name(signal)),

@@ -1,6 +1,8 @@
 //! The backend: from a task to a child and from its end to a reply.
 
-use std::{collections::BTreeMap, fmt, io, path::PathBuf, process::Stdio, sync::Arc};
+use std::{
+    collections::BTreeMap, ffi::OsString, fmt, io, path::PathBuf, process::Stdio, sync::Arc,
+};
 
 use async_trait::async_trait;
 use tokio::process::Command;
@@ -13,10 +15,10 @@ use super::{
 };
 use crate::{
     blueprint::Blueprint,
-    environment::Text,
+    environment::{Asked, Environments, Holds, NotStarted, Provisioned, Scrubber, Secret, Text},
     middleware::TaskDone,
     operator::{Backend, Delivery, Reply, Residence, Task},
-    protocol::{Failure, Json, failure::kind},
+    protocol::{EnvError, Failure, Json, failure::kind},
 };
 
 /// Gives the directory that has a blueprint's files, writing them first if nobody did. Called
@@ -27,6 +29,7 @@ pub type BundleDir = Arc<dyn Fn(&Blueprint) -> io::Result<PathBuf> + Send + Sync
 #[derive(Clone)]
 pub struct Process {
     bundle_dir: BundleDir,
+    pub(super) environments: Arc<Environments>,
     watch: Arc<DeathWatch>,
     env: Arc<BTreeMap<String, Text>>,
     pub(super) limits: Limits,
@@ -34,8 +37,14 @@ pub struct Process {
 
 impl Process {
     /// An operator whose children find their blueprint's files by `bundle_dir`.
-    pub fn new(bundle_dir: BundleDir) -> Self {
-        Self { bundle_dir, watch: Arc::default(), env: Arc::default(), limits: Limits::default() }
+    pub fn new(bundle_dir: BundleDir, environments: Arc<Environments>) -> Self {
+        Self {
+            bundle_dir,
+            environments,
+            watch: Arc::default(),
+            env: Arc::default(),
+            limits: Limits::default(),
+        }
     }
 
     /// The same, with variables that every child gets, below those of its agent.
@@ -44,37 +53,192 @@ impl Process {
         Self { env: Arc::new(env), ..self }
     }
 
-    fn start(&self, task: &Task, input: &Json) -> Result<(String, Running), Failure> {
-        let bundle = (self.bundle_dir)(task.program.blueprint()).map_err(|error| {
-            Failure::new(
-                kind::PROCESS,
-                format!(
-                    "failed to lay out the files of {}: {error}",
-                    task.program.blueprint().name()
-                ),
-            )
-            .retryable()
+    /// What a child is given before it starts: its environment, and the operator's own secrets.
+    async fn prepare(&self, task: &Task) -> Result<Prepared, Failure> {
+        let blueprint = task.program.blueprint();
+        let bundle = (self.bundle_dir)(blueprint).map_err(|error| {
+            let name = blueprint.name();
+            let message = format!("failed to lay out the files of {name}: {error}");
+            Failure::new(kind::PROCESS, message).retryable()
         })?;
-        let templates = Templates::new(task, input, &bundle);
-        let (program, arguments) = templates.argv(task)?;
-        let mut command = Command::new(&program);
-        command.args(arguments).env_clear().envs(templates.variables(task, &bundle)?);
+        let workdir = argv::workdir(task)?;
+        let (variables, known) = self.own_variables(task)?;
+        let Some(declared) = &task.agent.environment else {
+            let mut scrubber = Scrubber::default();
+            for (name, secret) in &known {
+                scrubber.add(name, secret);
+            }
+            let scrubber = Arc::new(scrubber);
+            let holds = (!scrubber.is_empty())
+                .then(|| self.environments.held().hold(task.ticket(), Arc::clone(&scrubber)));
+            return Ok(Prepared {
+                bundle,
+                workdir,
+                variables,
+                known,
+                scrubber,
+                provisioned: None,
+                _holds: holds,
+            });
+        };
+        let spec = self.environments.spec(&declared.to_value()).map_err(|refused| {
+            let refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
+            Failure::new(kind::ENVIRONMENT, refused.join("; "))
+        })?;
+        let name = format!("{}-{}-{}", task.run, task.id.step(), task.attempt);
+        let asked = Asked {
+            name: &name,
+            workdir: &workdir,
+            read: &[&bundle],
+            known: &known,
+            ticket: Some(task.ticket()),
+            workflow: Some(task.run.to_string()),
+            operator: Some(task.agent_name.to_string()),
+            tell: &|event| task.reporter.secret_accessed(event),
+        };
+        let provisioned = self.environments.provision(&spec, asked).await.map_err(failure_of)?;
+        let scrubber = Arc::clone(provisioned.scrubber());
+        let provisioned = Some(provisioned);
+        Ok(Prepared { bundle, workdir, variables, known, scrubber, provisioned, _holds: None })
+    }
+
+    /// The variables that the operator's configuration gives, and of these the secrets.
+    fn own_variables(&self, task: &Task) -> Result<(Variables, Vec<(String, Secret)>), Failure> {
         let given =
             |name: &str| name.starts_with("MOONSWARM_") || task.agent.env.contains_key(name);
+        let (mut variables, mut known) = (Vec::new(), Vec::new());
         for (name, text) in self.env.iter().filter(|(name, _)| !given(name)) {
-            let value = text.resolve().map_err(|error| {
+            let got = text.resolve();
+            let failed = got.as_ref().err().map(|error| format!("failed to {error}"));
+            if let Some(mut event) = self.environments.said(name, text, failed) {
+                event.operator_id = Some(task.agent_name.to_string());
+                task.reporter.secret_accessed(event);
+            }
+            let value = got.map_err(|error| {
                 Failure::new(kind::PROCESS, format!("failed to {error}")).retryable()
             })?;
-            command.env(name, value.expose());
+            if text.source().is_some() {
+                known.push((name.clone(), value));
+            } else {
+                variables.push((name.clone(), value.expose().into()));
+            }
         }
-        command
-            .current_dir(argv::directory(task)?)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        Ok((variables, known))
+    }
+
+    fn start(
+        &self,
+        task: &Task,
+        input: &Json,
+        prepared: &Prepared,
+    ) -> Result<(String, Running), Failure> {
+        let templates = Templates::new(task, input, &prepared.bundle);
+        let (program, arguments) = templates.argv(task)?;
+        let surroundings = prepared
+            .provisioned
+            .as_ref()
+            .map(|it| it.surroundings(&prepared.workdir))
+            .unwrap_or_default();
+        let mut variables = templates.variables(task, &prepared.bundle, surroundings)?;
+        variables.extend(prepared.variables.iter().cloned());
+        let known = prepared.known.iter().map(|(name, it)| (name.clone(), it.expose().into()));
+        variables.extend(known);
+        let within = argv::directory(task, &prepared.workdir)?;
+        let mut command = match &prepared.provisioned {
+            None => {
+                let mut command = Command::new(&program);
+                let cwd = within.unwrap_or_else(|| prepared.workdir.clone());
+                command.args(arguments).env_clear().envs(variables).current_dir(cwd);
+                command
+            }
+            Some(provisioned) => {
+                let cwd = within.unwrap_or_else(|| provisioned.work().to_owned());
+                let variables: Variables = variables;
+                provisioned.command(&program, &arguments, &cwd, &variables).map_err(failure_of)?
+            }
+        };
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let running = Running::spawn(&mut command, &self.watch)
             .map_err(|error| outcome::not_started(&program, &error))?;
         Ok((program, running))
+    }
+
+    /// What the end of a child means: for its boundary and limits first, then for its task.
+    fn judge(
+        &self,
+        task: &Task,
+        program: &str,
+        prepared: &Prepared,
+        end: io::Result<End>,
+    ) -> Result<Reply, Failure> {
+        // A child that reported and then ended at once is done, whatever its exit says.
+        if task.reported.is_cancelled() {
+            return Ok(Reply::Parked);
+        }
+        let environment = prepared.provisioned.as_ref();
+        match end {
+            Ok(End::Exited(exit)) => {
+                if let Some(environment) = environment {
+                    match environment.not_started() {
+                        None => {}
+                        Some(NotStarted::Boundary(error)) => return Err(failure_of(error)),
+                        Some(NotStarted::Program(error)) => {
+                            return Err(outcome::not_started_within(program, &error));
+                        }
+                    }
+                    if let Some(broken) = environment.broken(exit.status.success()) {
+                        return Err(failure_of(broken));
+                    }
+                }
+                let exit = exit.scrubbed(&prepared.scrubber, self.limits.stderr);
+                let output = outcome::outcome(program, exit, task.agent.check)?;
+                Ok(Reply::Done(TaskDone { output, usage: None, effects: Vec::new() }))
+            }
+            Ok(End::Canceled) => Err(given_up()),
+            Ok(End::Reported) => Ok(Reply::Parked),
+            Ok(End::Overflow) => Err(outcome::overflow(program, self.limits.stdout)),
+            Ok(End::TooLong) => Err(match environment {
+                Some(environment) => failure_of(environment.too_long()),
+                None => given_up(),
+            }),
+            Err(error) => {
+                Err(Failure::new(kind::PROCESS, format!("failed to wait for `{program}`: {error}"))
+                    .retryable())
+            }
+        }
+    }
+}
+
+/// Variables, in the order in which a later one goes before an earlier one.
+type Variables = Vec<(String, OsString)>;
+
+/// What a child is given before it starts.
+struct Prepared {
+    bundle: PathBuf,
+    workdir: PathBuf,
+    variables: Variables,
+    known: Vec<(String, Secret)>,
+    scrubber: Arc<Scrubber>,
+    provisioned: Option<Provisioned>,
+    _holds: Option<Holds>,
+}
+
+fn given_up() -> Failure {
+    Failure::new(kind::CANCELED, "the attempt was given up")
+}
+
+/// What an environment's error is for its task.
+fn failure_of(error: EnvError) -> Failure {
+    let message = error.to_string();
+    match error {
+        EnvError::ResourceExceeded(_) => Failure::new(kind::LIMIT, message),
+        // A vault may answer, a disk have room, a moment later; a machine does not change.
+        EnvError::CredentialFailed(_) | EnvError::ProvisionFailed(_) => {
+            Failure::new(kind::ENVIRONMENT, message).retryable()
+        }
+        EnvError::IsolationViolation(_) | EnvError::OperatorError(_) | EnvError::Other(_) => {
+            Failure::new(kind::ENVIRONMENT, message)
+        }
     }
 }
 
@@ -95,29 +259,27 @@ impl Backend for Process {
     }
 
     async fn execute(&self, task: Arc<Task>, input: Json) -> Result<Reply, Failure> {
-        let canceled = || Failure::new(kind::CANCELED, "the attempt was given up");
         if task.cancel.is_cancelled() {
-            return Err(canceled());
+            return Err(given_up());
         }
-        let (program, running) = self.start(&task, &input)?;
-        task.reporter.delivered(Delivery { worker: format!("pid {}", running.pid()) });
-        let end = running.finish(&task, input.as_str().as_bytes(), self.limits).await;
-        // A child that reported and then ended at once is done, whatever its exit says.
-        if task.reported.is_cancelled() {
-            return Ok(Reply::Parked);
-        }
-        match end {
-            Ok(End::Exited(exit)) => {
-                let output = outcome::outcome(&program, exit, task.agent.check)?;
-                Ok(Reply::Done(TaskDone { output, usage: None, effects: Vec::new() }))
+        let mut prepared = tokio::select! {
+            prepared = self.prepare(&task) => prepared?,
+            () = task.cancel.cancelled() => return Err(given_up()),
+        };
+        let done = match self.start(&task, &input, &prepared) {
+            Err(failure) => Err(failure),
+            Ok((program, running)) => {
+                task.reporter.delivered(Delivery { worker: format!("pid {}", running.pid()) });
+                let wall = prepared.provisioned.as_ref().and_then(Provisioned::wall);
+                let more = prepared.scrubber.longest();
+                let limits = Limits { wall, stderr: self.limits.stderr + more, ..self.limits };
+                let end = running.finish(&task, input.as_str().as_bytes(), limits).await;
+                self.judge(&task, &program, &prepared, end)
             }
-            Ok(End::Canceled) => Err(canceled()),
-            Ok(End::Reported) => Ok(Reply::Parked),
-            Ok(End::Overflow) => Err(outcome::overflow(&program, self.limits.stdout)),
-            Err(error) => {
-                Err(Failure::new(kind::PROCESS, format!("failed to wait for `{program}`: {error}"))
-                    .retryable())
-            }
+        };
+        if let Some(provisioned) = prepared.provisioned.take() {
+            provisioned.tear_down().await;
         }
+        done
     }
 }

@@ -5,7 +5,6 @@ use std::{collections::BTreeMap, sync::Arc};
 use async_trait::async_trait;
 use serde::Deserialize;
 
-use super::Process;
 use crate::{
     environment::Text,
     operator::{Backend, Builtin, Settings, declared::variables},
@@ -27,7 +26,7 @@ impl Settings for ProcessSettings {
     }
 
     fn build(&self, builtin: &Builtin) -> Arc<dyn Backend> {
-        Arc::new(Process::new(Arc::clone(&builtin.bundle_dir)).with_env(self.env.clone()))
+        Arc::new(builtin.process().with_env(self.env.clone()))
     }
 
     async fn inspect(&self) -> Result<String, String> {

@@ -11,12 +11,18 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _};
 
 use super::{Process, death_watch::DeathWatch};
 use crate::{
-    operator::{Backend as _, Reply, Task, fixture::Attempt},
-    protocol::{Failure, Json, failure::kind},
+    blueprint::Blueprint,
+    environment::{Environments, Text},
+    operator::{
+        Backend as _, Reply, Task,
+        fixture::{Attempt, environments},
+    },
+    protocol::{Failure, Json, SecretAccessOutcome, failure::kind},
 };
 
 fn process() -> Process {
-    Process::new(Arc::new(|blueprint| Ok(Path::new("/bundles").join(blueprint.name()))))
+    let bundles = |blueprint: &Blueprint| Ok(Path::new("/bundles").join(blueprint.name()));
+    Process::new(Arc::new(bundles), environments())
 }
 
 fn impatient() -> Process {
@@ -37,6 +43,7 @@ async fn execute(process: &Process, task: Arc<Task>, input: Value) -> Result<Val
     match reply {
         Reply::Done(done) => Ok(done.output.to_value()),
         Reply::Parked => Ok(json!("parked")),
+        Reply::Short(short) => Err(short.failure),
     }
 }
 
@@ -305,6 +312,110 @@ async fn an_attempt_that_is_dropped_takes_its_child_along() {
         pid = word(&fifo) => pid,
     };
     gone(&pid).await;
+}
+
+/// An agent with an environment that needs no boundary.
+fn within(script: &str, declared: Value) -> Attempt {
+    sh(script).agent(|agent| agent.environment = Some(declared.into()))
+}
+
+fn rooms(environments: &Environments) -> usize {
+    fs::read_dir(environments.root()).map_or(0, |entries| entries.count())
+}
+
+#[tokio::test]
+async fn an_attempt_with_an_environment_has_a_directory_of_its_own_that_goes_with_it() {
+    let process = process();
+    let local = json!({ "isolation": "local" });
+    let script = "pwd; touch x $TMPDIR/y; ls -d $MOONSWARM_WORKDIR $MOONSWARM_SECRETS >/dev/null";
+    let got = execute(&process, within(script, local.clone()).task(), json!(null)).await.unwrap();
+    let work = got["stdout"].as_str().unwrap().trim();
+    assert!(work.ends_with("/room/work") && !Path::new(work).exists(), "{work}");
+    let failing = within("touch x; exit 3", local.clone()).task();
+    let failure = execute(&process, failing, json!(null)).await.unwrap_err();
+    assert_eq!(failure.message, "`sh` exited with code 3");
+    assert_eq!(rooms(&process.environments), 0);
+    let canceled = within("sleep 1000", local).task();
+    canceled.cancel.cancel();
+    assert!(execute(&process, canceled, json!(null)).await.unwrap_err().is(kind::CANCELED));
+    assert_eq!(rooms(&process.environments), 0);
+}
+
+#[tokio::test]
+async fn a_directory_of_the_runs_own_can_still_be_chosen() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().canonicalize().unwrap();
+    let attempt = within("pwd", json!({ "isolation": "local" }))
+        .workdir(&root)
+        .agent(|agent| agent.cwd = Some(".".to_owned()));
+    assert_eq!(run(attempt, json!(null)).await.unwrap()["stdout"], format!("{}\n", root.display()));
+}
+
+#[tokio::test]
+async fn a_child_that_takes_longer_than_its_environment_allows_is_killed() {
+    let declared = json!({ "isolation": "local", "resources": { "wall": "20ms" } });
+    let failure = run(within("sleep 1000", declared), json!(null)).await.unwrap_err();
+    assert!(failure.is(kind::LIMIT) && !failure.retryable, "{failure}");
+    assert!(failure.message.contains("wall: it took more than 20ms"), "{failure}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_given_is_a_failure_and_nothing_runs() {
+    let declared = json!({ "isolation": "local", "network": "deny" });
+    let failure = run(within("echo ran", declared), json!(null)).await.unwrap_err();
+    assert!(failure.is(kind::ENVIRONMENT) && !failure.retryable, "{failure}");
+    assert!(failure.message.contains("without a boundary"), "{failure}");
+    let unknown = json!({ "credentials": { "ci": { "env": "A" } } });
+    let failure = run(within("echo ran", unknown), json!(null)).await.unwrap_err();
+    assert!(failure.message.contains("[secrets.ci]"), "{failure}");
+}
+
+#[tokio::test]
+async fn the_operators_own_secrets_are_said_to_be_used_and_do_not_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("key");
+    fs::write(&path, "canary-815\n").unwrap();
+    let env = [
+        ("KEY".to_owned(), Text::File { path: path.clone(), prefix: String::new() }),
+        ("PLAIN".to_owned(), Text::Plain("plainly".to_owned())),
+    ];
+    let process = process().with_env(env.into());
+    let attempt = sh("echo $KEY $PLAIN; echo $KEY >&2");
+    let heard = attempt.heard();
+    let task = attempt.task();
+    let got = execute(&process, Arc::clone(&task), json!(null)).await.unwrap();
+    assert_eq!(got["stdout"], "[secret KEY] plainly\n");
+    assert_eq!(got["stderr"], "[secret KEY]\n");
+    let [event] = &heard.secrets()[..] else { panic!("one was asked for") };
+    assert_eq!(event.credential_name, "KEY");
+    assert_eq!(event.outcome, SecretAccessOutcome::Resolved);
+    let held = process.environments.held().of(task.ticket()).expect("what comes late is known");
+    assert_eq!(held.scrub_text("canary-815"), "[secret KEY]");
+
+    fs::remove_file(&path).unwrap();
+    let attempt = sh("echo ran");
+    let heard = attempt.heard();
+    let failure = execute(&process, attempt.task(), json!(null)).await.unwrap_err();
+    assert!(failure.message.starts_with("failed to read "), "{failure}");
+    assert_eq!(heard.secrets()[0].outcome, SecretAccessOutcome::Failed);
+}
+
+#[tokio::test]
+async fn half_a_secret_where_the_complaints_were_cut_off_is_not_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("key");
+    fs::write(&path, "canary-".repeat(20)).unwrap();
+    let env = [("KEY".to_owned(), Text::File { path, prefix: String::new() })];
+    let mut process = process().with_env(env.into());
+    process.limits.stderr = 200;
+    let got = execute(
+        &process,
+        sh("for i in 1 2 3 4 5 6 7 8 9; do echo \"$i $KEY\" >&2; done").task(),
+        json!(null),
+    );
+    let got = got.await.unwrap();
+    let stderr = got["stderr"].as_str().unwrap();
+    assert!(!stderr.contains("canary") && stderr.ends_with("9 [secret KEY]\n"), "{stderr}");
 }
 
 #[tokio::test]

@@ -6,8 +6,8 @@ use super::{append, begin, commit, header, put, resumed, started};
 use crate::{
     protocol::StoreOptions,
     store::{
-        ArtifactRow, BlueprintRow, Errand, EvidenceRow, FrameRow, OutboxRow, SessionRow, Store,
-        TaskFilter, TaskPhase, TaskRow, TokenRow, Write,
+        ArtifactRow, AuditRow, BlueprintRow, Errand, EvidenceRow, FrameRow, OutboxRow, SessionRow,
+        Store, TaskFilter, TaskPhase, TaskRow, TokenRow, Write,
     },
 };
 
@@ -288,4 +288,32 @@ pub fn a_deleted_run_leaves_nothing_and_takes_nothing_of_others(store: &dyn Stor
     assert!(store.task(2, 1).unwrap().is_some());
     assert_eq!(store.entries(2, 0).unwrap().len(), 1);
     put(store, vec![Write::DeleteRun { run: 1 }]);
+}
+
+pub fn what_layers_keep_expires_and_audit_lines_stay_in_order(store: &dyn Store) {
+    let keep = |key: &str, value: &str, expires_ms| Write::PutKept {
+        layer: "l".to_owned(),
+        key: key.to_owned(),
+        value: value.to_owned(),
+        expires_ms,
+    };
+    put(store, vec![keep("a", "1", None), keep("b", "2", Some(5)), keep("c", "3", Some(6))]);
+    put(store, vec![keep("a", "9", None), Write::ExpireKept { before_ms: 6 }]);
+    assert_eq!(store.kept("l", "a").unwrap(), Some(("9".to_owned(), None)));
+    assert_eq!(store.kept("l", "b").unwrap(), None);
+    assert_eq!(store.kept("l", "c").unwrap(), Some(("3".to_owned(), Some(6))));
+    assert_eq!(store.kept("other", "a").unwrap(), None);
+    put(store, vec![Write::RemoveKept { layer: "l".to_owned(), key: "a".to_owned() }]);
+    assert_eq!(store.kept("l", "a").unwrap(), None);
+    let line = |seq| AuditRow {
+        seq,
+        at: "2026-11-21T00:00:00.000Z".to_owned(),
+        line: "{}".to_owned(),
+        hash: seq.to_string(),
+    };
+    assert_eq!(store.last_audit().unwrap(), None);
+    put(store, [1, 2, 3].map(|seq| Write::AddAudit(line(seq))).to_vec());
+    assert_eq!(store.audit(1, 1).unwrap(), [line(2)]);
+    assert_eq!(store.audit(0, 9).unwrap().len(), 3);
+    assert_eq!(store.last_audit().unwrap(), Some(line(3)));
 }

@@ -5,9 +5,9 @@ use crate::{
     journal::Entry,
     protocol::MemoryLink,
     store::{
-        ArtifactRow, BlueprintRow, EvidenceRow, FrameRow, Header, IdempotencyRow, OutboxRow,
-        Reader, RunFilter, SessionRow, StateFilter, StateHit, StateRow, StateSearch, StoreError,
-        TaskFilter, TaskRow, TokenRow,
+        ArtifactRow, AuditRow, BlueprintRow, EvidenceRow, FrameRow, Header, IdempotencyRow,
+        OutboxRow, Reader, RunFilter, SessionRow, StateFilter, StateHit, StateRow, StateSearch,
+        StoreError, TaskFilter, TaskRow, TokenRow,
         find::{self, Word},
     },
 };
@@ -264,6 +264,20 @@ impl Reader for Memory {
 
     fn evidence(&self, run: u64) -> Result<Vec<EvidenceRow>, StoreError> {
         self.read(|tables| tables.evidence.iter().filter(|row| row.run == run).cloned().collect())
+    }
+
+    fn kept(&self, layer: &str, key: &str) -> Result<Option<(String, Option<u64>)>, StoreError> {
+        self.read(|tables| tables.kept.get(&(layer.to_owned(), key.to_owned())).cloned())
+    }
+
+    fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditRow>, StoreError> {
+        self.read(|tables| {
+            tables.audit.iter().filter(|row| row.seq > after).take(limit).cloned().collect()
+        })
+    }
+
+    fn last_audit(&self) -> Result<Option<AuditRow>, StoreError> {
+        self.read(|tables| tables.audit.last().cloned())
     }
 
     fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {

@@ -9,8 +9,9 @@ use crate::{
     journal::{Entry, Fact},
     protocol::{Lifetime, RunId, Scope, StoreOptions},
     store::{
-        ArtifactRow, BlueprintRow, Check, EvidenceRow, FrameRow, Header, IdempotencyRow, OutboxRow,
-        RunWrite, SessionRow, StateBatch, StateRow, StoreError, TaskRow, TokenRow, Write,
+        ArtifactRow, AuditRow, BlueprintRow, Check, EvidenceRow, FrameRow, Header, IdempotencyRow,
+        OutboxRow, RunWrite, SessionRow, StateBatch, StateRow, StoreError, TaskRow, TokenRow,
+        Write,
         change::{self, Changed, Plan, Planned},
     },
 };
@@ -43,6 +44,8 @@ pub(super) struct Tables {
     pub(super) frames: BTreeMap<(String, u64), FrameRow>,
     pub(super) links: BTreeMap<(String, String, String, String), Option<String>>,
     pub(super) receipts: BTreeMap<(u64, u32), Vec<Changed>>,
+    pub(super) kept: BTreeMap<(String, String), (String, Option<u64>)>,
+    pub(super) audit: Vec<AuditRow>,
     most: (u64, u64),
 }
 
@@ -312,6 +315,16 @@ impl Tables {
             Write::ExpireIdempotency { before_ms } => {
                 self.idempotency.retain(|_, row| row.created_ms >= before_ms);
             }
+            Write::PutKept { layer, key, value, expires_ms } => {
+                self.kept.insert((layer, key), (value, expires_ms));
+            }
+            Write::RemoveKept { layer, key } => {
+                self.kept.remove(&(layer, key));
+            }
+            Write::ExpireKept { before_ms } => {
+                self.kept.retain(|_, (_, at)| at.is_none_or(|at| at >= before_ms));
+            }
+            Write::AddAudit(row) => self.audit.push(row),
             Write::ReserveRun { num } => self.most.0 = self.most.0.max(num),
             Write::DeleteRun { run } => self.delete_run(run),
         }

@@ -27,6 +27,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { prepare: Some(make_reclaimable), sql: include_str!("migrations/0002_reclaim.sql") },
     Migration { prepare: None, sql: include_str!("migrations/0003_sessions.sql") },
     Migration { prepare: None, sql: include_str!("migrations/0004_state.sql") },
+    Migration { prepare: None, sql: include_str!("migrations/0005_layers.sql") },
 ];
 
 /// The newest format that this program knows.

@@ -17,6 +17,7 @@ mod frames;
 mod header;
 mod idempotency;
 mod journal;
+mod kept;
 mod links;
 mod lock;
 mod meta;

@@ -9,14 +9,14 @@ use super::{
     error::database,
     evidence, frames, header, idempotency,
     journal::{self, Reach},
-    links, meta, outbox, retention, sessions, state, state_text, tasks, tokens,
+    kept, links, meta, outbox, retention, sessions, state, state_text, tasks, tokens,
 };
 use crate::{
     journal::Entry,
     protocol::MemoryLink,
     store::{
-        ArtifactRow, BlueprintRow, EvidenceRow, FrameRow, Header, IdempotencyRow, OutboxRow,
-        Reader, Retired, RunFilter, SessionRow, Space, StateFilter, StateHit, StateRow,
+        ArtifactRow, AuditRow, BlueprintRow, EvidenceRow, FrameRow, Header, IdempotencyRow,
+        OutboxRow, Reader, Retired, RunFilter, SessionRow, Space, StateFilter, StateHit, StateRow,
         StateSearch, StoreError, TaskFilter, TaskRow, TokenRow,
     },
 };
@@ -163,6 +163,18 @@ impl Reader for Sqlite {
 
     fn frames(&self) -> Result<Vec<FrameRow>, StoreError> {
         self.read("list frames", frames::list)
+    }
+
+    fn kept(&self, layer: &str, key: &str) -> Result<Option<(String, Option<u64>)>, StoreError> {
+        self.read("read what a layer keeps", |conn| kept::one(conn, layer, key))
+    }
+
+    fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditRow>, StoreError> {
+        self.read("read the audit log", |conn| kept::lines(conn, after, limit))
+    }
+
+    fn last_audit(&self) -> Result<Option<AuditRow>, StoreError> {
+        self.read("read the end of the audit log", kept::last_line)
     }
 
     fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {

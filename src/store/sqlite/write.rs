@@ -3,8 +3,8 @@
 use rusqlite::Connection;
 
 use super::{
-    artifacts, blobs, blueprints, evidence, frames, header, idempotency, meta, outbox, retention,
-    sessions, state, tasks, tokens,
+    artifacts, blobs, blueprints, evidence, frames, header, idempotency, kept, meta, outbox,
+    retention, sessions, state, tasks, tokens,
 };
 use crate::store::{Errand, StateAct, Write};
 
@@ -57,6 +57,12 @@ pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
         Write::ReserveRun { num } => header::reserve(conn, *num),
         Write::DeleteRun { run } => retention::delete_run(conn, *run),
         Write::Tidy { rows, pages } => retention::tidy(conn, *rows, *pages),
+        Write::PutKept { layer, key, value, expires_ms } => {
+            kept::put(conn, (layer, key), value, *expires_ms)
+        }
+        Write::RemoveKept { layer, key } => kept::remove(conn, layer, key),
+        Write::ExpireKept { before_ms } => kept::expire(conn, *before_ms),
+        Write::AddAudit(row) => kept::add_line(conn, row),
     }
 }
 
@@ -92,7 +98,11 @@ pub fn revokes(write: &Write) -> Option<&str> {
         | Write::AckFrames { .. }
         | Write::ReserveRun { .. }
         | Write::DeleteRun { .. }
-        | Write::Tidy { .. } => None,
+        | Write::Tidy { .. }
+        | Write::PutKept { .. }
+        | Write::RemoveKept { .. }
+        | Write::ExpireKept { .. }
+        | Write::AddAudit(_) => None,
     }
 }
 
@@ -127,6 +137,8 @@ pub fn size(write: &Write) -> usize {
                 StateAct::Delete | StateAct::Link { .. } | StateAct::Unlink { .. } => 0,
             })
             .sum(),
+        Write::PutKept { value, .. } => value.len(),
+        Write::AddAudit(row) => row.line.len(),
         Write::CloseTask { .. }
         | Write::CloseTasks { .. }
         | Write::ForgetReceipt { .. }
@@ -145,6 +157,8 @@ pub fn size(write: &Write) -> usize {
         | Write::AckFrames { .. }
         | Write::ReserveRun { .. }
         | Write::DeleteRun { .. }
-        | Write::Tidy { .. } => 0,
+        | Write::Tidy { .. }
+        | Write::RemoveKept { .. }
+        | Write::ExpireKept { .. } => 0,
     }
 }

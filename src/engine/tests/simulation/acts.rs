@@ -121,7 +121,7 @@ pub fn perform(world: &World, ask: &Ask) -> BoxFuture<'static, Result<Told, Engi
             };
             Box::pin(async move {
                 let task = TaskId::new(run, step, scheduled_ms);
-                engine.answer(&caller, task, answer, None).await.map(|_| Told::Done)
+                engine.answer(&caller, task, (answer, None), None).await.map(|_| Told::Done)
             })
         }
         Ask::Revoke { token } => {

@@ -160,7 +160,7 @@ impl Record {
                 payload: signal.payload.to_string(),
                 sender: signal.sender,
             }),
-            Fact::Noted { .. } => {}
+            Fact::Noted { .. } | Fact::SecretAccessed { .. } => {}
             Fact::Decided(decision) => self.decisions.push((position, seq, decision.clone())),
             Fact::RunEnded(outcome) => self.ended = Some((position, seq, outcome.clone())),
         }

@@ -1,0 +1,198 @@
+//! What layers keep, in the store; and the audit log with its chain.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use tokio::sync::oneshot;
+
+use crate::{
+    clock::Clock,
+    middleware::{Chained, Change, Keep, Line},
+    protocol::{Failure, Json},
+    store::{Ack, AuditRow, Batch, Store, StoreError, Write},
+    tasks::Tasks,
+};
+
+/// Keeps in the store.
+#[derive(Clone)]
+pub(crate) struct Ledger(Arc<Inner>);
+
+struct Inner {
+    store: Arc<dyn Store>,
+    clock: Clock,
+    tasks: Tasks,
+    chain: Mutex<Chain>,
+}
+
+/// Where the chain of the audit log stands.
+enum Chain {
+    /// It is to be read: at the start, and after a line that was not stored.
+    Unknown,
+    After(Option<Chained>),
+}
+
+impl Ledger {
+    pub(crate) fn new(store: Arc<dyn Store>, clock: Clock, tasks: Tasks) -> Self {
+        Self(Arc::new(Inner { store, clock, tasks, chain: Mutex::new(Chain::Unknown) }))
+    }
+}
+
+impl Inner {
+    /// Hands a change to the writer; lines of the log in the order of their numbers.
+    fn submit(self: &Arc<Self>, change: Change, ack: Ack) {
+        let plain = |write, ack| Batch { checks: Vec::new(), run: None, writes: vec![write], ack };
+        match change {
+            Change::Put { layer, key, value, expires_ms } => {
+                let value = value.as_str().to_owned();
+                self.store.submit(plain(Write::PutKept { layer, key, value, expires_ms }, ack));
+            }
+            Change::Remove { layer, key } => {
+                self.store.submit(plain(Write::RemoveKept { layer, key }, ack));
+            }
+            Change::Audit(line) => self.append(&line, ack),
+        }
+    }
+
+    fn append(self: &Arc<Self>, line: &Line, ack: Ack) {
+        // Numbered and submitted under one lock, so that the log has no gaps.
+        let mut chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = match &*chain {
+            Chain::After(last) => last.clone(),
+            Chain::Unknown => match self.store.last_audit() {
+                Ok(last) => last.map(chained),
+                Err(error) => {
+                    drop(chain);
+                    ack(Err(error));
+                    return;
+                }
+            },
+        };
+        let next = Chained::after(last.as_ref(), self.clock.now_ms(), line);
+        let Chained { seq, at, line, hash } = next.clone();
+        *chain = Chain::After(Some(next));
+        let inner = Arc::clone(self);
+        let ack: Ack = Box::new(move |result| {
+            if result.is_err() {
+                let mut chain = inner.chain.lock().unwrap_or_else(PoisonError::into_inner);
+                *chain = Chain::Unknown;
+            }
+            ack(result);
+        });
+        let writes = vec![Write::AddAudit(AuditRow { seq, at, line, hash })];
+        self.store.submit(Batch { checks: Vec::new(), run: None, writes, ack });
+    }
+}
+
+fn chained(row: AuditRow) -> Chained {
+    let AuditRow { seq, at, line, hash } = row;
+    Chained { seq, at, line, hash }
+}
+
+fn storage(what: &str, error: &StoreError) -> Failure {
+    Failure::new("storage", format!("{what}: {error}")).retryable()
+}
+
+#[async_trait]
+impl Keep for Ledger {
+    async fn read(&self, layer: &str, key: &str) -> Result<Option<Json>, Failure> {
+        let inner = Arc::clone(&self.0);
+        let (layer, key) = (layer.to_owned(), key.to_owned());
+        let read = move || inner.store.kept(&layer, &key);
+        let stopping = |_| Failure::new("storage", "the host is stopping").retryable();
+        let kept = self.0.tasks.spawn_blocking(read).await.map_err(stopping)?;
+        let kept = kept.map_err(|error| storage("read what a layer keeps", &error))?;
+        let now = self.0.clock.now_ms();
+        let alive = kept.filter(|(_, expires)| expires.is_none_or(|at| at > now));
+        Ok(alive.map(|(value, _)| Json::from_trusted(value)))
+    }
+
+    async fn write(&self, change: Change) -> Result<(), Failure> {
+        let (tell, told) = oneshot::channel();
+        let inner = Arc::clone(&self.0);
+        // Whoever waited may be gone; the change stands.
+        let ack: Ack = Box::new(move |result| drop(tell.send(result)));
+        // The queue may be full for a moment: waiting for room is not the runtime's work.
+        let stopping = || Failure::new("storage", "the host is stopping").retryable();
+        self.0
+            .tasks
+            .spawn_blocking(move || inner.submit(change, ack))
+            .await
+            .map_err(|_| stopping())?;
+        told.await
+            .map_err(|_| stopping())?
+            .map_err(|error| storage("keep what a layer keeps", &error))
+    }
+
+    fn post(&self, change: Change) {
+        let ack: Ack = Box::new(|result| {
+            if let Err(error) = result {
+                tracing::error!(%error, "what a layer keeps was not stored");
+            }
+        });
+        self.0.submit(change, ack);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        middleware::GENESIS,
+        store::{Options, Reader as _, Sqlite},
+    };
+
+    fn line(event: &str) -> Change {
+        Change::Audit(Box::new(Line { event: event.into(), ..Line::default() }))
+    }
+
+    #[tokio::test]
+    async fn the_log_goes_on_after_a_restart_and_is_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        for n in 0..2 {
+            let store = Sqlite::open(dir.path(), &Options::default()).unwrap();
+            let tasks = Tasks::new(tokio::runtime::Handle::current());
+            let ledger = Ledger::new(Arc::clone(&store) as Arc<dyn Store>, Clock::manual(n), tasks);
+            ledger.post(line("a"));
+            ledger.write(line("b")).await.unwrap();
+            store.close().unwrap();
+        }
+        let store = Sqlite::open(dir.path(), &Options::default()).unwrap();
+        let rows = store.audit(0, 10).unwrap();
+        assert_eq!(rows.len(), 4);
+        let mut last = (0, GENESIS.to_owned());
+        for row in rows {
+            let line = chained(row);
+            line.follows(last.0, &last.1).unwrap();
+            last = (line.seq, line.hash);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_is_there_after_a_restart_until_it_expires() {
+        let dir = tempfile::tempdir().unwrap();
+        let tasks = || Tasks::new(tokio::runtime::Handle::current());
+        let open = || Sqlite::open(dir.path(), &Options::default()).unwrap();
+        let put = |key: &str, expires_ms| Change::Put {
+            layer: "l".into(),
+            key: key.into(),
+            value: Json::parse("[1]").unwrap(),
+            expires_ms,
+        };
+        let store = open();
+        let ledger = Ledger::new(Arc::clone(&store) as _, Clock::manual(5), tasks());
+        ledger.write(put("a", None)).await.unwrap();
+        ledger.write(put("b", Some(10))).await.unwrap();
+        ledger.write(put("c", None)).await.unwrap();
+        ledger.write(Change::Remove { layer: "l".into(), key: "c".into() }).await.unwrap();
+        drop(ledger);
+        store.close().unwrap();
+        drop(store);
+        let store = open();
+        for (now, there) in [(9, true), (10, false)] {
+            let ledger = Ledger::new(Arc::clone(&store) as _, Clock::manual(now), tasks());
+            assert_eq!(ledger.read("l", "a").await.unwrap().unwrap().as_str(), "[1]");
+            assert_eq!(ledger.read("l", "b").await.unwrap().is_some(), there);
+            assert_eq!(ledger.read("l", "c").await.unwrap(), None);
+        }
+    }
+}

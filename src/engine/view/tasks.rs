@@ -1,0 +1,95 @@
+//! Open tasks, as their rows show them.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{TaskView, rfc3339};
+use crate::{
+    blueprint::{Form, Labels},
+    engine::{escalate::Question, inbox::inquiry},
+    operator::{Given, Prompt},
+    protocol::{Json, RunId, TaskId},
+    store::{TaskPhase, TaskRow},
+};
+
+/// One of several answers to a task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AnswerView {
+    /// Who answered: a token's subject.
+    pub by: String,
+    /// RFC 3339, UTC.
+    pub at: String,
+    /// What they said.
+    #[schema(value_type = Object)]
+    pub output: Json,
+}
+
+/// What an open task asks of the worker that takes it.
+pub(in crate::engine) fn labels(row: &TaskRow) -> Labels {
+    #[derive(Default, Deserialize)]
+    struct Asked {
+        #[serde(default)]
+        labels: Labels,
+    }
+    serde_json::from_str::<Asked>(&row.prompt).unwrap_or_default().labels
+}
+
+/// An open task as its row shows it; with its prompt where `whole`.
+pub(in crate::engine) fn task(row: &TaskRow, run: RunId, whole: bool) -> TaskView {
+    let id = TaskId::new(row.run, row.step, row.scheduled_ms);
+    let prompt = if whole { serde_json::from_str::<Prompt>(&row.prompt).ok() } else { None };
+    let command = match row.kind.as_str() {
+        _ if row.question.as_deref().is_some_and(|text| Question::open(text).is_some()) => {
+            Some(format!("moonswarm advise {id} '<json>'"))
+        }
+        "human" => Some(format!("moonswarm approve {id}")),
+        "queue" if row.phase == TaskPhase::Pending => {
+            let queue = row.queue.as_deref().unwrap_or(&row.agent);
+            Some(format!("moonswarm worker --queue {queue}{} -- <command>", labels(row)))
+        }
+        _ => None,
+    };
+    let asked = inquiry(row);
+    let form = (whole && asked.is_some()).then(|| {
+        let schema = prompt.as_ref().and_then(|it| it.output_schema.as_ref());
+        Form::of(schema.map(Json::to_value).as_ref())
+    });
+    let (text, input, output_schema) = match prompt {
+        Some(it) => (Some(it.prompt), Some(it.input), it.output_schema),
+        None => (None, None, None),
+    };
+    TaskView {
+        id,
+        run,
+        step: row.step,
+        attempt: row.attempt,
+        agent: row.agent.clone(),
+        operator: row.operator.clone(),
+        kind: row.kind.clone(),
+        queue: row.queue.clone(),
+        state: match row.phase {
+            TaskPhase::Pending => "pending",
+            TaskPhase::Delivered => "processing",
+        }
+        .to_owned(),
+        summary: row.summary.clone(),
+        worker: row.worker.clone(),
+        scheduled_at: rfc3339(row.scheduled_ms),
+        deadline: row.deadline_ms.map(rfc3339),
+        prompt: text,
+        input,
+        output_schema,
+        revision: asked.as_ref().map(|it| it.revision.clone()),
+        form,
+        by: asked.as_ref().map(|it| it.by.clone()).unwrap_or_default(),
+        required: asked.as_ref().map(|it| it.required),
+        answers: asked.iter().flat_map(|it| &it.answers).map(answer).collect(),
+        reminders: asked.as_ref().map(|it| it.reminders),
+        expires_at: asked.and(row.deadline_ms).map(rfc3339),
+        command,
+    }
+}
+
+fn answer(given: &Given) -> AnswerView {
+    AnswerView { by: given.by.clone(), at: rfc3339(given.at_ms), output: given.output.clone() }
+}

@@ -1,0 +1,276 @@
+//! The hidden verb: a process that gives up what a plan says, and then becomes the child.
+//!
+//! Between fork and exec only unsafe code could do this; a program of its own does it in safe
+//! code, one call after the other. It is single-threaded, and knows neither configuration nor
+//! store. What goes wrong it writes into the plan's report, which the child cannot reach.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs::{self, File},
+    io::{self, Write as _},
+    os::unix::{
+        ffi::{OsStrExt as _, OsStringExt as _},
+        process::CommandExt as _,
+    },
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
+
+use rustix::{
+    mount::{MountFlags, MountPropagationFlags},
+    net::{AddressFamily, RecvFlags, SendFlags, SocketType},
+    process::{Resource, Rlimit},
+    thread::{CapabilitySet, CapabilitySets, UnshareFlags},
+};
+use serde::{Deserialize, Serialize};
+
+use super::paths;
+
+/// The verb.
+pub(super) const VERB: &str = "__confine";
+/// Instead of a plan: try what can be done, and say it.
+pub(super) const PROBE: &str = "--probe";
+/// What stands before the name of each variable of the child, so that none of them is one of this
+/// program or of its loader.
+pub(super) const CHILD: &str = "child:";
+/// The exit code of a child that was not begun.
+const NOT_BEGUN: u8 = 125;
+
+/// What to give up.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Plan {
+    /// Where to say what went wrong.
+    pub(super) report: PathBuf,
+    /// The lists of processes to get into.
+    pub(super) groups: Vec<PathBuf>,
+    /// Whether the network is left behind.
+    pub(super) closed: bool,
+    /// The attempt's own files.
+    pub(super) room: PathBuf,
+    /// How large these may be, in bytes.
+    pub(super) disk: Option<u64>,
+    /// Directories to make, where they are not there.
+    pub(super) make: Vec<PathBuf>,
+    /// Where to begin.
+    pub(super) cwd: PathBuf,
+    pub(super) read: Vec<PathBuf>,
+    pub(super) write: Vec<PathBuf>,
+}
+
+/// Why the child was not begun.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct NotBegun {
+    /// What was tried.
+    pub(super) what: String,
+    /// Why it failed.
+    pub(super) reason: String,
+    /// The system's number, where the program itself could not be started.
+    pub(super) exec: Option<i32>,
+}
+
+/// What can be done here; of the rest, why not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Probed {
+    pub(super) network: Option<String>,
+    pub(super) disk: Option<String>,
+}
+
+/// Does it, if the command line says so. Comes back only if it does not, or with the exit code of
+/// a child that was not begun.
+pub fn confined() -> Option<ExitCode> {
+    let mut words = std::env::args_os().skip(1);
+    if words.next()? != VERB {
+        return None;
+    }
+    let plan = words.next()?;
+    if plan == PROBE {
+        let probed = Probed { network: probe_network().err(), disk: probe_disk().err() };
+        // Who asked may be gone.
+        let _ = serde_json::to_writer(io::stdout(), &probed);
+        return Some(ExitCode::SUCCESS);
+    }
+    let argv: Vec<OsString> = words.collect();
+    Some(ExitCode::from(match begin(Path::new(&plan), &argv) {
+        Ok(never) => match never {},
+        Err(why) => {
+            eprintln!("moonswarm: {}: {}", why.what, why.reason);
+            NOT_BEGUN
+        }
+    }))
+}
+
+fn begin(plan: &Path, argv: &[OsString]) -> Result<std::convert::Infallible, NotBegun> {
+    let tell = |what: &str, error: &dyn std::fmt::Display| NotBegun {
+        what: what.to_owned(),
+        reason: error.to_string(),
+        exec: None,
+    };
+    let text = fs::read(plan).map_err(|error| tell("read the plan", &error))?;
+    let plan: Plan =
+        serde_json::from_slice(&text).map_err(|error| tell("understand the plan", &error))?;
+    // Opened while it can be; closed by the exec.
+    let mut report = File::create(&plan.report).map_err(|error| tell("open the report", &error))?;
+    let why = match give_up(&plan) {
+        Err((what, reason)) => NotBegun { what: what.to_owned(), reason, exec: None },
+        Ok(()) => {
+            let error = become_child(argv);
+            NotBegun {
+                what: "start the program".to_owned(),
+                reason: error.to_string(),
+                exec: error.raw_os_error(),
+            }
+        }
+    };
+    if let Ok(json) = serde_json::to_vec(&why) {
+        // Then all that is left is the exit code.
+        let _ = report.write_all(&json);
+    }
+    Err(why)
+}
+
+fn give_up(plan: &Plan) -> Result<(), (&'static str, String)> {
+    let step = |what: &'static str| move |error: io::Error| (what, error.to_string());
+    for group in &plan.groups {
+        fs::write(group, "0").map_err(step("enter the control group"))?;
+    }
+    // A core file would hold the secrets.
+    let none = Rlimit { current: Some(0), maximum: Some(0) };
+    limit(Resource::Core, none).map_err(step("forbid core files"))?;
+    let mut apart = UnshareFlags::empty();
+    if plan.closed {
+        apart |= UnshareFlags::NEWNET;
+    }
+    if let Some(bytes) = plan.disk {
+        apart |= UnshareFlags::NEWNS;
+        let most = Rlimit { current: Some(bytes), maximum: Some(bytes) };
+        limit(Resource::Fsize, most).map_err(step("limit the files"))?;
+    }
+    if !apart.is_empty() {
+        part(apart).map_err(step("make the namespaces"))?;
+    }
+    if plan.closed {
+        raise_loopback().map_err(step("raise the loopback of the closed network"))?;
+    }
+    if let Some(bytes) = plan.disk {
+        own_file_system(&plan.room, bytes).map_err(step("mount the room for files"))?;
+    }
+    for dir in &plan.make {
+        fs::create_dir_all(dir).map_err(step("make a directory"))?;
+    }
+    std::env::set_current_dir(&plan.cwd).map_err(step("enter the working directory"))?;
+    paths::restrict(&plan.read, &plan.write).map_err(|reason| ("restrict the paths", reason))?;
+    drop_capabilities().map_err(step("drop the capabilities"))
+}
+
+fn limit(resource: Resource, to: Rlimit) -> io::Result<()> {
+    let now = rustix::process::getrlimit(resource);
+    // A hard limit can only go down.
+    let most = match (now.maximum, to.maximum) {
+        (Some(now), Some(to)) => Some(now.min(to)),
+        (None, to) => to,
+        (now, None) => now,
+    };
+    Ok(rustix::process::setrlimit(resource, Rlimit { current: most, maximum: most })?)
+}
+
+/// Goes into namespaces of its own; who may not, in a user namespace of its own.
+fn part(flags: UnshareFlags) -> io::Result<()> {
+    if unshare(flags).is_ok() {
+        return Ok(());
+    }
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    unshare(flags | UnshareFlags::NEWUSER)?;
+    fs::write("/proc/self/setgroups", "deny")?;
+    fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
+    fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))
+}
+
+#[expect(deprecated, reason = "what makes it unsafe is other threads, and there are none")]
+fn unshare(flags: UnshareFlags) -> io::Result<()> {
+    Ok(rustix::thread::unshare(flags)?)
+}
+
+/// Sets the only interface of a new network up, by a message to the kernel.
+fn raise_loopback() -> io::Result<()> {
+    const LENGTH: u32 = 32;
+    const NEW_LINK: u16 = 16;
+    const REQUEST_ACK: u16 = 1 | 4;
+    const LOOPBACK: i32 = 1;
+    const UP: u32 = 1;
+    let mut message = Vec::with_capacity(32);
+    message.extend(LENGTH.to_ne_bytes());
+    message.extend(NEW_LINK.to_ne_bytes());
+    message.extend(REQUEST_ACK.to_ne_bytes());
+    // Sequence and port.
+    message.extend([0; 8]);
+    // The family and the type: any.
+    message.extend([0; 4]);
+    message.extend(LOOPBACK.to_ne_bytes());
+    message.extend(UP.to_ne_bytes());
+    message.extend(UP.to_ne_bytes());
+    let socket = rustix::net::socket(AddressFamily::NETLINK, SocketType::RAW, None)?;
+    rustix::net::send(&socket, &message, SendFlags::empty())?;
+    let mut answer = [0_u8; 512];
+    let (length, _) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::empty())?;
+    // After the header of 16 bytes stands the negative number of the error, or 0.
+    let code = answer.get(16..20).filter(|_| length >= 20);
+    match code.and_then(|code| code.try_into().ok()).map(i32::from_ne_bytes) {
+        Some(0) => Ok(()),
+        Some(code) => Err(io::Error::from_raw_os_error(-code)),
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// Covers a directory with a file system of a size, that only this process and its children see.
+fn own_file_system(room: &Path, bytes: u64) -> io::Result<()> {
+    let apart = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", apart)?;
+    let options = std::ffi::CString::new(format!("size={bytes},mode=0700"))?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    Ok(rustix::mount::mount("moonswarm", room, "tmpfs", flags, options.as_c_str())?)
+}
+
+/// Leaves nothing that root may and its owner's files do not allow.
+fn drop_capabilities() -> io::Result<()> {
+    let now = rustix::thread::capabilities(None)?;
+    if now.effective.contains(CapabilitySet::SETPCAP) {
+        for capability in CapabilitySet::all() {
+            // A kernel does not know all of them.
+            let _ = rustix::thread::remove_capability_from_bounding_set(capability);
+        }
+    }
+    let none = CapabilitySet::empty();
+    let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    Ok(rustix::thread::set_capabilities(None, none)?)
+}
+
+/// Executes the program with the variables that are the child's.
+fn become_child(argv: &[OsString]) -> io::Error {
+    let Some((program, arguments)) = argv.split_first() else {
+        return io::ErrorKind::InvalidInput.into();
+    };
+    let variables = std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.as_bytes().strip_prefix(CHILD.as_bytes())?;
+        Some((OsString::from_vec(name.to_vec()), value))
+    });
+    Command::new(program).args(arguments).env_clear().envs(variables).exec()
+}
+
+/// The name under which a variable of the child is handed on.
+pub(super) fn handed_on(name: &OsStr) -> OsString {
+    let mut handed = OsString::from(CHILD);
+    handed.push(name);
+    handed
+}
+
+fn probe_network() -> Result<(), String> {
+    part(UnshareFlags::NEWNET)
+        .and_then(|()| raise_loopback())
+        .map_err(|error| format!("this machine makes no network namespace ({error})"))
+}
+
+fn probe_disk() -> Result<(), String> {
+    part(UnshareFlags::NEWNS)
+        .and_then(|()| own_file_system(Path::new("/tmp"), 1 << 16))
+        .map_err(|error| format!("this machine makes no mount namespace ({error})"))
+}

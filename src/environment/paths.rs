@@ -1,0 +1,90 @@
+//! Which files a child may read and write, enforced by Landlock.
+
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access as _, AccessFs, CompatLevel, Compatible as _, PathBeneath, PathFd, Ruleset,
+    RulesetAttr as _, RulesetCreatedAttr as _, Scope,
+};
+
+/// What every child may read and run: programs, libraries, and what these look up. Of `/proc`, what
+/// belongs to a process outside of the boundary stays closed: Landlock keeps who is inside from
+/// tracing it, and that guards its memory, environment, files and root.
+const READ: &[&str] = &[
+    "/bin",
+    "/etc/alternatives",
+    "/etc/ca-certificates",
+    "/etc/group",
+    "/etc/host.conf",
+    "/etc/hosts",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/nsswitch.conf",
+    "/etc/passwd",
+    "/etc/pki",
+    "/etc/protocols",
+    "/etc/resolv.conf",
+    "/etc/services",
+    "/etc/ssl",
+    "/etc/terminfo",
+    "/etc/timezone",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/nix/store",
+    "/proc",
+    "/run/systemd/resolve",
+    "/sbin",
+    "/sys/devices/system/cpu",
+    "/usr",
+];
+/// What every child may also write.
+const WRITE: &[&str] = &["/dev/full", "/dev/null", "/dev/random", "/dev/urandom", "/dev/zero"];
+/// The rights that are known; a kernel that knows fewer handles those.
+const KNOWN: ABI = ABI::V9;
+
+/// Whether this kernel has it.
+pub(super) fn supported() -> Result<(), String> {
+    Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(ABI::V1))
+        .and_then(Ruleset::create)
+        .map(drop)
+        .map_err(|_| "this kernel has no Landlock".to_owned())
+}
+
+/// Restricts this process and all that come of it: for good.
+pub(super) fn restrict(read: &[PathBuf], write: &[PathBuf]) -> Result<(), String> {
+    let failed = |error: &dyn std::fmt::Display| format!("Landlock: {error}");
+    let all = AccessFs::from_all(KNOWN);
+    let mut rules = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(ABI::V1))
+        .map_err(|error| failed(&error))?
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(all)
+        .and_then(|rules| rules.scope(Scope::AbstractUnixSocket | Scope::Signal))
+        .and_then(Ruleset::create)
+        .map_err(|error| failed(&error))?;
+    // A device made in a directory of one's own would be a way around every path.
+    let write_access = all & !(AccessFs::MakeBlock | AccessFs::MakeChar);
+    let read_access = AccessFs::from_read(KNOWN);
+    let usual = READ.iter().map(|path| (Path::new(path), false, read_access));
+    let devices = WRITE.iter().map(|path| (Path::new(path), false, write_access));
+    let asked = read.iter().map(|path| (path.as_path(), true, read_access));
+    let own = write.iter().map(|path| (path.as_path(), true, write_access));
+    for (path, needed, access) in usual.chain(devices).chain(asked).chain(own) {
+        let fd = match PathFd::new(path) {
+            Ok(fd) => fd,
+            Err(_) if !needed => continue,
+            Err(error) => return Err(format!("cannot open {}: {error}", path.display())),
+        };
+        let is_dir = path.metadata().is_ok_and(|meta| meta.is_dir());
+        let access = if is_dir { access } else { access & AccessFs::from_file(KNOWN) };
+        rules = rules.add_rule(PathBeneath::new(fd, access)).map_err(|error| failed(&error))?;
+    }
+    rules.restrict_self().map(drop).map_err(|error| failed(&error))
+}

@@ -1,0 +1,178 @@
+//! A command as an operator, each call in a child process of its own.
+
+use std::{io, process::Stdio, sync::Arc};
+
+use async_trait::async_trait;
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    process::Child,
+};
+
+use super::{Asked, Environments, INHERITED, NotStarted, Provisioned};
+use crate::protocol::{
+    Content, EnvError, Environment, EnvironmentSpec, ExitReason, OperatorError, OperatorInput,
+    OperatorOutput, SecretAccessEvent,
+};
+
+/// The most bytes of an answer.
+const ANSWER: u64 = 8 * 1024 * 1024;
+/// The most bytes of a complaint.
+const COMPLAINT: u64 = 64 * 1024;
+
+/// Hears of each secret that was asked for.
+pub type Listener = Arc<dyn Fn(SecretAccessEvent) + Send + Sync>;
+
+/// Runs a command for each input: the message's text goes to its stdin, and what it prints is the
+/// answer.
+pub struct Process {
+    environments: Arc<Environments>,
+    argv: Vec<String>,
+    listener: Listener,
+}
+
+impl Process {
+    /// An environment for one command.
+    pub fn new(environments: Arc<Environments>, argv: Vec<String>) -> Self {
+        Self { environments, argv, listener: Arc::new(|_| ()) }
+    }
+
+    /// The same, with somebody who hears of each secret that was asked for.
+    #[must_use]
+    pub fn with_listener(self, listener: Listener) -> Self {
+        Self { listener, ..self }
+    }
+
+    async fn execute(
+        &self,
+        input: &OperatorInput,
+        provisioned: &Provisioned,
+    ) -> Result<OperatorOutput, EnvError> {
+        let failed = |error: io::Error| {
+            EnvError::OperatorError(OperatorError::Retryable(format!("the child: {error}")))
+        };
+        let (program, arguments) = self.argv.split_first().ok_or_else(|| {
+            EnvError::OperatorError(OperatorError::NonRetryable("there is no program".into()))
+        })?;
+        let mut variables: Vec<_> = INHERITED
+            .into_iter()
+            .filter_map(|name| Some((name.to_owned(), std::env::var_os(name)?)))
+            .collect();
+        let here = std::env::current_dir().map_err(failed)?;
+        variables.extend(provisioned.surroundings(&here));
+        let mut child = provisioned
+            .command(program, arguments, provisioned.work(), &variables)?
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(failed)?;
+        let _group = Group::of(&child);
+        let text = input.message.as_text().unwrap_or_default().to_owned();
+        let (mut answer, mut complaint) = (Vec::new(), Vec::new());
+        let (stdin, stdout, stderr) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let work = async {
+            let feed = async {
+                if let Some(mut stdin) = stdin {
+                    // Who does not read it is no failure.
+                    let _ = stdin.write_all(text.as_bytes()).await;
+                }
+            };
+            let read = async {
+                match stdout {
+                    Some(it) => it.take(ANSWER + 1).read_to_end(&mut answer).await.map(drop),
+                    None => Ok(()),
+                }
+            };
+            let hear = async {
+                match stderr {
+                    Some(it) => it.take(COMPLAINT).read_to_end(&mut complaint).await.map(drop),
+                    None => Ok(()),
+                }
+            };
+            let ((), read, heard) = tokio::join!(feed, read, hear);
+            read.and(heard)?;
+            child.wait().await
+        };
+        let status = match provisioned.wall() {
+            None => work.await,
+            Some(wall) => match tokio::time::timeout(wall, work).await {
+                Ok(status) => status,
+                Err(_) => return Err(provisioned.too_long()),
+            },
+        }
+        .map_err(failed)?;
+        match provisioned.not_started() {
+            None => {}
+            Some(NotStarted::Boundary(error)) => return Err(error),
+            Some(NotStarted::Program(error)) => {
+                let why = format!("failed to start `{program}`: {error}");
+                return Err(OperatorError::NonRetryable(why).into());
+            }
+        }
+        if let Some(broken) = provisioned.broken(status.success()) {
+            return Err(broken);
+        }
+        if answer.len() as u64 > ANSWER {
+            let why = format!("stdout: it printed more than {ANSWER} bytes");
+            return Err(EnvError::ResourceExceeded(why));
+        }
+        let scrubber = provisioned.scrubber();
+        let text = |bytes| String::from_utf8_lossy(&scrubber.scrub(bytes)).into_owned();
+        if !status.success() {
+            let last = text(complaint);
+            let last = last.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+            let why = format!("`{program}` ended with {status}: {last}");
+            return Err(OperatorError::NonRetryable(why).into());
+        }
+        Ok(OperatorOutput::new(Content::text(text(answer)), ExitReason::Complete))
+    }
+}
+
+#[async_trait]
+impl Environment for Process {
+    async fn run(
+        &self,
+        input: OperatorInput,
+        spec: &EnvironmentSpec,
+    ) -> Result<OperatorOutput, EnvError> {
+        let name = uuid::Uuid::new_v4().to_string();
+        let workdir = std::env::current_dir()
+            .map_err(|error| EnvError::ProvisionFailed(format!("find the directory: {error}")))?;
+        let asked = Asked {
+            name: &name,
+            workdir: &workdir,
+            read: &[],
+            known: &[],
+            ticket: None,
+            workflow: None,
+            operator: None,
+            tell: &*self.listener,
+        };
+        let provisioned = self.environments.provision(spec, asked).await?;
+        let output = self.execute(&input, &provisioned).await;
+        provisioned.tear_down().await;
+        output
+    }
+}
+
+/// A child's group, killed when nobody looks after it any more.
+struct Group(Option<Pid>);
+
+impl Group {
+    fn of(child: &Child) -> Self {
+        Self(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(pid) = self.0 {
+            // It may be gone already, which is what was wanted.
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! What was made for one attempt: its directory, its boundary, its credentials.
+
+use std::{
+    ffi::OsString,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::process::Command;
+
+use super::{
+    Helper, Holds, Scrubber, Secret,
+    cgroup::{Broken, Cage},
+    confine::{NotBegun, Plan, VERB, handed_on},
+    place::Place,
+};
+use crate::protocol::{EnvError, ResourceLimits};
+
+/// How often and how long a teardown looks whether killed processes are gone.
+const LOOK: Duration = Duration::from_millis(5);
+const LOOKS: usize = 400;
+
+/// What was made for one attempt. It holds until it is torn down or dropped.
+pub struct Provisioned {
+    place: Option<Place>,
+    cage: Cage,
+    plan: Option<Plan>,
+    helper: Helper,
+    variables: Vec<(String, Secret)>,
+    scrubber: Arc<Scrubber>,
+    _holds: Option<Holds>,
+    limits: ResourceLimits,
+    wall: Option<Duration>,
+    work: PathBuf,
+}
+
+/// Why a child within a boundary was not begun.
+#[derive(Debug)]
+pub enum NotStarted {
+    /// The boundary could not be drawn.
+    Boundary(EnvError),
+    /// The program could not be executed.
+    Program(io::Error),
+}
+
+impl Provisioned {
+    #[expect(clippy::too_many_arguments, reason = "the only caller has just made each of them")]
+    pub(super) fn new(
+        place: Place,
+        cage: Cage,
+        plan: Option<Plan>,
+        helper: Helper,
+        variables: Vec<(String, Secret)>,
+        (scrubber, holds): (Arc<Scrubber>, Option<Holds>),
+        limits: ResourceLimits,
+        wall: Option<Duration>,
+    ) -> Self {
+        let work = place.work();
+        Self {
+            place: Some(place),
+            cage,
+            plan,
+            helper,
+            variables,
+            scrubber,
+            _holds: holds,
+            limits,
+            wall,
+            work,
+        }
+    }
+
+    /// Where the child begins, unless somebody says otherwise.
+    pub fn work(&self) -> &Path {
+        &self.work
+    }
+
+    /// The longest that it may take.
+    pub fn wall(&self) -> Option<Duration> {
+        self.wall
+    }
+
+    /// What takes its secrets out of what it says.
+    pub fn scrubber(&self) -> &Arc<Scrubber> {
+        &self.scrubber
+    }
+
+    /// Where its own files are, as variables; those that an agent sets go before them.
+    pub fn surroundings(&self, workdir: &Path) -> Vec<(String, OsString)> {
+        let Some(place) = &self.place else { return Vec::new() };
+        let mut variables = vec![
+            ("TMPDIR".to_owned(), place.tmp().into_os_string()),
+            ("MOONSWARM_WORKDIR".to_owned(), workdir.as_os_str().to_owned()),
+            ("MOONSWARM_SECRETS".to_owned(), place.secrets().into_os_string()),
+        ];
+        if self.plan.is_some() {
+            variables.push(("HOME".to_owned(), place.work().into_os_string()));
+        }
+        variables
+    }
+
+    /// The command that runs a program within the boundary, with these variables and its
+    /// credentials.
+    ///
+    /// # Errors
+    /// When what the boundary goes by cannot be written.
+    pub fn command(
+        &self,
+        program: &str,
+        arguments: &[String],
+        cwd: &Path,
+        variables: &[(String, OsString)],
+    ) -> Result<Command, EnvError> {
+        let secrets = self
+            .variables
+            .iter()
+            .map(|(name, secret)| (name.clone(), OsString::from(secret.expose())));
+        let variables = variables.iter().cloned().chain(secrets);
+        let (Some(plan), Some(place)) = (&self.plan, &self.place) else {
+            let mut command = Command::new(program);
+            command.args(arguments).env_clear().envs(variables).current_dir(cwd);
+            return Ok(command);
+        };
+        let plan = Plan { cwd: cwd.to_owned(), ..plan.clone() };
+        let text = serde_json::to_vec(&plan)
+            .map_err(|error| EnvError::ProvisionFailed(format!("write the plan: {error}")))?;
+        fs::write(place.plan(), text)
+            .map_err(|error| EnvError::ProvisionFailed(format!("write the plan: {error}")))?;
+        let mut command = Command::new(self.helper.program());
+        command
+            .arg(VERB)
+            .arg(place.plan())
+            .arg(program)
+            .args(arguments)
+            .env_clear()
+            .envs(variables.map(|(name, value)| (handed_on(name.as_ref()), value)))
+            .current_dir("/");
+        Ok(command)
+    }
+
+    /// Why the child was not begun, once it has ended; nothing if it was.
+    pub fn not_started(&self) -> Option<NotStarted> {
+        self.plan.as_ref()?;
+        let place = self.place.as_ref()?;
+        let said = match fs::read(place.report()) {
+            Ok(said) if said.is_empty() => return None,
+            Ok(said) => said,
+            // Killed before it could say anything.
+            Err(_) => return None,
+        };
+        let why = match serde_json::from_slice::<NotBegun>(&said) {
+            Ok(NotBegun { exec: Some(code), .. }) => {
+                return Some(NotStarted::Program(io::Error::from_raw_os_error(code)));
+            }
+            Ok(NotBegun { what, reason, exec: None }) => format!("{what}: {reason}"),
+            Err(_) => "the report of the helper is cut off".to_owned(),
+        };
+        Some(NotStarted::Boundary(EnvError::ProvisionFailed(why)))
+    }
+
+    /// Which limit the child broke, once it has ended; nothing if none. One that ended well could
+    /// do without the process that it was refused.
+    pub fn broken(&self, ended_well: bool) -> Option<EnvError> {
+        let limit = |text: Option<String>| text.unwrap_or_default();
+        Some(EnvError::ResourceExceeded(match self.cage.broken()? {
+            Broken::Pids if ended_well => return None,
+            Broken::Memory => format!(
+                "memory: more than {} was needed, and a process was killed; raise \
+                 `resources.memory`",
+                limit(self.limits.memory.clone())
+            ),
+            Broken::Pids => format!(
+                "pids: more than {} processes and threads were needed, and one was refused; raise \
+                 `resources.pids`",
+                limit(self.limits.pids.map(|pids| pids.to_string()))
+            ),
+        }))
+    }
+
+    /// The error of a child that took too long.
+    pub fn too_long(&self) -> EnvError {
+        let wall = self.limits.wall.unwrap_or_default();
+        EnvError::ResourceExceeded(format!(
+            "wall: it took more than {wall}; raise `resources.wall`"
+        ))
+    }
+
+    /// Ends everything that is left of the child and removes what was made. The same happens,
+    /// less patiently, when it is dropped.
+    pub async fn tear_down(mut self) {
+        for _ in 0..LOOKS {
+            if self.cage.remove() {
+                break;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        if let Some(place) = self.place.take()
+            && let Err(error) = place.remove().await
+        {
+            tracing::warn!(%error, "an attempt's directory is left until the next start");
+        }
+    }
+}
+
+impl Drop for Provisioned {
+    fn drop(&mut self) {
+        // What still dies is found at the next start.
+        self.cage.remove();
+    }
+}
+
+impl std::fmt::Debug for Provisioned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Provisioned").field("work", &self.work).finish_non_exhaustive()
+    }
+}

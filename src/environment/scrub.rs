@@ -1,0 +1,293 @@
+//! Taking secrets out of what a child says, before anything keeps it.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use data_encoding::{BASE64, BASE64URL, HEXLOWER, HEXUPPER};
+use memchr::memmem;
+use zeroize::Zeroizing;
+
+use super::Secret;
+use crate::protocol::{Json, Ticket};
+
+/// The shortest secret that can be told apart from other text, in bytes.
+pub(super) const SHORTEST: usize = 6;
+/// The shortest line of a long secret that is looked for by itself.
+const LINE: usize = 16;
+/// Ended attempts whose secrets are still looked for, in what comes late.
+const LATE: usize = 1_024;
+
+/// Replaces the secrets of one child by their names.
+///
+/// It knows each of them as it is, as JSON writes it, in base64, in hexadecimal, as a part of an
+/// address, and the lines of one with several. Whoever wants to hide one otherwise, can.
+#[derive(Default)]
+pub struct Scrubber {
+    marks: Vec<Mark>,
+}
+
+struct Mark {
+    pattern: Zeroizing<Vec<u8>>,
+    shown: Arc<str>,
+}
+
+impl Scrubber {
+    /// Adds a secret under a name.
+    pub fn add(&mut self, name: &str, secret: &Secret) {
+        let shown: Arc<str> = format!("[secret {name}]").into();
+        let text = secret.expose();
+        let mut patterns = forms(text.as_bytes());
+        let lines = text.lines().map(str::trim);
+        // The armour of a key is the same for all keys.
+        let telling = lines.filter(|line| line.len() >= LINE && !line.starts_with("-----"));
+        patterns.extend(telling.flat_map(|line| forms(line.as_bytes())));
+        for pattern in patterns {
+            if pattern.len() >= SHORTEST && !self.marks.iter().any(|it| it.pattern == pattern) {
+                self.marks.push(Mark { pattern, shown: Arc::clone(&shown) });
+            }
+        }
+        // What has another one in it goes first.
+        self.marks.sort_by_key(|mark| std::cmp::Reverse(mark.pattern.len()));
+    }
+
+    /// Whether there is anything to look for.
+    pub fn is_empty(&self) -> bool {
+        self.marks.is_empty()
+    }
+
+    /// The length of the longest thing that it looks for, in bytes.
+    pub fn longest(&self) -> usize {
+        self.marks.first().map_or(0, |mark| mark.pattern.len())
+    }
+
+    /// The bytes without the secrets.
+    pub fn scrub(&self, mut bytes: Vec<u8>) -> Vec<u8> {
+        for mark in &self.marks {
+            let places: Vec<usize> = memmem::find_iter(&bytes, &mark.pattern[..]).collect();
+            if places.is_empty() {
+                continue;
+            }
+            let mut clean = Vec::with_capacity(bytes.len());
+            let mut from = 0;
+            for place in places {
+                clean.extend_from_slice(&bytes[from..place]);
+                clean.extend_from_slice(mark.shown.as_bytes());
+                from = place + mark.pattern.len();
+            }
+            clean.extend_from_slice(&bytes[from..]);
+            drop(Zeroizing::new(std::mem::replace(&mut bytes, clean)));
+        }
+        bytes
+    }
+
+    /// The bytes without the secrets, where their beginning was cut off: the first bytes, in which
+    /// half a secret may stand, are gone as well.
+    pub fn scrub_cut(&self, mut bytes: Vec<u8>) -> Vec<u8> {
+        let mut cut = self.longest().min(bytes.len());
+        // A whole secret across the cut would leave its other half.
+        while let Some(end) = self.across(&bytes, cut) {
+            cut = end;
+        }
+        drop(Zeroizing::new(bytes.drain(..cut).collect::<Vec<u8>>()));
+        self.scrub(bytes)
+    }
+
+    /// The end of something to look for that begins before a place and ends after it.
+    fn across(&self, bytes: &[u8], place: usize) -> Option<usize> {
+        self.marks.iter().find_map(|mark| {
+            let length = mark.pattern.len();
+            let from = place.saturating_sub(length - 1);
+            let to = (place + length - 1).min(bytes.len());
+            let begin = from + memmem::find(&bytes[from..to], &mark.pattern[..])?;
+            Some(begin + length).filter(|end| begin < place && *end > place)
+        })
+    }
+
+    /// The text without the secrets.
+    pub fn scrub_text(&self, text: &str) -> String {
+        String::from_utf8_lossy(&self.scrub(text.as_bytes().to_vec())).into_owned()
+    }
+
+    /// The document without the secrets; if a document is none without them, `null`.
+    pub fn scrub_json(&self, json: &Json) -> Json {
+        // What JSON can write in two ways is written in one first: `\u0061` is `a`.
+        let text = json.to_value().to_string();
+        let clean = self.scrub_text(&text);
+        if clean == text {
+            return json.clone();
+        }
+        Json::parse(clean).unwrap_or_else(|_| Json::null())
+    }
+}
+
+impl fmt::Debug for Scrubber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Scrubber({} forms)", self.marks.len())
+    }
+}
+
+/// The ways in which a secret is written.
+fn forms(secret: &[u8]) -> Vec<Zeroizing<Vec<u8>>> {
+    let own = |text: String| Zeroizing::new(text.into_bytes());
+    let mut forms = vec![Zeroizing::new(secret.to_vec())];
+    if let Ok(text) = std::str::from_utf8(secret) {
+        let json = Zeroizing::new(serde_json::Value::from(text).to_string());
+        forms.push(own(json[1..json.len() - 1].to_owned()));
+    }
+    forms.push(own(HEXLOWER.encode(secret)));
+    forms.push(own(HEXUPPER.encode(secret)));
+    forms.push(percent(secret));
+    for shift in 0..3_usize {
+        // Where it begins within other text changes its letters; those that share bits with what
+        // stands around it are left away.
+        let mut shifted = Zeroizing::new(vec![0_u8; shift]);
+        shifted.extend_from_slice(secret);
+        let whole = shifted.len() * 8 / 6;
+        let skip = [0, 2, 3][shift];
+        for encoding in [&BASE64, &BASE64URL] {
+            let text = Zeroizing::new(encoding.encode(&shifted));
+            forms.push(own(text[skip..whole].to_owned()));
+        }
+    }
+    forms
+}
+
+/// As a part of an address.
+fn percent(secret: &[u8]) -> Zeroizing<Vec<u8>> {
+    let mut text = Zeroizing::new(Vec::with_capacity(secret.len() * 3));
+    for byte in secret {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => text.push(*byte),
+            other => {
+                text.push(b'%');
+                text.extend_from_slice(HEXUPPER.encode(&[*other]).as_bytes());
+            }
+        }
+    }
+    text
+}
+
+/// The secrets that attempts were given, for what they say through the worker API.
+#[derive(Debug, Default)]
+pub struct Held(Mutex<Holding>);
+
+#[derive(Debug, Default)]
+struct Holding {
+    scrubbers: BTreeMap<Ticket, Arc<Scrubber>>,
+    ended: VecDeque<Ticket>,
+}
+
+impl Held {
+    /// The secrets of an attempt, if it was given some.
+    pub fn of(&self, ticket: Ticket) -> Option<Arc<Scrubber>> {
+        self.lock().scrubbers.get(&ticket).cloned()
+    }
+
+    /// An attempt is given secrets; until the guard is dropped, and a while longer.
+    pub fn hold(self: &Arc<Self>, ticket: Ticket, scrubber: Arc<Scrubber>) -> Holds {
+        self.lock().scrubbers.insert(ticket, scrubber);
+        Holds { held: Arc::clone(self), ticket }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Holding> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps an attempt's secrets known.
+#[derive(Debug)]
+pub struct Holds {
+    held: Arc<Held>,
+    ticket: Ticket,
+}
+
+impl Drop for Holds {
+    fn drop(&mut self) {
+        let mut holding = self.held.lock();
+        holding.ended.push_back(self.ticket);
+        if holding.ended.len() > LATE
+            && let Some(oldest) = holding.ended.pop_front()
+        {
+            holding.scrubbers.remove(&oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::environment::Text;
+
+    const CANARY: &str = "ca\"nary/+7f&ÿ-long-enough";
+
+    fn scrubber(secret: &str) -> Scrubber {
+        let mut scrubber = Scrubber::default();
+        scrubber.add("it", &Text::Plain(secret.to_owned()).resolve().unwrap());
+        scrubber
+    }
+
+    #[test]
+    fn every_known_form_of_a_secret_is_replaced() {
+        let scrubber = scrubber(CANARY);
+        let encoded: Vec<String> = (0..4)
+            .flat_map(|shift| {
+                let text = format!("{}{CANARY} tail", "x".repeat(shift));
+                [BASE64.encode(text.as_bytes()), BASE64URL.encode(text.as_bytes())]
+            })
+            .collect();
+        let mut said = vec![
+            CANARY.to_owned(),
+            serde_json::Value::from(CANARY).to_string(),
+            HEXLOWER.encode(CANARY.as_bytes()),
+            HEXUPPER.encode(CANARY.as_bytes()),
+            "ca%22nary%2F%2B7f%26%C3%BF-long-enough".to_owned(),
+        ];
+        said.extend(encoded);
+        for text in said {
+            let clean = scrubber.scrub_text(&format!("before {text} after"));
+            assert!(clean.starts_with("before ") && clean.ends_with(" after"), "{clean}");
+            assert!(clean.contains("[secret it]"), "{text}: {clean}");
+            assert!(!clean.contains("nary"), "{clean}");
+        }
+    }
+
+    #[test]
+    fn other_text_stays_and_documents_stay_documents() {
+        let scrubber = scrubber("hunter22");
+        assert_eq!(scrubber.scrub_text("hunter2 hunts 22"), "hunter2 hunts 22");
+        let json = Json::parse(r#"{"a": ["\u0068unter22", 1.50]}"#).unwrap();
+        let clean = scrubber.scrub_json(&json).to_value();
+        assert_eq!(clean["a"][0], "[secret it]");
+        let other = Json::parse(r#"{"a":  1.50}"#).unwrap();
+        assert_eq!(scrubber.scrub_json(&other), other, "not even its spaces change");
+        let number = scrubber_of_number().scrub_json(&Json::parse("[1234567]").unwrap());
+        assert!(!number.as_str().contains("1234567"));
+    }
+
+    fn scrubber_of_number() -> Scrubber {
+        scrubber("1234567")
+    }
+
+    #[test]
+    fn the_lines_of_a_key_are_looked_for_one_by_one() {
+        let key = "-----BEGIN KEY-----\nMIIBVgIBADANBgkq\nhkiG9w0BAQEFAASC\n-----END KEY-----";
+        let clean = scrubber(key).scrub_text("line 2: hkiG9w0BAQEFAASC; -----BEGIN KEY-----");
+        assert_eq!(clean, "line 2: [secret it]; -----BEGIN KEY-----");
+    }
+
+    #[test]
+    fn what_comes_late_is_still_known() {
+        let held = Arc::new(Held::default());
+        let ticket = Ticket { run: 1, step: 2, attempt: 3 };
+        drop(held.hold(ticket, Arc::new(scrubber(CANARY))));
+        assert!(held.of(ticket).is_some());
+        for run in 2..2 + u64::try_from(LATE).unwrap() {
+            drop(held.hold(Ticket { run, step: 1, attempt: 1 }, Arc::default()));
+        }
+        assert!(held.of(ticket).is_none(), "but not for ever");
+        assert!(!format!("{:?}", scrubber(CANARY)).contains("nary"));
+    }
+}

@@ -1,0 +1,49 @@
+//! A host inside another program: runs without HTTP.
+
+use std::future::pending;
+
+use super::{Host, HostError};
+use crate::{
+    blueprint::Bundle,
+    engine::{Bearer, Caller, EngineError, Program, RunView, StartRun, WaitFor},
+    protocol::Json,
+};
+
+impl Host {
+    /// Whoever owns the host, for calls of the engine.
+    ///
+    /// # Errors
+    /// When the admin token was revoked or is over.
+    pub fn owner(&self) -> Result<Caller, HostError> {
+        match self.engine().authenticate(self.admin_token())? {
+            Bearer::Caller(caller) => Ok(caller),
+            Bearer::Holder(_) => {
+                let message = "the admin token is a task's handle".to_owned();
+                Err(EngineError::Unauthenticated(message).into())
+            }
+        }
+    }
+
+    /// Runs a blueprint's source and waits for its end, however long that takes.
+    ///
+    /// # Errors
+    /// A source that is no blueprint, an input that does not fit it, a host that stops. A run that
+    /// fails is no error: its view says so.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time; a run that was begun goes on.
+    pub async fn run(&self, source: &str, input: &serde_json::Value) -> Result<RunView, HostError> {
+        let bundle = Bundle::from_source("embedded.lua", source)
+            .map_err(|error| EngineError::BadRequest(error.to_string()))?;
+        let start = StartRun {
+            program: Program::Bundle(bundle),
+            input: Json::from(input),
+            trigger: Json::from(serde_json::json!({ "kind": "embedded" })),
+            workdir: None,
+            delegate: None,
+            seats: std::collections::BTreeMap::new(),
+        };
+        let (owner, until) = (self.owner()?, WaitFor::Ended);
+        Ok(self.engine().start_and_wait(&owner, start, None, until, pending()).await?)
+    }
+}

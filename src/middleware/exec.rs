@@ -1,0 +1,213 @@
+//! The boundary of programs: what the host starts on its machine.
+
+use std::{fmt, panic::AssertUnwindSafe, sync::Arc};
+
+use async_trait::async_trait;
+use futures::{FutureExt, future::BoxFuture};
+
+use super::{Class, Dispatched, Settled};
+use crate::protocol::{Failure, RunId, TaskId};
+
+/// A program on its way to be started.
+#[derive(Clone, PartialEq)]
+pub struct ExecCall {
+    /// The run.
+    pub run: RunId,
+    /// The task.
+    pub task: TaskId,
+    /// The attempt.
+    pub attempt: u32,
+    /// The agent.
+    pub agent: Arc<str>,
+    /// The operator.
+    pub operator: Arc<str>,
+    /// The program.
+    pub program: String,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// The names of what it gets in its environment.
+    pub env: Vec<String>,
+}
+
+/// Without the arguments: they may carry anything.
+impl fmt::Debug for ExecCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExecCall")
+            .field("task", &self.task.to_string())
+            .field("attempt", &self.attempt)
+            .field("program", &self.program)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A transformer or a guard of programs.
+#[async_trait]
+pub trait ExecLayer: Send + Sync {
+    /// The name that logs use.
+    fn name(&self) -> &str;
+
+    /// Passes the program on, or not; without a call of `next` its own answer is final.
+    ///
+    /// # Errors
+    /// Its own refusal, or what came back from `next`.
+    async fn exec(&self, call: ExecCall, next: ExecNext<'_>) -> Result<Dispatched, Failure>;
+}
+
+/// Watches programs.
+pub trait ExecObserver: Send + Sync {
+    /// The name that logs use.
+    fn name(&self) -> &str;
+
+    /// A program is about to be started.
+    fn starting(&self, call: &ExecCall);
+
+    /// It ended.
+    fn ended(&self, call: &ExecCall, outcome: &Result<Dispatched, Failure>);
+}
+
+/// What starts the program in the end.
+#[async_trait]
+pub trait ExecTerminal: Send + Sync {
+    /// Runs the program to its end.
+    ///
+    /// # Errors
+    /// The attempt's failure.
+    async fn exec(&self, call: ExecCall) -> Result<Dispatched, Failure>;
+}
+
+/// The layers that every program passes through.
+#[derive(Clone, Default)]
+pub struct ExecStack {
+    observers: Vec<Arc<dyn ExecObserver>>,
+    transformers: Vec<Arc<dyn ExecLayer>>,
+    guards: Vec<Arc<dyn ExecLayer>>,
+}
+
+/// Collects the layers of an [`ExecStack`].
+#[derive(Default)]
+pub struct ExecStackBuilder(ExecStack);
+
+/// The rest of the stack, below one layer.
+#[derive(Clone, Copy)]
+pub struct ExecNext<'a> {
+    transformers: &'a [Arc<dyn ExecLayer>],
+    guards: &'a [Arc<dyn ExecLayer>],
+    terminal: &'a dyn ExecTerminal,
+}
+
+impl ExecStackBuilder {
+    /// Adds an observer, inside the observers before it.
+    #[must_use]
+    pub fn observe(mut self, observer: impl ExecObserver + 'static) -> Self {
+        self.0.observers.push(Arc::new(observer));
+        self
+    }
+
+    /// Adds a transformer, inside the transformers before it.
+    #[must_use]
+    pub fn transform(mut self, layer: impl ExecLayer + 'static) -> Self {
+        self.0.transformers.push(Arc::new(layer));
+        self
+    }
+
+    /// Adds a guard, inside the guards before it.
+    #[must_use]
+    pub fn guard(mut self, layer: impl ExecLayer + 'static) -> Self {
+        self.0.guards.push(Arc::new(layer));
+        self
+    }
+
+    /// Adds every layer of another stack, each inside the layers of its class before it.
+    #[must_use]
+    pub fn with(mut self, other: &ExecStack) -> Self {
+        self.0.observers.extend(other.observers.iter().map(Arc::clone));
+        self.0.transformers.extend(other.transformers.iter().map(Arc::clone));
+        self.0.guards.extend(other.guards.iter().map(Arc::clone));
+        self
+    }
+
+    /// The stack.
+    pub fn build(self) -> ExecStack {
+        self.0
+    }
+}
+
+impl ExecStack {
+    /// A stack without layers, to add some.
+    pub fn builder() -> ExecStackBuilder {
+        ExecStackBuilder::default()
+    }
+
+    /// Takes a program through every layer to the terminal; without layers it is the terminal.
+    ///
+    /// # Errors
+    /// A layer's refusal, or the terminal's failure.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops whatever layer or terminal it was in.
+    pub async fn run(
+        &self,
+        call: ExecCall,
+        terminal: &dyn ExecTerminal,
+    ) -> Result<Dispatched, Failure> {
+        let asked = (!self.observers.is_empty()).then(|| call.clone());
+        if let Some(asked) = &asked {
+            self.watch(|observer| observer.starting(asked));
+        }
+        let next = ExecNext { transformers: &self.transformers, guards: &self.guards, terminal };
+        let outcome = next.run(call).await;
+        if let Some(asked) = &asked {
+            self.watch(|observer| observer.ended(asked, &outcome));
+        }
+        outcome
+    }
+
+    fn watch(&self, look: impl Fn(&dyn ExecObserver)) {
+        for observer in &self.observers {
+            if std::panic::catch_unwind(AssertUnwindSafe(|| look(&**observer))).is_err() {
+                tracing::warn!(observer = observer.name(), "an observer panicked");
+            }
+        }
+    }
+
+    /// The layers with their classes, from the outermost to the innermost.
+    pub fn layers(&self) -> impl Iterator<Item = (Class, &str)> {
+        let observers = self.observers.iter().map(|layer| (Class::Observer, layer.name()));
+        let transformers = self.transformers.iter().map(|layer| (Class::Transformer, layer.name()));
+        let guards = self.guards.iter().map(|layer| (Class::Guard, layer.name()));
+        observers.chain(transformers).chain(guards)
+    }
+}
+
+impl<'a> ExecNext<'a> {
+    /// Passes the program on to the next layer, or starts it.
+    ///
+    /// # Errors
+    /// A refusal below, or the terminal's failure.
+    pub fn run(self, call: ExecCall) -> BoxFuture<'a, Result<Dispatched, Failure>> {
+        if let Some((layer, transformers)) = self.transformers.split_first() {
+            return layer.exec(call, ExecNext { transformers, ..self });
+        }
+        if let Some((guard, guards)) = self.guards.split_first() {
+            let guarded = guard.exec(call, ExecNext { guards, ..self });
+            return guarded.map(|outcome| outcome.map_err(super::stack::refused)).boxed();
+        }
+        self.terminal.exec(call)
+    }
+}
+
+/// The word for how something ended: a failure's kind and never its message.
+pub(super) fn word<T>(outcome: &Result<T, Failure>) -> &str {
+    match outcome {
+        Ok(_) => "done",
+        Err(failure) => &failure.kind,
+    }
+}
+
+/// The same for what was settled.
+pub(super) fn settled_word(outcome: &Settled) -> &str {
+    match outcome {
+        Ok(_) => "done",
+        Err(short) => &short.failure.kind,
+    }
+}

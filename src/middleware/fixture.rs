@@ -1,0 +1,113 @@
+//! Dispatches for tests.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU32, Ordering},
+};
+
+use async_trait::async_trait;
+
+use super::{About, Dispatch, Dispatched, Mute, TaskDone, Terminal, Voice};
+use crate::{
+    journal::Usage,
+    protocol::{Failure, Json, LifecycleEvent, OperatorConfig, RunId, TaskId},
+};
+
+/// A dispatch of agent `counter` to operator `echo`.
+pub(crate) fn dispatch(input: &str) -> Dispatch {
+    with(input, |_| {})
+}
+
+/// The same, changed.
+pub(crate) fn with(input: &str, change: impl FnOnce(&mut About)) -> Dispatch {
+    let mut about = About {
+        run: RunId::new(7, 1_700_000_000_000),
+        task: TaskId::new(7, 3, 1_700_000_000_000),
+        attempt: 1,
+        epoch: 1,
+        again: false,
+        blueprint: "b".into(),
+        version: "0123".into(),
+        agent: "counter".into(),
+        operator: "echo".into(),
+        tools: Vec::new(),
+        idempotency_key: None,
+        principal: "root".into(),
+        started_ms: 1_700_000_000_000,
+        used: Usage::default(),
+        voice: Arc::new(Mute),
+        over: false.into(),
+    };
+    change(&mut about);
+    Dispatch {
+        about: Arc::new(about),
+        input: Json::parse(input).expect("the test wrote JSON"),
+        config: OperatorConfig::default(),
+        payload: Arc::new(()),
+    }
+}
+
+/// Gives the input back.
+pub(crate) struct Echo;
+
+#[async_trait]
+impl Terminal for Echo {
+    async fn dispatch(&self, dispatch: Dispatch) -> Result<Dispatched, Failure> {
+        Ok(Dispatched::Done(TaskDone::new(dispatch.input)))
+    }
+}
+
+/// Leaves everything to somebody else.
+pub(crate) struct Parks;
+
+#[async_trait]
+impl Terminal for Parks {
+    async fn dispatch(&self, _: Dispatch) -> Result<Dispatched, Failure> {
+        Ok(Dispatched::Parked)
+    }
+}
+
+/// Does what a function says, and counts.
+pub(crate) struct Does<F>(pub(crate) AtomicU32, pub(crate) F);
+
+impl<F> Does<F> {
+    pub(crate) fn new(does: F) -> Self {
+        Self(AtomicU32::new(0), does)
+    }
+
+    pub(crate) fn calls(&self) -> u32 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+#[async_trait]
+impl<F> Terminal for Does<F>
+where
+    F: Fn(Dispatch) -> Result<Dispatched, Failure> + Send + Sync,
+{
+    async fn dispatch(&self, dispatch: Dispatch) -> Result<Dispatched, Failure> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        (self.1)(dispatch)
+    }
+}
+
+/// Keeps what layers say.
+#[derive(Default)]
+pub(crate) struct Heard(pub(crate) Mutex<Vec<String>>);
+
+impl Heard {
+    /// Everything so far.
+    pub(crate) fn all(&self) -> Vec<String> {
+        self.0.lock().expect("no test panics with it").clone()
+    }
+}
+
+impl Voice for Heard {
+    fn say(&self, event: LifecycleEvent) {
+        self.0.lock().expect("no test panics with it").push(event.data().to_string());
+    }
+
+    fn pause(&self, reason: String) {
+        self.0.lock().expect("no test panics with it").push(format!("pause: {reason}"));
+    }
+}

@@ -1,0 +1,332 @@
+//! The layer that lets only the named pass, and what a predicate agrees to.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::Means;
+use crate::{
+    blueprint::Bundle,
+    lua::{Host, Limits, Source, TaskLimits, call_agent, evaluate},
+    middleware::{
+        Dispatch, DispatchLayer, Dispatched, ExecCall, ExecLayer, ExecNext, Next, StoreCall,
+        StoreLayer, StoreNext, Stored,
+    },
+    protocol::{Failure, Json, failure::kind},
+};
+
+/// The longest predicate, in bytes.
+const PREDICATE_BYTES: usize = 16 << 10;
+
+/// The keys of `kind = "guard"`. A list that is absent allows everything; a name may have a `*`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GuardSettings {
+    /// The agents whose tasks may be dispatched.
+    #[serde(default)]
+    pub agents: Option<Vec<String>>,
+    /// The operators that may be dispatched to.
+    #[serde(default)]
+    pub operators: Option<Vec<String>>,
+    /// The tools that agents may ask for.
+    #[serde(default)]
+    pub tools: Option<Vec<String>>,
+    /// Agents, operators and tools that may not, whatever else is allowed.
+    #[serde(default)]
+    pub deny: Vec<String>,
+    /// The scopes of state that may be touched.
+    #[serde(default)]
+    pub scopes: Option<Vec<String>>,
+    /// The programs that may be started, by path or by name.
+    #[serde(default)]
+    pub programs: Option<Vec<String>>,
+    /// A Lua expression over `task` = `{agent, operator, blueprint, principal, attempt, tools,
+    /// input}`; what is not true is refused.
+    #[serde(default)]
+    pub predicate: Option<String>,
+}
+
+impl GuardSettings {
+    /// Why it cannot be used, if it cannot.
+    pub(in crate::middleware) fn fault(&self) -> Option<String> {
+        let predicate = self.predicate.as_deref()?;
+        if predicate.len() > PREDICATE_BYTES {
+            return Some(format!("`predicate` has more than {PREDICATE_BYTES} bytes"));
+        }
+        match Predicate::new(predicate).map(|it| evaluate(&it.source, &Limits::default())) {
+            Err(fault) => Some(fault),
+            Ok(Ok(_)) => None,
+            Ok(Err(errors)) => {
+                let first = errors.first().map_or("", |error| error.message.as_str());
+                Some(format!("`predicate`: {first}"))
+            }
+        }
+    }
+
+    /// Whether it says anything about a boundary.
+    pub(in crate::middleware) fn guards_dispatches(&self) -> bool {
+        self.agents.is_some()
+            || self.operators.is_some()
+            || self.tools.is_some()
+            || !self.deny.is_empty()
+            || self.predicate.is_some()
+    }
+}
+
+/// Whether a name fits a pattern with at most one `*`.
+fn fits(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((start, end)) => {
+            name.len() >= start.len() + end.len() && name.starts_with(start) && name.ends_with(end)
+        }
+    }
+}
+
+fn any_fits(patterns: &[String], name: &str) -> bool {
+    patterns.iter().any(|pattern| fits(pattern, name))
+}
+
+/// A Lua expression, as a source that the sandbox takes.
+struct Predicate {
+    source: Arc<Source>,
+}
+
+const HOST: Host = Host { agent_md: |_, _| Err("a predicate imports no agents".to_owned()) };
+
+impl Predicate {
+    fn new(expression: &str) -> Result<Self, String> {
+        let text = format!(
+            "local swarm = require(\"swarm\")\nlocal function ask(task) return ({expression}\n) end\n\
+             return swarm.blueprint {{ name = \"guard\", agents = {{ guard = {{ operator = \"lua\", \
+             fn = function(task) return ask(task) and true or false end }} }}, \
+             flow = function() end }}"
+        );
+        let bundle = Bundle::from_source("predicate.lua", text)
+            .map_err(|error| format!("`predicate`: {error}"))?;
+        let hash = bundle.hash().to_owned();
+        Ok(Self { source: Arc::new(Source::new(hash.as_str(), bundle, HOST)) })
+    }
+}
+
+/// Lets only the named pass.
+#[derive(Clone)]
+pub struct Guard {
+    name: Arc<str>,
+    settings: Arc<GuardSettings>,
+    predicate: Option<Arc<Predicate>>,
+    means: Means,
+}
+
+/// Sets the flag that ends the predicate when nobody waits for it any more.
+struct Ends(Arc<AtomicBool>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+impl Guard {
+    /// A guard of `settings`, which were found to be usable.
+    pub fn new(name: &str, settings: GuardSettings, means: Means) -> Self {
+        let predicate = settings.predicate.as_deref().and_then(|it| Predicate::new(it).ok());
+        Self {
+            name: name.into(),
+            predicate: predicate.map(Arc::new),
+            settings: Arc::new(settings),
+            means,
+        }
+    }
+
+    fn refusal(&self, what: &str, name: &str) -> Failure {
+        let message = format!("{what} {name} is not allowed by the guard {}", self.name);
+        let data = json!({ "code": "guarded", "layer": &*self.name, what: name });
+        Failure::new(kind::REFUSED, message).with_data(Json::from(data))
+    }
+
+    fn named(&self, dispatch: &Dispatch) -> Result<(), Failure> {
+        let settings = &self.settings;
+        let check = |what: &str, allowed: Option<&Vec<String>>, name: &str| {
+            let refused = any_fits(&settings.deny, name)
+                || allowed.is_some_and(|allowed| !any_fits(allowed, name));
+            if refused { Err(self.refusal(what, name)) } else { Ok(()) }
+        };
+        check("agent", settings.agents.as_ref(), &dispatch.agent)?;
+        check("operator", settings.operators.as_ref(), &dispatch.operator)?;
+        dispatch.tools.iter().try_for_each(|tool| check("tool", settings.tools.as_ref(), tool))
+    }
+
+    async fn agrees(&self, predicate: &Predicate, dispatch: &Dispatch) -> Result<bool, Failure> {
+        let task = json!({
+            "agent": &*dispatch.agent,
+            "operator": &*dispatch.operator,
+            "blueprint": &*dispatch.blueprint,
+            "principal": &*dispatch.principal,
+            "attempt": dispatch.attempt,
+            "tools": dispatch.tools,
+            "input": dispatch.input,
+        });
+        let (source, task) = (Arc::clone(&predicate.source), Json::from(task));
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = Ends(Arc::clone(&over));
+        let limits = TaskLimits { cpu_ms: 100, memory: 16 << 20, value: 1 << 10 };
+        let ask = move || call_agent(&source, "guard", &task, &limits, &over);
+        let answer = match &self.means.tasks {
+            Some(tasks) => tasks.spawn_blocking(ask).await.unwrap_or_else(|error| {
+                Err(Failure::new(kind::REFUSED, format!("ask the predicate: {error}")))
+            }),
+            None => ask(),
+        };
+        drop(ends);
+        // A predicate that fails has not agreed.
+        let answer = answer.map_err(|failure| {
+            let message = format!("the predicate of {} failed: {}", self.name, failure.message);
+            Failure::new(kind::REFUSED, message)
+        })?;
+        Ok(answer.as_str() == "true")
+    }
+}
+
+#[async_trait]
+impl DispatchLayer for Guard {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    async fn dispatch(&self, dispatch: Dispatch, next: Next<'_>) -> Result<Dispatched, Failure> {
+        self.named(&dispatch)?;
+        if let Some(predicate) = &self.predicate
+            && !self.agrees(predicate, &dispatch).await?
+        {
+            let agent = &dispatch.agent;
+            let message = format!("the guard {} does not agree to a task of {agent}", self.name);
+            let data = json!({ "code": "guarded", "layer": &*self.name, "agent": &**agent });
+            return Err(Failure::new(kind::REFUSED, message).with_data(Json::from(data)));
+        }
+        next.run(dispatch).await
+    }
+}
+
+impl StoreLayer for Guard {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn store(&self, call: StoreCall, next: StoreNext<'_>) -> Stored {
+        match &self.settings.scopes {
+            Some(scopes) if !any_fits(scopes, &call.scope) => {
+                Err(self.refusal("scope", &call.scope))
+            }
+            Some(_) | None => next.run(call),
+        }
+    }
+}
+
+#[async_trait]
+impl ExecLayer for Guard {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    async fn exec(&self, call: ExecCall, next: ExecNext<'_>) -> Result<Dispatched, Failure> {
+        if let Some(programs) = &self.settings.programs {
+            let name = call.program.rsplit('/').next().unwrap_or_default();
+            // A name allows what is found by name; a path that somebody wrote is its own.
+            let allowed = any_fits(programs, &call.program)
+                || (!call.program.contains('/') && any_fits(programs, name));
+            if !allowed {
+                return Err(self.refusal("program", &call.program));
+            }
+        }
+        next.run(call).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+    use crate::{
+        clock::Clock,
+        middleware::{DispatchStack, MemoryKeep, fixture},
+    };
+
+    fn guard(settings: serde_json::Value) -> Guard {
+        let settings: GuardSettings = serde_json::from_value(settings).unwrap();
+        assert_eq!(settings.fault(), None);
+        let clock = Clock::manual(0);
+        Guard::new("guard", settings, Means::of(Arc::new(MemoryKeep::new(clock.clone())), clock))
+    }
+
+    fn allows(settings: serde_json::Value, dispatch: Dispatch) -> bool {
+        let stack = DispatchStack::builder().guard(guard(settings)).build();
+        match stack.run(dispatch, &fixture::Echo).now_or_never().unwrap() {
+            Ok(_) => true,
+            Err(failure) => {
+                assert!(failure.is(kind::REFUSED), "{failure}");
+                false
+            }
+        }
+    }
+
+    fn tools(tools: &[&str]) -> Dispatch {
+        fixture::with("1", |about| about.tools = tools.iter().map(|it| (*it).into()).collect())
+    }
+
+    #[test]
+    fn only_the_named_pass() {
+        for (settings, expected) in [
+            (json!({}), true),
+            (json!({"agents": ["counter"]}), true),
+            (json!({"agents": ["count*"], "operators": ["e*o"]}), true),
+            (json!({"agents": ["other"]}), false),
+            (json!({"agents": []}), false),
+            (json!({"operators": ["human"]}), false),
+            (json!({"deny": ["echo"]}), false),
+            (json!({"agents": ["counter"], "deny": ["c*"]}), false),
+        ] {
+            assert_eq!(allows(settings.clone(), fixture::dispatch("1")), expected, "{settings}");
+        }
+    }
+
+    #[test]
+    fn every_tool_must_be_allowed() {
+        let settings = || json!({"tools": ["Read", "Edit"]});
+        assert!(allows(settings(), tools(&["Read"])));
+        assert!(!allows(settings(), tools(&["Read", "Bash"])));
+        assert!(!allows(json!({"deny": ["Bash"]}), tools(&["Bash"])));
+    }
+
+    #[test]
+    fn a_predicate_sees_the_task_and_what_is_not_true_is_refused() {
+        for (predicate, expected) in [
+            ("task.agent == 'counter' and task.input.n > 1", true),
+            ("task.input.n > 5", false),
+            ("nil", false),
+            ("task.input.missing.deeper", false),
+            ("(function() while true do end end)()", false),
+        ] {
+            let dispatch = fixture::dispatch(r#"{"n":2}"#);
+            assert_eq!(allows(json!({"predicate": predicate}), dispatch), expected, "{predicate}");
+        }
+    }
+
+    #[test]
+    fn a_predicate_that_is_no_expression_is_found_before_it_is_used() {
+        let settings = GuardSettings { predicate: Some("task.".into()), ..Default::default() };
+        assert!(settings.fault().unwrap().starts_with("`predicate`: "));
+    }
+
+    #[test]
+    fn a_star_stands_for_anything() {
+        assert!(fits("a*c", "abc") && fits("a*", "a") && fits("*", "") && fits("a", "a"));
+        assert!(!fits("ab*bc", "abc") && !fits("a", "ab") && !fits("*b", "a"));
+    }
+}

@@ -1,0 +1,396 @@
+//! The layers that answer from memory: `cache` by what was asked, `idempotency` by the call's key.
+//!
+//! Both stand among the guards, so that what lies outside of them (the gate, an allow-list) has
+//! agreed before an answer is given.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::{Means, Span};
+use crate::{
+    middleware::{
+        About, Change, Dispatch, DispatchLayer, Dispatched, Next, Settled, TaskDone,
+        stack::settle_now,
+    },
+    protocol::{Failure, Json, failure::kind},
+};
+
+/// The keys of `kind = "cache"`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CacheSettings {
+    /// The agents whose results are kept; all by default.
+    #[serde(default)]
+    pub agents: Vec<String>,
+    /// The operators whose results are kept; all by default.
+    #[serde(default)]
+    pub operators: Vec<String>,
+    /// How long a result is good.
+    #[serde(default = "an_hour")]
+    pub ttl: Span,
+}
+
+fn an_hour() -> Span {
+    Span(3_600_000)
+}
+
+/// The keys of `kind = "idempotency"`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IdempotencySettings {
+    /// How long a key is remembered.
+    #[serde(default = "a_day")]
+    pub ttl: Span,
+}
+
+fn a_day() -> Span {
+    Span(86_400_000)
+}
+
+/// Answers what was asked before with what came of it then.
+pub struct Cache {
+    name: String,
+    settings: CacheSettings,
+    means: Means,
+}
+
+impl Cache {
+    /// A cache of `settings`.
+    pub fn new(name: &str, settings: CacheSettings, means: Means) -> Self {
+        Self { name: name.to_owned(), settings, means }
+    }
+
+    fn is_for(&self, about: &About) -> bool {
+        let named =
+            |names: &[String], name: &str| names.is_empty() || names.iter().any(|it| it == name);
+        named(&self.settings.agents, &about.agent)
+            && named(&self.settings.operators, &about.operator)
+    }
+}
+
+/// The hash of what is asked: the same input of the same agent of the same version.
+fn question(about: &About, input: &Json) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for part in [&*about.version, &*about.agent, &*about.operator, input.as_str()] {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part.as_bytes());
+    }
+    hasher.finalize().to_hex().to_string()
+}
+
+#[async_trait]
+impl DispatchLayer for Cache {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    async fn dispatch(&self, dispatch: Dispatch, next: Next<'_>) -> Result<Dispatched, Failure> {
+        let (about, input) = (Arc::clone(&dispatch.about), dispatch.input.clone());
+        if !self.is_for(&about) || about.again {
+            return next.run(dispatch).await;
+        }
+        if let Some(output) = self.means.keep.read(&self.name, &question(&about, &input)).await? {
+            return Ok(Dispatched::Done(TaskDone::new(output)));
+        }
+        let outcome = next.run(dispatch).await;
+        settle_now(self, &about, &input, outcome)
+    }
+
+    fn settle(&self, about: &About, input: &Json, outcome: Settled) -> Settled {
+        if let Ok(done) = &outcome
+            && self.is_for(about)
+            // What a result wants done would not be done again.
+            && done.effects.is_empty()
+        {
+            let expires_ms = Some(self.means.clock.now_ms() + self.settings.ttl.0);
+            let (layer, key) = (self.name.clone(), question(about, input));
+            let value = done.output.clone();
+            self.means.keep.post(Change::Put { layer, key, value, expires_ms });
+        }
+        outcome
+    }
+}
+
+/// A key, its first asker, and what came of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Answered {
+    question: String,
+    output: Json,
+}
+
+struct UnderWay {
+    question: String,
+    by: (String, u32),
+    over: watch::Sender<()>,
+}
+
+/// Runs what carries the same `idempotency_key` once.
+pub struct Idempotency {
+    name: String,
+    settings: IdempotencySettings,
+    means: Means,
+    under_way: Mutex<HashMap<String, UnderWay>>,
+}
+
+/// What to do with a key.
+enum Turn {
+    Mine,
+    Wait(watch::Receiver<()>),
+}
+
+impl Idempotency {
+    /// A layer of `settings`.
+    pub fn new(name: &str, settings: IdempotencySettings, means: Means) -> Self {
+        Self { name: name.to_owned(), settings, means, under_way: Mutex::default() }
+    }
+
+    fn under_way(&self) -> MutexGuard<'_, HashMap<String, UnderWay>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn turn(&self, key: &str, about: &About, question: &str) -> Result<Turn, Failure> {
+        let mut under_way = self.under_way();
+        let task = about.task.to_string();
+        if let Some(other) = under_way.get_mut(key) {
+            if other.question != question {
+                return Err(mismatch(key));
+            }
+            if other.by.0 != task {
+                return Ok(Turn::Wait(other.over.subscribe()));
+            }
+            other.by.1 = about.attempt;
+            return Ok(Turn::Mine);
+        }
+        let (over, _) = watch::channel(());
+        let by = (task, about.attempt);
+        under_way.insert(key.to_owned(), UnderWay { question: question.to_owned(), by, over });
+        Ok(Turn::Mine)
+    }
+
+    /// The attempt is over; who waits looks again.
+    fn let_go(&self, key: &str, about: &About) {
+        let mut under_way = self.under_way();
+        let by = (about.task.to_string(), about.attempt);
+        if under_way.get(key).is_some_and(|it| it.by == by) {
+            under_way.remove(key);
+        }
+    }
+}
+
+fn key_of(about: &About) -> Option<String> {
+    let key = about.idempotency_key.as_ref()?;
+    Some(format!("{}/{}/{key}", about.blueprint, about.agent))
+}
+
+fn mismatch(key: &str) -> Failure {
+    let message = format!("the idempotency key {key:?} was used for another input");
+    let data = json!({ "code": "idempotency_mismatch", "key": key });
+    Failure::new(kind::REFUSED, message).with_data(Json::from(data))
+}
+
+/// Lets go of a key when the dispatch that has it is dropped.
+struct Holding<'a> {
+    layer: &'a Idempotency,
+    key: &'a str,
+    about: &'a About,
+    over: bool,
+}
+
+impl Drop for Holding<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            self.layer.let_go(self.key, self.about);
+        }
+    }
+}
+
+#[async_trait]
+impl DispatchLayer for Idempotency {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    async fn dispatch(&self, dispatch: Dispatch, next: Next<'_>) -> Result<Dispatched, Failure> {
+        let (about, input) = (Arc::clone(&dispatch.about), dispatch.input.clone());
+        let Some(key) = key_of(&about) else { return next.run(dispatch).await };
+        let question = question(&about, &input);
+        loop {
+            let kept = self.means.keep.read(&self.name, &key).await?;
+            if let Some(answered) = kept.and_then(|it| it.decode::<Answered>().ok()) {
+                if answered.question != question {
+                    return Err(mismatch(&key));
+                }
+                return Ok(Dispatched::Done(TaskDone::new(answered.output)));
+            }
+            match self.turn(&key, &about, &question)? {
+                Turn::Mine => break,
+                // The sender is dropped when the other is over, so this ends with an error then.
+                Turn::Wait(mut over) => drop(over.changed().await),
+            }
+        }
+        let mut holding = Holding { layer: self, key: &key, about: &about, over: false };
+        let outcome = next.run(dispatch).await;
+        holding.over = true;
+        settle_now(self, &about, &input, outcome)
+    }
+
+    fn settle(&self, about: &About, input: &Json, outcome: Settled) -> Settled {
+        let Some(key) = key_of(about) else { return outcome };
+        if let Ok(done) = &outcome {
+            let answered =
+                Answered { question: question(about, input), output: done.output.clone() };
+            if let Ok(value) = Json::encode(&answered) {
+                let expires_ms = Some(self.means.clock.now_ms() + self.settings.ttl.0);
+                let (layer, key) = (self.name.clone(), key.clone());
+                self.means.keep.post(Change::Put { layer, key, value, expires_ms });
+            }
+        }
+        self.let_go(&key, about);
+        outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures::FutureExt;
+
+    use super::*;
+    use crate::{
+        clock::Clock,
+        middleware::{
+            DispatchStack, MemoryKeep,
+            fixture::{self, Does},
+        },
+        protocol::TaskId,
+    };
+
+    fn means() -> (Clock, Means) {
+        let clock = Clock::manual(1_000);
+        (clock.clone(), Means::of(Arc::new(MemoryKeep::new(clock.clone())), clock))
+    }
+
+    fn counts() -> Does<impl Fn(Dispatch) -> Result<Dispatched, Failure>> {
+        Does::new(|dispatch: Dispatch| Ok(Dispatched::Done(TaskDone::new(dispatch.input))))
+    }
+
+    fn cache(settings: serde_json::Value, means: &Means) -> DispatchStack {
+        let settings = serde_json::from_value(settings).unwrap();
+        DispatchStack::builder().guard(Cache::new("cache", settings, means.clone())).build()
+    }
+
+    fn idempotency(means: &Means) -> DispatchStack {
+        let settings = serde_json::from_value(json!({})).unwrap();
+        let layer = Idempotency::new("once", settings, means.clone());
+        DispatchStack::builder().guard(layer).build()
+    }
+
+    fn keyed(input: &str, step: u32, key: &str) -> Dispatch {
+        fixture::with(input, |about| {
+            about.task = TaskId::new(7, step, 0);
+            about.idempotency_key = Some(key.into());
+        })
+    }
+
+    #[test]
+    fn the_same_question_is_asked_once_until_its_answer_is_too_old() {
+        let (clock, means) = means();
+        let stack = cache(json!({"ttl": "1m"}), &means);
+        let counts = counts();
+        let ask = |input: &str| stack.run(fixture::dispatch(input), &counts).now_or_never();
+        assert_eq!(ask("1"), ask("1"));
+        assert_eq!(counts.calls(), 1);
+        ask("2");
+        assert_eq!(counts.calls(), 2);
+        clock.advance(Duration::from_secs(60));
+        ask("1");
+        assert_eq!(counts.calls(), 3);
+        // Another version of the blueprint asks for itself.
+        let newer = fixture::with("1", |about| about.version = "other".into());
+        stack.run(newer, &counts).now_or_never();
+        assert_eq!(counts.calls(), 4);
+    }
+
+    #[test]
+    fn only_the_named_agents_are_remembered_and_failures_never() {
+        let (_, means) = means();
+        let stack = cache(json!({"agents": ["other"]}), &means);
+        let counts = counts();
+        for _ in 0..2 {
+            stack.run(fixture::dispatch("1"), &counts).now_or_never();
+        }
+        assert_eq!(counts.calls(), 2);
+        let stack = cache(json!({}), &means);
+        let fails = Does::new(|_| Err(Failure::new("worker", "no")));
+        for _ in 0..2 {
+            stack.run(fixture::dispatch("9"), &fails).now_or_never();
+        }
+        assert_eq!(fails.calls(), 2);
+    }
+
+    #[test]
+    fn what_a_parked_worker_reported_is_remembered() {
+        let (_, means) = means();
+        let stack = cache(json!({}), &means);
+        let about = fixture::dispatch("1").about;
+        let answer = Json::parse("\"later\"").unwrap();
+        let input = Json::parse("1").unwrap();
+        stack.settle(&about, &input, Ok(TaskDone::new(answer.clone()))).unwrap();
+        let outcome = stack.run(fixture::dispatch("1"), &fixture::Parks).now_or_never();
+        assert_eq!(outcome, Some(Ok(Dispatched::Done(TaskDone::new(answer)))));
+    }
+
+    #[test]
+    fn a_key_runs_once_and_means_one_input() {
+        let (_, means) = means();
+        let stack = idempotency(&means);
+        let counts = counts();
+        let run = |dispatch| stack.run(dispatch, &counts).now_or_never().unwrap();
+        assert_eq!(run(keyed("1", 1, "k")), run(keyed("1", 2, "k")));
+        assert_eq!(counts.calls(), 1);
+        let failure = run(keyed("2", 3, "k")).unwrap_err();
+        assert_eq!(failure.data.unwrap().to_value()["code"], "idempotency_mismatch");
+        run(fixture::dispatch("1")).unwrap();
+        run(fixture::dispatch("1")).unwrap();
+        assert_eq!(counts.calls(), 3, "without a key nothing is remembered");
+    }
+
+    #[test]
+    fn a_second_one_waits_for_the_first_and_takes_over_when_it_fails() {
+        let (_, means) = means();
+        let stack = idempotency(&means);
+        let first = keyed("1", 1, "k");
+        let (about, input) = (Arc::clone(&first.about), first.input.clone());
+        stack.run(first, &fixture::Parks).now_or_never().unwrap().unwrap();
+        let counts = counts();
+        let mut second = stack.run(keyed("1", 2, "k"), &counts);
+        assert!((&mut second).now_or_never().is_none());
+        let failure = Failure::new("worker", "no");
+        assert!(stack.settle(&about, &input, Err(Box::new(failure.into()))).is_err());
+        assert!(second.now_or_never().unwrap().is_ok());
+        assert_eq!(counts.calls(), 1);
+    }
+
+    #[test]
+    fn a_dropped_dispatch_holds_nobody_up() {
+        struct Never;
+        #[async_trait]
+        impl crate::middleware::Terminal for Never {
+            async fn dispatch(&self, _: Dispatch) -> Result<Dispatched, Failure> {
+                futures::future::pending().await
+            }
+        }
+        let (_, means) = means();
+        let stack = idempotency(&means);
+        assert!(stack.run(keyed("1", 1, "k"), &Never).now_or_never().is_none());
+        assert!(stack.run(keyed("1", 2, "k"), &counts()).now_or_never().is_some());
+    }
+}

@@ -1,0 +1,320 @@
+//! The layer that lets so many dispatches through in a span of time.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use async_trait::async_trait;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use serde_json::json;
+
+use super::{Means, Span};
+use crate::{
+    middleware::{About, Change, Dispatch, DispatchLayer, Dispatched, Next},
+    protocol::{Failure, Json, failure::kind},
+};
+
+/// Keys that are counted apart; the fullest buckets are forgotten first.
+const KEYS: usize = 10_000;
+
+/// The keys of `kind = "rate_limit"`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RateSettings {
+    /// How many in which span: `"10/s"`, `"600/m"`, `"5/h"`, `"100/d"`.
+    pub rate: Rate,
+    /// How many at once after a pause; by default as many as `rate` says.
+    #[serde(default)]
+    pub burst: Option<u32>,
+    /// What is counted apart.
+    #[serde(default)]
+    pub per: Key,
+    /// How long a dispatch waits for its turn; a longer wait is a failure.
+    #[serde(default = "a_minute")]
+    pub wait: Span,
+}
+
+fn a_minute() -> Span {
+    Span(60_000)
+}
+
+/// What is counted apart.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Key {
+    /// Each operator.
+    #[default]
+    Operator,
+    /// Each agent of each blueprint.
+    Agent,
+    /// Each blueprint.
+    Blueprint,
+    /// Each starter of runs.
+    Principal,
+    /// Nothing: one count for all.
+    Host,
+}
+
+impl Key {
+    /// The key of a dispatch.
+    pub(super) fn of(self, about: &About) -> String {
+        match self {
+            Self::Operator => about.operator.to_string(),
+            Self::Agent => format!("{}/{}", about.blueprint, about.agent),
+            Self::Blueprint => about.blueprint.to_string(),
+            Self::Principal => about.principal.to_string(),
+            Self::Host => "host".to_owned(),
+        }
+    }
+}
+
+/// So many in a span of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    count: u32,
+    span_ms: u64,
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = match self.span_ms {
+            1_000 => "s",
+            60_000 => "m",
+            3_600_000 => "h",
+            _ => "d",
+        };
+        write!(f, "{}/{unit}", self.count)
+    }
+}
+
+impl<'de> Deserialize<'de> for Rate {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let read = || {
+            let (count, unit) = text.split_once('/')?;
+            let span_ms = match unit.trim() {
+                "s" => 1_000,
+                "m" => 60_000,
+                "h" => 3_600_000,
+                "d" => 86_400_000,
+                _ => return None,
+            };
+            let count = count.trim().parse().ok().filter(|count| *count > 0)?;
+            Some(Self { count, span_ms })
+        };
+        read().ok_or_else(|| {
+            D::Error::custom(format!("{text:?} is not a rate such as \"10/s\" or \"600/m\""))
+        })
+    }
+}
+
+impl Serialize for Rate {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl RateSettings {
+    /// Why it cannot be used, if it cannot.
+    pub(in crate::middleware) fn fault(&self) -> Option<String> {
+        (self.burst == Some(0)).then(|| "`burst` is at least 1".to_owned())
+    }
+}
+
+/// What is left of a key's share. Less than nothing is promised to those who wait.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Bucket {
+    left: f64,
+    at_ms: u64,
+}
+
+/// Lets so many dispatches through in a span of time.
+pub struct RateLimit {
+    name: String,
+    settings: RateSettings,
+    means: Means,
+    buckets: Mutex<HashMap<String, Bucket>>,
+}
+
+impl RateLimit {
+    /// A limit of `settings`.
+    pub fn new(name: &str, settings: RateSettings, means: Means) -> Self {
+        Self { name: name.to_owned(), settings, means, buckets: Mutex::default() }
+    }
+
+    fn buckets(&self) -> MutexGuard<'_, HashMap<String, Bucket>> {
+        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn burst(&self) -> f64 {
+        f64::from(self.settings.burst.unwrap_or(self.settings.rate.count))
+    }
+
+    /// Takes a turn: how long to wait for it, or how long it would be.
+    fn take(&self, key: &str, now: u64) -> Result<u64, u64> {
+        let per_ms = f64::from(self.settings.rate.count) / self.settings.rate.span_ms as f64;
+        let mut buckets = self.buckets();
+        if buckets.len() >= KEYS && !buckets.contains_key(key) {
+            buckets.retain(|_, it| it.left < self.burst() / 2.0);
+        }
+        let full = Bucket { left: self.burst(), at_ms: now };
+        let bucket = buckets.entry(key.to_owned()).or_insert(full);
+        // A clock that was set back gives nothing and takes nothing.
+        let passed = now.saturating_sub(bucket.at_ms) as f64;
+        let left = (bucket.left + passed * per_ms).min(self.burst());
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "it is not negative, and a cast saturates"
+        )]
+        let wait = if left >= 1.0 { 0 } else { ((1.0 - left) / per_ms).ceil() as u64 };
+        *bucket = Bucket { left, at_ms: now.max(bucket.at_ms) };
+        if wait > self.settings.wait.0 {
+            return Err(wait);
+        }
+        bucket.left -= 1.0;
+        if let Ok(value) = Json::encode(bucket) {
+            // Under the lock: what is kept last is what was counted last.
+            let (layer, key) = (self.name.clone(), key.to_owned());
+            let expires_ms = Some(now + 2 * self.settings.rate.span_ms + wait);
+            self.means.keep.post(Change::Put { layer, key, value, expires_ms });
+        }
+        Ok(wait)
+    }
+}
+
+#[async_trait]
+impl DispatchLayer for RateLimit {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    async fn dispatch(&self, dispatch: Dispatch, next: Next<'_>) -> Result<Dispatched, Failure> {
+        if dispatch.again {
+            return next.run(dispatch).await;
+        }
+        let key = self.settings.per.of(&dispatch);
+        if !self.buckets().contains_key(&key) {
+            let kept = self.means.keep.read(&self.name, &key).await?;
+            if let Some(kept) = kept.and_then(|it| it.decode::<Bucket>().ok()) {
+                self.buckets().entry(key.clone()).or_insert(kept);
+            }
+        }
+        let now = self.means.clock.now_ms();
+        match self.take(&key, now) {
+            Ok(0) => {}
+            Ok(wait) => self.means.clock.sleep_until(now + wait).await,
+            Err(wait) => {
+                let rate = self.settings.rate;
+                let message = format!("{key} gets {rate}; the next turn is in {wait} ms");
+                let data = json!({
+                    "code": "rate_limited", "layer": self.name, "retry_after_ms": wait,
+                });
+                let failure = Failure::new(kind::LIMIT, message).retryable();
+                return Err(failure.with_data(Json::from(data)));
+            }
+        }
+        next.run(dispatch).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use futures::{FutureExt, future::BoxFuture};
+
+    use super::*;
+    use crate::{
+        clock::Clock,
+        middleware::{DispatchStack, Keep, MemoryKeep, fixture},
+    };
+
+    struct World {
+        clock: Clock,
+        keep: Arc<dyn Keep>,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let clock = Clock::manual(1_000_000);
+            Self { keep: Arc::new(MemoryKeep::new(clock.clone())), clock }
+        }
+
+        fn stack(&self, settings: serde_json::Value) -> DispatchStack {
+            let means = Means::of(Arc::clone(&self.keep), self.clock.clone());
+            let layer = RateLimit::new("rate", serde_json::from_value(settings).unwrap(), means);
+            DispatchStack::builder().guard(layer).build()
+        }
+    }
+
+    type Outcome<'a> = BoxFuture<'a, Result<Dispatched, Failure>>;
+
+    fn run<'a>(stack: &'a DispatchStack, operator: &str) -> Outcome<'a> {
+        let dispatch = fixture::with("1", |about| about.operator = operator.into());
+        stack.run(dispatch, &fixture::Echo)
+    }
+
+    fn passes(stack: &DispatchStack, operator: &str) -> bool {
+        run(stack, operator).now_or_never().is_some_and(|outcome| outcome.is_ok())
+    }
+
+    #[test]
+    fn a_dispatch_over_the_rate_waits_for_its_turn() {
+        let world = World::new();
+        let stack = world.stack(json!({"rate": "2/s"}));
+        assert!(passes(&stack, "a") && passes(&stack, "a"));
+        assert!(passes(&stack, "b"), "another operator is counted apart");
+        let mut third = run(&stack, "a");
+        let mut fourth = run(&stack, "a");
+        assert!((&mut third).now_or_never().is_none() && (&mut fourth).now_or_never().is_none());
+        world.clock.advance(Duration::from_millis(500));
+        assert!((&mut third).now_or_never().is_some());
+        assert!((&mut fourth).now_or_never().is_none(), "each has a turn of its own");
+        world.clock.advance(Duration::from_millis(500));
+        assert!(fourth.now_or_never().is_some());
+    }
+
+    #[test]
+    fn a_wait_over_the_bound_is_a_failure_that_says_when() {
+        let world = World::new();
+        let stack = world.stack(json!({"rate": "1/m", "wait": "10s"}));
+        assert!(passes(&stack, "a"));
+        let failure = run(&stack, "a").now_or_never().unwrap().unwrap_err();
+        assert!(failure.is(kind::LIMIT) && failure.retryable);
+        assert_eq!(failure.data.unwrap().to_value()["retry_after_ms"], 60_000);
+        world.clock.advance(Duration::from_secs(60));
+        assert!(passes(&stack, "a"));
+    }
+
+    #[test]
+    fn a_restart_does_not_fill_the_bucket() {
+        let world = World::new();
+        let settings = || json!({"rate": "1/m", "wait": 0});
+        assert!(passes(&world.stack(settings()), "a"));
+        let restarted = world.stack(settings());
+        assert!(!passes(&restarted, "a"));
+        world.clock.advance(Duration::from_secs(60));
+        assert!(passes(&restarted, "a"));
+    }
+
+    #[test]
+    fn what_was_counted_before_is_not_counted_again() {
+        let world = World::new();
+        let stack = world.stack(json!({"rate": "1/m", "wait": 0}));
+        assert!(passes(&stack, "echo"));
+        let again = fixture::with("1", |about| about.again = true);
+        assert!(stack.run(again, &fixture::Echo).now_or_never().unwrap().is_ok());
+    }
+
+    #[test]
+    fn a_rate_is_a_count_and_a_unit() {
+        for wrong in ["10", "0/s", "-1/s", "5/fortnight", "x/s"] {
+            assert!(serde_json::from_value::<Rate>(json!(wrong)).is_err(), "{wrong}");
+        }
+        let rate: Rate = serde_json::from_value(json!("600/m")).unwrap();
+        assert_eq!(rate.to_string(), "600/m");
+    }
+}

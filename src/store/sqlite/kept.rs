@@ -1,0 +1,78 @@
+//! The tables `kept` and `audit`: what layers of middleware keep, and what they wrote down.
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::value::{int, uint};
+use crate::store::AuditRow;
+
+/// Keeps a value.
+pub fn put(
+    conn: &Connection,
+    (layer, key): (&str, &str),
+    value: &str,
+    expires_ms: Option<u64>,
+) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "INSERT INTO kept (layer, key, expires_ms, value) VALUES (?1, ?2, ?3, ?4)
+         ON CONFLICT (layer, key) DO UPDATE SET
+             expires_ms = excluded.expires_ms, value = excluded.value",
+    )?
+    .execute(params![layer, key, expires_ms.map(int), value])
+    .map(drop)
+}
+
+/// Forgets a value.
+pub fn remove(conn: &Connection, layer: &str, key: &str) -> rusqlite::Result<()> {
+    conn.prepare_cached("DELETE FROM kept WHERE layer = ?1 AND key = ?2")?
+        .execute([layer, key])
+        .map(drop)
+}
+
+/// Forgets what expired before `before_ms`.
+pub fn expire(conn: &Connection, before_ms: u64) -> rusqlite::Result<()> {
+    conn.prepare_cached("DELETE FROM kept WHERE expires_ms < ?1")?
+        .execute([int(before_ms)])
+        .map(drop)
+}
+
+/// A value with the time from which it is not to be used.
+pub fn one(
+    conn: &Connection,
+    layer: &str,
+    key: &str,
+) -> rusqlite::Result<Option<(String, Option<u64>)>> {
+    conn.prepare_cached("SELECT value, expires_ms FROM kept WHERE layer = ?1 AND key = ?2")?
+        .query_row([layer, key], |row| {
+            let expires: Option<i64> = row.get(1)?;
+            Ok((row.get(0)?, expires.map(|at| u64::try_from(at).unwrap_or(0))))
+        })
+        .optional()
+}
+
+/// Adds a line to the audit log.
+pub fn add_line(conn: &Connection, row: &AuditRow) -> rusqlite::Result<()> {
+    conn.prepare_cached("INSERT INTO audit (seq, at, line, hash) VALUES (?1, ?2, ?3, ?4)")?
+        .execute(params![int(row.seq), row.at, row.line, row.hash])
+        .map(drop)
+}
+
+/// The lines after a number, in order.
+pub fn lines(conn: &Connection, after: u64, limit: usize) -> rusqlite::Result<Vec<AuditRow>> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    conn.prepare_cached(
+        "SELECT seq, at, line, hash FROM audit WHERE seq > ?1 ORDER BY seq LIMIT ?2",
+    )?
+    .query_map(params![int(after), limit], line)?
+    .collect()
+}
+
+/// The last line.
+pub fn last_line(conn: &Connection) -> rusqlite::Result<Option<AuditRow>> {
+    conn.prepare_cached("SELECT seq, at, line, hash FROM audit ORDER BY seq DESC LIMIT 1")?
+        .query_row([], line)
+        .optional()
+}
+
+fn line(row: &rusqlite::Row<'_>) -> rusqlite::Result<AuditRow> {
+    Ok(AuditRow { seq: uint(row, 0)?, at: row.get(1)?, line: row.get(2)?, hash: row.get(3)? })
+}

@@ -1,0 +1,90 @@
+//! The seed's trait over real children.
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex},
+};
+
+use moonswarm::{
+    clock::Clock,
+    environment::{Config, Environments, Helper, Process},
+    protocol::{
+        Content, CredentialInjection, CredentialRef, DurationMs, EnvError, Environment as _,
+        EnvironmentSpec, IsolationBoundary, OperatorInput, ResourceLimits, SecretAccessEvent,
+        SecretAccessOutcome, SecretSource, TriggerType,
+    },
+};
+use serde_json::json;
+
+use super::{attempts, enforced};
+
+fn environments(data: &Path) -> Arc<Environments> {
+    let helper = Helper::at(env!("CARGO_BIN_EXE_moonswarm"));
+    let environments = Environments::new(Config::default(), data, Clock::system());
+    Arc::new(environments.with_helper(helper))
+}
+
+fn input(text: &str) -> OperatorInput {
+    OperatorInput::new(Content::text(text), TriggerType::Task)
+}
+
+fn spec() -> EnvironmentSpec {
+    match enforced("paths") {
+        true => EnvironmentSpec::new().with_isolation(vec![IsolationBoundary::Process]),
+        false => EnvironmentSpec::new(),
+    }
+}
+
+fn command(script: &str) -> Vec<String> {
+    ["sh", "-c", script].map(str::to_owned).to_vec()
+}
+
+#[tokio::test]
+async fn a_command_is_an_operator_whose_secrets_do_not_come_back() {
+    let data = tempfile::tempdir().unwrap();
+    let heard = Arc::new(Mutex::new(Vec::<SecretAccessEvent>::new()));
+    let to = Arc::clone(&heard);
+    let script = "cat; echo; echo $TOKEN; pwd";
+    let process = Process::new(environments(data.path()), command(script))
+        .with_listener(Arc::new(move |event| to.lock().unwrap().push(event)));
+    let source = SecretSource::Custom {
+        provider: "command".into(),
+        config: json!({ "argv": ["echo", "canary-4711"] }),
+    };
+    let goes = CredentialInjection::EnvVar { var_name: "TOKEN".into() };
+    let spec = spec().with_credentials(vec![CredentialRef::new("it", source, goes)]);
+    let output = process.run(input("hello"), &spec).await.unwrap();
+    let text = output.message.as_text().unwrap().to_owned();
+    assert!(text.starts_with("hello\n[secret it]\n"), "{text}");
+    let work = text.lines().last().unwrap();
+    assert!(Path::new(work).starts_with(data.path()) && !Path::new(work).exists(), "{work}");
+    let heard = heard.lock().unwrap();
+    assert_eq!(heard.len(), 1);
+    assert_eq!(heard[0].outcome, SecretAccessOutcome::Resolved);
+    assert!(!format!("{heard:?}").contains("4711"));
+}
+
+#[tokio::test]
+async fn every_way_to_fail_has_its_error_and_leaves_nothing() {
+    let data = tempfile::tempdir().unwrap();
+    let run = async |script: &str, spec: &EnvironmentSpec| {
+        let process = Process::new(environments(data.path()), command(script));
+        let error = process.run(input(""), spec).await.unwrap_err();
+        assert_eq!(attempts(data.path()), [""; 0].map(Path::new));
+        error
+    };
+    let failed = run("echo why >&2; exit 3", &spec()).await;
+    assert!(matches!(&failed, EnvError::OperatorError(_)), "{failed}");
+    assert!(failed.to_string().contains("exit status: 3: why"), "{failed}");
+    let wall = ResourceLimits::default();
+    let mut wall = wall;
+    wall.wall = Some(DurationMs::from_millis(100));
+    let slow = run("sleep 100000", &spec().with_resources(wall)).await;
+    assert!(matches!(slow, EnvError::ResourceExceeded(_)), "{slow}");
+    let nowhere = EnvironmentSpec::new().with_isolation(vec![IsolationBoundary::Gvisor]);
+    assert!(matches!(run("true", &nowhere).await, EnvError::IsolationViolation(_)));
+    let source = SecretSource::OsKeystore { service: "x".into() };
+    let goes = CredentialInjection::EnvVar { var_name: "A".into() };
+    let secret = spec().with_credentials(vec![CredentialRef::new("it", source, goes)]);
+    assert!(matches!(run("true", &secret).await, EnvError::CredentialFailed(_)));
+}
