@@ -8,7 +8,6 @@ use super::{
     rfc3339,
     run::{Phase, Run},
     shard::Shard,
-    state::run_scope,
     view,
 };
 use crate::{
@@ -119,11 +118,7 @@ impl Shard {
             WorkerAsk::GetState { scope, key, reply } => {
                 let answer = standing.and_then(|()| {
                     let place = self.place_of(run, holder, scope.as_deref(), &key)?;
-                    if place == run_scope(run) {
-                        return self.own_value(run, &key).map_err(EngineError::Flow);
-                    }
-                    let row = self.shared.state.value(&place, &key)?;
-                    Ok(row.map(|row| Json::from_trusted(row.value)))
+                    self.read_for_worker(run, &place, key)
                 });
                 drop(reply.send(answer));
             }

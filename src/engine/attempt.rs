@@ -266,12 +266,7 @@ impl Shard {
     fn done(&mut self, run: &mut Run, number: u32, done: TaskDone) {
         let Some(task) = run.task(number) else { return };
         if self.is_followed(run, number, &done.effects) {
-            let TaskDone { output, usage, effects } = done;
-            if let Err(failure) = self.follow_result(run, number, output, &effects, usage.clone()) {
-                let outcome = Outcome::Failed(self.located(run, number, failure));
-                self.finish_step(run, number, outcome, None, usage);
-            }
-            return;
+            return self.done_followed(run, number, done);
         }
         match self.judge(task, number, done.output) {
             Outcome::Completed(output) => {
@@ -296,9 +291,7 @@ impl Shard {
         let Short { failure, usage, effects } = short;
         if effects.iter().any(|it| matches!(it, Effect::ToolApprovalRequired { .. })) {
             // It did not fall short: it waits for a person, and goes on then.
-            let done = TaskDone { output: Json::null(), usage, effects };
-            self.done(run, number, done);
-            return;
+            return self.done(run, number, TaskDone { output: Json::null(), usage, effects });
         }
         let retries =
             |task: &OpenTask| failure.retryable && task.counted + 1 < task.retry.max_attempts;

@@ -345,7 +345,7 @@ impl Shard {
                 self.schedule_scoped(run, &key, None, state);
             }
             StepOp::State(ref state) => {
-                let outcome = match self.apply_state(run, state) {
+                let outcome = match self.own_state(run, state) {
                     Ok(value) => Outcome::Completed(value),
                     Err(failure) => Outcome::Failed(failure),
                 };

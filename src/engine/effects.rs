@@ -52,6 +52,11 @@ impl Shard {
         if signals > MOST_SIGNALS {
             return Err(no(format!("a result sends at most {MOST_SIGNALS} signals")));
         }
+        let mut passed = Vec::with_capacity(effects.len());
+        for effect in effects {
+            passed.push(self.pass_effect(run, effect)?);
+        }
+        let effects = passed.as_slice();
         for (n, effect) in effects.iter().enumerate() {
             self.admit(run, step, effect).map_err(|mut failure| {
                 failure.message = format!("$.effects[{n}]: {}", failure.message);

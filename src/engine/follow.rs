@@ -22,6 +22,7 @@ use crate::{
     blueprint::CompiledAgent,
     fault,
     journal::{Decision, Fact, Followed, Outcome, Usage},
+    middleware::TaskDone,
     protocol::{Effect, Failure, Json, failure::kind},
 };
 
@@ -169,6 +170,15 @@ impl Shard {
     /// Whether a result is one of a step that leaves, or has left, something to others.
     pub(super) fn is_followed(&self, run: &Run, number: u32, effects: &[Effect]) -> bool {
         effects.iter().any(is_follow) || run.task(number).is_some_and(|task| task.follows.is_some())
+    }
+
+    /// Takes such a result of an operator in the host; what cannot be done fails the step.
+    pub(super) fn done_followed(&mut self, run: &mut Run, number: u32, done: TaskDone) {
+        let TaskDone { output, usage, effects } = done;
+        if let Err(failure) = self.follow_result(run, number, output, &effects, usage.clone()) {
+            let outcome = Outcome::Failed(self.located(run, number, failure));
+            self.finish_step(run, number, outcome, None, usage);
+        }
     }
 
     /// Takes such a result: the next follow-up is under way, or the step ends.

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     journal::{Decision, Fact, Outcome, Usage},
-    middleware::{About, Settled, Stacks, StoreCall, StoreOp, Stored, TaskDone, Voice},
+    middleware::{About, Settled, Stacks, TaskDone, Voice},
     protocol::{Json, LifecycleEvent, OperatorConfig, TaskId},
 };
 
@@ -160,22 +160,6 @@ impl Shard {
         let kind = event.kind().to_owned();
         let data = Json::from(event.data());
         self.append(run, Fact::Decided(Decision::Told { step, kind, data }));
-    }
-
-    /// Takes an operation on state through the layers.
-    pub(super) fn guarded(
-        &self,
-        run: &Run,
-        (op, scope, key): (StoreOp, String, &str),
-        value: Option<Json>,
-        terminal: &mut dyn FnMut(StoreCall) -> Stored,
-    ) -> Stored {
-        let stacks = self.stacks_of(run);
-        let principal =
-            run.chain.started().map_or("", |(started, _)| started.principal.as_str()).into();
-        let run = Some(run.id);
-        let call = StoreCall { op, run, principal, scope, key: key.to_owned(), value };
-        stacks.store.run(call, terminal)
     }
 }
 

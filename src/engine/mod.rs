@@ -10,6 +10,7 @@ mod attempt;
 mod auth;
 mod backup;
 mod blueprints;
+mod boundary;
 mod capacity;
 mod commit;
 mod copy;

@@ -38,7 +38,9 @@ impl Shard {
         };
         let permitted = place.and_then(|place| {
             self.permit(run, &place, &op)?;
-            Ok(place)
+            // What is read passes the layers with its answer.
+            let op = if op.is_read() { op.clone() } else { self.pass_change(run, &place, &op)? };
+            Ok((place, op))
         });
         let step = match scope {
             None => StepOp::State(op.clone()),
@@ -46,7 +48,7 @@ impl Shard {
         };
         match permitted {
             Err(failure) => self.record(run, key, &step, Outcome::Failed(failure)),
-            Ok(scope) => {
+            Ok((scope, op)) => {
                 let kind = OpenKind::State { scope, op: Box::new(op) };
                 let number = self.open(run, key, &step, kind);
                 run.pending.after.performs.push(Perform::State { step: number });
@@ -106,8 +108,17 @@ impl Shard {
 
     /// What came of it.
     pub(super) fn state_done(&mut self, run: &mut Run, number: u32, outcome: Outcome) {
-        let Some(Open { kind: OpenKind::State { op, .. } }) = run.open.get(&number) else {
+        let Some(Open { kind: OpenKind::State { op, scope } }) = run.open.get(&number) else {
             return;
+        };
+        let outcome = match &outcome {
+            Outcome::Completed(found) if op.is_read() => {
+                match self.pass_read(run, scope, op, found) {
+                    Ok(value) => Outcome::Completed(value),
+                    Err(failure) => Outcome::Failed(failure),
+                }
+            }
+            _ => outcome,
         };
         if !op.is_read() {
             run.pending.writes.push(Write::ForgetReceipt { run: run.num, step: number });
@@ -124,7 +135,12 @@ impl Shard {
             None => Ok(run_scope(run)),
             Some(named) => self.scope_of(run, named),
         };
-        let (Some(op), Ok(scope)) = (op, scope) else {
+        let passed = match (op, scope) {
+            (Some(op), Ok(scope)) if op.is_read() => Some((op, scope)),
+            (Some(op), Ok(scope)) => self.pass_change(run, &scope, &op).ok().map(|op| (op, scope)),
+            _ => None,
+        };
+        let Some((op, scope)) = passed else {
             let failure = refused("the state step in the journal cannot be read".to_owned());
             self.finish_step(run, step.step, Outcome::Failed(failure), None, None);
             return;

@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 
 use super::{Caller, Engine, EngineError, message::RunMsg, rfc3339};
 use crate::{
+    middleware::StoreOp,
     protocol::{
         ContentKind, Json, Lifetime, MemoryLink, MemoryTier, RunId, Scope, SearchOptions,
         SearchResult, StateError, StateStore, StoreOptions,
@@ -121,6 +122,17 @@ impl Engine {
     ) -> Result<StateView, EngineError> {
         let scope = may_read(caller, scope, key)?;
         let row = self.shared().state.value(&scope, key)?;
+        let row = match row {
+            Some(row) => {
+                let found = Json::from_trusted(row.value.as_str());
+                let value = self.pass_caller(caller, StoreOp::Read, &scope, key, Some(&found))?;
+                Some(StateRow { value: value.as_str().to_owned(), ..row })
+            }
+            None => {
+                self.pass_caller(caller, StoreOp::Read, &scope, key, None)?;
+                None
+            }
+        };
         row.map(StateView::of)
             .ok_or_else(|| EngineError::NotFound { what: "state", id: format!("{scope}/{key}") })
     }
@@ -138,6 +150,7 @@ impl Engine {
         limit: usize,
     ) -> Result<super::Page<StateItem>, EngineError> {
         let scope = may_read(caller, scope, prefix)?;
+        self.pass_caller(caller, StoreOp::List, &scope, prefix, None)?;
         let rows = self.shared().state.page(&scope, prefix, after, limit).await?;
         let next_cursor = rows.last().filter(|_| rows.len() == limit).map(|row| row.key.clone());
         let items = rows.into_iter().map(|row| StateItem {
@@ -163,6 +176,7 @@ impl Engine {
         limit: usize,
     ) -> Result<Vec<StateItem>, EngineError> {
         let scope = may_read(caller, scope, prefix)?;
+        self.pass_caller(caller, StoreOp::Search, &scope, query, None)?;
         let options = SearchOptions::default();
         let found = self.shared().state.find(&scope, query, prefix, limit, options).await?;
         let items = found.into_iter().map(|hit| StateItem {
@@ -188,6 +202,7 @@ impl Engine {
     ) -> Result<Vec<StateItem>, EngineError> {
         // A link may lead to any key of the scope.
         let scope = may_read(caller, scope, "")?;
+        self.pass_caller(caller, StoreOp::Traverse, &scope, from, None)?;
         let keys = self.shared().state.walk(&scope, from, relation, depth).await?;
         Ok(keys.into_iter().map(|key| StateItem { key, ..StateItem::default() }).collect())
     }
@@ -210,6 +225,8 @@ impl Engine {
             let need = Need::State { scope: &change.scope, key: &change.key };
             caller.grant.check(Verb::StateWrite, &[need])?;
         }
+        let pass = |(scope, change)| Ok((scope, self.pass_caller_change(caller, change)?));
+        let changes = changes.into_iter().map(pass).collect::<Result<Vec<_>, EngineError>>()?;
         let changed = self.change_any(changes, Some(caller.jti.clone())).await?;
         let view = |changed: Changed| ChangedView {
             revision: changed.revision,

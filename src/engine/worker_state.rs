@@ -8,6 +8,7 @@ use super::{
     state::{KEY_BYTES, OwnError, plain_write, run_scope},
 };
 use crate::{
+    flow::StateOp,
     protocol::{Json, OperatorId, Scope, StoreOptions},
     store::{Reducer, StateAct, StateChange},
     token::{Grant, Need, Refusal, Verb},
@@ -55,6 +56,24 @@ impl Shard {
         Ok(place)
     }
 
+    pub(super) fn read_for_worker(
+        &mut self,
+        run: &mut Run,
+        scope: &str,
+        key: String,
+    ) -> Result<Option<Json>, EngineError> {
+        let found = if scope == run_scope(run) {
+            self.own_value(run, &key).map_err(EngineError::Flow)?
+        } else {
+            let row = self.shared.state.value(scope, &key)?;
+            row.map(|row| Json::from_trusted(row.value))
+        };
+        let is_there = found.is_some();
+        let found = found.unwrap_or_else(Json::null);
+        let passed = self.pass_read(run, scope, &StateOp::Get { key }, &found)?;
+        Ok(is_there.then_some(passed))
+    }
+
     pub(super) fn put_for_worker(
         &mut self,
         run: &mut Run,
@@ -62,6 +81,10 @@ impl Shard {
         key: String,
         value: &Json,
     ) -> Result<(), EngineError> {
+        let set = StateOp::Set { key, value: value.clone(), opts: None };
+        let StateOp::Set { key, value, .. } = self.pass_change(run, &scope, &set)? else {
+            return Ok(());
+        };
         let act = StateAct::Put {
             value: value.as_str().to_owned(),
             reducer: Reducer::Overwrite,

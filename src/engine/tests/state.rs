@@ -347,3 +347,37 @@ async fn follow_ups_are_bounded_known_and_permitted() {
     let error = error.unwrap_err().to_string();
     assert!(error.contains("at most 128 follow-ups"), "{error}");
 }
+
+#[tokio::test]
+async fn every_operation_on_state_passes_the_layers() {
+    let bench = Bench::new();
+    let body = r#"middleware = { swarm.middleware.guard { scopes = { "run:*" } } },
+        agents = { q = { operator = "queue", queue = "q" } },
+        flow = function(ctx)
+            ctx.state:set("k", 1)
+            local g = ctx:scope("global")
+            local function kind(fn) local ok, err = pcall(fn) return if ok then "done" else err.kind end
+            local kinds = {
+                kind(function() g:set("k", 1) end), kind(function() g:get("k") end),
+                kind(function() g:delete("k") end), kind(function() g:list() end),
+                kind(function() g:search("k") end), kind(function() g:add("k") end),
+                kind(function() g:link("k", "l", "r") end), kind(function() g:unlink("k", "l", "r") end),
+                kind(function() g:traverse("k") end), kind(function() return ctx.state:get("k") end),
+            }
+            ctx:run("q")
+            return kinds
+        end"#;
+    let run = bench.start(body, "null").await;
+    let leased = bench.lease("q").await;
+    let holder = bench.holder(&leased.handle);
+    let write =
+        serde_json::json!({ "type": "write_memory", "scope": "global", "key": "k", "value": 1 });
+    let error = bench.engine.report(&holder, Report { effects: vec![write], ..report("1") }).await;
+    assert_eq!(error.unwrap_err().code(), "invalid_result");
+    bench.engine.report(&holder, report("1")).await.unwrap();
+    let out = bench.ended(run).await.output.unwrap().to_value();
+    let mut expected = vec!["refused"; 9];
+    expected.push("done");
+    assert_eq!(out, serde_json::json!(expected));
+    assert_eq!(bench.store.state("global").unwrap().len(), 0);
+}

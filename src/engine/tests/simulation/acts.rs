@@ -15,7 +15,7 @@ use crate::{
         Answer, Bearer, Engine, EngineError, Holder, IdempotencyKey, LeaseAsk, Program, Report,
         StartRun, Verdict, WaitFor,
     },
-    protocol::{Effect, Failure, Json, TaskId},
+    protocol::{Effect, Failure, Json, RunId, TaskId},
     store::{Reader as _, TaskFilter, TaskPhase},
     token::Handle,
 };
@@ -23,14 +23,14 @@ use crate::{
 /// Runs that a world has.
 const RUNS: usize = 5;
 
-/// The effect that comes with a report: it writes the report's own number.
-fn effect(body: u32) -> serde_json::Value {
-    json!({ "type": "write_memory", "scope": { "workflow": "w" }, "key": "effect",
+/// The effect that comes with a report: it writes the report's own number into its run's state.
+fn effect(run: &str, body: u32) -> serde_json::Value {
+    json!({ "type": "write_memory", "scope": { "workflow": run }, "key": "effect",
             "value": { "report": body } })
 }
 
-fn effects(body: u32) -> Vec<serde_json::Value> {
-    if body.is_multiple_of(2) { vec![effect(body)] } else { Vec::new() }
+fn effects(run: &str, body: u32) -> Vec<serde_json::Value> {
+    if body.is_multiple_of(2) { vec![effect(run, body)] } else { Vec::new() }
 }
 
 /// The value that a report or an answer brings.
@@ -38,7 +38,7 @@ fn output(body: u32) -> serde_json::Value {
     json!({ "v": body, "by": body })
 }
 
-fn report(body: u32, says: Says) -> Report {
+fn report(run: &str, body: u32, says: Says) -> Report {
     let verdict = match says {
         Says::Done => Verdict::Done(Json::from(&output(body))),
         Says::Garbage => Verdict::Done(Json::from(&json!({ "by": body }))),
@@ -50,7 +50,7 @@ fn report(body: u32, says: Says) -> Report {
     Report {
         verdict,
         usage: None,
-        effects: effects(body),
+        effects: effects(run, body),
         body_hash: blake3::hash(text.as_bytes()).to_string(),
         body: text,
         key: None,
@@ -165,9 +165,12 @@ pub fn perform(world: &World, ask: &Ask) -> BoxFuture<'static, Result<Told, Engi
             })
         }
         Ask::Report { of, body, says } => {
+            let own = world.id_of(of.run);
             let holder = holder(world, &engine, of);
             Box::pin(
-                async move { engine.report(&holder, report(body, says)).await.map(Told::Accepted) },
+                async move {
+                    engine.report(&holder, report(&own, body, says)).await.map(Told::Accepted)
+                },
             )
         }
         Ask::State { of, body } => {
@@ -349,13 +352,20 @@ impl World {
         }
     }
 
+    /// The id of a stored run.
+    fn id_of(&self, run: u64) -> String {
+        let header = self.store.header(run).expect("it can be read");
+        header.map_or_else(String::new, |it| RunId::new(run, it.created_ms).to_string())
+    }
+
     fn end_job(&mut self, place: usize, says: Says) {
         let body = self.next_body();
         let job = self.worked.take(place);
         let (run, step, attempt) = (job.run, job.step, job.attempt);
         self.note(What::Worked { run, step, attempt, body, says });
         let decode = |value| serde_json::from_value::<Effect>(value).expect("it is an effect");
-        let effects = effects(body).into_iter().map(decode).collect();
+        let own = self.id_of(run);
+        let effects = effects(&own, body).into_iter().map(decode).collect();
         let result = match says {
             Says::Done => Ok((Json::from(&output(body)), effects)),
             Says::Garbage => Ok((Json::from(&json!({ "by": body })), effects)),
