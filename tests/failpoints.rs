@@ -358,7 +358,7 @@ async fn check(client: &mut Client, cast: &Cast, kills: usize) {
     ];
     assert_eq!(seen, cast_of, "{all}");
 
-    for (run, steps) in [(&cast.walk, 12), (&cast.listen, 2), (&cast.doomed, 2)] {
+    for (run, steps) in [(&cast.walk, 13), (&cast.listen, 2), (&cast.doomed, 2)] {
         once(client, run, steps).await;
     }
     for (run, name) in [(&cast.walk, "work"), (&cast.doomed, "undo")] {

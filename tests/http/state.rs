@@ -128,6 +128,7 @@ async fn dispatches_have_an_answer_or_a_slot_each() {
 #[test]
 fn the_command_line_has_every_verb_of_state() {
     let shell = Shell::new();
+    let _daemon = Daemon::start(&shell.path(".moonswarm"));
     let state = |args: &[&str]| shell.run(&[&["state", "-s", "custom:n"], args].concat());
     state(&["set", "a", r#"{"t":"amber light"}"#]).ok();
     state(&["set", "n", "2", "--reduce", "sum"]).ok();
