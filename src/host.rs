@@ -25,7 +25,8 @@ use crate::{
     api,
     clock::Clock,
     engine::{
-        CustomEffects, Engine, EngineParts, Middleware, Recovery, Retention, Settings, Sweeper,
+        CustomEffects, Engine, EngineParts, Middleware, Recovery, Retention, Schedules, Settings,
+        Sweeper,
     },
     environment::{self, Environments},
     fault,
@@ -49,6 +50,8 @@ const LEFT_OPEN: usize = 100;
 const HOUSEKEEPING: Duration = Duration::from_secs(3_600);
 /// How often the host looks whether ended runs are to go, and how long it rests where some do.
 const SWEEP: Duration = Duration::from_secs(15);
+/// How long the host waits when it could not look at the schedules, in milliseconds.
+const SCHEDULES_AGAIN_MS: u64 = 10_000;
 const BETWEEN_STEPS: Duration = Duration::from_millis(50);
 
 /// What to open.
@@ -239,6 +242,9 @@ impl Host {
 
         keep_house(&engine, &tasks);
         sweep(&engine, &tasks);
+        if config.recover {
+            keep_time(&engine, &tasks);
+        }
         let watch = match &config.blueprints {
             Some(dir) => Some(watch::Watch::start(dir.clone(), engine.clone(), &tasks).await?),
             None => None,
@@ -337,6 +343,25 @@ fn sweep(engine: &Engine, tasks: &Tasks) {
                     SWEEP
                 }
             };
+        }
+    });
+}
+
+/// Starts what is scheduled, when it is due. Only a host that takes up all runs does: one that was
+/// opened for a single run leaves the others alone.
+fn keep_time(engine: &Engine, tasks: &Tasks) {
+    let (engine, stopping, clock) = (engine.clone(), tasks.stopping().clone(), Clock::system());
+    tasks.spawn(async move {
+        let mut known = Schedules::default();
+        loop {
+            let next = engine.run_schedules(&mut known).await.unwrap_or_else(|error| {
+                tracing::warn!(%error, "could not look at the schedules");
+                clock.now_ms() + SCHEDULES_AGAIN_MS
+            });
+            tokio::select! {
+                () = stopping.cancelled() => return,
+                () = clock.sleep_until(next) => {}
+            }
         }
     });
 }

@@ -2,7 +2,6 @@
 //!
 //! Owns where spawned work runs: on a runtime, or, in a simulation, wherever its driver polls it.
 
-#[cfg(any(test, feature = "faults"))]
 mod driven;
 
 use std::{
@@ -18,7 +17,6 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-#[cfg(any(test, feature = "faults"))]
 pub use driven::Driver;
 
 /// Spawns onto one runtime and waits for all of it at the end.
@@ -33,7 +31,6 @@ pub struct Tasks {
 #[derive(Debug, Clone)]
 enum Place {
     Runtime(Handle),
-    #[cfg(any(test, feature = "faults"))]
     Driven(Driver),
 }
 
@@ -44,7 +41,6 @@ pub struct Spawned<T>(Waits<T>);
 #[derive(Debug)]
 enum Waits<T> {
     Runtime(JoinHandle<T>),
-    #[cfg(any(test, feature = "faults"))]
     Driven(tokio::sync::oneshot::Receiver<T>),
 }
 
@@ -66,7 +62,6 @@ impl Tasks {
     }
 
     /// Tasks that run when, and in the order in which, their driver polls them.
-    #[cfg(any(test, feature = "faults"))]
     pub fn driven() -> (Self, Driver) {
         let driver = Driver::default();
         (Self::at(Place::Driven(driver.clone())), driver)
@@ -86,7 +81,6 @@ impl Tasks {
         let future = self.tracker.track_future(future);
         Spawned(match &self.place {
             Place::Runtime(runtime) => Waits::Runtime(runtime.spawn(future)),
-            #[cfg(any(test, feature = "faults"))]
             Place::Driven(driver) => Waits::Driven(driver.add(future).1),
         })
     }
@@ -105,7 +99,6 @@ impl Tasks {
         };
         Spawned(match &self.place {
             Place::Runtime(runtime) => Waits::Runtime(runtime.spawn_blocking(work)),
-            #[cfg(any(test, feature = "faults"))]
             Place::Driven(driver) => Waits::Driven(driver.add(async move { work() }).1),
         })
     }
@@ -129,7 +122,6 @@ impl<T> Future for Spawned<T> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
             Waits::Runtime(handle) => Pin::new(handle).poll(context).map_err(Unfinished::from),
-            #[cfg(any(test, feature = "faults"))]
             Waits::Driven(result) => {
                 Pin::new(result).poll(context).map_err(|_| Unfinished::GivenUp)
             }

@@ -146,6 +146,11 @@ impl Report {
             after_all.zip(*after_the_first).map(|(all, first)| all as f64 / first as f64),
             |ratio| ratio <= 1.5,
         );
+        hold(
+            "KiB of resident memory for a connected session (at most 40)",
+            self.sessions.as_ref().and_then(|it| it.bytes_each).map(|bytes| bytes / 1024.0),
+            |kib| kib <= 40.0,
+        );
         ensure!(broken.is_empty(), "beyond their limits: {}", broken.join("; "));
         Ok(())
     }

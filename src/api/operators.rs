@@ -23,6 +23,12 @@ pub(super) struct OperatorView {
     /// How many of them are connected.
     #[serde(skip_serializing_if = "Option::is_none")]
     connected: Option<usize>,
+    /// How a composite's members work together: fallback, race, quorum, round_robin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<&'static str>,
+    /// The operators that a composite stands for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    members: Option<Vec<String>>,
 }
 
 /// Lists the operators.
@@ -40,7 +46,8 @@ pub(super) async fn list(
         let (open, connected) = (own().count(), own().filter(|it| it.connected).count());
         let is_one = kind == "main_ai";
         let (sessions, connected) = (is_one.then_some(open), is_one.then_some(connected));
-        OperatorView { name, kind, sessions, connected }
+        let (rule, members) = api.engine.composite(&name).unzip();
+        OperatorView { name, kind, sessions, connected, rule, members }
     };
     let operators = api.engine.operators().into_iter().map(view);
     Ok(JsonBody(All::of(operators.collect())))

@@ -108,6 +108,7 @@ pub(super) fn table() -> Vec<Row> {
         caller(Verb::BlueprintRead,     routes!(blueprints::list)),
         caller(Verb::BlueprintRead,     routes!(blueprints::get)),
         caller(Verb::BlueprintRead,     routes!(blueprints::source)),
+        caller(Verb::RunStart,          routes!(signals::start)),
         caller(Verb::BlueprintCheck,    routes!(check::check)).large(),
 
         caller(Verb::TaskList,          routes!(tasks::list)),

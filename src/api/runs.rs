@@ -32,7 +32,7 @@ pub(super) const ENTRY: &str = "main.lua";
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StartBody {
-    /// A stored blueprint: `name` or `name@hash-prefix`. Either this, or `source`, or `files`.
+    /// A stored blueprint: `name` or `name@hash-prefix`. Either this, or `source`, `files`, `flow`.
     blueprint: Option<String>,
     /// The Lua source; it is stored by its hash and moves no name.
     source: Option<String>,
@@ -41,10 +41,11 @@ pub(super) struct StartBody {
     /// The path of `source` among the files (`main.lua`), or the file of the bundle that returns
     /// the blueprint.
     entry: Option<String>,
-    /// A flow as a table; this release refuses it.
+    /// A flow as a table of nodes (docs/protocol/flow.schema.json); it is stored by its hash and
+    /// moves no name.
     #[schema(value_type = Option<Object>)]
     flow: Option<Json>,
-    /// The agents of `flow`; this release refuses them.
+    /// The agents of `flow`, by name.
     #[schema(value_type = Option<Object>)]
     agents: Option<Json>,
     /// The input.
@@ -70,16 +71,27 @@ impl StartBody {
     /// # Errors
     /// When it does not say what to start, or asks for what there is not.
     pub(super) fn into_start(self) -> Result<(StartRun, Option<Duration>), Problem> {
-        for (given, field) in [(self.flow.is_some(), "flow"), (self.agents.is_some(), "agents")] {
-            if given {
-                let detail = format!("this release does not take `{field}`");
-                return Err(Problem::new(codes::NOT_SUPPORTED, detail).at(format!("$.{field}")));
+        let program = match (self.flow, self.agents) {
+            (None, None) => program(self.blueprint, self.source, self.files, self.entry)?,
+            (None, Some(_)) => {
+                let detail = "`agents` are those of a `flow`, and there is none";
+                return Err(Problem::new(codes::INVALID_BODY, detail).at("$.agents"));
             }
-        }
+            (Some(flow), agents) => {
+                let alone = self.blueprint.is_none() && self.source.is_none();
+                if !alone || self.files.is_some() || self.entry.is_some() {
+                    let detail =
+                        "`flow` stands alone with its `agents`, without blueprint, source or files";
+                    return Err(Problem::new(codes::INVALID_BODY, detail).at("$.flow"));
+                }
+                let bundle = Bundle::from_flow(&flow, agents.as_ref());
+                Program::Bundle(bundle.map_err(|e| Problem::findings(vec![e.finding(ENTRY)]))?)
+            }
+        };
         let wait = params::wait(self.wait.as_deref())
             .map_err(|detail| Problem::new(codes::INVALID_BODY, detail).at("$.wait"))?;
         let start = StartRun {
-            program: program(self.blueprint, self.source, self.files, self.entry)?,
+            program,
             input: self.input.unwrap_or_else(Json::null),
             trigger: self.trigger.unwrap_or_else(Json::null),
             workdir: self.workdir,
@@ -103,7 +115,7 @@ pub(super) fn program(
     let which = |detail: &str| Problem::new(codes::INVALID_BODY, detail).at("$");
     match (blueprint, source, files) {
         (Some(name), None, None) if entry.is_none() => Ok(Program::Named(name)),
-        (None, None, None) => Err(which("give `blueprint`, `source` or `files`")),
+        (None, None, None) => Err(which("give `blueprint`, `source`, `files` or `flow`")),
         (None, source, files) => bundle(source, files, entry).map(Program::Bundle),
         (Some(_), _, _) => Err(which("`blueprint` stands alone, without source, files or entry")),
     }
@@ -427,6 +439,7 @@ mod tests {
             (r#"{"source":"return 1"}"#, "main.lua"),
             (r#"{"source":"return 1","entry":"b.lua","files":{"c.md":"x"}}"#, "b.lua"),
             (r#"{"files":{"only.lua":"return 1"}}"#, "only.lua"),
+            (r#"{"flow":{"kind":"seq"},"agents":{}}"#, "inline.json"),
         ] {
             let Program::Bundle(bundle) = start_of(text).unwrap().0.program else {
                 panic!("{text}")
@@ -440,7 +453,8 @@ mod tests {
         for (text, code, path) in [
             ("{}", "invalid_body", "$"),
             (r#"{"blueprint":"a","source":"b"}"#, "invalid_body", "$"),
-            (r#"{"flow":{}}"#, "not_supported", "$.flow"),
+            (r#"{"agents":{}}"#, "invalid_body", "$.agents"),
+            (r#"{"flow":{},"source":"x"}"#, "invalid_body", "$.flow"),
             (r#"{"blueprint":"a","seats":[]}"#, "invalid_body", "$.seats"),
             (r#"{"blueprint":"a","wait":"soon"}"#, "invalid_body", "$.wait"),
             (r#"{"blueprint":"a","inptu":1}"#, "unknown_field", "$.inptu"),

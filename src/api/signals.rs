@@ -1,6 +1,11 @@
-//! Signals to a run.
+//! Signals to a run, and to a blueprint that waits for one.
 
-use axum::{extract::State, http::StatusCode};
+use axum::{
+    Json as JsonBody,
+    extract::State,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
 
 use super::{
     body::Posted,
@@ -8,7 +13,7 @@ use super::{
     error::{Problem, ProblemBody},
     params::{self, Asker, At, Key},
 };
-use crate::protocol::Json;
+use crate::{engine::RunView, protocol::Json};
 
 /// Sends a run a signal and answers when it is durable.
 #[utoipa::path(
@@ -32,9 +37,43 @@ pub(super) async fn send(
     key: Key,
     posted: Posted<Json>,
 ) -> Result<StatusCode, Problem> {
-    let empty = posted.raw.iter().all(u8::is_ascii_whitespace);
-    let payload = if empty { Json::from_trusted("true") } else { posted.body };
+    let payload = payload_of(&posted);
     let key = key.of("POST /v1/runs/{run}/signals/{name}", &posted.raw);
     api.engine.signal(&caller, params::id(&run)?, name, payload, key).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Starts a run of a blueprint that waits for the signal (`on = { { signal = … } }`).
+#[utoipa::path(
+    post, path = "/v1/blueprints/{name}/signals/{signal}", operation_id = "blueprint_signal", tag = "blueprints",
+    params(
+        ("name" = String, Path, description = "The blueprint's name."),
+        ("signal" = String, Path, description = "The signal's name."),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition harmless for 24 hours."),
+    ),
+    request_body(content = Option<Object>, description = "The payload, which is the run's input unless the trigger has one: any JSON; `true` if the body is empty."),
+    responses(
+        (status = 201, description = "The run; `Location` names it.", body = RunView),
+        (status = 404, description = "`not_found`: there is no such blueprint, or it waits for no such signal", body = ProblemBody),
+        (status = 409, description = "`idempotency_mismatch`", body = ProblemBody),
+        (status = 422, description = "`invalid_input` with `violations`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn start(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    At((name, signal)): At<(String, String)>,
+    key: Key,
+    posted: Posted<Json>,
+) -> Result<Response, Problem> {
+    let payload = payload_of(&posted);
+    let key = key.of("POST /v1/blueprints/{name}/signals/{signal}", &posted.raw);
+    let view = api.engine.signal_blueprint(&caller, &name, &signal, payload, key).await?;
+    let location = HeaderValue::try_from(format!("/v1/runs/{}", view.id)).expect("an id is ASCII");
+    Ok((StatusCode::CREATED, [(header::LOCATION, location)], JsonBody(view)).into_response())
+}
+
+fn payload_of(posted: &Posted<Json>) -> Json {
+    let empty = posted.raw.iter().all(u8::is_ascii_whitespace);
+    if empty { Json::from_trusted("true") } else { posted.body.clone() }
 }

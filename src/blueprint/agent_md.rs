@@ -10,7 +10,23 @@ use serde_saphyr::{Budget, Options};
 use super::diagnostics::{Finding, Position, code, hint_for};
 
 const MAX_FRONTMATTER_BYTES: usize = 64 << 10;
-const KNOWN: [&str; 4] = ["description", "model", "name", "tools"];
+/// The keys that an agent has.
+const FIELDS: [&str; 6] = ["description", "labels", "model", "name", "tool", "tools"];
+/// Further keys that such files have elsewhere; nothing here goes by them.
+const ELSEWHERE: [&str; 12] = [
+    "background",
+    "color",
+    "disallowedTools",
+    "effort",
+    "initialPrompt",
+    "isolation",
+    "maxTurns",
+    "memory",
+    "permissionMode",
+    "skills",
+    "temperature",
+    "version",
+];
 const REFUSED: [&str; 2] = ["hooks", "mcpServers"];
 
 /// What becomes of a key.
@@ -38,7 +54,7 @@ pub struct KeyReport {
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentFile {
     /// The agent's keys as far as the file gives them: `name`, `description`, `tools` (an array),
-    /// `model` and `system`.
+    /// `model`, `labels` (an object of texts), `tool` and `system`.
     pub fields: Map<String, Value>,
     /// What becomes of each key, in the order of the file.
     pub report: Vec<KeyReport>,
@@ -108,7 +124,7 @@ impl Reader<'_> {
     }
 
     fn fields(&mut self, frontmatter: &str) -> Map<String, Value> {
-        let read = match yaml(frontmatter) {
+        let read = match yaml(frontmatter).or_else(|error| by_lines(frontmatter).ok_or(error)) {
             Ok(Value::Object(read)) => read,
             Ok(Value::Null) => Map::new(),
             Ok(_) => {
@@ -143,19 +159,26 @@ impl Reader<'_> {
             self.findings.push(finding);
             return None;
         }
-        if !KNOWN.contains(&key) {
+        if ELSEWHERE.contains(&key) {
+            self.report.push(KeyReport { key: key.to_owned(), standing: Standing::Advisory });
+            return None;
+        }
+        if !FIELDS.contains(&key) {
             let message = format!("unknown key `{key}` in the frontmatter");
             let mut finding = self.finding(at, code::UNKNOWN_AGENT_FILE_KEY, message);
-            finding.hint = hint_for(key, &KNOWN);
+            finding.hint = hint_for(key, &FIELDS);
             self.findings.push(finding);
             return None;
         }
         let advisory = matches!(key, "tools" | "model");
         let standing = if advisory { Standing::Advisory } else { Standing::Enforced };
         self.report.push(KeyReport { key: key.to_owned(), standing });
-        let read = if key == "tools" { tools(&value) } else { value.is_string().then_some(value) };
+        let (read, wanted) = match key {
+            "tools" => (tools(&value), "a list of names"),
+            "labels" => (labels(value), "a list of `name: text` lines"),
+            _ => (value.is_string().then_some(value), "text"),
+        };
         if read.is_none() {
-            let wanted = if key == "tools" { "a list of names" } else { "text" };
             let message = format!("`{key}` in the frontmatter is not {wanted}");
             self.findings.push(self.finding(at, code::WRONG_TYPE, message));
         }
@@ -229,6 +252,73 @@ fn yaml(frontmatter: &str) -> Result<Value, serde_saphyr::Error> {
         ..Options::default()
     };
     serde_saphyr::from_str_with_options(frontmatter, options)
+}
+
+/// Reads a frontmatter that people write and YAML does not take: each known key begins a line, and
+/// its value goes on, colons and all, up to the next such line. None if it is not even that.
+fn by_lines(frontmatter: &str) -> Option<Value> {
+    if frontmatter.len() > MAX_FRONTMATTER_BYTES {
+        return None;
+    }
+    let mut values: Vec<(&str, Vec<&str>)> = Vec::new();
+    for line in frontmatter.lines() {
+        let begun = line.split_once(':').filter(|(key, rest)| {
+            is_known(key) && (rest.is_empty() || rest.starts_with([' ', '\t']))
+        });
+        match begun {
+            // What runs things is refused however it is written: YAML has the last word on it.
+            Some((key, _)) if REFUSED.contains(&key) => return None,
+            Some((key, _)) if values.iter().any(|(seen, _)| *seen == key) => return None,
+            Some((key, rest)) => values.push((key, vec![rest.trim()])),
+            // Only a description is written over several lines without marks.
+            None => match values.last_mut()? {
+                ("description", lines) => lines.push(line.trim_end()),
+                _ if line.trim().is_empty() => {}
+                _ => return None,
+            },
+        }
+    }
+    let mut map = Map::new();
+    for (key, lines) in values {
+        let text = lines.join("\n").trim().to_owned();
+        // A value that is YAML by itself (a list, a quoted text) is what it says.
+        let value = match yaml(&format!("{key}: {text}")) {
+            Ok(Value::Object(mut alone)) => alone.remove(key).unwrap_or(Value::Null),
+            // It was meant as YAML, and is wrong as such.
+            _ if text.starts_with(['[', '{', '&', '!', '|', '>', '%', '@', '`', '"', '\'']) => {
+                return None;
+            }
+            _ => Value::String(text),
+        };
+        map.insert(key.to_owned(), value);
+    }
+    (!map.is_empty()).then_some(Value::Object(map))
+}
+
+fn is_known(key: &str) -> bool {
+    FIELDS.contains(&key) || ELSEWHERE.contains(&key) || REFUSED.contains(&key)
+}
+
+/// Writes an agent as such a file, so that [`parse`] gives the same fields again.
+pub fn write(fields: &Map<String, Value>) -> String {
+    let mut out = String::from("---\n");
+    for key in ["name", "description", "tool", "tools", "labels", "model"] {
+        if let Some(value) = fields.get(key) {
+            // JSON is YAML.
+            out.push_str(&format!("{key}: {value}\n"));
+        }
+    }
+    out.push_str("---\n");
+    if let Some(system) = fields.get("system").and_then(Value::as_str) {
+        out.push_str(&format!("\n{}\n", system.trim()));
+    }
+    out
+}
+
+/// What a pull worker must have: texts by name.
+fn labels(value: Value) -> Option<Value> {
+    let all = value.as_object().is_some_and(|map| map.values().all(Value::is_string));
+    all.then_some(value)
 }
 
 /// A list of tools from a list or from text with commas; a comma in parentheses does not separate.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::diagnostics::{Finding, Position, code};
+use crate::protocol::Json;
 
 mod disk;
 
@@ -21,6 +22,8 @@ pub const MAX_FILE_BYTES: usize = 1 << 20;
 pub const MAX_BUNDLE_BYTES: usize = 8 << 20;
 
 const FORMAT: u8 = 1;
+/// The name of a flow that came without one.
+const INLINE: &str = "inline";
 const MAX_PATH_BYTES: usize = 512;
 
 /// Why a set of files is not a bundle.
@@ -110,7 +113,7 @@ impl Bundle {
     }
 
     /// A bundle of these files. Without `entry` it is the only Lua file at the top, else
-    /// `main.lua` or `main.luau`.
+    /// `main.lua` or `main.luau`; a JSON file that stands alone is one, too.
     ///
     /// # Errors
     /// When a path is not a plain relative one, a limit is broken, or there is no entry.
@@ -139,6 +142,19 @@ impl Bundle {
         };
         let hash = canonical_hash(&entry, &files).into();
         Ok(Self { entry, files, hash })
+    }
+
+    /// A bundle of a flow that is a table, and its agents.
+    ///
+    /// # Errors
+    /// When the text is too large.
+    pub fn from_flow(flow: &Json, agents: Option<&Json>) -> Result<Self, BundleError> {
+        let mut document = serde_json::json!({ "name": INLINE, "flow": flow.to_value() });
+        if let Some(agents) = agents {
+            document["agents"] = agents.to_value();
+        }
+        // Written out in lines, so that a finding has a place.
+        Self::from_source(&format!("{INLINE}.json"), format!("{document:#}"))
     }
 
     /// The path of the file that returns the blueprint.
@@ -220,6 +236,11 @@ fn is_lua(path: &str) -> bool {
 }
 
 fn default_entry(files: &BTreeMap<String, Arc<str>>) -> Option<String> {
+    if let [only] = files.keys().collect::<Vec<_>>()[..]
+        && only.ends_with(".json")
+    {
+        return Some(only.clone());
+    }
     let mut at_the_top = files.keys().filter(|path| is_lua(path) && !path.contains('/'));
     match (at_the_top.next(), at_the_top.next()) {
         (Some(only), None) => Some(only.clone()),

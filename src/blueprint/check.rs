@@ -8,7 +8,10 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use crate::flow::ValuePath;
+
 use super::{
+    budget::Budget,
     bundle::Bundle,
     definition::{Agent, Definition},
     diagnostics::{Finding, code, hint_for},
@@ -17,7 +20,10 @@ use super::{
 };
 
 mod agent;
+mod around;
 mod files;
+mod habits;
+mod nodes;
 mod prompts;
 mod value;
 
@@ -53,6 +59,16 @@ pub trait Operators {
         Ok(())
     }
 
+    /// The kinds that an operator comes down to: its own, or those of a composite's members.
+    fn kinds(&self, name: &str) -> Vec<&str> {
+        self.kind(name).into_iter().collect()
+    }
+
+    /// What quorums of this operator compare of their members' results.
+    fn compared(&self, _name: &str) -> Vec<ValuePath> {
+        Vec::new()
+    }
+
     /// All names, for hints.
     fn names(&self) -> Vec<String>;
 }
@@ -72,16 +88,16 @@ const LAYERS: usize = 100;
 /// Findings that are reported at most: more than anyone reads.
 const MAX_FINDINGS: usize = 1_000;
 
-const KEYS: [&str; 8] =
-    ["agents", "description", "flow", "input", "limits", "middleware", "name", "output"];
-const LATER_KEYS: [&str; 3] = ["budget", "environment", "on"];
-const LIMITS: [&str; 3] = ["depth", "steps", "wall"];
+const KEYS: [&str; 9] =
+    ["agents", "description", "flow", "input", "limits", "middleware", "name", "on", "output"];
+const LATER_KEYS: [&str; 2] = ["budget", "environment"];
+const LIMITS: [&str; 7] = ["depth", "open_tasks", "steps", "tokens", "usd", "wall", "width"];
 
 /// Checks the tree of values that a bundle's chunk returned.
 pub fn check(tree: &Value, bundle: &Bundle, operators: &dyn Operators) -> Checked {
     let mut checker = Checker {
         bundle,
-        outline: Outline::of(bundle.source()),
+        outline: outline_of(bundle),
         operators,
         templates: Templates::new(bundle),
         findings: check_files(bundle),
@@ -93,6 +109,14 @@ pub fn check(tree: &Value, bundle: &Bundle, operators: &dyn Operators) -> Checke
     let definition = definition.filter(|_| !findings.iter().any(Finding::is_error));
     findings.truncate(MAX_FINDINGS);
     Checked { definition, findings }
+}
+
+/// Where things stand in the entry of a bundle.
+fn outline_of(bundle: &Bundle) -> Outline {
+    match bundle.entry().ends_with(".json") {
+        true => Outline::of_json(bundle.source()),
+        false => Outline::of(bundle.source()),
+    }
 }
 
 struct Checker<'a> {
@@ -120,27 +144,39 @@ impl Checker<'_> {
         if let Some(name) = &name {
             self.name(name, &table.pointer("name"));
         }
-        self.flow(&table);
+        let flow = self.flow(&table);
         let input = self.schema(&table, "input", true);
         let agents = self.agents(&table, input.as_ref());
+        if let Some(flow) = flow {
+            self.nodes(flow, input.as_ref(), &agents);
+        }
+        self.habits();
+        let mut names: Vec<&str> = agents.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        self.unused_agents(&names, flow);
         let definition = Definition {
             name: name.unwrap_or_default(),
             description: self.text(&table, "description"),
             input: input.map(Into::into),
             output: self.schema(&table, "output", false).map(Into::into),
             agents,
+            flow: flow.map(Into::into),
+            on: self.triggers(&table),
             middleware: self.middleware(&table),
             ..self.limits(&table)
         };
         Some(definition)
     }
 
-    fn flow(&mut self, table: &Table<'_>) {
+    /// The flow, if it is a table of nodes.
+    fn flow<'t>(&mut self, table: &Table<'t>) -> Option<&'t Value> {
         match table.get("flow") {
             None => self.missing(table, "flow", "flow = function(ctx, input) … end"),
             Some(value) if is_function(value) => {}
-            Some(value) => self.wrong_type(table, "flow", "a function", value),
+            Some(value @ Value::Object(_)) => return Some(value),
+            Some(value) => self.wrong_type(table, "flow", "a function or a node", value),
         }
+        None
     }
 
     /// The layers of middleware that are data.
@@ -161,18 +197,17 @@ impl Checker<'_> {
         }
         for (index, layer) in layers.iter().enumerate() {
             let at = pointer(&table.pointer("middleware"), &index.to_string());
-            let wrong = if is_function(layer) {
-                Err("a function is not supported by this release".to_owned())
-            } else {
-                self.operators.check_layer(layer)
-            };
-            if let Err(message) = wrong {
+            // A function is around the task in the flow itself.
+            if is_function(layer) {
+                continue;
+            }
+            if let Err(message) = self.operators.check_layer(layer) {
                 let message = format!("layer {} of `middleware`: {message}", index + 1);
                 let finding = self.at_value(&at, code::BAD_LAYER, message);
                 self.findings.push(finding);
             }
         }
-        layers.clone()
+        layers.iter().filter(|layer| !is_function(layer)).cloned().collect()
     }
 
     fn limits(&mut self, table: &Table<'_>) -> Definition {
@@ -182,16 +217,24 @@ impl Checker<'_> {
             input: None,
             output: None,
             agents: BTreeMap::new(),
+            flow: None,
+            on: Vec::new(),
             middleware: Vec::new(),
             max_steps: None,
             max_depth: None,
             wall_ms: None,
+            max_width: None,
+            max_open_tasks: None,
+            budget: Budget::default(),
         };
         if let Some(table) = self.table(table, "limits", "`limits`") {
             self.known_keys(&table, &LIMITS, &[]);
             limits.max_steps = self.integer(&table, "steps", 1..=1_000_000);
             limits.max_depth = self.integer(&table, "depth", 0..=64);
             limits.wall_ms = self.duration(&table, "wall");
+            limits.max_width = self.integer(&table, "width", 1..=20_000);
+            limits.max_open_tasks = self.integer(&table, "open_tasks", 1..=20_000);
+            limits.budget = self.amounts(&table);
         }
         limits
     }

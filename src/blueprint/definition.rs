@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Labels;
+use super::{Budget, Labels, Schedule};
 use crate::{
     flow::{Asking, Backoff},
     protocol::Json,
 };
 
-/// A blueprint: plain data; its flow and its Lua functions stay in the source.
+/// A blueprint: plain data; Lua functions, a flow that is one included, stay in the source.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Definition {
     /// Its name.
@@ -23,6 +23,10 @@ pub struct Definition {
     pub output: Option<Json>,
     /// Its agents by name.
     pub agents: BTreeMap<String, Agent>,
+    /// Its flow, if that is a table of nodes.
+    pub flow: Option<Json>,
+    /// What starts a run of it by itself.
+    pub on: Vec<Trigger>,
     /// The layers of middleware that it names, in their order.
     pub middleware: Vec<serde_json::Value>,
     /// The most steps that a run may take.
@@ -31,6 +35,47 @@ pub struct Definition {
     pub max_depth: Option<u32>,
     /// The longest that a run may take, in milliseconds.
     pub wall_ms: Option<u64>,
+    /// How many branches of a run may be open at the same time.
+    pub max_width: Option<u32>,
+    /// How many tasks of a run may be open at the same time.
+    pub max_open_tasks: Option<u32>,
+    /// What a run may use.
+    pub budget: Budget,
+}
+
+/// What starts a run by itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trigger {
+    /// What it waits for.
+    pub event: TriggerEvent,
+    /// The input of the run; a signal's payload if there is none.
+    pub input: Option<Json>,
+}
+
+/// What a trigger waits for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TriggerEvent {
+    /// A time.
+    Schedule {
+        /// When.
+        schedule: Schedule,
+        /// What becomes of times at which no host was running.
+        missed: Missed,
+    },
+    /// A signal to the blueprint.
+    Signal(String),
+}
+
+/// What becomes of scheduled times that passed unheard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Missed {
+    /// Nothing.
+    Skip,
+    /// One run for all of them.
+    Once,
+    /// A run for each.
+    All,
 }
 
 /// A role that a blueprint declares.
@@ -80,6 +125,8 @@ pub struct Agent {
     pub max_concurrency: Option<u32>,
     /// The tools it may use (advisory for operators that cannot enforce it).
     pub tools: Vec<String>,
+    /// What its tasks may use in one run.
+    pub budget: Budget,
     /// The model it asks for (advisory for operators that cannot choose one).
     pub model: Option<String>,
 }

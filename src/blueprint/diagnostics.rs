@@ -47,10 +47,14 @@ pub mod code {
     pub const ENVIRONMENT: &str = "MS-B027";
     /// A layer of middleware that cannot be.
     pub const BAD_LAYER: &str = "MS-B028";
+    /// A quorum compares what the agent's results do not have.
+    pub const NOTHING_TO_COMPARE: &str = "MS-B029";
     /// A duration that cannot be read.
     pub const BAD_DURATION: &str = "MS-B030";
     /// A retry policy that makes no sense.
     pub const BAD_RETRY: &str = "MS-B031";
+    /// A schedule that cannot be read.
+    pub const BAD_SCHEDULE: &str = "MS-B032";
     /// A JSON Schema that is not one.
     pub const BAD_SCHEMA: &str = "MS-B040";
     /// A template that does not parse.
@@ -63,6 +67,29 @@ pub mod code {
     pub const UNKNOWN_AGENT_FILE_KEY: &str = "MS-B061";
     /// An agent file with a key that is refused.
     pub const REFUSED_AGENT_FILE_KEY: &str = "MS-B062";
+
+    /// A node of a kind that does not exist, or something that is no node.
+    pub const BAD_NODE: &str = "MS-B070";
+    /// An expression that does not parse.
+    pub const BAD_EXPRESSION: &str = "MS-B071";
+    /// An expression looks up a name that nothing sets before.
+    pub const UNDEFINED_NAME: &str = "MS-B072";
+    /// A node that can never be reached.
+    pub const UNREACHABLE: &str = "MS-B073";
+    /// A map goes over something that is no list.
+    pub const NOT_A_LIST: &str = "MS-B074";
+    /// Two nodes set the same name side by side.
+    pub const NAME_TWICE: &str = "MS-B075";
+    /// A method that `ctx` does not have.
+    pub const UNKNOWN_METHOD: &str = "MS-B080";
+    /// An agent that nothing runs.
+    pub const UNUSED_AGENT: &str = "MS-B081";
+    /// A branch that nobody waits for.
+    pub const NOT_AWAITED: &str = "MS-B082";
+    /// A loop without an end.
+    pub const ENDLESS_LOOP: &str = "MS-B083";
+    /// Something that is not the same in a replay.
+    pub const NOT_DETERMINISTIC: &str = "MS-B084";
 
     /// Every code with one line about it, in order.
     pub const ALL: &[(&str, &str)] = &[
@@ -85,14 +112,27 @@ pub mod code {
         (TOOL_NEEDED, "an mcp agent without `tool`"),
         (ENVIRONMENT, "an environment that this host cannot give"),
         (BAD_LAYER, "a layer of middleware that cannot be"),
+        (NOTHING_TO_COMPARE, "a quorum compares what the agent's output does not have"),
         (BAD_DURATION, "a duration that cannot be read"),
         (BAD_RETRY, "a retry policy that makes no sense"),
+        (BAD_SCHEDULE, "a schedule that cannot be read"),
         (BAD_SCHEMA, "a JSON Schema that is not valid"),
         (BAD_TEMPLATE, "a template that does not parse"),
         (UNDEFINED_SLOT, "a template uses a name that nothing defines"),
         (BAD_AGENT_FILE, "an agent file whose frontmatter cannot be read"),
         (UNKNOWN_AGENT_FILE_KEY, "an agent file with a key that is not known"),
         (REFUSED_AGENT_FILE_KEY, "an agent file with a key that is refused"),
+        (BAD_NODE, "something that is not a node of a flow"),
+        (BAD_EXPRESSION, "an expression that does not parse"),
+        (UNDEFINED_NAME, "an expression uses a name that nothing sets before it"),
+        (UNREACHABLE, "a node that can never be reached"),
+        (NOT_A_LIST, "a map goes over something that is not a list"),
+        (NAME_TWICE, "two branches side by side set the same name"),
+        (UNKNOWN_METHOD, "a call of ctx that does not exist"),
+        (UNUSED_AGENT, "an agent that nothing runs"),
+        (NOT_AWAITED, "a branch that nobody waits for"),
+        (ENDLESS_LOOP, "a loop that never ends"),
+        (NOT_DETERMINISTIC, "something that is not the same in a replay"),
     ];
 }
 

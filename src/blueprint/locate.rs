@@ -6,6 +6,8 @@
 
 use std::collections::HashMap;
 
+mod json;
+
 use super::{
     diagnostics::Position,
     template,
@@ -84,6 +86,19 @@ impl Outline {
         let mut scan = Scan { tokens: &tokens, frames: Vec::new(), out: Self::default() };
         scan.run();
         scan.out
+    }
+
+    /// Reads a JSON document, whose entries are the blueprint's. A document that is only a flow has
+    /// its entries below `/flow` as well.
+    pub fn of_json(source: &str) -> Self {
+        let mut out = Self { blueprint: Some(Position::START), ..Self::default() };
+        json::spots(source, &mut out.spots);
+        if out.spots.contains_key("/kind") && !out.spots.contains_key("/flow") {
+            let below: Vec<_> =
+                out.spots.iter().map(|(at, spot)| (format!("/flow{at}"), spot.clone())).collect();
+            out.spots.extend(below);
+        }
+        out
     }
 
     /// The entry at a JSON pointer into the blueprint's table.

@@ -7,27 +7,35 @@
 
 pub mod agent_md;
 pub mod asking;
+mod budget;
 mod bundle;
 mod check;
 mod compiled;
 mod definition;
 mod diagnostics;
 mod duration;
+pub mod expression;
 mod form;
+pub mod graph;
 mod labels;
+pub mod library;
 mod locate;
+mod schedule;
 mod schema;
+pub mod stubs;
 mod template;
 mod tokens;
 
+pub use budget::{Budget, UsedUp};
 pub use bundle::{Bundle, BundleError, MAX_BUNDLE_BYTES, MAX_FILE_BYTES, MAX_FILES};
 pub use check::{Checked, Operators, check, check_files};
 pub use compiled::{Blueprint, CompiledAgent, Rendered, Slots};
-pub use definition::{Agent, Definition, Retry, WorkerBinding};
+pub use definition::{Agent, Definition, Missed, Retry, Trigger, TriggerEvent, WorkerBinding};
 pub use diagnostics::{Finding, Position, Severity, code, did_you_mean};
 pub use duration::{DurationError, parse_duration, seconds_to_ms};
 pub use form::{Field, Form};
 pub use labels::{BadLabels, Labels};
+pub use schedule::{BadSchedule, Schedule};
 pub use schema::{MAX_VIOLATIONS, Schema, SchemaError, Violation};
 pub use template::{
     DIRECTIVE, FIXED_SLOTS, MAX_RENDERED_BYTES, TaskSlots, TemplateError, Templates,

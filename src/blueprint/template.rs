@@ -91,13 +91,22 @@ impl Templates {
 
     /// A renderer without includes.
     fn bare() -> Self {
+        Self::with_fuel(FUEL)
+    }
+
+    /// A renderer without includes whose templates may take `fuel` steps each.
+    pub(super) fn with_fuel(fuel: u64) -> Self {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         environment.set_auto_escape_callback(|_| AutoEscape::None);
-        environment.set_fuel(Some(FUEL));
+        environment.set_fuel(Some(fuel));
         environment.set_recursion_limit(MAX_RECURSION);
         environment.set_debug(true);
         Self { environment }
+    }
+
+    pub(super) fn environment(&self) -> &Environment<'static> {
+        &self.environment
     }
 
     /// Renders a template with these slots.
@@ -192,7 +201,7 @@ pub fn default_prompt(input: &Value) -> String {
 }
 
 /// Refuses what the engine's parser would overflow the stack on.
-fn check_chains(template: &str) -> Result<(), minijinja::Error> {
+pub(super) fn check_chains(template: &str) -> Result<(), minijinja::Error> {
     let (mut in_tag, mut elifs) = (0, 0);
     for token in tokenize(template, false, SyntaxConfig::default()) {
         match token?.0 {
@@ -224,7 +233,7 @@ fn value(json: &Value) -> minijinja::Value {
     }
 }
 
-fn object(map: &Map<String, Value>) -> minijinja::Value {
+pub(super) fn object(map: &Map<String, Value>) -> minijinja::Value {
     minijinja::Value::from_pairs(map.iter().map(|(key, json)| (key.as_str(), value(json))))
 }
 

@@ -59,6 +59,12 @@ pub struct OperatorEntry {
     /// How many of them are connected.
     #[serde(default)]
     pub connected: usize,
+    /// How a composite's members work together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    /// The operators that a composite stands for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub members: Option<Vec<String>>,
 }
 
 /// An opened session.
@@ -189,6 +195,18 @@ impl Client {
         self.send(request.header("idempotency-key", fresh_key())).await.map(drop)
     }
 
+    /// Starts a run of a blueprint that waits for a signal.
+    pub async fn signal_blueprint(
+        &self,
+        name: &str,
+        signal: &str,
+        payload: &Value,
+    ) -> Result<RunView> {
+        let path = format!("/v1/blueprints/{}/signals/{}", segment(name), segment(signal));
+        let request = self.request(Method::POST, &path, &[])?.timeout(ANSWER).json(payload);
+        read(self.send(request.header("idempotency-key", fresh_key())).await?).await
+    }
+
     /// Asks a run's `on_query` function.
     pub async fn query(&self, run: RunId, name: &str) -> Result<Value> {
         self.get(&format!("/v1/runs/{run}/query/{}", segment(name)), &[]).await
@@ -263,6 +281,12 @@ impl Client {
     /// A blueprint: `name` or `name@prefix`.
     pub async fn blueprint(&self, name: &str) -> Result<BlueprintView> {
         self.get(&format!("/v1/blueprints/{}", segment(name)), &[]).await
+    }
+
+    /// The names, each with the version that it stands for.
+    pub async fn blueprints(&self) -> Result<Vec<BlueprintView>> {
+        let page: List<BlueprintView> = self.get("/v1/blueprints", &[]).await?;
+        Ok(page.items)
     }
 
     /// Makes a token.

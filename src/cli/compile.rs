@@ -5,13 +5,14 @@
 use std::path::Path;
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::exit::{Exit, Stop};
 use crate::{
     blueprint::{self, Bundle, Finding},
     config::Config,
     lua::{Limits, Program},
+    operator::Registry,
     protocol::Json,
 };
 
@@ -67,7 +68,7 @@ pub struct Compiled {
 pub fn is_path(word: &str) -> bool {
     let path = Path::new(word);
     word.contains(std::path::MAIN_SEPARATOR)
-        || path.extension().is_some_and(|ext| ext == "lua" || ext == "luau")
+        || path.extension().is_some_and(|ext| ext == "lua" || ext == "luau" || ext == "json")
         || path.is_file()
 }
 
@@ -95,8 +96,7 @@ pub fn text<'a>(bundle: &'a Bundle, file: &str) -> Option<&'a str> {
 
 /// Compiles without a daemon and without running anything.
 pub fn compile(bundle: &Bundle, config: &Config) -> Compiled {
-    let environments = config.environments.clone();
-    let operators = crate::host::known_operators(&config.operators, environments);
+    let operators = known(config);
     match Program::compile(bundle.clone(), &operators, &Limits::default()) {
         Ok((program, warnings)) => Compiled {
             findings: warnings.into_iter().map(found).collect(),
@@ -106,6 +106,40 @@ pub fn compile(bundle: &Bundle, config: &Config) -> Compiled {
             Compiled { findings: findings.into_iter().map(found).collect(), input: None }
         }
     }
+}
+
+/// The operators that a configuration knows; none of them is called.
+pub fn known(config: &Config) -> Registry {
+    crate::host::known_operators(&config.operators, config.environments.clone())
+}
+
+/// The graph of its flow, if it compiles.
+pub fn graph(bundle: &Bundle, config: &Config) -> Option<blueprint::graph::Part> {
+    let operators = known(config);
+    let compiled = Program::compile(bundle.clone(), &operators, &Limits::default());
+    compiled.ok().map(|(program, _)| blueprint::graph::of(program.blueprint()))
+}
+
+/// Its agents as far as an agent file can say, by name, if it compiles.
+pub fn agents(bundle: &Bundle, config: &Config) -> Option<Vec<(String, Map<String, Value>)>> {
+    let operators = known(config);
+    let compiled = Program::compile(bundle.clone(), &operators, &Limits::default());
+    let (program, _) = compiled.ok()?;
+    let agents = program.blueprint().definition().agents.iter().map(|(name, agent)| {
+        let mut fields = Map::new();
+        let text = |text: &Option<String>| text.as_deref().map(Value::from);
+        let tools = (!agent.tools.is_empty()).then(|| Value::from(agent.tools.clone()));
+        for (key, value) in [
+            ("description", text(&agent.description)),
+            ("tools", tools),
+            ("model", text(&agent.model)),
+            ("system", text(&agent.system)),
+        ] {
+            fields.extend(value.map(|value| (key.to_owned(), value)));
+        }
+        (name.clone(), fields)
+    });
+    Some(agents.collect())
 }
 
 fn found(finding: Finding) -> Found {

@@ -1,11 +1,12 @@
 //! The command line: what a person or a script says to moonswarm.
 //!
 //! Owns the verbs, the HTTP client behind them, what is shown and the exit codes. Refuses to know
-//! the engine: everything but `check`, `init` and a few words about this machine goes over HTTP to
+//! the engine: everything but `check`, `init`, `graph`, `test` and a few words about this machine goes over HTTP to
 //! a daemon, which is the named one, the owner of the data directory, or one inside this process.
 //! stdout is data, stderr is everything else. `main.rs` calls [`main`]; nothing else uses this room.
 
 mod app;
+mod changes;
 mod client;
 mod command;
 mod compile;
@@ -18,12 +19,14 @@ mod exit;
 mod fixture;
 mod follow;
 mod form;
+mod gallery;
 mod people;
 mod render;
 mod report_worker;
 mod resolve;
 mod sse;
 mod terminal;
+mod testkit;
 mod values;
 mod verb;
 

@@ -35,7 +35,9 @@ use crate::{
 impl Shard {
     /// Decides a task: refuses it, runs it inline, or opens its first attempt.
     pub(super) fn schedule_task(&mut self, run: &mut Run, key: StepKey, request: TaskRequest) {
-        let prepared = self.prepare(run, &request);
+        let prepared = self
+            .prepare(run, &request)
+            .and_then(|task| self.over_budget(run, &task).map_or(Ok(task), Err));
         let op = StepOp::Task(Box::new(request));
         match prepared {
             Err(failure) => {
@@ -43,6 +45,16 @@ impl Shard {
                 let agent = op.name().to_owned();
                 let failure = failure.at(step, Some(&agent), 1);
                 self.record(run, &key, &op, Outcome::Failed(failure));
+            }
+            Ok(task) if let Some(composite) = self.composite(&task) => {
+                match self.may_compose(run, &key, &task.operator) {
+                    Ok(()) => self.schedule_composite(run, &key, &op, task, composite),
+                    Err(failure) => {
+                        let (step, agent) = (run.chain.next_step(), op.name().to_owned());
+                        let failure = failure.at(step, Some(&agent), 1);
+                        self.record(run, &key, &op, Outcome::Failed(failure));
+                    }
+                }
             }
             Ok(task) if task.residence == Residence::Inline && task.agent.limit().is_none() => {
                 self.run_inline(run, &key, &op, task);
@@ -179,6 +191,12 @@ impl Shard {
     pub(super) fn open_attempt(&mut self, run: &mut Run, number: u32) {
         let (num, now) = (run.num, self.time_of(run));
         let agent_key = self.agent_key(run, number);
+        // What was used while it waited for its place counts too.
+        if let Some(failure) = run.task(number).and_then(|task| self.over_budget(run, task)) {
+            let failure = self.located(run, number, failure);
+            self.finish_step(run, number, Outcome::Failed(failure), None, None);
+            return;
+        }
         let Some(task) = run.task_mut(number) else { return };
         if let (Some(limit), Some(agent)) = (task.agent.limit(), &agent_key)
             && !task.place

@@ -2,16 +2,41 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
 use super::{
-    BlueprintView, Caller, Engine, EngineError, IdempotencyKey, programs::Programs, rfc3339,
+    Caller, Engine, EngineError, IdempotencyKey, TriggerView, programs::Programs, rfc3339,
 };
 use crate::{
     blueprint::{Bundle, Finding},
     fault,
     lua::Program,
+    protocol::Json,
     store::{Check, Write},
     token::{Need, ScopeKind, Verb},
 };
+
+/// A blueprint version.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct BlueprintView {
+    /// Its name.
+    pub name: String,
+    /// The bundle's hash, in hex.
+    pub hash: String,
+    /// One line for a person.
+    pub description: Option<String>,
+    /// The JSON Schema of its input.
+    #[schema(value_type = Option<Object>)]
+    pub input: Option<Json>,
+    /// Its agents and their operators.
+    pub agents: BTreeMap<String, String>,
+    /// What starts a run of it by itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub on: Vec<TriggerView>,
+    /// RFC 3339, UTC: when it was stored, or the name set.
+    pub updated_at: String,
+}
 
 impl Engine {
     /// Every finding of a bundle; nothing is stored.
@@ -100,7 +125,7 @@ impl Engine {
             }));
         }
         self.move_name(name, checks, writes).await?;
-        Ok((view_of(&program, now_ms), warnings))
+        Ok((view_of(&program, now_ms, now_ms), warnings))
     }
 
     /// Stores a blueprint of the watched directory under its own name, on the host's own behalf.
@@ -114,7 +139,7 @@ impl Engine {
             (program.blueprint().name().to_owned(), program.blueprint().hash().to_owned());
         let naming = Write::NameBlueprint { name: name.clone(), hash, at_ms: now_ms };
         self.move_name(name, Vec::new(), vec![naming]).await?;
-        Ok(view_of(&program, now_ms))
+        Ok(view_of(&program, now_ms, now_ms))
     }
 
     async fn move_name(
@@ -138,7 +163,7 @@ impl Engine {
         let mut views = Vec::with_capacity(names.len());
         for (name, hash, at_ms) in names {
             match self.program_by(hash.clone()).await {
-                Ok(program) => views.push(view_of(&program, at_ms)),
+                Ok(program) => views.push(view_of(&program, at_ms, self.shared().clock.now_ms())),
                 // A version of an older release may not compile any more; it is still there.
                 Err(_) => views.push(bare(name, hash, at_ms)),
             }
@@ -166,7 +191,10 @@ impl Engine {
             let hash = program.blueprint().hash().to_owned();
             self.read(move |store| store.blueprint(&hash)).await?
         };
-        Ok(view_of(&program, row.map_or(0, |row| row.created_ms)))
+        Ok({
+            let stored_ms = row.map_or(0, |row| row.created_ms);
+            view_of(&program, stored_ms, self.shared().clock.now_ms())
+        })
     }
 
     /// The source of one version, exactly as it was stored.
@@ -199,11 +227,14 @@ impl Engine {
     async fn view_version(&self, name: &str, hash: &str) -> Result<BlueprintView, EngineError> {
         let program = self.program_by(hash.to_owned()).await?;
         debug_assert_eq!(program.blueprint().name(), name, "a key belongs to one name");
-        Ok(view_of(&program, self.shared().clock.now_ms()))
+        Ok({
+            let now_ms = self.shared().clock.now_ms();
+            view_of(&program, now_ms, now_ms)
+        })
     }
 }
 
-fn view_of(program: &Program, at_ms: u64) -> BlueprintView {
+fn view_of(program: &Program, at_ms: u64, now_ms: u64) -> BlueprintView {
     let blueprint = program.blueprint();
     let definition = blueprint.definition();
     let agents = definition.agents.iter().map(|(name, it)| (name.clone(), it.operator.clone()));
@@ -213,6 +244,7 @@ fn view_of(program: &Program, at_ms: u64) -> BlueprintView {
         description: definition.description.clone(),
         input: definition.input.clone(),
         agents: agents.collect(),
+        on: definition.on.iter().map(|trigger| TriggerView::of(trigger, now_ms)).collect(),
         updated_at: rfc3339(at_ms),
     }
 }
@@ -224,6 +256,7 @@ fn bare(name: String, hash: String, at_ms: u64) -> BlueprintView {
         description: None,
         input: None,
         agents: BTreeMap::new(),
+        on: Vec::new(),
         updated_at: rfc3339(at_ms),
     }
 }

@@ -45,6 +45,12 @@ impl Shard {
     /// Lets the flow take its inputs, as many as one turn allows.
     pub(super) fn drive(&mut self, run: &mut Run) {
         let began = self.shared.clock.now_ms();
+        self.take_inputs(run, began);
+        // Whatever the last input asked for begins in the same commit.
+        self.compose(run);
+    }
+
+    fn take_inputs(&mut self, run: &mut Run, began: u64) {
         for taken in 0..TURN {
             if taken > 0 && self.shared.clock.now_ms().saturating_sub(began) >= TURN_MS {
                 return;
@@ -52,6 +58,7 @@ impl Shard {
             if run.chain.paused().is_some() || run.is_ended() || run.reload {
                 return;
             }
+            self.compose(run);
             let Some((input, at_ms)) = run.inbox.pop_front() else { return };
             let Some(flow) = run.flow.as_mut() else { return };
             let advance = flow.advance(input, at_ms);
@@ -183,7 +190,7 @@ impl Shard {
         self.close_all(run, "the run began a fresh history");
         // What lies before must have its row number: it is the fresh history's predecessor.
         let signals = run.chain.signals();
-        let seats = run.chain.seats().clone();
+        let (seats, spent) = (run.chain.seats().clone(), run.chain.spent().clone());
         started.generation += 1;
         started.first_step = run.chain.next_step();
         started.queued = signals;
@@ -194,6 +201,9 @@ impl Shard {
         run.inbox.clear();
         run.timers.keep(Due::Wall);
         self.append(run, Fact::RunStarted(Box::new(started)));
+        if !spent.is_empty() {
+            self.append(run, Fact::Decided(Decision::Spent(Box::new(spent))));
+        }
         for (operator, held) in seats {
             let Held { session, epoch } = held;
             let by = "continue_as".to_owned();
@@ -204,45 +214,19 @@ impl Shard {
 
     /// Turns one command of the flow into facts.
     pub(super) fn command(&mut self, run: &mut Run, command: Command) {
-        let limits = &self.shared.settings.limits;
-        let (steps, _) = run.chain.counts();
-        let max_steps = run
-            .program
-            .as_ref()
-            .and_then(|program| program.blueprint().definition().max_steps)
-            .map_or(limits.steps, |steps| steps.min(limits.steps));
-        let breach = if run.chain.entries() >= limits.entries {
-            Some(format!(
-                "more than {} entries in one history; use ctx:continue_as",
-                limits.entries
-            ))
-        } else {
-            None
-        };
         match command {
             Command::CancelScope(scope) => self.cancel_scope(run, &scope),
-            _ if let Some(breach) = breach => self.break_limit(run, breach),
-            Command::Note { key, note } => self.append(run, Fact::Noted { key, note }),
-            Command::Schedule(_) if steps >= max_steps => {
-                self.break_limit(run, format!("more than {max_steps} steps in one history"));
-            }
-            Command::Schedule(_) if run.open.len() >= limits.open_steps as usize => {
-                let message =
-                    format!("more than {} steps open at the same time", limits.open_steps);
-                self.break_limit(run, message);
-            }
-            Command::Schedule(request) => self.schedule(run, request),
-        }
-    }
-
-    fn break_limit(&mut self, run: &mut Run, message: String) {
-        let ending = Outcome::Failed(Failure::new(kind::LIMIT, message));
-        match run.chain.state() {
-            RunState::Compensating(ending) => {
-                let ending = ending.clone();
-                self.end(run, ending);
-            }
-            RunState::Active | RunState::Ended(_) => self.wind_up(run, ending),
+            Command::Note { key, note } => match self.long_history(run) {
+                Some(breach) => self.break_limit(run, breach),
+                None => self.append(run, Fact::Noted { key, note }),
+            },
+            Command::Schedule(request) => match self.breach(run).or_else(|| match request.op {
+                StepOp::Task(_) => Self::task_breach(run),
+                _ => None,
+            }) {
+                Some(breach) => self.break_limit(run, breach),
+                None => self.schedule(run, request),
+            },
         }
     }
 
@@ -270,7 +254,12 @@ impl Shard {
     }
 
     /// Cancels one open step; nothing comes back to the flow.
-    fn close(&mut self, run: &mut Run, number: u32, reason: &str) {
+    pub(super) fn close(&mut self, run: &mut Run, number: u32, reason: &str) {
+        // A member may have been closed with its composite.
+        if run.chain.step(number).is_none_or(|step| step.state.is_terminal()) {
+            return;
+        }
+        self.close_members(run, number, reason);
         if let Some(Open { kind: OpenKind::Child { run: child, .. }, .. }) = run.open.get(&number) {
             let (child, reason) = (*child, reason.to_owned());
             run.pending.writes.push(super::signal::cancel_on_its_way(run, number, child, &reason));
@@ -316,11 +305,21 @@ impl Shard {
         usage: Option<crate::journal::Usage>,
     ) {
         let Some(step) = run.chain.step(number) else { return };
-        let key = step.scheduled.key.clone();
+        let (key, composite) = (step.scheduled.key.clone(), step.scheduled.composite());
         let outcome = self.settle_outcome(run, number, outcome);
         self.end_step(run, number, outcome.clone(), effects, usage);
-        let at_ms = run.chain.last_ms();
-        run.inbox.push_back((input_of(key, outcome), at_ms));
+        self.hand_over(run, key, composite, outcome);
+    }
+
+    /// Tells whoever asked for a step how it ended: its composite, or the flow.
+    fn hand_over(&mut self, run: &mut Run, key: StepKey, composite: Option<u32>, outcome: Outcome) {
+        match composite {
+            Some(composite) => self.member_ended(run, composite, &key, outcome),
+            None => {
+                let at_ms = run.chain.last_ms();
+                run.inbox.push_back((input_of(key, outcome), at_ms));
+            }
+        }
     }
 
     fn schedule(&mut self, run: &mut Run, request: StepRequest) {
@@ -406,6 +405,10 @@ impl Shard {
         });
         let resolved = if depth > max_depth {
             Err(Failure::new(kind::LIMIT, format!("more than {max_depth} runs below each other")))
+        } else if let Some(failure) = self.run_over_budget(run)
+            && *run.chain.state() == RunState::Active
+        {
+            Err(failure)
         } else {
             self.shared
                 .programs
@@ -470,9 +473,9 @@ impl Shard {
     /// A step that is decided and ended at once.
     pub(super) fn record(&mut self, run: &mut Run, key: &StepKey, op: &StepOp, outcome: Outcome) {
         let scheduled = self.decided(run, key, op, None);
+        let composite = scheduled.composite();
         self.append(run, Fact::StepRecorded(Box::new(scheduled), outcome.clone()));
-        let at_ms = run.chain.last_ms();
-        run.inbox.push_back((input_of(key.clone(), outcome), at_ms));
+        self.hand_over(run, key.clone(), composite, outcome);
     }
 
     /// A step that stays open; answers with its number.
@@ -506,14 +509,19 @@ impl Shard {
 
     fn decided(&self, run: &Run, key: &StepKey, op: &StepOp, call_id: Option<String>) -> Scheduled {
         let (kind, name, request) = (op.kind(), op.name(), op.request());
+        let parent = super::composite::composite_of(run, key).map(|(_, number)| number);
+        let member = match op {
+            StepOp::Task(task) if parent.is_some() => task.opts.operator.clone(),
+            _ => None,
+        };
         Scheduled {
             step: run.chain.next_step(),
             prev: run.chain.tail(&key.scope),
             key: key.clone(),
-            parent: None,
+            parent,
             kind,
             name: name.to_owned(),
-            call_id,
+            call_id: call_id.or(member),
             fingerprint: fingerprint(kind, name, &request),
             request,
             attempt: 1,

@@ -140,6 +140,10 @@ fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) {
                 "name": it.name,
                 "summary": it.summary,
             });
+            if let Some(composite) = it.composite() {
+                data["composite"] = composite.into();
+                data["operator"] = it.call_id.clone().into();
+            }
             if it.kind == StepKind::Task {
                 data["task"] = json!(TaskId::new(run, it.step, entry.at_ms));
             }
@@ -207,6 +211,7 @@ fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) {
                 "seat.taken",
                 json!({ "by": by, "operator": operator, "session": session, "epoch": epoch }),
             ),
+            Decision::Spent(spent) => ("run.spent", json!(spent)),
             Decision::Escalate { step, attempt, question } => (
                 "step.escalated",
                 json!({ "step": step, "attempt": attempt, "question": question }),

@@ -269,6 +269,13 @@ impl Engine {
         names.map(|(name, kind)| (name.to_owned(), kind.to_owned())).collect()
     }
 
+    /// The composite of a name: its rule, and the names of its members.
+    pub fn composite(&self, operator: &str) -> Option<(&'static str, Vec<String>)> {
+        let composite = self.inner.shared.registry.get(operator)?.composite()?;
+        let members = composite.members().iter().map(ToString::to_string);
+        Some((composite.rule().as_str(), members.collect()))
+    }
+
     /// The runs of this process that have not ended.
     pub fn open_runs(&self) -> u64 {
         self.inner.shared.open_runs.load(Ordering::Relaxed)

@@ -181,7 +181,9 @@ fn cut(entries: &[Entry], from: u32) -> Result<Vec<Entry>, Refusal> {
         Fact::AttemptOpened(opened) => ended.contains(&opened.step),
         Fact::StepEnded { step, outcome, .. } => ended.contains(step) && counts(*place, outcome),
         Fact::SignalReceived(_) | Fact::Noted { .. } => *place < at,
-        Fact::Decided(decision) => matches!(decision, Decision::Copied { .. }),
+        Fact::Decided(decision) => {
+            matches!(decision, Decision::Copied { .. } | Decision::Spent(_))
+        }
         Fact::RunEnded(_) => false,
     };
     Ok(entries.iter().enumerate().filter(keeps).map(|(_, entry)| entry.clone()).collect())

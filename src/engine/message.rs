@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     environment::Scrubber,
-    journal::{Outcome, RunStarted},
+    journal::{Outcome, RunStarted, Usage},
     lua::Program,
     middleware::Dispatched,
     operator::Delivery,
@@ -127,7 +127,7 @@ pub(crate) enum RunMsg {
     /// Changes of its own state from outside.
     ChangeState { changes: Vec<StateChange>, jti: Option<String>, reply: ReplyTo<Vec<Changed>> },
     /// A called run ended.
-    ChildEnded { step: u32, child: RunId, outcome: Outcome },
+    ChildEnded { step: u32, child: RunId, outcome: Outcome, usage: Option<Usage> },
     /// A session may be there for an attempt that waits for one.
     Redispatch { step: u32, attempt: u32 },
     /// The session that had an attempt is gone.

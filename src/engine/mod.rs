@@ -11,8 +11,10 @@ mod auth;
 mod backup;
 mod blueprints;
 mod boundary;
+mod budget;
 mod capacity;
 mod commit;
+mod composite;
 mod copy;
 mod decide;
 mod document;
@@ -29,6 +31,7 @@ mod fork;
 mod inbox;
 mod layers;
 mod ledger;
+mod limits;
 mod listing;
 mod message;
 mod orchestrate;
@@ -43,6 +46,7 @@ mod retention;
 mod run;
 mod runs;
 mod safe_mode;
+mod schedules;
 mod scoped;
 mod seats;
 mod session_keeper;
@@ -52,6 +56,7 @@ mod shard;
 mod shared;
 mod signal;
 mod stacks;
+mod stage;
 mod state;
 mod stored_state;
 mod timers;
@@ -61,6 +66,8 @@ mod waiting;
 mod worker_state;
 mod workers;
 
+pub use blueprints::BlueprintView;
+pub use budget::SpentView;
 pub use effects::CustomEffects;
 pub use error::{Breach, EngineError};
 pub use events::Events;
@@ -75,15 +82,16 @@ pub use request::{
 };
 pub use retell::{AskedView, Divergence};
 pub use retention::{GcView, Gone, Retention, Sweeper, Why};
-pub use sessions::{OpenSession, Opened};
+pub use schedules::{Schedules, TriggerView};
+pub use sessions::{OpenSession, Opened, SessionView};
 pub use shared::Settings;
 pub use stacks::Middleware;
+pub use stage::{Job, Stage};
 pub use stored_state::{ChangedView, HostState, MOST_CHANGES, StateItem, StateView};
 pub use transfer::Export;
 pub use view::{
-    AnswerView, ArtifactView, BlueprintView, CopiedView, EventView, FailureView, HeartbeatView,
-    LeaseView, Page, PromptView, RunView, SeatView, SessionView, SpawnView, StepView, TaskView,
-    TokenView, WaitingOn, rfc3339,
+    AnswerView, ArtifactView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView, Page,
+    PromptView, RunView, SeatView, SpawnView, StepView, TaskView, TokenView, WaitingOn, rfc3339,
 };
 pub use workers::LeaseAsk;
 

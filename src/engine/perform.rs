@@ -200,7 +200,7 @@ impl Shard {
             blueprint: program.blueprint().name().to_owned(),
             hash: program.blueprint().hash().to_owned(),
             input,
-            trigger: serde_json::json!({ "kind": "call", "run": run.id, "step": number }).into(),
+            trigger: super::budget::trigger(run, number),
             seed: parent.seed ^ child.num().wrapping_mul(0x9e37_79b9_7f4a_7c15),
             parent: Some((run.num, number)),
             depth: parent.depth + 1,
@@ -234,7 +234,8 @@ impl Shard {
             return;
         };
         fault::point("engine.tell_parent");
-        let message = RunMsg::ChildEnded { step, child: run.id, outcome: outcome.clone() };
+        let usage = super::budget::total(run.chain.spent());
+        let message = RunMsg::ChildEnded { step, child: run.id, outcome: outcome.clone(), usage };
         self.shared.tell(parent, message);
     }
 

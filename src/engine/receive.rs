@@ -12,7 +12,7 @@ use super::{
 use crate::{
     fault,
     flow::Flow as _,
-    journal::{Chain, Decision, Fact, Outcome, RunState},
+    journal::{Chain, Decision, Fact, Outcome, RunState, Usage},
     protocol::{Failure, Json, RunId, SecretAccessEvent, failure::kind},
     store::{Check, Header, IdempotencyRow, RunStatus, Write},
 };
@@ -44,6 +44,7 @@ impl Shard {
             flow: None,
             inbox: std::collections::VecDeque::new(),
             open: std::collections::HashMap::new(),
+            composing: std::collections::BTreeSet::new(),
             timers: Timers::default(),
             alarm: None,
             state: Some(std::collections::BTreeMap::new()),
@@ -235,9 +236,9 @@ impl Shard {
             RunMsg::ChangeState { changes, jti, reply } => {
                 self.change_from_outside(run, changes, jti, reply);
             }
-            RunMsg::ChildEnded { step, child, outcome } => {
+            RunMsg::ChildEnded { step, child, outcome, usage } => {
                 if is_child(run, step, child) {
-                    self.child_ended(run, step, outcome);
+                    self.child_ended(run, step, outcome, usage);
                 }
             }
             RunMsg::Redispatch { step, attempt } => {
@@ -270,7 +271,13 @@ impl Shard {
     }
 
     /// Hands a called run's end to its caller; its cancel is a failure that can be caught.
-    pub(super) fn child_ended(&mut self, run: &mut Run, step: u32, outcome: Outcome) {
+    pub(super) fn child_ended(
+        &mut self,
+        run: &mut Run,
+        step: u32,
+        outcome: Outcome,
+        usage: Option<Usage>,
+    ) {
         fault::point("engine.child_ended");
         let outcome = match outcome {
             Outcome::Canceled(reason) => {
@@ -279,7 +286,7 @@ impl Shard {
             }
             Outcome::Completed(_) | Outcome::Failed(_) => outcome,
         };
-        self.finish_step(run, step, outcome, None, None);
+        self.finish_step(run, step, outcome, None, usage);
     }
 
     pub(super) fn progress(&mut self, run: &mut Run, step: u32, attempt: u32, data: &Json) {
@@ -370,6 +377,7 @@ pub(super) fn view_of(run: &Run) -> super::RunView {
     view.input = run.chain.started().map(|(started, _)| started.input.clone());
     view.delegate = run.chain.started().and_then(|(started, _)| started.delegate.clone());
     view.seats = view::seats(run.chain.seats());
+    view.usage = super::budget::view(run.chain.spent());
     if let RunState::Ended(Outcome::Completed(output)) = run.chain.state() {
         view.output = Some(output.clone());
     }

@@ -10,6 +10,8 @@ use std::{
 
 use super::{
     Divergence,
+    budget::total,
+    composite::Members,
     due::{Due, Timers},
     escalate::Question,
     message::RunMsg,
@@ -76,6 +78,7 @@ impl Shard {
             flow: None,
             inbox: VecDeque::new(),
             open: HashMap::new(),
+            composing: BTreeSet::new(),
             timers: Timers::default(),
             alarm: None,
             state: None,
@@ -173,7 +176,11 @@ impl Shard {
             trigger: started.trigger.clone(),
             seed: started.seed,
         };
-        self.vms.start(program.source(), facts, self.shared.settings.limits.clone())
+        let mut limits = self.shared.settings.limits.clone();
+        if let Some(width) = program.blueprint().definition().max_width {
+            limits.branches = limits.branches.min(width);
+        }
+        self.vms.start(program.source(), facts, limits)
     }
 
     /// Lets a run rest, with the reason; its results are still accepted.
@@ -217,13 +224,20 @@ impl Shard {
             let due = began.unwrap_or(self.now_ms) + self.shared.settings.compensation_ms;
             run.timers.insert((due, 0, Due::Compensation));
         }
+        let members = Members::of(entries);
         for step in scheduled {
             let op = ops.remove(&step.key);
-            self.take_up_step(run, step, op, paused);
+            self.take_up_step(run, step, op, (paused, &members));
         }
     }
 
-    fn take_up_step(&mut self, run: &mut Run, step: &Scheduled, op: Option<StepOp>, paused: bool) {
+    fn take_up_step(
+        &mut self,
+        run: &mut Run,
+        step: &Scheduled,
+        op: Option<StepOp>,
+        (paused, members): (bool, &Members),
+    ) {
         let number = step.step;
         let wake = step.wake_at_ms;
         let put = |run: &mut Run, kind| {
@@ -247,9 +261,25 @@ impl Shard {
                 self.take_up_child(run, number, child);
             }
             StepKind::Task | StepKind::ModelCall | StepKind::ToolCall => {
-                let op = op.unwrap_or_else(|| waiting::request_of(step));
+                let op = match step.composite() {
+                    None => op.unwrap_or_else(|| waiting::request_of(step)),
+                    Some(composite) => match run.composite(composite) {
+                        Some(open) => {
+                            let member = step.call_id.as_deref().unwrap_or(&open.operator);
+                            StepOp::Task(Box::new(open.asked(member)))
+                        }
+                        None if paused => return,
+                        None => {
+                            self.close_orphan(run, number);
+                            return;
+                        }
+                    },
+                };
                 let StepOp::Task(request) = op else { return };
                 match self.prepare(run, &request) {
+                    Ok(task) if let Some(composite) = self.composite(&task) => {
+                        Self::take_up_composite(run, number, task, composite, members);
+                    }
                     Ok(task) => {
                         put(run, OpenKind::Task(Box::new(task)));
                         if let Err(failure) = self.take_up_follows(run, number) {
@@ -273,13 +303,11 @@ impl Shard {
         match self.shared.store.header(child.num()) {
             Ok(None) => run.pending.after.performs.push(Perform::StartChild { step: number }),
             Ok(Some(header)) if header.status.is_ended() => {
-                let ended = self.shared.store.all_entries(child.num(), header.seq - 1);
-                let outcome = ended.ok().into_iter().flatten().find_map(|entry| match entry.fact {
-                    Fact::RunEnded(outcome) => Some(outcome),
-                    _ => None,
-                });
-                if let Some(outcome) = outcome {
-                    self.child_ended(run, number, outcome);
+                let mut chain = Chain::lean();
+                let entries = self.shared.store.entries(child.num(), 0).unwrap_or_default();
+                let known = entries.iter().try_for_each(|entry| chain.apply(entry));
+                if let (Ok(()), RunState::Ended(outcome)) = (known, chain.state()) {
+                    self.child_ended(run, number, outcome.clone(), total(chain.spent()));
                 }
             }
             Ok(Some(_)) => {}

@@ -1,7 +1,7 @@
 //! A run in memory: its chain, its flow, and what is on its way to the disk.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     sync::Arc,
 };
 
@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    EngineError, EventView, capacity::AgentKey, due::Timers, escalate::Question, follow::Follows,
-    message::Waiter,
+    EngineError, EventView, capacity::AgentKey, composite::OpenComposite, due::Timers,
+    escalate::Question, follow::Follows, message::Waiter,
 };
 use crate::{
     blueprint::CompiledAgent,
@@ -44,6 +44,8 @@ pub(crate) struct Run {
     pub(crate) flow: Option<ScriptFlow>,
     pub(crate) inbox: VecDeque<(Input, u64)>,
     pub(crate) open: HashMap<u32, Open>,
+    /// Open composites whose members changed: their rules have not been asked since.
+    pub(crate) composing: BTreeSet<u32>,
     pub(crate) timers: Timers,
     /// When the shard looks at it by itself, as far as the shard was told.
     pub(crate) alarm: Option<u64>,
@@ -148,6 +150,8 @@ pub(crate) enum OpenKind {
     Child { run: RunId, blueprint: String, input: Json },
     /// An operator.
     Task(Box<OpenTask>),
+    /// Its members.
+    Composite(Box<OpenComposite>),
 }
 
 /// An open task.
@@ -232,6 +236,7 @@ impl Run {
         self.submitted.is_empty()
             && !self.has_pending()
             && self.inbox.is_empty()
+            && self.composing.is_empty()
             && self.waiters.is_empty()
             && self.subscribers.is_empty()
             && self.open.values().all(Open::outlives_memory)
@@ -244,7 +249,8 @@ impl Run {
             OpenKind::Timer
             | OpenKind::Signal
             | OpenKind::State { .. }
-            | OpenKind::Child { .. } => None,
+            | OpenKind::Child { .. }
+            | OpenKind::Composite(_) => None,
         }
     }
 
@@ -255,7 +261,8 @@ impl Run {
             OpenKind::Timer
             | OpenKind::Signal
             | OpenKind::State { .. }
-            | OpenKind::Child { .. } => None,
+            | OpenKind::Child { .. }
+            | OpenKind::Composite(_) => None,
         }
     }
 }
@@ -263,7 +270,7 @@ impl Run {
 impl Open {
     fn outlives_memory(&self) -> bool {
         match &self.kind {
-            OpenKind::Timer | OpenKind::Signal => true,
+            OpenKind::Timer | OpenKind::Signal | OpenKind::Composite(_) => true,
             OpenKind::State { .. } | OpenKind::Child { .. } => false,
             OpenKind::Task(task) => match task.phase {
                 Phase::Capacity => false,

@@ -244,6 +244,10 @@ impl Engine {
             }
             entries => entries?,
         };
+        let mut chain = Chain::lean();
+        if entries.iter().try_for_each(|entry| chain.apply(entry)).is_ok() {
+            view.usage = super::budget::view(chain.spent());
+        }
         for entry in entries {
             match entry.fact {
                 Fact::RunStarted(started) => {

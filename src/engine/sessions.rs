@@ -1,7 +1,10 @@
 //! Sessions, as callers open, show, renew and close them, and the seats that they take.
 
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
 use super::{
-    Caller, Engine, EngineError, IdempotencyKey, SessionView, StartRun,
+    Caller, Engine, EngineError, IdempotencyKey, StartRun,
     auth::{denied, mint_claims},
     message::RunMsg,
     rfc3339,
@@ -40,6 +43,35 @@ pub struct Opened {
     pub token: String,
     /// When the token ends, in Unix milliseconds.
     pub expires_ms: u64,
+}
+
+/// A session: a connected operator, or one that may come back.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SessionView {
+    /// Its id: `ses_…`.
+    pub id: String,
+    /// The operator that it is.
+    pub operator: String,
+    /// Who opened it.
+    pub opened_by: String,
+    /// Whether somebody is connected.
+    pub connected: bool,
+    /// Whether its frames carry the prompts themselves.
+    pub direct: bool,
+    /// Tasks that it has.
+    pub open_tasks: usize,
+    /// Frames that it has not acknowledged.
+    pub unacknowledged: usize,
+    /// The number of its last frame.
+    pub last_seq: u64,
+    /// RFC 3339, UTC.
+    pub created_at: String,
+    /// RFC 3339, UTC: when it ends unless its token is renewed.
+    pub expires_at: String,
+    /// RFC 3339, UTC: when it was closed.
+    pub closed_at: Option<String>,
+    /// Why it was closed.
+    pub reason: Option<String>,
 }
 
 impl From<SessionError> for EngineError {

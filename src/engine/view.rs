@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::Breach;
+use super::{Breach, budget::SpentView};
 pub use crate::clock::rfc3339;
 use crate::{
     blueprint::{Form, Violation, WorkerBinding},
@@ -75,6 +75,9 @@ pub struct RunView {
     /// The session that takes every task; only where one run is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delegate: Option<String>,
+    /// What it used; only where one run is asked for, and somebody had work of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<SpentView>,
     /// The number of its last event.
     pub last_event: u32,
     /// RFC 3339, UTC.
@@ -101,35 +104,6 @@ pub struct SeatView {
     pub session: String,
     /// Counts up with every change, from 1.
     pub epoch: u32,
-}
-
-/// A session: a connected operator, or one that may come back.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct SessionView {
-    /// Its id: `ses_…`.
-    pub id: String,
-    /// The operator that it is.
-    pub operator: String,
-    /// Who opened it.
-    pub opened_by: String,
-    /// Whether somebody is connected.
-    pub connected: bool,
-    /// Whether its frames carry the prompts themselves.
-    pub direct: bool,
-    /// Tasks that it has.
-    pub open_tasks: usize,
-    /// Frames that it has not acknowledged.
-    pub unacknowledged: usize,
-    /// The number of its last frame.
-    pub last_seq: u64,
-    /// RFC 3339, UTC.
-    pub created_at: String,
-    /// RFC 3339, UTC: when it ends unless its token is renewed.
-    pub expires_at: String,
-    /// RFC 3339, UTC: when it was closed.
-    pub closed_at: Option<String>,
-    /// Why it was closed.
-    pub reason: Option<String>,
 }
 
 /// A task that a session has.
@@ -213,6 +187,12 @@ pub struct StepView {
     pub summary: Option<String>,
     /// pending, processing, completed, failed, canceled.
     pub state: String,
+    /// The step of the composite that it is a member of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub composite: Option<u32>,
+    /// The operator of a composite's member.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operator: Option<String>,
     /// Attempts so far.
     pub attempts: u32,
     /// The task's id, for tasks.
@@ -412,24 +392,6 @@ pub struct ArtifactView {
     pub created_at: String,
 }
 
-/// A blueprint version.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct BlueprintView {
-    /// Its name.
-    pub name: String,
-    /// The bundle's hash, in hex.
-    pub hash: String,
-    /// One line for a person.
-    pub description: Option<String>,
-    /// The JSON Schema of its input.
-    #[schema(value_type = Option<Object>)]
-    pub input: Option<Json>,
-    /// Its agents and their operators.
-    pub agents: std::collections::BTreeMap<String, String>,
-    /// RFC 3339, UTC: when it was stored, or the name set.
-    pub updated_at: String,
-}
-
 /// A token, without its secret.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct TokenView {
@@ -473,6 +435,7 @@ pub(super) fn run(header: &Header) -> RunView {
         started_by: header.principal.clone(),
         seats: BTreeMap::new(),
         delegate: None,
+        usage: None,
         last_event: header.seq,
         created_at: rfc3339(header.created_ms),
         updated_at: rfc3339(header.updated_ms),
@@ -501,6 +464,8 @@ pub(super) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
             StepState::Canceled => "canceled",
         }
         .to_owned(),
+        composite: scheduled.composite(),
+        operator: scheduled.composite().and_then(|_| scheduled.call_id.clone()),
         attempts: step.attempt,
         task: (scheduled.kind == StepKind::Task)
             .then(|| TaskId::new(run.num(), number, step.scheduled_ms)),

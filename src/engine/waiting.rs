@@ -36,7 +36,7 @@ pub(crate) fn status(run: &Run) -> RunStatus {
 
 fn is_worked_on(open: &Open) -> bool {
     match &open.kind {
-        OpenKind::Timer | OpenKind::Signal => false,
+        OpenKind::Timer | OpenKind::Signal | OpenKind::Composite(_) => false,
         OpenKind::State { .. } | OpenKind::Child { .. } => true,
         OpenKind::Task(task) => match task.phase {
             Phase::Capacity | Phase::Retry => false,
@@ -55,6 +55,8 @@ pub(crate) fn waits_for_people(run: &Run) -> bool {
                 task.row.as_ref().is_some_and(|row| row.kind == "human")
                     && matches!(task.phase, Phase::Pending | Phase::Delivered)
             }
+            // Its members are open beside it.
+            OpenKind::Composite(_) => true,
             OpenKind::Timer
             | OpenKind::Signal
             | OpenKind::State { .. }
@@ -65,9 +67,10 @@ pub(crate) fn waits_for_people(run: &Run) -> bool {
 /// When the run must be looked at: 0 if at every boot.
 pub(crate) fn wake_at(run: &Run) -> Option<u64> {
     let at_boot = !run.inbox.is_empty()
+        || !run.composing.is_empty()
         || run.reload
         || run.open.values().any(|open| match &open.kind {
-            OpenKind::Timer | OpenKind::Signal => false,
+            OpenKind::Timer | OpenKind::Signal | OpenKind::Composite(_) => false,
             OpenKind::State { .. } | OpenKind::Child { .. } => true,
             OpenKind::Task(task) => match task.phase {
                 Phase::Capacity => true,
@@ -139,6 +142,8 @@ fn item(run: &Run, number: u32, sessions: &Hub) -> Option<WaitingOn> {
         })
     };
     match &open.kind {
+        // What it waits for are its members.
+        OpenKind::Composite(_) => None,
         OpenKind::Timer => plain("timer", "a time".into(), due(Due::Timer), None),
         OpenKind::Signal => plain(
             "signal",

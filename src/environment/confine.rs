@@ -185,7 +185,7 @@ fn part(flags: UnshareFlags) -> io::Result<()> {
     fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))
 }
 
-#[expect(deprecated, reason = "what makes it unsafe is other threads, and there are none")]
+#[expect(deprecated, reason = "its danger is other threads, and there are none")]
 fn unshare(flags: UnshareFlags) -> io::Result<()> {
     Ok(rustix::thread::unshare(flags)?)
 }

@@ -9,7 +9,7 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    Config, Declaration, Held, Helper, Machine, Provisioned, Refusal, Scrubber, Secret, Text,
+    Config, Declaration, Held, Helper, Machine, Provisioned, Refusal, Scrubber, Secret,
     cgroup::{Cage, Cgroups},
     confine::Plan,
     needs::Needs,
@@ -19,8 +19,7 @@ use super::{
 use crate::{
     clock::Clock,
     protocol::{
-        CredentialInjection, EnvError, EnvironmentSpec, SecretAccessEvent, SecretAccessOutcome,
-        SecretSource, Ticket,
+        CredentialInjection, EnvError, EnvironmentSpec, SecretAccessEvent, SecretSource, Ticket,
     },
 };
 
@@ -131,11 +130,14 @@ impl Environments {
     /// Removes what the attempts of an earlier host left: directories, processes, groups. To be
     /// called by the owner of the data directory before it starts any attempt.
     pub fn sweep(&self) {
+        if !self.root.is_dir() {
+            return;
+        }
         let swept = place::sweep(&self.root);
         if swept > 0 {
             tracing::info!(swept, "removed the directories of attempts that were cut off");
-            Cgroups::find(&self.id).sweep();
         }
+        Cgroups::find(&self.id).sweep();
     }
 
     /// Makes everything that a spec asks for. Dropped or torn down, it is all gone again.
@@ -262,21 +264,9 @@ impl Environments {
         got.map(|_| kind).map_err(|missing| missing.reason)
     }
 
-    /// What is said about a text of the configuration that was asked for; nothing if it is no
-    /// secret.
-    pub fn said(
-        &self,
-        name: &str,
-        text: &Text,
-        failed: Option<String>,
-    ) -> Option<SecretAccessEvent> {
-        let outcome = match failed {
-            None => SecretAccessOutcome::Resolved,
-            Some(_) => SecretAccessOutcome::Failed,
-        };
-        let mut event = SecretAccessEvent::new(name, text.source()?, outcome, self.clock.now_ms());
-        event.reason = failed;
-        Some(event)
+    /// What the time is, for whoever says that a secret was asked for.
+    pub fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
     }
 }
 

@@ -38,7 +38,7 @@ impl Scrubber {
     /// Adds a secret under a name.
     pub fn add(&mut self, name: &str, secret: &Secret) {
         let shown: Arc<str> = format!("[secret {name}]").into();
-        let text = secret.expose();
+        let text = secret.bare();
         let mut patterns = forms(text.as_bytes());
         let lines = text.lines().map(str::trim);
         // The armour of a key is the same for all keys.
@@ -276,6 +276,29 @@ mod tests {
         let key = "-----BEGIN KEY-----\nMIIBVgIBADANBgkq\nhkiG9w0BAQEFAASC\n-----END KEY-----";
         let clean = scrubber(key).scrub_text("line 2: hkiG9w0BAQEFAASC; -----BEGIN KEY-----");
         assert_eq!(clean, "line 2: [secret it]; -----BEGIN KEY-----");
+    }
+
+    #[test]
+    fn what_is_written_before_a_secret_is_no_part_of_it() {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(path.path(), "canary-12").unwrap();
+        let text = Text::File { path: path.path().to_owned(), prefix: "Bearer ".to_owned() };
+        let mut scrubber = Scrubber::default();
+        scrubber.add("it", &text.resolve().unwrap());
+        assert_eq!(scrubber.scrub_text("Bearer canary-12"), "Bearer [secret it]");
+        assert_eq!(scrubber.scrub_text("x=canary-12"), "x=[secret it]");
+    }
+
+    #[test]
+    fn a_secret_across_the_cut_goes_as_a_whole() {
+        let scrubber = scrubber("canary-12");
+        let text = format!("ary-12 {} end", "canary-12 ".repeat(9));
+        for begin in 0..20 {
+            let clean = scrubber.scrub_cut(text.as_bytes()[begin..].to_vec());
+            let clean = String::from_utf8(clean).unwrap();
+            assert!(clean.ends_with("[secret it]  end"), "{clean}");
+            assert!(!clean.contains("ary") && !clean.contains("-12"), "{begin}: {clean}");
+        }
     }
 
     #[test]

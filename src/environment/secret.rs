@@ -10,7 +10,7 @@ use serde_json::json;
 use zeroize::Zeroizing;
 
 use super::config::provider;
-use crate::protocol::SecretSource;
+use crate::protocol::{SecretAccessEvent, SecretAccessOutcome, SecretSource};
 
 /// The longest secret, in bytes.
 const MAX_LEN: u64 = 64 * 1024;
@@ -37,7 +37,11 @@ pub enum Text {
 }
 
 /// A text that is wiped when it is dropped and never shown.
-pub struct Secret(Zeroizing<String>);
+pub struct Secret {
+    text: Zeroizing<String>,
+    /// Where the secret itself begins, behind what is written before it.
+    begins: usize,
+}
 
 /// Why a referenced text cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -81,13 +85,30 @@ impl Text {
         Some(SecretSource::Custom { provider: provider.to_owned(), config })
     }
 
+    /// What is said about asking for it; nothing if it is no secret. `failed` says why it could
+    /// not be had.
+    pub fn accessed(
+        &self,
+        name: &str,
+        failed: Option<String>,
+        now_ms: u64,
+    ) -> Option<SecretAccessEvent> {
+        let outcome = match failed {
+            None => SecretAccessOutcome::Resolved,
+            Some(_) => SecretAccessOutcome::Failed,
+        };
+        let mut event = SecretAccessEvent::new(name, self.source()?, outcome, now_ms);
+        event.reason = failed;
+        Some(event)
+    }
+
     /// Reads it as it is now.
     ///
     /// # Errors
     /// When what it refers to is not there or is no text.
     pub fn resolve(&self) -> Result<Secret, SecretError> {
         let (prefix, text) = match self {
-            Self::Plain(text) => return Ok(Secret(Zeroizing::new(text.clone()))),
+            Self::Plain(text) => return Ok(Secret::of(Zeroizing::new(text.clone()))),
             Self::Env { name, prefix } => (prefix, variable(name)?),
             Self::File { path, prefix } => (prefix, file(path)?),
         };
@@ -97,7 +118,7 @@ impl Text {
         let mut whole = Zeroizing::new(String::with_capacity(prefix.len() + text.len()));
         whole.push_str(prefix);
         whole.push_str(text);
-        Ok(Secret(whole))
+        Ok(Secret { text: whole, begins: prefix.len() })
     }
 }
 
@@ -133,12 +154,21 @@ impl Secret {
         let text = std::str::from_utf8(bytes).ok()?;
         let text = text.strip_suffix('\n').unwrap_or(text);
         let text = text.strip_suffix('\r').unwrap_or(text);
-        Some(Self(Zeroizing::new(text.to_owned())))
+        Some(Self::of(Zeroizing::new(text.to_owned())))
+    }
+
+    fn of(text: Zeroizing<String>) -> Self {
+        Self { text, begins: 0 }
+    }
+
+    /// The secret itself, without what is written before it.
+    pub(super) fn bare(&self) -> &str {
+        &self.text[self.begins..]
     }
 
     /// The text itself.
     pub fn expose(&self) -> &str {
-        &self.0
+        &self.text
     }
 }
 

@@ -11,13 +11,14 @@
 //! | step ended | the step is terminal |
 //! | signal received | queued, unless its sender's step was seen before |
 //! | noted | the status, if it is one |
-//! | decided | canceled, paused, resumed, compensating, or known to be a copy; who holds a seat |
+//! | decided | canceled, paused, resumed, compensating, or known to be a copy; who holds a seat; what was used before |
+//! | secret accessed | nothing changes |
 //! | run ended | ended, for ever |
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use super::{
-    Decision, Entry, Fact, Note, Outcome, RunStarted, Scheduled, ScopePath, StepKey, Usage,
+    Decision, Entry, Fact, Note, Outcome, RunStarted, Scheduled, ScopePath, Spent, StepKey, Usage,
 };
 use crate::protocol::{Failure, Json, StepKind, StepState};
 
@@ -46,6 +47,7 @@ pub struct Chain {
     seats: BTreeMap<String, Held>,
     status: Option<(String, Option<f64>)>,
     origins: Vec<String>,
+    spent: Spent,
     sessions: BTreeSet<String>,
     keep_payloads: bool,
 }
@@ -217,6 +219,7 @@ impl Chain {
                 step.retry_at_ms = Some(closed.retry_at_ms);
                 step.error = Some(closed.error.clone());
                 add_usage(&mut step.usage, closed.usage.as_ref());
+                self.spend(closed.step, closed.usage.as_ref());
             }
             Fact::AttemptOpened(opened) => {
                 let step = self.open_step(seq, opened.step)?;
@@ -251,6 +254,7 @@ impl Chain {
                 | Decision::Remind { .. }
                 | Decision::Expire { .. }
                 | Decision::Told { .. } => {}
+                Decision::Spent(spent) => self.spent.clone_from(spent),
                 Decision::Seat { operator, session, epoch, .. } => {
                     let held = Held { session: session.clone(), epoch: *epoch };
                     self.seats.insert(operator.clone(), held);
@@ -262,6 +266,7 @@ impl Chain {
                     step.retry_at_ms = Some(at);
                     step.follows = Some(followed.plan.clone());
                     add_usage(&mut step.usage, followed.usage.as_ref());
+                    self.spend(followed.step, followed.usage.as_ref());
                     self.keep_effects(followed.step, followed.effects.as_ref());
                 }
                 Decision::Pause { reason, .. } => self.paused = Some(reason.clone()),
@@ -280,8 +285,14 @@ impl Chain {
 
     fn start(&mut self, started: &RunStarted, at: u64) {
         let keep_payloads = self.keep_payloads;
-        let status = self.status.take();
-        *self = Self { keep_payloads, status, first_step: started.first_step, ..Self::default() };
+        let (status, spent) = (self.status.take(), std::mem::take(&mut self.spent));
+        *self = Self {
+            keep_payloads,
+            status,
+            spent,
+            first_step: started.first_step,
+            ..Self::default()
+        };
         for (name, payload) in &started.queued {
             self.queue_signal(name, payload.clone());
         }
@@ -371,6 +382,7 @@ impl Chain {
         }
         self.open.remove(&number);
         self.done += 1;
+        self.spend(number, usage);
         Ok(())
     }
 
@@ -381,6 +393,17 @@ impl Chain {
             && let Some(step) = place.and_then(|place| self.steps.get_mut(place))
         {
             step.effects.push(effects.clone());
+        }
+    }
+
+    /// Counts what the last attempt of a step used.
+    fn spend(&mut self, number: u32, usage: Option<&Usage>) {
+        let place = number.checked_sub(self.first_step).map(|place| place as usize);
+        let Some(step) = place.and_then(|place| self.steps.get(place)) else { return };
+        if step.delivered_ms.is_some() || usage.is_some() {
+            let agent =
+                (step.scheduled.kind == StepKind::Task).then_some(step.scheduled.name.as_str());
+            self.spent.add(agent, usage, step.delivered_ms.is_some());
         }
     }
 
@@ -510,6 +533,11 @@ impl Chain {
     /// The ids of the runs that this history was copied from, the first first.
     pub fn origins(&self) -> &[String] {
         &self.origins
+    }
+
+    /// What the run used, in all its histories.
+    pub fn spent(&self) -> &Spent {
+        &self.spent
     }
 
     /// Whether a session worked, or works, on one of this history's tasks.

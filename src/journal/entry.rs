@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::StepKey;
+use super::{Spent, StepKey};
 use crate::protocol::{Failure, Json, StepKind};
 
 /// The version of the stored form that this program writes, and the only one it reads.
@@ -129,13 +129,14 @@ pub struct Scheduled {
     pub key: StepKey,
     /// The step before it in the same scope.
     pub prev: Option<u32>,
-    /// The step whose sub-loop it belongs to.
+    /// The step that it is a part of: for a task, that of a composite operator.
     pub parent: Option<u32>,
     /// What kind of step.
     pub kind: StepKind,
     /// The agent, signal, blueprint or operation.
     pub name: String,
-    /// The provider's id of the call, for model loops.
+    /// What the other side is known by: the provider's id of a call in a model loop, the id of a
+    /// called run, the operator of a composite's member.
     pub call_id: Option<String>,
     /// What was asked, verbatim.
     pub request: Json,
@@ -343,6 +344,8 @@ pub enum Decision {
         /// The event.
         data: Json,
     },
+    /// What the histories before this one used.
+    Spent(Box<Spent>),
     /// An accepted result left something to others; the step goes on with another attempt.
     Follow(Box<Followed>),
 }
@@ -439,6 +442,13 @@ impl Fact {
     }
 }
 
+impl Scheduled {
+    /// The composite's step, where it is a member of one: the flow did not ask for it.
+    pub fn composite(&self) -> Option<u32> {
+        self.parent.filter(|_| self.kind == StepKind::Task)
+    }
+}
+
 impl Outcome {
     fn size_hint(&self) -> usize {
         self.output().map_or(0, Json::len)
@@ -454,6 +464,19 @@ impl Outcome {
 }
 
 impl Usage {
+    /// Tokens read and written together, as far as they were reported.
+    pub fn tokens(&self) -> Option<u64> {
+        match (self.input_tokens, self.output_tokens) {
+            (None, None) => None,
+            (input, output) => Some(input.unwrap_or(0).saturating_add(output.unwrap_or(0))),
+        }
+    }
+
+    /// The money in US dollars, if it was reported and can be read.
+    pub fn usd(&self) -> Option<rust_decimal::Decimal> {
+        self.cost.as_ref()?.parse().ok()
+    }
+
     /// Adds what another attempt used; what neither reported stays unreported.
     pub fn add(&mut self, more: &Self) {
         let add = |a: &mut Option<u64>, b: Option<u64>| {
@@ -467,7 +490,7 @@ impl Usage {
         add(&mut self.reasoning_tokens, more.reasoning_tokens);
         let cost = |text: &Option<String>| text.as_ref()?.parse::<rust_decimal::Decimal>().ok();
         self.cost = match (cost(&self.cost), cost(&more.cost)) {
-            (Some(a), Some(b)) => a.checked_add(b).map(|sum| sum.to_string()),
+            (Some(a), Some(b)) => Some(a.saturating_add(b).to_string()),
             (Some(one), None) | (None, Some(one)) => Some(one.to_string()),
             (None, None) => None,
         };

@@ -23,6 +23,12 @@ impl ScopePath {
         self.0.iter().copied().chain([(index, branch)]).collect::<Vec<_>>().into()
     }
 
+    /// The scope around this one, the index of the join there, and the number of this branch.
+    pub fn outer(&self) -> Option<(Self, u32, u32)> {
+        let ((index, branch), around) = self.0.split_last()?;
+        Some((around.to_vec().into(), *index, *branch))
+    }
+
     /// Whether this is the main scope.
     pub fn is_main(&self) -> bool {
         self.0.is_empty()

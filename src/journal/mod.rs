@@ -8,6 +8,7 @@ mod chain;
 mod entry;
 mod fingerprint;
 mod key;
+mod spent;
 
 pub use chain::{Chain, ChainError, Held, RunState, Step};
 pub use entry::{
@@ -16,3 +17,4 @@ pub use entry::{
 };
 pub use fingerprint::fingerprint;
 pub use key::{ScopePath, StepKey};
+pub use spent::Spent;

@@ -26,6 +26,8 @@ pub(crate) enum Mode {
     Pure,
     /// Advancing a flow.
     Flow,
+    /// Running a test of a blueprint.
+    Test,
 }
 
 /// What the library's host functions read and write, while a script runs.
@@ -139,6 +141,27 @@ impl Desk {
         let text = self.source.agent_md(path)?.to_string();
         self.agents.borrow_mut().insert(path.to_owned(), text.clone());
         Ok(text)
+    }
+
+    /// What a string of a table flow says.
+    fn evaluate(
+        &self,
+        text: &str,
+        reading: u32,
+        slots: Value,
+    ) -> mlua::Result<(Value, Option<String>)> {
+        let machine = self.machine();
+        let slots = match machine.encode(slots, self.value.get())? {
+            Ok(slots) => slots,
+            Err(problem) => return Ok((Value::Nil, Some(problem.to_string()))),
+        };
+        match (self.source.host().evaluate)(text, reading, &slots) {
+            Err(problem) => Ok((Value::Nil, Some(problem))),
+            Ok(json) => Ok(match machine.decode(&json)? {
+                Ok(value) => (value, None),
+                Err(problem) => (Value::Nil, Some(problem)),
+            }),
+        }
     }
 
     /// Takes a note; says what is wrong with it.
@@ -267,6 +290,27 @@ pub(crate) fn host_functions(machine: &Rc<Machine>, desk: &Rc<Desk>) -> mlua::Re
     host.raw_set(
         "has",
         lua.create_function(move |_, path: String| Ok(at.source.text(&path).is_some()))?,
+    )?;
+    let at = Rc::clone(desk);
+    host.raw_set("testing", lua.create_function(move |_, ()| Ok(at.mode.get() == Mode::Test))?)?;
+    let at = Rc::clone(desk);
+    host.raw_set(
+        "text",
+        lua.create_function(move |_, path: String| Ok(at.source.text(&path).map(str::to_owned)))?,
+    )?;
+    let at = Rc::clone(desk);
+    host.raw_set(
+        "names",
+        lua.create_function(move |_, (text, reading): (String, u32)| {
+            Ok(pair((at.source.host().names)(&text, reading)))
+        })?,
+    )?;
+    let at = Rc::clone(desk);
+    host.raw_set(
+        "evaluate",
+        lua.create_function(move |_, (text, reading, slots): (String, u32, Value)| {
+            at.watch(at.evaluate(&text, reading, slots))
+        })?,
     )?;
     let at = Rc::clone(desk);
     host.raw_set(

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use super::{Files, Host, Limits, LuaError, Source, evaluate};
-use crate::blueprint::{Blueprint, Bundle, Finding, Operators, agent_md, check, check_files};
+use crate::blueprint::{
+    Blueprint, Bundle, Finding, Operators, agent_md, check, check_files,
+    expression::{self, Reading},
+};
 
 /// One version of a blueprint that can be run.
 #[derive(Debug)]
@@ -62,13 +65,32 @@ impl Files for Bundle {
 }
 
 /// What the author library needs of the blueprint room.
-const HOST: Host = Host {
+pub(super) const HOST: Host = Host {
     agent_md: |text, path| {
         agent_md::parse(path, text)
             .map(|file| serde_json::Value::Object(file.fields))
             .map_err(|finding| finding.to_string())
     },
+    names: |text, reading| {
+        let names = expression::names(text, reading_of(reading)).map_err(|error| error.message)?;
+        let roots = names.iter().map(|name| name.split('.').next().unwrap_or(name).to_owned());
+        Ok(roots.collect::<std::collections::BTreeSet<_>>().into_iter().collect())
+    },
+    evaluate: |text, reading, slots| {
+        let slots = serde_json::from_str(slots).map_err(|error| error.to_string())?;
+        let value = expression::evaluate(text, reading_of(reading), &slots);
+        value.map(|value| value.to_string()).map_err(|error| error.message)
+    },
 };
+
+/// The readings, as lua/nodes.luau numbers them.
+fn reading_of(number: u32) -> Reading {
+    match number {
+        2 => Reading::Expression,
+        3 => Reading::Condition,
+        _ => Reading::Slots,
+    }
+}
 
 fn finding(error: &LuaError) -> Finding {
     let line = error.line.unwrap_or(1);

@@ -16,6 +16,10 @@ pub trait Files: Send + Sync {
 pub struct Host {
     /// Reads an agent file: its text and its path give the agent as a JSON object, or what is wrong.
     pub agent_md: fn(text: &str, path: &str) -> Result<serde_json::Value, String>,
+    /// The names that a string of a table flow looks up.
+    pub names: fn(text: &str, reading: u32) -> Result<Vec<String>, String>,
+    /// What such a string says with these slots, which are a JSON object; the value is JSON.
+    pub evaluate: fn(text: &str, reading: u32, slots: &str) -> Result<String, String>,
 }
 
 /// The longest file that is compiled, in bytes.
@@ -56,6 +60,10 @@ impl Source {
         } else {
             Ok(text)
         })
+    }
+
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
     }
 
     pub(crate) fn agent_md(&self, path: &str) -> Result<serde_json::Value, String> {

@@ -2,6 +2,9 @@
 
 mod attacks;
 mod flows;
+mod library;
+mod middleware;
+mod nodes;
 mod sandbox;
 mod values;
 
@@ -16,7 +19,7 @@ use crate::{
     protocol::{Failure, Json},
 };
 
-struct Bundle(BTreeMap<String, String>);
+struct Bundle(BTreeMap<String, String>, String);
 
 impl Files for Bundle {
     fn text(&self, path: &str) -> Option<&str> {
@@ -24,16 +27,23 @@ impl Files for Bundle {
     }
 
     fn entry(&self) -> &str {
-        "main.lua"
+        &self.1
     }
 }
 
 fn bundle(files: &[(&str, &str)]) -> Arc<Source> {
+    bundle_at("main.lua", files)
+}
+
+fn bundle_at(entry: &str, files: &[(&str, &str)]) -> Arc<Source> {
     let files: BTreeMap<_, _> =
         files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
     let key = format!("{files:?}");
-    let host = Host { agent_md: |text, path| Ok(json!({ "system": text, "description": path })) };
-    Arc::new(Source::new(key, Bundle(files), host))
+    let host = Host {
+        agent_md: |text, path| Ok(json!({ "system": text, "description": path })),
+        ..super::program::HOST
+    };
+    Arc::new(Source::new(key, Bundle(files, entry.to_owned()), host))
 }
 
 /// A blueprint whose flow has `body`.

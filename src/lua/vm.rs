@@ -21,12 +21,14 @@ const CATEGORIES: u8 = u8::MAX;
 const PASSING: usize = 16 << 20;
 
 /// The parts of the library, in the order in which they are built on each other.
-const LIBRARY: [(&str, &str); 6] = [
+const LIBRARY: [(&str, &str); 8] = [
     ("sandbox", include_str!("../../lua/sandbox.luau")),
     ("failure", include_str!("../../lua/failure.luau")),
     ("schema", include_str!("../../lua/schema.luau")),
+    ("nodes", include_str!("../../lua/nodes.luau")),
     ("swarm", include_str!("../../lua/swarm.luau")),
     ("ctx", include_str!("../../lua/ctx.luau")),
+    ("test", include_str!("../../lua/test.luau")),
     ("run", include_str!("../../lua/run.luau")),
 ];
 
@@ -35,6 +37,9 @@ pub(crate) struct Entries {
     pub(crate) flow: Function,
     pub(crate) evaluate: Function,
     pub(crate) agent: Function,
+    pub(crate) tests: Function,
+    pub(crate) test: Function,
+    pub(crate) answer: Function,
 }
 
 /// One VM for one version of a blueprint.
@@ -169,5 +174,12 @@ fn library(machine: &Rc<Machine>, desk: &Rc<Desk>) -> mlua::Result<Entries> {
     nulls.set_readonly(true);
     lua.set_type_metatable::<mlua::LightUserData>(Some(nulls));
     lua.sandbox(true)?;
-    Ok(Entries { flow: run.get("flow")?, evaluate: run.get("evaluate")?, agent: run.get("agent")? })
+    Ok(Entries {
+        flow: run.get("flow")?,
+        evaluate: run.get("evaluate")?,
+        agent: run.get("agent")?,
+        tests: run.get("tests")?,
+        test: run.get("test")?,
+        answer: run.get("answer")?,
+    })
 }

@@ -1,14 +1,19 @@
 //! The seam between the host and whoever executes a task.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use serde_json::Value;
 
-use super::Task;
+use super::{Composite, GraphError, Task, composite};
 use crate::{
     blueprint::{Agent, Operators},
     environment::{Environments, Scrubber},
+    flow::{Rule, ValuePath},
     middleware::{Layer, Short, TaskDone},
     protocol::{Failure, Json, Operator, Ticket},
 };
@@ -68,6 +73,11 @@ pub trait Backend: Send + Sync {
 
     /// The queue that tasks of an agent wait in for a pull worker, if that is how it works.
     fn queue<'a>(&'a self, _agent: &'a Agent, _name: &'a str) -> Option<&'a str> {
+        None
+    }
+
+    /// Who its members are, if it only stands for others; then it is never executed itself.
+    fn composite(&self) -> Option<&Composite> {
         None
     }
 
@@ -144,6 +154,43 @@ impl Registry {
         self.operators.get(name)
     }
 
+    /// Whether every composite stands for operators that exist, and none for itself.
+    ///
+    /// # Errors
+    /// The first that does not.
+    pub fn check(&self) -> Result<(), GraphError> {
+        let all = || self.operators.iter().map(|(name, it)| (name, it.composite()));
+        let others: Vec<&str> =
+            all().filter(|(_, it)| it.is_none()).map(|(name, _)| name.as_str()).collect();
+        let composites = all().filter_map(|(name, it)| Some((name.clone(), it?.clone())));
+        composite::check(&composites.collect(), &others)
+    }
+
+    /// Those that an operator stands for in the end: itself, or whatever is within a composite.
+    fn leaves(&self, name: &str) -> Vec<&Arc<dyn Backend>> {
+        let mut leaves = Vec::new();
+        self.gather(name, &mut Default::default(), &mut |backend| {
+            if backend.composite().is_none() {
+                leaves.push(backend);
+            }
+        });
+        leaves
+    }
+
+    /// Passes an operator and everything within it, each once.
+    fn gather<'a>(
+        &'a self,
+        name: &str,
+        seen: &mut BTreeSet<String>,
+        passes: &mut dyn FnMut(&'a Arc<dyn Backend>),
+    ) {
+        let Some(backend) = self.get(name).filter(|_| seen.insert(name.to_owned())) else { return };
+        passes(backend);
+        for member in backend.composite().map_or(&[][..], Composite::members) {
+            self.gather(member, seen, passes);
+        }
+    }
+
     /// Every name, sorted, with its kind.
     pub fn names(&self) -> impl Iterator<Item = (&str, &'static str)> {
         self.operators.iter().map(|(name, backend)| (name.as_str(), backend.kind()))
@@ -156,11 +203,28 @@ impl Operators for Registry {
     }
 
     fn requires_worker_binding(&self, name: &str) -> bool {
-        self.get(name).is_some_and(|backend| backend.requires_worker_binding())
+        self.leaves(name).iter().any(|backend| backend.requires_worker_binding())
     }
 
     fn requires_tool(&self, name: &str) -> bool {
-        self.get(name).is_some_and(|backend| backend.requires_tool())
+        self.leaves(name).iter().any(|backend| backend.requires_tool())
+    }
+
+    fn kinds(&self, name: &str) -> Vec<&str> {
+        let mut kinds: Vec<&str> = self.leaves(name).iter().map(|it| it.kind()).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        kinds
+    }
+
+    fn compared(&self, name: &str) -> Vec<ValuePath> {
+        let mut paths = Vec::new();
+        self.gather(name, &mut Default::default(), &mut |backend| {
+            if let Some(Rule::Quorum { path, .. }) = backend.composite().map(Composite::rule) {
+                paths.push(path.clone());
+            }
+        });
+        paths
     }
 
     fn refuses_environment(&self, environment: &Value) -> Vec<(String, String)> {

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::{Backend, Reply, Residence, Task, Ticket};
+use serde::Deserialize;
+
+use super::{Backend, Builtin, Reply, Residence, Settings, Task, Ticket};
 use crate::{
     protocol::{Failure, Json, failure::kind},
     session::{Hub, Spawn},
@@ -94,5 +96,38 @@ impl Backend for MainAi {
         };
         self.hub.spawn(spawn, &task.cancel);
         Ok(Reply::Parked)
+    }
+}
+
+/// `kind = "main_ai"` in a file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MainAiSettings {
+    /// Whether system prompt and prompt travel in the frame as well.
+    #[serde(default)]
+    direct: bool,
+    /// Whether its agents say which kind of sub-agent they are for.
+    #[serde(default = "yes")]
+    require_binding: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[async_trait]
+impl Settings for MainAiSettings {
+    fn kind(&self) -> &'static str {
+        "main_ai"
+    }
+
+    fn build(&self, builtin: &Builtin) -> Arc<dyn Backend> {
+        let road = if self.direct { Road::Direct } else { Road::Thin };
+        Arc::new(MainAi::new(Arc::clone(&builtin.sessions), road, self.require_binding))
+    }
+
+    async fn inspect(&self) -> Result<String, String> {
+        let prompts = if self.direct { "with each task" } else { "fetched by handle" };
+        Ok(format!("waits for a session; prompts are {prompts}"))
     }
 }

@@ -5,6 +5,7 @@
 
 mod backend;
 mod builtin;
+mod composite;
 mod declared;
 mod echo;
 #[cfg(test)]
@@ -24,6 +25,7 @@ mod usage;
 
 pub use backend::{Backend, Coded, Registry, Reply, Residence};
 pub use builtin::Builtin;
+pub use composite::{Composite, CompositeError, GraphError, MOST_DEPTH};
 pub use declared::{Declared, Mistake, Settings};
 pub use echo::Echo;
 pub use human::{Given, HUMAN, Human, Inquiry, says_no};

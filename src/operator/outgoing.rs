@@ -6,19 +6,25 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::declared::HeaderNameText;
 use crate::{
-    environment::{EgressError, Text},
+    environment::{EgressError, Secret, Text},
     protocol::{Failure, failure::kind},
 };
 
-/// The configured headers, with their secrets as they are now.
-pub(super) fn headers(configured: &BTreeMap<HeaderNameText, Text>) -> Result<HeaderMap, Failure> {
+/// The configured headers, with their secrets as they are now. `asked` hears of each: its header,
+/// the secret if it was there, else why not.
+pub(super) fn headers(
+    configured: &BTreeMap<HeaderNameText, Text>,
+    mut asked: impl FnMut(&str, &Text, Result<&Secret, &str>),
+) -> Result<HeaderMap, Failure> {
     let mut headers = HeaderMap::new();
     for (name, text) in configured {
         let failed = |why: String| {
             let message = format!("failed to set the header {}: {why}", name.0);
             Failure::new(kind::OPERATOR_UNAVAILABLE, message).retryable()
         };
-        let secret = text.resolve().map_err(|error| failed(format!("failed to {error}")))?;
+        let got = text.resolve().map_err(|error| format!("failed to {error}"));
+        asked(&name.0, text, got.as_ref().map_err(String::as_str));
+        let secret = got.map_err(failed)?;
         let mut value = HeaderValue::from_str(secret.expose())
             .map_err(|_| failed("it has characters that no header takes".to_owned()))?;
         value.set_sensitive(true);

@@ -24,6 +24,8 @@ pub mod kind {
     pub const INTERRUPTED: &str = "interrupted";
     /// A budget was used up.
     pub const BUDGET: &str = "budget";
+    /// Too few members of a composite operator agreed.
+    pub const QUORUM: &str = "quorum";
     /// The run, the branch or the child was canceled.
     pub const CANCELED: &str = "canceled";
     /// A limit was broken: CPU, memory, steps, depth, size.

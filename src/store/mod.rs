@@ -9,7 +9,6 @@ mod change;
 mod durable_state;
 mod find;
 mod health;
-#[cfg(any(test, feature = "faults"))]
 mod memory;
 mod rows;
 mod sqlite;
@@ -24,7 +23,6 @@ pub(crate) use change::{Planned, plan};
 pub use durable_state::{DurableState, StateLimits};
 pub use find::{StateFilter, StateHit, StateSearch};
 pub use health::Health;
-#[cfg(any(test, feature = "faults"))]
 pub use memory::{Commit, Memory};
 
 pub use rows::{

@@ -6,6 +6,7 @@ mod support;
 mod data_dir;
 mod endings;
 mod inbox;
+mod live;
 mod newcomer;
 mod operators;
 mod report;

@@ -13,6 +13,7 @@ fn the_blueprint_that_init_writes_runs_at_once() {
     let shell = Shell::new();
     shell.run(&["init", "first"]).ok().says(&["wrote first.lua", "moonswarm run first.lua"]);
     shell.run(&["check", "first.lua"]).ok().says(&["no findings"]);
+    shell.run(&["test", "--crash"]).ok().says(&["1 passed, 0 failed"]);
     let done = shell.run(&["run", "first.lua", "who=moon"]).ok();
     let expected = "Hello, moon! Olá, moon! Moin, moon! It is ";
     assert!(done.stdout.starts_with(expected), "{done:?}");

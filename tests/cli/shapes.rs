@@ -42,7 +42,10 @@ fn every_verb_that_shows_something_shows_it_as_json() {
     assert_eq!(claims["role"], "observer");
     shell.run(&["doctor", "--json"]).ok().json();
     let wrote = shell.run(&["init", "other", "--json"]).ok().json();
-    assert_eq!(wrote, json!({"name": "other", "file": "other.lua"}));
+    assert_eq!((&wrote["name"], &wrote["file"]), (&json!("other"), &json!("other.lua")));
+    assert_eq!(wrote["test"], "other_test.lua");
+    let gallery = shell.run(&["init", "--list", "--json"]).ok().json();
+    assert_eq!(gallery.as_array().unwrap().len(), 10);
 }
 
 #[test]

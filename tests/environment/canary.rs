@@ -100,9 +100,9 @@ async fn loud(isolation: &str) {
     let handle = tokio::time::timeout(PATIENCE, heard).await.unwrap().unwrap().unwrap();
     let handle = handle.trim();
     let say = |method, path: &str| daemon.with(handle, method, &format!("/v1/worker/{path}"));
-    let said = json!({ "text": CANARY, "more": [BASE64.encode(CANARY.as_bytes())] });
-    let (status, _) = send(say(Method::POST, "progress").json(&said)).await;
-    assert_eq!(status, 200);
+    let said = json!({ "text": CANARY, "data": [BASE64.encode(CANARY.as_bytes())] });
+    let (status, view) = send(say(Method::POST, "progress").json(&said)).await;
+    assert_eq!(status, 204, "{view}");
     let file = format!("PNG\0{CANARY}\0{FILED}");
     let (status, view) = send(say(Method::POST, "artifact?name=a.bin").body(file)).await;
     assert!(status < 300, "{view}");

@@ -3,7 +3,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod composites;
 mod events;
+mod flows;
 mod inbox;
 mod middleware;
 mod refusals;

@@ -166,3 +166,29 @@ async fn a_delegate_gets_every_task_and_nobody_else_any() {
     let gone = json!({"source": blueprint("return 1"), "delegate": "ses_gone"});
     assert_eq!(refusal(daemon.post("/v1/runs", &gone)).await, (404, "not_found".to_owned()));
 }
+
+#[tokio::test]
+async fn a_called_run_has_the_seats_of_its_caller() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let [(a, mut first), (_b, _second)] = pair(&daemon).await;
+    let child = blueprint(r#"return ctx:run("coder", { n = 1 })"#).replace("\"team\"", "\"below\"");
+    let (status, stored) =
+        send(daemon.put("/v1/blueprints/below", &json!({"source": child}))).await;
+    assert_eq!(status, 200, "{stored}");
+    let source = blueprint(r#"return ctx:call("below")"#);
+    let seats = json!({"main-ai": a.id});
+    let run = start(&daemon, &json!({"source": source, "seats": seats})).await;
+
+    let spawn = first.until("task/spawn").await;
+
+    let below = spawn["params"]["run"].as_str().unwrap();
+    assert_ne!(below, run);
+    let (_, view) = send(daemon.get(&format!("/v1/runs/{below}"))).await;
+    assert_eq!(
+        (&view["parent"], &view["seats"]["main-ai"]["session"]),
+        (&json!(run), &json!(a.id))
+    );
+    first.ask("task/result", json!({"task": spawn["params"]["task"], "output": 5})).await;
+    assert_eq!(daemon.ended(&run).await["output"], 5);
+}

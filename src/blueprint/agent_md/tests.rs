@@ -42,17 +42,83 @@ fn lists_windows_newlines_and_a_byte_order_mark_are_read() {
 #[test]
 fn keys_that_run_things_are_refused_and_unknown_ones_reported_together() {
     insta::assert_snapshot!(
-        findings("---\nname: a\nhooks:\n  x: y\ntool: Read\nmcpServers: {}\n---\n").join("\n")
+        findings("---\nname: a\nhooks:\n  x: y\ntoolss: Read\nmcpServers: {}\n---\n").join("\n")
     );
     let (file, _) = read("a.md", "---\nhooks: 1\n---\n");
     assert_eq!(file.report[0].standing, Standing::Refused);
 }
 
+/// As such files are found: a description over several lines, with colons, quotes and tags.
+const WILD: &str = r#"---
+name: code-reviewer
+description: Use this agent when code was written. Examples: <example>
+Context: the user wrote a function.
+user: "Please check it: is it right?"
+assistant: "I will use the code-reviewer agent"
+<commentary>
+Since code was written: review it.
+</commentary>
+</example>
+tools: Read, Grep, Agent(explore, plan), Bash(git:*)
+model: opus
+color: purple
+---
+
+You review: carefully.
+"#;
+
 #[test]
-fn an_unquoted_colon_gets_help() {
+fn a_description_over_several_lines_with_colons_is_read_as_it_is_written() {
+    let file = parse("a.md", WILD).unwrap();
+    let description = file.fields["description"].as_str().unwrap();
+    assert!(description.starts_with("Use this agent when"), "{description}");
+    assert!(description.ends_with("</example>"), "{description}");
+    assert!(description.contains("assistant: \"I will"), "{description}");
+    assert_eq!(
+        file.fields["tools"],
+        json!(["Read", "Grep", "Agent(explore, plan)", "Bash(git:*)"])
+    );
+    assert_eq!(file.fields["model"], "opus");
+    assert!(!file.fields.contains_key("color"));
+    let color = file.report.iter().find(|it| it.key == "color").unwrap();
+    assert_eq!(color.standing, Standing::Advisory);
+    let one = parse("a.md", "---\nname: a\ndescription: Use when: ready\n---\nB").unwrap();
+    assert_eq!(one.fields["description"], "Use when: ready");
+}
+
+#[test]
+fn what_is_written_is_read_back_the_same() {
+    for text in
+        [WILD, "---\nname: a\n---\n", "---\ndescription: \"x: y\"\ntools: []\n---\n\n# A\n---\nb"]
+    {
+        let fields = parse("a.md", text).unwrap().fields;
+        let again = parse("a.md", &write(&fields)).unwrap();
+        assert_eq!(again.fields, fields);
+        assert_eq!(write(&again.fields), write(&fields));
+    }
+}
+
+#[test]
+fn what_a_queue_or_a_server_needs_can_stand_in_the_file() {
+    let text = "---\nname: a\ntool: read_file\nlabels:\n  gpu: \"true\"\n  zone: b\n---\nBody\n";
+    let file = parse("a.md", text).unwrap();
+    assert_eq!(file.fields["tool"], "read_file");
+    assert_eq!(file.fields["labels"], json!({"gpu": "true", "zone": "b"}));
+    let wrong = findings("---\nname: a\nlabels: [gpu]\n---\nBody\n");
+    assert!(wrong[0].contains("`labels` in the frontmatter is not a list of `name: text` lines"));
+}
+
+#[test]
+fn lines_that_no_key_begins_and_keys_that_run_things_get_no_second_reading() {
+    for text in ["---\n: : :\nname: a: b\n---\n", "---\nname: a: b\nhooks: x: y\n---\n"] {
+        assert!(parse("a.md", text).is_err(), "{text}");
+    }
     insta::assert_snapshot!(
-        findings("---\nname: a\ndescription: Reviews \"code\". Use when: it is ready\n---\nBody")
-            .join("\n")
+        findings("---\nname: a\nnotes: Reviews code. Use when: it is ready\n---\nBody").join("\n"),
+        @r#"
+    a.md:3:8: error[MS-B060]: the value of `notes` has a colon in it and no quotes around it
+      hint: put it in quotes: `notes: "Reviews code. Use when: it is ready"`
+    "#
     );
 }
 

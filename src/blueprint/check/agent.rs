@@ -8,14 +8,16 @@ use super::{
 };
 use crate::{
     blueprint::{
-        Labels, asking,
+        Budget, Labels, asking,
         definition::{Agent, Retry, WorkerBinding},
         diagnostics::{code, did_you_mean},
     },
     flow::Asking,
+    protocol::Json,
 };
 
 const KEYS: &[&str] = &[
+    "budget",
     "by",
     "check",
     "command",
@@ -43,7 +45,8 @@ const KEYS: &[&str] = &[
     "tools",
     "worker",
 ];
-const LATER_KEYS: [&str; 3] = ["budget", "middleware", "on"];
+const LATER_KEYS: [&str; 2] = ["middleware", "on"];
+const BUDGET: [&str; 2] = ["tokens", "usd"];
 const WORKER: [&str; 2] = ["subagent_type", "tools"];
 const RETRY: [&str; 6] = ["backoff", "factor", "jitter", "max", "max_attempts", "on_interrupt"];
 
@@ -99,6 +102,7 @@ impl Checker<'_> {
             park_ms: self.positive_duration(table, "park"),
             max_concurrency: self.integer(table, "max_concurrency", 1..=100_000),
             tools: self.texts(table, "tools").unwrap_or_default(),
+            budget: self.budget(table),
             model: self.text(table, "model"),
             input: input.as_ref().map(Into::into),
         };
@@ -137,7 +141,8 @@ impl Checker<'_> {
                 .hint("add `worker = { subagent_type = \"…\", tools = { … } }`");
             self.findings.push(finding);
         }
-        if kind == "process" && table.get("command").is_none_or(is_empty) {
+        let kinds = operators.kinds(&agent.operator);
+        if kinds.contains(&"process") && table.get("command").is_none_or(is_empty) {
             let finding = self
                 .at_value(
                     &at,
@@ -147,7 +152,7 @@ impl Checker<'_> {
                 .hint("add `command = { \"program\", \"argument\" }`");
             self.findings.push(finding);
         }
-        if kind == "lua" && !agent.has_fn {
+        if kinds.contains(&"lua") && !agent.has_fn {
             let finding = self
                 .at_value(&at, code::FN_NEEDED, format!("{what} is a lua agent without `fn`"))
                 .hint("add `fn = function(input) return … end`");
@@ -160,8 +165,9 @@ impl Checker<'_> {
                 .hint("add `tool = \"…\"`; `moonswarm doctor` lists a server's tools");
             self.findings.push(finding);
         }
+        self.compared(table, agent);
         for &(key, of) in KEYS_OF_KINDS {
-            if kind != of && table.get(key).is_some() {
+            if !kinds.contains(&of) && table.get(key).is_some() {
                 let message = format!(
                     "`{key}` in {what} is only for {of} operators, and `{}` is of kind {kind}",
                     agent.operator
@@ -170,6 +176,41 @@ impl Checker<'_> {
                     .at_key(&table.pointer(key), code::KEY_DOES_NOT_FIT, message)
                     .hint(format!("remove it, or use an operator of kind {of}"));
                 self.findings.push(finding);
+            }
+        }
+    }
+
+    fn budget(&mut self, table: &Table<'_>) -> Budget {
+        let what = format!("`budget` of {}", table.what());
+        let Some(budget) = self.table(table, "budget", &what) else { return Budget::default() };
+        self.known_keys(&budget, &BUDGET, &[]);
+        self.amounts(&budget)
+    }
+
+    /// What a quorum compares must be something that the agent's results can have.
+    fn compared(&mut self, table: &Table<'_>, agent: &Agent) {
+        let Some(output) = agent.output.as_ref().map(Json::to_value) else { return };
+        for path in self.operators.compared(&agent.operator) {
+            let mut schema = &output;
+            for name in path.segments() {
+                let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
+                    break;
+                };
+                let Some(inner) = properties.get(name) else {
+                    let message = format!(
+                        "the operator `{}` compares {path}, and `output` of {} has no `{name}`",
+                        agent.operator,
+                        table.what()
+                    );
+                    let finding = self
+                        .at_value(&table.pointer("output"), code::NOTHING_TO_COMPARE, message)
+                        .hint(format!(
+                            "add `{name}` to the schema, or change the operator's `path`"
+                        ));
+                    self.findings.push(finding);
+                    break;
+                };
+                schema = inner;
             }
         }
     }

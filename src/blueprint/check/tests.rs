@@ -86,7 +86,7 @@ fn all_findings_come_at_once_in_the_order_of_the_source() {
 return swarm.blueprint {
   name = "review loop",
   middlewares = {},
-  on = {},
+  environment = {},
   agents = {
     coder = { operator = "main-aj", timout = "5m", timeout = "5 minutes" },
     tests = { operator = "process" },
@@ -100,7 +100,7 @@ return swarm.blueprint {
   limits = { steps = 0 },
 }
 "#;
-    let tree = json!({"name": "review loop", "middlewares": {}, "on": {}, "flow": function(), "limits": {"steps": 0},
+    let tree = json!({"name": "review loop", "middlewares": {}, "environment": {}, "flow": function(), "limits": {"steps": 0},
         "agents": {"coder": {"operator": "main-aj", "timout": "5m", "timeout": "5 minutes"}, "tests": {"operator": "process"}}});
     let checked = check_with(source, &tree, &[]);
     assert_eq!(checked.definition, None);
@@ -129,9 +129,10 @@ fn missing_keys_are_reported_where_the_blueprint_or_the_agent_begins() {
 }
 
 #[test]
-fn the_flow_must_be_a_function() {
+fn the_flow_must_be_a_function_or_a_node() {
     let source = "return swarm.blueprint { name = 'n', flow = {} }";
-    assert_eq!(places(source, &json!({"name": "n", "flow": {}}), &[]), ["a.lua:1:45 MS-B011"]);
+    assert_eq!(places(source, &json!({"name": "n", "flow": {}}), &[]), ["a.lua:1:45 MS-B070"]);
+    assert_eq!(places(source, &json!({"name": "n", "flow": 3}), &[]), ["a.lua:1:45 MS-B011"]);
 }
 
 #[test]
@@ -218,7 +219,9 @@ fn numbers_durations_and_retries_are_checked() {
     );
     assert_eq!(echo("retry = { tries = 3 }", "retry", json!({"tries": 3})), ["48 MS-B010"]);
     assert_eq!(echo("model = 'm'", "model", json!("m")), [""; 0]);
-    assert_eq!(echo("budget = {}", "budget", json!({})), ["38 MS-B014"]);
+    assert_eq!(echo("budget = { x = 1 }", "budget", json!({"x": 1})), ["49 MS-B010"]);
+    assert_eq!(echo("budget = { usd = 1 }", "budget", json!({"usd": "-1"})), ["55 MS-B015"]);
+    assert_eq!(echo("on = {}", "on", json!({})), ["38 MS-B014"]);
 }
 
 #[test]
@@ -424,4 +427,79 @@ proptest! {
         let checked = check_with(&source, &tree, &[]);
         prop_assert_eq!(checked.definition.is_some(), !checked.findings.iter().any(Finding::is_error));
     }
+}
+
+/// What is found in a flow with this body, as `column code`.
+fn habits(body: &str) -> Vec<String> {
+    let source = format!(
+        "return swarm.blueprint {{ name = 'n', flow = function(ctx, input)\n{body}\nend }}"
+    );
+    let found = check_with(&source, &json!({"name": "n", "flow": function()}), &[]).findings;
+    found.iter().map(|f| format!("{} {}", f.column, f.code)).collect()
+}
+
+#[test]
+fn calls_that_do_not_exist_are_found_with_what_was_meant() {
+    assert_eq!(habits("ctx:runn('a') ctx.state:gett('k')"), ["5 MS-B080", "25 MS-B080"]);
+    assert_eq!(
+        habits("ctx:log('info', 'x') ctx.state:get('k') other:thing() local y = ctx.run_id"),
+        [""; 0]
+    );
+    let source = "return swarm.blueprint { name = 'n', flow = function(ctx) ctx:mapp({}) end }";
+    let found = check_with(source, &json!({"name": "n", "flow": function()}), &[]).findings;
+    assert_eq!(found[0].hint.as_deref(), Some("did you mean `map`?"));
+}
+
+#[test]
+fn branches_that_nobody_waits_for_are_found() {
+    assert_eq!(habits("ctx:spawn(f)"), ["1 MS-B082"]);
+    assert_eq!(habits("local f = ctx:spawn(g)"), ["7 MS-B082"]);
+    assert_eq!(habits("local f = ctx:spawn(g)\nf:await()"), [""; 0]);
+    assert_eq!(habits("return { ctx:spawn(g) }"), [""; 0]);
+}
+
+#[test]
+fn loops_without_an_end_are_found() {
+    assert_eq!(habits("while true do local x = 1 end"), ["1 MS-B083"]);
+    assert_eq!(habits("while true do ctx:sleep(1) for i = 1, 3 do break end end"), ["1 MS-B083"]);
+    for fine in [
+        "while true do if x then break end end",
+        "while true do ctx:sleep(1) if y then return 1 end end",
+        "while true do ctx:continue_as(1) end",
+        "while x do end",
+        "while true do local y = if x then 1 else 2 if y == 2 then break end end",
+    ] {
+        assert_eq!(habits(fine), [""; 0], "{fine}");
+    }
+}
+
+#[test]
+fn what_differs_in_a_replay_is_found_and_names_of_one_s_own_are_not() {
+    assert_eq!(
+        habits("local t = os.time() local r = math.random(3)"),
+        ["11 MS-B084", "31 MS-B084"]
+    );
+    assert_eq!(
+        habits("local os = {} local t = os.time() local x = math.floor(1) local y = a.os.b"),
+        [""; 0]
+    );
+}
+
+#[test]
+fn agents_that_nothing_runs_are_found_unless_names_are_computed() {
+    let agents = json!({"a": {"operator": "echo"}, "b": {"operator": "echo"}});
+    let tree = json!({"name": "n", "flow": function(), "agents": agents});
+    let check = |body: &str| {
+        let source = format!(
+            "return swarm.blueprint {{ name = 'n', agents = {{ a = x, b = y }}, flow = function(ctx) {body} end }}"
+        );
+        check_with(&source, &tree, &[])
+            .findings
+            .iter()
+            .map(|f| f.message.clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(check("ctx:run('a')"), ["nothing runs the agent `b`"]);
+    assert_eq!(check("ctx:run('a') ctx:run(name)"), [""; 0]);
+    assert_eq!(check("for _, n in { 'a', 'b' } do ctx:run(n) end"), [""; 0]);
 }

@@ -2,10 +2,12 @@
 
 use std::ops::RangeInclusive;
 
+use rust_decimal::Decimal;
 use serde_json::{Map, Value};
 
 use super::Checker;
 use crate::blueprint::{
+    Budget,
     diagnostics::code,
     duration::{parse_duration, seconds_to_ms},
     locate::pointer,
@@ -177,6 +179,34 @@ impl Checker<'_> {
         let finding = self.at_value(&table.pointer(key), code::OUT_OF_RANGE, message);
         self.findings.push(finding);
         None
+    }
+
+    /// The entries `tokens` and `usd` of a table.
+    pub fn amounts(&mut self, table: &Table<'_>) -> Budget {
+        let tokens = self.integer(table, "tokens", 0..=u32::MAX).map(u64::from);
+        Budget { tokens, usd: self.money(table, "usd") }
+    }
+
+    /// An amount of US dollars: a decimal text, or a number.
+    fn money(&mut self, table: &Table<'_>, key: &str) -> Option<Decimal> {
+        let text = match table.get(key)? {
+            Value::String(text) => text.clone(),
+            Value::Number(number) => number.to_string(),
+            other => {
+                self.wrong_type(table, key, "an amount such as \"2.50\"", other);
+                return None;
+            }
+        };
+        let amount = text.parse::<Decimal>().ok().filter(|amount| !amount.is_sign_negative());
+        if amount.is_none() {
+            let shown: String = text.chars().take(80).collect();
+            let message = format!("`{key}` in {}: {shown} is no amount of money", table.what());
+            let finding = self
+                .at_value(&table.pointer(key), code::OUT_OF_RANGE, message)
+                .hint("write it as a decimal text, \"2.50\", without a sign");
+            self.findings.push(finding);
+        }
+        amount
     }
 
     /// A duration in milliseconds.

@@ -12,4 +12,4 @@ pub use event::event;
 pub use live::Live;
 pub use table::table;
 pub use time::{age, elapsed, since_ms, unix_ms};
-pub use tree::{Tree, printable, waiting};
+pub use tree::{Tree, printable, used, waiting};

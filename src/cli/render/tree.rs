@@ -1,9 +1,14 @@
 //! A run as a tree: its steps in the order of the flow, branches indented.
 
+use std::collections::HashSet;
+
 use console::Style;
 
 use super::time::{elapsed, since_ms, unix_ms};
-use crate::engine::{RunView, StepView, WaitingOn};
+use crate::{
+    engine::{RunView, StepView, WaitingOn},
+    journal::Usage,
+};
 
 /// A join with more branches than this is shown as counts.
 const WIDE: usize = 20;
@@ -23,7 +28,8 @@ impl Tree {
     /// One line a step, or a wide join.
     pub fn lines<'a>(&self, steps: impl IntoIterator<Item = &'a StepView>) -> Vec<String> {
         let mut placed: Vec<Placed<'_>> = steps.into_iter().map(Placed::new).collect();
-        placed.sort_by_cached_key(Placed::order);
+        let composites: HashSet<u32> = placed.iter().filter_map(|at| at.step.composite).collect();
+        placed.sort_by_cached_key(|at| at.order(composites.contains(&at.step.seq)));
         let mut lines = Vec::new();
         self.draw(&placed, 0, &mut lines);
         lines
@@ -105,6 +111,9 @@ impl Tree {
         if let Some(ms) = took {
             line.push_str(&format!("  {}", elapsed(ms)));
         }
+        if let Some(usage) = &step.usage {
+            line.push_str(&format!("  {}", used(usage)));
+        }
         if step.attempts > 1 {
             line.push_str(&format!("  attempt {}", step.attempts));
         }
@@ -127,6 +136,19 @@ impl Tree {
     }
 }
 
+/// What work used, as far as it was reported: `1200 + 340 tokens, $0.42`.
+pub fn used(usage: &Usage) -> String {
+    let mut parts = Vec::new();
+    match (usage.input_tokens, usage.output_tokens) {
+        (Some(input), Some(output)) => parts.push(format!("{input} + {output} tokens")),
+        (Some(input), None) => parts.push(format!("{input} tokens in")),
+        (None, Some(output)) => parts.push(format!("{output} tokens out")),
+        (None, None) => {}
+    }
+    parts.extend(usage.cost.as_deref().map(|cost| format!("${}", printable(cost))));
+    parts.join(", ")
+}
+
 /// What a run waits for, one line each, with the command that moves it.
 pub fn waiting(on: &WaitingOn, now_ms: u64) -> String {
     let mut line = format!(
@@ -147,6 +169,9 @@ pub(super) fn title(step: &StepView) -> String {
         "task" => String::new(),
         other => format!("{other} "),
     };
+    if let Some(operator) = &step.operator {
+        return format!("{} by {}", step.name, printable(operator));
+    }
     match step.summary.as_deref().map(printable) {
         Some(summary) if !summary.is_empty() => format!("{kind}{} · {summary}", step.name),
         Some(_) | None => format!("{kind}{}", step.name),
@@ -177,10 +202,11 @@ impl<'a> Placed<'a> {
         Self { step, path: step.scope.split('/').filter_map(part).collect() }
     }
 
-    /// Branches of a join come before the step that follows it in the same scope.
-    fn order(&self) -> (Vec<(u32, u32)>, u32) {
+    /// Branches of a join come before the step that follows it in the same scope; the members of a
+    /// composite come after its own line.
+    fn order(&self, is_composite: bool) -> (Vec<(u32, u32)>, u32) {
         let mut order = self.path.clone();
-        order.push((self.step.index, u32::MAX));
+        order.push((self.step.index, if is_composite { 0 } else { u32::MAX }));
         (order, self.step.seq)
     }
 }

@@ -1,6 +1,9 @@
 //! `check`: everything that is wrong with blueprints, without running them.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -8,10 +11,15 @@ use miette::{
     GraphicalReportHandler, GraphicalTheme, LabeledSpan, MietteDiagnostic, NamedSource, Report,
 };
 
-use crate::cli::{
-    compile::{self, Found, Severity},
-    context::Context,
-    exit::Exit,
+use serde_json::json;
+
+use crate::{
+    blueprint::code,
+    cli::{
+        compile::{self, Found, Severity},
+        context::Context,
+        exit::Exit,
+    },
 };
 
 /// Check blueprints without running anything
@@ -29,6 +37,10 @@ pub struct Check {
 enum Format {
     Human,
     Json,
+    /// For code scanning
+    Sarif,
+    /// Annotations of a workflow run
+    Github,
 }
 
 impl Check {
@@ -37,15 +49,19 @@ impl Check {
     /// # Errors
     /// A path that cannot be read.
     pub fn execute(&self, cx: &Context) -> Result<Exit> {
-        let mut all = Vec::new();
+        let mut all: Vec<Placed<'_>> = Vec::new();
         let mut invalid = false;
         let colors = console::colors_enabled();
         for path in &self.paths {
             let bundle = compile::load(path)?;
             let findings = compile::compile(&bundle, &cx.config).findings;
             invalid |= findings.iter().any(|finding| finding.severity == Severity::Error);
-            if self.format == Format::Json || cx.terminal.json {
-                all.extend(findings.into_iter().map(|finding| at(path, finding)));
+            if self.format != Format::Human || cx.terminal.json {
+                all.extend(
+                    findings
+                        .into_iter()
+                        .map(|finding| (beside(path, &finding.file), path.as_path(), finding)),
+                );
                 continue;
             }
             for finding in &findings {
@@ -57,11 +73,93 @@ impl Check {
                 n => cx.terminal.say(&format!("{}: {n} finding(s)", path.display())),
             }
         }
-        if self.format == Format::Json || cx.terminal.json {
-            cx.terminal.print_json(&all)?;
+        match self.format {
+            Format::Sarif => cx.terminal.print_json(&sarif(&all))?,
+            Format::Github => {
+                for (place, _, finding) in &all {
+                    cx.terminal.print(&github(place, finding))?;
+                }
+            }
+            Format::Json => print_all(cx, all)?,
+            Format::Human if cx.terminal.json => print_all(cx, all)?,
+            Format::Human => {}
         }
         Ok(if invalid { Exit::Invalid } else { Exit::Ok })
     }
+}
+
+/// A finding with the path of its file from here, and of its bundle.
+type Placed<'a> = (String, &'a Path, Found);
+
+fn print_all(cx: &Context, all: Vec<Placed<'_>>) -> std::io::Result<()> {
+    let all: Vec<_> = all.into_iter().map(|(_, path, finding)| at(path, finding)).collect();
+    cx.terminal.print_json(&all)
+}
+
+/// The path of a bundle's file from where the bundle was named.
+fn beside(bundle: &Path, file: &str) -> String {
+    let dir = bundle.parent().unwrap_or(Path::new(""));
+    dir.join(file).display().to_string()
+}
+
+/// All findings as SARIF 2.1.0.
+fn sarif(all: &[Placed<'_>]) -> serde_json::Value {
+    let mut codes: Vec<&str> = all.iter().map(|(_, _, finding)| finding.code.as_str()).collect();
+    codes.sort_unstable();
+    codes.dedup();
+    let about = |code: &str| {
+        let known = code::ALL.iter().find(|(known, _)| *known == code);
+        known.map_or("", |(_, meaning)| meaning)
+    };
+    let rules =
+        codes.iter().map(|code| json!({"id": code, "shortDescription": {"text": about(code)}}));
+    let results = all.iter().map(|(place, _, finding)| {
+        let text = match &finding.hint {
+            Some(hint) => format!("{}. {hint}", finding.message),
+            None => finding.message.clone(),
+        };
+        json!({
+            "ruleId": finding.code,
+            "level": finding.severity.as_str(),
+            "message": {"text": text},
+            "locations": [{"physicalLocation": {
+                "artifactLocation": {"uri": place.replace('\\', "/")},
+                "region": {"startLine": finding.line, "startColumn": finding.column},
+            }}],
+        })
+    });
+    json!({
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{
+            "tool": {"driver": {
+                "name": "moonswarm",
+                "version": env!("CARGO_PKG_VERSION"),
+                "rules": rules.collect::<Vec<_>>(),
+            }},
+            "columnKind": "unicodeCodePoints",
+            "results": results.collect::<Vec<_>>(),
+        }],
+    })
+}
+
+/// A finding as a command that a workflow's log makes an annotation of.
+fn github(place: &str, finding: &Found) -> String {
+    let data = |text: &str| text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A");
+    let property = |text: &str| data(text).replace(':', "%3A").replace(',', "%2C");
+    let text = match &finding.hint {
+        Some(hint) => format!("{}\n{hint}", finding.message),
+        None => finding.message.clone(),
+    };
+    format!(
+        "::{} file={},line={},col={},title={}::{}",
+        finding.severity.as_str(),
+        property(place),
+        finding.line,
+        finding.column,
+        property(&finding.code),
+        data(&text)
+    )
 }
 
 /// Findings of several bundles say whose they are.
@@ -135,6 +233,30 @@ mod tests {
         assert_eq!(&text[span(text, 2, 3)], "agents");
         assert_eq!(&text[span(text, 1, 7)], "ü");
         assert_eq!(span(text, 9, 9), text.len()..text.len());
+    }
+
+    #[test]
+    fn a_finding_is_an_annotation_and_a_result_of_code_scanning() {
+        let finding = Found {
+            file: "review.lua".into(),
+            line: 2,
+            column: 3,
+            code: "MS-B010".into(),
+            severity: Severity::Error,
+            message: "unknown key `agnts`, 50% sure".into(),
+            hint: Some("did you mean `agents`?".into()),
+        };
+        let place = beside(Path::new("flows/review.lua"), "review.lua");
+        assert_eq!(
+            github(&place, &finding),
+            "::error file=flows/review.lua,line=2,col=3,title=MS-B010::unknown key `agnts`, 50%25 sure%0Adid you mean `agents`?"
+        );
+        let shown = sarif(&[(place, Path::new("flows/review.lua"), finding)]);
+        let result = &shown["runs"][0]["results"][0];
+        assert_eq!(result["ruleId"], "MS-B010");
+        assert_eq!(result["locations"][0]["physicalLocation"]["region"]["startLine"], 2);
+        let rule = &shown["runs"][0]["tool"]["driver"]["rules"][0];
+        assert_eq!(rule["shortDescription"]["text"], "a key that does not exist");
     }
 
     #[test]

@@ -22,13 +22,19 @@ impl Operators {
                 return Ok(Exit::Ok);
             }
             let rows = operators.iter().map(|operator| {
-                let sessions = match operator.sessions {
-                    Some(open) => format!("{open} open, {} connected", operator.connected),
-                    None => String::new(),
+                let about = match (&operator.members, operator.sessions) {
+                    (Some(members), _) => {
+                        let rule = operator.rule.as_deref().unwrap_or("composite");
+                        format!("{rule} of {}", members.join(", "))
+                    }
+                    (None, Some(open)) => {
+                        format!("{open} sessions open, {} connected", operator.connected)
+                    }
+                    (None, None) => String::new(),
                 };
-                vec![operator.name.clone(), operator.kind.clone(), sessions]
+                vec![operator.name.clone(), operator.kind.clone(), about]
             });
-            cx.terminal.print(&table(&["operator", "kind", "sessions"], rows))?;
+            cx.terminal.print(&table(&["operator", "kind", "about"], rows))?;
             Ok(Exit::Ok)
         })
         .await

@@ -9,6 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     cli::{
+        changes::Changes,
         compile,
         connect::{Connection, Start},
         context::Context,
@@ -16,6 +17,7 @@ use crate::{
         follow::{End, Follow},
         render::{elapsed, unix_ms},
         terminal::Questions,
+        testkit::directories,
         values::{self, Pair},
     },
     engine::RunView,
@@ -55,6 +57,9 @@ pub struct Run {
     /// The session that takes every task, whatever operators the agents name
     #[arg(long, value_name = "SESSION")]
     delegate: Option<String>,
+    /// Run it again whenever one of its files changes; a run that has not ended is canceled
+    #[arg(long, conflicts_with = "detach")]
+    watch: bool,
 }
 
 impl Run {
@@ -64,6 +69,9 @@ impl Run {
     /// What keeps the run from being started or watched; a run that fails is no error here.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
         let base = self.input.as_deref().map(values::document).transpose()?;
+        if self.watch {
+            return self.again_and_again(cx, base).await;
+        }
         let start = if self.detach { Start::Attached } else { Start::Fresh };
         cx.with(start, async |at| {
             let body = self.request(cx, at, base).await?;
@@ -81,6 +89,61 @@ impl Run {
             Ok(exit)
         })
         .await
+    }
+
+    /// Starts a run for every version of the file that compiles, until Ctrl-C.
+    async fn again_and_again(&self, cx: &Context, base: Option<Value>) -> Result<Exit> {
+        if !compile::is_path(&self.what) {
+            let stop = Stop::usage(format!("--watch needs a file, and {} is a name", self.what));
+            return Err(stop.into());
+        }
+        let mut changes = Changes::watch(&directories(&[self.what.clone().into()]))?;
+        cx.with(Start::Fresh, async |at| {
+            let mut last = None;
+            loop {
+                if let Some(found) = self.broken(cx)? {
+                    cx.terminal.say(&found);
+                    cx.terminal.say("  the last good version stays; waiting for a change");
+                } else {
+                    let body = self.request(cx, at, base.clone()).await?;
+                    let run = at.client.start(&body).await?;
+                    let id = run.id;
+                    tokio::select! {
+                        exit = self.watch(cx, at, run) => match exit? {
+                            Exit::Interrupted => return Ok(Exit::Interrupted),
+                            exit => last = Some(exit),
+                        },
+                        changed = changes.next() => {
+                            let reason = json!({"reason": "its source changed"});
+                            at.client.steer(id, "cancel", &reason).await?;
+                            cx.terminal.say("changed: the run was canceled");
+                            if !changed { return Ok(last.unwrap_or(Exit::Ok)) }
+                            continue;
+                        }
+                    }
+                    cx.terminal.say("waiting for a change; Ctrl-C ends it");
+                }
+                tokio::select! {
+                    changed = changes.next() => if !changed { return Ok(last.unwrap_or(Exit::Ok)) },
+                    _ = tokio::signal::ctrl_c() => return Ok(last.unwrap_or(Exit::Ok)),
+                }
+            }
+        })
+        .await
+    }
+
+    /// What keeps the file from being run, if anything does.
+    fn broken(&self, cx: &Context) -> Result<Option<String>> {
+        let bundle = match compile::load(Path::new(&self.what)) {
+            Ok(bundle) => bundle,
+            Err(stop) => return Ok(Some(stop.to_string())),
+        };
+        let found = compile::compile(&bundle, &cx.config).findings;
+        let errors = found.iter().filter(|it| it.severity == compile::Severity::Error);
+        let lines: Vec<_> = errors
+            .map(|it| format!("{}:{}:{}: {}: {}", it.file, it.line, it.column, it.code, it.message))
+            .collect();
+        Ok((!lines.is_empty()).then(|| lines.join("\n")))
     }
 
     async fn request(&self, cx: &Context, at: &Connection, base: Option<Value>) -> Result<Value> {

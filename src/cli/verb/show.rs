@@ -9,11 +9,12 @@ use crate::cli::{
     connect::{Connection, Start},
     context::Context,
     exit::{Exit, Stop},
-    render::{Tree, printable, table, waiting},
+    render::{Tree, printable, table, used, waiting},
     resolve,
 };
 use crate::{
     cli::form,
+    engine::SpentView,
     protocol::{Json, TaskId},
     store::RunStatus,
 };
@@ -92,6 +93,7 @@ impl Show {
             if run.error.is_some() {
                 lines.push(failure(&run));
             }
+            lines.extend(run.usage.as_ref().map(spent));
             lines.extend(run.waiting_on.iter().map(|on| waiting(on, tree.now_ms)));
             for file in &artifacts {
                 lines.push(format!("file {}  {} bytes  {}", file.name, file.size, file.id));
@@ -129,6 +131,13 @@ async fn stack(cx: &Context, at: &Connection, blueprint: Option<&str>) -> Result
     });
     cx.terminal.print(&table(&["boundary", "class", "layer", "from", "settings"], rows))?;
     Ok(Exit::Ok)
+}
+
+/// What a run used, and how many attempts did not say.
+fn spent(usage: &SpentView) -> String {
+    let told = Some(used(&usage.total)).filter(|text| !text.is_empty());
+    let quiet = (usage.unreported > 0).then(|| format!("{} not reported", usage.unreported));
+    format!("used {}", told.into_iter().chain(quiet).collect::<Vec<_>>().join(" · "))
 }
 
 fn is_damaged(error: &anyhow::Error) -> bool {

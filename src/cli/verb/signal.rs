@@ -1,4 +1,4 @@
-//! `signal`: sends a signal to a run.
+//! `signal`: sends a signal to a run, or to a blueprint that waits for one.
 
 use anyhow::Result;
 use clap::Args;
@@ -10,12 +10,15 @@ use crate::cli::{connect::Start, context::Context, exit::Exit, resolve, values};
 /// Send a signal to a run
 #[derive(Debug, Args)]
 pub struct Signal {
-    /// The run: an id, a unique beginning of one, or `last`
+    /// The run: an id, a unique beginning of one, or `last`; with --blueprint a blueprint's name
     run: String,
     /// The signal's name
     name: String,
     /// The payload: JSON, @FILE, or - for stdin [default: true]
     payload: Option<String>,
+    /// Send it to a blueprint: a run of it starts
+    #[arg(long)]
+    blueprint: bool,
 }
 
 impl Signal {
@@ -26,8 +29,17 @@ impl Signal {
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
         let payload = self.payload.as_deref().map(values::document).transpose()?;
         cx.with(Start::Existing, async |at| {
-            let id = resolve::run(&at.client, &self.run).await?;
             let payload = payload.unwrap_or(Value::Bool(true));
+            if self.blueprint {
+                let run = at.client.signal_blueprint(&self.run, &self.name, &payload).await?;
+                match cx.terminal.json {
+                    true => cx.terminal.print_json(&run)?,
+                    false => cx.terminal.print(&run.id.to_string())?,
+                }
+                settle(cx, at, run.id).await?;
+                return Ok(Exit::Ok);
+            }
+            let id = resolve::run(&at.client, &self.run).await?;
             at.client.signal(id, &self.name, &payload).await?;
             if cx.terminal.json {
                 cx.terminal.print_json(&json!({"run": id, "signal": self.name}))?;

@@ -2,6 +2,8 @@
 
 mod attempts;
 mod basics;
+mod budgets;
+mod composites;
 mod copies;
 mod dispatches;
 mod inbox;
@@ -96,7 +98,7 @@ impl Bench {
             stopping: tasks.stopping().clone(),
             sessions: Arc::clone(&sessions),
         }
-        .registry(&Declared::default());
+        .registry(&operators());
         let engine = Engine::start_up(EngineParts {
             store: Arc::clone(&store) as Arc<dyn crate::store::Store>,
             clock: clock.clone(),
@@ -255,6 +257,26 @@ impl Bench {
     async fn report(&self, handle: &str, output: &str) -> Result<bool, EngineError> {
         self.engine.report(&self.holder(handle), report(output)).await
     }
+}
+
+/// Operators over queues, alone and put together.
+fn operators() -> Declared {
+    let text = r#"
+        a = { kind = "queue", queue = "a" }
+        b = { kind = "queue", queue = "b" }
+        c = { kind = "queue", queue = "c" }
+        either = { kind = "composite", rule = "fallback", members = ["a", "b"] }
+        fastest = { kind = "composite", rule = "race", members = ["a", "b", "c"] }
+        agreed = { kind = "composite", rule = "quorum", agree = 2, path = "v", members = ["a", "b", "c"] }
+        turns = { kind = "composite", rule = "round_robin", members = ["a", "b"] }
+        nested = { kind = "composite", rule = "race", members = ["either", "c"] }
+        here = { kind = "composite", rule = "fallback", members = ["lua", "echo"] }
+        guided = { kind = "main_ai", direct = true, require_binding = false }
+    "#;
+    let section = toml::de::DeTable::parse(text).unwrap();
+    let place = section.span();
+    Declared::read(toml::Spanned::new(place, toml::de::DeValue::Table(section.into_inner())))
+        .unwrap()
 }
 
 /// A report of a value.

@@ -113,3 +113,20 @@ fn a_fresh_history_goes_on_counting_steps_and_entries() {
     chain.apply(&Entry { seq: 42, at_ms: 6, fact: Fact::StepScheduled(task) }).unwrap();
     assert_eq!(chain.open().collect::<Vec<_>>(), vec![30]);
 }
+
+#[test]
+fn an_access_to_a_secret_has_its_stored_form_and_changes_nothing() {
+    let event = Json::from_trusted("{}");
+    let access = Fact::SecretAccessed { step: 2, attempt: 3, event };
+    let entry = Entry { seq: 1, at_ms: 1, fact: access.clone() };
+    // The version; number and time; the fact's own number; step, attempt, a text of two bytes.
+    assert_eq!(entry.encode(), [1, 1, 1, 11, 2, 3, 2, b'{', b'}']);
+    assert_eq!(Entry::decode(&entry.encode()).unwrap(), entry);
+
+    let mut chain = Chain::full();
+    chain.apply(&Entry { seq: 1, at_ms: 1, fact: started(0, 1) }).unwrap();
+    let before = format!("{:?} {:?} {}", chain.state(), chain.paused(), chain.steps().len());
+    chain.apply(&Entry { seq: 2, at_ms: 2, fact: access }).unwrap();
+    let after = format!("{:?} {:?} {}", chain.state(), chain.paused(), chain.steps().len());
+    assert_eq!((before, chain.seq()), (after, 2));
+}

@@ -97,7 +97,11 @@ struct Predicate {
     source: Arc<Source>,
 }
 
-const HOST: Host = Host { agent_md: |_, _| Err("a predicate imports no agents".to_owned()) };
+const HOST: Host = Host {
+    agent_md: |_, _| Err("a predicate imports no agents".to_owned()),
+    names: |_, _| Err("a predicate has no nodes".to_owned()),
+    evaluate: |_, _, _| Err("a predicate has no nodes".to_owned()),
+};
 
 impl Predicate {
     fn new(expression: &str) -> Result<Self, String> {

@@ -7,8 +7,9 @@ use serde::de::DeserializeOwned;
 use toml::de::{Error, ValueDeserializer};
 
 use crate::operator::{
-    Backend, Builtin, echo::EchoSettings, http::HttpSettings, human::HumanSettings,
-    lua::LuaSettings, mcp::McpSettings, process::ProcessSettings, queue::QueueSettings,
+    Backend, Builtin, Composite, composite::CompositeSettings, echo::EchoSettings,
+    http::HttpSettings, human::HumanSettings, lua::LuaSettings, main_ai::MainAiSettings,
+    mcp::McpSettings, process::ProcessSettings, queue::QueueSettings,
 };
 
 /// The keys of one kind, read and valid.
@@ -19,6 +20,11 @@ pub trait Settings: fmt::Debug + Send + Sync {
 
     /// Makes the operator; nothing is started and nobody is asked yet.
     fn build(&self, builtin: &Builtin) -> Arc<dyn Backend>;
+
+    /// Who its members are, if it only stands for others.
+    fn composite(&self) -> Option<&Composite> {
+        None
+    }
 
     /// Looks whether it could be used now, and says what was found or what is missing.
     ///
@@ -31,11 +37,13 @@ pub trait Settings: fmt::Debug + Send + Sync {
 pub(super) type Read = fn(ValueDeserializer<'_>) -> Result<Arc<dyn Settings>, Error>;
 
 /// Every kind by its word.
-pub(super) const KINDS: [(&str, Read); 7] = [
+pub(super) const KINDS: [(&str, Read); 9] = [
+    ("composite", read::<CompositeSettings>),
     ("echo", read::<EchoSettings>),
     ("http", read::<HttpSettings>),
     ("human", read::<HumanSettings>),
     ("lua", read::<LuaSettings>),
+    ("main_ai", read::<MainAiSettings>),
     ("mcp", read::<McpSettings>),
     ("process", read::<ProcessSettings>),
     ("queue", read::<QueueSettings>),

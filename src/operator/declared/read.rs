@@ -8,12 +8,24 @@ use toml::{
 };
 
 use super::{Settings, kinds::KINDS};
-use crate::blueprint::did_you_mean;
+use crate::{
+    blueprint::did_you_mean,
+    operator::{GraphError, MAIN_AI, composite},
+};
 
 /// The longest name of an operator, in bytes.
 const NAME_LEN: usize = 64;
 /// The most operators that a file may declare.
 const MOST: usize = 1_000;
+/// The names that always exist, each with the kind that it belongs to.
+const BUILT_IN: [(&str, &str); 6] = [
+    ("echo", "echo"),
+    ("human", "human"),
+    ("lua", "lua"),
+    (MAIN_AI, "main_ai"),
+    ("process", "process"),
+    ("queue", "queue"),
+];
 
 /// The operators that a file declares, by name.
 #[derive(Debug, Clone, Default)]
@@ -44,15 +56,32 @@ impl Declared {
         if section.len() > MOST {
             return Err(Mistake::new(span, format!("there are more than {MOST} operators")));
         }
-        let mut declared = BTreeMap::new();
+        let (mut declared, mut places) = (BTreeMap::new(), BTreeMap::new());
         for (name, keys) in section {
+            places.insert(name.get_ref().clone().into_owned(), name.span());
             let settings = operator(&name, keys).map_err(|mistake| Mistake {
                 message: format!("operator `{}`: {}", name.get_ref(), mistake.message),
                 ..mistake
             })?;
             declared.insert(name.into_inner().into_owned(), settings);
         }
-        Ok(Self(declared))
+        let declared = Self(declared);
+        declared.check().map_err(|error| {
+            let at = places.get(error.operator()).cloned().unwrap_or(span);
+            Mistake::new(at, format!("operator `{}`: {error}", error.operator()))
+        })?;
+        Ok(declared)
+    }
+
+    /// Whether every composite stands for operators that exist, and none for itself.
+    fn check(&self) -> Result<(), GraphError> {
+        let composites = self
+            .iter()
+            .filter_map(|(name, settings)| Some((name.to_owned(), settings.composite()?.clone())));
+        let simple = self.iter().filter(|(_, settings)| settings.composite().is_none());
+        let built_in = BUILT_IN.iter().map(|(name, _)| *name);
+        let others: Vec<&str> = built_in.chain(simple.map(|(name, _)| name)).collect();
+        composite::check(&composites.collect(), &others)
     }
 
     /// Each name with its settings, sorted.
@@ -92,8 +121,8 @@ fn operator(
             ..Mistake::new(kind_at, format!("there is no kind {kind:?}"))
         });
     };
-    if KINDS.iter().any(|(word, _)| word == text) && text != kind {
-        let message = format!("the name belongs to the operator of kind {text} that always exists");
+    if let Some((_, own)) = BUILT_IN.iter().find(|(name, own)| name == text && own != kind) {
+        let message = format!("the name belongs to the operator of kind {own} that always exists");
         let hint = Some("give it another name".to_owned());
         return Err(Mistake { hint, ..Mistake::new(at, message) });
     }
@@ -197,6 +226,20 @@ mod tests {
             [operators.files]
             kind = "mcp"
             command = ["mcp-files", "."]
+            [operators.reviewers]
+            kind = "main_ai"
+            direct = true
+            require_binding = false
+            [operators.sure]
+            kind = "composite"
+            rule = "quorum"
+            members = ["ci", "gpu", "quick"]
+            agree = 2
+            path = "verdict"
+            [operators.quick]
+            kind = "composite"
+            rule = "fallback"
+            members = ["reviewers", "main-ai", "echo"]
         "#;
         let declared = declared(text).unwrap();
         let kinds: Vec<_> = declared.iter().map(|(name, it)| (name, it.kind())).collect();
@@ -206,8 +249,11 @@ mod tests {
             ("gpu", "queue"),
             ("people", "human"),
             ("process", "process"),
+            ("quick", "composite"),
             ("repeat", "echo"),
+            ("reviewers", "main_ai"),
             ("script", "lua"),
+            ("sure", "composite"),
         ];
         assert_eq!(kinds, expected);
     }
@@ -218,7 +264,10 @@ mod tests {
             ("operators = 3", "1:13: `operators` must be a table"),
             ("[operators]\nx = 3", "2:5: operator `x`: it must be a table"),
             ("[operators.X]\nkind = \"echo\"", "1:12: operator `X`: a name has"),
-            ("[operators.x]\n", "1:12: operator `x`: it has no `kind`; the kinds are echo, http"),
+            (
+                "[operators.x]\n",
+                "1:12: operator `x`: it has no `kind`; the kinds are composite, echo",
+            ),
             ("[operators.x]\nkind = 1", "2:8: operator `x`: its `kind` must be a text"),
             (
                 "[operators.x]\nkind = \"htpp\"",
@@ -234,6 +283,23 @@ mod tests {
                 "3:1: operator `x`: unknown key `ulr`; did you mean `url`?",
             ),
             ("[operators.x]\nkind = \"http\"", "operator `x`: it needs the key `url`"),
+            ("[operators.main-ai]\nkind = \"echo\"", "1:12: operator `main-ai`: the name belongs"),
+            (
+                "[operators.x]\nkind = \"composite\"\nrule = \"race\"\nmembers = [\"ehco\"]",
+                "1:12: operator `x`: its member `ehco` is no operator; did you mean `echo`?",
+            ),
+            (
+                "[operators.x]\nkind = \"composite\"\nrule = \"race\"\nmembers = [\"x\", \"echo\"]",
+                "1:12: operator `x`: it is a member of itself: x > x",
+            ),
+            (
+                "[operators.x]\nkind = \"composite\"\nrule = \"quorum\"\nmembers = [\"echo\"]\nagree = 2",
+                "operator `x`: 2 of 1 members cannot agree",
+            ),
+            (
+                "[operators.x]\nkind = \"composite\"\nrule = \"race\"\nmembers = [\"echo\"]\nagree = 1",
+                "operator `x`: `agree` and `path` are only for rule = \"quorum\"",
+            ),
         ] {
             let error = declared(text).unwrap_err();
             assert!(error.contains(expected), "{text:?}: {error}");

@@ -120,6 +120,26 @@ async fn a_task_is_posted_with_its_key_and_the_answer_is_the_result() {
 }
 
 #[tokio::test]
+async fn a_secret_header_is_said_to_be_used_and_does_not_come_back() {
+    let echo = r#"{"output":{"headers":{"authorization":"Bearer s3cret-s3cret"}}}"#;
+    let hook = Hook::answers([answer("200 OK", "", echo)]);
+    let dir = tempfile::tempdir().unwrap();
+    let secret = dir.path().join("token");
+    std::fs::write(&secret, "s3cret-s3cret\n").unwrap();
+    let webhook = hook.webhook(&format!(
+        "headers = {{ authorization = {{ file = {secret:?}, prefix = \"Bearer \" }}, x-team = \"a\" }}"
+    ));
+    let attempt = Attempt::new();
+    let heard = attempt.heard();
+    let reply = webhook.execute(attempt.task(), Json::null()).await;
+    let Ok(Reply::Done(done)) = reply else { panic!("it is done") };
+    assert_eq!(done.output.to_value()["headers"]["authorization"], "Bearer [secret authorization]");
+    let [event] = &heard.secrets()[..] else { panic!("one secret was asked for") };
+    assert_eq!(event.credential_name, "authorization");
+    assert!(!format!("{event:?}").contains("s3cret"));
+}
+
+#[tokio::test]
 async fn an_accepted_task_is_delivered_and_parked() {
     let hook = Hook::answers([answer("202 Accepted", "", "")]);
     let attempt = Attempt::new();

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    environment::{Egress, EgressError},
+    environment::{Egress, EgressError, Scrubber, Secret, Text},
     operator::{
         Backend, Builtin, Delivery, Reply, Residence, Task,
         outgoing::{self, refused},
@@ -74,9 +74,10 @@ impl Webhook {
             .map_err(|error| refused(&error))?;
         let key = format!("{}.{}", task.id, task.attempt);
         let body = serde_json::to_vec(&self.order(task, input, &key)).expect("plain data");
+        let mut secrets = Scrubber::default();
         let sent = client
             .post(self.settings.url.clone())
-            .headers(self.headers(&key)?)
+            .headers(self.headers(&key, task, &mut secrets)?)
             .body(body)
             .send()
             .await
@@ -85,7 +86,8 @@ impl Webhook {
         if status == StatusCode::ACCEPTED {
             return Ok(Answered::Later);
         }
-        let body = self.body(sent).await?;
+        // Who answers with the headers that it was sent must not get them into the history.
+        let body = secrets.scrub(self.body(sent).await?);
         answer::read(status, retry_after, &body, self.settings.answer)
     }
 
@@ -113,8 +115,21 @@ impl Webhook {
         }
     }
 
-    fn headers(&self, key: &str) -> Result<HeaderMap, Failure> {
-        let mut headers = outgoing::headers(&self.settings.headers)?;
+    fn headers(
+        &self,
+        key: &str,
+        task: &Task,
+        secrets: &mut Scrubber,
+    ) -> Result<HeaderMap, Failure> {
+        let asked = |name: &str, text: &Text, got: Result<&Secret, &str>| {
+            let failed = got.err().map(str::to_owned);
+            if let Some(mut event) = text.accessed(name, failed, self.clock.now_ms()) {
+                event.operator_id = Some(task.agent_name.to_string());
+                task.reporter.secret_accessed(event);
+                got.iter().for_each(|secret| secrets.add(name, secret));
+            }
+        };
+        let mut headers = outgoing::headers(&self.settings.headers, asked)?;
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         let key = HeaderValue::from_str(key).expect("ids are plain ASCII");

@@ -182,7 +182,7 @@ impl Server {
                 egress.check(url).map_err(|error| refused(&error))?;
                 let client = egress.client().map_err(|error| refused(&error))?;
                 let config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
-                    .custom_headers(custom(outgoing::headers(headers)?))
+                    .custom_headers(custom(outgoing::headers(headers, |_, _, _| ())?))
                     .max_sse_event_size(EVENT);
                 let transport = StreamableHttpClientTransport::with_client(client, config);
                 let service = listener.serve_with_lifecycle(transport, lifecycle).await;

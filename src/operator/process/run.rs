@@ -110,7 +110,7 @@ impl Process {
         for (name, text) in self.env.iter().filter(|(name, _)| !given(name)) {
             let got = text.resolve();
             let failed = got.as_ref().err().map(|error| format!("failed to {error}"));
-            if let Some(mut event) = self.environments.said(name, text, failed) {
+            if let Some(mut event) = text.accessed(name, failed, self.environments.now_ms()) {
                 event.operator_id = Some(task.agent_name.to_string());
                 task.reporter.secret_accessed(event);
             }

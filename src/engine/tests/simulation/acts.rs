@@ -167,11 +167,9 @@ pub fn perform(world: &World, ask: &Ask) -> BoxFuture<'static, Result<Told, Engi
         Ask::Report { of, body, says } => {
             let own = world.id_of(of.run);
             let holder = holder(world, &engine, of);
-            Box::pin(
-                async move {
-                    engine.report(&holder, report(&own, body, says)).await.map(Told::Accepted)
-                },
-            )
+            Box::pin(async move {
+                engine.report(&holder, report(&own, body, says)).await.map(Told::Accepted)
+            })
         }
         Ask::State { of, body } => {
             let holder = holder(world, &engine, of);

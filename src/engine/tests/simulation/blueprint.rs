@@ -81,6 +81,9 @@ return swarm.blueprint {{
     host = {{ operator = "host", max_concurrency = 2, retry = retry, timeout = "5m", output = v }},
     human = {{ operator = "human", output = v }},
     echo = {{ operator = "echo", output = v }},
+    safe = {{ operator = "safe", queue = "q", retry = retry, timeout = "10m", output = v }},
+    fast = {{ operator = "fast", queue = "q", timeout = "10m", output = v }},
+    agreed = {{ operator = "agreed", queue = "q", timeout = "10m", output = v }},
   }},
   flow = function(ctx, input)
     local o = 0
@@ -145,7 +148,7 @@ impl Node {
     fn leaf(random: &mut Random, leaves: &mut u32) -> Self {
         *leaves += 1;
         let leaf = *leaves;
-        match random.below(22) {
+        match random.below(25) {
             0..5 => Self::Task("q", leaf),
             5..7 => Self::Task("one", leaf),
             7..11 => Self::Task("host", leaf),
@@ -157,6 +160,9 @@ impl Node {
             17 => Self::Signal(leaf),
             18 => Self::Count,
             19 => Self::File,
+            20 => Self::Task("safe", leaf),
+            21 => Self::Task("fast", leaf),
+            22 => Self::Task("agreed", leaf),
             _ => Self::Call(leaf),
         }
     }

@@ -20,9 +20,9 @@ use crate::{
         Caller, Engine, EngineError, EngineParts, MintToken, Recovery, Retention, Settings,
         message::Msg, shard::Shard,
     },
-    flow::RunLimits,
+    flow::{Rule, RunLimits},
     lua::Limits,
-    operator::{Backend, Echo, Human, Queue, QueueHub, Registry},
+    operator::{Backend, Composite, Echo, Human, Queue, QueueHub, Registry},
     protocol::RunId,
     store::{Memory, Reader as _, RunStatus, StoreError},
     tasks::{Driver, Tasks},
@@ -153,7 +153,15 @@ impl World {
         let (tasks, driver) = Tasks::driven();
         let hub = Arc::new(QueueHub::default());
         self.worked = Worked::default();
-        let operators: [(&str, Arc<dyn Backend>); 4] = [
+        let of = |rule, members: &[&str]| {
+            Arc::new(Composite::new(rule, members.iter().copied()).expect("it can be"))
+        };
+        let agree = Rule::Quorum { agree: 2, path: "v".parse().expect("it is a path") };
+        let operators: [(&str, Arc<dyn Backend>); 8] = [
+            ("safe", of(Rule::Fallback, &["fast", "queue"])),
+            ("fast", of(Rule::Race, &["queue", "turns"])),
+            ("turns", of(Rule::RoundRobin, &["queue", "echo"])),
+            ("agreed", of(agree, &["queue", "queue", "queue"])),
             ("echo", Arc::new(Echo)),
             ("host", Arc::new(self.worked.clone())),
             ("human", Arc::new(Human)),

@@ -1,0 +1,18 @@
+local t = require("swarm.test")
+
+t.test("a payment after five days is delivered", function()
+  local run = t.start("outside-signal.lua", { order = "A-1" })
+  run:mock("remind", { ok = true })
+  run:mock("deliver", { parcel = 7 })
+  run:advance("5d")
+  t.equal(run:query("state"), { order = "A-1", reminded = 2 })
+  run:signal("paid", { amount = 12 })
+  t.equal(run:finish(), { paid = 12, delivery = { parcel = 7 }, reminded = 2 })
+end)
+
+t.test("what is never paid is given up", function()
+  local run = t.start("outside-signal.lua", { order = "A-2", reminders = 1 })
+  run:mock("remind", { ok = true })
+  t.equal(run:fails("not_paid").data, { reminded = 1 })
+  t.equal(run:count("deliver"), 0)
+end)

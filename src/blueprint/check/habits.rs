@@ -1,0 +1,302 @@
+//! What a Lua source does that cannot work, or not as it seems: calls that do not exist, branches
+//! that nobody waits for, loops without an end, and what is not the same in a replay.
+//!
+//! It looks at tokens, and so at names as they are usually written: `ctx` is the flow's argument.
+
+use super::{Checker, files::is_lua, hint_for};
+use crate::blueprint::{
+    diagnostics::{Finding, Position, Severity, code},
+    library,
+    tokens::{Kind, Token, tokens},
+};
+
+/// Findings in one file.
+const MOST: usize = 200;
+
+/// What the sandbox does not have, since it is not the same in a replay.
+const REFUSED: [(&str, Option<&str>, &str); 9] = [
+    ("os", None, "the time is `ctx:now()`; what touches the system is a process agent"),
+    ("io", None, "files are for process agents; `ctx:artifact` keeps what a run makes"),
+    ("math", Some("random"), "use `ctx:random`, which gives the same number in a replay"),
+    ("math", Some("randomseed"), "`ctx:random` is seeded by the run"),
+    ("debug", None, "errors carry their file and line"),
+    ("collectgarbage", None, "memory is the host's to look after"),
+    ("loadstring", None, "code is in the bundle: `require(\"./name\")`"),
+    ("dofile", None, "code is in the bundle: `require(\"./name\")`"),
+    ("newproxy", None, "use a table with a metatable"),
+];
+
+impl Checker<'_> {
+    /// Looks at every Lua file.
+    pub(super) fn habits(&mut self) {
+        let bundle = self.bundle;
+        for (path, text) in bundle.files().iter().filter(|(path, _)| is_lua(path)) {
+            let tokens = tokens(text);
+            let mut found = Look { path, tokens: &tokens, found: Vec::new() };
+            found.all();
+            found.found.truncate(MOST);
+            self.findings.append(&mut found.found);
+        }
+    }
+
+    /// Agents that nothing names: neither a call with their name, nor a text that could become one.
+    pub(super) fn unused_agents(&mut self, names: &[&str], flow: Option<&serde_json::Value>) {
+        let bundle = self.bundle;
+        let mut texts = Vec::new();
+        for (_, text) in bundle.files().iter().filter(|(path, _)| is_lua(path)) {
+            texts.extend(tokens(text).iter().filter_map(Token::text));
+        }
+        let mut computed = false;
+        if let Some(flow) = flow {
+            let mut agents = Vec::new();
+            step_agents(flow, &mut agents);
+            computed = agents.iter().any(|agent| agent.contains("{{"));
+            texts.extend(agents);
+        }
+        let sources = bundle.files().iter().filter(|(path, _)| is_lua(path));
+        let mut literal = flow.is_some();
+        for (_, text) in sources {
+            let (some, others) = runs(&tokens(text));
+            literal |= some;
+            computed |= others;
+        }
+        // A name that is put together at run time may be any of them, a misspelt one is reported as
+        // such, and where no task is seen at all the flow is written in another way.
+        let misspelt = self.findings.iter().any(|it| it.code == code::UNKNOWN_AGENT);
+        if computed || misspelt || !literal {
+            return;
+        }
+        for name in names.iter().filter(|name| !texts.iter().any(|text| text == **name)) {
+            let at = crate::blueprint::locate::pointer("/agents", name);
+            let finding = self
+                .at_key(&at, code::UNUSED_AGENT, format!("nothing runs the agent `{name}`"))
+                .hint(format!("run it with `ctx:run(\"{name}\", …)`, or remove it"));
+            self.findings.push(finding.warning());
+        }
+    }
+}
+
+/// The agents that the steps of a table flow name.
+fn step_agents(value: &serde_json::Value, into: &mut Vec<String>) {
+    match value {
+        serde_json::Value::Array(items) => items.iter().for_each(|item| step_agents(item, into)),
+        serde_json::Value::Object(map) => {
+            let agent = map.get("agent").and_then(serde_json::Value::as_str);
+            into.extend(agent.map(str::to_owned));
+            map.values().for_each(|part| step_agents(part, into));
+        }
+        _ => {}
+    }
+}
+
+/// Whether a source runs agents by their literal names, and by others.
+fn runs(tokens: &[Token<'_>]) -> (bool, bool) {
+    let mut found = (false, false);
+    for at in tokens.windows(5) {
+        let call = at[0].is_name("ctx")
+            && at[1].is_symbol(":")
+            && (at[2].is_name("run") || at[2].is_name("try"));
+        let argument = if at[3].is_symbol("(") { &at[4] } else { &at[3] };
+        if call {
+            match argument.text() {
+                Some(_) => found.0 = true,
+                None => found.1 = true,
+            }
+        }
+    }
+    found
+}
+
+struct Look<'t, 's> {
+    path: &'t str,
+    tokens: &'t [Token<'s>],
+    found: Vec<Finding>,
+}
+
+impl Look<'_, '_> {
+    fn at(&self, index: usize) -> Option<&Token<'_>> {
+        self.tokens.get(index)
+    }
+
+    fn symbol(&self, index: usize, symbol: &str) -> bool {
+        self.at(index).is_some_and(|token| token.is_symbol(symbol))
+    }
+
+    fn name(&self, index: usize) -> Option<&str> {
+        match self.tokens.get(index)?.kind {
+            Kind::Name(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    fn all(&mut self) {
+        for index in 0..self.tokens.len() {
+            let Some(name) = self.name(index) else { continue };
+            let field = index > 0 && (self.symbol(index - 1, ".") || self.symbol(index - 1, ":"));
+            match name {
+                "ctx" if !field => {
+                    self.method(index);
+                    self.spawned(index);
+                }
+                "while" => self.endless(index),
+                _ if !field => self.refused(index),
+                _ => {}
+            }
+        }
+    }
+
+    fn say(
+        &mut self,
+        index: usize,
+        severity: Severity,
+        code: &'static str,
+        message: String,
+        hint: Option<String>,
+    ) {
+        let at = self.at(index).map_or(Position::START, |token| token.at);
+        let finding = Finding { severity, hint, ..Finding::error(self.path, at, code, message) };
+        self.found.push(finding);
+    }
+
+    /// A call of something that `ctx` does not have.
+    fn method(&mut self, index: usize) {
+        let (of, at) = match (self.symbol(index + 1, "."), self.name(index + 2)) {
+            (true, Some("state")) if self.symbol(index + 3, ":") => ("ctx.state", index + 4),
+            _ if self.symbol(index + 1, ":") => ("ctx", index + 2),
+            _ => return,
+        };
+        let Some(name) = self.name(at) else { return };
+        let known = library::names(of);
+        if known.contains(&name) {
+            return;
+        }
+        let message = format!("`{of}:{name}` does not exist");
+        let hint = hint_for(name, &known);
+        self.say(at, Severity::Error, code::UNKNOWN_METHOD, message, hint);
+    }
+
+    /// A spawned branch that nobody waits for.
+    fn spawned(&mut self, index: usize) {
+        if !(self.symbol(index + 1, ":") && self.name(index + 2) == Some("spawn")) {
+            return;
+        }
+        let hint =
+            Some("keep it: `local f = ctx:spawn(…)`, and wait for it: `f:await()`".to_owned());
+        let kept = index.checked_sub(1).is_some_and(|before| self.symbol(before, "="));
+        let statement = match index.checked_sub(1).and_then(|before| self.at(before)) {
+            None => true,
+            Some(before) => match &before.kind {
+                Kind::Symbol(symbol) => matches!(*symbol, ")" | "}" | "]" | ";"),
+                Kind::Name(word) => matches!(*word, "do" | "then" | "else" | "end" | "repeat"),
+                Kind::Text { .. } | Kind::Number => true,
+                Kind::Interpolation { .. } => false,
+            },
+        };
+        if statement {
+            let message = "nobody waits for this branch, and nobody sees its error".to_owned();
+            self.say(index, Severity::Warning, code::NOT_AWAITED, message, hint);
+        } else if kept
+            && index >= 3
+            && self.name(index - 3) == Some("local")
+            && let Some(name) = self.name(index - 2).map(str::to_owned)
+        {
+            let used = (index..self.tokens.len()).any(|at| self.name(at) == Some(&name));
+            if !used {
+                let message = format!("nobody waits for `{name}`, and nobody sees its error");
+                self.say(index - 2, Severity::Warning, code::NOT_AWAITED, message, hint);
+            }
+        }
+    }
+
+    /// `while true do` without a way out, or without anything to wait for.
+    fn endless(&mut self, index: usize) {
+        if !(self.name(index + 1) == Some("true") && self.name(index + 2) == Some("do")) {
+            return;
+        }
+        let (mut depth, mut at) = (1_u32, index + 3);
+        let (mut leaves, mut waits, mut renews) = (false, false, false);
+        // Whether a `break` in here belongs to a loop within.
+        let mut loops: Vec<u32> = Vec::new();
+        while depth > 0 && at < self.tokens.len() {
+            match self.name(at) {
+                Some("function" | "repeat") => depth += 1,
+                Some("do") => depth += 1,
+                Some("for" | "while") => loops.push(depth + 1),
+                Some("if") if self.is_statement(at) => depth += 1,
+                Some("end" | "until") => {
+                    loops.retain(|within| *within < depth);
+                    depth -= 1;
+                }
+                Some("return" | "error" | "fail") => leaves = true,
+                Some("break") if loops.is_empty() => leaves = true,
+                Some("continue_as") => renews = true,
+                Some("ctx") => waits = true,
+                _ => {}
+            }
+            at += 1;
+        }
+        if leaves || renews {
+            return;
+        }
+        let (message, hint) = match waits {
+            false => (
+                "this loop never ends and waits for nothing: it runs into the limit of CPU time",
+                "leave it with `break`, or wait in it: `ctx:sleep(\"1m\")`",
+            ),
+            true => (
+                "this loop never ends, and its history grows with every round",
+                "leave it with `break`, or begin anew now and then: `ctx:continue_as(input)`",
+            ),
+        };
+        self.say(
+            index,
+            Severity::Warning,
+            code::ENDLESS_LOOP,
+            message.to_owned(),
+            Some(hint.to_owned()),
+        );
+    }
+
+    /// Whether an `if` has an `end`: an expression has none.
+    fn is_statement(&self, index: usize) -> bool {
+        match index.checked_sub(1).and_then(|before| self.at(before)).map(|token| &token.kind) {
+            None => true,
+            Some(Kind::Name(word)) => {
+                !matches!(*word, "return" | "and" | "or" | "not" | "in" | "if" | "elseif" | "while")
+            }
+            Some(Kind::Symbol(symbol)) => matches!(*symbol, ")" | "]" | "}" | ";"),
+            Some(Kind::Interpolation { opens, .. }) => !opens,
+            Some(Kind::Text { .. } | Kind::Number) => true,
+        }
+    }
+
+    /// What the sandbox does not have.
+    fn refused(&mut self, index: usize) {
+        let Some(name) = self.name(index) else { return };
+        let member = self.symbol(index + 1, ".").then(|| self.name(index + 2)).flatten();
+        let found = REFUSED.iter().find(|(owner, of, _)| {
+            *owner == name
+                && match of {
+                    Some(of) => member == Some(of),
+                    None => member.is_some() || self.symbol(index + 1, "("),
+                }
+        });
+        let Some((owner, _, instead)) = found else { return };
+        let own = (1..self.tokens.len()).any(|at| {
+            self.name(at) == Some(owner) && matches!(self.name(at - 1), Some("local" | "function"))
+        });
+        if own {
+            return;
+        }
+        let shown = member.map_or_else(|| name.to_owned(), |member| format!("{name}.{member}"));
+        let message =
+            format!("`{shown}` is not there in a blueprint: a replay would see something else");
+        self.say(
+            index,
+            Severity::Warning,
+            code::NOT_DETERMINISTIC,
+            message,
+            Some((*instead).to_owned()),
+        );
+    }
+}

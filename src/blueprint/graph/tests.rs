@@ -1,0 +1,100 @@
+use serde_json::json;
+
+use super::*;
+
+fn table() -> Part {
+    let flow = json!({"kind": "seq", "children": [
+        {"kind": "step", "id": "plan", "agent": "planner"},
+        {"kind": "map", "over": "plan.steps", "as": "step", "body": {"kind": "step", "agent": "coder"}},
+        {"kind": "branch", "if": "plan.ok", "then": {"kind": "approve", "title": "Ship \"it\"?"},
+         "else": {"kind": "fail", "error": "blocked"}},
+        {"kind": "parallel", "branches": {"a": {"kind": "sleep", "for": "5m"}, "b": {"kind": "wait", "signal": "go"}}},
+    ]});
+    Part::new(Shape::Seq, "review", vec![(String::new(), table::part(&flow))])
+}
+
+#[test]
+fn a_table_is_drawn_as_a_tree() {
+    insta::assert_snapshot!(table().tree(), @r#"
+    review
+    └─ seq
+       ├─ plan: run planner
+       ├─ map step over plan.steps
+       │  └─ run coder
+       ├─ if plan.ok
+       │  ├─ then → approve Ship "it"?
+       │  └─ else → fail blocked
+       └─ parallel
+          ├─ a → sleep 5m
+          └─ b → wait for go
+    "#);
+}
+
+#[test]
+fn a_table_is_drawn_in_mermaid_and_in_dot() {
+    let part = table();
+    insta::assert_snapshot!(part.mermaid(), @r#"
+    flowchart TD
+      n0(["review"])
+      n1["plan: run planner"]
+      n2["map step over plan.steps"]
+      n3["run coder"]
+      n4{"if plan.ok"}
+      n5["approve Ship #quot;it#quot;?"]
+      n6(["fail blocked"])
+      n7["parallel"]
+      n8["sleep 5m"]
+      n9["wait for go"]
+      n10(["end"])
+      n0 --> n1
+      n1 --> n2
+      n2 -->|"each"| n3
+      n3 -->|"again"| n2
+      n2 -->|"done"| n4
+      n4 -->|"then"| n5
+      n4 -->|"else"| n6
+      n5 --> n7
+      n7 -->|"a"| n8
+      n7 -->|"b"| n9
+      n8 --> n10
+      n9 --> n10
+    "#);
+    let dot = part.dot();
+    assert!(dot.contains(r#"n5 [shape=box, label="approve Ship \"it\"?"];"#), "{dot}");
+    assert!(dot.contains("n4 -> n6 [label=\"else\"];"), "{dot}");
+}
+
+#[test]
+fn of_a_function_the_calls_are_drawn_within_what_stands_around_them() {
+    let source = r#"
+return swarm.blueprint {
+  agents = { a = { operator = "lua", fn = function(input) return if input then 1 else 2 end } },
+  flow = function(ctx, input)
+    local plan = ctx:run("planner", { x = (input.x) })
+    local out = ctx:map(plan.steps, function(step)
+      return ctx:run("coder", { step = step })
+    end)
+    for round = 1, 3 do
+      local y = if round > 1 then 1 else 2
+      if y == 1 then ctx:sleep("5m") elseif y == 2 then ctx:run(name) else ctx:log("info", "x") end
+    end
+    ctx:all { a = function() return ctx:run("x") end, b = function() return ctx:wait("go") end }
+    return out
+  end,
+}"#;
+    let start = Outline::of(source).spot("/flow").map(|spot| spot.value);
+    let part = Part::new(Shape::Seq, "t", script::parts(source, start));
+    insta::assert_snapshot!(part.tree(), @r"
+    t
+    ├─ run planner
+    ├─ map
+    │  └─ run coder
+    ├─ for round = …, …
+    │  └─ if y == …
+    │     ├─ then → sleep 5m
+    │     └─ elseif → run …
+    └─ all
+       ├─ run x
+       └─ wait go
+    ");
+}

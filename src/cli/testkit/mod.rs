@@ -1,0 +1,148 @@
+//! Running the tests of blueprints: finding their files, playing each test on a stage, reporting.
+//!
+//! A test is Lua (`require("swarm.test")`). What it asks for is done here, on an engine of its own
+//! in virtual time; what its agents answer is kept, so that a crash asks nobody twice.
+
+mod discover;
+mod play;
+mod report;
+mod request;
+mod snapshot;
+
+use std::path::{Path, PathBuf};
+
+use crate::{
+    blueprint::Bundle,
+    clock::Clock,
+    lua::{Limits, TestFile, TestName},
+    operator::Registry,
+    protocol::Failure,
+};
+
+pub use discover::{directories, files};
+pub use report::{junit, lines, summary};
+pub use snapshot::Snapshots;
+
+use play::Play;
+
+/// How tests are run.
+#[derive(Debug, Clone, Copy)]
+pub struct Options<'a> {
+    /// Only tests whose name has this in it.
+    pub filter: Option<&'a str>,
+    /// Each test again with a crash after every write to a journal.
+    pub crash: bool,
+    /// What becomes of snapshots.
+    pub snapshots: Snapshots,
+}
+
+/// What came of a file of tests.
+#[derive(Debug)]
+pub struct FileReport {
+    /// The file.
+    pub path: PathBuf,
+    /// Why nothing of it could be run.
+    pub broken: Option<Failure>,
+    /// Its tests, in their order.
+    pub tests: Vec<TestReport>,
+}
+
+/// What came of a test.
+#[derive(Debug)]
+pub struct TestReport {
+    /// Its name.
+    pub name: String,
+    /// The line in its file.
+    pub line: Option<u32>,
+    /// How long it took, in milliseconds of real time.
+    pub took_ms: u64,
+    /// How often it was run again with a crash.
+    pub crashes: usize,
+    /// What was wrong.
+    pub failed: Option<Failure>,
+    /// The write after which the host had died when it failed.
+    pub after_crash: Option<usize>,
+    /// What it printed, and which snapshots it wrote.
+    pub said: Vec<String>,
+}
+
+/// Runs a file of tests.
+pub fn run(path: &Path, known: &Registry, options: &Options<'_>, clock: &Clock) -> FileReport {
+    let mut report = FileReport { path: path.to_owned(), broken: None, tests: Vec::new() };
+    let bundle = match Bundle::load(path) {
+        Ok(bundle) => bundle,
+        Err(error) => {
+            report.broken = Some(Failure::new("bundle", format!("failed to {error}")));
+            return report;
+        }
+    };
+    let names = match TestFile::open(&bundle, &Limits::default()) {
+        Ok(file) => file.names().to_vec(),
+        Err(failure) => {
+            report.broken = Some(failure);
+            return report;
+        }
+    };
+    let one = One { path, bundle: &bundle, known, options };
+    for (place, name) in names.iter().enumerate() {
+        if options.filter.is_none_or(|part| name.name.contains(part)) {
+            let began = clock.now_ms();
+            let mut test = one.run(place, name);
+            test.took_ms = clock.now_ms().saturating_sub(began);
+            report.tests.push(test);
+        }
+    }
+    report
+}
+
+/// What all tests of a file share.
+struct One<'a> {
+    path: &'a Path,
+    bundle: &'a Bundle,
+    known: &'a Registry,
+    options: &'a Options<'a>,
+}
+
+impl One<'_> {
+    fn run(&self, place: usize, name: &TestName) -> TestReport {
+        let mut report = TestReport {
+            name: name.name.clone(),
+            line: name.line,
+            took_ms: 0,
+            crashes: 0,
+            failed: None,
+            after_crash: None,
+            said: Vec::new(),
+        };
+        let plain = self.play(place, None, self.options.snapshots);
+        report.said = plain.said;
+        report.failed = plain.failed;
+        if !self.options.crash || report.failed.is_some() {
+            return report;
+        }
+        for (number, write) in plain.writes.into_iter().enumerate() {
+            report.crashes += 1;
+            let played = self.play(place, Some(write), Snapshots::Compare);
+            if played.failed.is_some() {
+                report.failed = played.failed;
+                report.after_crash = Some(number + 1);
+                return report;
+            }
+        }
+        report
+    }
+
+    fn play(&self, place: usize, crash: Option<u64>, snapshots: Snapshots) -> play::Played {
+        // A test has a file of its own: nothing that one leaves behind is there for the next.
+        let opened = TestFile::open(self.bundle, &Limits::default());
+        match opened
+            .and_then(|file| Play::new(&file, self.path, self.known, snapshots)?.run(place, crash))
+        {
+            Ok(played) => played,
+            Err(failure) => play::Played { failed: Some(failure), ..play::Played::default() },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,518 @@
+//! One test on one stage: does what it asks for, and answers for the agents.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    path::Path,
+};
+
+use super::{
+    request::{Given, Request},
+    snapshot::{Snapshots, compare},
+};
+use crate::{
+    blueprint::{Bundle, Finding, parse_duration, seconds_to_ms},
+    engine::{
+        Answer, Caller, Engine, EngineError, IdempotencyKey, Job, Program, RunView, Stage, StartRun,
+    },
+    lua::{TestFile, TestHalt},
+    operator::Registry,
+    protocol::{Failure, Json, RunId, TaskId, failure::kind},
+    store::{RunStatus, TaskRow},
+};
+
+/// What a test makes of its own mistakes.
+const USAGE: &str = "usage";
+/// How often time moves on before a run is taken for one that never ends.
+const MOST_WAITS: usize = 100_000;
+/// Steps that a test sees of a run.
+const MOST_STEPS: usize = 100_000;
+
+/// What came of playing a test once.
+#[derive(Debug, Default)]
+pub(super) struct Played {
+    /// What was wrong.
+    pub failed: Option<Failure>,
+    /// The commits that wrote to a journal after the test began.
+    pub writes: Vec<u64>,
+    /// What it printed.
+    pub said: Vec<String>,
+}
+
+/// A test that is played.
+pub(super) struct Play<'a> {
+    file: &'a TestFile,
+    path: &'a Path,
+    stage: Stage,
+    snapshots: Snapshots,
+    runs: Vec<Slot>,
+    mocks: BTreeMap<String, Mock>,
+    people: BTreeMap<String, VecDeque<Given>>,
+    /// What each step was answered, one for each attempt that counted.
+    given: HashMap<(u64, u32), Vec<Result<Json, Failure>>>,
+    asked: usize,
+    said: Vec<String>,
+}
+
+/// A run of the test.
+struct Slot {
+    bundle: Bundle,
+    input: Json,
+    id: Option<RunId>,
+}
+
+/// What an agent answers.
+enum Mock {
+    Always(Given),
+    Sequence(VecDeque<Given>, usize),
+}
+
+impl<'a> Play<'a> {
+    pub(super) fn new(
+        file: &'a TestFile,
+        path: &'a Path,
+        known: &Registry,
+        snapshots: Snapshots,
+    ) -> Result<Self, Failure> {
+        let stage = Stage::set(known).map_err(|error| refused(&error))?;
+        Ok(Self {
+            file,
+            path,
+            stage,
+            snapshots,
+            runs: Vec::new(),
+            mocks: BTreeMap::new(),
+            people: BTreeMap::new(),
+            given: HashMap::new(),
+            asked: 0,
+            said: Vec::new(),
+        })
+    }
+
+    /// Plays the test at a place of its file, with a crash after a commit.
+    pub(super) fn run(mut self, place: usize, crash: Option<u64>) -> Result<Played, Failure> {
+        if let Some(commit) = crash {
+            self.stage.crash_after(commit);
+        }
+        let case = self.file.begin(place)?;
+        let mut answer = None;
+        let failed = loop {
+            match self.file.go_on(&case, answer.as_ref()) {
+                TestHalt::Passed => break None,
+                TestHalt::Failed(failure) => break Some(failure),
+                TestHalt::Asks(request) => answer = Some(self.request(&request)),
+            }
+        };
+        self.said.extend(self.file.said());
+        Ok(Played { failed, writes: self.stage.journal_writes(), said: self.said })
+    }
+
+    fn request(&mut self, request: &Json) -> Result<Json, Failure> {
+        let request = request.decode().map_err(|error| usage(error.to_string()))?;
+        let nothing = || Ok(Json::null());
+        match request {
+            Request::Start { path, input } => {
+                let bundle = self.load(&path)?;
+                let (engine_bundle, input) = (bundle.clone(), json_of(input));
+                self.ask(move |engine, by| {
+                    let bundle = engine_bundle.clone();
+                    async move {
+                        let findings = engine.check(&by, bundle).await?;
+                        let errors =
+                            findings.into_iter().filter(Finding::is_error).collect::<Vec<_>>();
+                        if errors.is_empty() { Ok(()) } else { Err(EngineError::Findings(errors)) }
+                    }
+                })?;
+                self.runs.push(Slot { bundle, input, id: None });
+                Ok(Json::from(&serde_json::json!(self.runs.len())))
+            }
+            Request::Blueprint { path } => {
+                let bundle = self.load(&path)?;
+                self.ask(move |engine, _| {
+                    let bundle = bundle.clone();
+                    async move { engine.adopt_blueprint(bundle).await.map(drop) }
+                })?;
+                nothing()
+            }
+            Request::Mock { agent, answers, again } => {
+                self.stage.mock(&agent);
+                let mock = match (again, answers.first()) {
+                    (true, Some(only)) => Mock::Always(only.clone()),
+                    _ => Mock::Sequence(answers.into(), 0),
+                };
+                self.mocks.insert(agent, mock);
+                nothing()
+            }
+            Request::Recorded { path } => {
+                for (agent, answers) in recorded(&self.beside(&path))? {
+                    self.stage.mock(&agent);
+                    self.mocks.insert(agent, Mock::Sequence(answers, 0));
+                }
+                nothing()
+            }
+            Request::Answer { agent, answer } => {
+                self.people.entry(agent).or_default().push_back(answer);
+                nothing()
+            }
+            Request::Signal { run, name, payload } => {
+                let id = self.begun(run)?;
+                self.drive()?;
+                let key = self.key();
+                self.ask(move |engine, by| {
+                    let (name, payload) = (name.clone(), Json::from(&payload));
+                    let key = key.clone();
+                    async move { engine.signal(&by, id, name, payload, Some(key)).await }
+                })?;
+                self.drive()?;
+                nothing()
+            }
+            Request::Advance { run, by } => {
+                self.begun(run)?;
+                self.drive()?;
+                self.advance(&by)?;
+                nothing()
+            }
+            Request::Cancel { run, reason } => {
+                let id = self.begun(run)?;
+                self.drive()?;
+                let key = self.key();
+                self.ask(move |engine, by| {
+                    let (reason, key) = (reason.clone(), key.clone());
+                    async move { engine.cancel(&by, id, reason, Some(key)).await.map(drop) }
+                })?;
+                self.drive()?;
+                nothing()
+            }
+            Request::Query { run, name, argument } => {
+                let id = self.begun(run)?;
+                self.drive()?;
+                let argument = json_of(argument);
+                self.ask(move |engine, by| {
+                    let (name, argument) = (name.clone(), argument.clone());
+                    async move { engine.query(&by, id, name, argument).await }
+                })
+            }
+            Request::Finish { run } => {
+                let view = self.finish(run)?;
+                let error = view.error.map(|it| {
+                    serde_json::json!({
+                        "kind": it.kind, "message": it.message, "agent": it.agent,
+                        "data": it.data.map(|data| data.to_value()),
+                    })
+                });
+                let output = view.output.map(|output| output.to_value());
+                Ok(Json::from(&serde_json::json!({
+                    "status": view.status, "output": output, "error": error,
+                })))
+            }
+            Request::Look { run } => {
+                let id = self.begun(run)?;
+                self.drive()?;
+                let view = self.view(id)?;
+                Ok(Json::from(&serde_json::json!({
+                    "status": view.status, "waiting_on": view.waiting_on,
+                })))
+            }
+            Request::Steps { run } => self.steps(run),
+            Request::Snapshot { name, value } => {
+                match compare(self.path, &name, &value, self.snapshots) {
+                    Ok(said) => {
+                        self.said.extend(said);
+                        nothing()
+                    }
+                    Err(problem) => Ok(Json::from(&serde_json::Value::from(problem))),
+                }
+            }
+        }
+    }
+
+    fn beside(&self, path: &str) -> std::path::PathBuf {
+        self.path.parent().unwrap_or(Path::new("")).join(path)
+    }
+
+    fn load(&self, path: &str) -> Result<Bundle, Failure> {
+        Bundle::load(&self.beside(path)).map_err(|error| usage(format!("failed to {error}")))
+    }
+
+    fn ask<T, F>(&mut self, ask: impl Fn(Engine, Caller) -> F) -> Result<T, Failure>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, EngineError>> + Send + 'static,
+    {
+        self.stage.ask(ask).map_err(|error| refused(&error))
+    }
+
+    /// A key of its own for each thing that a test does: a crash does it no second time.
+    fn key(&mut self) -> IdempotencyKey {
+        self.asked += 1;
+        let key = format!("test-{}", self.asked);
+        IdempotencyKey { route: "test", body: key.clone(), key }
+    }
+
+    /// The run's id; it begins now if it has not.
+    fn begun(&mut self, run: usize) -> Result<RunId, Failure> {
+        let place = run.wrapping_sub(1);
+        let slot = self.runs.get(place).ok_or_else(|| usage("there is no such run"))?;
+        if let Some(id) = slot.id {
+            return Ok(id);
+        }
+        let start = StartRun {
+            program: Program::Bundle(slot.bundle.clone()),
+            input: slot.input.clone(),
+            trigger: Json::from(&serde_json::json!({ "kind": "test" })),
+            workdir: None,
+            delegate: None,
+            seats: BTreeMap::new(),
+        };
+        let key = self.key();
+        let started = self.ask(move |engine, by| {
+            let (start, key) = (start.clone(), key.clone());
+            async move { engine.start(&by, start, Some(key)).await }
+        })?;
+        self.runs[place].id = Some(started.run);
+        Ok(started.run)
+    }
+
+    fn view(&mut self, run: RunId) -> Result<RunView, Failure> {
+        self.ask(move |engine, by| async move { engine.run(&by, run).await })
+    }
+
+    /// Lets everything go on that can without time passing.
+    fn drive(&mut self) -> Result<(), Failure> {
+        loop {
+            self.stage.settle().map_err(|error| refused(&error))?;
+            let jobs = self.stage.jobs();
+            let mut busy = !jobs.is_empty();
+            for job in jobs {
+                self.answer(job)?;
+            }
+            for row in self.stage.asked_people() {
+                busy |= self.answer_for_person(&row)?;
+            }
+            if !busy {
+                return Ok(());
+            }
+        }
+    }
+
+    fn answer(&mut self, job: Job) -> Result<(), Failure> {
+        let attempt = self.stage.failed_attempts(job.run, job.step);
+        let known = self.given.get(&(job.run, job.step)).and_then(|all| all.get(attempt)).cloned();
+        let answer = match known {
+            Some(answer) => answer,
+            None => {
+                let answer = self.next_answer(&job)?;
+                self.given.entry((job.run, job.step)).or_default().push(answer.clone());
+                answer
+            }
+        };
+        job.answer(answer);
+        Ok(())
+    }
+
+    fn next_answer(&mut self, job: &Job) -> Result<Result<Json, Failure>, Failure> {
+        let agent = &*job.agent;
+        let given = match self.mocks.get_mut(agent) {
+            None => {
+                return Err(usage(format!(
+                    "nobody answers for the agent `{agent}` (operator {}); write run:mock(\"{agent}\", …)",
+                    job.operator
+                )));
+            }
+            Some(Mock::Always(given)) => given.clone(),
+            Some(Mock::Sequence(left, used)) => match left.pop_front() {
+                Some(given) => {
+                    *used += 1;
+                    given
+                }
+                None => {
+                    return Err(usage(format!(
+                        "the agent `{agent}` was asked once more than its {used} answers"
+                    )));
+                }
+            },
+        };
+        Ok(self.made(given, &job.input))
+    }
+
+    fn made(&self, given: Given, input: &Json) -> Result<Json, Failure> {
+        match given {
+            Given { failure: Some(failure), .. } => Err(failure.into()),
+            Given { function: Some(function), .. } => self.file.answer(function, input),
+            Given { value, .. } => Ok(json_of(value)),
+        }
+    }
+
+    /// Answers a person's task, if the test says what. Where several people have to answer, each
+    /// answer is another person's.
+    fn answer_for_person(&mut self, row: &TaskRow) -> Result<bool, Failure> {
+        let task = TaskId::new(row.run, row.step, row.scheduled_ms);
+        let view = self.ask(move |engine, by| async move { engine.task(&by, task).await })?;
+        let place = view.answers.len();
+        let known = self.given.get(&(row.run, row.step)).and_then(|all| all.get(place)).cloned();
+        let answer = match known {
+            Some(answer) => answer,
+            None => {
+                let next = self.people.get_mut(&row.agent).and_then(VecDeque::pop_front);
+                let given = match (next, self.mocks.get(&row.agent)) {
+                    (Some(given), _) => given,
+                    (None, Some(Mock::Always(given))) => given.clone(),
+                    (None, _) => return Ok(false),
+                };
+                let answer = match given.reject.clone() {
+                    Some(reason) => Err(Failure::new(kind::HUMAN_REJECTED, reason)),
+                    None => self.made(given, &view.input.unwrap_or_else(Json::null)),
+                };
+                self.given.entry((row.run, row.step)).or_default().push(answer.clone());
+                answer
+            }
+        };
+        let answer = match answer {
+            Ok(output) => Answer::Output(output),
+            Err(failure) => Answer::Reject { reason: failure.message },
+        };
+        let key = self.key();
+        self.ask(move |engine, mut by| {
+            let (answer, key) = (answer.clone(), key.clone());
+            by.subject = format!("person-{}", place + 1);
+            async move { engine.answer(&by, task, (answer, None), Some(key)).await.map(drop) }
+        })?;
+        Ok(true)
+    }
+
+    fn finish(&mut self, run: usize) -> Result<RunView, Failure> {
+        let id = self.begun(run)?;
+        for _ in 0..MOST_WAITS {
+            self.drive()?;
+            let view = self.view(id)?;
+            if view.status.is_ended() {
+                return Ok(view);
+            }
+            if view.status == RunStatus::Paused {
+                let why = view.error.map(|error| error.message).unwrap_or_default();
+                return Err(Failure::new("paused", format!("the run rests: {why}")));
+            }
+            match self.stage.next_due() {
+                Some(due) => self.stage.pass_to(due),
+                None => {
+                    let waits: Vec<_> = view.waiting_on.iter().map(|it| it.what.clone()).collect();
+                    return Err(usage(format!(
+                        "the run never ends: it waits for {}",
+                        if waits.is_empty() { "nothing".to_owned() } else { waits.join(", ") }
+                    )));
+                }
+            }
+        }
+        Err(usage(format!("the run did not end within {MOST_WAITS} waits")))
+    }
+
+    /// Lets time pass, with all that is due on the way.
+    fn advance(&mut self, by: &serde_json::Value) -> Result<(), Failure> {
+        let ms = match by {
+            serde_json::Value::String(text) => parse_duration(text).ok(),
+            other => other.as_f64().and_then(seconds_to_ms),
+        };
+        let ms = ms.ok_or_else(|| usage(format!("run:advance: {by} is not a duration")))?;
+        let until = self.stage.now_ms().saturating_add(ms);
+        for _ in 0..MOST_WAITS {
+            match self.stage.next_due().filter(|due| *due <= until) {
+                Some(due) => self.stage.pass_to(due),
+                None => break,
+            }
+            self.drive()?;
+        }
+        self.stage.pass_to(until);
+        self.drive()
+    }
+
+    fn steps(&mut self, run: usize) -> Result<Json, Failure> {
+        let id = self.begun(run)?;
+        self.drive()?;
+        let page =
+            self.ask(move |engine, by| async move { engine.steps(&by, id, 0, MOST_STEPS).await })?;
+        let mut rows = Vec::with_capacity(page.items.len());
+        for step in page.items {
+            let seq = step.seq;
+            let whole =
+                self.ask(move |engine, by| async move { engine.step(&by, id, seq).await })?;
+            rows.push(whole);
+        }
+        // A crash may let branches that ran side by side begin in another order.
+        rows.sort_by_key(|step| (numbers(&step.scope), step.index));
+        let rows: Vec<_> = rows
+            .into_iter()
+            .map(|step| {
+                serde_json::json!({
+                    "scope": step.scope, "kind": step.kind, "name": step.name, "state": step.state,
+                    "attempts": step.attempts,
+                    "input": step.request.map(|it| it.to_value()),
+                    "output": step.response.map(|it| it.to_value()),
+                    "error": step.error.map(|it| it.kind),
+                })
+            })
+            .collect();
+        Ok(Json::from(&serde_json::Value::from(rows)))
+    }
+}
+
+fn json_of(value: Option<serde_json::Value>) -> Json {
+    value.map_or_else(Json::null, |value| Json::from(&value))
+}
+
+fn numbers(scope: &str) -> Vec<u64> {
+    scope.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok()).collect()
+}
+
+fn usage(message: impl Into<String>) -> Failure {
+    Failure::new(USAGE, message)
+}
+
+fn refused(error: &EngineError) -> Failure {
+    match error {
+        EngineError::Findings(findings) => {
+            let lines: Vec<_> = findings.iter().map(ToString::to_string).collect();
+            Failure::new(error.code(), lines.join("\n"))
+        }
+        error => Failure::new(error.code(), error.to_string()),
+    }
+}
+
+/// What the agents of an exported run answered, by agent, in the order of its history.
+fn recorded(path: &Path) -> Result<BTreeMap<String, VecDeque<Given>>, Failure> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| usage(format!("read {}: {error}", path.display())))?;
+    let mut agents: HashMap<u64, String> = HashMap::new();
+    let mut answers: BTreeMap<String, VecDeque<Given>> = BTreeMap::new();
+    let mut give = |agent: &str, outcome: &serde_json::Value| {
+        let given = match (outcome.get("completed"), outcome.get("failed")) {
+            (Some(value), _) => Given { value: Some(value.clone()), ..Given::default() },
+            (None, Some(failed)) => {
+                let failure = serde_json::from_value(serde_json::json!({
+                    "kind": failed["kind"], "message": failed["message"], "retryable": false,
+                    "data": failed["data"],
+                }));
+                Given { failure: failure.ok(), ..Given::default() }
+            }
+            _ => return,
+        };
+        answers.entry(agent.to_owned()).or_default().push_back(given);
+    };
+    for line in text.lines() {
+        let line: serde_json::Value = serde_json::from_str(line)
+            .map_err(|error| usage(format!("{} is no export: {error}", path.display())))?;
+        let fact = &line["entry"]["fact"];
+        if let Some(step) = fact.get("step_scheduled").filter(|step| step["kind"] == "task") {
+            let name = step["name"].as_str().unwrap_or_default().to_owned();
+            agents.insert(step["step"].as_u64().unwrap_or(0), name);
+        } else if let Some(step) = fact.get("step_recorded").filter(|it| it[0]["kind"] == "task") {
+            give(step[0]["name"].as_str().unwrap_or_default(), &step[1]);
+        } else if let Some(end) = fact.get("step_ended")
+            && let Some(agent) = agents.get(&end["step"].as_u64().unwrap_or(0))
+        {
+            give(agent, &end["outcome"]);
+        }
+    }
+    if answers.is_empty() {
+        return Err(usage(format!("{} is no export of a run with tasks", path.display())));
+    }
+    Ok(answers)
+}

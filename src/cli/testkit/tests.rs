@@ -1,0 +1,174 @@
+use std::path::PathBuf;
+
+use super::*;
+
+const LOOP: &str = r#"
+local swarm = require("swarm")
+local s = swarm.schema
+return swarm.blueprint {
+  name = "review",
+  input = s.object { issue = s.string },
+  agents = {
+    coder = { operator = "main-ai", worker = { subagent_type = "coder" }, retry = { max_attempts = 2, backoff = "1h" } },
+    reviewer = { operator = "process", command = { "x" }, output = s.object { verdict = s.enum { "pass", "blocked" } } },
+    sum = { operator = "lua", fn = function(input) return input.a + 1 end },
+    ship = { operator = "human", output = s.object { approved = s.boolean } },
+  },
+  flow = function(ctx, input)
+    local patches = ctx:map({ 1, 2, 3 }, function(n) return ctx:run("coder", { n = n }) end)
+    ctx:sleep("2d")
+    local rounds = 0
+    repeat
+      rounds = ctx:run("sum", { a = rounds })
+    until ctx:run("reviewer", { patches = patches }).verdict == "pass" or rounds == 3
+    local go = ctx:wait("go", { timeout = "1d" })
+    if not ctx:run("ship", { rounds = rounds }).approved then swarm.fail("rejected", "no") end
+    return { rounds = rounds, go = go }
+  end,
+}"#;
+
+fn play(test: &str, options: &Options<'_>) -> (tempfile::TempDir, FileReport) {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("review.lua"), LOOP).unwrap();
+    let path = dir.path().join("review_test.lua");
+    std::fs::write(&path, format!("local t = require(\"swarm.test\")\n{test}")).unwrap();
+    let known = crate::host::builtin_operators();
+    let report = run(&path, &known, options, &Clock::manual(0));
+    (dir, report)
+}
+
+const PLAIN: Options<'_> = Options { filter: None, crash: false, snapshots: Snapshots::WriteNew };
+
+const WHOLE: &str = r#"
+t.test("blocked once, then shipped", function()
+  local run = t.start("review.lua", { issue = "x" })
+  local calls = 0
+  run:mock("coder", function(input)
+    calls = calls + 1
+    if input.n == 2 and calls < 4 then error({ kind = "worker", message = "not yet", retryable = true }) end
+    return { diff = input.n }
+  end)
+  run:mock_sequence("reviewer", { { verdict = "blocked" }, { verdict = "pass" } })
+  run:answer("ship", { approved = true })
+  t.equal(run:status(), "waiting")
+  run:advance("3d")
+  run:signal("go", { by = "me" })
+  t.equal(run:finish(), { rounds = 2, go = { by = "me" } })
+  t.equal(run:count("reviewer"), 2)
+  t.equal(run:inputs("coder")[3], { n = 3 })
+  t.equal(run:inputs("reviewer")[1].patches[2], { diff = 2 })
+  run:snapshot("chain")
+end)
+"#;
+
+#[test]
+fn a_whole_run_is_played_in_no_time_and_again_after_every_crash() {
+    let (dir, report) = play(WHOLE, &Options { crash: true, ..PLAIN });
+    assert!(report.broken.is_none(), "{report:?}");
+    let test = &report.tests[0];
+    assert_eq!(test.problem(), None);
+    assert!(test.crashes > 15, "{test:?}");
+    let snapshot = dir.path().join("snapshots/review_test/chain.json");
+    assert!(std::fs::read_to_string(snapshot).unwrap().contains("task reviewer completed"));
+}
+
+fn problem(body: &str) -> String {
+    let test = format!(
+        "t.test(\"x\", function() local run = t.start(\"review.lua\", {{ issue = \"x\" }}) {body} end)"
+    );
+    let (_dir, report) = play(&test, &PLAIN);
+    assert!(report.broken.is_none(), "{report:?}");
+    report.tests[0].problem().unwrap_or_default()
+}
+
+#[test]
+fn what_a_test_forgot_is_said() {
+    assert!(
+        problem("run:finish()").contains("write run:mock(\"coder\", …)"),
+        "{}",
+        problem("run:finish()")
+    );
+    let mocked =
+        "run:mock(\"coder\", 1) run:mock_sequence(\"reviewer\", { { verdict = \"blocked\" } })";
+    let found = problem(&format!("{mocked} run:finish()"));
+    assert!(found.contains("once more than its 1 answers"), "{found}");
+    let mocked = "run:mock(\"coder\", 1) run:mock(\"reviewer\", { verdict = \"pass\" })";
+    let found = problem(&format!("{mocked} run:finish()"));
+    assert!(found.contains("waits for") && found.contains("ship"), "{found}");
+    let found = problem(&format!("{mocked} run:reject(\"ship\", \"never\") run:finish()"));
+    assert!(found.contains("human_rejected") && found.contains("never"), "{found}");
+    let found = problem(&format!(
+        "{mocked} run:answer(\"ship\", {{ approved = false }}) run:fails(\"other\")"
+    ));
+    assert!(found.contains("failed with rejected"), "{found}");
+    assert_eq!(
+        problem(&format!(
+            "{mocked} run:answer(\"ship\", {{ approved = false }}) run:fails(\"rejected\")"
+        )),
+        ""
+    );
+    assert!(problem("t.start(\"none.lua\")").contains("none.lua"));
+}
+
+#[test]
+fn a_fault_that_only_a_crash_shows_is_found() {
+    // What the flow does twice after a crash: an agent that must not be interrupted.
+    let source = LOOP.replace("backoff = \"1h\"", "on_interrupt = \"fail\"");
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("review.lua"), source).unwrap();
+    let path = dir.path().join("a_test.lua");
+    let test = "local t = require(\"swarm.test\")\nt.test(\"x\", function()\n local run = t.start(\"review.lua\", { issue = \"x\" })\n \
+        run:mock(\"coder\", 1) run:mock(\"reviewer\", { verdict = \"pass\" }) run:mock(\"ship\", { approved = true })\n run:finish()\nend)";
+    std::fs::write(&path, test).unwrap();
+    let known = crate::host::builtin_operators();
+    let report = run(&path, &known, &Options { crash: true, ..PLAIN }, &Clock::manual(0));
+    let found = report.tests[0].problem().unwrap();
+    assert!(found.contains("only when the host dies"), "{found}");
+}
+
+#[test]
+fn an_export_answers_for_its_agents() {
+    let lines = concat!(
+        "{\"run\":{\"format\":\"moonswarm.run\",\"version\":1}}\n",
+        "{\"entry\":{\"fact\":{\"step_scheduled\":{\"step\":1,\"kind\":\"task\",\"name\":\"coder\"}}}}\n",
+        "{\"entry\":{\"fact\":{\"step_ended\":{\"step\":1,\"outcome\":{\"completed\":{\"d\":1}}}}}}\n",
+        "{\"entry\":{\"fact\":{\"step_recorded\":[{\"step\":2,\"kind\":\"task\",\"name\":\"coder\"},{\"failed\":{\"kind\":\"worker\",\"message\":\"no\"}}]}}}\n",
+    );
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("review.lua"), LOOP).unwrap();
+    std::fs::write(dir.path().join("run.jsonl"), lines).unwrap();
+    let path = dir.path().join("a_test.lua");
+    let test = "local t = require(\"swarm.test\")\nt.test(\"x\", function()\n local run = t.start(\"review.lua\", { issue = \"x\" })\n \
+        run:mock_recorded(\"run.jsonl\")\n run:mock(\"reviewer\", 1)\n run:fails(\"worker\")\nend)";
+    std::fs::write(&path, test).unwrap();
+    let known = crate::host::builtin_operators();
+    let report = run(&path, &known, &PLAIN, &Clock::manual(0));
+    // The third task of the map finds the recording at its end.
+    assert!(report.tests[0].problem().unwrap_or_default().contains("its 2 answers"), "{report:?}");
+}
+
+#[test]
+fn reports_are_lines_for_people_and_junit_for_machines() {
+    let test = |name: &str, failed| TestReport {
+        name: name.into(),
+        line: Some(1),
+        took_ms: 1_234,
+        crashes: 2,
+        failed,
+        after_crash: None,
+        said: vec!["hi".into()],
+    };
+    let report = FileReport {
+        path: PathBuf::from("a_test.lua"),
+        broken: None,
+        tests: vec![test("fine", None), test("<bad>", Some(Failure::new("assertion", "a & b\nc")))],
+    };
+    let shown = lines(&report).join("\n");
+    assert!(shown.contains("ok   a_test.lua: fine (1234 ms, 2 crashes)"), "{shown}");
+    assert!(shown.contains("FAIL a_test.lua: <bad>"), "{shown}");
+    let xml = junit(&[report]);
+    assert!(xml.contains("<testcase name=\"&lt;bad&gt;\" classname=\"a_test.lua\" time=\"1.234\"><failure message=\"a &amp; b\">a &amp; b&#10;c</failure>"), "{xml}");
+    let broken =
+        FileReport { path: "b".into(), broken: Some(Failure::new("x", "y")), tests: vec![] };
+    assert_eq!(summary(&[broken]), ("0 passed, 0 failed, 1 file(s) broken".to_owned(), false));
+}

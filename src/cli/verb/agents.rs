@@ -1,0 +1,265 @@
+//! `agents`: takes agents in that are Markdown files, and writes a blueprint's agents as such files.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    blueprint::agent_md::{self, AgentFile, Standing},
+    cli::{
+        compile,
+        context::Context,
+        exit::{Exit, Stop},
+    },
+};
+
+/// Take in agents that are Markdown files, or write some
+#[derive(Debug, Args)]
+pub struct Agents {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Take in the agents of a directory, such as .claude/agents, and say what becomes of each key
+    Import(Import),
+    /// Write the agents of a blueprint as Markdown files
+    Export {
+        /// The blueprint
+        file: PathBuf,
+        /// Where to write them
+        #[arg(long, default_value = "agents")]
+        into: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Import {
+    /// A directory of .md files, or one file
+    from: PathBuf,
+    /// Where to put them; NAME.lua beside it lists them for `require("./NAME")`
+    #[arg(long, default_value = "agents")]
+    into: PathBuf,
+    /// The operator of all of them
+    #[arg(long, default_value = "main-ai")]
+    operator: String,
+    /// Only say what would become of them
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl Agents {
+    /// Does it.
+    ///
+    /// # Errors
+    /// A file that cannot be read or taken in, one that is already there.
+    pub fn execute(&self, cx: &Context) -> Result<Exit> {
+        match &self.what {
+            What::Import(import) => import.execute(cx),
+            What::Export { file, into } => export(cx, file, into),
+        }
+    }
+}
+
+impl Import {
+    fn execute(&self, cx: &Context) -> Result<Exit> {
+        let files = markdown(&self.from)?;
+        if files.is_empty() {
+            let message = format!("{} has no .md files", self.from.display());
+            return Err(Stop::new(Exit::NotFound, message).into());
+        }
+        let (mut good, mut refused, mut shown) = (Vec::new(), 0, Vec::new());
+        for path in &files {
+            let text = std::fs::read_to_string(path)
+                .with_context(|| format!("read {}", path.display()))?;
+            let (file, findings) = agent_md::read(&path.display().to_string(), &text);
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let name = file.fields.get("name").and_then(Value::as_str).unwrap_or(&stem).to_owned();
+            shown.push(json!({
+                "file": path.display().to_string(), "name": name, "keys": file.report, "findings": findings,
+            }));
+            if !cx.terminal.json {
+                cx.terminal.print(&report(path, &name, &file))?;
+                for finding in &findings {
+                    cx.terminal.print(&format!("  {finding}"))?;
+                }
+            }
+            if findings.is_empty() && is_name(&name) {
+                good.push((name, file.fields));
+            } else {
+                refused += 1;
+                if findings.is_empty() {
+                    cx.terminal.say(&format!("  {name:?} cannot be an agent's name"));
+                }
+            }
+        }
+        if cx.terminal.json {
+            cx.terminal.print_json(&shown)?;
+        }
+        if refused > 0 {
+            cx.terminal.say(&format!("{refused} file(s) cannot be taken in; nothing was written"));
+            return Ok(Exit::Invalid);
+        }
+        if self.dry_run {
+            return Ok(Exit::Ok);
+        }
+        write_all(&self.into, &good)?;
+        let list = self.into.with_extension("lua");
+        write_new(&list, &self.listing(&good))?;
+        cx.terminal.say(&format!(
+            "wrote {} agent(s) to {} and {}",
+            good.len(),
+            self.into.display(),
+            list.display()
+        ));
+        cx.terminal.say(&format!(
+            "  next: `agents = require(\"./{}\")` in a blueprint beside it",
+            self.into.file_name().unwrap_or_default().to_string_lossy()
+        ));
+        Ok(Exit::Ok)
+    }
+
+    /// The module that lists them.
+    fn listing(&self, agents: &[(String, Map<String, Value>)]) -> String {
+        let dir = self.into.file_name().unwrap_or_default().to_string_lossy();
+        let mut out = String::from("local swarm = require(\"swarm\")\n\nreturn {\n");
+        for (name, fields) in agents {
+            let tools = fields.get("tools").and_then(Value::as_array);
+            let tools = tools.map(|tools| {
+                let tools: Vec<_> = tools.iter().filter_map(Value::as_str).map(lua_text).collect();
+                format!(", tools = {{ {} }}", tools.join(", "))
+            });
+            let worker = match self.operator.as_str() {
+                "main-ai" => format!(
+                    ", worker = {{ subagent_type = {}{} }}",
+                    lua_text(name),
+                    tools.unwrap_or_default()
+                ),
+                _ => String::new(),
+            };
+            out.push_str(&format!(
+                "  [{}] = swarm.agent_md({}, {{ operator = {}{worker} }}),\n",
+                lua_text(name),
+                lua_text(&format!("{dir}/{name}.md")),
+                lua_text(&self.operator),
+            ));
+        }
+        out.push_str("}\n");
+        out
+    }
+}
+
+fn export(cx: &Context, file: &Path, into: &Path) -> Result<Exit> {
+    let bundle = compile::load(file)?;
+    let agents = compile::agents(&bundle, &cx.config).ok_or_else(|| {
+        let shown = file.display();
+        Stop::new(Exit::Invalid, format!("{shown} has errors"))
+            .next(format!("moonswarm check {shown}"))
+    })?;
+    write_all(into, &agents)?;
+    cx.terminal.say(&format!("wrote {} agent(s) to {}", agents.len(), into.display()));
+    Ok(Exit::Ok)
+}
+
+fn report(path: &Path, name: &str, file: &AgentFile) -> String {
+    let mut out = format!("{} ({})", name, path.display());
+    for key in &file.report {
+        let standing = match key.standing {
+            Standing::Enforced => "enforced",
+            Standing::Advisory => "advisory: told to whoever does the work, held by nobody here",
+            Standing::Refused => "refused",
+        };
+        out.push_str(&format!("\n  {}: {standing}", key.key));
+    }
+    out
+}
+
+fn markdown(from: &Path) -> Result<Vec<PathBuf>> {
+    if from.is_file() {
+        return Ok(vec![from.to_owned()]);
+    }
+    let entries = std::fs::read_dir(from)
+        .map_err(|error| Stop::new(Exit::NotFound, format!("read {}: {error}", from.display())))?;
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry.with_context(|| format!("read {}", from.display()))?.path();
+        if path.is_file() && path.extension().is_some_and(|it| it == "md") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn is_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.len() <= 64
+        && name.chars().all(plain)
+}
+
+fn write_all(into: &Path, agents: &[(String, Map<String, Value>)]) -> Result<()> {
+    std::fs::create_dir_all(into).with_context(|| format!("make {}", into.display()))?;
+    for (name, fields) in agents {
+        let mut fields = fields.clone();
+        fields.insert("name".to_owned(), name.as_str().into());
+        write_new(&into.join(format!("{name}.md")), &agent_md::write(&fields))?;
+    }
+    Ok(())
+}
+
+/// Writes a file that is not there, or is there with the same text.
+fn write_new(path: &Path, text: &str) -> Result<()> {
+    if std::fs::read_to_string(path).is_ok_and(|was| was == text) {
+        return Ok(());
+    }
+    if path.exists() {
+        let message = format!("{} is already there, and differs", path.display());
+        return Err(Stop::new(Exit::Conflict, message)
+            .next("name another directory with --into")
+            .into());
+    }
+    std::fs::write(path, text).with_context(|| format!("write {}", path.display()))
+}
+
+/// A text as Lua writes it.
+fn lua_text(text: &str) -> String {
+    format!("{:?}", text.replace('\n', " "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Layer};
+
+    #[test]
+    fn what_is_imported_is_a_module_that_a_blueprint_requires() {
+        let dir = tempfile::tempdir().unwrap();
+        let import = Import {
+            from: dir.path().join("x"),
+            into: dir.path().join("agents"),
+            operator: "main-ai".into(),
+            dry_run: false,
+        };
+        let text = "---\nname: reviewer\ndescription: Use when: ready\ntools: Read, Agent(x)\n---\nYou review.";
+        let fields = agent_md::parse("r.md", text).unwrap().fields;
+        let agents = vec![("reviewer".to_owned(), fields.clone())];
+        write_all(&import.into, &agents).unwrap();
+        write_new(&dir.path().join("agents.lua"), &import.listing(&agents)).unwrap();
+        let source = "local swarm = require(\"swarm\")\nreturn swarm.blueprint { name = \"t\", agents = require(\"./agents\"),\n \
+                      flow = function(ctx) return ctx:run(\"reviewer\") end }";
+        let path = dir.path().join("t.lua");
+        std::fs::write(&path, source).unwrap();
+        let bundle = compile::load(&path).unwrap();
+        let found = compile::compile(&bundle, &Config::from(Layer::default())).findings;
+        assert_eq!(found, []);
+        let back = compile::agents(&bundle, &Config::from(Layer::default())).unwrap();
+        assert_eq!(back[0].1["tools"], json!(["Read", "Agent(x)"]));
+        assert_eq!(back[0].1["system"], "You review.");
+        assert_eq!(back[0].1["description"], fields["description"]);
+        assert!(write_new(&dir.path().join("agents.lua"), "other").is_err());
+    }
+}

@@ -1,0 +1,44 @@
+//! `blueprints`: lists stored blueprints, and what starts each by itself.
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::cli::{connect::Start, context::Context, exit::Exit, render::table};
+
+/// How much of a hash is shown.
+const SHORT: usize = 12;
+
+/// List the stored blueprints, and when each starts by itself
+#[derive(Debug, Args)]
+pub struct Blueprints {}
+
+impl Blueprints {
+    /// Does it.
+    ///
+    /// # Errors
+    /// A daemon that refuses.
+    pub async fn execute(&self, cx: &Context) -> Result<Exit> {
+        cx.with(Start::Existing, async |at| {
+            let blueprints = at.client.blueprints().await?;
+            if cx.terminal.json {
+                cx.terminal.print_json(&blueprints)?;
+                return Ok(Exit::Ok);
+            }
+            let rows = blueprints.iter().map(|blueprint| {
+                let starts = blueprint.on.iter().map(|on| match (&on.zone, &on.next_at) {
+                    (Some(zone), Some(next)) => format!("{} {zone}, next {next}", on.what),
+                    _ => format!("signal {}", on.what),
+                });
+                vec![
+                    blueprint.name.clone(),
+                    blueprint.hash.chars().take(SHORT).collect(),
+                    starts.collect::<Vec<_>>().join("; "),
+                    blueprint.description.clone().unwrap_or_default(),
+                ]
+            });
+            cx.terminal.print(&table(&["name", "version", "starts by", "description"], rows))?;
+            Ok(Exit::Ok)
+        })
+        .await
+    }
+}

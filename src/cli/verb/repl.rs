@@ -1,0 +1,189 @@
+//! `repl`: a line of Lua at a time, each a durable run of its own.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    blueprint::Bundle,
+    cli::{
+        compile,
+        connect::{Connection, Start},
+        context::Context,
+        exit::{Exit, Stop},
+        follow::{End, Follow},
+        terminal::Questions,
+    },
+    store::RunStatus,
+};
+
+const ENTRY: &str = "repl.lua";
+
+/// Try things: each line is a run, with `ctx` and the agents of a blueprint
+#[derive(Debug, Args)]
+pub struct Repl {
+    /// The blueprint whose agents there are
+    file: Option<PathBuf>,
+}
+
+impl Repl {
+    /// Does it, until the input ends.
+    ///
+    /// # Errors
+    /// A blueprint that cannot be read, a daemon that goes away.
+    pub async fn execute(&self, cx: &Context) -> Result<Exit> {
+        let base = self.file.as_deref().map(compile::load).transpose()?;
+        cx.terminal.say("a line of Lua with `ctx`: ctx:run(\"agent\", { … }); x = … keeps a value; _ is the last one");
+        cx.with(Start::Fresh, async |at| {
+            let mut session = Session { base, values: Map::new() };
+            let mut questions = Questions::new();
+            while let Some(line) = questions.ask(">").await? {
+                match line.as_str() {
+                    "" => {}
+                    "exit" | "quit" => break,
+                    line => session.line(cx, at, line).await?,
+                }
+            }
+            Ok(Exit::Ok)
+        })
+        .await
+    }
+}
+
+/// What one line leaves for the next.
+struct Session {
+    base: Option<Bundle>,
+    values: Map<String, Value>,
+}
+
+impl Session {
+    async fn line(&mut self, cx: &Context, at: &Connection, line: &str) -> Result<()> {
+        let (name, code) = assignment(line);
+        // What is an expression is returned; anything else is run as it stands.
+        let expression = self.bundle(&format!("return {code}"))?;
+        let valid = |bundle: &Bundle| {
+            let found = compile::compile(bundle, &cx.config).findings;
+            found
+                .into_iter()
+                .filter(|it| it.severity == compile::Severity::Error)
+                .collect::<Vec<_>>()
+        };
+        let mut bundle = expression;
+        let mut errors = valid(&bundle);
+        if !errors.is_empty() && name.is_none() {
+            let statement = self.bundle(code)?;
+            let others = valid(&statement);
+            if others.is_empty() {
+                (bundle, errors) = (statement, others);
+            }
+        }
+        if let Some(error) = errors.first() {
+            cx.terminal.say(&error.message);
+            return Ok(());
+        }
+        let mut body = compile::program(&bundle);
+        body["input"] = Value::Object(self.values.clone());
+        body["trigger"] = json!({"kind": "repl"});
+        let run = match at.client.start(&body).await {
+            Ok(run) => run,
+            Err(error) => {
+                cx.terminal.say(&format!("{error:#}"));
+                return Ok(());
+            }
+        };
+        let follow = Follow {
+            client: &at.client,
+            terminal: cx.terminal,
+            clock: &cx.clock,
+            leave_to_people: false,
+            ask: at.is_embedded() && cx.terminal.asks,
+            wait: None,
+        };
+        match follow.until_end(run).await? {
+            End::Ended(run) if run.status == RunStatus::Completed => {
+                let value = run.output.map(|output| output.to_value()).unwrap_or_default();
+                if !value.is_null() {
+                    cx.terminal.print_value(&value)?;
+                }
+                self.values.insert(name.unwrap_or("_").to_owned(), value);
+            }
+            End::Ended(run) => cx.terminal.say(&super::failure(&run)),
+            End::Interrupted(run) => {
+                at.client.steer(run.id, "cancel", &json!({"reason": "Ctrl-C"})).await?;
+            }
+            End::People(_) | End::TimedOut(_) => {}
+        }
+        Ok(())
+    }
+
+    /// A blueprint whose flow is `code`, with the values so far and the agents of the base.
+    fn bundle(&self, code: &str) -> Result<Bundle> {
+        let mut files: BTreeMap<String, Arc<str>> = BTreeMap::new();
+        let agents = match &self.base {
+            None => "{}".to_owned(),
+            Some(base) => {
+                files.extend(
+                    base.files().iter().map(|(path, text)| (path.clone(), Arc::clone(text))),
+                );
+                if base.entry().ends_with(".json") {
+                    return Err(
+                        Stop::usage("a flow as JSON has no agents that lines could run").into()
+                    );
+                }
+                format!("require(\"./{}\").agents", base.entry())
+            }
+        };
+        let names: Vec<&str> = self.values.keys().map(String::as_str).collect();
+        let locals: String =
+            names.iter().map(|name| format!("local {name} = input.{name} ")).collect();
+        let source = format!(
+            "local swarm = require(\"swarm\")\nreturn swarm.blueprint {{ name = \"repl\", agents = {agents}, \
+             flow = function(ctx, input) {locals}\n{code}\nend }}\n"
+        );
+        files.insert(ENTRY.to_owned(), source.into());
+        Ok(Bundle::from_files(files, Some(ENTRY))?)
+    }
+}
+
+/// `x = …` keeps a value under a name.
+fn assignment(line: &str) -> (Option<&str>, &str) {
+    let word = |name: &str| {
+        name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    match line.split_once('=') {
+        Some((name, code)) if word(name.trim()) && !code.starts_with('=') => {
+            (Some(name.trim()), code.trim())
+        }
+        _ => (None, line),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Layer};
+
+    #[test]
+    fn a_line_is_an_expression_an_assignment_or_a_statement() {
+        assert_eq!(assignment("x = 1 + 2"), (Some("x"), "1 + 2"));
+        assert_eq!(assignment("x == 1"), (None, "x == 1"));
+        assert_eq!(assignment("ctx:run(\"a\", { b = 1 })"), (None, "ctx:run(\"a\", { b = 1 })"));
+    }
+
+    #[test]
+    fn a_line_has_the_agents_of_the_base_and_the_values_so_far() {
+        let source = "local swarm = require(\"swarm\") return swarm.blueprint { name = \"b\", \
+                      agents = { e = { operator = \"echo\" } }, flow = function(ctx) return ctx:run(\"e\") end }";
+        let base = Bundle::from_source("b.lua", source).unwrap();
+        let values = Map::from_iter([("x".to_owned(), json!(1))]);
+        let session = Session { base: Some(base), values };
+        let bundle = session.bundle("return ctx:run(\"e\", { x = x })").unwrap();
+        let found = compile::compile(&bundle, &Config::from(Layer::default())).findings;
+        assert_eq!(found, []);
+        let broken = session.bundle("return local").unwrap();
+        assert!(!compile::compile(&broken, &Config::from(Layer::default())).findings.is_empty());
+    }
+}

@@ -1,0 +1,115 @@
+//! `test`: the tests of blueprints.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use serde_json::json;
+
+use crate::cli::{
+    changes::Changes,
+    compile,
+    context::Context,
+    exit::{Exit, Stop},
+    testkit::{self, FileReport, Options, Snapshots},
+};
+
+/// Run the tests of blueprints: files that end in _test.lua
+#[derive(Debug, Args)]
+pub struct Test {
+    /// Files or directories
+    #[arg(default_value = ".")]
+    paths: Vec<PathBuf>,
+    /// Only tests whose name has this in it
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// Run each test again with a crash after every write to a journal
+    #[arg(long)]
+    crash: bool,
+    /// Write snapshots as they are now
+    #[arg(long)]
+    update: bool,
+    /// Also write the results as JUnit XML
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// Run them again whenever a file changes
+    #[arg(long)]
+    watch: bool,
+}
+
+impl Test {
+    /// Does it.
+    ///
+    /// # Errors
+    /// A path that is not there, no test at all, a report that cannot be written.
+    pub async fn execute(&self, cx: &Context) -> Result<Exit> {
+        if !self.watch {
+            return self.once(cx);
+        }
+        let mut changes = Changes::watch(&testkit::directories(&self.paths))?;
+        loop {
+            self.once(cx)?;
+            cx.terminal.say("waiting for a change; Ctrl-C ends it");
+            tokio::select! {
+                changed = changes.next() => if !changed { return Ok(Exit::Ok) },
+                _ = tokio::signal::ctrl_c() => return Ok(Exit::Ok),
+            }
+        }
+    }
+
+    fn once(&self, cx: &Context) -> Result<Exit> {
+        let files = testkit::files(&self.paths)?;
+        if files.is_empty() {
+            let stop = Stop::new(Exit::NotFound, "there are no tests here");
+            return Err(stop
+                .next("tests are files that end in _test.lua; see docs/testing.md")
+                .into());
+        }
+        let known = compile::known(&cx.config);
+        let snapshots = match (self.update, std::env::var_os("CI").is_some()) {
+            (true, _) => Snapshots::Update,
+            (false, true) => Snapshots::Compare,
+            (false, false) => Snapshots::WriteNew,
+        };
+        let options = Options { filter: self.filter.as_deref(), crash: self.crash, snapshots };
+        let mut reports = Vec::new();
+        for file in &files {
+            let report = testkit::run(file, &known, &options, &cx.clock);
+            if !cx.terminal.json {
+                for line in testkit::lines(&report) {
+                    cx.terminal.print(&line)?;
+                }
+            }
+            reports.push(report);
+        }
+        let (summary, passed) = testkit::summary(&reports);
+        if cx.terminal.json {
+            cx.terminal.print_json(&reports.iter().map(as_json).collect::<Vec<_>>())?;
+        }
+        cx.terminal.say(&summary);
+        if let Some(path) = &self.junit {
+            let write = std::fs::write(path, testkit::junit(&reports));
+            write.with_context(|| format!("write {}", path.display()))?;
+        }
+        Ok(if passed { Exit::Ok } else { Exit::Failed })
+    }
+}
+
+fn as_json(report: &FileReport) -> serde_json::Value {
+    let tests = report.tests.iter().map(|test| {
+        json!({
+            "name": test.name,
+            "line": test.line,
+            "passed": test.failed.is_none(),
+            "problem": test.problem(),
+            "took_ms": test.took_ms,
+            "crashes": test.crashes,
+            "said": test.said,
+        })
+    });
+    json!({
+        "file": report.path.display().to_string(),
+        "broken": report.broken.as_ref().map(|broken| broken.message.clone()),
+        "tests": tests.collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,295 @@
+//! Several operators that stand for one: which of them begins next, and what their ends come to.
+//!
+//! | rule | begins | completes with | fails |
+//! |---|---|---|---|
+//! | fallback | the first; the next once the one before failed | the first that completes | once all failed |
+//! | race | all | the first that completes | once all failed |
+//! | quorum | all | the first of as many as must agree | once so many cannot agree any more |
+//! | round robin | one, whose turn it is | that one | with that one |
+//!
+//! A member that failed before it could be dispatched counts as one that failed. Decisions follow
+//! from the members' ends in their recorded order and from nothing else.
+
+use serde_json::Value;
+
+use crate::{
+    journal::Outcome,
+    protocol::{Failure, Json, failure::kind},
+};
+
+/// How the members of a composite work together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rule {
+    /// One after the other, until one completes.
+    Fallback,
+    /// All at once; the first that completes counts, the rest is canceled.
+    Race,
+    /// All at once, until `agree` of them say the same.
+    Quorum {
+        /// How many must say the same.
+        agree: u32,
+        /// What of their results is compared.
+        path: ValuePath,
+    },
+    /// Each in its turn.
+    RoundRobin,
+}
+
+/// A place within a JSON value: `$` is all of it, `verdict` and `$.review.verdict` parts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ValuePath(Vec<String>);
+
+/// A path that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("read the path {0:?}: write names with dots between them, such as \"review.verdict\"")]
+pub struct BadPath(String);
+
+/// What comes next for a composite.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Turn {
+    /// Nothing, until a member ends.
+    Wait,
+    /// This member begins; then there is another turn.
+    Begin(usize),
+    /// It completes with this member's result.
+    Complete(usize),
+    /// It fails.
+    Fail,
+}
+
+/// How far the members of a composite are.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Course {
+    members: Vec<Member>,
+    /// The members that ended, in their order.
+    ended: Vec<usize>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Member {
+    Idle,
+    Open,
+    Completed(Json),
+    Failed(Failure),
+}
+
+impl Rule {
+    /// The word for it in configurations.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Fallback => "fallback",
+            Self::Race => "race",
+            Self::Quorum { .. } => "quorum",
+            Self::RoundRobin => "round_robin",
+        }
+    }
+
+    /// What comes next; `first` is the place of the member whose turn it is.
+    pub fn turn(&self, course: &Course, first: usize) -> Turn {
+        match self {
+            Self::Fallback => match (course.completed(), course.is_open(), course.idle()) {
+                (Some(place), _, _) => Turn::Complete(place),
+                (None, true, _) => Turn::Wait,
+                (None, false, Some(place)) => Turn::Begin(place),
+                (None, false, None) => Turn::Fail,
+            },
+            Self::Race => match (course.completed(), course.idle(), course.is_open()) {
+                (Some(place), _, _) => Turn::Complete(place),
+                (None, Some(place), _) => Turn::Begin(place),
+                (None, None, true) => Turn::Wait,
+                (None, None, false) => Turn::Fail,
+            },
+            Self::Quorum { agree, path } => course.vote(*agree as usize, path),
+            Self::RoundRobin => match (course.completed(), course.is_open(), course.ended.len()) {
+                (Some(place), _, _) => Turn::Complete(place),
+                (None, true, _) => Turn::Wait,
+                (None, false, 0) if !course.members.is_empty() => {
+                    Turn::Begin(first % course.members.len())
+                }
+                (None, false, _) => Turn::Fail,
+            },
+        }
+    }
+
+    /// The failure of a composite without a result; `names` are its members.
+    pub fn failure(&self, course: &Course, names: &[impl AsRef<str>]) -> Failure {
+        let name = |place: usize| names.get(place).map_or("?", AsRef::as_ref);
+        let ends: Vec<Value> = course
+            .ended
+            .iter()
+            .map(|place| match &course.members[*place] {
+                Member::Failed(failure) => serde_json::json!({
+                    "operator": name(*place), "kind": failure.kind, "message": failure.message,
+                }),
+                Member::Idle | Member::Open | Member::Completed(_) => {
+                    serde_json::json!({ "operator": name(*place), "kind": null })
+                }
+            })
+            .collect();
+        let last = course.ended.iter().rev().find_map(|place| match &course.members[*place] {
+            Member::Failed(failure) => Some((*place, failure)),
+            Member::Idle | Member::Open | Member::Completed(_) => None,
+        });
+        let failure = match (self, last) {
+            (Self::Quorum { agree, path }, _) => {
+                let most = course.groups(path).into_iter().map(|group| group.len()).max();
+                let message = format!(
+                    "{agree} of {} members must agree on {path}, and at most {} did",
+                    names.len(),
+                    most.unwrap_or(0)
+                );
+                Failure::new(kind::QUORUM, message)
+            }
+            (Self::RoundRobin, Some((_, failure))) => return failure.clone(),
+            (Self::Fallback | Self::Race, Some((place, failure))) => {
+                let message =
+                    format!("every member failed, {} last: {}", name(place), failure.message);
+                let retryable = failure.retryable;
+                Failure { retryable, ..Failure::new(failure.kind.clone(), message) }
+            }
+            (Self::Fallback | Self::Race | Self::RoundRobin, None) => {
+                Failure::new(kind::OPERATOR_UNAVAILABLE, "it has no members")
+            }
+        };
+        failure.with_data(serde_json::json!({ "members": ends }).into())
+    }
+}
+
+impl Course {
+    /// Nobody has begun yet.
+    pub fn new(members: usize) -> Self {
+        Self { members: vec![Member::Idle; members], ended: Vec::new() }
+    }
+
+    /// A member begins.
+    pub fn begin(&mut self, place: usize) {
+        if let Some(member) = self.members.get_mut(place) {
+            *member = Member::Open;
+        }
+    }
+
+    /// A member that has begun ends; one that is unknown or has ended is left as it is.
+    pub fn end(&mut self, place: usize, outcome: Outcome) {
+        let Some(member @ Member::Open) = self.members.get_mut(place) else { return };
+        *member = match outcome {
+            Outcome::Completed(output) => Member::Completed(output),
+            Outcome::Failed(failure) => Member::Failed(failure),
+            Outcome::Canceled(reason) => Member::Failed(Failure::new(kind::CANCELED, reason)),
+        };
+        self.ended.push(place);
+    }
+
+    /// The places of the members that have begun and not ended.
+    pub fn open(&self) -> impl Iterator<Item = usize> + '_ {
+        let open = |(place, member): (usize, &Member)| (*member == Member::Open).then_some(place);
+        self.members.iter().enumerate().filter_map(open)
+    }
+
+    /// A member's result.
+    pub fn output(&self, place: usize) -> Option<&Json> {
+        match self.members.get(place)? {
+            Member::Completed(output) => Some(output),
+            Member::Idle | Member::Open | Member::Failed(_) => None,
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        self.open().next().is_some()
+    }
+
+    fn idle(&self) -> Option<usize> {
+        self.members.iter().position(|member| *member == Member::Idle)
+    }
+
+    fn completed(&self) -> Option<usize> {
+        self.ended.iter().copied().find(|place| self.output(*place).is_some())
+    }
+
+    fn vote(&self, agree: usize, path: &ValuePath) -> Turn {
+        let groups = self.groups(path);
+        if let Some(group) = groups.iter().find(|group| group.len() >= agree) {
+            return Turn::Complete(group[0]);
+        }
+        let most = groups.iter().map(Vec::len).max().unwrap_or(0);
+        let undecided = self.members.len() - self.ended.len();
+        match self.idle() {
+            _ if most + undecided < agree => Turn::Fail,
+            Some(place) => Turn::Begin(place),
+            None => Turn::Wait,
+        }
+    }
+
+    /// Members that say the same, each group in the order of their ends. One without a value at
+    /// the path agrees with nobody.
+    fn groups(&self, path: &ValuePath) -> Vec<Vec<usize>> {
+        let mut groups: Vec<(Value, Vec<usize>)> = Vec::new();
+        for place in &self.ended {
+            let Some(output) = self.output(*place).map(Json::to_value) else { continue };
+            let Some(said) = path.of(&output) else { continue };
+            match groups.iter_mut().find(|(value, _)| is_same(value, said)) {
+                Some((_, group)) => group.push(*place),
+                None => groups.push((said.clone(), vec![*place])),
+            }
+        }
+        groups.into_iter().map(|(_, group)| group).collect()
+    }
+}
+
+/// Whether two values say the same: the order of members does not count, and 1 is 1.0.
+fn is_same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) if a.is_f64() || b.is_f64() => {
+            a.as_f64() == b.as_f64()
+        }
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same(a, b))
+        }
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| is_same(a, b)))
+        }
+        (a, b) => a == b,
+    }
+}
+
+impl ValuePath {
+    /// The names on the way, from the outside in.
+    pub fn segments(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+
+    /// The part of a value that it leads to; in a list, a name is a number from 0.
+    pub fn of<'v>(&self, value: &'v Value) -> Option<&'v Value> {
+        self.segments().try_fold(value, |value, name| match value {
+            Value::Object(members) => members.get(name),
+            Value::Array(items) => items.get(name.parse::<usize>().ok()?),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+        })
+    }
+}
+
+impl std::str::FromStr for ValuePath {
+    type Err = BadPath;
+
+    fn from_str(text: &str) -> Result<Self, BadPath> {
+        let rest = match text.strip_prefix('$') {
+            Some("") => return Ok(Self::default()),
+            Some(rest) => rest.strip_prefix('.').unwrap_or(""),
+            None => text,
+        };
+        let names: Vec<String> = rest.split('.').map(str::to_owned).collect();
+        if text.len() > 1_000 || names.iter().any(String::is_empty) {
+            return Err(BadPath(text.chars().take(100).collect()));
+        }
+        Ok(Self(names))
+    }
+}
+
+impl std::fmt::Display for ValuePath {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("$")?;
+        self.segments().try_for_each(|name| write!(f, ".{name}"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+//! What a run used, as far as its workers said.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Usage;
+
+/// Tokens and money that a run used so far, in all its histories.
+///
+/// What nobody reported is counted as not reported, and never as nothing.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Spent {
+    /// Everything: the attempts of the run, and the runs that it called.
+    pub total: Usage,
+    /// Attempts of the run that somebody had, and that ended without a word about what they used.
+    pub unreported: u32,
+    /// The attempts of each agent.
+    pub agents: BTreeMap<String, Usage>,
+}
+
+impl Spent {
+    /// Adds an attempt that ended. Attempts of tasks name their agent; `delivered` says whether
+    /// somebody had it.
+    pub fn add(&mut self, agent: Option<&str>, usage: Option<&Usage>, delivered: bool) {
+        let Some(usage) = usage else {
+            self.unreported = self.unreported.saturating_add(u32::from(delivered));
+            return;
+        };
+        self.total.add(usage);
+        if let Some(agent) = agent {
+            match self.agents.get_mut(agent) {
+                Some(sum) => sum.add(usage),
+                None => drop(self.agents.insert(agent.to_owned(), usage.clone())),
+            }
+        }
+    }
+
+    /// Whether nothing was used, as far as anybody knows, and nothing kept quiet.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usage(tokens: u64, cost: Option<&str>) -> Usage {
+        Usage { input_tokens: Some(tokens), cost: cost.map(str::to_owned), ..Usage::default() }
+    }
+
+    #[test]
+    fn sums_keep_what_is_unknown_apart_from_nothing() {
+        let mut spent = Spent::default();
+        assert!(spent.is_empty());
+        spent.add(Some("a"), Some(&usage(5, None)), true);
+        spent.add(Some("b"), Some(&usage(7, Some("0.10"))), true);
+        spent.add(None, Some(&usage(1, Some("0.05"))), false);
+        spent.add(Some("a"), None, true);
+        spent.add(Some("a"), None, false);
+        assert_eq!(spent.total, usage(13, Some("0.15")));
+        assert_eq!(spent.total.output_tokens, None, "nobody said");
+        assert_eq!(spent.agents["a"], usage(5, None));
+        assert_eq!((spent.agents["a"].tokens(), spent.unreported), (Some(5), 1));
+    }
+
+    #[test]
+    fn sums_that_are_too_large_stay_at_the_largest() {
+        let mut spent = Spent::default();
+        let most = rust_decimal::Decimal::MAX.to_string();
+        for _ in 0..2 {
+            spent.add(None, Some(&usage(u64::MAX, Some(&most))), true);
+        }
+        assert_eq!(spent.total, usage(u64::MAX, Some(&most)));
+    }
+}

@@ -1,0 +1,256 @@
+//! A file of tests of blueprints, and one test of it while it runs.
+//!
+//! What a test asks for (start a run, let it go on, look at it) comes out as a request in JSON, and
+//! whoever runs the test gives the answer in. The functions that stand in for agents are called
+//! while the test waits.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::{
+    desk::Mode,
+    failure,
+    program::HOST,
+    random::Random,
+    raw::{Allowance, Armed, Clock, Coroutine, Delivery, Halt},
+    source::Source,
+    vm::Vm,
+    vms::Limits,
+};
+use crate::{
+    blueprint::Bundle,
+    journal::Note,
+    protocol::{Failure, Json, failure::kind},
+};
+
+/// CPU time of a test between two requests.
+const SLICE: Duration = Duration::from_secs(10);
+/// Memory of a file of tests.
+const MEMORY: usize = 256 << 20;
+/// The number of a request among the library's operations.
+const ASK: u64 = 19;
+
+/// A file of tests, evaluated.
+pub struct TestFile {
+    vm: Vm,
+    value: usize,
+    names: Vec<TestName>,
+}
+
+/// A test's name and where it stands.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct TestName {
+    /// Its name.
+    pub name: String,
+    /// The line in its file.
+    pub line: Option<u32>,
+}
+
+/// A test that was begun.
+pub struct TestCase(Coroutine);
+
+/// Where a test came to a halt.
+#[derive(Debug)]
+pub enum TestHalt {
+    /// It asks for something.
+    Asks(Json),
+    /// It is at its end, and nothing was wrong.
+    Passed,
+    /// Something was wrong.
+    Failed(Failure),
+}
+
+impl TestFile {
+    /// Evaluates a file of tests.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn open(bundle: &Bundle, limits: &Limits) -> Result<Self, Failure> {
+        let source = Source::new(bundle.hash(), bundle.clone(), HOST);
+        let vm = Vm::open(&source, MEMORY.saturating_mul(2), 1, true).map_err(|_| no_room())?;
+        let mut file = Self { vm, value: limits.value, names: Vec::new() };
+        let co = file.vm.machine.coroutine(1, &file.vm.entries.tests, ());
+        let co = co.map_err(|_| no_room())?;
+        file.names = match file.resume(&co, Delivery::Nothing)? {
+            Halt::Returned => {
+                let names = co.json(1, file.value).map_err(|error| script(error.to_string()))?;
+                names.decode().map_err(|error| script(error.to_string()))?
+            }
+            Halt::Called => {
+                return Err(script("what is outside of t.test cannot ask for anything"));
+            }
+            _ => return Err(co.raised()),
+        };
+        Ok(file)
+    }
+
+    /// Its tests, in their order.
+    pub fn names(&self) -> &[TestName] {
+        &self.names
+    }
+
+    /// Begins the test at a place of [`TestFile::names`].
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn begin(&self, place: usize) -> Result<TestCase, Failure> {
+        let number = u32::try_from(place + 1).unwrap_or(u32::MAX);
+        let co = self.vm.machine.coroutine(1, &self.vm.entries.test, number);
+        co.map(TestCase).map_err(|_| no_room())
+    }
+
+    /// Lets a test go on with the answer to what it asked for; nothing at its beginning.
+    pub fn go_on(&self, case: &TestCase, answer: Option<&Result<Json, Failure>>) -> TestHalt {
+        let co = &case.0;
+        let text;
+        let delivery = match answer {
+            None => Delivery::Nothing,
+            Some(Ok(value)) => Delivery::Value(value.as_str()),
+            Some(Err(failure)) => {
+                text = serde_json::to_string(failure).unwrap_or_default();
+                Delivery::Failure(&text)
+            }
+        };
+        match self.resume(co, delivery) {
+            Err(failure) => TestHalt::Failed(failure),
+            Ok(Halt::Returned) => TestHalt::Passed,
+            Ok(Halt::Called) if super::call::whole(co, 1) == Some(ASK) => {
+                match co.json(2, self.value) {
+                    Ok(request) => TestHalt::Asks(request),
+                    Err(error) => {
+                        TestHalt::Failed(script(format!("what the test asks for: {error}")))
+                    }
+                }
+            }
+            Ok(Halt::Called) => TestHalt::Failed(script("`ctx` works only in a flow")),
+            Ok(_) => TestHalt::Failed(co.raised()),
+        }
+    }
+
+    /// Calls a function that stands in for an agent.
+    ///
+    /// # Errors
+    /// What it raised.
+    pub fn answer(&self, function: u32, input: &Json) -> Result<Json, Failure> {
+        let args = (function, input.as_str());
+        let co = self.vm.machine.coroutine(1, &self.vm.entries.answer, args);
+        let co = co.map_err(|_| no_room())?;
+        match self.resume(&co, Delivery::Nothing)? {
+            Halt::Returned => co.json(1, self.value).map_err(|error| script(error.to_string())),
+            Halt::Called => {
+                Err(script("a function that stands in for an agent cannot ask for anything"))
+            }
+            _ => Err(co.raised()),
+        }
+    }
+
+    /// What was printed since the last look.
+    pub fn said(&self) -> Vec<String> {
+        let notes = std::mem::take(&mut *self.vm.desk.notes.borrow_mut());
+        let lines = notes.into_iter().filter_map(|note| match note {
+            Note::Log { message, .. } => Some(message),
+            _ => None,
+        });
+        lines.collect()
+    }
+
+    fn resume(&self, co: &Coroutine, delivery: Delivery<'_>) -> Result<Halt, Failure> {
+        let notes = std::mem::take(&mut *self.vm.desk.notes.borrow_mut());
+        self.vm.desk.open(Mode::Test, 0, Random::new(0), self.value);
+        *self.vm.desk.notes.borrow_mut() = notes;
+        let armed = Armed::new(Allowance {
+            category: 1,
+            memory: MEMORY,
+            clock: Clock::Own { limit: SLICE, cancel: None },
+        });
+        let halt = co.resume(&armed, delivery);
+        if armed.breach().is_some() || self.vm.desk.starved.get() {
+            let message = "the test took more than 10 s of CPU time or 256 MiB of memory";
+            return Err(failure::limit(message));
+        }
+        match halt {
+            Halt::OutOfMemory | Halt::Undelivered => Err(no_room()),
+            halt => Ok(halt),
+        }
+    }
+}
+
+fn no_room() -> Failure {
+    failure::limit("the test used more than 256 MiB of memory")
+}
+
+fn script(message: impl Into<String>) -> Failure {
+    Failure::new(kind::SCRIPT, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn file(body: &str) -> Result<TestFile, Failure> {
+        let text = format!("local t = require(\"swarm.test\")\n{body}");
+        TestFile::open(&Bundle::from_source("a_test.lua", text).unwrap(), &Limits::default())
+    }
+
+    fn failure(body: &str) -> Failure {
+        let file = file(&format!("t.test(\"x\", function() {body} end)")).unwrap();
+        match file.go_on(&file.begin(0).unwrap(), None) {
+            TestHalt::Failed(failure) => failure,
+            other => panic!("{body}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_test_asks_is_answered_and_passes() {
+        let file = file(
+            "t.test(\"first\", function()\n local run = t.start(\"x.lua\", { n = 1 })\n \
+             run:mock(\"a\", function(input) return { m = input.n * 2 } end)\n t.equal(run:finish(), { a = { 1 } })\nend)",
+        )
+        .unwrap();
+        assert_eq!(file.names(), [TestName { name: "first".into(), line: Some(2) }]);
+        let case = file.begin(0).unwrap();
+        let asked = |halt| match halt {
+            TestHalt::Asks(request) => request.to_value(),
+            other => panic!("{other:?}"),
+        };
+        let request = asked(file.go_on(&case, None));
+        assert_eq!(request, json!({ "op": "start", "path": "x.lua", "input": { "n": 1 } }));
+        let request = asked(file.go_on(&case, Some(&Ok(Json::from(&json!(1))))));
+        assert_eq!(request["answers"], json!([{ "fn": 1 }]));
+        assert_eq!(
+            file.answer(1, &Json::from(&json!({ "n": 4 }))).unwrap().to_value(),
+            json!({ "m": 8 })
+        );
+        asked(file.go_on(&case, Some(&Ok(Json::null()))));
+        let ended = json!({ "status": "completed", "output": { "a": [1] } });
+        let halt = file.go_on(&case, Some(&Ok(Json::from(&ended))));
+        assert!(matches!(halt, TestHalt::Passed), "{halt:?}");
+    }
+
+    #[test]
+    fn what_differs_is_said_by_its_path_and_the_test_s_line() {
+        let failed = failure("\nt.equal({ a = { 1, 2 }, b = 3 }, { a = { 1, 5 }, c = true })");
+        assert_eq!(failed.kind, "assertion");
+        let expected = "a_test.lua:3: the values differ:\n  at $.a[2]: expected 5, got 2\n  \
+                        at $.b: expected nothing, got 3\n  at $.c: expected true, got nothing";
+        assert_eq!(failed.message, expected);
+        assert!(failure("t.ok(false)").message.contains("expected something true"));
+        assert!(failure("t.match({ a = 1, b = 2 }, { a = 2 })").message.contains("$.a"));
+        assert_eq!(failure("t.raises(function() end)").kind, "assertion");
+        assert_eq!(failure("t.equla(1, 2)").kind, "script");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_evaluated_says_so_and_a_blueprint_has_no_tests() {
+        assert!(file("t.test(1)").is_err());
+        assert!(file("t.start(\"x\")").is_err());
+        let program = "local t = require(\"swarm.test\") return {}";
+        let bundle = Bundle::from_source("b.lua", program).unwrap();
+        let source = Source::new("b", bundle, HOST);
+        let errors = super::super::evaluate(&source, &Limits::default()).unwrap_err();
+        assert!(errors[0].message.contains("moonswarm test"), "{errors:?}");
+    }
+}

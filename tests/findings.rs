@@ -1,0 +1,87 @@
+//! Every finding that there is has a blueprint in docs/findings.md that shows it, and one that does not.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use moonswarm::{
+    blueprint::{Bundle, Operators, code},
+    host,
+    lua::{Limits, Program},
+    operator::Registry,
+};
+
+/// The operators that always exist, and an MCP server that is called `files`.
+struct WithFiles(Registry);
+
+impl Operators for WithFiles {
+    fn kind(&self, name: &str) -> Option<&str> {
+        if name == "files" { Some("mcp") } else { self.0.kind(name) }
+    }
+
+    fn requires_worker_binding(&self, name: &str) -> bool {
+        self.0.requires_worker_binding(name)
+    }
+
+    fn requires_tool(&self, name: &str) -> bool {
+        name == "files"
+    }
+
+    fn names(&self) -> Vec<String> {
+        Operators::names(&self.0)
+    }
+}
+
+/// The codes that a bundle's findings have.
+fn codes(files: BTreeMap<String, Arc<str>>) -> Vec<String> {
+    let bundle = match Bundle::from_files(files, Some("example.lua")) {
+        Ok(bundle) => bundle,
+        Err(error) => return vec![error.finding("example.lua").code.to_owned()],
+    };
+    let operators = WithFiles(host::builtin_operators());
+    let findings = match Program::compile(bundle, &operators, &Limits::default()) {
+        Ok((_, warnings)) => warnings,
+        Err(findings) => findings,
+    };
+    findings.into_iter().map(|finding| finding.code.to_owned()).collect()
+}
+
+#[test]
+fn every_finding_is_shown_by_its_example_and_by_no_right_one() {
+    let text = include_str!("../docs/findings.md");
+    let mut lines = text.lines();
+    let (mut section, mut files) = (String::new(), BTreeMap::<String, Arc<str>>::new());
+    let mut shown: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+    while let Some(line) = lines.next() {
+        if let Some(head) = line.strip_prefix("## ") {
+            section = head.split(':').next().unwrap_or(head).to_owned();
+            continue;
+        }
+        let Some(info) = line.strip_prefix("```") else { continue };
+        let block: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
+        let block: Arc<str> = format!("{}\n", block.join("\n")).into();
+        match info.split_once(' ') {
+            Some((_, "wrong")) => {
+                let mut all = std::mem::take(&mut files);
+                all.insert("example.lua".to_owned(), block);
+                let found = codes(all);
+                assert!(found.contains(&section), "{section}: the wrong example has {found:?}");
+                shown.entry(section.clone()).or_default().0 += 1;
+            }
+            Some((_, "right")) => {
+                let mut all = std::mem::take(&mut files);
+                all.insert("example.lua".to_owned(), block);
+                assert_eq!(codes(all), [""; 0], "{section}: the right example");
+                shown.entry(section.clone()).or_default().1 += 1;
+            }
+            Some((_, file)) => {
+                let path = file.strip_prefix("file ").expect("a block is wrong, right or a file");
+                files.insert(path.to_owned(), block);
+            }
+            None => panic!("{section}: a block that is neither wrong nor right"),
+        }
+    }
+    for (code, meaning) in code::ALL {
+        assert!(text.contains(&format!("## {code}: {meaning}\n")), "{code}: {meaning}");
+        let (wrong, right) = shown.get(*code).copied().unwrap_or_default();
+        assert!(wrong > 0 && right > 0, "{code} needs a wrong and a right example");
+    }
+}
