@@ -46,6 +46,7 @@ return swarm.blueprint {
   },
   flow = function(ctx, input)
     ctx.state:add("rounds", 1)
+    local shared = ctx:scope("global"):add("walks")
     local remote = ctx:run("remote", { n = 1 })
     local noted = ctx.state:get("noted")
     local worked = ctx:run("child", { name = "work", dir = input.dir, value = remote.value }).value
@@ -55,7 +56,7 @@ return swarm.blueprint {
     ctx:signal(input.listener, "news", { worked = worked })
     local doubled = ctx:call("leaf", { value = worked })
     local note = ctx:artifact("note.txt", "worked " .. worked)
-    return { noted = noted, worked = worked, said = said, going = going, doubled = doubled,
+    return { shared = shared, noted = noted, worked = worked, said = said, going = going, doubled = doubled,
              note = ctx:read_artifact(note.id), rounds = ctx.state:add("rounds", 0) }
   end,
 }
@@ -265,6 +266,7 @@ async fn work(client: &mut Client, cast: &Cast) {
         { "type": "write_memory", "scope": { "workflow": cast.walk }, "key": "noted", "value": "by the worker" },
         { "type": "signal", "target": cast.listen,
           "payload": { "signal_type": "effect", "data": { "n": 1 } } },
+        { "type": "handoff", "operator": "echo", "state": { "value": 7 } },
     ]);
     let result = json!({ "output": { "value": 7 }, "effects": effects });
     let since = Instant::now();
@@ -329,7 +331,7 @@ async fn check(client: &mut Client, cast: &Cast, kills: usize) {
     let walk = client.ended(&cast.walk).await;
     let worked = 7 * 31;
     let expected = json!({
-        "noted": "by the worker", "worked": worked, "said": "yes", "going": "now",
+        "shared": 1, "noted": "by the worker", "worked": worked, "said": "yes", "going": "now",
         "doubled": 2 * worked, "note": format!("worked {worked}"), "rounds": 1,
     });
     assert_eq!((&walk["status"], &walk["output"]), (&json!("completed"), &expected), "{walk}");
@@ -356,7 +358,7 @@ async fn check(client: &mut Client, cast: &Cast, kills: usize) {
     ];
     assert_eq!(seen, cast_of, "{all}");
 
-    for (run, steps) in [(&cast.walk, 12), (&cast.listen, 2), (&cast.doomed, 2)] {
+    for (run, steps) in [(&cast.walk, 13), (&cast.listen, 2), (&cast.doomed, 2)] {
         once(client, run, steps).await;
     }
     for (run, name) in [(&cast.walk, "work"), (&cast.doomed, "undo")] {

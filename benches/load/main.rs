@@ -17,6 +17,7 @@ mod pressure;
 mod report;
 mod sessions;
 mod slow;
+mod state;
 mod worker;
 
 use std::{
@@ -122,6 +123,10 @@ async fn measure(options: &Options) -> Result<Report> {
     }
     if options.wants("worker") {
         report.worker = worker::measure(&daemon, &tokens, time).await?;
+    }
+    if options.wants("state") {
+        let values = options.size(20_000, 100_000, 1_000_000);
+        report.state = Some(state::measure(&daemon, &dir.0.join("state"), values, time).await?);
     }
     report.memory.at_the_end = daemon.rss();
     drop(daemon);

@@ -8,6 +8,7 @@ use crate::{
     parked::{Parked, Replay, Timers},
     pressure::Pressure,
     sessions::Sessions,
+    state::StateRates,
     worker::Rate,
 };
 
@@ -86,6 +87,8 @@ pub struct Report {
     pub timers: Option<Timers>,
     /// Health under pressure.
     pub pressure: Option<Pressure>,
+    /// State, read, written and searched.
+    pub state: Option<StateRates>,
     /// Connected operators.
     pub sessions: Option<Sessions>,
 }
@@ -101,6 +104,7 @@ impl Report {
     pub fn print(&self) {
         self.print_loads();
         self.print_worker();
+        self.print_state();
         self.print_disk();
         self.print_waiting();
         self.print_sessions();
@@ -198,6 +202,21 @@ impl Report {
                  CPU {cpu} us"
             );
         }
+    }
+
+    fn print_state(&self) {
+        let Some(state) = &self.state else { return };
+        println!();
+        println!("state, reads in process       {:>9.0} /s", state.reads_s);
+        println!("state, reads over HTTP at 8   {:>9.0} /s", state.http_reads_s);
+        println!(
+            "state, durable writes         {:>9.0} /s in batches of 500, 4 at once",
+            state.writes_s
+        );
+        println!(
+            "state, search of {} values, {} fit, best 20: p50 {:.2} ms, p99 {:.2} ms",
+            state.values, state.matching, state.search_p50_ms, state.search_p99_ms
+        );
     }
 
     fn print_disk(&self) {

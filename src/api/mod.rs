@@ -12,6 +12,7 @@ mod body;
 mod check;
 mod codes;
 mod config;
+mod dispatch;
 mod docs;
 mod door;
 mod error;

@@ -5,7 +5,7 @@ use axum::{Router, handler::Handler, middleware::from_fn_with_state};
 use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
-    artifacts, blueprints, check, codes, docs,
+    artifacts, blueprints, check, codes, dispatch, docs,
     door::{self, Api, Rule, Who},
     error::Problem,
     events, fork, health, layers, openapi, operators, query, runs, session, sessions, signals,
@@ -116,6 +116,8 @@ pub(super) fn table() -> Vec<Row> {
         caller(Verb::TaskAnswer,        routes!(tasks::answer)).large(),
         caller(Verb::TaskExpire,        routes!(tasks::expire)),
         caller(Verb::TaskAdvise,        routes!(sessions::advise)),
+
+        caller(Verb::Dispatch,          routes!(dispatch::dispatch)).large(),
 
         caller(Verb::StateRead,         routes!(state::list)),
         caller(Verb::StateRead,         routes!(state::get)),

@@ -173,6 +173,38 @@ impl CompiledAgent {
         })
     }
 
+    /// An agent that declares nothing, for a task that an operator is given by itself.
+    pub fn bare(name: &str, operator: Option<&str>) -> Self {
+        let operator = operator.unwrap_or_default();
+        let agent = Agent { operator: operator.to_owned(), check: true, ..Agent::default() };
+        Self {
+            name: Arc::from(name),
+            operator: Arc::from(operator),
+            agent: Arc::new(agent),
+            input: Schema::any(),
+            output: Schema::any(),
+        }
+    }
+
+    /// The same agent, standing in for another operator: it takes any input, has no prompts of
+    /// its own and keeps the schema of its output.
+    pub fn stand_in(&self, operator: &str) -> Self {
+        let agent = Agent {
+            operator: operator.to_owned(),
+            system: None,
+            prompt: None,
+            input: None,
+            ..(*self.agent).clone()
+        };
+        Self {
+            name: Arc::clone(&self.name),
+            operator: Arc::from(operator),
+            agent: Arc::new(agent),
+            input: Schema::any(),
+            output: Schema::any(),
+        }
+    }
+
     /// Its name.
     pub fn name(&self) -> &Arc<str> {
         &self.name

@@ -72,6 +72,7 @@ pub fn step(seq: u32, scope: &str, index: u32, state: &str) -> StepView {
         error: None,
         request: None,
         response: None,
+        effects: Vec::new(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! What workers ask and report: every answer is for the open attempt, or says why not.
 
 use super::{
-    EngineError, Holder, PromptView, Report, Verdict,
+    CustomEffects, EngineError, Holder, PromptView, Report, Verdict,
     due::Due,
     message::WorkerAsk,
     receive::closed,
@@ -134,7 +134,7 @@ impl Shard {
     }
 
     /// Sends an answer once everything that it rests on is durable.
-    fn after<T: Send + 'static>(
+    pub(super) fn after<T: Send + 'static>(
         &mut self,
         run: &mut Run,
         reply: super::message::ReplyTo<T>,
@@ -255,7 +255,8 @@ impl Shard {
         fault::point("engine.result");
         let step = holder.step;
         if fault::is_broken(Break::ApplyEffectsAtDispatch)
-            && let Ok(effects) = decode_effects(&report.effects)
+            && let Ok(effects) =
+                decode_effects(&report.effects, self.shared.settings.custom_effects)
         {
             drop(self.apply_effects(run, step, &effects));
         }
@@ -271,11 +272,13 @@ impl Shard {
                 self.after(run, reply, Ok(true));
             }
             Verdict::Done(output) => {
-                let accepted = accept(task.agent.output(), output);
-                let effects = accepted.and_then(|output| {
-                    let effects = decode_effects(&report.effects)?;
-                    Ok((output, effects))
-                });
+                let schema = task.agent.output().clone();
+                let declared = decode_effects(&report.effects, self.shared.settings.custom_effects);
+                let followed = matches!(&declared, Ok(effects)
+                    if self.is_followed(run, step, effects));
+                // What is left to others is held to the schema at its end.
+                let accepted = if followed { Ok(output.clone()) } else { accept(&schema, output) };
+                let effects = accepted.and_then(|output| Ok((output, declared?)));
                 let effects = match effects {
                     Ok((output, effects)) => {
                         let usage = report.usage.clone();
@@ -294,16 +297,16 @@ impl Shard {
                     }
                     Err(error) => Err(error),
                 };
+                if let (true, Ok((output, effects))) = (followed, &effects) {
+                    self.report_followed(run, holder, &report, (output, effects), reply);
+                    return;
+                }
                 match effects.and_then(|(output, effects)| {
                     let kept = self.apply_effects(run, step, &effects).map_err(bad_effect)?;
                     Ok((output, kept))
                 }) {
                     Ok((output, effects)) => {
-                        self.remember(run, holder, &report);
-                        fault::point("engine.artifact_publish");
-                        run.pending.after.published.push((step, holder.attempt));
-                        publish_files(run, step, holder.attempt);
-                        self.detach_worker(run, step);
+                        self.publish(run, holder, &report);
                         let outcome = Outcome::Completed(output);
                         self.finish_step(run, step, outcome, effects, report.usage);
                         self.after(run, reply, Ok(true));
@@ -311,6 +314,18 @@ impl Shard {
                     Err(error) => self.refuse_result(run, holder, &report, error, reply),
                 }
             }
+        }
+    }
+
+    /// Remembers an accepted result and publishes what came with it.
+    pub(super) fn publish(&mut self, run: &mut Run, holder: &Holder, report: &Report) {
+        let (step, attempt) = (holder.step, holder.attempt);
+        self.remember(run, holder, report);
+        fault::point("engine.artifact_publish");
+        run.pending.after.published.push((step, attempt));
+        publish_files(run, step, attempt);
+        if run.task(step).is_some_and(|task| task.attempt == attempt) {
+            self.detach_worker(run, step);
         }
     }
 
@@ -325,7 +340,7 @@ impl Shard {
     }
 
     /// A result that breaks its schema: the worker may try again, twice.
-    fn refuse_result(
+    pub(super) fn refuse_result(
         &mut self,
         run: &mut Run,
         holder: &Holder,
@@ -364,7 +379,11 @@ impl Shard {
         let before = self.shared.store.idempotent(&principal, RESULT_ROUTE, "")?;
         let refusal = match before {
             Some(_) if fault::is_broken(Break::DropDedup) => {
-                self.apply_effects(run, holder.step, &decode_effects(&report.effects)?)?;
+                self.apply_effects(
+                    run,
+                    holder.step,
+                    &decode_effects(&report.effects, self.shared.settings.custom_effects)?,
+                )?;
                 return Ok(true);
             }
             Some(row) if row.body == report.body_hash => return Ok(false),
@@ -440,8 +459,31 @@ fn accept(schema: &crate::blueprint::Schema, output: &Json) -> Result<Json, Engi
     Err(EngineError::Invalid { what: "the result", violations })
 }
 
-fn decode_effects(effects: &[serde_json::Value]) -> Result<Vec<Effect>, EngineError> {
+/// What was declared. An effect of a type that nobody knows is a custom one, where those are kept.
+fn decode_effects(
+    effects: &[serde_json::Value],
+    policy: CustomEffects,
+) -> Result<Vec<Effect>, EngineError> {
+    const KNOWN: [&str; 10] = [
+        "write_memory",
+        "delete_memory",
+        "signal",
+        "delegate",
+        "handoff",
+        "log",
+        "link_memory",
+        "unlink_memory",
+        "tool_approval_required",
+        "custom",
+    ];
     let decode = |(n, value): (usize, &serde_json::Value)| {
+        if let Some(effect_type) = value.get("type").and_then(serde_json::Value::as_str)
+            && policy == CustomEffects::Warn
+            && !KNOWN.contains(&effect_type)
+        {
+            let (effect_type, data) = (effect_type.to_owned(), value.clone());
+            return Ok(Effect::Custom { effect_type, data });
+        }
         serde_json::from_value::<Effect>(value.clone()).map_err(|error| EngineError::Invalid {
             what: "the result",
             violations: vec![super::Breach {
@@ -453,7 +495,7 @@ fn decode_effects(effects: &[serde_json::Value]) -> Result<Vec<Effect>, EngineEr
     effects.iter().enumerate().map(decode).collect()
 }
 
-fn bad_effect(failure: Failure) -> EngineError {
+pub(super) fn bad_effect(failure: Failure) -> EngineError {
     EngineError::Invalid {
         what: "the result",
         violations: vec![super::Breach { path: "$.effects".into(), message: failure.message }],

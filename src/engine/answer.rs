@@ -63,6 +63,19 @@ impl Shard {
         }));
     }
 
+    /// Ends a task with what a person said, or goes on with what its step has left to others.
+    fn answered(&mut self, run: &mut Run, step: u32, outcome: Outcome) {
+        match outcome {
+            Outcome::Completed(output) if self.is_followed(run, step, &[]) => {
+                if let Err(failure) = self.follow_result(run, step, output, &[], None) {
+                    let outcome = Outcome::Failed(self.located(run, step, failure));
+                    self.finish_step(run, step, outcome, None, None);
+                }
+            }
+            outcome => self.finish_step(run, step, outcome, None, None),
+        }
+    }
+
     /// Takes what a person says to a task.
     ///
     /// | they say | the task |
@@ -81,6 +94,18 @@ impl Shard {
                 return;
             }
         };
+        let approval = run
+            .task(step)
+            .and_then(|task| task.follows.as_ref())
+            .is_some_and(|follows| follows.asks_a_person());
+        let outcome = match outcome {
+            // A tool that is not allowed is an answer too: the operator goes on without it.
+            Outcome::Failed(failure) if approval => {
+                let answer = serde_json::json!({ "approved": false, "note": failure.message });
+                Outcome::Completed(answer.into())
+            }
+            outcome => outcome,
+        };
         run.pending.checks.push(Check::TokenLive(caller.jti.clone()));
         if let Some(key) = &key {
             self.keep_answer(run, &caller.subject, key, "null".into());
@@ -95,7 +120,7 @@ impl Shard {
                 }
                 let attempt = run.task(step).map_or(1, |task| task.attempt);
                 self.delivered(run, step, attempt, Delivery { worker: caller.subject });
-                self.finish_step(run, step, outcome, None, None);
+                self.answered(run, step, outcome);
             }
         }
         run.pending.after.replies.push(Box::new(move |result| {

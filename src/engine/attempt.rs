@@ -78,6 +78,9 @@ impl Shard {
             None if request.opts.form.is_some() || request.agent == "approve" => {
                 Arc::new(CompiledAgent::approval(request.opts.form.as_ref())?)
             }
+            None if request.agent == "dispatch" && request.opts.operator.is_some() => {
+                Arc::new(CompiledAgent::bare("dispatch", request.opts.operator.as_deref()))
+            }
             None => {
                 return Err(Failure::new(kind::REFUSED, blueprint.unknown_agent(&request.agent)));
             }
@@ -141,6 +144,8 @@ impl Shard {
             about: None,
             again: false,
             question: None,
+            home: None,
+            follows: None,
             inquiry: None,
         })
     }
@@ -280,8 +285,11 @@ impl Shard {
         }
     }
 
-    fn done(&mut self, run: &mut Run, number: u32, done: TaskDone) {
+    pub(super) fn done(&mut self, run: &mut Run, number: u32, done: TaskDone) {
         let Some(task) = run.task(number) else { return };
+        if self.is_followed(run, number, &done.effects) {
+            return self.done_followed(run, number, done);
+        }
         match self.judge(task, number, done.output) {
             Outcome::Completed(output) => {
                 let effects = match self.apply_effects(run, number, &done.effects) {

@@ -2,6 +2,7 @@
 //! commit that accepts the result they came with.
 
 use super::{
+    follow::is_follow,
     run::{Perform, Run},
     scoped::is_within,
     shard::Shard,
@@ -64,6 +65,7 @@ impl Shard {
                 failure
             })?;
         }
+        Self::admit_order(effects)?;
         let kept =
             Json::encode(effects).map_err(|error| no(format!("keep the effects: {error}")))?;
         let mut signals = 0;
@@ -133,8 +135,27 @@ impl Shard {
                      configuration keeps such effects with the result"
                 ))),
             },
-            other => Err(no(format!("this host does not apply the effect {}", effect_name(other)))),
+            Effect::Delegate { operator, .. } | Effect::Handoff { operator, .. } => {
+                if self.shared.registry.get(operator.as_str()).is_none() {
+                    return Err(no(format!("{name}: there is no operator {operator}")));
+                }
+                let need = Need::Operator(operator.as_str());
+                run.grant
+                    .check(Verb::Dispatch, &[need])
+                    .map_err(|refusal| no(format!("{name}: {refusal}")))
+            }
+            Effect::ToolApprovalRequired { tool_name, .. } => fits("a tool's name", tool_name),
         }
+    }
+
+    /// Nothing follows a handoff: its operator has what is left.
+    fn admit_order(effects: &[Effect]) -> Result<(), Failure> {
+        let handoff = effects.iter().position(|it| matches!(it, Effect::Handoff { .. }));
+        let last = effects.iter().rposition(is_follow);
+        if handoff.is_some() && handoff != last {
+            return Err(no("a handoff is the last that a result leaves to others".to_owned()));
+        }
+        Ok(())
     }
 
     /// Whether an attempt may write a key: its run's own state, its operator's within the run, and
@@ -236,8 +257,12 @@ impl Shard {
                 tracing::warn!(run = %run.id, step, effect_type, "a custom effect was kept");
                 Ok(())
             }
-            // Log lines stay with the result: `show` and the steps API print them from there.
-            _ => Ok(()),
+            // Log lines stay with the result: `show` and the steps API print them from there. What
+            // is left to others follows with the next attempt.
+            Effect::Log { .. }
+            | Effect::Delegate { .. }
+            | Effect::Handoff { .. }
+            | Effect::ToolApprovalRequired { .. } => Ok(()),
         }
     }
 

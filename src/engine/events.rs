@@ -216,6 +216,17 @@ fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) {
                 "step.escalated",
                 json!({ "step": step, "attempt": attempt, "question": question }),
             ),
+            Decision::Follow(followed) => (
+                "step.followed",
+                json!({
+                    "step": followed.step,
+                    "attempt": followed.attempt,
+                    "output": followed.output,
+                    "effects": followed.effects,
+                    "why": followed.why,
+                    "operator": followed.operator,
+                }),
+            ),
             Decision::Advise { by, step, attempt, answer } => (
                 "step.advised",
                 json!({ "by": by, "step": step, "attempt": attempt, "answer": answer }),

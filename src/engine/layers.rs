@@ -11,7 +11,7 @@ use super::{
 use crate::{
     journal::{Decision, Fact, Outcome, Usage},
     middleware::{About, Settled, Short, Stacks, TaskDone, Voice},
-    protocol::{Json, LifecycleEvent, OperatorConfig, TaskId},
+    protocol::{Effect, Json, LifecycleEvent, OperatorConfig, TaskId},
 };
 
 /// The most events that one step may tell; more are dropped, with a line in the log.
@@ -173,6 +173,10 @@ impl Shard {
     /// end; a further attempt would want it again, so it is dropped with the attempt.
     pub(super) fn fell_short(&mut self, run: &mut Run, number: u32, short: Short) {
         let Short { failure, usage, effects } = short;
+        if effects.iter().any(|it| matches!(it, Effect::ToolApprovalRequired { .. })) {
+            // It did not fall short: it waits for a person, and goes on then.
+            return self.done(run, number, TaskDone { output: Json::null(), usage, effects });
+        }
         let retries =
             |task: &OpenTask| failure.retryable && task.counted + 1 < task.retry.max_attempts;
         if effects.is_empty() || run.task(number).is_some_and(retries) {

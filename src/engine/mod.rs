@@ -26,6 +26,7 @@ mod escalate;
 mod events;
 mod facade;
 mod files;
+mod follow;
 mod fork;
 mod inbox;
 mod layers;
@@ -33,7 +34,7 @@ mod ledger;
 mod limits;
 mod listing;
 mod message;
-
+mod orchestrate;
 mod perform;
 mod programs;
 mod receive;
@@ -73,6 +74,7 @@ pub use events::Events;
 pub use facade::{Engine, EngineParts, Recovery};
 pub use fork::Fork;
 pub use listing::{AuditView, LayerView};
+pub use orchestrate::{DispatchView, Orchestration};
 pub use replay::ReplayView;
 pub use request::{
     Answer, Bearer, Caller, Holder, IdempotencyKey, Leased, MintToken, Minted, Program, Report,

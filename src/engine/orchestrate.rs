@@ -131,6 +131,18 @@ impl Engine {
         self.start_permitted(caller, start, WaitFor::Ended, patience).await
     }
 
+    /// As [`Engine::start_and_wait`], for what the caller may have done by another verb.
+    pub(super) async fn start_permitted(
+        &self,
+        caller: &Caller,
+        start: StartRun,
+        until: WaitFor,
+        patience: impl Future<Output = ()>,
+    ) -> Result<RunView, EngineError> {
+        let begun = self.begin_waiting(caller, start, None, until, Verb::Dispatch).await?;
+        self.await_begun(begun, until, patience).await
+    }
+
     /// What the last step of a run used, and the effects that were applied with it.
     async fn last_step(&self, run: RunId) -> Result<(Option<Usage>, Option<Json>), EngineError> {
         let entries = self.read(move |store| store.entries(run.num(), 0)).await?;

@@ -282,6 +282,10 @@ impl Shard {
                     }
                     Ok(task) => {
                         put(run, OpenKind::Task(Box::new(task)));
+                        if let Err(failure) = self.take_up_follows(run, number) {
+                            self.finish_step(run, number, Outcome::Failed(failure), None, None);
+                            return;
+                        }
                         self.take_up_attempt(run, number, paused);
                     }
                     Err(_) if paused => {}

@@ -24,6 +24,8 @@ const REQUEST: u64 = 5_000;
 /// Runs that an answer names.
 const NAMED: usize = 100;
 /// What is cleared and given back in one commit: rows of long histories, pages of the file.
+/// Values of state that have expired and are removed at once.
+const EXPIRED: usize = 2_048;
 const TIDY: Write = Write::Tidy { rows: 2_048, pages: 256 };
 /// A run that has just ended stays for whoever waits for it, in milliseconds.
 const GRACE_MS: u64 = 10_000;
@@ -312,14 +314,19 @@ impl Engine {
 
     /// Says whether there is more to clear or to give back.
     async fn tidy_step(&self, room: u64) -> Result<bool, EngineError> {
+        let now_ms = self.shared().clock.now_ms();
+        let expired = self.read(move |store| store.has_expired_state(now_ms)).await?;
+        if expired {
+            self.write(Vec::new(), vec![Write::ExpireState { now_ms, rows: EXPIRED }]).await?;
+        }
         let before = self.read(|store| store.space()).await?;
         if !before.debris && before.free <= room {
-            return Ok(false);
+            return Ok(expired);
         }
         self.write(Vec::new(), vec![TIDY]).await?;
         let after = self.read(|store| store.space()).await?;
         // A file of an older format gives nothing back.
-        Ok(after.debris || (after.free > room && after.free < before.free))
+        Ok(expired || after.debris || (after.free > room && after.free < before.free))
     }
 
     /// Removes the working directories that the host made for runs.

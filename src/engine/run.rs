@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     EngineError, EventView, capacity::AgentKey, composite::OpenComposite, due::Timers,
-    escalate::Question, message::Waiter,
+    escalate::Question, follow::Follows, message::Waiter,
 };
 use crate::{
     blueprint::CompiledAgent,
@@ -178,6 +178,10 @@ pub(crate) struct OpenTask {
     pub(crate) invalid: u32,
     /// Whether its worker itself said how this attempt ended.
     pub(crate) reported: bool,
+    /// The agent, while another stands in for it.
+    pub(crate) home: Option<Arc<CompiledAgent>>,
+    /// What the step has left to others.
+    pub(crate) follows: Option<Box<Follows>>,
     /// Who this attempt is, from its dispatch until the layers heard what came of it.
     pub(crate) about: Option<Arc<About>>,
     /// Whether this attempt was dispatched before the run was read into memory.

@@ -24,6 +24,9 @@ const FOREVER: Duration = Duration::from_secs(24 * 3_600);
 /// The longest name of a signal or a query, in bytes.
 const NAME_BYTES: usize = 200;
 
+/// A run that was begun, where its end is told, and its view if it has ended already.
+pub(super) type Begun = (Started, oneshot::Receiver<RunView>, Option<RunView>);
+
 impl Engine {
     /// Starts a run; it is durable when this returns.
     ///
@@ -35,7 +38,7 @@ impl Engine {
         start: StartRun,
         key: Option<IdempotencyKey>,
     ) -> Result<Started, EngineError> {
-        Ok(self.begin(caller, start, key, None).await?.0)
+        Ok(self.begin(caller, start, key, None, Verb::RunStart).await?.0)
     }
 
     /// Starts a run, waits for it until `patience` is over, and answers with the run as it is
@@ -57,9 +60,32 @@ impl Engine {
         until: WaitFor,
         patience: impl Future<Output = ()>,
     ) -> Result<RunView, EngineError> {
-        let (reply, ended) = oneshot::channel();
-        let (started, view) = self.begin(caller, start, key, Some(Waiter { until, reply })).await?;
+        let begun = self.begin_waiting(caller, start, key, until, Verb::RunStart).await?;
+        let (started, ended, view) = begun;
         caller.may(Verb::RunRead, started.run)?;
+        self.await_begun((started, ended, view), until, patience).await
+    }
+
+    pub(super) async fn begin_waiting(
+        &self,
+        caller: &Caller,
+        start: StartRun,
+        key: Option<IdempotencyKey>,
+        until: WaitFor,
+        verb: Verb,
+    ) -> Result<Begun, EngineError> {
+        let (reply, ended) = oneshot::channel();
+        let waiter = Waiter { until, reply };
+        let (started, view) = self.begin(caller, start, key, Some(waiter), verb).await?;
+        Ok((started, ended, view))
+    }
+
+    pub(super) async fn await_begun(
+        &self,
+        (started, ended, view): Begun,
+        until: WaitFor,
+        patience: impl Future<Output = ()>,
+    ) -> Result<RunView, EngineError> {
         if let Some(view) = view.filter(|view| view.status.is_ended()) {
             return Ok(view);
         }
@@ -72,7 +98,7 @@ impl Engine {
         }
         // Another request began it, or it was read again: its end is waited for anew.
         tokio::select! {
-            view = self.wait(caller, started.run, until, FOREVER) => view,
+            view = self.wait_for(started.run, until, FOREVER) => view,
             () = patience => self.run_view(started.run).await,
         }
     }
@@ -83,6 +109,7 @@ impl Engine {
         start: StartRun,
         key: Option<IdempotencyKey>,
         waiter: Option<Waiter>,
+        verb: Verb,
     ) -> Result<(Started, Option<RunView>), EngineError> {
         if let Some(key) = &key
             && let Some(run) = self.repeated(caller, key).await?
@@ -101,7 +128,9 @@ impl Engine {
         }
         let program = self.program_of(&start.program).await?;
         let name = program.blueprint().name();
-        caller.grant.check(Verb::RunStart, &[Need::Blueprint(name)])?;
+        if verb == Verb::RunStart {
+            caller.grant.check(verb, &[Need::Blueprint(name)])?;
+        }
         self.check_seats(caller, &start)?;
         let value = shared.settings.limits.value;
         for (what, size) in [("the input", start.input.len()), ("the trigger", start.trigger.len())]
@@ -272,6 +301,15 @@ impl Engine {
         wait: Duration,
     ) -> Result<RunView, EngineError> {
         caller.may(Verb::RunRead, run)?;
+        self.wait_for(run, until, wait).await
+    }
+
+    async fn wait_for(
+        &self,
+        run: RunId,
+        until: WaitFor,
+        wait: Duration,
+    ) -> Result<RunView, EngineError> {
         let deadline = tokio::time::Instant::now() + wait;
         loop {
             if self.header(run).await?.status.is_ended() {

@@ -16,7 +16,9 @@ use crate::{
     fault,
     flow::{StateOp, StepOp},
     journal::{Outcome, Scheduled, StepKey},
-    protocol::{Failure, Json, Scope, SearchOptions, SessionId, StoreOptions, WorkflowId},
+    protocol::{
+        Failure, Json, OperatorInput, Scope, SearchOptions, SessionId, StoreOptions, WorkflowId,
+    },
     store::{DurableState, Reducer, StateAct, StateChange, Write, number_text},
     token::{Need, Verb},
 };
@@ -146,6 +148,16 @@ impl Shard {
         run.open.insert(step.step, Open { kind: OpenKind::State { scope, op: Box::new(op) } });
         run.pending.after.performs.push(Perform::State { step: step.step });
     }
+}
+
+/// What an operator is given for an input of the protocol: its message alone, or with the data
+/// that pass through.
+pub(super) fn task_input(input: &OperatorInput) -> Json {
+    let message = serde_json::to_value(&input.message).expect("content is plain data");
+    if input.metadata.is_null() {
+        return message.into();
+    }
+    serde_json::json!({ "message": message, "metadata": input.metadata }).into()
 }
 
 /// Whether a scope is that of an operator within the run.

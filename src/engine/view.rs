@@ -219,6 +219,10 @@ pub struct StepView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub response: Option<Json>,
+    /// The effects that were applied with its results, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<Object>)]
+    pub effects: Vec<Json>,
 }
 
 /// An event of a run.
@@ -473,6 +477,7 @@ pub(super) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
         error: step.error.clone().map(FailureView::from),
         request: whole.then(|| scheduled.request.clone()),
         response: if whole { step.output.clone() } else { None },
+        effects: step.effects.iter().flat_map(|it| it.decode::<Vec<Json>>()).flatten().collect(),
     }
 }
 

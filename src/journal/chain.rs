@@ -106,6 +106,10 @@ pub struct Step {
     pub error: Option<Failure>,
     /// What all its attempts used, as far as it was reported.
     pub usage: Option<Usage>,
+    /// The effects that were applied with its results, in order, where payloads are kept.
+    pub effects: Vec<Json>,
+    /// What it has left to others, as the engine takes it up again.
+    pub follows: Option<Json>,
 }
 
 /// A fact that does not follow from the chain.
@@ -227,8 +231,9 @@ impl Chain {
                 step.deadline_ms = None;
                 step.retry_at_ms = None;
             }
-            Fact::StepEnded { step, outcome, usage, .. } => {
+            Fact::StepEnded { step, outcome, usage, effects, .. } => {
                 self.end(seq, *step, outcome, usage.as_ref(), at)?;
+                self.keep_effects(*step, effects.as_ref());
             }
             Fact::SignalReceived(signal) => {
                 if signal.sender.is_none_or(|sender| self.senders.insert(sender)) {
@@ -253,6 +258,16 @@ impl Chain {
                 Decision::Seat { operator, session, epoch, .. } => {
                     let held = Held { session: session.clone(), epoch: *epoch };
                     self.seats.insert(operator.clone(), held);
+                }
+                Decision::Follow(followed) => {
+                    let step = self.open_step(seq, followed.step)?;
+                    step.state = StepState::Pending;
+                    step.attempt_open = false;
+                    step.retry_at_ms = Some(at);
+                    step.follows = Some(followed.plan.clone());
+                    add_usage(&mut step.usage, followed.usage.as_ref());
+                    self.spend(followed.step, followed.usage.as_ref());
+                    self.keep_effects(followed.step, followed.effects.as_ref());
                 }
                 Decision::Pause { reason, .. } => self.paused = Some(reason.clone()),
                 Decision::Resume { .. } => self.paused = None,
@@ -315,6 +330,8 @@ impl Chain {
             output: None,
             error: None,
             usage: None,
+            effects: Vec::new(),
+            follows: None,
             scheduled,
         });
         Ok(())
@@ -367,6 +384,16 @@ impl Chain {
         self.done += 1;
         self.spend(number, usage);
         Ok(())
+    }
+
+    fn keep_effects(&mut self, number: u32, effects: Option<&Json>) {
+        let place = number.checked_sub(self.first_step).map(|place| place as usize);
+        if self.keep_payloads
+            && let Some(effects) = effects
+            && let Some(step) = place.and_then(|place| self.steps.get_mut(place))
+        {
+            step.effects.push(effects.clone());
+        }
     }
 
     /// Counts what the last attempt of a step used.

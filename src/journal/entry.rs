@@ -346,6 +346,29 @@ pub enum Decision {
     },
     /// What the histories before this one used.
     Spent(Box<Spent>),
+    /// An accepted result left something to others; the step goes on with another attempt.
+    Follow(Box<Followed>),
+}
+
+/// A result that did not end its step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Followed {
+    /// The step.
+    pub step: u32,
+    /// The attempt whose result it was.
+    pub attempt: u32,
+    /// The result.
+    pub output: Json,
+    /// The effects that were applied with it: a JSON array of protocol effects.
+    pub effects: Option<Json>,
+    /// What it used, if it was reported.
+    pub usage: Option<Usage>,
+    /// What comes next: `delegate`, `handoff`, `approval`, `resume`.
+    pub why: String,
+    /// Who has the next attempt.
+    pub operator: String,
+    /// What is left, as the engine takes it up again.
+    pub plan: Json,
 }
 
 /// What work used. Each number is absent where it was not reported.

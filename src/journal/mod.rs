@@ -12,8 +12,8 @@ mod spent;
 
 pub use chain::{Chain, ChainError, Held, RunState, Step};
 pub use entry::{
-    AttemptClosed, AttemptOpened, Decision, Entry, EntryError, Fact, Note, Outcome, RunStarted,
-    Scheduled, SignalReceived, Usage, VERSION,
+    AttemptClosed, AttemptOpened, Decision, Entry, EntryError, Fact, Followed, Note, Outcome,
+    RunStarted, Scheduled, SignalReceived, Usage, VERSION,
 };
 pub use fingerprint::fingerprint;
 pub use key::{ScopePath, StepKey};

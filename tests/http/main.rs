@@ -10,6 +10,7 @@ mod inbox;
 mod middleware;
 mod refusals;
 mod routes;
+mod state;
 mod tokens;
 mod upkeep;
 mod webhook;

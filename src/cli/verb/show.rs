@@ -9,10 +9,15 @@ use crate::cli::{
     connect::{Connection, Start},
     context::Context,
     exit::{Exit, Stop},
-    render::{Tree, table, used, waiting},
+    render::{Tree, printable, table, used, waiting},
     resolve,
 };
-use crate::{cli::form, engine::SpentView, protocol::TaskId, store::RunStatus};
+use crate::{
+    cli::form,
+    engine::SpentView,
+    protocol::{Json, TaskId},
+    store::RunStatus,
+};
 
 /// Show a run: where it stands, its steps, what it waits for, its files; or a task and its form
 #[derive(Debug, Args)]
@@ -82,6 +87,10 @@ impl Show {
                 None => format!("imported from {}", from.run),
             }));
             lines.extend(tree.lines(&steps));
+            for step in steps.iter().filter(|step| !step.effects.is_empty()) {
+                let names: Vec<String> = step.effects.iter().map(effect).collect();
+                lines.push(format!("effects of step {}: {}", step.seq, names.join(", ")));
+            }
             if run.error.is_some() {
                 lines.push(failure(&run));
             }
@@ -94,6 +103,18 @@ impl Show {
             Ok(Exit::Ok)
         })
         .await
+    }
+}
+
+/// An effect in a few words: what it does, and to what.
+fn effect(effect: &Json) -> String {
+    let effect = effect.to_value();
+    let text = |name: &str| effect.get(name).and_then(|it| it.as_str()).map(printable);
+    let kind = text("type").unwrap_or_default();
+    let about = ["key", "operator", "target", "tool_name", "effect_type", "message", "from_key"];
+    match about.into_iter().find_map(text) {
+        Some(about) => format!("{kind} {about}"),
+        None => kind,
     }
 }
 

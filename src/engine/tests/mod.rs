@@ -5,12 +5,14 @@ mod basics;
 mod budgets;
 mod composites;
 mod copies;
+mod dispatches;
 mod inbox;
 mod neighbours;
 mod recovery;
 mod retention;
 mod sessions;
 mod simulation;
+mod state;
 mod waits;
 mod workers;
 

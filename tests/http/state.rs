@@ -1,0 +1,145 @@
+//! State and dispatches, over HTTP and from the command line.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::{Daemon, Shell, refusal, send};
+
+async fn ok(request: reqwest::RequestBuilder, status: u16) -> Value {
+    let (got, body) = send(request).await;
+    assert_eq!(got, status, "{body}");
+    body
+}
+
+#[tokio::test]
+async fn a_value_is_written_read_changed_found_linked_and_deleted() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let at = "/v1/state/custom:notes/harbour%2Fnorth";
+    let body =
+        json!({"value": {"text": "quiet in winter"}, "ttl": "1h", "content_kind": "semantic"});
+    assert_eq!(ok(daemon.put(at, &body), 200).await["revision"], 1);
+    let read = ok(daemon.get(at), 200).await;
+    assert_eq!(
+        (&read["key"], &read["value"]["text"]),
+        (&json!("harbour/north"), &json!("quiet in winter"))
+    );
+    assert!(read["expires_at"].is_string() && read["content_kind"] == "semantic", "{read}");
+
+    let stale = json!({"value": 1, "if_revision": 7});
+    assert_eq!(refusal(daemon.put(at, &stale)).await, (409, "revision_mismatch".into()));
+    let sum = json!({"value": 1, "reduce": "sum"});
+    assert_eq!(refusal(daemon.put(at, &sum)).await, (422, "state_refused".into()));
+    let merged = ok(daemon.put(at, &json!({"value": {"depth": 4}, "reduce": "merge"})), 200).await;
+    assert_eq!(merged, json!({"revision": 2, "value": {"text": "quiet in winter", "depth": 4}}));
+
+    let ops = json!({"ops": [
+        {"op": "put", "scope": "custom:notes", "key": "light", "value": "a quiet light"},
+        {"op": "sum", "scope": "global", "key": "n", "value": 2},
+        {"op": "link", "scope": "custom:notes", "key": "harbour/north", "to": "light", "relation": "near"},
+    ]});
+    let results = ok(daemon.post("/v1/state/batch", &ops), 200).await;
+    assert_eq!(results["results"][1], json!({"revision": 1, "value": 2}));
+    let torn = json!({"ops": [
+        {"op": "sum", "scope": "global", "key": "n", "value": 2},
+        {"op": "append", "scope": "global", "key": "n", "value": 2},
+    ]});
+    assert_eq!(refusal(daemon.post("/v1/state/batch", &torn)).await.0, 422);
+    assert_eq!(ok(daemon.get("/v1/state/global/n"), 200).await["value"], 2);
+
+    let keys = async |query: &str| {
+        let page = ok(daemon.get(&format!("/v1/state/custom:notes?{query}")), 200).await;
+        let items = page["items"].as_array().unwrap().clone();
+        items.into_iter().map(|it| it["key"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(keys("").await, ["harbour/north", "light"]);
+    assert_eq!(keys("limit=1&cursor=harbour/north").await, ["light"]);
+    assert_eq!(keys("q=quiet%20winter").await, ["harbour/north"]);
+    assert_eq!(keys("from=harbour/north&relation=near").await, ["light"]);
+    ok(daemon.delete(at), 204).await;
+    assert_eq!(refusal(daemon.get(at)).await, (404, "not_found".into()));
+    assert!(keys("from=harbour/north").await.is_empty());
+    for wrong in ["/v1/state/nowhere/k", "/v1/state/custom:%2520x%20/k"] {
+        assert_eq!(refusal(daemon.get(wrong)).await, (400, "bad_id".into()));
+    }
+}
+
+#[tokio::test]
+async fn a_token_sees_the_keys_that_its_scopes_name() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    for key in ["mine/a", "yours"] {
+        ok(
+            daemon.put(
+                &format!("/v1/state/global/{}", key.replace('/', "%2F")),
+                &json!({"value": "x"}),
+            ),
+            200,
+        )
+        .await;
+    }
+    let body = json!({"role": "operator", "scopes": ["state:global/mine/"], "ttl": "1h"});
+    let minted = ok(daemon.post("/v1/tokens", &body), 201).await;
+    let token = minted["token"].as_str().unwrap();
+    let get = |path: &str| daemon.with(token, Method::GET, path);
+    ok(get("/v1/state/global/mine%2Fa"), 200).await;
+    ok(get("/v1/state/global?prefix=mine/"), 200).await;
+    ok(get("/v1/state/global?prefix=mine/&q=x"), 200).await;
+    for path in [
+        "/v1/state/global/yours",
+        "/v1/state/global",
+        "/v1/state/global?q=x",
+        "/v1/state/global?from=mine/a",
+        "/v1/state/custom:x/mine%2Fa",
+    ] {
+        assert_eq!(refusal(get(path)).await, (403, "forbidden_scope".into()), "{path}");
+    }
+    let write =
+        daemon.with(token, Method::PUT, "/v1/state/global/yours").json(&json!({"value": 1}));
+    assert_eq!(refusal(write).await.1, "forbidden_scope");
+    let ops = json!({"ops": [
+        {"op": "put", "scope": "global", "key": "mine/b", "value": 1},
+        {"op": "delete", "scope": "global", "key": "yours"},
+    ]});
+    let batch = daemon.with(token, Method::POST, "/v1/state/batch").json(&ops);
+    assert_eq!(refusal(batch).await.1, "forbidden_scope");
+    assert_eq!(refusal(daemon.get("/v1/state/global/mine%2Fb")).await.0, 404);
+}
+
+#[tokio::test]
+async fn dispatches_have_an_answer_or_a_slot_each() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let one = json!({"operator": "echo", "input": {"n": 1}});
+    let done = ok(daemon.post("/v1/dispatch", &one), 200).await;
+    assert_eq!((&done["status"], &done["output"]), (&json!("completed"), &json!({"n": 1})));
+    ok(daemon.get(&format!("/v1/runs/{}", done["run"].as_str().unwrap())), 200).await;
+    let many = json!([one, {"operator": "nobody"}, {"operator": "echo", "input": "last"},
+        {"operator": "human", "input": {"title": "?"}, "wait": "10ms"}]);
+    let slots = ok(daemon.post("/v1/dispatch", &many), 200).await;
+    assert_eq!(slots.as_array().unwrap().len(), 4);
+    assert_eq!(slots[1]["problem"]["code"], "not_found");
+    assert_eq!(slots[2]["dispatch"]["output"], "last");
+    assert_ne!(slots[3]["dispatch"]["status"], "completed");
+    assert_eq!(ok(daemon.post("/v1/dispatch", &json!([])), 200).await, json!([]));
+    assert_eq!(refusal(daemon.post("/v1/dispatch", &json!({"operator": "nobody"}))).await.0, 404);
+}
+
+#[test]
+fn the_command_line_has_every_verb_of_state() {
+    let shell = Shell::new();
+    let _daemon = Daemon::start(&shell.path(".moonswarm"));
+    let state = |args: &[&str]| shell.run(&[&["state", "-s", "custom:n"], args].concat());
+    state(&["set", "a", r#"{"t":"amber light"}"#]).ok();
+    state(&["set", "n", "2", "--reduce", "sum"]).ok();
+    assert_eq!(state(&["set", "n", "3", "--reduce", "sum"]).ok().json(), 5);
+    state(&["set", "n", "1", "--if-revision", "1"]).exits(6);
+    state(&["link", "a", "n", "counts"]).ok();
+    assert_eq!(state(&["get", "a"]).ok().json(), json!({"t": "amber light"}));
+    assert_eq!(state(&["ls", "--json"]).ok().json()[1]["revision"], 2);
+    assert_eq!(state(&["search", "light", "--json"]).ok().json()[0]["key"], "a");
+    assert_eq!(state(&["links", "a", "--json"]).ok().json()[0]["key"], "n");
+    state(&["unlink", "a", "n", "counts"]).ok();
+    state(&["delete", "a"]).ok();
+    state(&["get", "a"]).exits(4);
+}
