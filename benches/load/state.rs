@@ -90,7 +90,7 @@ pub async fn measure(
 fn text(n: usize) -> String {
     let words = ["harbour", "winter", "copper", "meadow", "signal", "granite", "velvet", "orchard"];
     let word = |salt: usize| words[(n / (salt + 1) + salt) % words.len()];
-    let marked = if n % RARITY == 0 { " amber lantern" } else { "" };
+    let marked = if n.is_multiple_of(RARITY) { " amber lantern" } else { "" };
     format!("\"{} {} {} note {n}{marked} {}\"", word(1), word(2), word(3), word(5))
 }
 
