@@ -2,19 +2,27 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use serde_json::Value;
+
 use moonswarm::{
     blueprint::{Bundle, Operators, code},
+    flow::ValuePath,
     host,
     lua::{Limits, Program},
     operator::Registry,
 };
 
-/// The operators that always exist, and an MCP server that is called `files`.
+/// The operators that always exist, an MCP server that is called `files`, and a quorum over
+/// `verdict` that is called `sure`.
 struct WithFiles(Registry);
 
 impl Operators for WithFiles {
     fn kind(&self, name: &str) -> Option<&str> {
-        if name == "files" { Some("mcp") } else { self.0.kind(name) }
+        match name {
+            "files" => Some("mcp"),
+            "sure" => Some("composite"),
+            _ => self.0.kind(name),
+        }
     }
 
     fn requires_worker_binding(&self, name: &str) -> bool {
@@ -23,6 +31,22 @@ impl Operators for WithFiles {
 
     fn requires_tool(&self, name: &str) -> bool {
         name == "files"
+    }
+
+    fn kinds(&self, name: &str) -> Vec<&str> {
+        if name == "sure" { vec!["echo"] } else { self.kind(name).into_iter().collect() }
+    }
+
+    fn compared(&self, name: &str) -> Vec<ValuePath> {
+        if name == "sure" { vec!["verdict".parse().unwrap()] } else { Vec::new() }
+    }
+
+    fn refuses_environment(&self, environment: &Value) -> Vec<(String, String)> {
+        self.0.refuses_environment(environment)
+    }
+
+    fn check_layer(&self, layer: &Value) -> Result<(), String> {
+        self.0.check_layer(layer)
     }
 
     fn names(&self) -> Vec<String> {

@@ -92,6 +92,8 @@ pub const FUNCTIONS: &[Function] = &[
     f("ctx", "signal", &[("run_id", "string"), ("name", "string"), ("payload", "any?")], "", "Sends another run a signal."),
     f("ctx", "approve", &[("opts", "ApproveOptions")], "any", "A person's answer; a no raises human_rejected."),
     f("ctx", "call", &[("blueprint", "string"), ("input", "any?"), ("opts", "CallOptions?")], "any", "A child run: its output."),
+    f("ctx", "dispatch", &[("operator", "string"), ("input", "any?"), ("opts", "DispatchOptions?")], "any", "One task of an operator, without an agent: its result."),
+    f("ctx", "dispatch_many", &[("list", "{any}"), ("opts", "DispatchOptions?")], "{any}", "Several of those side by side; each failure stays in its own place."),
     f("ctx", "continue_as", &[("input", "any?")], "", "Starts a fresh history under the same run."),
     f("ctx", "artifact", &[("name", "string"), ("data", "string")], "Artifact", "Keeps a file of the run."),
     f("ctx", "read_artifact", &[("id", "any")], "string", "The text of a file."),

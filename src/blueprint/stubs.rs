@@ -39,6 +39,10 @@ const TYPES: &[(&str, &str)] = &[
     ("MapOptions", "{ concurrency: number?, on_error: string? }"),
     ("WaitOptions", "{ timeout: Duration? }"),
     ("CallOptions", "{ version: string? }"),
+    (
+        "DispatchOptions",
+        "{ timeout: string?, retry: any?, idempotency_key: string?, summary: string?, session: string?, concurrency: number? }",
+    ),
     ("StatusOptions", "{ progress: number? }"),
     (
         "ApproveOptions",

@@ -120,8 +120,9 @@ pub(crate) fn describe(run: &Run, status: RunStatus, sessions: &Hub) -> Option<S
         });
     }
     let running = matches!(status, RunStatus::Running | RunStatus::Compensating);
-    let open = run.chain.open().take(if running { SHOWN_RUNNING } else { SHOWN });
-    items.extend(open.filter_map(|number| item(run, number, sessions)));
+    // A composite says nothing itself; its members do.
+    let open = run.chain.open().filter_map(|number| item(run, number, sessions));
+    items.extend(open.take(if running { SHOWN_RUNNING } else { SHOWN }));
     (!items.is_empty()).then(|| serde_json::to_string(&items).expect("plain data"))
 }
 

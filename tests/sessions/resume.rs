@@ -116,7 +116,9 @@ async fn a_main_ai_that_forgot_everything_lists_its_tasks_and_finishes_them() {
     let session = open(&daemon).await;
     let run = daemon.run_source(&blueprint(THREE), json!({})).await;
     let mut socket = session.connect(&daemon).await;
-    let all = spawns(&mut socket, 3).await;
+    let mut all = spawns(&mut socket, 3).await;
+    // Frames come as tasks pass their layers; the list is in the order of the tasks.
+    all.sort_by_key(|spawn| spawn["params"]["task"].as_str().unwrap().to_owned());
     socket.ask("ack", json!({"seq": 3})).await;
     socket.drop_dead();
 
