@@ -7,11 +7,17 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::needs::Needs;
+
+/// How often a sweep looks again after what is dying.
+pub(super) const DYING_TRIES: usize = 1_000;
+/// The time between two looks.
+pub(super) const DYING_PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Controller {
@@ -182,12 +188,13 @@ impl Cgroups {
             let Ok(entries) = fs::read_dir(&parent) else { continue };
             for entry in entries.flatten().filter(|entry| entry.path().is_dir()) {
                 let mut cage = Cage { dirs: vec![(entry.path(), base.version)] };
-                // A killed process is gone a moment later; its group then waits for the next sweep.
-                for _ in 0..1_000 {
+                // A killed process is gone a moment later; one that the kernel holds on to leaves
+                // its group to the next sweep.
+                for _ in 0..DYING_TRIES {
                     if cage.remove() {
                         break;
                     }
-                    std::thread::yield_now();
+                    std::thread::park_timeout(DYING_PAUSE);
                 }
                 cage.dirs.clear();
             }

@@ -133,11 +133,12 @@ impl Environments {
         if !self.root.is_dir() {
             return;
         }
+        // Who still dies may still write.
+        Cgroups::find(&self.id).sweep();
         let swept = place::sweep(&self.root);
         if swept > 0 {
             tracing::info!(swept, "removed the directories of attempts that were cut off");
         }
-        Cgroups::find(&self.id).sweep();
     }
 
     /// Makes everything that a spec asks for. Dropped or torn down, it is all gone again.

@@ -15,7 +15,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::Secret;
+use super::{
+    Secret,
+    cgroup::{DYING_PAUSE, DYING_TRIES},
+};
 
 /// The directory of one attempt.
 #[derive(Debug)]
@@ -99,7 +102,16 @@ pub(super) fn sweep(root: &Path) -> usize {
     let Ok(entries) = fs::read_dir(root) else { return 0 };
     let mut swept = 0;
     for entry in entries.flatten() {
-        match remove_tree(&entry.path()) {
+        let mut removed = remove_tree(&entry.path());
+        // A child whose host was killed ends a moment later, and may write until then.
+        for _ in 0..DYING_TRIES {
+            if removed.is_ok() {
+                break;
+            }
+            std::thread::park_timeout(DYING_PAUSE);
+            removed = remove_tree(&entry.path());
+        }
+        match removed {
             Ok(()) => swept += 1,
             Err(error) => {
                 let dir = entry.path();

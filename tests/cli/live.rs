@@ -23,7 +23,7 @@ fn a_flow_as_json_is_checked_drawn_and_run() {
     assert!(drawn.stdout.contains("map n over input.list"), "{drawn:?}");
     let done = shell.run(&["run", "double.json", "list=[1,2,3]"]).ok();
     assert_eq!(done.json(), json!({"twice": [2, 4, 6], "sum": 12}));
-    shell.write("bad.json", &FLOW.replace("input.list", "inputs.list"));
+    shell.write("bad.json", FLOW.replace("input.list", "inputs.list"));
     let found = shell.run(&["check", "bad.json", "--format", "github"]).exits(3);
     assert!(found.stdout.contains("::error file=bad.json,line=5,"), "{found:?}");
     assert!(found.stdout.contains("MS-B072"), "{found:?}");
