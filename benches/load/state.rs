@@ -18,10 +18,12 @@ use moonswarm::{
 };
 use serde::Serialize;
 
-use crate::{client::Client, daemon::Daemon};
+use crate::{client::Client, daemon::Daemon, drive};
 
 /// Keys that are read.
 const KEYS: usize = 10_000;
+/// Connections that read, each with a token of its own.
+const READERS: usize = 64;
 /// Changes of a batch.
 const BATCH: usize = 500;
 /// Batches on their way at once.
@@ -36,7 +38,7 @@ const SEARCHES: usize = 200;
 pub struct StateRates {
     /// Reads of one key in process, from one thread.
     pub reads_s: f64,
-    /// Reads of one key over HTTP, on eight connections.
+    /// Reads of one key over HTTP, on 64 connections.
     pub http_reads_s: f64,
     /// Durable writes over HTTP, in batches of 500, four at once.
     pub writes_s: f64,
@@ -132,7 +134,11 @@ async fn over_http(daemon: &Daemon, time: Duration) -> Result<(f64, f64)> {
     let began = Instant::now();
     let written: usize = futures::future::try_join_all(writers).await?.into_iter().sum();
     let writes_s = written as f64 / began.elapsed().as_secs_f64();
-    let readers = (0..8).map(|reader| read(daemon, reader, time));
+    // One token may ask only so often.
+    let mut client = Client::connect(daemon.address(), daemon.token()).await?;
+    let tokens = drive::tokens(&mut client, READERS).await?;
+    let readers =
+        tokens.iter().enumerate().map(|(n, token)| read(daemon, (n, token.as_str()), time));
     let began = Instant::now();
     let read: usize = futures::future::try_join_all(readers).await?.into_iter().sum();
     Ok((read as f64 / began.elapsed().as_secs_f64(), writes_s))
@@ -159,8 +165,8 @@ async fn write(daemon: &Daemon, writer: usize, time: Duration) -> Result<usize> 
     Ok(written)
 }
 
-async fn read(daemon: &Daemon, reader: usize, time: Duration) -> Result<usize> {
-    let mut client = Client::connect(daemon.address(), daemon.token()).await?;
+async fn read(daemon: &Daemon, (reader, token): (usize, &str), time: Duration) -> Result<usize> {
+    let mut client = Client::connect(daemon.address(), token).await?;
     let (began, mut read) = (Instant::now(), 0);
     while began.elapsed() < time {
         let path = format!("/v1/state/custom:load{}/key-{}", reader % AT_ONCE, (read * 7) % BATCH);
