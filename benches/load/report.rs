@@ -208,7 +208,7 @@ impl Report {
         let Some(state) = &self.state else { return };
         println!();
         println!("state, reads in process       {:>9.0} /s", state.reads_s);
-        println!("state, reads over HTTP at 8   {:>9.0} /s", state.http_reads_s);
+        println!("state, reads over HTTP at 64  {:>9.0} /s", state.http_reads_s);
         println!(
             "state, durable writes         {:>9.0} /s in batches of 500, 4 at once",
             state.writes_s
