@@ -49,7 +49,9 @@ impl Shard {
             },
             WorkerAsk::Report(report, reply) => match standing {
                 Ok(()) => {
-                    if holder.session.is_some() {
+                    let Holder { step, attempt, .. } = *holder;
+                    let ticket = Ticket { run: run.num, step, attempt };
+                    if holder.session.is_some() || self.shared.sessions.holder(ticket).is_some() {
                         // Who reports has it, also if the frame was never acknowledged.
                         let delivery = Delivery { worker: worker_name(holder) };
                         self.delivered(run, holder.step, holder.attempt, delivery);

@@ -384,7 +384,7 @@ impl Engine {
             .ok_or_else(|| EngineError::NotFound { what: "step", id: format!("{run}/{seq}") })
     }
 
-    async fn chain(&self, run: RunId) -> Result<Chain, EngineError> {
+    pub(super) async fn chain(&self, run: RunId) -> Result<Chain, EngineError> {
         self.header(run).await?;
         let entries = self.read(move |store| store.entries(run.num(), 0)).await?;
         let mut chain = Chain::full();

@@ -84,15 +84,24 @@ impl Engine {
     ///
     /// # Errors
     /// When the caller is no session, or never had the task.
-    pub fn holder_of(&self, caller: &Caller, task: TaskId) -> Result<Holder, EngineError> {
+    pub async fn holder_of(&self, caller: &Caller, task: TaskId) -> Result<Holder, EngineError> {
         let foreign = || EngineError::Conflict {
             code: "foreign_task",
             message: format!("work on {task}: this session does not have it"),
         };
         let session = caller.session.as_ref().ok_or_else(foreign)?;
-        let found = self.shared().sessions.attempt_of(session, task.run(), task.step());
-        let (ticket, epoch) = found.ok_or_else(foreign)?;
-        Ok(holder(caller, session, ticket, epoch))
+        let (num, step) = (task.run(), task.step());
+        if let Some((ticket, epoch)) = self.shared().sessions.attempt_of(session, num, step) {
+            return Ok(holder(caller, session, ticket, epoch));
+        }
+        // What it had before a restart is known from the journal alone.
+        let header = self.read(move |store| store.header(num)).await?.ok_or_else(foreign)?;
+        let chain = self.chain(RunId::new(num, header.created_ms)).await?;
+        let had = chain.step(step).filter(|it| {
+            it.scheduled_ms == task.scheduled_ms() && it.worker.as_ref() == Some(&session.0)
+        });
+        let attempt = had.ok_or_else(foreign)?.attempt;
+        Ok(holder(caller, session, Ticket { run: num, step, attempt }, header.epoch))
     }
 
     /// A session has a task; answers with the attempt's deadline.

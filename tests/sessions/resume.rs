@@ -110,6 +110,46 @@ async fn a_stopped_daemon_says_goodbye_and_the_session_goes_on_at_the_next() {
 }
 
 #[tokio::test]
+async fn a_report_is_repeated_over_the_socket_after_a_restart_whoever_made_it() {
+    let shell = Shell::new();
+    let data = shell.path("data");
+    let daemon = Daemon::start(&data);
+    let (session, other) = (open(&daemon).await, open(&daemon).await);
+    let body = blueprint(r#"return ctx:run("coder", {})"#);
+    let body = json!({"source": body, "input": {}, "seats": {"main-ai": session.id}});
+    let mut socket = session.connect(&daemon).await;
+    let mut ended = Vec::new();
+    for by_handle in [false, true] {
+        let (status, run) = send(daemon.post("/v1/runs", &body)).await;
+        assert_eq!(status, 201, "{run}");
+        let spawn = socket.until("task/spawn").await;
+        let report = json!({"task": spawn["params"]["task"], "output": 7});
+        if by_handle {
+            let handle = spawn["params"]["handle"].as_str().unwrap();
+            let same = daemon.with(handle, reqwest::Method::POST, "/v1/worker/result");
+            assert_eq!(send(same.json(&json!({"output": 7}))).await.0, 200);
+        } else {
+            assert_eq!(socket.ask("task/result", report.clone()).await["repeated"], false);
+        }
+        assert_eq!(daemon.ended(run["id"].as_str().unwrap()).await["output"], 7);
+        socket.ask("ack", json!({"seq": spawn["seq"]})).await;
+        ended.push(report);
+    }
+    daemon.kill();
+
+    let daemon = Daemon::start(&data);
+    let mut socket = session.connect(&daemon).await;
+    assert_eq!(socket.ask("task/result", ended[0].clone()).await["repeated"], true);
+    // The bodies differ, and the attempt is known to be this session's.
+    let code = |answer: Value| answer["error"]["data"]["code"].clone();
+    let late = socket.try_call("task/result", ended[1].clone()).await.unwrap();
+    assert_eq!(code(late), "already_accepted");
+    let mut foreign = other.connect(&daemon).await;
+    let refused = foreign.try_call("task/result", ended[0].clone()).await.unwrap();
+    assert_eq!(code(refused), "foreign_task");
+}
+
+#[tokio::test]
 async fn a_main_ai_that_forgot_everything_lists_its_tasks_and_finishes_them() {
     let shell = Shell::new();
     let daemon = Daemon::start(&shell.path("data"));

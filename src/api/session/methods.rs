@@ -244,9 +244,9 @@ impl Asking {
     }
 
     /// Who reports on a task: this session, on the attempt that it has or had.
-    fn holder(&self, task: &str, attempt: Option<u32>) -> Result<Holder, Problem> {
+    async fn holder(&self, task: &str, attempt: Option<u32>) -> Result<Holder, Problem> {
         let task: TaskId = params::id(task).map_err(|problem| problem.at("$.task"))?;
-        let mut holder = self.api.engine.holder_of(&self.caller, task)?;
+        let mut holder = self.api.engine.holder_of(&self.caller, task).await?;
         holder.attempt = attempt.unwrap_or(holder.attempt);
         Ok(holder)
     }
@@ -264,14 +264,14 @@ impl Asking {
 
     async fn accept(&self) -> Result<Json, Problem> {
         let Accept { task, attempt } = self.read()?;
-        let deadline = self.api.engine.accept(&self.holder(&task, attempt)?).await?;
+        let deadline = self.api.engine.accept(&self.holder(&task, attempt).await?).await?;
         Ok(json(&serde_json::json!({ "deadline": deadline })))
     }
 
     async fn result(&self) -> Result<Json, Problem> {
         let Which { task, attempt, idempotency_key } = self.read()?;
         let (verdict, usage, effects) = self.read::<ResultBody>()?.into_parts()?;
-        let holder = self.holder(&task, attempt)?;
+        let holder = self.holder(&task, attempt).await?;
         let body = self.params.as_str();
         let report = Report {
             verdict,
@@ -288,21 +288,21 @@ impl Asking {
     async fn decline(&self) -> Result<Json, Problem> {
         let Decline { task, attempt, reason } = self.read()?;
         let reason = reason.unwrap_or_else(|| "no reason was given".to_owned());
-        self.api.engine.decline(&self.holder(&task, attempt)?, reason).await?;
+        self.api.engine.decline(&self.holder(&task, attempt).await?, reason).await?;
         Ok(json(&serde_json::json!({ "declined": true })))
     }
 
     async fn progress(&self) -> Result<Json, Problem> {
         let Progress { task, attempt, text, percent, data } = self.read()?;
         let said = ProgressBody::new(text, percent, data)?;
-        self.api.engine.progress(&self.holder(&task, attempt)?, json(&said)).await?;
+        self.api.engine.progress(&self.holder(&task, attempt).await?, json(&said)).await?;
         Ok(Json::from_trusted("{}"))
     }
 
     async fn escalate(&self) -> Result<Json, Problem> {
         let Escalate { task, attempt, question, data } = self.read()?;
         let question = json(&serde_json::json!({ "question": question, "data": data }));
-        self.api.engine.escalate(&self.holder(&task, attempt)?, question).await?;
+        self.api.engine.escalate(&self.holder(&task, attempt).await?, question).await?;
         Ok(json(&serde_json::json!({ "waiting": true })))
     }
 

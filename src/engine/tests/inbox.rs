@@ -184,7 +184,7 @@ async fn a_session_that_works_on_a_run_answers_none_of_its_questions() {
     });
     let frame: serde_json::Value = serde_json::from_str(&spawned.await.unwrap()).unwrap();
     let task: TaskId = frame["params"]["task"].as_str().unwrap().parse().unwrap();
-    let holder = bench.engine.holder_of(&worker, task).unwrap();
+    let holder = bench.engine.holder_of(&worker, task).await.unwrap();
     bench.engine.report(&holder, report("1")).await.unwrap();
     bench.until(run, "the question", |view| view.steps == 2).await;
     let bench = bench.restart().await;

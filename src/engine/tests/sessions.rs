@@ -61,7 +61,7 @@ async fn a_disconnected_session_keeps_what_it_was_told_until_its_time_is_over() 
     let (caller, session) = bench.session().await;
     let run = bench.start(ASKS, "null").await;
     let task = bench.task_of(&caller, &session).await;
-    let holder = bench.engine.holder_of(&caller, task).unwrap();
+    let holder = bench.engine.holder_of(&caller, task).await.unwrap();
     bench.engine.accept(&holder).await.unwrap();
     let bench = bench.restart().await;
     bench.clock.advance(Duration::from_secs(599));
@@ -77,7 +77,7 @@ async fn an_attempts_time_stands_still_while_it_waits_for_a_senior() {
     let (caller, session) = bench.session().await;
     let run = bench.start(ASKS, "null").await;
     let task = bench.task_of(&caller, &session).await;
-    let holder = bench.engine.holder_of(&caller, task).unwrap();
+    let holder = bench.engine.holder_of(&caller, task).await.unwrap();
     bench.engine.accept(&holder).await.unwrap();
     bench.clock.advance(Duration::from_secs(300));
     let question = Json::parse(r#"{"question":"which?"}"#).unwrap();
@@ -87,7 +87,7 @@ async fn an_attempts_time_stands_still_while_it_waits_for_a_senior() {
     assert_eq!(view.status, RunStatus::Waiting, "{view:?}");
     let answer = Json::parse("\"this\"").unwrap();
     bench.engine.advise(&bench.admin(), task, answer, None).await.unwrap();
-    let holder = bench.engine.holder_of(&caller, task).unwrap();
+    let holder = bench.engine.holder_of(&caller, task).await.unwrap();
     bench.clock.advance(Duration::from_secs(299));
     assert_eq!(
         bench.engine.prompt(&holder).await.unwrap().advice.unwrap().to_value()["by"],
@@ -126,7 +126,7 @@ async fn seats_outlive_a_fresh_history_and_a_session_that_ends_is_replaced() {
         _ => None,
     });
     assert_eq!(scheduled, Some(2), "the attempt names the seat that it was opened under");
-    let holder = bench.engine.holder_of(&caller, task).unwrap();
+    let holder = bench.engine.holder_of(&caller, task).await.unwrap();
     bench.engine.close_session(&bench.admin(), &second).await.unwrap();
     let late = bench.engine.report(&holder, report("0")).await.unwrap_err();
     assert_eq!(late.code(), "fenced");
