@@ -6,7 +6,7 @@ use axum::{
     Json as JsonBody,
     body::Body,
     extract::State,
-    http::{HeaderValue, StatusCode, header},
+    http::{HeaderValue, header},
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
@@ -17,7 +17,7 @@ use super::{
     door::Api,
     error::{Problem, ProblemBody},
     params::{self, Asker, At, Key},
-    runs::program,
+    runs::{created, program},
 };
 use crate::{
     engine::{Fork, Program, ReplayView, RunView},
@@ -164,10 +164,4 @@ pub(super) async fn import(
 ) -> Result<Response, Problem> {
     let key = key.of("POST /v1/runs/import", &raw.bytes);
     Ok(created(api.engine.import(&caller, raw.bytes, key).await?))
-}
-
-fn created(view: RunView) -> Response {
-    let location = format!("/v1/runs/{}", view.id);
-    let location = HeaderValue::try_from(location).expect("an id is ASCII");
-    (StatusCode::CREATED, [(header::LOCATION, location)], JsonBody(view)).into_response()
 }

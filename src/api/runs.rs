@@ -182,9 +182,13 @@ pub(super) async fn start(
             api.engine.run(&caller, run).await?
         }
     };
-    let run = view.id;
-    let location = HeaderValue::try_from(format!("/v1/runs/{run}")).expect("an id is ASCII");
-    Ok((StatusCode::CREATED, [(header::LOCATION, location)], JsonBody(view)).into_response())
+    Ok(created(view))
+}
+
+/// The answer to whoever made a run.
+pub(super) fn created(view: RunView) -> Response {
+    let location = HeaderValue::try_from(format!("/v1/runs/{}", view.id)).expect("an id is ASCII");
+    (StatusCode::CREATED, [(header::LOCATION, location)], JsonBody(view)).into_response()
 }
 
 /// Waits for a run, but not longer than the host lives.

@@ -1,17 +1,13 @@
 //! Signals to a run, and to a blueprint that waits for one.
 
-use axum::{
-    Json as JsonBody,
-    extract::State,
-    http::{HeaderValue, StatusCode, header},
-    response::{IntoResponse, Response},
-};
+use axum::{extract::State, http::StatusCode, response::Response};
 
 use super::{
     body::Posted,
     door::Api,
     error::{Problem, ProblemBody},
     params::{self, Asker, At, Key},
+    runs::created,
 };
 use crate::{engine::RunView, protocol::Json};
 
@@ -69,8 +65,7 @@ pub(super) async fn start(
     let payload = payload_of(&posted);
     let key = key.of("POST /v1/blueprints/{name}/signals/{signal}", &posted.raw);
     let view = api.engine.signal_blueprint(&caller, &name, &signal, payload, key).await?;
-    let location = HeaderValue::try_from(format!("/v1/runs/{}", view.id)).expect("an id is ASCII");
-    Ok((StatusCode::CREATED, [(header::LOCATION, location)], JsonBody(view)).into_response())
+    Ok(created(view))
 }
 
 fn payload_of(posted: &Posted<Json>) -> Json {
