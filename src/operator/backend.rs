@@ -81,6 +81,13 @@ pub trait Backend: Send + Sync {
         None
     }
 
+    /// Whether it calls a model: then its input is a [`ModelRequest`](crate::protocol::ModelRequest),
+    /// its output a [`ModelReply`](crate::protocol::ModelReply), and an agent that uses it is a loop
+    /// of such calls and of calls of tools.
+    fn is_model(&self) -> bool {
+        false
+    }
+
     /// Executes one attempt. May be called again for the same task, with a higher attempt.
     ///
     /// # Errors

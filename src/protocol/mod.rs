@@ -15,6 +15,7 @@ pub mod id;
 mod json;
 pub mod lifecycle;
 pub mod middleware;
+pub mod model;
 pub mod operator;
 pub mod orchestrator;
 mod run_id;
@@ -44,6 +45,9 @@ pub use json::Json;
 pub use lifecycle::{
     BudgetDecision, BudgetEvent, CompactionEvent, CompactionPolicy, EventSource, LifecycleEvent,
     ObservableEvent,
+};
+pub use model::{
+    FunctionTool, ModelAnswer, ModelAsk, ModelDelta, ModelEnd, ModelReply, ModelRequest, ModelStop,
 };
 pub use operator::{
     ExitReason, Operator, OperatorConfig, OperatorInput, OperatorMetadata, OperatorOutput,
