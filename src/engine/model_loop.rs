@@ -40,6 +40,8 @@ use crate::{
 
 /// How many loops lie within each other, below the first.
 const MOST_DEPTH: usize = 8;
+/// The agent that asks a person.
+const APPROVE: &str = "approve";
 
 /// An open loop.
 pub(crate) struct OpenLoop {
@@ -192,7 +194,10 @@ impl Shard {
                     self.record(run, &key, &op, Outcome::Failed(failure));
                 }
                 Begin::Call(call) => self.begin_call(run, number, key, &call, request),
-                Begin::List { .. } | Begin::Ask { .. } | Begin::Compact { .. } => {
+                Begin::List { .. }
+                | Begin::Ask { .. }
+                | Begin::Compact { .. }
+                | Begin::Approve(_) => {
                     self.schedule_task(run, key, request);
                 }
             }
@@ -401,7 +406,6 @@ impl OpenLoop {
             request,
             charged: charged.to_owned(),
             tool: None,
-            ask: false,
         };
         let model = |request: ModelRequest, kept: Value| {
             let given = &self.request.opts;
@@ -431,8 +435,22 @@ impl OpenLoop {
                 let request = TaskRequest::new(server, Json::null(), TaskOpts::default());
                 TaskRequest { part: Some(Box::new(part)), ..request }
             }
+            Begin::Approve(call) => self.approval(call, own(StepKind::Task, APPROVE, Json::null())),
             Begin::Call(call) | Begin::Refuse(call, _) => self.call(call),
         })
+    }
+
+    /// What a person is asked before a call.
+    fn approval(&self, call: &Call, part: Part) -> TaskRequest {
+        let title = format!("Let {} call {}?", self.agent.name(), call.name);
+        let input: Json = json!({
+            "title": title, "agent": &**self.agent.name(), "tool": call.name,
+            "call_id": call.call_id, "arguments": call.arguments,
+        })
+        .into();
+        let opts = TaskOpts { summary: Some(title), ..TaskOpts::default() };
+        let part = Part { request: input.clone(), ..part };
+        TaskRequest { part: Some(Box::new(part)), ..TaskRequest::new(APPROVE, input, opts) }
     }
 
     fn call(&self, call: &Call) -> TaskRequest {
@@ -453,7 +471,6 @@ impl OpenLoop {
             request: call.arguments.clone(),
             charged: call.name.clone(),
             tool,
-            ask: call.ask,
         };
         TaskRequest { part: Some(Box::new(part)), ..TaskRequest::new(agent, input, opts) }
     }
@@ -494,6 +511,7 @@ impl OpenLoop {
         }
         let same = match self.begun.get(place) {
             Some(Begin::Ask { .. } | Begin::Compact { .. }) => kind == StepKind::ModelCall,
+            Some(Begin::Approve(_)) => kind == StepKind::Task && name == APPROVE,
             Some(Begin::List { server }) => kind == StepKind::Local && name == server,
             Some(Begin::Call(call) | Begin::Refuse(call, _)) => {
                 kind == StepKind::ToolCall && name == call.name

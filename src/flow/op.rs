@@ -93,8 +93,6 @@ pub struct Part {
     pub charged: String,
     /// The tool of a server that is called.
     pub tool: Option<String>,
-    /// Whether a person is asked first.
-    pub ask: bool,
 }
 
 impl TaskRequest {

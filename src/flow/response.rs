@@ -9,6 +9,7 @@
 //! | asking | the model, with a call of the caller's tools | the loop is done: the whole batch is handed back |
 //! | asking | the model, with other calls | all of them begin, and are recorded before any is executed |
 //! | asking | the model failed, was cut off or would not | the loop stops |
+//! | calling | a person was asked, and agrees | the call begins; it fails as `human_rejected` otherwise |
 //! | calling | all calls | the model is asked again, and sees every output and every failure |
 //! | compacting | the summary | the model is asked, with the summary in place of what it stands for |
 //!
@@ -69,6 +70,8 @@ pub enum Begin {
         /// After which turn.
         turn: u32,
     },
+    /// A person is asked whether a tool may be called; the value is `{"approved": …}`.
+    Approve(Call),
     /// A tool is called.
     Call(Call),
     /// A call that fails as it begins: nothing is executed.
@@ -139,8 +142,18 @@ enum Stage {
     Ready,
     Asking { place: usize },
     Compacting { place: usize, cut: usize },
-    Calling { first: usize, calls: Vec<Call> },
+    Calling { calls: Vec<Called> },
     Over,
+}
+
+/// A call of a batch that is under way.
+#[derive(Debug, Clone)]
+struct Called {
+    call: Call,
+    /// Where its last step is.
+    place: usize,
+    /// Whether that step asks a person.
+    asks: bool,
 }
 
 /// A turn of a loop that ends: what it begins, or how it ends. Errors are stops.
@@ -214,13 +227,17 @@ impl ResponseFlow {
     /// Whether what has begun at a place may be executed now: a tool that is not safe beside others
     /// waits for those before it, and those behind it wait for it.
     pub fn may_start(&self, place: usize) -> bool {
-        let Stage::Calling { first, calls } = &self.stage else { return true };
-        let Some(own) = place.checked_sub(*first) else { return true };
-        let is_safe = |at: usize| calls.get(at).is_none_or(|call| call.parallel_safe);
-        let alone = !is_safe(own);
-        (0..own.min(calls.len()))
-            .filter(|before| alone || !is_safe(*before))
-            .all(|before| self.places.get(first + before).is_none_or(Option::is_some))
+        let Stage::Calling { calls } = &self.stage else { return true };
+        let Some(own) = calls.iter().position(|it| it.place == place && !it.asks) else {
+            return true;
+        };
+        let alone = !calls[own].call.parallel_safe;
+        let before = calls[..own].iter().filter(|it| alone || !it.call.parallel_safe);
+        before.into_iter().all(|it| !it.asks && self.has_ended(it.place))
+    }
+
+    fn has_ended(&self, place: usize) -> bool {
+        self.places.get(place).is_none_or(Option::is_some)
     }
 
     /// What comes next. What it begins has begun once this has said so.
@@ -258,7 +275,7 @@ impl ResponseFlow {
             Stage::Listing => self.listed(judge),
             Stage::Ready => self.ready(judge),
             Stage::Asking { place } | Stage::Compacting { place, .. }
-                if self.places.get(*place).is_none_or(Option::is_none) =>
+                if !matches!(self.places.get(*place), Some(Some(_))) =>
             {
                 Ok(Some(Turn::Wait))
             }
@@ -272,13 +289,9 @@ impl ResponseFlow {
                 self.stage = Stage::Ready;
                 Ok(None)
             }
-            Stage::Calling { first, calls } => {
-                let open = |at: usize| self.places.get(at).is_none_or(Option::is_none);
-                if (*first..first + calls.len()).any(open) {
-                    return Ok(Some(Turn::Wait));
-                }
-                let (first, calls) = (*first, calls.clone());
-                self.called(first, &calls, judge)
+            Stage::Calling { calls } => {
+                let calls = calls.clone();
+                self.calling(calls, judge)
             }
             Stage::Over => Ok(Some(Turn::Wait)),
         }

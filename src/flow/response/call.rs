@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Approve, Begin, Face, Owner, Own, ResponseFlow, Stage, Step, Stop, Sums, Turn};
+use super::{Approve, Begin, Called, Face, Own, Owner, ResponseFlow, Stage, Step, Stop, Sums, Turn};
 use crate::{
     journal::Outcome,
     protocol::{
@@ -24,8 +24,6 @@ pub struct Call {
     pub name: String,
     /// The arguments: an object, as the tool takes it. Of a refused call what the model wrote.
     pub arguments: Json,
-    /// Whether a person is asked first.
-    pub ask: bool,
     /// Whether it may be executed beside others.
     pub parallel_safe: bool,
 }
@@ -146,11 +144,14 @@ impl ResponseFlow {
         let begins = items.iter().map(|item| self.planned(item, judge));
         let begins: Vec<Begin> = begins.collect::<Result<_, _>>()?;
         self.sums.calls += count;
-        let calls = begins.iter().filter_map(|begin| match begin {
-            Begin::Call(call) | Begin::Refuse(call, _) => Some(call.clone()),
+        let calls = (self.places.len()..).zip(&begins).filter_map(|(place, begin)| match begin {
+            Begin::Approve(call) => Some(Called { call: call.clone(), place, asks: true }),
+            Begin::Call(call) | Begin::Refuse(call, _) => {
+                Some(Called { call: call.clone(), place, asks: false })
+            }
             Begin::List { .. } | Begin::Ask { .. } | Begin::Compact { .. } => None,
         });
-        self.stage = Stage::Calling { first: self.places.len(), calls: calls.collect() };
+        self.stage = Stage::Calling { calls: calls.collect() };
         Ok(Some(Turn::Begin(begins)))
     }
 
@@ -194,7 +195,6 @@ impl ResponseFlow {
             call_id: text("call_id").to_owned(),
             name: name.to_owned(),
             arguments: Json::from(&item["arguments"]),
-            ask: false,
             parallel_safe: true,
         };
         let refuse = |call: Call, kind: &str, why: String| {
@@ -229,9 +229,9 @@ impl ResponseFlow {
         match judge.arguments(&face.tool, arguments) {
             Ok(arguments) => {
                 call.arguments = arguments.into();
-                call.ask = verdict.ask || face.approve == Approve::Ask;
                 call.parallel_safe = face.parallel_safe;
-                Ok(Begin::Call(call))
+                let asks = verdict.ask || face.approve == Approve::Ask;
+                Ok(if asks { Begin::Approve(call) } else { Begin::Call(call) })
             }
             Err(why) => {
                 let why = format!("the arguments of {name} break its schema{why}");
@@ -250,11 +250,34 @@ impl ResponseFlow {
         }
     }
 
+    /// A batch is under way: calls that a person agreed to begin, until all have ended.
+    pub(super) fn calling(&mut self, mut calls: Vec<Called>, judge: &dyn Judge) -> Step {
+        let mut begins = Vec::new();
+        for called in calls.iter_mut().filter(|it| it.asks) {
+            let Some(Some(answer)) = self.places.get(called.place) else { continue };
+            called.asks = false;
+            match says_yes(answer) {
+                Ok(()) => {
+                    called.place = self.places.len() + begins.len();
+                    begins.push(Begin::Call(called.call.clone()));
+                }
+                Err(failure) => self.places[called.place] = Some(Outcome::Failed(failure)),
+            }
+        }
+        let waits = calls.iter().any(|it| it.asks || !self.has_ended(it.place));
+        self.stage = Stage::Calling { calls: calls.clone() };
+        match (begins.is_empty(), waits) {
+            (false, _) => Ok(Some(Turn::Begin(begins))),
+            (true, true) => Ok(Some(Turn::Wait)),
+            (true, false) => self.called(&calls, judge),
+        }
+    }
+
     /// Every call of a batch has ended.
-    pub(super) fn called(&mut self, first: usize, calls: &[Call], judge: &dyn Judge) -> Step {
+    fn called(&mut self, calls: &[Called], judge: &dyn Judge) -> Step {
         let mut says = Vec::new();
-        for (place, call) in (first..).zip(calls) {
-            let outcome = self.places[place].replace(Outcome::Completed(Json::null()));
+        for Called { call, place, .. } in calls {
+            let outcome = self.places[*place].replace(Outcome::Completed(Json::null()));
             let outcome = outcome.unwrap_or_else(|| Outcome::Canceled("it did not end".into()));
             let outcome = match outcome {
                 Outcome::Canceled(why) => Outcome::Failed(Failure::new(kind::CANCELED, why)),
@@ -303,6 +326,24 @@ impl ResponseFlow {
             }
         }
     }
+}
+
+/// Whether a person agreed to a call; why not, as what the call fails with.
+fn says_yes(answer: &Outcome) -> Result<(), Failure> {
+    let answer = match answer {
+        Outcome::Completed(answer) => answer.to_value(),
+        Outcome::Failed(failure) => return Err(failure.clone()),
+        Outcome::Canceled(why) => return Err(Failure::new(kind::CANCELED, why.clone())),
+    };
+    if answer == Value::Bool(true) || answer["approved"] == Value::Bool(true) {
+        return Ok(());
+    }
+    let note = answer["note"].as_str().filter(|note| !note.is_empty());
+    let message = match note {
+        Some(note) => format!("a person does not allow it: {note}"),
+        None => "a person does not allow it".to_owned(),
+    };
+    Err(Failure::new(kind::HUMAN_REJECTED, message))
 }
 
 /// What a tool said, as the model reads it.
