@@ -21,6 +21,7 @@ mod document;
 mod drive;
 mod due;
 mod effects;
+mod ending;
 mod error;
 mod escalate;
 mod events;
