@@ -17,6 +17,7 @@ mod commit;
 mod composite;
 mod copy;
 mod decide;
+mod delta;
 mod document;
 mod drive;
 mod due;

@@ -90,6 +90,7 @@ impl Shard {
             failed: None,
             waiters: Vec::new(),
             subscribers: Vec::new(),
+            audience: Arc::default(),
             reload: false,
             restate: false,
             broken,
