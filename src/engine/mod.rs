@@ -63,6 +63,7 @@ mod timers;
 mod transfer;
 mod view;
 mod waiting;
+mod watches;
 mod worker_state;
 mod workers;
 
@@ -93,6 +94,7 @@ pub use view::{
     AnswerView, ArtifactView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView, Page,
     PromptView, RunView, SeatView, SpawnView, StepView, TaskView, TokenView, WaitingOn, rfc3339,
 };
+pub use watches::{FileMark, Files, Watched};
 pub use workers::LeaseAsk;
 
 #[cfg(test)]
