@@ -55,6 +55,7 @@ pub mod code {
     pub const BAD_RETRY: &str = "MS-B031";
     /// A schedule that cannot be read.
     pub const BAD_SCHEDULE: &str = "MS-B032";
+<<<<<<< HEAD
     /// A tool that does not exist.
     pub const UNKNOWN_TOOL: &str = "MS-B033";
     /// Two tools of an agent have the same name.
@@ -65,6 +66,10 @@ pub mod code {
     pub const BAD_TOOL: &str = "MS-B036";
     /// A rule that makes no sense.
     pub const BAD_RULE: &str = "MS-B037";
+=======
+    /// A file watch that cannot be.
+    pub const BAD_WATCH: &str = "MS-B033";
+>>>>>>> main
     /// A JSON Schema that is not one.
     pub const BAD_SCHEMA: &str = "MS-B040";
     /// A template that does not parse.
@@ -126,11 +131,15 @@ pub mod code {
         (BAD_DURATION, "a duration that cannot be read"),
         (BAD_RETRY, "a retry policy that makes no sense"),
         (BAD_SCHEDULE, "a schedule that cannot be read"),
+<<<<<<< HEAD
         (UNKNOWN_TOOL, "a tool that does not exist"),
         (TOOL_TWICE, "two tools of an agent have the same name"),
         (TOOLS_UNUSED, "tools or limits of a loop for an operator that is no model"),
         (BAD_TOOL, "a tool that cannot be read"),
         (BAD_RULE, "a rule of a loop that makes no sense"),
+=======
+        (BAD_WATCH, "a file watch that cannot be"),
+>>>>>>> main
         (BAD_SCHEMA, "a JSON Schema that is not valid"),
         (BAD_TEMPLATE, "a template that does not parse"),
         (UNDEFINED_SLOT, "a template uses a name that nothing defines"),
