@@ -55,21 +55,8 @@ pub mod code {
     pub const BAD_RETRY: &str = "MS-B031";
     /// A schedule that cannot be read.
     pub const BAD_SCHEDULE: &str = "MS-B032";
-<<<<<<< HEAD
-    /// A tool that does not exist.
-    pub const UNKNOWN_TOOL: &str = "MS-B033";
-    /// Two tools of an agent have the same name.
-    pub const TOOL_TWICE: &str = "MS-B034";
-    /// Tools, or limits of a loop, for an operator that calls no tools.
-    pub const TOOLS_UNUSED: &str = "MS-B035";
-    /// A tool that cannot be read.
-    pub const BAD_TOOL: &str = "MS-B036";
-    /// A rule that makes no sense.
-    pub const BAD_RULE: &str = "MS-B037";
-=======
     /// A file watch that cannot be.
     pub const BAD_WATCH: &str = "MS-B033";
->>>>>>> main
     /// A JSON Schema that is not one.
     pub const BAD_SCHEMA: &str = "MS-B040";
     /// A template that does not parse.
@@ -105,6 +92,16 @@ pub mod code {
     pub const ENDLESS_LOOP: &str = "MS-B083";
     /// Something that is not the same in a replay.
     pub const NOT_DETERMINISTIC: &str = "MS-B084";
+    /// A tool that does not exist.
+    pub const UNKNOWN_TOOL: &str = "MS-B090";
+    /// Two tools of an agent have the same name.
+    pub const TOOL_TWICE: &str = "MS-B091";
+    /// Tools, or limits of a loop, for an operator that is no model.
+    pub const TOOLS_UNUSED: &str = "MS-B092";
+    /// A tool that cannot be read.
+    pub const BAD_TOOL: &str = "MS-B093";
+    /// A rule of a loop that makes no sense.
+    pub const BAD_RULE: &str = "MS-B094";
 
     /// Every code with one line about it, in order.
     pub const ALL: &[(&str, &str)] = &[
@@ -131,15 +128,7 @@ pub mod code {
         (BAD_DURATION, "a duration that cannot be read"),
         (BAD_RETRY, "a retry policy that makes no sense"),
         (BAD_SCHEDULE, "a schedule that cannot be read"),
-<<<<<<< HEAD
-        (UNKNOWN_TOOL, "a tool that does not exist"),
-        (TOOL_TWICE, "two tools of an agent have the same name"),
-        (TOOLS_UNUSED, "tools or limits of a loop for an operator that is no model"),
-        (BAD_TOOL, "a tool that cannot be read"),
-        (BAD_RULE, "a rule of a loop that makes no sense"),
-=======
         (BAD_WATCH, "a file watch that cannot be"),
->>>>>>> main
         (BAD_SCHEMA, "a JSON Schema that is not valid"),
         (BAD_TEMPLATE, "a template that does not parse"),
         (UNDEFINED_SLOT, "a template uses a name that nothing defines"),
@@ -157,6 +146,11 @@ pub mod code {
         (NOT_AWAITED, "a branch that nobody waits for"),
         (ENDLESS_LOOP, "a loop that never ends"),
         (NOT_DETERMINISTIC, "something that is not the same in a replay"),
+        (UNKNOWN_TOOL, "a tool that does not exist"),
+        (TOOL_TWICE, "two tools of an agent have the same name"),
+        (TOOLS_UNUSED, "tools or limits of a loop for an operator that is no model"),
+        (BAD_TOOL, "a tool that cannot be read"),
+        (BAD_RULE, "a rule of a loop that makes no sense"),
     ];
 }
 

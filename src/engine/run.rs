@@ -9,13 +9,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-<<<<<<< HEAD
-    EngineError, EventView, capacity::AgentKey, composite::OpenComposite, due::Timers,
-    escalate::Question, follow::Follows, message::Waiter, model_loop::OpenLoop,
-=======
     EngineError, EventView, capacity::AgentKey, composite::OpenComposite, delta::Audience,
-    due::Timers, escalate::Question, follow::Follows, message::Waiter,
->>>>>>> main
+    due::Timers, escalate::Question, follow::Follows, message::Waiter, model_loop::OpenLoop,
 };
 use crate::{
     blueprint::CompiledAgent,
