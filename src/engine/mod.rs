@@ -36,6 +36,7 @@ mod ledger;
 mod limits;
 mod listing;
 mod message;
+mod model_loop;
 mod orchestrate;
 mod perform;
 mod programs;

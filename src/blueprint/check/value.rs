@@ -188,7 +188,7 @@ impl Checker<'_> {
     }
 
     /// An amount of US dollars: a decimal text, or a number.
-    fn money(&mut self, table: &Table<'_>, key: &str) -> Option<Decimal> {
+    pub fn money(&mut self, table: &Table<'_>, key: &str) -> Option<Decimal> {
         let text = match table.get(key)? {
             Value::String(text) => text.clone(),
             Value::Number(number) => number.to_string(),
