@@ -22,6 +22,7 @@ mod document;
 mod drive;
 mod due;
 mod effects;
+mod ending;
 mod error;
 mod escalate;
 mod events;
@@ -64,6 +65,7 @@ mod timers;
 mod transfer;
 mod view;
 mod waiting;
+mod watches;
 mod worker_state;
 mod workers;
 
@@ -94,6 +96,7 @@ pub use view::{
     AnswerView, ArtifactView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView, Page,
     PromptView, RunView, SeatView, SpawnView, StepView, TaskView, TokenView, WaitingOn, rfc3339,
 };
+pub use watches::{FileMark, Files, Watched};
 pub use workers::LeaseAsk;
 
 #[cfg(test)]

@@ -133,11 +133,8 @@ impl Shard {
                 fault::point("engine.replayed");
                 run.flow = Some(replay.flow);
                 self.take_up_open(run, entries, replay.ops);
-                for command in replay.fresh {
-                    self.command(run, command);
-                    if run.is_ended() {
-                        return;
-                    }
+                if !self.commands(run, replay.fresh) {
+                    return;
                 }
                 self.next(run, replay.next);
                 let names: BTreeSet<String> =
