@@ -78,6 +78,8 @@ pub struct Layer {
     pub vault: Option<Vault>,
     /// Environments that agents name.
     pub environments: Option<BTreeMap<String, Declaration>>,
+    /// Directories, by name, whose files blueprints may watch.
+    pub watch: Option<BTreeMap<String, PathBuf>>,
     /// What becomes of what results declare.
     pub effects: Option<EffectsLayer>,
     /// The operators beside the built-in ones.
@@ -171,6 +173,7 @@ impl Layer {
             secrets: self.secrets.or(below.secrets),
             vault: self.vault.or(below.vault),
             environments: self.environments.or(below.environments),
+            watch: self.watch.or(below.watch),
             effects: self.effects.or(below.effects),
             operators: self.operators.or(below.operators),
             middleware: self.middleware.or(below.middleware),
@@ -294,6 +297,8 @@ pub struct Config {
     pub operators: Declared,
     /// Secrets, and environments by name.
     pub environments: environment::Config,
+    /// Directories, by name, whose files blueprints may watch.
+    pub watch: BTreeMap<String, PathBuf>,
     /// What stands between runs and what they reach, in its order.
     pub middleware: Vec<middleware::Layer>,
 }
@@ -325,6 +330,7 @@ impl From<Layer> for Config {
                 environments: it.environments.unwrap_or_default(),
                 vault: it.vault,
             },
+            watch: it.watch.unwrap_or_default(),
             middleware: it.middleware.unwrap_or_default(),
         }
     }

@@ -5,6 +5,7 @@
 
 mod boot;
 mod embed;
+mod file_watch;
 mod files;
 mod restore;
 mod watch;
@@ -12,13 +13,14 @@ mod watch;
 pub use restore::{Restored, restore};
 
 use std::{
+    collections::BTreeMap,
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::Notify};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -63,6 +65,8 @@ pub struct HostConfig {
     pub listen: SocketAddr,
     /// A directory of blueprints to watch.
     pub blueprints: Option<PathBuf>,
+    /// Directories, by name, whose files any blueprint may watch.
+    pub watch: BTreeMap<String, PathBuf>,
     /// Whether runs that were open before go on by themselves.
     pub recover: bool,
     /// Whether a host that died three times in a row, each time soon after its start, takes its runs
@@ -98,6 +102,7 @@ impl HostConfig {
             data: data.into(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             blueprints: None,
+            watch: BTreeMap::new(),
             recover: true,
             safe_mode: true,
             lease: crate::config::LEASE,
@@ -245,10 +250,16 @@ impl Host {
         if config.recover {
             keep_time(&engine, &tasks);
         }
+        let moved = Arc::new(Notify::new());
         let watch = match &config.blueprints {
-            Some(dir) => Some(watch::Watch::start(dir.clone(), engine.clone(), &tasks).await?),
+            Some(dir) => {
+                Some(watch::Watch::start(dir, engine.clone(), &tasks, Arc::clone(&moved)).await?)
+            }
             None => None,
         };
+        if config.recover && (watch.is_some() || !config.watch.is_empty()) {
+            file_watch::start(&engine, &tasks, config.watch.clone(), moved);
+        }
         Ok(Self { engine, store, tasks, files, url, admin, left_open, _watch: watch })
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Budget, Labels, Schedule};
+use super::{Budget, FileWatch, Labels, Schedule};
 use crate::{
     flow::{Asking, Backoff},
     protocol::Json,
@@ -64,6 +64,13 @@ pub enum TriggerEvent {
     },
     /// A signal to the blueprint.
     Signal(String),
+    /// Files that change.
+    Watch {
+        /// Which.
+        watch: Box<FileWatch>,
+        /// What becomes of changes while no host was running: once, or skip.
+        missed: Missed,
+    },
 }
 
 /// What becomes of scheduled times that passed unheard.

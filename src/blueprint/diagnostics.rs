@@ -55,6 +55,8 @@ pub mod code {
     pub const BAD_RETRY: &str = "MS-B031";
     /// A schedule that cannot be read.
     pub const BAD_SCHEDULE: &str = "MS-B032";
+    /// A file watch that cannot be.
+    pub const BAD_WATCH: &str = "MS-B033";
     /// A JSON Schema that is not one.
     pub const BAD_SCHEMA: &str = "MS-B040";
     /// A template that does not parse.
@@ -116,6 +118,7 @@ pub mod code {
         (BAD_DURATION, "a duration that cannot be read"),
         (BAD_RETRY, "a retry policy that makes no sense"),
         (BAD_SCHEDULE, "a schedule that cannot be read"),
+        (BAD_WATCH, "a file watch that cannot be"),
         (BAD_SCHEMA, "a JSON Schema that is not valid"),
         (BAD_TEMPLATE, "a template that does not parse"),
         (UNDEFINED_SLOT, "a template uses a name that nothing defines"),

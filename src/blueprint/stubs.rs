@@ -33,8 +33,12 @@ const TYPES: &[(&str, &str)] = &[
         "{ max_attempts: number?, backoff: Duration?, factor: number?, max: Duration?, jitter: boolean?, on_interrupt: string? }",
     ),
     (
+        "Ask",
+        "{ items: {any}?, instructions: string?, tools: {any}?, tool_choice: any?, parallel_tool_calls: boolean?, max_tool_calls: number?, options: any? }",
+    ),
+    (
         "RunOptions",
-        "{ timeout: Duration?, retry: Retry?, operator: string?, idempotency_key: string?, summary: string?, session: string? }",
+        "{ timeout: Duration?, retry: Retry?, operator: string?, idempotency_key: string?, summary: string?, session: string?, ask: Ask? }",
     ),
     ("MapOptions", "{ concurrency: number?, on_error: string? }"),
     ("WaitOptions", "{ timeout: Duration? }"),

@@ -150,6 +150,7 @@ impl App {
             secrets: None,
             vault: None,
             environments: None,
+            watch: None,
             effects: None,
             operators: None,
             middleware: None,

@@ -212,6 +212,7 @@ fn embedded(config: &Config) -> HostConfig {
         data: config.data.clone(),
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         blueprints: None,
+        watch: std::collections::BTreeMap::new(),
         recover: false,
         safe_mode: false,
         lease: config.lease,

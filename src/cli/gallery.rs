@@ -72,7 +72,8 @@ mod tests {
     fn every_example_passes_its_tests_with_a_crash_after_every_write() {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("blueprints/gallery");
         let known = crate::host::builtin_operators();
-        let options = Options { filter: None, crash: true, snapshots: Snapshots::Compare };
+        let options =
+            Options { filter: None, crash: true, snapshots: Snapshots::Compare, coverage: None };
         for example in GALLERY {
             let path = dir.join(format!("{}_test.lua", example.name));
             let report = testkit::run(&path, &known, &options, &Clock::manual(0));

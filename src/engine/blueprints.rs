@@ -163,7 +163,11 @@ impl Engine {
         let mut views = Vec::with_capacity(names.len());
         for (name, hash, at_ms) in names {
             match self.program_by(hash.clone()).await {
-                Ok(program) => views.push(view_of(&program, at_ms, self.shared().clock.now_ms())),
+                Ok(program) => {
+                    let mut view = view_of(&program, at_ms, self.shared().clock.now_ms());
+                    self.shared().watches.tell(&mut view, &program.blueprint().definition().on);
+                    views.push(view);
+                }
                 // A version of an older release may not compile any more; it is still there.
                 Err(_) => views.push(bare(name, hash, at_ms)),
             }

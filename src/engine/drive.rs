@@ -10,9 +10,7 @@ use super::{
 use crate::{
     fault,
     flow::{Command, Flow as _, Input, NextAction, StepOp, StepRequest},
-    journal::{
-        Decision, Entry, Fact, Held, Outcome, RunState, Scheduled, ScopePath, StepKey, fingerprint,
-    },
+    journal::{Entry, Fact, Outcome, RunState, Scheduled, ScopePath, StepKey, fingerprint},
     protocol::{Failure, Json, RunId, failure::kind},
     store::{Errand, OutboxRow, Write},
 };
@@ -62,21 +60,35 @@ impl Shard {
             let Some((input, at_ms)) = run.inbox.pop_front() else { return };
             let Some(flow) = run.flow.as_mut() else { return };
             let advance = flow.advance(input, at_ms);
-            for command in advance.commands {
-                self.command(run, command);
-                if run.is_ended() || run.reload {
-                    return;
-                }
+            if advance.next == NextAction::More {
+                run.inbox.push_front((Input::More, at_ms));
+            }
+            if !self.commands(run, advance.commands) {
+                continue;
             }
             self.next(run, advance.next);
         }
+    }
+
+    /// Carries out what a flow asked for, in its order. Says whether it may go on: not once a
+    /// command stopped it, by a limit that it broke; the rest was never decided then.
+    pub(super) fn commands(&mut self, run: &mut Run, commands: Vec<Command>) -> bool {
+        let compensates = |run: &Run| matches!(run.chain.state(), RunState::Compensating(_));
+        let before = compensates(run);
+        for command in commands {
+            self.command(run, command);
+            if run.is_ended() || run.reload || compensates(run) != before {
+                return false;
+            }
+        }
+        true
     }
 
     /// What a flow's next action means for its run.
     ///
     /// | next | active | compensating |
     /// |---|---|---|
-    /// | wait | wait | wait |
+    /// | wait, more | wait | wait |
     /// | complete | ends completed, if the output fits its schema | ends as it was to end |
     /// | fail | compensates, or ends failed | ends as it was to end |
     /// | continue | a fresh history | ends as it was to end |
@@ -88,7 +100,7 @@ impl Shard {
             RunState::Active | RunState::Ended(_) => None,
         };
         match (next, ending) {
-            (NextAction::Wait, _) => {}
+            (NextAction::Wait | NextAction::More, _) => {}
             (NextAction::Broken(reason), _) => {
                 tracing::info!(run = %run.id, reason, "the run's VM had no room; it is replayed");
                 run.flow = None;
@@ -108,108 +120,6 @@ impl Shard {
                 Some(ending),
             ) => self.end(run, ending),
         }
-    }
-
-    fn complete(&mut self, run: &mut Run, output: &Json) {
-        let schema = run.program.as_ref().map(|program| program.blueprint().output().clone());
-        let accepted = match schema {
-            Some(schema) if !schema.is_any() => schema.accept(output.to_value()).map(Json::from),
-            _ => Ok(output.clone()),
-        };
-        match accepted {
-            Ok(output) => self.end(run, Outcome::Completed(output)),
-            Err(violations) => {
-                let message = violations.first().map_or_else(
-                    || "the output breaks its schema".to_owned(),
-                    |first| {
-                        format!("the output breaks its schema at {}: {}", first.path, first.message)
-                    },
-                );
-                self.wind_up(run, Outcome::Failed(Failure::new(kind::INVALID_RESULT, message)));
-            }
-        }
-    }
-
-    /// Closes what is open; then runs the compensations, if there are any, and ends the run.
-    pub(super) fn wind_up(&mut self, run: &mut Run, ending: Outcome) {
-        let reason = match &ending {
-            Outcome::Completed(_) => "the run completed",
-            Outcome::Failed(_) => "the run failed",
-            Outcome::Canceled(_) => "the run was canceled",
-        };
-        self.close_all(run, reason);
-        run.inbox.clear();
-        let compensates = *run.chain.state() == RunState::Active
-            && run.flow.as_ref().is_some_and(|flow| flow.has_defers());
-        if compensates {
-            fault::point("engine.compensate");
-            self.append(run, Fact::Decided(Decision::Compensate { ending }));
-            let at_ms = run.chain.last_ms();
-            let due = at_ms + self.shared.settings.compensation_ms;
-            run.timers.keep(Due::Wall);
-            run.timers.insert((due, 0, Due::Compensation));
-            run.inbox.push_back((Input::Compensate, at_ms));
-        } else {
-            self.end(run, ending);
-        }
-    }
-
-    /// Ends a run for ever.
-    pub(super) fn end(&mut self, run: &mut Run, outcome: Outcome) {
-        fault::point("engine.end");
-        self.close_all(run, "the run ended");
-        self.append(run, Fact::RunEnded(outcome));
-        run.inbox.clear();
-        run.timers.clear();
-        run.flow = None;
-        run.pending.writes.push(Write::CloseTasks { run: run.num });
-        if run.header.parent.is_some() {
-            run.pending.after.performs.push(Perform::TellParent);
-        }
-        self.count_out(run.num);
-    }
-
-    fn continue_as(&mut self, run: &mut Run, input: Json) {
-        let Some((started, _)) = run.chain.started() else { return };
-        let mut started = started.clone();
-        if let Some(program) = &run.program {
-            match program.blueprint().input().accept(input.to_value()) {
-                Ok(accepted) => started.input = accepted.into(),
-                Err(violations) => {
-                    let message = violations.first().map_or_else(String::new, |first| {
-                        format!(
-                            "continue_as: the input breaks its schema at {}: {}",
-                            first.path, first.message
-                        )
-                    });
-                    self.wind_up(run, Outcome::Failed(Failure::new(kind::INVALID_INPUT, message)));
-                    return;
-                }
-            }
-        }
-        self.close_all(run, "the run began a fresh history");
-        // What lies before must have its row number: it is the fresh history's predecessor.
-        let signals = run.chain.signals();
-        let (seats, spent) = (run.chain.seats().clone(), run.chain.spent().clone());
-        started.generation += 1;
-        started.first_step = run.chain.next_step();
-        started.queued = signals;
-        started.seed = started.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
-        self.flush(run);
-        started.continues = run.prev;
-        run.prev = None;
-        run.inbox.clear();
-        run.timers.keep(Due::Wall);
-        self.append(run, Fact::RunStarted(Box::new(started)));
-        if !spent.is_empty() {
-            self.append(run, Fact::Decided(Decision::Spent(Box::new(spent))));
-        }
-        for (operator, held) in seats {
-            let Held { session, epoch } = held;
-            let by = "continue_as".to_owned();
-            self.append(run, Fact::Decided(Decision::Seat { by, operator, session, epoch }));
-        }
-        self.start_flow(run);
     }
 
     /// Turns one command of the flow into facts.

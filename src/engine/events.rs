@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Events that wait for a slow subscriber before it is cut off and reads on from the store.
-const BUFFER: usize = 1_024;
+pub(super) const BUFFER: usize = 1_024;
 /// The word of the lossy event that says: read the store.
 const SYNC: &str = "sync";
 

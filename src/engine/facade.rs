@@ -21,6 +21,7 @@ use super::{
     shard::Shard,
     shared::Shared,
     stacks::{Middleware, StackBook},
+    watches::WatchBoard,
 };
 use crate::{
     clock::Clock,
@@ -180,6 +181,7 @@ impl Engine {
             shards: senders,
             url: OnceLock::new(),
             open_runs: AtomicU64::new(0),
+            watches: WatchBoard::default(),
         });
         let watchdog = Watchdog::start()
             .map(Arc::new)

@@ -18,10 +18,12 @@ mod commit;
 mod composite;
 mod copy;
 mod decide;
+mod delta;
 mod document;
 mod drive;
 mod due;
 mod effects;
+mod ending;
 mod error;
 mod escalate;
 mod events;
@@ -65,6 +67,7 @@ mod timers;
 mod transfer;
 mod view;
 mod waiting;
+mod watches;
 mod worker_state;
 mod workers;
 
@@ -96,6 +99,7 @@ pub use view::{
     AnswerView, ArtifactView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView, Page,
     PromptView, RunView, SeatView, SpawnView, StepView, TaskView, TokenView, WaitingOn, rfc3339,
 };
+pub use watches::{FileMark, Files, Watched};
 pub use workers::LeaseAsk;
 
 #[cfg(test)]

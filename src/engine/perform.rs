@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    delta::Pieces,
     layers::{RunVoice, config_of},
     message::{Msg, NewRun, RunMsg},
     run::{After, Live, Open, OpenKind, OpenTask, Perform, Phase, Run},
@@ -22,7 +23,7 @@ use crate::{
     journal::{Outcome, RunStarted, RunState},
     middleware::{About, Dispatch, DispatchLayer, Dispatched, Next, Terminal},
     operator::{Delivery, HUMAN, Inquiry, Prompt, Reply, Reporter, Residence, Task},
-    protocol::{Failure, Json, RunId, SecretAccessEvent, TaskId, failure::kind},
+    protocol::{Failure, Json, ModelDelta, RunId, SecretAccessEvent, TaskId, failure::kind},
     store::{TaskPhase, TaskRow},
     token::{Grant, Handle, Need, Verb},
 };
@@ -170,6 +171,7 @@ impl Shard {
                 run: run.num,
                 step: number,
                 attempt: task.attempt,
+                pieces: Pieces::new(Arc::clone(&run.audience), Arc::clone(task.agent.name())),
             }),
         };
         let (about, voice) = self.about(run, id, task);
@@ -385,6 +387,7 @@ struct AttemptReporter {
     run: u64,
     step: u32,
     attempt: u32,
+    pieces: Pieces,
 }
 
 impl Reporter for AttemptReporter {
@@ -396,6 +399,10 @@ impl Reporter for AttemptReporter {
     fn progress(&self, data: Json) {
         let (step, attempt) = (self.step, self.attempt);
         self.shared.tell(self.run, RunMsg::Progress { step, attempt, data });
+    }
+
+    fn delta(&self, delta: ModelDelta) {
+        self.pieces.send(&self.shared, self.run, (self.step, self.attempt), delta);
     }
 
     fn secret_accessed(&self, event: SecretAccessEvent) {

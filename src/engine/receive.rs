@@ -56,6 +56,7 @@ impl Shard {
             failed: None,
             waiters: waiter.into_iter().collect(),
             subscribers: Vec::new(),
+            audience: std::sync::Arc::default(),
             reload: false,
             restate: false,
             broken: false,
@@ -168,6 +169,7 @@ impl Shard {
                 }
                 run.subscribers.retain(|subscriber| !subscriber.is_closed());
                 run.subscribers.push(subscriber);
+                run.audience.set(true);
                 // Who asked may be gone.
                 let _ = reply.send(run.chain.seq());
             }
@@ -213,6 +215,7 @@ impl Shard {
                 self.delivered(run, step, attempt, delivery);
             }
             RunMsg::Progress { step, attempt, data } => self.progress(run, step, attempt, &data),
+            RunMsg::Delta(piece) => super::delta::show(run, &piece, self.now_ms),
             RunMsg::SecretAccessed { step, attempt, event } => {
                 self.secret_accessed(run, step, attempt, *event);
             }
@@ -415,6 +418,7 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
         | RunMsg::Finished { .. }
         | RunMsg::Delivered { .. }
         | RunMsg::Progress { .. }
+        | RunMsg::Delta(_)
         | RunMsg::SecretAccessed { .. }
         | RunMsg::Capacity { .. }
         | RunMsg::Redispatch { .. }

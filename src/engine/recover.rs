@@ -90,6 +90,7 @@ impl Shard {
             failed: None,
             waiters: Vec::new(),
             subscribers: Vec::new(),
+            audience: Arc::default(),
             reload: false,
             restate: false,
             broken,
@@ -132,11 +133,8 @@ impl Shard {
                 fault::point("engine.replayed");
                 run.flow = Some(replay.flow);
                 self.take_up_open(run, entries, replay.ops);
-                for command in replay.fresh {
-                    self.command(run, command);
-                    if run.is_ended() {
-                        return;
-                    }
+                if !self.commands(run, replay.fresh) {
+                    return;
                 }
                 self.next(run, replay.next);
                 let names: BTreeSet<String> =

@@ -238,20 +238,23 @@ impl Telling<'_> {
             self.fresh.clear();
             self.next = NextAction::Wait;
         }
-        let Advance { commands, next } = self.flow.advance(input, at_ms);
-        match next {
-            NextAction::Broken(why) => return Err(Stop::Broken(why)),
-            NextAction::Limit(failure) => {
-                // Live, the same limit ended the run: then its end is in the journal.
-                self.next = NextAction::Limit(failure);
+        let mut turn = self.flow.advance(input, at_ms);
+        loop {
+            let Advance { commands, next } = turn;
+            for command in commands {
+                self.compare(command)?;
             }
-            NextAction::Wait => {}
-            other => self.next = other,
+            match next {
+                NextAction::More => turn = self.flow.advance(Input::More, at_ms),
+                NextAction::Broken(why) => return Err(Stop::Broken(why)),
+                NextAction::Wait => return Ok(()),
+                // A limit too: live, the same one ended the run, then its end is in the journal.
+                other => {
+                    self.next = other;
+                    return Ok(());
+                }
+            }
         }
-        for command in commands {
-            self.compare(command)?;
-        }
-        Ok(())
     }
 
     fn compare(&mut self, command: Command) -> Result<(), Stop> {

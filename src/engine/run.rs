@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    EngineError, EventView, capacity::AgentKey, composite::OpenComposite, due::Timers,
-    escalate::Question, follow::Follows, message::Waiter,
+    EngineError, EventView, capacity::AgentKey, composite::OpenComposite, delta::Audience,
+    due::Timers, escalate::Question, follow::Follows, message::Waiter,
 };
 use crate::{
     blueprint::CompiledAgent,
@@ -61,6 +61,7 @@ pub(crate) struct Run {
     pub(crate) held: Vec<super::message::RunMsg>,
     pub(crate) waiters: Vec<Waiter>,
     pub(crate) subscribers: Vec<mpsc::Sender<EventView>>,
+    pub(crate) audience: Arc<Audience>,
     /// Whether it is to be dropped and read again once nothing of it is on its way.
     pub(crate) reload: bool,
     /// Whether its header is written with the next batch even if nothing happened: what it says was

@@ -35,15 +35,15 @@ const REST_MS: u64 = 10_000;
 #[derive(Default)]
 pub struct Schedules {
     /// The triggers of a version, by its hash.
-    triggers: HashMap<String, Arc<[Trigger]>>,
+    pub(super) triggers: HashMap<String, Arc<[Trigger]>>,
 }
 
 /// A trigger of a blueprint.
 #[derive(Debug, Clone, PartialEq, Serialize, serde::Deserialize, ToSchema)]
 pub struct TriggerView {
-    /// `schedule` or `signal`.
+    /// `schedule`, `signal` or `watch`.
     pub kind: String,
-    /// The cron expression, or the signal's name.
+    /// The cron expression, the signal's name, or the pattern of files.
     pub what: String,
     /// The schedule's time zone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -51,20 +51,32 @@ pub struct TriggerView {
     /// RFC 3339, UTC: when it is due next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_at: Option<String>,
+    /// The directory that a pattern is below, where this host watches it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<String>,
+    /// Why files are not watched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 impl TriggerView {
     pub(super) fn of(trigger: &Trigger, now_ms: u64) -> Self {
+        let bare = |kind: &str, what: &str| Self {
+            kind: kind.to_owned(),
+            what: what.to_owned(),
+            zone: None,
+            next_at: None,
+            directory: None,
+            problem: None,
+        };
         match &trigger.event {
             TriggerEvent::Schedule { schedule, .. } => Self {
-                kind: "schedule".to_owned(),
-                what: schedule.text().to_owned(),
                 zone: Some(schedule.zone().to_owned()),
                 next_at: schedule.next(now_ms).map(rfc3339),
+                ..bare("schedule", schedule.text())
             },
-            TriggerEvent::Signal(name) => {
-                Self { kind: "signal".to_owned(), what: name.clone(), zone: None, next_at: None }
-            }
+            TriggerEvent::Signal(name) => bare("signal", name),
+            TriggerEvent::Watch { watch, .. } => bare("watch", watch.pattern()),
         }
     }
 }
@@ -82,23 +94,25 @@ impl Engine {
         let names = self.read(|store| store.blueprint_names()).await?;
         known.triggers.retain(|kept, _| names.iter().any(|(_, hash, _)| hash == kept));
         for (name, hash, _) in names {
-            let triggers = match known.triggers.get(&hash) {
-                Some(triggers) => Arc::clone(triggers),
-                None => {
-                    // A version that does not compile any more starts nothing.
-                    let program = self.program_by(hash.clone()).await.ok();
-                    let on = program.map(|it| it.blueprint().definition().on.clone());
-                    let triggers: Arc<[Trigger]> = on.unwrap_or_default().into();
-                    known.triggers.insert(hash.clone(), Arc::clone(&triggers));
-                    triggers
-                }
-            };
+            let triggers = self.triggers(known, &hash).await;
             if triggers.iter().any(|it| matches!(it.event, TriggerEvent::Schedule { .. })) {
                 let soon = self.run_schedules_of(&name, &triggers, now).await?;
                 next = next.min(soon.unwrap_or(next));
             }
         }
         Ok(next.max(now + 1))
+    }
+
+    /// The triggers of a version; one that does not compile any more has none.
+    pub(super) async fn triggers(&self, known: &mut Schedules, hash: &str) -> Arc<[Trigger]> {
+        if let Some(triggers) = known.triggers.get(hash) {
+            return Arc::clone(triggers);
+        }
+        let program = self.program_by(hash.to_owned()).await.ok();
+        let on = program.map(|it| it.blueprint().definition().on.clone());
+        let triggers: Arc<[Trigger]> = on.unwrap_or_default().into();
+        known.triggers.insert(hash.to_owned(), Arc::clone(&triggers));
+        triggers
     }
 
     async fn run_schedules_of(
@@ -163,7 +177,7 @@ impl Engine {
         };
         let word = format!("{name} {} {} {at}", schedule.text(), schedule.zone());
         let key = IdempotencyKey { route: "schedule", body: word.clone(), key: word };
-        self.start(&host(name), start, Some(key)).await
+        self.start(&host("schedule", name), start, Some(key)).await
     }
 
     /// Starts a run of each trigger of a blueprint that waits for this signal.
@@ -233,9 +247,9 @@ fn chosen(due: &[u64], missed: Missed, now: u64) -> Vec<u64> {
     }
 }
 
-/// Who starts what is scheduled.
-fn host(name: &str) -> Caller {
-    let subject = format!("schedule:{name}");
+/// Who starts what starts by itself.
+pub(super) fn host(what: &str, name: &str) -> Caller {
+    let subject = format!("{what}:{name}");
     Caller {
         grant: Grant::new(Role::Admin, Scopes::all()),
         jti: subject.clone(),

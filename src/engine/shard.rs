@@ -189,6 +189,13 @@ impl Shard {
 
     /// Gives a message to a run, reading it into memory if it is not there.
     pub(super) fn tell(&mut self, num: u64, message: RunMsg) {
+        if let RunMsg::Delta(piece) = message {
+            // It changes nothing: no flow is driven, and no run is read for it.
+            if let Some(run) = self.runs.get_mut(&num) {
+                super::delta::show(run, &piece, self.now_ms);
+            }
+            return;
+        }
         if self.unheard.remove(&num) {
             self.carry_again(num);
         }
@@ -247,6 +254,7 @@ impl Shard {
             (std::mem::take(&mut run.waiters), std::mem::take(&mut run.subscribers));
         let mut fresh = self.load(run.num, message, false).ok()??;
         fresh.waiters = waiters;
+        fresh.audience.set(!subscribers.is_empty());
         fresh.subscribers = subscribers;
         Some(fresh)
     }
@@ -312,6 +320,7 @@ impl Shard {
             Ok(Some(mut run)) => {
                 run.broken = false;
                 run.waiters = waiters;
+                run.audience.set(!subscribers.is_empty());
                 run.subscribers = subscribers;
                 self.settle(run);
             }

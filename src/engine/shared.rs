@@ -9,6 +9,7 @@ use super::{
     message::{Msg, RunMsg},
     programs::Programs,
     stacks::StackBook,
+    watches::WatchBoard,
 };
 use crate::{
     clock::Clock,
@@ -39,6 +40,7 @@ pub(crate) struct Shared {
     pub(crate) shards: Vec<mpsc::UnboundedSender<Msg>>,
     pub(crate) url: OnceLock<Arc<str>>,
     pub(crate) open_runs: AtomicU64,
+    pub(crate) watches: WatchBoard,
 }
 
 /// The engine's numbers.

@@ -25,7 +25,7 @@ use crate::{
     clock::Clock,
     flow::RunLimits,
     journal::Fact,
-    lua::Limits,
+    lua::{Coverage, Limits},
     middleware::TaskDone,
     operator::{
         Backend, Delivery, Echo, Human, Lua, QueueHub, Registry, Reply, Residence, Task, lua_calls,
@@ -158,6 +158,7 @@ pub struct Stage {
     owner: Caller,
     crash_after: Option<u64>,
     crashes: u32,
+    coverage: Option<Coverage>,
     _time: EnterGuard<'static>,
 }
 
@@ -168,6 +169,14 @@ impl Stage {
     /// # Errors
     /// When the engine cannot be put together.
     pub fn set(known: &Registry) -> Result<Self, EngineError> {
+        Self::counting(known, None)
+    }
+
+    /// The same, with a count of the lines of blueprints that run.
+    ///
+    /// # Errors
+    /// When the engine cannot be put together.
+    pub fn counting(known: &Registry, coverage: Option<Coverage>) -> Result<Self, EngineError> {
         let mut stage = Self {
             live: None,
             known: known.clone(),
@@ -178,6 +187,7 @@ impl Stage {
             owner: owner(),
             crash_after: None,
             crashes: 0,
+            coverage,
             _time: stand_still(),
         };
         stage.boot()?;
@@ -210,7 +220,8 @@ impl Stage {
         });
         let operators: BTreeMap<_, _> = operators.collect();
         let run_limits = RunLimits { slice_ms: SLICE_MS, ..RunLimits::default() };
-        let limits = Limits { evaluate_ms: SLICE_MS, ..Limits::default() };
+        let limits =
+            Limits { evaluate_ms: SLICE_MS, coverage: self.coverage.clone(), ..Limits::default() };
         let (engine, unstarted) = Engine::assemble(EngineParts {
             store: Arc::clone(&self.store) as Arc<dyn Store>,
             clock: self.clock.clone(),

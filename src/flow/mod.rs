@@ -38,6 +38,9 @@ pub enum Input {
         /// The failure.
         failure: Failure,
     },
+    /// Nothing new: it goes on with the input before, which it had not taken to its end
+    /// ([`NextAction::More`]).
+    More,
     /// The run failed or was canceled: drop every branch and run the deferred functions,
     /// latest first, in the scope [`compensation_scope`].
     Compensate,
@@ -64,6 +67,9 @@ pub enum Command {
 pub enum NextAction {
     /// It asked for steps (one is serial, many are a fan-out), or still waits for earlier ones.
     Wait,
+    /// It has taken its turn and not come to the end of the input: others may have theirs, then it
+    /// wants [`Input::More`] before any other input but [`Input::Compensate`].
+    More,
     /// It is done, with this value.
     Complete(Json),
     /// It failed.
@@ -89,7 +95,9 @@ pub struct Advance {
 /// A run's program: a pure function of the inputs that it was given, in their order.
 pub trait Flow {
     /// Takes one input at the time `now_ms` (Unix milliseconds, the time of the entry that the
-    /// input comes from) and runs until nothing can go on without another.
+    /// input comes from) and runs until nothing can go on without another, or for one turn.
+    ///
+    /// Where turns end changes nothing of what it asks for, and in which order.
     ///
     /// An input for a step that the flow no longer awaits is ignored.
     fn advance(&mut self, input: Input, now_ms: u64) -> Advance;

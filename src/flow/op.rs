@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     journal::StepKey,
-    protocol::{ContentKind, DurationMs, Json, Lifetime, MemoryTier, StepKind, StoreOptions},
+    protocol::{
+        ContentKind, DurationMs, Json, Lifetime, MemoryTier, ModelAsk, StepKind, StoreOptions,
+    },
 };
 
 /// A step that a flow asks for.
@@ -94,6 +96,10 @@ pub struct TaskOpts {
     /// For `ctx:approve`: whom to ask, in place of what the agent says.
     #[serde(default)]
     pub asking: Asking,
+    /// For agents whose operator is a model: what is asked beside the agent's own settings. The
+    /// value of the task is then a [`ModelAnswer`](crate::protocol::ModelAnswer).
+    #[serde(default)]
+    pub ask: Option<Box<ModelAsk>>,
 }
 
 /// Whom a task for people asks, and how.

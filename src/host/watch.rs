@@ -1,15 +1,17 @@
 //! The watched directory: each blueprint in it stands under its own name.
 //!
-//! `NAME.lua`, `NAME.luau` and `NAME/main.lua` are blueprints. A file that does not compile leaves
-//! the last good version in place, and the log says so.
+//! `NAME.lua`, `NAME.luau`, `NAME.flow.json` and `NAME/main.lua` are blueprints. A file that does not
+//! compile leaves the last good version in place, and the log says so, once for each change.
 
 use std::{
+    collections::HashMap,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use super::HostError;
 use crate::{
@@ -26,18 +28,24 @@ pub(super) struct Watch {
     _watcher: RecommendedWatcher,
 }
 
+/// What was last made of each file: its bundle's hash, or why there is none.
+type Seen = HashMap<PathBuf, Result<String, String>>;
+
 impl Watch {
-    /// Reads `dir` now, and again whenever something in it changes.
+    /// Reads `dir` now, and again whenever something in it changes; `moved` is told when a blueprint
+    /// did.
     pub(super) async fn start(
-        dir: PathBuf,
+        dir: &Path,
         engine: Engine,
         tasks: &Tasks,
+        moved: Arc<Notify>,
     ) -> Result<Self, HostError> {
         let fault = |reason: String| HostError::File {
             what: "watch",
             path: dir.display().to_string(),
             reason,
         };
+        let dir = std::path::absolute(dir).map_err(|error| fault(error.to_string()))?;
         let (changed, mut changes) = mpsc::channel(1);
         let mut watcher =
             notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
@@ -48,7 +56,8 @@ impl Watch {
             })
             .map_err(|error| fault(error.to_string()))?;
         watcher.watch(&dir, RecursiveMode::Recursive).map_err(|error| fault(error.to_string()))?;
-        adopt(&dir, &engine).await;
+        let mut seen = Seen::new();
+        adopt(&dir, &engine, &mut seen).await;
         let stopping = tasks.stopping().clone();
         tasks.spawn(async move {
             loop {
@@ -58,24 +67,44 @@ impl Watch {
                 }
                 tokio::time::sleep(QUIET).await;
                 while changes.try_recv().is_ok() {}
-                adopt(&dir, &engine).await;
+                if adopt(&dir, &engine, &mut seen).await {
+                    moved.notify_one();
+                }
             }
         });
         Ok(Self { _watcher: watcher })
     }
 }
 
-async fn adopt(dir: &Path, engine: &Engine) {
-    for path in blueprints_in(dir) {
-        let bundle = match Bundle::load(&path) {
-            Ok(bundle) => bundle,
+/// Takes over what is new or other than it was; says whether a name moved.
+async fn adopt(dir: &Path, engine: &Engine, seen: &mut Seen) -> bool {
+    let paths = blueprints_in(dir);
+    seen.retain(|path, _| paths.contains(path));
+    let mut moved = false;
+    for path in paths {
+        let bundle = Bundle::load(&path);
+        let now = match &bundle {
+            Ok(bundle) => Ok(bundle.hash().to_owned()),
+            Err(error) => Err(error.to_string()),
+        };
+        if seen.get(&path) == Some(&now) {
+            continue;
+        }
+        let taken = match bundle {
+            Ok(bundle) => engine.adopt_blueprint(bundle).await,
             Err(error) => {
                 tracing::warn!(file = %path.display(), %error, "left the last good version in place");
+                seen.insert(path, now);
                 continue;
             }
         };
-        match engine.adopt_blueprint(bundle).await {
-            Ok(view) => tracing::info!(name = view.name, hash = view.hash, "blueprint"),
+        match taken {
+            Ok(view) => {
+                tracing::info!(name = view.name, hash = view.hash, "blueprint");
+                let home = path.parent().unwrap_or(dir);
+                engine.set_home(&view.name, &view.hash, home.to_owned());
+                moved = true;
+            }
             Err(EngineError::Findings(findings)) => {
                 for finding in findings.iter().filter(|finding| finding.is_error()) {
                     tracing::warn!(%finding, "left the last good version in place");
@@ -83,9 +112,13 @@ async fn adopt(dir: &Path, engine: &Engine) {
             }
             Err(error) => {
                 tracing::warn!(file = %path.display(), %error, "could not store a blueprint");
+                // The next change of any file tries again.
+                continue;
             }
         }
+        seen.insert(path, now);
     }
+    moved
 }
 
 /// The main files of the blueprints in a directory, sorted.
@@ -98,7 +131,7 @@ fn blueprints_in(dir: &Path) -> Vec<PathBuf> {
                 path.extension().is_some_and(|extension| extension == "lua" || extension == "luau");
             if path.is_dir() {
                 ["main.lua", "main.luau"].iter().map(|name| path.join(name)).find(|p| p.is_file())
-            } else if is_source && says_blueprint(&path) {
+            } else if is_flow(&path) || (is_source && says_blueprint(&path)) {
                 Some(path)
             } else {
                 None
@@ -107,6 +140,13 @@ fn blueprints_in(dir: &Path) -> Vec<PathBuf> {
         .collect();
     found.sort();
     found
+}
+
+/// Whether a file is a flow as JSON. Other JSON may be anything.
+fn is_flow(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    path.is_file()
+        && name.is_some_and(|name| name.ends_with(".flow.json") && !name.starts_with('.'))
 }
 
 /// Whether a file declares a blueprint; others are modules that blueprints require.

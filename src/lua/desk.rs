@@ -104,7 +104,7 @@ impl Desk {
             .load(text)
             .set_name(format!("={path}"))
             .set_mode(ChunkMode::Text)
-            .set_compiler(compiler())
+            .set_compiler(compiler().set_coverage_level(self.source.coverage().is_some().into()))
             .into_function();
         match compiled {
             Ok(function) => {
@@ -113,6 +113,14 @@ impl Desk {
             }
             Err(mlua::Error::SyntaxError { message, .. }) => Ok(Some(Err(message))),
             Err(other) => Err(other),
+        }
+    }
+
+    /// Leaves what was counted of the chunks, if anybody wants to know.
+    pub(crate) fn leave_coverage(&self) {
+        let Some(coverage) = self.source.coverage() else { return };
+        for (path, chunk) in self.chunks.borrow().iter() {
+            coverage.add(self.source.key(), path, chunk);
         }
     }
 

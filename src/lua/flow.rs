@@ -75,7 +75,18 @@ pub struct ScriptFlow {
     counted: usize,
     defers: Vec<Function>,
     queries: BTreeMap<String, Function>,
+    /// What the last turn left over.
+    ready: VecDeque<(Id, Answer)>,
+    /// Branches of joins that began since the last input.
+    births: u32,
 }
+
+/// Branches of joins that begin in one turn before the host gets to do something else.
+///
+/// A turn ends nowhere else: what loops without an await meets the limit of its slice. Nor does it
+/// once as many began for one input as may be open, so that a loop over joins whose branches return
+/// at once meets it too.
+const TURN: u32 = 256;
 
 /// What a `ctx` call is answered with, once its branch's turn comes.
 enum Answer {
@@ -85,6 +96,8 @@ enum Answer {
     Usage(String),
     Number(f64),
     RaisedBy(Coroutine),
+    /// Not for a branch but for a join: begin the next of its branches.
+    Birth,
 }
 
 /// One advance, while it goes on.
@@ -119,10 +132,15 @@ impl ScriptFlow {
             counted: 0,
             defers: Vec::new(),
             queries: BTreeMap::new(),
+            ready: VecDeque::new(),
+            births: 0,
         }
     }
 
     fn take(&mut self, input: Input, turn: &mut Turn<'_>) -> Step {
+        if input != Input::More {
+            self.births = 0;
+        }
         match (self.phase, input) {
             (Phase::Fresh, Input::Start) => self.start(turn)?,
             (Phase::Running | Phase::Compensating(_), Input::Completed { key, output }) => {
@@ -133,15 +151,31 @@ impl ScriptFlow {
             }
             (Phase::Fresh | Phase::Running | Phase::Ended, Input::Compensate) => {
                 self.uproot();
+                turn.ready.clear();
                 self.phase = Phase::Compensating(0);
                 self.compensate(turn)?;
             }
+            (Phase::Running | Phase::Compensating(_), Input::More) => {}
             (Phase::Compensating(_), Input::Compensate)
             | (Phase::Running | Phase::Compensating(_) | Phase::Ended, Input::Start)
-            | (Phase::Fresh | Phase::Ended, Input::Completed { .. } | Input::Failed { .. }) => {}
+            | (
+                Phase::Fresh | Phase::Ended,
+                Input::More | Input::Completed { .. } | Input::Failed { .. },
+            ) => {}
         }
+        let mut began = 0;
         while let Some((id, answer)) = turn.ready.pop_front() {
-            self.step(id, &answer, turn)?;
+            if !matches!(answer, Answer::Birth) {
+                self.step(id, &answer, turn)?;
+                continue;
+            }
+            if began == TURN && self.births < self.limits.branches {
+                turn.ready.push_front((id, answer));
+                return Err(NextAction::More);
+            }
+            began += 1;
+            self.births += 1;
+            self.birth(id, turn)?;
         }
         Ok(())
     }
@@ -203,6 +237,7 @@ impl ScriptFlow {
             Answer::Usage(text) => Delivery::Usage(text),
             Answer::Number(number) => Delivery::Number(*number),
             Answer::RaisedBy(co) => Delivery::RaisedBy(co),
+            Answer::Birth => return Ok(()),
         };
         let halt = branch.co.resume(turn.armed, delivery);
         for note in self.vm.desk.notes.borrow_mut().drain(..) {
@@ -353,20 +388,29 @@ impl Flow for ScriptFlow {
         });
         vm.let_grow(self.limits.memory);
         vm.desk.open(Mode::Flow, now_ms, self.random, self.limits.value);
-        let mut turn = Turn { armed: &armed, now_ms, commands: Vec::new(), ready: VecDeque::new() };
+        let ready = std::mem::take(&mut self.ready);
+        let mut turn = Turn { armed: &armed, now_ms, commands: Vec::new(), ready };
         let next = match self.take(input, &mut turn) {
             Ok(()) => NextAction::Wait,
             Err(next) => next,
         };
-        let mut commands = turn.commands;
+        let Turn { mut commands, ready, .. } = turn;
         self.random = vm.desk.random.get();
         vm.desk.mode.set(Mode::Pure);
         if let NextAction::Limit(_) | NextAction::Broken(_) = next {
             commands.clear();
         }
-        if next != NextAction::Wait {
-            self.uproot();
-            self.phase = Phase::Ended;
+        match next {
+            NextAction::Wait => {}
+            NextAction::More => self.ready = ready,
+            NextAction::Complete(_)
+            | NextAction::Fail(_)
+            | NextAction::ContinueAs(_)
+            | NextAction::Limit(_)
+            | NextAction::Broken(_) => {
+                self.uproot();
+                self.phase = Phase::Ended;
+            }
         }
         Advance { commands, next }
     }
@@ -416,6 +460,7 @@ impl Flow for ScriptFlow {
 
 impl Drop for ScriptFlow {
     fn drop(&mut self) {
+        self.ready.clear();
         self.uproot();
         self.defers.clear();
         self.queries.clear();

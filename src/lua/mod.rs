@@ -8,6 +8,7 @@
 //! calls [`call_agent`]. Nothing else knows that Lua exists.
 
 mod call;
+mod coverage;
 mod desk;
 mod evaluate;
 mod failure;
@@ -27,6 +28,7 @@ mod watchdog;
 #[cfg(test)]
 mod tests;
 
+pub use coverage::{Coverage, Lines};
 pub use evaluate::{LuaError, evaluate};
 pub use flow::{RunFacts, ScriptFlow};
 pub use program::Program;

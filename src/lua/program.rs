@@ -25,7 +25,8 @@ impl Program {
         operators: &dyn Operators,
         limits: &Limits,
     ) -> Result<(Self, Vec<Finding>), Vec<Finding>> {
-        let source = Source::new(bundle.hash(), bundle.clone(), HOST);
+        let source =
+            Source::new(bundle.hash(), bundle.clone(), HOST).counted(limits.coverage.clone());
         let tree = match evaluate(&source, limits) {
             Ok(tree) => tree,
             Err(errors) => {

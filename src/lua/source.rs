@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
+use super::Coverage;
+
 /// The files of a bundle. Paths are relative, with `/`, and without `./`.
 pub trait Files: Send + Sync {
     /// The text of the file at `path`, if the bundle has it.
@@ -31,12 +33,23 @@ pub struct Source {
     key: Arc<str>,
     files: Arc<dyn Files>,
     host: Host,
+    coverage: Option<Coverage>,
 }
 
 impl Source {
     /// Names `files` by `key`; different files never share a key.
     pub fn new(key: impl Into<Arc<str>>, files: impl Files + 'static, host: Host) -> Self {
-        Self { key: key.into(), files: Arc::new(files), host }
+        Self { key: key.into(), files: Arc::new(files), host, coverage: None }
+    }
+
+    /// Lets the lines that run be counted.
+    #[must_use]
+    pub fn counted(self, coverage: Option<Coverage>) -> Self {
+        Self { coverage, ..self }
+    }
+
+    pub(crate) fn coverage(&self) -> Option<&Coverage> {
+        self.coverage.as_ref()
     }
 
     /// The key.

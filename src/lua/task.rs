@@ -54,14 +54,16 @@ pub fn call_agent(
     let no_room = || {
         failure::limit(format!("the agent used more than {} MiB of memory", limits.memory >> 20))
     };
-    let kept = LAST.with_borrow_mut(Option::take).filter(|vm| vm.key() == source.key());
+    // What is counted is left when the VM goes.
+    let counts = source.coverage().is_some();
+    let kept = LAST.with_borrow_mut(Option::take).filter(|vm| vm.key() == source.key() && !counts);
     let vm = match kept {
         Some(vm) => vm,
         None => Vm::open(source, usize::MAX, 1, true).map_err(|_| no_room())?,
     };
     vm.bound(limits.memory.saturating_mul(2));
     let result = call(&vm, agent, input, limits, cancel)?;
-    if vm.machine.memory() < KEPT {
+    if vm.machine.memory() < KEPT && !counts {
         LAST.set(Some(vm));
     }
     Ok(result)

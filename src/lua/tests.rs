@@ -143,6 +143,10 @@ fn drive(
             }
         }
         all.extend(commands);
+        if next == NextAction::More {
+            input = Input::More;
+            continue;
+        }
         if next != NextAction::Wait || open.is_empty() {
             return (next, all);
         }

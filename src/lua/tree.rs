@@ -60,7 +60,10 @@ pub(crate) struct Join {
     pub(crate) scope: ScopePath,
     pub(crate) index: u32,
     pub(crate) total: u32,
-    pub(crate) started: u32,
+    /// How many branches it may have begun.
+    pub(crate) due: u32,
+    /// How many it has begun.
+    pub(crate) born: u32,
     pub(crate) open: BTreeMap<u32, Id>,
     pub(crate) timer: Option<StepKey>,
 }

@@ -135,6 +135,12 @@ impl Vm {
     }
 }
 
+impl Drop for Vm {
+    fn drop(&mut self) {
+        self.desk.leave_coverage();
+    }
+}
+
 /// The library's own code, compiled once for the process: most of what opening a VM would cost.
 fn compiled() -> mlua::Result<&'static [Vec<u8>]> {
     static COMPILED: OnceLock<Vec<Vec<u8>>> = OnceLock::new();

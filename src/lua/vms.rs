@@ -8,6 +8,7 @@ use std::{
 };
 
 use super::{
+    Coverage,
     flow::{RunFacts, ScriptFlow},
     source::Source,
     vm::Vm,
@@ -38,6 +39,8 @@ pub struct Limits {
     pub evaluate_memory: usize,
     /// An evaluated blueprint, in bytes of JSON.
     pub value: usize,
+    /// Where the lines that run are counted; nowhere, unless a test wants to know.
+    pub coverage: Option<Coverage>,
 }
 
 impl Default for Limits {
@@ -49,6 +52,7 @@ impl Default for Limits {
             evaluate_ms: 1_000,
             evaluate_memory: 64 << 20,
             value: 4 << 20,
+            coverage: None,
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     environment::{Config, Environments},
     flow::TaskOpts,
     lua::{Limits, Program},
-    protocol::{Json, RunId, SecretAccessEvent, TaskId},
+    protocol::{Json, ModelDelta, RunId, SecretAccessEvent, TaskId},
 };
 
 /// Builds a task.
@@ -29,6 +29,7 @@ pub(super) struct Attempt {
 pub(super) struct Heard {
     workers: Mutex<Vec<String>>,
     secrets: Mutex<Vec<SecretAccessEvent>>,
+    deltas: Mutex<Vec<ModelDelta>>,
     said: Notify,
 }
 
@@ -106,6 +107,11 @@ impl Heard {
         self.secrets.lock().unwrap().clone()
     }
 
+    /// The pieces of its answer so far.
+    pub(super) fn deltas(&self) -> Vec<ModelDelta> {
+        self.deltas.lock().unwrap().clone()
+    }
+
     /// Waits for the first delivery and gives the worker's name.
     pub(super) async fn worker(&self) -> String {
         loop {
@@ -125,6 +131,10 @@ impl Reporter for Heard {
     }
 
     fn progress(&self, _data: Json) {}
+
+    fn delta(&self, delta: ModelDelta) {
+        self.deltas.lock().unwrap().push(delta);
+    }
 
     fn secret_accessed(&self, event: SecretAccessEvent) {
         self.secrets.lock().unwrap().push(event);

@@ -12,6 +12,7 @@ mod echo;
 mod fixture;
 mod http;
 mod human;
+mod llm;
 mod lua;
 mod main_ai;
 mod mcp;

@@ -14,7 +14,7 @@ use crate::{
     flow::TaskOpts,
     lua::Program,
     middleware::Stacks,
-    protocol::{Json, OperatorConfig, RunId, SecretAccessEvent, TaskId, Ticket},
+    protocol::{Json, ModelDelta, OperatorConfig, RunId, SecretAccessEvent, TaskId, Ticket},
     session::Seat,
 };
 
@@ -120,6 +120,9 @@ pub trait Reporter: Send + Sync {
 
     /// A line for whoever watches; lossy.
     fn progress(&self, data: Json);
+
+    /// A piece of a model's answer, for whoever watches; lossy.
+    fn delta(&self, delta: ModelDelta);
 
     /// A secret was asked for on behalf of the attempt. Kept in the run's history.
     fn secret_accessed(&self, event: SecretAccessEvent);

@@ -67,6 +67,7 @@ async fn impatient(shell: &Shell, limits: Limits) -> Host {
         data: shell.path("data"),
         listen: "127.0.0.1:0".parse().unwrap(),
         blueprints: None,
+        watch: std::collections::BTreeMap::new(),
         recover: true,
         safe_mode: false,
         lease: Duration::from_secs(30),

@@ -7,15 +7,26 @@ use super::{
     value::{Table, describe},
 };
 use crate::blueprint::{
-    Schedule,
+    FileWatch, Schedule,
     definition::{Missed, Trigger, TriggerEvent},
     diagnostics::code,
     locate::pointer,
 };
 
-const TRIGGER: [&str; 5] = ["input", "missed", "schedule", "signal", "zone"];
+const TRIGGER: [&str; 9] =
+    ["input", "max_open", "missed", "root", "schedule", "settle", "signal", "watch", "zone"];
+/// What a trigger can wait for, each with the keys that only it has.
+const EVENTS: [(&str, &[&str]); 3] = [
+    ("schedule", &["zone", "missed"]),
+    ("signal", &[]),
+    ("watch", &["root", "settle", "max_open", "missed"]),
+];
 /// Triggers of one blueprint.
 const MOST: usize = 64;
+/// File watches of one blueprint.
+const MOST_WATCHES: usize = 8;
+/// The shortest and the longest time that watched files rest, in milliseconds.
+const SETTLES: std::ops::RangeInclusive<u64> = 100..=3_600_000;
 
 impl Checker<'_> {
     pub(super) fn triggers(&mut self, table: &Table<'_>) -> Vec<Trigger> {
@@ -33,10 +44,17 @@ impl Checker<'_> {
                     let message = format!("a trigger is a table, and this is {}", describe(value));
                     let finding = self
                         .at_value(&at, code::WRONG_TYPE, message)
-                        .hint("write `{ schedule = \"0 7 * * 1-5\" }` or `{ signal = \"name\" }`");
+                        .hint("write `{ schedule = \"0 7 * * 1-5\" }`, `{ signal = \"name\" }` or `{ watch = \"inbox/*.json\" }`");
                     self.findings.push(finding);
                 }
             }
+        }
+        let watched = |it: &&Trigger| matches!(it.event, TriggerEvent::Watch { .. });
+        let watches = triggers.iter().filter(watched).count();
+        if watches > MOST_WATCHES {
+            let message =
+                format!("`on` has {watches} file watches, and at most {MOST_WATCHES} are allowed");
+            self.findings.push(self.at_value("/on", code::OUT_OF_RANGE, message));
         }
         triggers
     }
@@ -44,47 +62,89 @@ impl Checker<'_> {
     fn trigger(&mut self, table: &Table<'_>) -> Option<Trigger> {
         self.known_keys(table, &TRIGGER, &[]);
         let input = table.get("input").map(Into::into);
-        let (schedule, signal) = (self.text(table, "schedule"), self.text(table, "signal"));
-        let event = match (schedule, signal) {
-            (Some(cron), None) => {
-                let zone = self.text(table, "zone");
-                let missed = self.missed(table)?;
-                match Schedule::parse(&cron, zone.as_deref()) {
-                    Ok(schedule) => TriggerEvent::Schedule { schedule: Box::new(schedule), missed },
-                    Err(error) => {
-                        let key = if error.is_zone() { "zone" } else { "schedule" };
-                        let finding = self
-                            .at_value(&table.pointer(key), code::BAD_SCHEDULE, format!("failed to {error}"))
-                            .hint("minute, hour, day, month, weekday: `0 7 * * 1-5`; zones are those of the tz database: `Europe/Berlin`");
-                        self.findings.push(finding);
-                        return None;
-                    }
-                }
-            }
-            (None, Some(name)) => {
-                for key in ["zone", "missed"] {
-                    if table.get(key).is_some() {
-                        let message =
-                            format!("`{key}` is for schedules, and this trigger is a signal");
-                        let finding =
-                            self.at_key(&table.pointer(key), code::KEY_DOES_NOT_FIT, message);
-                        self.findings.push(finding.hint("remove it"));
-                    }
-                }
-                TriggerEvent::Signal(name)
-            }
-            (Some(_), Some(_)) => {
-                let message = "a trigger is a schedule or a signal, and this one is both";
-                let finding = self.at_value(table.at(), code::KEY_DOES_NOT_FIT, message);
-                self.findings.push(finding.hint("write two triggers"));
-                return None;
-            }
-            (None, None) => {
+        let given: Vec<_> = EVENTS.iter().filter(|(it, _)| table.get(it).is_some()).collect();
+        let [(event, keys)] = given[..] else {
+            if given.is_empty() {
                 self.missing(table, "schedule", "schedule = \"0 7 * * 1-5\"");
-                return None;
+            } else {
+                let names: Vec<_> = given.iter().map(|(name, _)| format!("`{name}`")).collect();
+                let message = format!("a trigger is one of {}, not several", names.join(" and "));
+                let finding = self.at_value(table.at(), code::KEY_DOES_NOT_FIT, message);
+                self.findings.push(finding.hint("write a trigger for each"));
             }
+            return None;
+        };
+        let mut said = Vec::new();
+        for (other, their) in EVENTS {
+            let strange = their.iter().filter(|key| !keys.contains(key));
+            for key in strange.filter(|key| table.get(key).is_some()) {
+                if said.contains(key) {
+                    continue;
+                }
+                said.push(*key);
+                let message = format!("`{key}` is for `{other}`, and this trigger is a `{event}`");
+                let finding = self.at_key(&table.pointer(key), code::KEY_DOES_NOT_FIT, message);
+                self.findings.push(finding.hint("remove it"));
+            }
+        }
+        let text = self.text(table, event)?;
+        let event = match *event {
+            "schedule" => self.schedule(table, &text)?,
+            "watch" => self.watch(table, &text)?,
+            _ => TriggerEvent::Signal(text),
         };
         Some(Trigger { event, input })
+    }
+
+    fn schedule(&mut self, table: &Table<'_>, cron: &str) -> Option<TriggerEvent> {
+        let zone = self.text(table, "zone");
+        let missed = self.missed(table)?;
+        match Schedule::parse(cron, zone.as_deref()) {
+            Ok(schedule) => Some(TriggerEvent::Schedule { schedule: Box::new(schedule), missed }),
+            Err(error) => {
+                let key = if error.is_zone() { "zone" } else { "schedule" };
+                let finding = self
+                    .at_value(&table.pointer(key), code::BAD_SCHEDULE, format!("failed to {error}"))
+                    .hint("minute, hour, day, month, weekday: `0 7 * * 1-5`; zones are those of the tz database: `Europe/Berlin`");
+                self.findings.push(finding);
+                None
+            }
+        }
+    }
+
+    fn watch(&mut self, table: &Table<'_>, pattern: &str) -> Option<TriggerEvent> {
+        let root = self.text(table, "root");
+        let missed = self.missed(table)?;
+        let bad = |it: &mut Self, key: &str, message: String, hint: &str| {
+            let finding = it.at_value(&table.pointer(key), code::BAD_WATCH, message);
+            it.findings.push(finding.hint(hint));
+        };
+        if missed == Missed::All {
+            let message = "nobody counts the changes of a file while no host runs".to_owned();
+            bad(
+                self,
+                "missed",
+                message,
+                "`missed = \"once\"`, which is the default, or `\"skip\"`",
+            );
+        }
+        let settle_ms = self.duration(table, "settle");
+        if settle_ms.is_some_and(|ms| !SETTLES.contains(&ms)) {
+            let message = "`settle` must be between 100ms and 1h".to_owned();
+            bad(self, "settle", message, "how long files rest before a change counts: `\"2s\"`");
+        }
+        let open = self.integer(table, "max_open", 1..=100);
+        match FileWatch::parse(pattern, root.as_deref()) {
+            Ok(watch) => {
+                let watch = Box::new(watch.with(settle_ms, open));
+                Some(TriggerEvent::Watch { watch, missed })
+            }
+            Err(error) => {
+                let hint = "a pattern below the blueprint's directory: `inbox/*.json`, `docs/**/*.md`; another directory needs `root`";
+                bad(self, "watch", format!("failed to {error}"), hint);
+                None
+            }
+        }
     }
 
     fn missed(&mut self, table: &Table<'_>) -> Option<Missed> {
@@ -95,7 +155,9 @@ impl Checker<'_> {
             Some(_) => {
                 let message = "`missed` must be \"skip\", \"once\" or \"all\"";
                 let at = table.pointer("missed");
-                self.findings.push(self.at_value(&at, code::BAD_SCHEDULE, message));
+                let code =
+                    if table.get("watch").is_some() { code::BAD_WATCH } else { code::BAD_SCHEDULE };
+                self.findings.push(self.at_value(&at, code, message));
                 None
             }
         }

@@ -3,6 +3,7 @@
 //! A test is Lua (`require("swarm.test")`). What it asks for is done here, on an engine of its own
 //! in virtual time; what its agents answer is kept, so that a crash asks nobody twice.
 
+mod coverage;
 mod discover;
 mod play;
 mod report;
@@ -19,6 +20,7 @@ use crate::{
     protocol::Failure,
 };
 
+pub use coverage::{Covered, Recorder, lcov, rows as coverage_rows};
 pub use discover::{directories, files};
 pub use report::{junit, lines, summary};
 pub use snapshot::Snapshots;
@@ -34,6 +36,8 @@ pub struct Options<'a> {
     pub crash: bool,
     /// What becomes of snapshots.
     pub snapshots: Snapshots,
+    /// Where the lines that ran are noted.
+    pub coverage: Option<&'a Recorder>,
 }
 
 /// What came of a file of tests.
@@ -133,12 +137,21 @@ impl One<'_> {
     }
 
     fn play(&self, place: usize, crash: Option<u64>, snapshots: Snapshots) -> play::Played {
+        // What only a crash runs again is counted once.
+        let recorder = self.options.coverage.filter(|_| crash.is_none());
+        let coverage = recorder.map(Recorder::counter);
         // A test has a file of its own: nothing that one leaves behind is there for the next.
         let opened = TestFile::open(self.bundle, &Limits::default());
-        match opened
-            .and_then(|file| Play::new(&file, self.path, self.known, snapshots)?.run(place, crash))
-        {
-            Ok(played) => played,
+        let played = opened.and_then(|file| {
+            Play::new(&file, self.path, self.known, snapshots, coverage)?.run(place, crash)
+        });
+        match played {
+            Ok(played) => {
+                if let Some(recorder) = recorder {
+                    recorder.note(&played.places);
+                }
+                played
+            }
             Err(failure) => play::Played { failed: Some(failure), ..play::Played::default() },
         }
     }

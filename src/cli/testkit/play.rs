@@ -14,7 +14,7 @@ use crate::{
     engine::{
         Answer, Caller, Engine, EngineError, IdempotencyKey, Job, Program, RunView, Stage, StartRun,
     },
-    lua::{TestFile, TestHalt},
+    lua::{Coverage, TestFile, TestHalt},
     operator::Registry,
     protocol::{Failure, Json, RunId, TaskId, failure::kind},
     store::{RunStatus, TaskRow},
@@ -36,6 +36,8 @@ pub(super) struct Played {
     pub writes: Vec<u64>,
     /// What it printed.
     pub said: Vec<String>,
+    /// Where the bundles that it ran are, by their hash.
+    pub places: BTreeMap<String, std::path::PathBuf>,
 }
 
 /// A test that is played.
@@ -51,6 +53,8 @@ pub(super) struct Play<'a> {
     given: HashMap<(u64, u32), Vec<Result<Json, Failure>>>,
     asked: usize,
     said: Vec<String>,
+    /// Where the bundles that were loaded are, by their hash.
+    places: BTreeMap<String, std::path::PathBuf>,
 }
 
 /// A run of the test.
@@ -72,8 +76,9 @@ impl<'a> Play<'a> {
         path: &'a Path,
         known: &Registry,
         snapshots: Snapshots,
+        coverage: Option<Coverage>,
     ) -> Result<Self, Failure> {
-        let stage = Stage::set(known).map_err(|error| refused(&error))?;
+        let stage = Stage::counting(known, coverage).map_err(|error| refused(&error))?;
         Ok(Self {
             file,
             path,
@@ -85,6 +90,7 @@ impl<'a> Play<'a> {
             given: HashMap::new(),
             asked: 0,
             said: Vec::new(),
+            places: BTreeMap::new(),
         })
     }
 
@@ -103,7 +109,8 @@ impl<'a> Play<'a> {
             }
         };
         self.said.extend(self.file.said());
-        Ok(Played { failed, writes: self.stage.journal_writes(), said: self.said })
+        let writes = self.stage.journal_writes();
+        Ok(Played { failed, writes, said: self.said, places: self.places })
     }
 
     fn request(&mut self, request: &Json) -> Result<Json, Failure> {
@@ -229,8 +236,12 @@ impl<'a> Play<'a> {
         self.path.parent().unwrap_or(Path::new("")).join(path)
     }
 
-    fn load(&self, path: &str) -> Result<Bundle, Failure> {
-        Bundle::load(&self.beside(path)).map_err(|error| usage(format!("failed to {error}")))
+    fn load(&mut self, path: &str) -> Result<Bundle, Failure> {
+        let path = self.beside(path);
+        let bundle = Bundle::load(&path).map_err(|error| usage(format!("failed to {error}")))?;
+        let dir = path.parent().unwrap_or(Path::new("")).to_owned();
+        self.places.insert(bundle.hash().to_owned(), dir);
+        Ok(bundle)
     }
 
     fn ask<T, F>(&mut self, ask: impl Fn(Engine, Caller) -> F) -> Result<T, Failure>

@@ -37,7 +37,8 @@ fn play(test: &str, options: &Options<'_>) -> (tempfile::TempDir, FileReport) {
     (dir, report)
 }
 
-const PLAIN: Options<'_> = Options { filter: None, crash: false, snapshots: Snapshots::WriteNew };
+const PLAIN: Options<'_> =
+    Options { filter: None, crash: false, snapshots: Snapshots::WriteNew, coverage: None };
 
 const WHOLE: &str = r#"
 t.test("blocked once, then shipped", function()
@@ -171,4 +172,57 @@ fn reports_are_lines_for_people_and_junit_for_machines() {
     let broken =
         FileReport { path: "b".into(), broken: Some(Failure::new("x", "y")), tests: vec![] };
     assert_eq!(summary(&[broken]), ("0 passed, 0 failed, 1 file(s) broken".to_owned(), false));
+}
+
+#[test]
+fn the_lines_that_ran_in_tests_are_counted_also_those_of_modules_and_agents() {
+    let blueprint = r#"local swarm = require("swarm")
+local rules = require("./rules")
+return swarm.blueprint {
+  name = "covered",
+  agents = { double = { operator = "lua", fn = function(input)
+    if input.n > 10 then
+      return { n = 0 }
+    end
+    return { n = input.n * 2 }
+  end } },
+  flow = function(ctx, input)
+    local got = ctx:run("double", { n = input.n })
+    if rules.large(got.n) then
+      return "large"
+    end
+    return "small"
+  end,
+}
+"#;
+    let rules = "local rules = {}\nfunction rules.large(n)\n  return n > 5\nend\nfunction rules.unused()\n  return 1\nend\nreturn rules\n";
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    write("covered.lua", blueprint);
+    write("rules.lua", rules);
+    write(
+        "covered_test.lua",
+        "local t = require(\"swarm.test\")\nt.test(\"small\", function()\n \
+         t.equal(t.start(\"./covered.lua\", { n = 1 }):finish(), \"small\")\nend)",
+    );
+    let known = crate::host::builtin_operators();
+    let recorder = Recorder::default();
+    let played = |crash| {
+        let options = Options { crash, coverage: Some(&recorder), ..PLAIN };
+        let path = dir.path().join("covered_test.lua");
+        let report = run(&path, &known, &options, &Clock::manual(0));
+        assert_eq!(report.tests[0].problem(), None);
+        recorder.take()
+    };
+    let files = played(false);
+    let of = |name: &str| {
+        files.iter().find(|it| it.path == dir.path().join(name)).expect("it was loaded").clone()
+    };
+    let flow = of("covered.lua");
+    assert_eq!(flow.missed(), [(7, 7), (14, 14)], "{flow:?}");
+    assert!(flow.lines[&9] > 0 && flow.lines[&16] > 0);
+    assert_eq!(of("rules.lua").missed(), [(6, 6)]);
+    assert_eq!(files.len(), 2, "the test itself is not counted: {files:?}");
+    assert_eq!(played(true), files, "crashes count nothing twice");
+    assert!(recorder.take().is_empty());
 }

@@ -27,7 +27,11 @@ impl Blueprints {
             let rows = blueprints.iter().map(|blueprint| {
                 let starts = blueprint.on.iter().map(|on| match (&on.zone, &on.next_at) {
                     (Some(zone), Some(next)) => format!("{} {zone}, next {next}", on.what),
-                    _ => format!("signal {}", on.what),
+                    _ => match (&on.problem, &on.directory) {
+                        (Some(problem), _) => format!("{} {} (no: {problem})", on.kind, on.what),
+                        (None, Some(dir)) => format!("{} {} in {dir}", on.kind, on.what),
+                        (None, None) => format!("{} {}", on.kind, on.what),
+                    },
                 });
                 vec![
                     blueprint.name.clone(),

@@ -181,7 +181,8 @@ mod tests {
         write(dir.path(), "trip", Some("saga")).unwrap();
         assert!(write(dir.path(), "x", Some("none")).is_err());
         let known = crate::host::builtin_operators();
-        let options = Options { filter: None, crash: true, snapshots: Snapshots::Compare };
+        let options =
+            Options { filter: None, crash: true, snapshots: Snapshots::Compare, coverage: None };
         for name in ["mine_test.lua", "trip_test.lua"] {
             let report = testkit::run(&dir.path().join(name), &known, &options, &Clock::manual(0));
             assert!(report.broken.is_none(), "{report:?}");

@@ -52,6 +52,7 @@ impl Serve {
             data: cx.config.data.clone(),
             listen: cx.config.listen,
             blueprints: cx.config.blueprints.clone(),
+            watch: cx.config.watch.clone(),
             recover: true,
             shards: cx.config.shards,
             retention: cx.config.retention,

@@ -11,7 +11,8 @@ use crate::cli::{
     compile,
     context::Context,
     exit::{Exit, Stop},
-    testkit::{self, FileReport, Options, Snapshots},
+    render::table,
+    testkit::{self, Covered, FileReport, Options, Recorder, Snapshots},
 };
 
 /// Run the tests of blueprints: files that end in _test.lua
@@ -32,6 +33,12 @@ pub struct Test {
     /// Also write the results as JUnit XML
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
+    /// Say which lines of the blueprints ran
+    #[arg(long)]
+    coverage: bool,
+    /// Write which lines ran as an lcov trace file
+    #[arg(long, value_name = "FILE")]
+    lcov: Option<PathBuf>,
     /// Run them again whenever a file changes
     #[arg(long)]
     watch: bool,
@@ -71,7 +78,13 @@ impl Test {
             (false, true) => Snapshots::Compare,
             (false, false) => Snapshots::WriteNew,
         };
-        let options = Options { filter: self.filter.as_deref(), crash: self.crash, snapshots };
+        let recorder = (self.coverage || self.lcov.is_some()).then(Recorder::default);
+        let options = Options {
+            filter: self.filter.as_deref(),
+            crash: self.crash,
+            snapshots,
+            coverage: recorder.as_ref(),
+        };
         let mut reports = Vec::new();
         for file in &files {
             let report = testkit::run(file, &known, &options, &cx.clock);
@@ -83,16 +96,37 @@ impl Test {
             reports.push(report);
         }
         let (summary, passed) = testkit::summary(&reports);
-        if cx.terminal.json {
-            cx.terminal.print_json(&reports.iter().map(as_json).collect::<Vec<_>>())?;
+        let covered = recorder.map(|recorder| recorder.take());
+        let json: Vec<_> = reports.iter().map(as_json).collect();
+        match &covered {
+            Some(covered) if cx.terminal.json => {
+                let coverage: Vec<_> = covered.iter().map(covered_json).collect();
+                cx.terminal.print_json(&json!({ "files": json, "coverage": coverage }))?;
+            }
+            None if cx.terminal.json => cx.terminal.print_json(&json)?,
+            Some(covered) if self.coverage => {
+                let rows = testkit::coverage_rows(covered);
+                cx.terminal.print("")?;
+                cx.terminal.print(&table(&["file", "covered", "lines", "never ran"], rows))?;
+            }
+            Some(_) | None => {}
         }
         cx.terminal.say(&summary);
+        if let (Some(path), Some(covered)) = (&self.lcov, &covered) {
+            let write = std::fs::write(path, testkit::lcov(covered));
+            write.with_context(|| format!("write {}", path.display()))?;
+        }
         if let Some(path) = &self.junit {
             let write = std::fs::write(path, testkit::junit(&reports));
             write.with_context(|| format!("write {}", path.display()))?;
         }
         Ok(if passed { Exit::Ok } else { Exit::Failed })
     }
+}
+
+fn covered_json(file: &Covered) -> serde_json::Value {
+    let (ran, all) = file.counts();
+    json!({ "file": file.path, "lines": all, "ran": ran, "missed": file.missed() })
 }
 
 fn as_json(report: &FileReport) -> serde_json::Value {

@@ -173,3 +173,25 @@ async fn runs_of_the_process_before_are_counted_once_and_then_no_more() {
     assert_eq!(bench.engine.open_runs(), 0);
     assert_eq!(bench.output("flow = function() return 7 end", "null").await, "7", "another starts");
 }
+
+#[tokio::test]
+async fn a_flow_that_is_stopped_between_two_turns_undoes_what_a_replay_says_it_did() {
+    let bench = Bench::new();
+    let body = r#"agents = { e = { operator = "echo" }, q = { operator = "queue", queue = "q" } },
+        limits = { open_tasks = 10 },
+        flow = function(ctx)
+            local list = {}
+            for i = 1, 600 do list[i] = i end
+            ctx:map(list, function(i)
+                ctx:defer(function() ctx:run("e", i) end)
+                ctx:run("q", i)
+            end)
+        end"#;
+    let run = bench.start(body, "null").await;
+    let view = bench.ended(run).await;
+    assert_eq!(view.error.unwrap().kind, "limit");
+    let undone = bench.count(run, |fact| matches!(fact, Fact::StepRecorded(..)));
+    assert_eq!(undone, 600, "the limit came in the first turn of three");
+    let replay = bench.engine.replay(&bench.admin(), run, None).await.unwrap();
+    assert_eq!(replay.divergence, None);
+}

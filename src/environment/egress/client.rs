@@ -130,12 +130,20 @@ impl Egress {
     /// # Errors
     /// When TLS cannot be set up.
     pub fn client(&self) -> Result<Client, EgressError> {
+        self.client_within(CONNECT)
+    }
+
+    /// The same, with a time that a connection may take.
+    ///
+    /// # Errors
+    /// As [`Egress::client`].
+    pub fn client_within(&self, connect: Duration) -> Result<Client, EgressError> {
         let failed = |error: &dyn Error| EgressError::Client { reason: error.to_string() };
         http_client()
             .dns_resolver(Resolver(Arc::new(self.clone())))
             .redirect(redirect::Policy::none())
             .no_proxy()
-            .connect_timeout(CONNECT)
+            .connect_timeout(connect)
             .http1_max_headers(HEADER_COUNT)
             .http2_max_header_list_size(HEADERS)
             .user_agent(concat!("moonswarm/", env!("CARGO_PKG_VERSION")))

@@ -41,28 +41,46 @@ impl ScriptFlow {
             branch.join = Some(join);
         }
         let open = BTreeMap::new();
-        let made = Join { kind, parent: id, scope, index, total, started: 0, open, timer };
+        let made = Join { kind, parent: id, scope, index, total, due: width, born: 0, open, timer };
         self.tree.joins.insert(join, made);
-        for _ in 0..width {
-            self.start_next(join, turn)?;
-        }
+        turn.ready.push_back((join, Answer::Birth));
         Ok(())
     }
 
-    /// Starts the next branch of a join.
-    pub(super) fn start_next(&mut self, id: Id, turn: &mut Turn<'_>) -> Result<(), Stop> {
+    /// Makes one more branch of a join due.
+    fn start_next(&mut self, id: Id, turn: &mut Turn<'_>) {
+        let Some(join) = self.tree.joins.get_mut(&id) else { return };
+        if join.born == join.due {
+            turn.ready.push_back((id, Answer::Birth));
+        }
+        join.due += 1;
+    }
+
+    /// Begins the next branch of a join and runs it; those after it come next, before anything
+    /// else, so that it is all the same in how many turns they begin.
+    pub(super) fn birth(&mut self, id: Id, turn: &mut Turn<'_>) -> Step {
         let Some(join) = self.tree.joins.get_mut(&id) else { return Ok(()) };
-        let number = join.started;
-        join.started += 1;
+        if join.born == join.due {
+            return Ok(());
+        }
+        let number = join.born;
+        join.born += 1;
+        if join.born < join.due {
+            turn.ready.push_front((id, Answer::Birth));
+        }
         let (scope, parent) = (join.scope.branch(join.index, number), join.parent);
+        if let Err(Stop::Next(breach)) = self.make_room(1) {
+            return Err(breach);
+        }
         let Some(parent) = self.tree.branches.get(&parent) else { return Ok(()) };
-        let co = parent.co.child(4, number + 1, self.category).map_err(Refusal::from)?;
+        let Ok(co) = parent.co.child(4, number + 1, self.category) else {
+            return Err(self.out_of_room());
+        };
         let branch = self.grow(co, scope, 0, Home::Join(id, number));
         if let Some(join) = self.tree.joins.get_mut(&id) {
             join.open.insert(number, branch);
         }
-        turn.ready.push_back((branch, Answer::Nothing));
-        Ok(())
+        self.step(branch, &Answer::Nothing, turn)
     }
 
     pub(super) fn spawn(&mut self, id: Id, turn: &mut Turn<'_>) -> Result<(), Stop> {
@@ -139,7 +157,8 @@ impl ScriptFlow {
             }
             Home::Join(join, number) => {
                 self.retire(id, join);
-                self.child_returned(join, number, turn)
+                self.child_returned(join, number, turn);
+                Ok(())
             }
         }
     }
@@ -173,32 +192,25 @@ impl ScriptFlow {
         }
     }
 
-    pub(super) fn child_returned(&mut self, id: Id, number: u32, turn: &mut Turn<'_>) -> Step {
-        let Some(join) = self.tree.joins.get_mut(&id) else { return Ok(()) };
+    pub(super) fn child_returned(&mut self, id: Id, number: u32, turn: &mut Turn<'_>) {
+        let Some(join) = self.tree.joins.get_mut(&id) else { return };
         join.open.remove(&number);
         let done = match join.kind {
-            JoinKind::All => join.started == join.total && join.open.is_empty(),
+            JoinKind::All => join.born == join.total && join.open.is_empty(),
             JoinKind::Race | JoinKind::Timeout => true,
         };
-        if !done {
-            if join.started < join.total {
-                return match self.start_next(id, turn) {
-                    Ok(()) => Ok(()),
-                    Err(Stop::Next(next)) => Err(next),
-                    Err(Stop::Refused(_)) => Err(self.out_of_room()),
-                };
-            }
-            return Ok(());
+        if done {
+            self.end_join(id, Answer::Nothing, turn);
+        } else if join.due < join.total {
+            self.start_next(id, turn);
         }
-        self.end_join(id, Answer::Nothing, turn);
-        Ok(())
     }
 
     pub(super) fn child_raised(&mut self, id: Id, number: u32, co: Coroutine, turn: &mut Turn<'_>) {
         let Some(join) = self.tree.joins.get_mut(&id) else { return };
         join.open.remove(&number);
         match join.kind {
-            JoinKind::Race if !join.open.is_empty() => {}
+            JoinKind::Race if !join.open.is_empty() || join.born < join.due => {}
             JoinKind::All | JoinKind::Race | JoinKind::Timeout => {
                 self.end_join(id, Answer::RaisedBy(co), turn);
             }

@@ -103,6 +103,38 @@ fn map_keeps_order_and_bounds_its_branches() {
 }
 
 #[test]
+fn a_wide_map_begins_in_turns_and_its_branches_in_their_order() {
+    let source = flow_source(
+        r#"local list = {} for i = 1, 600 do list[i] = i end
+        local order = {}
+        ctx:map(list, function(i)
+            table.insert(order, i)
+            if i == 2 then ctx:all { function() table.insert(order, "inner") end } end
+            ctx:run("a", i)
+        end)"#,
+    );
+    let mut bench = Bench::new();
+    let mut flow = bench.flow(&source);
+    let (mut input, mut sizes, mut all) = (Input::Start, Vec::new(), Vec::new());
+    let last = loop {
+        let Advance { commands, next } = flow.advance(input, 0);
+        sizes.push(commands.len());
+        all.extend(keys(&commands));
+        if next != NextAction::More {
+            break next;
+        }
+        input = Input::More;
+    };
+    assert_eq!((last, sizes.iter().sum::<usize>()), (NextAction::Wait, 600));
+    assert!(sizes.len() == 3 && sizes.iter().all(|it| *it <= 256), "{sizes:?}");
+    let mut expected: Vec<String> =
+        (0..600).filter(|i| *i != 1).map(|i| format!("0.{i}/0 a")).collect();
+    // The one with a join of its own goes on when that has ended, after all that began before it.
+    expected.push("0.1/1 a".to_owned());
+    assert_eq!(all, expected);
+}
+
+#[test]
 fn map_of_nothing_is_an_empty_list_and_nil_keeps_its_place() {
     let mut bench = Bench::new();
     assert_eq!(bench.value("return ctx:map({}, print)"), json!([]));

@@ -8,8 +8,8 @@ use toml::de::{Error, ValueDeserializer};
 
 use crate::operator::{
     Backend, Builtin, Composite, composite::CompositeSettings, echo::EchoSettings,
-    http::HttpSettings, human::HumanSettings, lua::LuaSettings, main_ai::MainAiSettings,
-    mcp::McpSettings, process::ProcessSettings, queue::QueueSettings,
+    http::HttpSettings, human::HumanSettings, llm::LlmSettings, lua::LuaSettings,
+    main_ai::MainAiSettings, mcp::McpSettings, process::ProcessSettings, queue::QueueSettings,
 };
 
 /// The keys of one kind, read and valid.
@@ -37,11 +37,12 @@ pub trait Settings: fmt::Debug + Send + Sync {
 pub(super) type Read = fn(ValueDeserializer<'_>) -> Result<Arc<dyn Settings>, Error>;
 
 /// Every kind by its word.
-pub(super) const KINDS: [(&str, Read); 9] = [
+pub(super) const KINDS: [(&str, Read); 10] = [
     ("composite", read::<CompositeSettings>),
     ("echo", read::<EchoSettings>),
     ("http", read::<HttpSettings>),
     ("human", read::<HumanSettings>),
+    ("llm", read::<LlmSettings>),
     ("lua", read::<LuaSettings>),
     ("main_ai", read::<MainAiSettings>),
     ("mcp", read::<McpSettings>),

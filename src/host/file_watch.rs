@@ -1,0 +1,354 @@
+//! The files that blueprints watch: looks at them, and tells the engine what it saw once they rest.
+//!
+//! The system says when something changed; every few seconds it is looked at anyway, for directories
+//! that no system tells of and for names that have moved. No link is followed, so that nothing
+//! outside of a watched directory is seen.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    fs,
+    io::ErrorKind,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
+use tokio::sync::Notify;
+
+use crate::{
+    blueprint::FileWatch,
+    clock::Clock,
+    engine::{Engine, FileMark, Files, Schedules, Watched},
+    tasks::Tasks,
+};
+
+/// Files of one watch.
+const MOST_FILES: usize = 10_000;
+/// Files and directories that are looked at for one watch.
+const MOST_ENTRIES: usize = 100_000;
+/// How deep a watch goes.
+const DEEPEST: usize = 32;
+/// How long the host rests at most before it looks again, in milliseconds.
+const REST_MS: u64 = 10_000;
+/// How long it rests at least: a change is seldom alone.
+const BREATH: Duration = Duration::from_millis(50);
+/// Files that never rest are told after this many times the time in which they should have.
+const PATIENCE: u64 = 10;
+
+/// Keeps looking until the host stops. `moved` says that blueprints have changed.
+pub(super) fn start(
+    engine: &Engine,
+    tasks: &Tasks,
+    roots: BTreeMap<String, PathBuf>,
+    moved: Arc<Notify>,
+) {
+    engine.watch_files(roots);
+    let changed = Arc::clone(&moved);
+    let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        if event.is_ok_and(|event| !event.kind.is_access()) {
+            changed.notify_one();
+        }
+    });
+    if let Err(error) = &watcher {
+        tracing::warn!(%error, "watched files are looked at every few seconds only");
+    }
+    let mut eye = Eye {
+        engine: engine.clone(),
+        tasks: tasks.clone(),
+        watcher: watcher.ok(),
+        told_of: HashSet::new(),
+        known: Schedules::default(),
+        looks: HashMap::new(),
+    };
+    let stopping = tasks.stopping().clone();
+    tasks.spawn(async move {
+        let clock = Clock::system();
+        loop {
+            let next = eye.look(&clock).await;
+            tokio::select! {
+                () = stopping.cancelled() => return,
+                () = clock.sleep_until(next) => {}
+                () = moved.notified() => tokio::time::sleep(BREATH).await,
+            }
+        }
+    });
+}
+
+/// What the host knows of all watches.
+struct Eye {
+    engine: Engine,
+    tasks: Tasks,
+    watcher: Option<RecommendedWatcher>,
+    /// The directories that the system tells of, with their inodes: one that was made anew is another.
+    told_of: HashSet<(PathBuf, u64, bool)>,
+    known: Schedules,
+    looks: HashMap<String, Look>,
+}
+
+impl Eye {
+    /// Looks at everything once; gives the time at which to look again.
+    async fn look(&mut self, clock: &Clock) -> u64 {
+        let mut next = clock.now_ms() + REST_MS;
+        let watches = match self.engine.file_watches(&mut self.known).await {
+            Ok(watches) => watches,
+            Err(error) => {
+                tracing::warn!(%error, "could not look for file watches");
+                return next;
+            }
+        };
+        self.looks.retain(|id, _| watches.iter().any(|watched| watched.id() == *id));
+        self.follow(&watches);
+        for watched in watches {
+            let scanned = {
+                let watched = watched.clone();
+                let scan = self.tasks.spawn_blocking(move || scan(&watched.dir, &watched.watch));
+                scan.await
+            };
+            // Only a host that stops does not look.
+            let Ok(scanned) = scanned else { return next };
+            let (files, problem) = match scanned {
+                Ok(files) => (Some(files), None),
+                Err(problem) => (None, Some(problem)),
+            };
+            if self.engine.note_watch(&watched, problem.clone())
+                && let Some(problem) = problem
+            {
+                tracing::warn!(blueprint = watched.name, watch = watched.watch.pattern(), problem);
+            }
+            if let Some(files) = files {
+                next = next.min(self.tell(&watched, files, clock).await.unwrap_or(next));
+            }
+        }
+        next
+    }
+
+    /// Tells the engine what is there, if it is time; else gives the time at which it may be.
+    async fn tell(&mut self, watched: &Watched, files: Files, clock: &Clock) -> Option<u64> {
+        let now = clock.now_ms();
+        let look = self.looks.entry(watched.id()).or_default();
+        if let Some(due) = look.due(&files, now, watched.watch.settle_ms())
+            && now < due
+        {
+            return Some(due);
+        } else if look.told.as_ref() == Some(&files) {
+            return None;
+        }
+        match self.engine.saw_files(watched, &files, look.told.is_none()).await {
+            Ok(None) => {
+                look.told = Some(files);
+                None
+            }
+            Ok(again) => again,
+            Err(error) => {
+                tracing::warn!(blueprint = watched.name, %error, "could not take changed files in");
+                None
+            }
+        }
+    }
+
+    /// Lets the system tell of the directories of these watches, and of no others.
+    fn follow(&mut self, watches: &[Watched]) {
+        let Some(watcher) = &mut self.watcher else { return };
+        let wanted: HashSet<_> =
+            watches.iter().filter_map(|it| place(&it.dir, &it.watch)).collect();
+        for (dir, ..) in self.told_of.difference(&wanted) {
+            // One that is gone is not told of any more.
+            let _ = watcher.unwatch(dir);
+        }
+        for place @ (dir, _, below) in wanted.difference(&self.told_of) {
+            let mode = if *below { RecursiveMode::Recursive } else { RecursiveMode::NonRecursive };
+            if let Err(error) = watcher.watch(dir, mode) {
+                let (dir, seconds) = (dir.display(), REST_MS / 1_000);
+                tracing::warn!(%dir, %error, place = place.1, "looked at every {seconds} seconds only");
+            }
+        }
+        self.told_of = wanted;
+    }
+}
+
+/// What was seen of one watch.
+#[derive(Default)]
+struct Look {
+    /// What the engine was told last.
+    told: Option<Files>,
+    /// What is there and was not told yet.
+    seen: Option<Files>,
+    first_ms: u64,
+    last_ms: u64,
+}
+
+impl Look {
+    /// When what is there now may be told; none if it was, or at the first look.
+    fn due(&mut self, files: &Files, now: u64, settle_ms: u64) -> Option<u64> {
+        let told = self.told.as_ref()?;
+        if told == files {
+            self.seen = None;
+            return None;
+        }
+        if self.seen.as_ref() != Some(files) {
+            if self.seen.is_none() {
+                self.first_ms = now;
+            }
+            self.last_ms = now;
+            self.seen = Some(files.clone());
+        }
+        Some((self.last_ms + settle_ms).min(self.first_ms + settle_ms * PATIENCE))
+    }
+}
+
+/// The deepest directory that is there and that everything the watch means is below: itself, its
+/// inode, and whether the directories below it matter.
+fn place(dir: &Path, watch: &FileWatch) -> Option<(PathBuf, u64, bool)> {
+    let (mut at, mut parts) = (dir.to_owned(), 0);
+    let base: Vec<_> = watch.base().split('/').filter(|part| !part.is_empty()).collect();
+    for part in &base {
+        let deeper = at.join(part);
+        if !is_dir(&deeper) {
+            break;
+        }
+        at = deeper;
+        parts += 1;
+    }
+    let whole = parts == base.len();
+    let below = whole && watch.depth().is_none_or(|depth| depth > parts + 1);
+    let inode = fs::metadata(&at).ok()?.ino();
+    Some((at, inode, below))
+}
+
+/// Whether it is a directory itself, and no link to one.
+fn is_dir(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir())
+}
+
+/// The files below a directory that a watch means.
+fn scan(dir: &Path, watch: &FileWatch) -> Result<Files, String> {
+    let mut scan = Scan { watch, files: Files::new(), entries: 0 };
+    let mut at = dir.to_owned();
+    for part in watch.base().split('/').filter(|part| !part.is_empty()) {
+        at.push(part);
+        if !is_dir(&at) {
+            return Ok(scan.files);
+        }
+    }
+    scan.walk(&at, watch.base())?;
+    Ok(scan.files)
+}
+
+struct Scan<'a> {
+    watch: &'a FileWatch,
+    files: Files,
+    entries: usize,
+}
+
+impl Scan<'_> {
+    fn walk(&mut self, dir: &Path, path: &str) -> Result<(), String> {
+        let failed = |error: std::io::Error| format!("{} cannot be read: {error}", dir.display());
+        let entries = match fs::read_dir(dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(failed(error)),
+        };
+        for entry in entries {
+            let entry = entry.map_err(failed)?;
+            self.entries += 1;
+            if self.entries > MOST_ENTRIES {
+                return Err(format!("there are more than {MOST_ENTRIES} files to look at"));
+            }
+            let name = entry.file_name();
+            let Some(name) = name.to_str() else { continue };
+            let below = if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") };
+            let meta = match entry.metadata() {
+                Ok(meta) => meta,
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) => return Err(failed(error)),
+            };
+            if meta.is_dir() && self.goes_into(&below) {
+                self.walk(&entry.path(), &below)?;
+            } else if meta.is_file() && self.watch.matches(&below) {
+                if self.files.len() >= MOST_FILES {
+                    return Err(format!("it means more than {MOST_FILES} files"));
+                }
+                self.files.insert(below, mark(&meta));
+            }
+        }
+        Ok(())
+    }
+
+    fn goes_into(&self, path: &str) -> bool {
+        let depth = path.split('/').count();
+        let name = path.rsplit('/').next().unwrap_or(path);
+        let hidden = name.starts_with('.') && !self.watch.pattern().contains("/.");
+        depth < self.watch.depth().unwrap_or(DEEPEST).min(DEEPEST) && !hidden
+    }
+}
+
+fn mark(meta: &fs::Metadata) -> FileMark {
+    let seconds = u64::try_from(meta.mtime()).unwrap_or(0);
+    let rest = u64::try_from(meta.mtime_nsec()).unwrap_or(0);
+    FileMark {
+        size: meta.len(),
+        written_ns: seconds.saturating_mul(1_000_000_000).saturating_add(rest),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(dir: &Path, pattern: &str) -> Result<Vec<String>, String> {
+        let watch = FileWatch::parse(pattern, None).unwrap();
+        scan(dir, &watch).map(|files| files.into_keys().collect())
+    }
+
+    #[test]
+    fn what_a_pattern_means_is_found_and_no_link_leads_out() {
+        let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(outside.path().join("secret.json"), "x").unwrap();
+        for name in ["inbox/a.json", "inbox/in/b.json", "inbox/.c.json", "d.json"] {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "x").unwrap();
+        }
+        let link = |from: &str| {
+            std::os::unix::fs::symlink(outside.path(), dir.path().join(from)).unwrap();
+        };
+        link("out");
+        link("inbox/out");
+        let secret = outside.path().join("secret.json");
+        std::os::unix::fs::symlink(secret, dir.path().join("inbox/e.json")).unwrap();
+        let found = |pattern| names(dir.path(), pattern).unwrap();
+        assert_eq!(found("inbox/*.json"), ["inbox/a.json"]);
+        assert_eq!(found("**/*.json"), ["d.json", "inbox/a.json", "inbox/in/b.json"]);
+        assert!(found("out/*.json").is_empty());
+        assert!(found("none/*.json").is_empty());
+    }
+
+    #[test]
+    fn more_files_than_a_watch_may_have_are_a_problem_and_no_change() {
+        let dir = tempfile::tempdir().unwrap();
+        for n in 0..=MOST_FILES {
+            fs::write(dir.path().join(n.to_string()), "").unwrap();
+        }
+        assert!(names(dir.path(), "*").unwrap_err().contains("10000"));
+        assert_eq!(names(dir.path(), "12*").unwrap().len(), 111);
+    }
+
+    #[test]
+    fn files_are_told_once_they_rest_and_at_last_also_if_they_never_do() {
+        let files = |size| Files::from([("a".to_owned(), FileMark { size, written_ns: 0 })]);
+        let mut look = Look::default();
+        assert_eq!(look.due(&files(1), 0, 100), None, "the first look is told at once");
+        look.told = Some(files(1));
+        assert_eq!(look.due(&files(1), 10, 100), None);
+        assert_eq!(look.due(&files(2), 20, 100), Some(120));
+        assert_eq!(look.due(&files(3), 90, 100), Some(190));
+        assert_eq!(look.due(&files(3), 190, 100), Some(190));
+        for n in 4..30 {
+            look.due(&files(n), 60 * n, 100);
+        }
+        assert_eq!(look.due(&files(99), 1_500, 100), Some(1_020));
+        assert_eq!(look.due(&files(1), 1_600, 100), None, "as it was told: nothing changed");
+    }
+}

@@ -1,0 +1,307 @@
+//! What is asked, in the words of Anthropic's Messages.
+//!
+//! | item | becomes |
+//! |---|---|
+//! | message of system or developer | the system prompt at the beginning, later a text of the user |
+//! | message of user or assistant | blocks of that role |
+//! | function_call | a `tool_use` of the assistant, its arguments as an object |
+//! | function_call_output | a `tool_result` of the user |
+//! | reasoning that came from here | its `thinking` or `redacted_thinking`, with its signature |
+//! | other reasoning | nothing |
+//! | compaction | a text of the user, if it is in words |
+//! | `anthropic:…` | the block that it came as |
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    content::{self, Part, Where, compacted, kind, needed, parts},
+    wire::Manner,
+    wrong::untold,
+};
+use crate::protocol::{Failure, FunctionTool, ModelRequest};
+
+/// The most tokens of an answer where nobody says; the API wants to be told.
+const MAX_TOKENS: u64 = 8_192;
+/// What stands before a signature that is kept as the sealed content of a reasoning item.
+const SIGNED: &str = "anthropic/signature:";
+/// What stands before a thought that came sealed.
+const REDACTED: &str = "anthropic/redacted:";
+/// What an item's type begins with, where its block has no other word.
+pub(super) const OWN: &str = "anthropic:";
+
+/// Whether a sealed content came from this API.
+pub(super) fn is_sealed(sealed: &str) -> bool {
+    sealed.starts_with(SIGNED) || sealed.starts_with(REDACTED)
+}
+
+/// A signature as the sealed content of an item.
+pub(super) fn signed(signature: &str) -> String {
+    format!("{SIGNED}{signature}")
+}
+
+/// A sealed thought as the sealed content of an item.
+pub(super) fn redacted(data: &str) -> String {
+    format!("{REDACTED}{data}")
+}
+
+/// The body of a request.
+pub(super) fn body(
+    request: &ModelRequest,
+    options: &Map<String, Value>,
+    manner: Manner<'_>,
+) -> Result<Value, Failure> {
+    let mut talk = Talk { system: Vec::new(), messages: Vec::new() };
+    talk.system.extend(request.instructions.clone());
+    for item in &request.items {
+        talk.take(item)?;
+    }
+    let mut body = json!({
+        "model": manner.model,
+        "stream": true,
+        "max_tokens": options.get("max_output_tokens").cloned().unwrap_or_else(|| MAX_TOKENS.into()),
+        "messages": talk.messages,
+    });
+    let mut system = talk.system;
+    if let Some(format) = options.get("text").and_then(|text| text.get("format")) {
+        system.extend(wanted(format));
+    }
+    if !system.is_empty() {
+        body["system"] = system.join("\n\n").into();
+    }
+    tools(request, &mut body);
+    for (name, value) in options {
+        option(name, value, &mut body);
+    }
+    Ok(body)
+}
+
+fn option(name: &str, value: &Value, body: &mut Value) {
+    match name {
+        "stop" => {
+            let one = value.as_str().map(|text| json!([text]));
+            body["stop_sequences"] = one.unwrap_or_else(|| value.clone());
+        }
+        "reasoning" => {
+            if body.get("thinking").is_none() {
+                think(value, body);
+            }
+        }
+        // Seen to already, or without a word in this API.
+        "max_output_tokens" | "text" | "presence_penalty" | "frequency_penalty"
+        | "top_logprobs" | "include" | "truncation" | "store" | "background" | "max_tool_calls"
+        | "prompt_cache_key" | "safety_identifier" => {}
+        other => body[other] = value.clone(),
+    }
+}
+
+/// What is said of reasoning, as a budget of tokens within those of the answer.
+fn think(reasoning: &Value, body: &mut Value) {
+    let most = body["max_tokens"].as_u64().unwrap_or(MAX_TOKENS);
+    let budget = reasoning["budget_tokens"].as_u64().or(match reasoning["effort"].as_str() {
+        Some("minimal" | "low") => Some(1_024),
+        Some("medium") => Some(4_096),
+        Some("high") => Some(16_384),
+        Some("xhigh") => Some(32_768),
+        _ => None,
+    });
+    // The API takes no less than 1,024, and wants room for the answer beside it.
+    if let Some(budget) = budget.map(|budget| budget.min(most.saturating_sub(512)))
+        && budget >= 1_024
+    {
+        body["thinking"] = json!({ "type": "enabled", "budget_tokens": budget });
+    }
+}
+
+/// The sentence for a model that has no other way to be told the form of its answer.
+fn wanted(format: &Value) -> Option<String> {
+    match format["type"].as_str() {
+        Some("json_schema") => Some(format!(
+            "Answer with JSON alone, without a fence around it, that satisfies this JSON Schema:\n{}",
+            format["schema"]
+        )),
+        Some("json_object") => {
+            Some("Answer with one JSON object alone, without a fence.".to_owned())
+        }
+        _ => None,
+    }
+}
+
+fn tools(request: &ModelRequest, body: &mut Value) {
+    if request.tools.is_empty() {
+        return;
+    }
+    let choice = request.tool_choice.as_ref();
+    let allowed: Option<Vec<&str>> = choice
+        .filter(|choice| choice["type"] == "allowed_tools")
+        .and_then(|choice| choice["tools"].as_array())
+        .map(|tools| tools.iter().filter_map(|tool| tool["name"].as_str()).collect());
+    let offered = request.tools.iter().filter(|tool| {
+        allowed.as_ref().is_none_or(|allowed| allowed.contains(&tool.name.as_str()))
+    });
+    body["tools"] = offered.map(tool).collect();
+    let word = choice.and_then(|choice| choice.as_str().or_else(|| choice["mode"].as_str()));
+    let mut chosen = match (word, choice.map(|choice| &choice["name"])) {
+        (Some("none"), _) => json!({ "type": "none" }),
+        (Some("required"), _) => json!({ "type": "any" }),
+        (None, Some(Value::String(name))) => json!({ "type": "tool", "name": name }),
+        _ => json!({ "type": "auto" }),
+    };
+    if request.parallel_tool_calls == Some(false) && chosen["type"] != "none" {
+        chosen["disable_parallel_tool_use"] = true.into();
+    }
+    if choice.is_some() || request.parallel_tool_calls == Some(false) {
+        body["tool_choice"] = chosen;
+    }
+}
+
+fn tool(tool: &FunctionTool) -> Value {
+    let mut it = json!({ "name": tool.name, "input_schema": tool.parameters });
+    if let Some(description) = &tool.description {
+        it["description"] = description.as_str().into();
+    }
+    if tool.strict == Some(true) {
+        it["strict"] = true.into();
+    }
+    it
+}
+
+/// The conversation, as it grows: what follows in the same role joins the message before.
+struct Talk {
+    system: Vec<String>,
+    messages: Vec<Value>,
+}
+
+impl Talk {
+    fn take(&mut self, item: &Value) -> Result<(), Failure> {
+        match kind(item) {
+            "message" => match needed(item, "role")? {
+                "system" | "developer" if self.messages.is_empty() => {
+                    self.system.push(content::text(&item["content"])?);
+                }
+                "assistant" => {
+                    for part in parts(&item["content"])? {
+                        match part {
+                            // An empty block is refused.
+                            Part::Text("") | Part::Refusal("") => {}
+                            other => self.add("assistant", block(&other)?),
+                        }
+                    }
+                }
+                _ => {
+                    for part in parts(&item["content"])? {
+                        self.add("user", block(&part)?);
+                    }
+                }
+            },
+            "function_call" => {
+                let call = json!({
+                    "type": "tool_use",
+                    "id": wire_id(needed(item, "call_id")?),
+                    "name": needed(item, "name")?,
+                    "input": arguments(item["arguments"].as_str().unwrap_or_default()),
+                });
+                self.add("assistant", call);
+            }
+            "function_call_output" => self.output(item)?,
+            "reasoning" => {
+                if let Some(block) = thought(item)? {
+                    self.add("assistant", block);
+                }
+            }
+            "compaction" => {
+                let text = compacted(item)?;
+                self.add("user", json!({ "type": "text", "text": text }));
+            }
+            other if other.starts_with(OWN) && item["block"].is_object() => {
+                self.add("assistant", item["block"].clone());
+            }
+            _ => return Err(content::unknown(item, "anthropic")),
+        }
+        Ok(())
+    }
+
+    fn output(&mut self, item: &Value) -> Result<(), Failure> {
+        let content = match &item["output"] {
+            Value::String(text) => Value::from(text.as_str()),
+            other => parts(other)?.iter().map(block).collect::<Result<Vec<_>, _>>()?.into(),
+        };
+        let mut result = json!({
+            "type": "tool_result",
+            "tool_use_id": wire_id(needed(item, "call_id")?),
+            "content": content,
+        });
+        if item["is_error"] == true {
+            result["is_error"] = true.into();
+        }
+        self.add("user", result);
+        Ok(())
+    }
+
+    fn add(&mut self, role: &str, block: Value) {
+        match self.messages.last_mut().filter(|last| last["role"] == role) {
+            Some(Value::Object(last)) => {
+                if let Some(Value::Array(content)) = last.get_mut("content") {
+                    content.push(block);
+                }
+            }
+            _ => self.messages.push(json!({ "role": role, "content": [block] })),
+        }
+    }
+}
+
+fn block(part: &Part<'_>) -> Result<Value, Failure> {
+    let source = |at: &Where<'_>| match at {
+        Where::Data { media_type, base64, .. } => {
+            json!({ "type": "base64", "media_type": media_type, "data": base64 })
+        }
+        Where::Url(url) => json!({ "type": "url", "url": url }),
+        Where::Id(id) => json!({ "type": "file", "file_id": id }),
+    };
+    Ok(match part {
+        Part::Text(text) | Part::Refusal(text) => json!({ "type": "text", "text": text }),
+        // How closely to look is not for this API to be told.
+        Part::Image { at, .. } => json!({ "type": "image", "source": source(at) }),
+        Part::File { at, name } => {
+            let mut it = json!({ "type": "document", "source": source(at) });
+            if let Some(name) = name {
+                it["title"] = (*name).into();
+            }
+            it
+        }
+    })
+}
+
+/// The block that a reasoning item came as; nothing if it came from elsewhere.
+fn thought(item: &Value) -> Result<Option<Value>, Failure> {
+    let Some(sealed) = item["encrypted_content"].as_str() else { return Ok(None) };
+    if let Some(data) = sealed.strip_prefix(REDACTED) {
+        return Ok(Some(json!({ "type": "redacted_thinking", "data": data })));
+    }
+    let Some(signature) = sealed.strip_prefix(SIGNED) else { return Ok(None) };
+    let thinking = content::text(item.get("content").unwrap_or(&Value::Null))?;
+    Ok(Some(json!({ "type": "thinking", "thinking": thinking, "signature": signature })))
+}
+
+/// Arguments as the object that this API wants. What is none goes as the text that it was, under a
+/// name that says so: the model sees what it wrote.
+fn arguments(text: &str) -> Value {
+    match serde_json::from_str(text) {
+        Ok(object @ Value::Object(_)) => object,
+        Ok(_) | Err(_) => json!({ "malformed_arguments": text }),
+    }
+}
+
+/// An id that this API takes: itself, if it does, else one made from it.
+fn wire_id(id: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
+    if id.len() <= 64 && id.bytes().all(plain) {
+        return id.to_owned();
+    }
+    format!("call_{}", &blake3::hash(id.as_bytes()).to_hex()[..32])
+}
+
+/// The item for a block that has no other word.
+pub(super) fn own(block: Value) -> Result<Value, Failure> {
+    let kind = block["type"].as_str().ok_or_else(|| untold("a block has no type"))?;
+    Ok(json!({ "type": format!("{OWN}{kind}"), "block": block }))
+}

@@ -1,0 +1,379 @@
+//! The answer so far: its items as they grow, and the pieces that nobody heard yet.
+
+use std::collections::HashSet;
+
+use serde_json::{Map, Value, json};
+
+use super::{price::Tokens, wrong::Wrong};
+use crate::protocol::{ModelDelta, ModelReply, ModelStop};
+
+/// The most items of an answer.
+const ITEMS: usize = 1_000;
+/// The most parts of an item.
+const PARTS: usize = 1_000;
+
+/// An answer that is being put together.
+///
+/// Ids that the provider does not give are made from the attempt and the item's place, so that they
+/// are the same whenever the same answer is read, and no others: `msg_…`, `rs_…`, `fc_…`, `call_…`.
+#[derive(Debug)]
+pub(super) struct Draft {
+    seed: String,
+    items: Vec<Value>,
+    pieces: Vec<ModelDelta>,
+    /// The model, as the provider names it.
+    pub(super) model: Option<String>,
+    /// What was used.
+    pub(super) tokens: Tokens,
+    /// Why it ended, once that is known.
+    pub(super) stop: Option<ModelStop>,
+}
+
+/// A place in a text that grows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Grows {
+    /// Text for the reader.
+    Text,
+    /// Why it would not.
+    Refusal,
+    /// What it thinks.
+    Reasoning,
+    /// A summary of that.
+    Summary,
+}
+
+impl Grows {
+    /// Its list in an item, the type of its parts, and where the text is in them.
+    fn at(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Self::Text => ("content", "output_text", "text"),
+            Self::Refusal => ("content", "refusal", "refusal"),
+            Self::Reasoning => ("content", "reasoning_text", "text"),
+            Self::Summary => ("summary", "summary_text", "text"),
+        }
+    }
+
+    fn part(self) -> Value {
+        let (_, kind, text) = self.at();
+        let mut part = json!({ "type": kind, text: "" });
+        if self == Self::Text {
+            part["annotations"] = json!([]);
+            part["logprobs"] = json!([]);
+        }
+        part
+    }
+
+    fn piece(self, item: usize, part: usize, delta: String) -> ModelDelta {
+        match self {
+            Self::Text => ModelDelta::Text { item, part, delta },
+            Self::Refusal => ModelDelta::Refusal { item, part, delta },
+            Self::Reasoning => ModelDelta::Reasoning { item, part, delta },
+            Self::Summary => ModelDelta::ReasoningSummary { item, part, delta },
+        }
+    }
+}
+
+impl Draft {
+    /// An answer without anything in it. `seed` tells it apart from every other.
+    pub(super) fn new(seed: impl Into<String>) -> Self {
+        Self {
+            seed: seed.into(),
+            items: Vec::new(),
+            pieces: Vec::new(),
+            model: None,
+            tokens: Tokens::default(),
+            stop: None,
+        }
+    }
+
+    /// Begins an item; gives its place.
+    pub(super) fn begin(&mut self, mut item: Value) -> Result<usize, Wrong> {
+        let place = self.items.len();
+        if place == ITEMS {
+            return Err(Wrong::malformed(format!("it has more than {ITEMS} items"), b""));
+        }
+        self.name(&mut item, place);
+        let mut begins = Map::new();
+        for key in ["type", "id", "role", "name", "call_id"] {
+            if let Some(value) = item.get(key) {
+                begins.insert(key.to_owned(), value.clone());
+            }
+        }
+        self.pieces.push(ModelDelta::Item { item: place, begins: begins.into() });
+        self.items.push(item);
+        Ok(place)
+    }
+
+    /// Begins a message.
+    pub(super) fn message(&mut self) -> Result<usize, Wrong> {
+        self.begin(json!({
+            "type": "message", "status": "completed", "role": "assistant", "content": [],
+        }))
+    }
+
+    /// Begins a piece of reasoning.
+    pub(super) fn reasoning(&mut self) -> Result<usize, Wrong> {
+        self.begin(json!({ "type": "reasoning", "summary": [] }))
+    }
+
+    /// Begins a call; an absent id is made.
+    pub(super) fn call(&mut self, id: Option<&str>, name: &str) -> Result<usize, Wrong> {
+        let mut item = json!({ "type": "function_call", "status": "completed" });
+        if let Some(id) = id.filter(|id| !id.is_empty()) {
+            item["call_id"] = id.into();
+        }
+        item["name"] = name.into();
+        item["arguments"] = "".into();
+        self.begin(item)
+    }
+
+    /// How many items there are.
+    pub(super) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// An item.
+    pub(super) fn item(&mut self, place: usize) -> Option<&mut Value> {
+        self.items.get_mut(place)
+    }
+
+    /// Replaces an item by its whole, or adds it, if it is the next.
+    pub(super) fn put(&mut self, place: usize, mut item: Value) -> Result<(), Wrong> {
+        if place >= self.items.len() {
+            return self.begin(item).map(drop);
+        }
+        // What was announced under an id that the provider did not give keeps it.
+        for key in ["id", "call_id"] {
+            let known = self.items[place].get(key).filter(|it| it.is_string()).cloned();
+            if !item.get(key).is_some_and(is_named)
+                && let Some(known) = known
+                && item.is_object()
+            {
+                item[key] = known;
+            }
+        }
+        self.name(&mut item, place);
+        self.items[place] = item;
+        Ok(())
+    }
+
+    /// Makes the items these, where the provider ends with the whole.
+    pub(super) fn replace(&mut self, items: Vec<Value>) -> Result<(), Wrong> {
+        self.items.truncate(items.len());
+        for (place, item) in items.into_iter().enumerate() {
+            self.put(place, item)?;
+        }
+        Ok(())
+    }
+
+    /// Adds to a text.
+    pub(super) fn grow(
+        &mut self,
+        grows: Grows,
+        item: usize,
+        part: usize,
+        delta: &str,
+    ) -> Result<(), Wrong> {
+        if delta.is_empty() {
+            return Ok(());
+        }
+        let (list, _, text) = grows.at();
+        let lost = || Wrong::malformed("a piece belongs to no item", delta.as_bytes());
+        let into = self.items.get_mut(item).and_then(Value::as_object_mut).ok_or_else(lost)?;
+        let parts = into.entry(list).or_insert_with(|| json!([]));
+        let parts = parts.as_array_mut().ok_or_else(lost)?;
+        if part >= PARTS {
+            return Err(Wrong::malformed(format!("it has more than {PARTS} parts"), b""));
+        }
+        while parts.len() <= part {
+            parts.push(grows.part());
+        }
+        match parts[part].get_mut(text) {
+            Some(Value::String(text)) => text.push_str(delta),
+            _ => parts[part][text] = delta.into(),
+        }
+        self.say(grows.piece(item, part, delta.to_owned()));
+        Ok(())
+    }
+
+    /// Adds to the arguments of a call.
+    pub(super) fn argue(&mut self, item: usize, delta: &str) -> Result<(), Wrong> {
+        match self.items.get_mut(item).and_then(|item| item.get_mut("arguments")) {
+            Some(Value::String(text)) => text.push_str(delta),
+            _ => {
+                return Err(Wrong::malformed("arguments belong to no call", delta.as_bytes()));
+            }
+        }
+        if !delta.is_empty() {
+            self.say(ModelDelta::Arguments { item, delta: delta.to_owned() });
+        }
+        Ok(())
+    }
+
+    /// The pieces that nobody heard yet.
+    pub(super) fn take_pieces(&mut self) -> Vec<ModelDelta> {
+        std::mem::take(&mut self.pieces)
+    }
+
+    /// The whole, once it has ended.
+    pub(super) fn reply(mut self, asked: &str) -> Result<ModelReply, Wrong> {
+        let Some(stop) = self.stop else { return Err(Wrong::Cut) };
+        let mut ids = HashSet::new();
+        let calls = self.items.iter().filter(|item| item["type"] == "function_call");
+        for call in calls {
+            let id = call["call_id"].as_str().unwrap_or_default();
+            if call["name"].as_str().is_none_or(str::is_empty) {
+                return Err(Wrong::malformed("a call has no name", call.to_string().as_bytes()));
+            }
+            if !ids.insert(id) {
+                let why = format!("two calls have the id {id:?}");
+                return Err(Wrong::malformed(why, call.to_string().as_bytes()));
+            }
+        }
+        let calls = !ids.is_empty();
+        let refuses = self.items.iter().any(|item| {
+            item["content"].as_array().into_iter().flatten().any(|part| part["type"] == "refusal")
+        });
+        let stop = match stop {
+            ModelStop::End | ModelStop::ToolCalls if calls => ModelStop::ToolCalls,
+            ModelStop::End | ModelStop::ToolCalls if refuses => ModelStop::Refusal,
+            // It says that it calls something, and calls nothing.
+            ModelStop::ToolCalls => ModelStop::End,
+            other => other,
+        };
+        if matches!(stop, ModelStop::Length | ModelStop::ContentFilter)
+            && let Some(last) = self.items.last_mut()
+            && last.get("status").is_some()
+        {
+            last["status"] = "incomplete".into();
+        }
+        let model = self.model.unwrap_or_else(|| asked.to_owned());
+        Ok(ModelReply { model, items: self.items, stop })
+    }
+
+    /// Keeps a piece; what continues the one before it becomes one with it.
+    fn say(&mut self, piece: ModelDelta) {
+        use ModelDelta::{Arguments, Reasoning, ReasoningSummary, Refusal, Text};
+        match (self.pieces.last_mut(), &piece) {
+            (
+                Some(Text { item, part, delta }),
+                Text { item: next, part: next_part, delta: more },
+            )
+            | (
+                Some(Refusal { item, part, delta }),
+                Refusal { item: next, part: next_part, delta: more },
+            )
+            | (
+                Some(Reasoning { item, part, delta }),
+                Reasoning { item: next, part: next_part, delta: more },
+            )
+            | (
+                Some(ReasoningSummary { item, part, delta }),
+                ReasoningSummary { item: next, part: next_part, delta: more },
+            ) if (*item, *part) == (*next, *next_part) => delta.push_str(more),
+            (Some(Arguments { item, delta }), Arguments { item: next, delta: more })
+                if item == next =>
+            {
+                delta.push_str(more);
+            }
+            _ => self.pieces.push(piece),
+        }
+    }
+
+    /// Gives an item the ids that it lacks.
+    fn name(&self, item: &mut Value, place: usize) {
+        let prefix = match item["type"].as_str() {
+            Some("message") => "msg",
+            Some("reasoning") => "rs",
+            Some("function_call") => "fc",
+            _ => "item",
+        };
+        let is_call = prefix == "fc";
+        let Some(item) = item.as_object_mut() else { return };
+        let mut own = |key: &str, prefix: &str| {
+            if !item.get(key).is_some_and(is_named) {
+                let hash = blake3::hash(format!("{}.{place}.{prefix}", self.seed).as_bytes());
+                let id = format!("{prefix}_{}", &hash.to_hex()[..32]);
+                item.insert(key.to_owned(), id.into());
+            }
+        };
+        own("id", prefix);
+        if is_call {
+            own("call_id", "call");
+        }
+    }
+}
+
+fn is_named(id: &Value) -> bool {
+    id.as_str().is_some_and(|id| !id.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_that_are_missing_are_made_and_are_the_same_each_time() {
+        let made = |seed: &str| {
+            let mut draft = Draft::new(seed);
+            draft.message().unwrap();
+            draft.call(None, "ls").unwrap();
+            draft.call(Some("given"), "ls").unwrap();
+            draft.stop = Some(ModelStop::End);
+            draft.reply("m").unwrap()
+        };
+        let reply = made("task_1.1");
+        assert_eq!(reply, made("task_1.1"));
+        assert_ne!(reply, made("task_1.2"));
+        assert!(reply.items[0]["id"].as_str().unwrap().starts_with("msg_"));
+        assert!(reply.items[1]["call_id"].as_str().unwrap().starts_with("call_"));
+        assert_eq!(reply.items[2]["call_id"], "given");
+        assert_eq!(reply.stop, ModelStop::ToolCalls);
+    }
+
+    #[test]
+    fn pieces_that_continue_each_other_are_one() {
+        let mut draft = Draft::new("t");
+        let message = draft.message().unwrap();
+        for piece in ["a", "", "b"] {
+            draft.grow(Grows::Text, message, 0, piece).unwrap();
+        }
+        draft.grow(Grows::Text, message, 1, "c").unwrap();
+        let pieces = draft.take_pieces();
+        let text = |part, delta: &str| ModelDelta::Text { item: 0, part, delta: delta.to_owned() };
+        assert_eq!(pieces[1..], [text(0, "ab"), text(1, "c")]);
+        assert!(draft.take_pieces().is_empty());
+        draft.stop = Some(ModelStop::End);
+        assert_eq!(draft.reply("m").unwrap().text(), "abc");
+    }
+
+    #[test]
+    fn an_answer_is_whole_only_with_its_end() {
+        assert!(matches!(Draft::new("t").reply("m"), Err(Wrong::Cut)));
+        let mut twice = Draft::new("t");
+        twice.call(Some("same"), "a").unwrap();
+        twice.call(Some("same"), "b").unwrap();
+        twice.stop = Some(ModelStop::ToolCalls);
+        let error = twice.reply("m").unwrap_err().to_string();
+        assert!(error.contains("two calls have the id \"same\""), "{error}");
+    }
+
+    #[test]
+    fn what_ends_at_a_limit_is_incomplete_and_a_refusal_is_a_stop() {
+        let mut draft = Draft::new("t");
+        let call = draft.call(Some("c"), "ls").unwrap();
+        draft.argue(call, "{\"path\":").unwrap();
+        draft.stop = Some(ModelStop::Length);
+        let reply = draft.reply("m").unwrap();
+        assert_eq!(
+            (reply.stop, &reply.items[0]["status"]),
+            (ModelStop::Length, &json!("incomplete"))
+        );
+        assert_eq!(reply.items[0]["arguments"], "{\"path\":");
+        let mut draft = Draft::new("t");
+        let message = draft.message().unwrap();
+        draft.grow(Grows::Refusal, message, 0, "no").unwrap();
+        draft.stop = Some(ModelStop::End);
+        assert_eq!(draft.reply("m").unwrap().stop, ModelStop::Refusal);
+    }
+}

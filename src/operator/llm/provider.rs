@@ -1,0 +1,417 @@
+//! One request to a model: what it may take, and what becomes of its bytes.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use futures::FutureExt as _;
+use reqwest::{
+    Client, Response,
+    header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER},
+};
+use serde_json::{Map, Value};
+use tokio::{sync::OnceCell, time::timeout};
+
+use super::{
+    draft::Draft,
+    price::Price,
+    settings::{LlmSettings, Provider, Server},
+    sse::Cutter,
+    wire::Manner,
+    wrong::{Wrong, by_status},
+};
+use crate::{
+    clock::Clock,
+    environment::{EgressError, Scrubber, Secret, Text},
+    middleware::{Short, TaskDone},
+    operator::{
+        Backend, Builtin, Delivery, LuaCall, Reply, Residence, Task,
+        outgoing::{self, refused},
+    },
+    protocol::{Failure, Json, ModelDelta, ModelRequest, failure::kind},
+};
+
+/// The most bytes that are read of an error answer.
+const ERROR_BODY: usize = 64 * 1024;
+/// How long `doctor` waits for a provider.
+const INSPECTION: Duration = Duration::from_secs(5);
+
+/// Asks a model.
+pub(super) struct Llm {
+    pub(super) settings: LlmSettings,
+    client: OnceCell<Client>,
+    pub(super) clock: Clock,
+    pub(super) lua: LuaCall,
+}
+
+/// An attempt that is being answered.
+pub(super) struct Hearing<'a> {
+    pub(super) task: &'a Arc<Task>,
+    pub(super) draft: Draft,
+    secrets: Scrubber,
+}
+
+impl Llm {
+    pub(super) fn new(settings: LlmSettings, builtin: &Builtin) -> Self {
+        let (clock, lua) = (builtin.clock.clone(), Arc::clone(&builtin.lua));
+        Self { settings, client: OnceCell::new(), clock, lua }
+    }
+
+    async fn ask(&self, task: &Arc<Task>, input: &Json) -> Result<Reply, Failure> {
+        let request: ModelRequest = input.decode().map_err(|error| {
+            let message = format!("a model is asked with a conversation (`items`): {error}");
+            Failure::new(kind::INVALID_INPUT, message)
+        })?;
+        let model = self.model(task, &request)?;
+        let options = self.options(&request);
+        let mut hearing = Hearing {
+            task,
+            draft: Draft::new(format!("{}.{}", task.id, task.attempt)),
+            secrets: Scrubber::default(),
+        };
+        let heard = match &self.settings.provider {
+            Provider::Server(server) => {
+                self.hear(server, &request, &options, &model, &mut hearing).await
+            }
+            Provider::Script(script) => script.play(self, &request, input, &mut hearing).await,
+        };
+        let Hearing { draft, secrets, .. } = hearing;
+        let answered = draft.model.clone();
+        let price = answered.as_deref().and_then(|it| self.price(it)).or(self.price(&model));
+        let usage = draft.tokens.usage(price);
+        match heard.and_then(|()| draft.reply(&model).map_err(|wrong| wrong.failure())) {
+            Ok(reply) => {
+                let output = Json::encode(&reply).expect("a reply is plain data");
+                let output = match secrets.is_empty() {
+                    true => output,
+                    false => secrets.scrub_json(&output),
+                };
+                Ok(Reply::Done(TaskDone { output, usage, effects: Vec::new() }))
+            }
+            Err(failure) => {
+                let failure = scrubbed(failure, &secrets);
+                match usage {
+                    None => Err(failure),
+                    // What was heard was paid for.
+                    usage => {
+                        Ok(Reply::Short(Box::new(Short { failure, usage, effects: Vec::new() })))
+                    }
+                }
+            }
+        }
+    }
+
+    /// The model: what a layer put in place of the agent's, else what the request says, else the
+    /// agent's, else the operator's.
+    fn model(&self, task: &Task, request: &ModelRequest) -> Result<String, Failure> {
+        let own = task.agent.model.as_ref();
+        let config = task.config.get().and_then(|config| config.model.as_ref());
+        let changed = config.filter(|model| Some(*model) != own);
+        let asked = changed.or(request.model.as_ref()).or(own).or(self.settings.model.as_ref());
+        match (asked, &self.settings.provider) {
+            (Some(model), _) => Ok(model.clone()),
+            (None, Provider::Script(_)) => Ok("script".to_owned()),
+            (None, Provider::Server(_)) => {
+                let message = format!(
+                    "operator {} has no `model`, and neither has agent {}",
+                    task.operator, task.agent_name
+                );
+                Err(Failure::new(kind::REFUSED, message))
+            }
+        }
+    }
+
+    fn options(&self, request: &ModelRequest) -> Map<String, Value> {
+        let mut options = self.settings.options.clone();
+        options.extend(request.options.clone());
+        options.retain(|_, value| !value.is_null());
+        options
+    }
+
+    /// The price of a model: under its own name, else under the longest that it begins with, as
+    /// providers add a date.
+    fn price(&self, model: &str) -> Option<&Price> {
+        let begins = self.settings.prices.iter().filter(|(name, _)| {
+            model
+                .strip_prefix(name.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '@', ':']))
+        });
+        begins.max_by_key(|(name, _)| name.len()).map(|(_, price)| price)
+    }
+
+    /// Asks a server and hears its answer out.
+    async fn hear(
+        &self,
+        server: &Server,
+        request: &ModelRequest,
+        options: &Map<String, Value>,
+        model: &str,
+        hearing: &mut Hearing<'_>,
+    ) -> Result<(), Failure> {
+        server.egress.check(&server.url).map_err(|error| refused(&error))?;
+        let client = self
+            .client
+            .get_or_try_init(|| async { server.egress.client_within(server.connect) })
+            .await
+            .map_err(|error| refused(&error))?;
+        let manner = Manner {
+            model,
+            max_tokens_as: &server.max_tokens_as,
+            send_reasoning: server.send_reasoning,
+        };
+        let body = server.wire.body(request, options, manner)?;
+        let body = serde_json::to_vec(&body).expect("a body is plain data");
+        let headers = self.headers(server, hearing)?;
+        let host = server.url.host_str().unwrap_or_default();
+        hearing.task.reporter.delivered(Delivery { worker: host.to_owned() });
+        let sent = client.post(server.url.clone()).headers(headers).body(body).send();
+        let Ok(sent) = timeout(server.first_byte, sent).await else {
+            return Err(stalled("begin its answer", server.first_byte));
+        };
+        let answer = sent.map_err(|error| not_sent(&error))?;
+        if !answer.status().is_success() {
+            return Err(self.refusal(server, answer).await);
+        }
+        self.take(server, answer, hearing).await
+    }
+
+    /// The body of an answer, as it comes.
+    async fn take(
+        &self,
+        server: &Server,
+        mut from: Response,
+        hearing: &mut Hearing<'_>,
+    ) -> Result<(), Failure> {
+        let content = from.headers().get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
+        let content = content.unwrap_or_default().to_ascii_lowercase();
+        let is_document = content.contains("json");
+        if content.contains("html") {
+            let wrong = Wrong::malformed(format!("its content is of type {content}"), b"");
+            return Err(wrong.failure());
+        }
+        let mut answer = server.wire.answer();
+        let (mut cutter, mut document, mut size) = (Cutter::default(), Vec::new(), 0_usize);
+        let mut patience = server.first_byte;
+        loop {
+            let Ok(chunk) = timeout(patience, from.chunk()).await else {
+                let what = if size == 0 { "begin its answer" } else { "go on with its answer" };
+                return Err(stalled(what, patience));
+            };
+            let Some(chunk) = chunk.map_err(|error| cut(&error))? else { break };
+            patience = server.between_bytes;
+            size += chunk.len();
+            if size > self.settings.max_answer {
+                let most = self.settings.max_answer;
+                return Err(Wrong::TooLong { what: "the whole", most }.failure());
+            }
+            if is_document {
+                document.extend_from_slice(&chunk);
+                continue;
+            }
+            let draft = &mut hearing.draft;
+            let fed = cutter.feed(&chunk, |event| answer.event(&event, draft));
+            hearing.say();
+            fed.map_err(|wrong| wrong.failure())?;
+            if answer.is_over() {
+                // The end of the body is there already, mostly: the connection is good for more.
+                drop(from.chunk().now_or_never());
+                return Ok(());
+            }
+        }
+        if is_document {
+            let read = serde_json::from_slice(&document).map_err(|error| {
+                Wrong::malformed(format!("it is no JSON: {error}"), &document).failure()
+            })?;
+            let taken = answer.document(read, &mut hearing.draft);
+            hearing.say();
+            return taken.map_err(|wrong| wrong.failure());
+        }
+        match hearing.draft.stop {
+            // It said why it ends, and then ended without more ado.
+            Some(_) if !cutter.has_rest() => Ok(()),
+            _ => Err(Wrong::Cut.failure()),
+        }
+    }
+
+    async fn refusal(&self, server: &Server, mut answer: Response) -> Failure {
+        let (status, retry_after_ms) = (answer.status(), self.retry_after_ms(answer.headers()));
+        let id = ["x-request-id", "request-id"].iter().find_map(|name| answer.headers().get(*name));
+        let id = id.and_then(|id| id.to_str().ok()).map(str::to_owned);
+        let mut body = Vec::new();
+        // What does not come, or is too much, is left out.
+        while let Ok(Ok(Some(chunk))) = timeout(server.between_bytes, answer.chunk()).await {
+            body.extend_from_slice(&chunk);
+            if body.len() > ERROR_BODY {
+                break;
+            }
+        }
+        by_status(status, retry_after_ms, id.as_deref(), &body)
+    }
+
+    /// When a provider wants to be asked again, in milliseconds from now.
+    pub(super) fn retry_after_ms(&self, headers: &HeaderMap) -> Option<u64> {
+        let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
+        if let Some(ms) = text("retry-after-ms").and_then(|ms| ms.parse::<f64>().ok()) {
+            return whole_ms(ms);
+        }
+        let after = text(RETRY_AFTER.as_str())?;
+        if let Ok(seconds) = after.parse::<f64>() {
+            return whole_ms(seconds * 1_000.0);
+        }
+        let at = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(after).ok()?;
+        u64::try_from(at.as_millisecond()).ok().map(|at| at.saturating_sub(self.clock.now_ms()))
+    }
+
+    fn headers(&self, server: &Server, hearing: &mut Hearing<'_>) -> Result<HeaderMap, Failure> {
+        let Hearing { task, secrets, .. } = hearing;
+        let asked = |name: &str, text: &Text, got: Result<&Secret, &str>| {
+            let failed = got.err().map(str::to_owned);
+            if let Some(mut event) = text.accessed(name, failed, self.clock.now_ms()) {
+                event.operator_id = Some(task.agent_name.to_string());
+                task.reporter.secret_accessed(event);
+                got.iter().for_each(|secret| secrets.add(name, secret));
+            }
+        };
+        let mut headers = outgoing::headers(&server.headers, asked)?;
+        server.wire.add_headers(&mut headers);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let accept = HeaderValue::from_static("text/event-stream, application/json");
+        headers.insert(ACCEPT, accept);
+        Ok(headers)
+    }
+}
+
+impl Hearing<'_> {
+    /// Tells whoever watches what is new.
+    pub(super) fn say(&mut self) {
+        for mut piece in self.draft.take_pieces() {
+            if !self.secrets.is_empty() {
+                use ModelDelta::{Arguments, Item, Reasoning, ReasoningSummary, Refusal, Text};
+                match &mut piece {
+                    Item { begins, .. } => {
+                        *begins = self.secrets.scrub_json(&Json::from(&*begins)).to_value();
+                    }
+                    Text { delta, .. }
+                    | Refusal { delta, .. }
+                    | Reasoning { delta, .. }
+                    | ReasoningSummary { delta, .. }
+                    | Arguments { delta, .. } => *delta = self.secrets.scrub_text(delta),
+                }
+            }
+            self.task.reporter.delta(piece);
+        }
+    }
+}
+
+impl Server {
+    /// Asks for the list of models, which costs nothing, and says who answered.
+    pub(super) async fn reach(&self) -> Result<String, String> {
+        let failed = |error: &dyn fmt::Display| format!("failed to {error}");
+        self.egress.probe(&self.base).await.map_err(|error| failed(&error))?;
+        let mut headers =
+            outgoing::headers(&self.headers, |_, _, _| {}).map_err(|failure| failure.message)?;
+        self.wire.add_headers(&mut headers);
+        let client = self.egress.client_within(INSPECTION).map_err(|error| failed(&error))?;
+        let mut url = self.base.clone();
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.pop_if_empty().push("models");
+        }
+        let host = self.base.host_str().unwrap_or_default().to_owned();
+        match timeout(INSPECTION, client.get(url).headers(headers).send()).await {
+            Err(_) => Err(format!("{host} did not answer within {INSPECTION:?}")),
+            Ok(Err(error)) => Err(not_sent(&error).message),
+            Ok(Ok(answer)) if matches!(answer.status().as_u16(), 401 | 403) => {
+                Err(format!("{host} refuses its key ({})", answer.status()))
+            }
+            // Not every server lists its models.
+            Ok(Ok(_)) => Ok(host),
+        }
+    }
+}
+
+#[async_trait]
+impl Backend for Llm {
+    fn kind(&self) -> &'static str {
+        "llm"
+    }
+
+    fn residence(&self) -> Residence {
+        Residence::Host
+    }
+
+    fn is_model(&self) -> bool {
+        true
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        Some(self.settings.timeout)
+    }
+
+    async fn execute(&self, task: Arc<Task>, input: Json) -> Result<Reply, Failure> {
+        tokio::select! {
+            biased;
+            () = task.cancel.cancelled() => {
+                Err(Failure::new(kind::CANCELED, "the attempt was given up"))
+            }
+            reply = self.ask(&task, &input) => reply,
+        }
+    }
+}
+
+impl fmt::Debug for Llm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Llm").field(&self.settings).finish()
+    }
+}
+
+fn stalled(what: &str, patience: Duration) -> Failure {
+    let data = serde_json::json!({ "code": "stalled" });
+    let message = format!("the model did not {what} within {patience:?}");
+    Failure::new(kind::TIMEOUT, message).with_data(data.into()).retryable()
+}
+
+/// A request that got no answer.
+fn not_sent(error: &reqwest::Error) -> Failure {
+    if let Some(error) = EgressError::within(error) {
+        return refused(error);
+    }
+    let what = if error.is_connect() { "reach the model" } else { "ask the model" };
+    let message = format!("failed to {what}: {}", innermost(error));
+    Failure::new(kind::OPERATOR_UNAVAILABLE, message).retryable()
+}
+
+/// An answer that broke off.
+fn cut(error: &reqwest::Error) -> Failure {
+    let failure = Wrong::Cut.failure();
+    Failure { message: format!("{}: {}", failure.message, innermost(error)), ..failure }
+}
+
+/// The outer error repeats the address, the innermost says what happened.
+fn innermost(error: &reqwest::Error) -> String {
+    let mut reason: &dyn std::error::Error = error;
+    while let Some(source) = reason.source() {
+        reason = source;
+    }
+    reason.to_string()
+}
+
+/// A failure without the secrets that the request had.
+fn scrubbed(failure: Failure, secrets: &Scrubber) -> Failure {
+    if secrets.is_empty() {
+        return failure;
+    }
+    Failure {
+        message: secrets.scrub_text(&failure.message),
+        data: failure.data.as_ref().map(|data| secrets.scrub_json(data)),
+        ..failure
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "it is neither negative nor larger than a day"
+)]
+fn whole_ms(ms: f64) -> Option<u64> {
+    const DAY: f64 = 86_400_000.0;
+    (ms >= 0.0).then(|| ms.min(DAY).ceil() as u64)
+}

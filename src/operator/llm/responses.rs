@@ -1,0 +1,67 @@
+//! What is asked, in the words of a Responses API: items go as they are.
+//!
+//! Only reasoning is looked at: what another API sealed means nothing here, and what is not sealed
+//! is unknown to a provider that stores nothing.
+
+use serde_json::{Map, Value, json};
+
+use super::{anthropic, content::kind, wire::Manner};
+use crate::protocol::{FunctionTool, ModelRequest};
+
+/// What a provider that stores nothing has to send along, so that its reasoning can come back.
+const SEALED: &str = "reasoning.encrypted_content";
+
+/// The body of a request.
+pub(super) fn body(
+    request: &ModelRequest,
+    options: &Map<String, Value>,
+    manner: Manner<'_>,
+) -> Value {
+    let mut body = json!({ "model": manner.model, "stream": true, "store": false });
+    if let Some(instructions) = &request.instructions {
+        body["instructions"] = instructions.as_str().into();
+    }
+    if !request.tools.is_empty() {
+        body["tools"] = request.tools.iter().map(tool).collect();
+        if let Some(choice) = &request.tool_choice {
+            body["tool_choice"] = choice.clone();
+        }
+        if let Some(parallel) = request.parallel_tool_calls {
+            body["parallel_tool_calls"] = parallel.into();
+        }
+    }
+    for (name, value) in options {
+        body[name.as_str()] = value.clone();
+    }
+    let stored = body["store"] == true;
+    if !stored {
+        let mut include = match body.get_mut("include").map(Value::take) {
+            Some(Value::Array(include)) => include,
+            _ => Vec::new(),
+        };
+        if !include.iter().any(|it| it == SEALED) {
+            include.push(SEALED.into());
+        }
+        body["include"] = include.into();
+    }
+    let goes = |item: &&Value| kind(item) != "reasoning" || comes_back(item, stored);
+    body["input"] = request.items.iter().filter(goes).cloned().collect();
+    body
+}
+
+fn comes_back(item: &Value, stored: bool) -> bool {
+    match item["encrypted_content"].as_str() {
+        Some(sealed) => !anthropic::is_sealed(sealed),
+        None => stored,
+    }
+}
+
+fn tool(tool: &FunctionTool) -> Value {
+    let mut it = json!({ "type": "function", "name": tool.name, "parameters": tool.parameters });
+    if let Some(description) = &tool.description {
+        it["description"] = description.as_str().into();
+    }
+    // The API takes an absent one for true, and schemas are not written for that.
+    it["strict"] = tool.strict.unwrap_or(false).into();
+    it
+}

@@ -1,0 +1,328 @@
+//! A model without a provider: its answers are written down.
+//!
+//! They are the turns of a file, or what the agent's Lua function says to the conversation. Which
+//! turn it is follows from the conversation alone (how often the model has spoken in it), so that the
+//! same run has the same answers, whatever else runs, and also after a crash. A turn becomes the
+//! events of a Responses API, and those are read as any provider's.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+
+use reqwest::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    content,
+    provider::{Hearing, Llm},
+    sse::Cutter,
+    wire::Wire,
+    wrong::by_status,
+};
+use crate::{
+    blueprint::parse_duration,
+    operator::{Delivery, Task},
+    protocol::{Failure, Json, ModelRequest, ModelStop, failure::kind},
+};
+
+/// The largest file of turns, in bytes.
+const LARGEST: u64 = 16 * 1024 * 1024;
+/// The fastest and the slowest pace, in pieces a second.
+const PACES: std::ops::RangeInclusive<f64> = 0.1..=100_000.0;
+
+/// Where the answers are.
+#[derive(Debug, Clone)]
+pub(super) struct Script {
+    turns: Option<PathBuf>,
+    /// The pause between two pieces.
+    pause: Option<Duration>,
+}
+
+/// A file of turns: one list for all agents, or one for each, `*` for all others.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Turns {
+    All(Vec<Value>),
+    Each(BTreeMap<String, Vec<Value>>),
+}
+
+/// One answer.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Turn {
+    /// Only where the last thing said has this text in it; such turns are not counted.
+    when: Option<String>,
+    /// What attempts come to before one is answered.
+    fail: Vec<Fail>,
+    /// What it thinks.
+    reasoning: Option<String>,
+    /// What it says.
+    text: Option<String>,
+    /// Why it would not.
+    refusal: Option<String>,
+    /// What it calls.
+    calls: Vec<Call>,
+    /// Why it ends, where that is not plain: `length`, `content_filter`.
+    stop: Option<ModelStop>,
+    /// The model that answers.
+    model: Option<String>,
+    /// What it used.
+    usage: Option<Used>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Call {
+    name: String,
+    /// An object, or a text that is sent as it is.
+    #[serde(default = "nothing")]
+    arguments: Value,
+    call_id: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fail {
+    status: u16,
+    #[serde(default)]
+    message: String,
+    retry_after: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Used {
+    input: u64,
+    output: u64,
+    cached: u64,
+    reasoning: u64,
+}
+
+fn nothing() -> Value {
+    json!({})
+}
+
+impl Script {
+    pub(super) fn new(turns: Option<PathBuf>, pace: Option<f64>) -> Result<Self, String> {
+        let pause = match pace {
+            None => None,
+            Some(pace) if PACES.contains(&pace) => Some(Duration::from_secs_f64(1.0 / pace)),
+            Some(_) => {
+                return Err(format!(
+                    "`pace` is from {} to {} pieces a second",
+                    PACES.start(),
+                    PACES.end()
+                ));
+            }
+        };
+        Ok(Self { turns, pause })
+    }
+
+    /// What `doctor` says.
+    pub(super) fn inspect(&self) -> Result<String, String> {
+        let Some(path) = &self.turns else {
+            return Ok("answers with what the agent's `fn` says".to_owned());
+        };
+        let count = match read(path)? {
+            Turns::All(turns) => turns.len(),
+            Turns::Each(agents) => agents.values().map(Vec::len).sum(),
+        };
+        Ok(format!("answers with the {count} turns of {}", path.display()))
+    }
+
+    /// Answers a conversation.
+    pub(super) async fn play(
+        &self,
+        llm: &Llm,
+        request: &ModelRequest,
+        input: &Json,
+        hearing: &mut Hearing<'_>,
+    ) -> Result<(), Failure> {
+        hearing.task.reporter.delivered(Delivery { worker: "script".to_owned() });
+        let turn = self.turn(llm, request, input, hearing.task).await?;
+        let attempt = usize::try_from(hearing.task.attempt).unwrap_or(usize::MAX);
+        if let Some(fail) = turn.fail.get(attempt - 1) {
+            return Err(fail.failure());
+        }
+        let mut answer = Wire::Responses.answer();
+        let mut cutter = Cutter::default();
+        for (number, event) in turn.events().into_iter().enumerate() {
+            if let (Some(pause), true) = (self.pause, number > 0 && is_piece(&event)) {
+                let ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+                llm.clock.sleep_until(llm.clock.now_ms().saturating_add(ms.max(1))).await;
+            }
+            let kind = event["type"].as_str().unwrap_or_default();
+            let bytes = format!("event: {kind}\ndata: {event}\n\n");
+            let draft = &mut hearing.draft;
+            let fed = cutter.feed(bytes.as_bytes(), |event| answer.event(&event, draft));
+            if self.pause.is_some() {
+                hearing.say();
+            }
+            fed.map_err(|wrong| wrong.failure())?;
+        }
+        hearing.say();
+        Ok(())
+    }
+
+    /// The turn that a conversation is at.
+    async fn turn(
+        &self,
+        llm: &Llm,
+        request: &ModelRequest,
+        input: &Json,
+        task: &Arc<Task>,
+    ) -> Result<Turn, Failure> {
+        let broken = |why: String| Failure::new(kind::MODEL, format!("the script's turn: {why}"));
+        let parse = |turn: Value| match turn {
+            Value::String(text) => Ok(Turn { text: Some(text), ..Turn::default() }),
+            other => Turn::deserialize(other).map_err(|error| broken(error.to_string())),
+        };
+        let Some(path) = self.turns.clone() else {
+            if !task.agent.has_fn {
+                let message = format!(
+                    "operator {} has no `turns`, and agent {} has no `fn`",
+                    task.operator, task.agent_name
+                );
+                return Err(Failure::new(kind::REFUSED, message));
+            }
+            let said = (llm.lua)(Arc::clone(task), input.clone()).await?;
+            return parse(said.to_value());
+        };
+        let failed = |why: String| Failure::new(kind::OPERATOR_UNAVAILABLE, why);
+        let turns = match read(&path).map_err(failed)? {
+            Turns::All(turns) => turns,
+            Turns::Each(mut agents) => {
+                let own = agents.remove(&*task.agent_name).or_else(|| agents.remove("*"));
+                own.ok_or_else(|| failed(format!("the script has no agent {}", task.agent_name)))?
+            }
+        };
+        let turns: Vec<Turn> = turns.into_iter().map(parse).collect::<Result<_, _>>()?;
+        let last = last_said(request);
+        let fits = |turn: &Turn| turn.when.as_ref().is_some_and(|when| last.contains(when));
+        let spoken = spoken(&request.items);
+        let (special, plain): (Vec<Turn>, Vec<Turn>) =
+            turns.into_iter().partition(|turn| turn.when.is_some());
+        let turn = special.into_iter().find(fits).or_else(|| plain.into_iter().nth(spoken));
+        turn.ok_or_else(|| {
+            let agent = &task.agent_name;
+            Failure::new(kind::MODEL, format!("the script has no turn {} for {agent}", spoken + 1))
+        })
+    }
+}
+
+/// How often the model has spoken: what it says and calls at a time is once.
+fn spoken(items: &[Value]) -> usize {
+    let own = |item: &Value| match content::kind(item) {
+        "message" => item["role"] == "assistant",
+        "function_call" | "reasoning" => true,
+        _ => false,
+    };
+    let begins = |pair: &[Value]| !own(&pair[0]) && own(&pair[1]);
+    usize::from(items.first().is_some_and(own)) + items.windows(2).filter(|it| begins(it)).count()
+}
+
+/// The text of the last item.
+fn last_said(request: &ModelRequest) -> String {
+    let last = request.items.last().unwrap_or(&Value::Null);
+    let said = last.get("output").or_else(|| last.get("content")).unwrap_or(&Value::Null);
+    content::text(said).unwrap_or_default()
+}
+
+fn read(path: &std::path::Path) -> Result<Turns, String> {
+    let failed = |why: String| format!("failed to read the turns in {}: {why}", path.display());
+    let size = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?.len();
+    if size > LARGEST {
+        return Err(failed(format!("the file has more than {LARGEST} bytes")));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    let turns = serde_json::from_str::<Turns>(&text);
+    turns.map_err(|error| failed(format!("it is neither a list nor lists by agent ({error})")))
+}
+
+impl Fail {
+    fn failure(&self) -> Failure {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::BAD_GATEWAY);
+        let after = self.retry_after.as_deref().and_then(|text| parse_duration(text).ok());
+        let body = json!({ "error": { "message": self.message } }).to_string();
+        by_status(status, after, None, body.as_bytes())
+    }
+}
+
+fn is_piece(event: &Value) -> bool {
+    event["type"].as_str().is_some_and(|kind| kind.ends_with(".delta"))
+}
+
+impl Turn {
+    /// The events that a provider would send.
+    fn events(&self) -> Vec<Value> {
+        let mut events = Vec::new();
+        let mut index = 0;
+        let mut item = |begins: Value, pieces: Vec<Value>| {
+            events.push(json!({
+                "type": "response.output_item.added", "output_index": index, "item": begins,
+            }));
+            for mut piece in pieces {
+                piece["output_index"] = index.into();
+                events.push(piece);
+            }
+            index += 1;
+        };
+        if let Some(text) = &self.reasoning {
+            let begins = json!({ "type": "reasoning", "summary": [] });
+            item(begins, pieces("response.reasoning_text.delta", text));
+        }
+        let said =
+            [(&self.text, "response.output_text.delta"), (&self.refusal, "response.refusal.delta")];
+        for (text, kind) in said {
+            if let Some(text) = text {
+                let begins = json!({
+                    "type": "message", "status": "completed", "role": "assistant", "content": [],
+                });
+                item(begins, pieces(kind, text));
+            }
+        }
+        for call in &self.calls {
+            let arguments = match &call.arguments {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            let begins = json!({
+                "type": "function_call", "status": "completed", "call_id": call.call_id,
+                "name": call.name, "arguments": "",
+            });
+            item(begins, pieces("response.function_call_arguments.delta", &arguments));
+        }
+        events.push(self.end());
+        events
+    }
+
+    fn end(&self) -> Value {
+        let reason = match self.stop {
+            Some(ModelStop::Length) => Some("max_output_tokens"),
+            Some(ModelStop::ContentFilter) => Some("content_filter"),
+            Some(ModelStop::End | ModelStop::ToolCalls | ModelStop::Refusal) | None => None,
+        };
+        let status = if reason.is_some() { "incomplete" } else { "completed" };
+        let mut response = json!({
+            "status": status, "incomplete_details": { "reason": reason }, "output": [],
+        });
+        if let Some(model) = &self.model {
+            response["model"] = model.as_str().into();
+        }
+        if let Some(used) = &self.usage {
+            response["usage"] = json!({
+                "input_tokens": used.input,
+                "input_tokens_details": { "cached_tokens": used.cached },
+                "output_tokens": used.output,
+                "output_tokens_details": { "reasoning_tokens": used.reasoning },
+            });
+        }
+        json!({ "type": format!("response.{status}"), "response": response })
+    }
+}
+
+/// A text as pieces: word by word, each with the space after it.
+fn pieces(kind: &str, text: &str) -> Vec<Value> {
+    text.split_inclusive(char::is_whitespace)
+        .map(|word| json!({ "type": kind, "delta": word }))
+        .collect()
+}

@@ -1,0 +1,162 @@
+//! Server-sent events, from the bytes as they come.
+//!
+//! A character may be cut anywhere between two chunks; a line is read as text once it is whole, and
+//! one that is no UTF-8 then is an error. Lines and events have a limit.
+
+use super::wrong::Wrong;
+
+/// The longest line, and the longest data of an event, in bytes. A finished response comes as one
+/// event, all of its items in it.
+const LONGEST: usize = 16 * 1024 * 1024;
+
+/// An event.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct SseEvent {
+    /// What it is called; empty if it has no name.
+    pub(super) name: String,
+    /// Its data, lines joined.
+    pub(super) data: String,
+}
+
+/// Cuts bytes into events.
+#[derive(Debug, Default)]
+pub(super) struct Cutter {
+    line: Vec<u8>,
+    name: String,
+    data: String,
+    has_data: bool,
+    after_cr: bool,
+    begun: bool,
+}
+
+impl Cutter {
+    /// Takes the next bytes and hands out the events that end in them.
+    pub(super) fn feed(
+        &mut self,
+        mut bytes: &[u8],
+        mut out: impl FnMut(SseEvent) -> Result<(), Wrong>,
+    ) -> Result<(), Wrong> {
+        while !bytes.is_empty() {
+            if std::mem::take(&mut self.after_cr) && bytes[0] == b'\n' {
+                bytes = &bytes[1..];
+                continue;
+            }
+            let Some(end) = memchr::memchr2(b'\n', b'\r', bytes) else {
+                return self.keep(bytes);
+            };
+            self.keep(&bytes[..end])?;
+            self.after_cr = bytes[end] == b'\r';
+            bytes = &bytes[end + 1..];
+            if let Some(event) = self.end_line()? {
+                out(event)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether bytes are left that never became an event.
+    pub(super) fn has_rest(&self) -> bool {
+        self.has_data || !self.line.is_empty()
+    }
+
+    fn keep(&mut self, bytes: &[u8]) -> Result<(), Wrong> {
+        if self.line.len() + bytes.len() > LONGEST {
+            return Err(Wrong::TooLong { what: "a line", most: LONGEST });
+        }
+        self.line.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn end_line(&mut self) -> Result<Option<SseEvent>, Wrong> {
+        let bytes = std::mem::take(&mut self.line);
+        let Ok(mut line) = std::str::from_utf8(&bytes) else {
+            return Err(Wrong::malformed("a line of the stream is not UTF-8", &bytes));
+        };
+        if !std::mem::replace(&mut self.begun, true) {
+            line = line.strip_prefix('\u{feff}').unwrap_or(line);
+        }
+        let event = self.take(line);
+        // The room of the line is kept for the next one.
+        self.line = bytes;
+        self.line.clear();
+        event
+    }
+
+    fn take(&mut self, line: &str) -> Result<Option<SseEvent>, Wrong> {
+        if line.is_empty() {
+            let name = std::mem::take(&mut self.name);
+            let data = std::mem::take(&mut self.data);
+            return Ok(std::mem::take(&mut self.has_data).then_some(SseEvent { name, data }));
+        }
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "data" => {
+                if self.data.len() + value.len() > LONGEST {
+                    return Err(Wrong::TooLong { what: "an event", most: LONGEST });
+                }
+                if std::mem::replace(&mut self.has_data, true) {
+                    self.data.push('\n');
+                }
+                self.data.push_str(value);
+            }
+            "event" => value.clone_into(&mut self.name),
+            // Comments keep a connection awake; `id` and `retry` are for who reconnects.
+            _ => {}
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(chunks: &[&[u8]]) -> Result<Vec<(String, String)>, Wrong> {
+        let (mut cutter, mut out) = (Cutter::default(), Vec::new());
+        for chunk in chunks {
+            cutter.feed(chunk, |event| {
+                out.push((event.name, event.data));
+                Ok(())
+            })?;
+        }
+        Ok(out)
+    }
+
+    #[test]
+    fn events_are_the_same_wherever_the_bytes_are_cut() {
+        let text = "\u{feff}event: a\ndata: {\"x\":\"ü→🌙\"}\n\n: ping\n\ndata:1\r\ndata: 2\r\n\r\n\
+                    id: 7\ndata\n\nevent: lost\n\n";
+        let pair = |name: &str, data: &str| (name.to_owned(), data.to_owned());
+        let expected = [pair("a", "{\"x\":\"ü→🌙\"}"), pair("", "1\n2"), pair("", "")];
+        assert_eq!(cut(&[text.as_bytes()]).unwrap(), expected);
+        let bytes: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
+        assert_eq!(cut(&bytes).unwrap(), expected);
+        let threes: Vec<&[u8]> = text.as_bytes().chunks(3).collect();
+        assert_eq!(cut(&threes).unwrap(), expected);
+    }
+
+    #[test]
+    fn half_a_character_is_an_error_once_its_line_ends() {
+        assert!(cut(&[b"data: \xf0\x9f"]).unwrap().is_empty());
+        let error = cut(&[b"data: \xf0\x9f", b"\n\n"]).unwrap_err();
+        assert!(error.to_string().contains("not UTF-8"), "{error}");
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_cut_off() {
+        let chunk = vec![b'x'; 1 << 20];
+        let mut cutter = Cutter::default();
+        let error = (0..17).find_map(|_| cutter.feed(&chunk, |_| Ok(())).err()).unwrap();
+        assert!(matches!(error, Wrong::TooLong { what: "a line", .. }), "{error}");
+    }
+
+    #[test]
+    fn an_event_that_was_not_ended_is_a_rest() {
+        let mut cutter = Cutter::default();
+        cutter.feed(b"data: 1\n", |_| panic!("it has not ended")).unwrap();
+        assert!(cutter.has_rest());
+        cutter.feed(b"\n", |_| Ok(())).unwrap();
+        assert!(!cutter.has_rest());
+    }
+}
