@@ -21,6 +21,7 @@ pub mod graph;
 mod labels;
 pub mod library;
 mod locate;
+pub mod manual;
 mod schedule;
 mod schema;
 pub mod stubs;
