@@ -22,6 +22,7 @@ pub mod graph;
 mod labels;
 pub mod library;
 mod locate;
+pub mod manual;
 pub mod model_loop;
 mod schedule;
 mod schema;

@@ -48,6 +48,7 @@ impl Shard {
                 let failure = failure.at(step, Some(&agent), 1);
                 self.record(run, &key, &op, Outcome::Failed(failure));
             }
+            Ok(task) if self.is_loop(&task) => self.schedule_loop(run, &key, &op, task),
             Ok(task) if let Some(composite) = self.composite(&task) => {
                 match self.may_compose(run, &key, &task.operator) {
                     Ok(()) => self.schedule_composite(run, &key, &op, task, composite),
@@ -58,7 +59,6 @@ impl Shard {
                     }
                 }
             }
-            Ok(task) if self.is_loop(&task) => self.schedule_loop(run, &key, &op, task),
             // What a loop began stands in the journal before any of it is executed.
             Ok(task)
                 if task.residence == Residence::Inline
