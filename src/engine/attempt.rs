@@ -24,7 +24,7 @@ use super::{
     shard::Shard,
 };
 use crate::{
-    blueprint::{CompiledAgent, asking},
+    blueprint::{CompiledAgent, Operators as _, asking},
     fault::{self, Break},
     flow::{StepOp, TaskRequest},
     journal::{AttemptClosed, AttemptOpened, Fact, Outcome, StepKey, Usage},
@@ -113,6 +113,10 @@ impl Shard {
                 format!("there is no operator {operator:?}"),
             ));
         };
+        if request.opts.ask.is_some() && !self.shared.registry.is_model(&operator) {
+            let message = format!("`ask` is for models, and {operator} is none");
+            return Err(Failure::new(kind::INVALID_INPUT, message));
+        }
         let input = agent.input().accept_json(&request.input).map_err(|violations| {
             let first = violations.first();
             let what = first.map_or_else(String::new, |v| format!(" at {}: {}", v.path, v.message));

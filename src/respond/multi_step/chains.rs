@@ -242,11 +242,7 @@ impl Chains {
     ) -> Result<(), StoreError> {
         let (request_id, number) = parts(step_id)?;
         self.change(request_id, |chain| {
-            let step =
-                chain.step(number).ok_or_else(|| StoreError::NotFound(step_id.to_owned()))?;
-            if step.state.is_terminal() {
-                return Err(StoreError::AlreadyTerminal(step_id.to_owned()));
-            }
+            let step = open_step(chain, number, step_id)?;
             Ok(decide(step).into_iter().collect())
         })
         .await
@@ -370,11 +366,7 @@ impl MultiStepStore for Chains {
     async fn retry_step(&self, step_id: &str) -> Result<(), StoreError> {
         let (request_id, number) = parts(step_id)?;
         self.change(request_id, |chain| {
-            let step =
-                chain.step(number).ok_or_else(|| StoreError::NotFound(step_id.to_owned()))?;
-            if step.state.is_terminal() {
-                return Err(StoreError::AlreadyTerminal(step_id.to_owned()));
-            }
+            let step = open_step(chain, number, step_id)?;
             let (step, attempt) = (step.scheduled.step, step.attempt);
             let error = Failure::new(kind::INTERRUPTED, "whoever executed it is gone").retryable();
             let retry_at_ms = chain.last_ms();
@@ -458,6 +450,15 @@ fn step_of<'c>(request_id: &str, chain: &'c Chain, step_id: &str) -> Result<&'c 
         return Err(missing());
     }
     chain.step(number).ok_or_else(missing)
+}
+
+/// A step that has not ended.
+fn open_step<'c>(chain: &'c Chain, number: u32, step_id: &str) -> Result<&'c Step, StoreError> {
+    let step = chain.step(number).ok_or_else(|| StoreError::NotFound(step_id.to_owned()))?;
+    if step.state.is_terminal() {
+        return Err(StoreError::AlreadyTerminal(step_id.to_owned()));
+    }
+    Ok(step)
 }
 
 fn scope_of(
