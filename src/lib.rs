@@ -45,6 +45,7 @@
 //! | [`session`] | remote parties as mailboxes: seats, numbered frames, who is connected |
 //! | [`operator`] | the backends, one file a kind |
 //! | [`spawner`] | a worker for an attempt |
+//! | [`respond`] | responses: what a model said, made from the facts of a run |
 //! | [`engine`] | shards that own runs: advance, commit, perform, recover |
 //! | [`api`] | HTTP, one resource a file; what the engine says, as statuses and problems |
 //! | [`host`] | the only wiring |
@@ -102,6 +103,8 @@ pub mod session;
 pub mod operator;
 
 pub mod spawner;
+
+pub mod respond;
 
 pub mod engine;
 

@@ -42,6 +42,8 @@ codes! {
     FOREIGN_TASK = "foreign_task", FORBIDDEN, "The session does not have this task";
     FORBIDDEN = "forbidden", FORBIDDEN, "The token may not do this";
     NOT_FOUND = "not_found", NOT_FOUND, "There is no such thing";
+    MODEL_NOT_FOUND = "model_not_found", NOT_FOUND, "Nothing of this name answers";
+    PREVIOUS_RESPONSE_NOT_FOUND = "previous_response_not_found", BAD_REQUEST, "There is no such response to continue";
     UNKNOWN_METHOD = "unknown_method", NOT_FOUND, "There is no such method";
     NO_ROUTE = "no_route", NOT_FOUND, "There is no such route";
     METHOD_NOT_ALLOWED = "method_not_allowed", METHOD_NOT_ALLOWED, "The route has no such method";
@@ -59,6 +61,7 @@ codes! {
     SEQ_AHEAD = "seq_ahead", CONFLICT, "No frame has this number yet";
     QUESTION_OPEN = "question_open", CONFLICT, "The attempt waits for an answer already";
     NO_QUESTION = "no_question", CONFLICT, "The task asks nothing";
+    RESPONSE_IN_PROGRESS = "response_in_progress", CONFLICT, "The response is not over";
     NOT_ENDED = "not_ended", CONFLICT, "The run has not ended";
     HISTORY_TOO_LONG = "history_too_long", CONFLICT, "The history is too long to be copied";
     IN_USE = "in_use", CONFLICT, "Something open still needs it";
@@ -83,6 +86,7 @@ codes! {
     TOO_MANY_CONNECTIONS = "too_many_connections", SERVICE_UNAVAILABLE, "Every connection is taken";
     BUSY = "busy", TOO_MANY_REQUESTS, "There is too much to do";
     INTERNAL = "internal", INTERNAL_SERVER_ERROR, "The server failed";
+    RESPONSE_FAILED = "response_failed", INTERNAL_SERVER_ERROR, "The flow that answers failed";
     DAMAGED = "damaged", INTERNAL_SERVER_ERROR, "What is stored of it is damaged";
     STORAGE = "storage", INTERNAL_SERVER_ERROR, "The storage failed";
     OVERLOADED = "overloaded", SERVICE_UNAVAILABLE, "Too many requests are under way";

@@ -15,7 +15,12 @@ use futures::FutureExt;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
-use super::{ApiConfig, Limits, codes, docs, error::Problem, origin::Site, rate::Rates};
+use super::{
+    ApiConfig, Limits, codes, docs,
+    error::{self, Problem},
+    origin::Site,
+    rate::Rates,
+};
 use crate::{
     clock::Clock,
     engine::{Bearer, Caller, Engine, EngineError},
@@ -60,6 +65,8 @@ pub(super) struct Rule {
     pub body: usize,
     /// Whether somebody without a bearer is shown a page on which to enter one.
     pub page: bool,
+    /// Whether refusals have the shape that clients of model APIs expect.
+    pub models: bool,
 }
 
 /// Who may come.
@@ -220,13 +227,14 @@ pub(super) async fn pass(
         tracing::error!("a request ended in a panic");
         Err(Problem::new(codes::INTERNAL, "this is a defect of the server; the log says more"))
     });
-    hardened(match handled {
+    let response = match handled {
         Ok(response) => response,
         Err(problem) if rule.page && problem.status() == StatusCode::UNAUTHORIZED => {
             docs::page(problem.status())
         }
         Err(problem) => problem.into_response(),
-    })
+    };
+    hardened(if rule.models { error::for_models(response) } else { response })
 }
 
 async fn enter<'a>(
@@ -276,7 +284,7 @@ mod tests {
     }
 
     fn rule(who: Who) -> Rule {
-        Rule { who, body: 0, page: false }
+        Rule { who, body: 0, page: false, models: false }
     }
 
     fn screen(rule: Rule, headers: &[(HeaderName, &'static str)]) -> Result<bool, &'static str> {

@@ -1,5 +1,7 @@
 //! From an error to an answer: the only place that knows what HTTP status something gets.
 
+use std::sync::Arc;
+
 use axum::{
     http::{HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
@@ -134,6 +136,8 @@ impl IntoResponse for Problem {
         let kind = HeaderValue::from_static("application/problem+json");
         let mut response = (code.status, [(header::CONTENT_TYPE, kind)], text).into_response();
         response.headers_mut().extend(headers);
+        // For the door, where a route's clients want another shape of it.
+        response.extensions_mut().insert(Arc::new(body));
         response
     }
 }
@@ -226,6 +230,67 @@ fn storage(error: &StoreError) -> Problem {
             Problem::new(codes::STORAGE, "nothing is known to have changed; the log says more")
         }
     }
+}
+
+/// Why a request of a client of model APIs was refused.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ModelError)]
+pub(super) struct ModelErrorBody<'a> {
+    /// The refusal.
+    error: ModelRefusal<'a>,
+}
+
+/// A refusal, as clients of model APIs read it.
+#[derive(Debug, Serialize, ToSchema)]
+struct ModelRefusal<'a> {
+    /// What was wrong this time, for a person.
+    message: &'a str,
+    /// `invalid_request_error`, `not_found_error`, `server_error`, …
+    r#type: &'static str,
+    /// The parameter: `input[2].call_id`.
+    param: Option<&'a str>,
+    /// A stable word; docs/errors.md has them.
+    code: &'static str,
+}
+
+impl ProblemBody {
+    /// The status that clients of model APIs expect: to them, whatever is wrong with a body is 400.
+    pub(super) fn model_status(&self) -> u16 {
+        if self.status == 422 { 400 } else { self.status }
+    }
+
+    /// The same as clients of model APIs read it: `{error: {message, type, param, code}}`.
+    pub(super) fn model_error(&self) -> ModelErrorBody<'_> {
+        let kind = match self.status {
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 => "not_found_error",
+            429 => "rate_limit_error",
+            500.. => "server_error",
+            _ => "invalid_request_error",
+        };
+        let param = self.path.as_deref().map(|path| path.trim_start_matches(['$', '.']));
+        let error = ModelRefusal {
+            message: &self.detail,
+            r#type: kind,
+            param: param.filter(|it| !it.is_empty()),
+            code: self.code,
+        };
+        ModelErrorBody { error }
+    }
+}
+
+/// An answer for clients of model APIs: a refusal is `{"error": …}` to them.
+pub(super) fn for_models(response: Response) -> Response {
+    let Some(body) = response.extensions().get::<Arc<ProblemBody>>().cloned() else {
+        return response;
+    };
+    let (mut parts, _) = response.into_parts();
+    parts.status = StatusCode::from_u16(body.model_status()).unwrap_or(parts.status);
+    parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    parts.headers.remove(header::CONTENT_LENGTH);
+    let text = serde_json::to_string(&body.model_error()).expect("a refusal is plain data");
+    Response::from_parts(parts, text.into())
 }
 
 #[cfg(test)]

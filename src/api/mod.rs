@@ -26,6 +26,7 @@ mod origin;
 mod params;
 mod query;
 mod rate;
+mod responses;
 mod routes;
 mod runs;
 mod server;

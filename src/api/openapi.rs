@@ -21,7 +21,7 @@ use utoipa_axum::router::OpenApiRouter;
 use super::{
     codes::{self, Code},
     door::{Api, Rule, Who},
-    error::ProblemBody,
+    error::{ModelErrorBody, ProblemBody},
     routes,
 };
 use crate::protocol::{BudgetEvent, CompactionEvent, ObservableEvent, SecretAccessEvent};
@@ -30,11 +30,12 @@ use crate::protocol::{BudgetEvent, CompactionEvent, ObservableEvent, SecretAcces
 #[openapi(
     info(
         title = "moonswarm",
-        description = "Runs Lua blueprints as durable flows; workers report over HTTP.\n\nEvery route but `/healthz` takes `Authorization: Bearer <token>`. Times are RFC 3339 in UTC; durations are strings such as `\"90s\"` in requests and milliseconds in answers. Refusals are `application/problem+json` with a stable `code`. Unknown fields of a request are refused, except in worker results.",
+        description = "Runs Lua blueprints as durable flows; workers report over HTTP.\n\nEvery route but `/healthz` takes `Authorization: Bearer <token>`. Times are RFC 3339 in UTC; durations are strings such as `\"90s\"` in requests and milliseconds in answers. Refusals are `application/problem+json` with a stable `code`. Unknown fields of a request are refused, except in worker results and for clients of model APIs.",
     ),
-    components(schemas(ProblemBody, BudgetEvent, CompactionEvent, ObservableEvent, SecretAccessEvent)),
+    components(schemas(ProblemBody, ModelErrorBody, BudgetEvent, CompactionEvent, ObservableEvent, SecretAccessEvent)),
     tags(
         (name = "runs", description = "Runs, their steps, events and files."),
+        (name = "responses", description = "Blueprints and agents as models, for clients of the Responses API (Open Responses) and of chat completions. Refusals are `{\"error\": {message, type, param, code}}` here, and unknown fields are ignored."),
         (name = "blueprints", description = "Blueprints and their versions."),
         (name = "tasks", description = "Tasks for people, and advice for attempts that asked."),
         (name = "operators", description = "Operators, and the sessions that are some of them."),
@@ -123,23 +124,26 @@ fn complete(operation: &mut Operation, rule: Rule) {
     let door = ExtensionsBuilder::new().add("x-door", serde_json::Value::Object(door));
     operation.extensions.get_or_insert_default().merge(door.build());
     for code in refusals {
-        add_refusal(operation, code);
+        add_refusal(operation, code, rule.models);
     }
 }
 
-fn add_refusal(operation: &mut Operation, code: Code) {
+fn add_refusal(operation: &mut Operation, code: Code, models: bool) {
     let word = format!("`{}`", code.word);
     let answers = &mut operation.responses.responses;
-    let status = code.status.as_str();
+    let status = if models && code.status == 422 { "400" } else { code.status.as_str() };
     if let Some(utoipa::openapi::RefOr::T(known)) = answers.get_mut(status) {
         if !known.description.contains(&word) {
             known.description = format!("{word}, {}", known.description);
         }
         return;
     }
-    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
-    let refusal =
-        ResponseBuilder::new().description(word).content("application/problem+json", content);
+    let (schema, kind) = match models {
+        true => ("ModelError", "application/json"),
+        false => ("Problem", "application/problem+json"),
+    };
+    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(schema))).build();
+    let refusal = ResponseBuilder::new().description(word).content(kind, content);
     answers.insert(status.to_owned(), refusal.build().into());
 }
 

@@ -8,8 +8,8 @@ use super::{
     artifacts, blueprints, check, codes, dispatch, docs,
     door::{self, Api, Rule, Who},
     error::Problem,
-    events, fork, health, layers, openapi, operators, query, runs, session, sessions, signals,
-    state, steps, tasks, tokens, upkeep, worker,
+    events, fork, health, layers, openapi, operators, query, responses, runs, session, sessions,
+    signals, state, steps, tasks, tokens, upkeep, worker,
 };
 use crate::token::Verb;
 
@@ -56,6 +56,12 @@ impl Row {
         self
     }
 
+    /// For clients of model APIs.
+    fn models(mut self) -> Self {
+        self.rule.models = true;
+        self
+    }
+
     fn page(mut self) -> Self {
         self.rule.page = true;
         self
@@ -63,7 +69,7 @@ impl Row {
 }
 
 fn row(who: Who, handler: UtoipaMethodRouter<Api>) -> Row {
-    Row { rule: Rule { who, body: MIB, page: false }, handler }
+    Row { rule: Rule { who, body: MIB, page: false, models: false }, handler }
 }
 
 fn caller(verb: Verb, handler: UtoipaMethodRouter<Api>) -> Row {
@@ -110,6 +116,18 @@ pub(super) fn table() -> Vec<Row> {
         caller(Verb::BlueprintRead,     routes!(blueprints::source)),
         caller(Verb::RunStart,          routes!(signals::start)),
         caller(Verb::BlueprintCheck,    routes!(check::check)).large(),
+
+        caller(Verb::RunStart,          routes!(responses::create)).large().models(),
+        caller(Verb::RunStart,          routes!(responses::connect)).models(),
+        caller(Verb::RunStart,          routes!(responses::compact)).large().models(),
+        caller(Verb::RunStart,          routes!(responses::complete)).large().models(),
+        caller(Verb::RunRead,           routes!(responses::get)).models(),
+        caller(Verb::RunRead,           routes!(responses::input_items)).models(),
+        caller(Verb::RunCancel,         routes!(responses::cancel)).models(),
+        caller(Verb::RunDelete,         routes!(responses::delete)).models(),
+        caller(Verb::BlueprintRead,     routes!(responses::models)).models(),
+        caller(Verb::BlueprintRead,     routes!(responses::model)).models(),
+        caller(Verb::BlueprintRead,     routes!(responses::agent)).models(),
 
         caller(Verb::TaskList,          routes!(tasks::list)),
         caller(Verb::TaskRead,          routes!(tasks::get)),
@@ -159,7 +177,7 @@ pub(super) fn table() -> Vec<Row> {
 /// The router: every row behind the door with its own rule, everything else behind it as well.
 pub(super) fn router(api: Api) -> Router {
     let behind = |rule| from_fn_with_state((api.clone(), rule), door::pass);
-    let nowhere = behind(Rule { who: Who::AnyBearer, body: 0, page: false });
+    let nowhere = behind(Rule { who: Who::AnyBearer, body: 0, page: false, models: false });
     let mut router = Router::new();
     for row in table() {
         let (rule, (_, mut paths, handler)) = (row.rule, row.handler);

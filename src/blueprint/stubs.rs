@@ -21,7 +21,7 @@ const CLASSES: [(&str, &str); 10] = [
 ];
 
 /// Tables that functions take or give, as Luau writes them.
-const TYPES: &[(&str, &str)] = &[
+pub(super) const TYPES: &[(&str, &str)] = &[
     ("Duration", "string | number"),
     ("Time", "string | number"),
     (

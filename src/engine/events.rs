@@ -140,11 +140,17 @@ fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) {
                 "name": it.name,
                 "summary": it.summary,
             });
-            if let Some(composite) = it.composite() {
+            if let Some((composite, operator)) = it.member() {
                 data["composite"] = composite.into();
-                data["operator"] = it.call_id.clone().into();
+                data["operator"] = operator.into();
             }
-            if it.kind == StepKind::Task {
+            if let Some(parent) = it.whole() {
+                data["parent"] = parent.into();
+            }
+            if it.kind == StepKind::ToolCall {
+                data["call_id"] = it.call_id.clone().into();
+            }
+            if view::is_task(it.kind) {
                 data["task"] = json!(TaskId::new(run, it.step, entry.at_ms));
             }
             match &entry.fact {

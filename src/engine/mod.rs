@@ -9,6 +9,7 @@ mod answer;
 mod attempt;
 mod auth;
 mod backup;
+mod begin;
 mod blueprints;
 mod boundary;
 mod budget;
@@ -36,6 +37,7 @@ mod ledger;
 mod limits;
 mod listing;
 mod message;
+mod model_loop;
 mod orchestrate;
 mod perform;
 mod programs;
@@ -43,6 +45,7 @@ mod receive;
 mod recover;
 mod replay;
 mod request;
+mod respond;
 mod retell;
 mod retention;
 mod run;
@@ -83,6 +86,7 @@ pub use request::{
     Answer, Bearer, Caller, Holder, IdempotencyKey, Leased, MintToken, Minted, Program, Report,
     StartRun, Started, Verdict, WaitFor,
 };
+pub use respond::{ModelView, Responding};
 pub use retell::{AskedView, Divergence};
 pub use retention::{GcView, Gone, Retention, Sweeper, Why};
 pub use schedules::{Schedules, TriggerView};

@@ -1,188 +1,27 @@
 //! Runs, as callers start, watch and move them.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 
 use super::{
     Caller, CopiedView, Engine, EngineError, Events, IdempotencyKey, Page, Program, RunView,
-    SeatView, StartRun, Started, StepView, WaitFor,
-    message::{Msg, NewRun, RunMsg, Waiter},
+    SeatView, StepView, WaitFor,
+    message::{RunMsg, Waiter},
     view,
 };
 use crate::{
-    journal::{Chain, Decision, Fact, Outcome, RunStarted},
+    journal::{Chain, Decision, Fact, Outcome},
     lua,
     protocol::{Json, RunId},
     store::{Header, RunFilter, RunStatus, StoreError, Write},
     token::{Need, ScopeKind, Verb},
 };
 
-/// Longer than any wait: who waits has a patience of its own.
-const FOREVER: Duration = Duration::from_secs(24 * 3_600);
-
 /// The longest name of a signal or a query, in bytes.
 const NAME_BYTES: usize = 200;
 
-/// A run that was begun, where its end is told, and its view if it has ended already.
-pub(super) type Begun = (Started, oneshot::Receiver<RunView>, Option<RunView>);
-
 impl Engine {
-    /// Starts a run; it is durable when this returns.
-    ///
-    /// # Errors
-    /// When the caller may not, the blueprint is unknown or wrong, or the input breaks its schema.
-    pub async fn start(
-        &self,
-        caller: &Caller,
-        start: StartRun,
-        key: Option<IdempotencyKey>,
-    ) -> Result<Started, EngineError> {
-        Ok(self.begin(caller, start, key, None, Verb::RunStart).await?.0)
-    }
-
-    /// Starts a run, waits for it until `patience` is over, and answers with the run as it is
-    /// then.
-    ///
-    /// A run that ends in its first transitions is answered from memory, by the commit that ends
-    /// it; nothing is read back.
-    ///
-    /// # Errors
-    /// As [`Engine::start`].
-    ///
-    /// # Cancel safety
-    /// May be dropped at any time; a run that was begun goes on.
-    pub async fn start_and_wait(
-        &self,
-        caller: &Caller,
-        start: StartRun,
-        key: Option<IdempotencyKey>,
-        until: WaitFor,
-        patience: impl Future<Output = ()>,
-    ) -> Result<RunView, EngineError> {
-        let begun = self.begin_waiting(caller, start, key, until, Verb::RunStart).await?;
-        let (started, ended, view) = begun;
-        caller.may(Verb::RunRead, started.run)?;
-        self.await_begun((started, ended, view), until, patience).await
-    }
-
-    pub(super) async fn begin_waiting(
-        &self,
-        caller: &Caller,
-        start: StartRun,
-        key: Option<IdempotencyKey>,
-        until: WaitFor,
-        verb: Verb,
-    ) -> Result<Begun, EngineError> {
-        let (reply, ended) = oneshot::channel();
-        let waiter = Waiter { until, reply };
-        let (started, view) = self.begin(caller, start, key, Some(waiter), verb).await?;
-        Ok((started, ended, view))
-    }
-
-    pub(super) async fn await_begun(
-        &self,
-        (started, ended, view): Begun,
-        until: WaitFor,
-        patience: impl Future<Output = ()>,
-    ) -> Result<RunView, EngineError> {
-        if let Some(view) = view.filter(|view| view.status.is_ended()) {
-            return Ok(view);
-        }
-        let mut patience = pin!(patience);
-        if !started.repeated {
-            tokio::select! {
-                ended = ended => if let Ok(view) = ended { return Ok(view) },
-                () = &mut patience => return self.run_view(started.run).await,
-            }
-        }
-        // Another request began it, or it was read again: its end is waited for anew.
-        tokio::select! {
-            view = self.wait_for(started.run, until, FOREVER) => view,
-            () = patience => self.run_view(started.run).await,
-        }
-    }
-
-    async fn begin(
-        &self,
-        caller: &Caller,
-        start: StartRun,
-        key: Option<IdempotencyKey>,
-        waiter: Option<Waiter>,
-        verb: Verb,
-    ) -> Result<(Started, Option<RunView>), EngineError> {
-        if let Some(key) = &key
-            && let Some(run) = self.repeated(caller, key).await?
-        {
-            let run = run.parse().map_err(|_| mismatch(key))?;
-            return Ok((Started { run, repeated: true }, None));
-        }
-        let shared = self.shared();
-        let open = self.open_runs();
-        if open >= shared.settings.open_runs {
-            return Err(EngineError::Busy {
-                code: "too_many_runs",
-                message: format!("start a run: {open} are open already"),
-                retry_after_s: 5,
-            });
-        }
-        let program = self.program_of(&start.program).await?;
-        let name = program.blueprint().name();
-        if verb == Verb::RunStart {
-            caller.grant.check(verb, &[Need::Blueprint(name)])?;
-        }
-        self.check_seats(caller, &start)?;
-        let value = shared.settings.limits.value;
-        for (what, size) in [("the input", start.input.len()), ("the trigger", start.trigger.len())]
-        {
-            if size > value {
-                return Err(EngineError::TooLarge { what, size, limit: value });
-            }
-        }
-        let input = super::programs::accept_input(&program, &start.input)?;
-        let id = RunId::new(shared.store.next_run(), shared.clock.now_ms());
-        let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
-        let started = RunStarted {
-            blueprint: name.to_owned(),
-            hash: program.blueprint().hash().to_owned(),
-            input,
-            trigger: start.trigger,
-            seed,
-            parent: None,
-            depth: 0,
-            workdir: start.workdir,
-            principal: caller.subject.clone(),
-            delegate: start.delegate.map(|session| session.0),
-            grant: Json::encode(&caller.grant).expect("a grant is plain data"),
-            generation: 0,
-            first_step: 1,
-            queued: Vec::new(),
-            continues: None,
-        };
-        let (reply, answer) = oneshot::channel();
-        let new = NewRun {
-            id,
-            program,
-            started,
-            jti: Some(caller.jti.clone()),
-            key: key.clone().map(|key| (caller.subject.clone(), key)),
-            reply: Some(reply),
-            waiter,
-            seats: start.seats.into_iter().collect(),
-        };
-        shared.send(id.num(), Msg::Start(Box::new(new)));
-        match answer.await.map_err(|_| EngineError::Stopping)? {
-            Ok(view) => Ok((Started { run: id, repeated: false }, Some(view))),
-            Err(EngineError::Store(StoreError::KeyUsed { .. })) if key.is_some() => {
-                let key = key.expect("the guard looked");
-                let run = self.repeated(caller, &key).await?.ok_or_else(|| mismatch(&key))?;
-                let run = run.parse().map_err(|_| mismatch(&key))?;
-                Ok((Started { run, repeated: true }, None))
-            }
-            Err(error) => Err(error),
-        }
-    }
-
     pub(super) async fn program_of(
         &self,
         program: &Program,
@@ -304,7 +143,7 @@ impl Engine {
         self.wait_for(run, until, wait).await
     }
 
-    async fn wait_for(
+    pub(super) async fn wait_for(
         &self,
         run: RunId,
         until: WaitFor,
@@ -581,7 +420,7 @@ impl Engine {
     }
 }
 
-fn mismatch(key: &IdempotencyKey) -> EngineError {
+pub(super) fn mismatch(key: &IdempotencyKey) -> EngineError {
     EngineError::Conflict {
         code: "idempotency_mismatch",
         message: format!("use Idempotency-Key {:?}: another body came with it before", key.key),

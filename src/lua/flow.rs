@@ -251,7 +251,7 @@ impl ScriptFlow {
             turn.commands.push(Command::Note { key, note });
         }
         if let Some(breach) = turn.armed.breach() {
-            return Err(NextAction::Limit(failure::breach(breach, &self.limits)));
+            return Err(NextAction::Limit(failure::breach(breach, turn.armed, &self.limits)));
         }
         if self.vm.desk.flooded.get() {
             return Err(NextAction::Limit(failure::limit(
@@ -464,7 +464,7 @@ impl Flow for ScriptFlow {
         let co = co.map_err(|_| no_room(()))?;
         let halt = co.resume(&armed, Delivery::Nothing);
         if let Some(breach) = armed.breach() {
-            return Err(failure::breach(breach, &self.limits));
+            return Err(failure::breach(breach, &armed, &self.limits));
         }
         match halt {
             Halt::Returned => co.json(1, self.limits.value).map_err(|error| {

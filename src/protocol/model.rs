@@ -181,6 +181,13 @@ pub enum ModelDelta {
         /// The text.
         delta: String,
     },
+    /// An item is over: as it will stand in the reply.
+    Done {
+        /// Its place.
+        item: usize,
+        /// The item.
+        whole: Value,
+    },
 }
 
 impl ModelReply {

@@ -33,7 +33,7 @@ impl Tree<'_> {
     /// One line a step, or a wide join.
     pub fn lines<'a>(&self, steps: impl IntoIterator<Item = &'a StepView>) -> Vec<String> {
         let mut placed: Vec<Placed<'_>> = steps.into_iter().map(Placed::new).collect();
-        let composites: HashSet<u32> = placed.iter().filter_map(|at| at.step.composite).collect();
+        let composites: HashSet<u32> = placed.iter().filter_map(|at| at.step.parent).collect();
         placed.sort_by_cached_key(|at| at.order(composites.contains(&at.step.seq)));
         let mut lines = Vec::new();
         self.draw(&placed, 0, &mut lines);

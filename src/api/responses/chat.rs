@@ -1,0 +1,61 @@
+//! Chat completions, for older clients.
+
+use axum::{
+    Json as JsonBody,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use serde_json::Value;
+
+use super::{begin, read, sse};
+use crate::{
+    api::{
+        body::Posted,
+        codes,
+        door::Api,
+        error::{ModelErrorBody, Problem},
+        params::{Asker, Key},
+    },
+    respond::chat::{Chunks, as_response, completion},
+};
+
+/// Answers a conversation in the shape of chat completions. It is a response like any other, and
+/// the run behind it can be looked at; `store: false` lets it go.
+#[utoipa::path(
+    post, path = "/v1/chat/completions", operation_id = "chat_complete", tag = "responses",
+    params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition harmless for 24 hours.")),
+    request_body = Object,
+    responses(
+        (status = 200, description = "The completion, or its chunks.", content((Object = "application/json"), (Object = "text/event-stream"))),
+        (status = 400, description = "`invalid_body`, `invalid_input`, `not_supported`", body = ModelErrorBody),
+        (status = 404, description = "`model_not_found`", body = ModelErrorBody),
+        (status = 409, description = "`idempotency_mismatch`", body = ModelErrorBody),
+        (status = 500, description = "`response_failed`: the flow failed", body = ModelErrorBody),
+    ),
+)]
+pub(in crate::api) async fn complete(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    key: Key,
+    posted: Posted<Value>,
+) -> Result<Response, Problem> {
+    let body = as_response(&posted.body)?;
+    let asked = read(&api, &caller, &body).await?;
+    let stream = asked.create.stream;
+    let key = key.of("POST /v1/chat/completions", &posted.raw);
+    let mut answering = begin(&api, &caller, asked, key).await?;
+    if stream {
+        let usage = posted.body["stream_options"]["include_usage"] == true;
+        let mut chunks = Chunks::new(&answering.responding.stream().response(), usage);
+        let feed = sse::Feed::new(answering, None);
+        return Ok(sse::stream(&api, feed, move |event| {
+            chunks.of(event).into_iter().map(|chunk| (None, chunk.to_string())).collect()
+        }));
+    }
+    let response = answering.end(&api).await?;
+    let completion = completion(&response).map_err(|error| {
+        let message = error["message"].as_str().unwrap_or("the flow failed");
+        Problem::new(codes::RESPONSE_FAILED, message)
+    })?;
+    Ok(JsonBody(completion).into_response())
+}

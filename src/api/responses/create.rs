@@ -1,0 +1,53 @@
+//! A new response.
+
+use axum::{
+    Json as JsonBody,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use serde_json::Value;
+
+use super::{begin, read, sse};
+use crate::api::{
+    body::Posted,
+    door::Api,
+    error::{ModelErrorBody, Problem},
+    params::{Asker, Key},
+};
+
+/// Answers a conversation, as a model does.
+///
+/// `model` is a blueprint, or `blueprint/agent`. The body, the response and the events are those of
+/// the Open Responses specification; docs/responses-api.md says what differs. With `stream` the
+/// answer is a stream of events, with `background` it comes at once; otherwise the request waits
+/// for the end of the response.
+#[utoipa::path(
+    post, path = "/v1/responses", operation_id = "response_create", tag = "responses",
+    params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition harmless for 24 hours.")),
+    request_body = Object,
+    responses(
+        (status = 200, description = "The response, or its events.", content((Object = "application/json"), (Object = "text/event-stream"))),
+        (status = 400, description = "`invalid_body`, `invalid_input`, `not_supported`, `previous_response_not_found`", body = ModelErrorBody),
+        (status = 404, description = "`model_not_found`", body = ModelErrorBody),
+        (status = 409, description = "`idempotency_mismatch`, `response_in_progress`", body = ModelErrorBody),
+    ),
+)]
+pub(in crate::api) async fn create(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    key: Key,
+    posted: Posted<Value>,
+) -> Result<Response, Problem> {
+    let asked = read(&api, &caller, &posted.body).await?;
+    let (stream, background) = (asked.create.stream, asked.create.background);
+    let key = key.of("POST /v1/responses", &posted.raw);
+    let mut answering = begin(&api, &caller, asked, key).await?;
+    if stream {
+        return Ok(sse::events(&api, answering, None));
+    }
+    let response = match background {
+        true => answering.responding.stream().response(),
+        false => answering.end(&api).await?,
+    };
+    Ok(JsonBody(response).into_response())
+}

@@ -1,0 +1,168 @@
+//! Blueprints and agents as models: `/v1/responses`, `/v1/models`, `/v1/chat/completions`.
+//!
+//! A response is a run; its id is the run's under another prefix. What a request means and what an
+//! answer looks like is the room `respond`'s; here are the routes, and how long each waits.
+//! Refusals have the shape that clients of model APIs expect (`error::for_models`).
+
+use serde_json::Value;
+
+use super::{codes, door::Api, error::Problem};
+use crate::{
+    engine::{Caller, EngineError, IdempotencyKey, Responding},
+    protocol::RunId,
+    respond::{
+        self, Refused,
+        open_responses::{Conversation, Create},
+    },
+};
+
+mod chat;
+mod compact;
+mod create;
+mod models;
+mod socket;
+mod sse;
+mod stored;
+
+pub(super) use chat::*;
+pub(super) use compact::*;
+pub(super) use create::*;
+pub(super) use models::*;
+pub(super) use socket::*;
+pub(super) use stored::*;
+
+impl From<Refused> for Problem {
+    fn from(refused: Refused) -> Self {
+        let code = codes::named(refused.code, codes::INVALID_BODY);
+        let problem = Self::new(code, refused.message);
+        match refused.param {
+            Some(param) => problem.at(format!("$.{param}")),
+            None => problem,
+        }
+    }
+}
+
+/// What the engine says, in the words of this API.
+fn said(error: EngineError) -> Problem {
+    match error {
+        EngineError::NotFound { what: "model", id } => {
+            let detail = format!("nothing answers as {id:?}; GET /v1/models lists what does");
+            Problem::new(codes::MODEL_NOT_FOUND, detail).at("$.model")
+        }
+        EngineError::NotFound { what: "run", id } => {
+            let id = respond::shown_id("resp_", &id);
+            Problem::new(codes::NOT_FOUND, format!("there is no response {id}"))
+        }
+        EngineError::Invalid { what: "the input", violations } => {
+            let why: Vec<String> =
+                violations.iter().map(|it| format!("{}: {}", it.path, it.message)).collect();
+            let detail = format!(
+                "what was said does not fit what is asked for ({}); say it as JSON",
+                why.join("; ")
+            );
+            Problem::new(codes::INVALID_INPUT, detail).at("$.input")
+        }
+        other => other.into(),
+    }
+}
+
+/// The run of a response's id.
+fn run_of(id: &str) -> Result<RunId, Problem> {
+    respond::run_of(id).ok_or_else(|| {
+        let id: String = id.chars().take(64).collect();
+        Problem::new(codes::NOT_FOUND, format!("there is no response {id}"))
+    })
+}
+
+/// An id for an item: its prefix and a number that nobody else gets.
+fn fresh(prefix: &str) -> String {
+    format!("{prefix}_{}", uuid::Uuid::now_v7().simple())
+}
+
+/// Who asks, and for what.
+struct Asked {
+    create: Create,
+    conversation: Conversation,
+}
+
+/// Reads a request, with the conversation that it continues.
+async fn read(api: &Api, caller: &Caller, body: &Value) -> Result<Asked, Problem> {
+    let create = Create::read(body, &mut fresh)?;
+    let earlier = match &create.previous {
+        Some(previous) => earlier(api, caller, previous).await?,
+        None => Vec::new(),
+    };
+    continued(create, earlier)
+}
+
+fn continued(create: Create, earlier: Vec<Value>) -> Result<Asked, Problem> {
+    let conversation = Conversation::of(earlier, create.items.clone())?;
+    Ok(Asked { create, conversation })
+}
+
+/// The conversation of a response: what it was given, and what it said.
+async fn earlier(api: &Api, caller: &Caller, previous: &str) -> Result<Vec<Value>, Problem> {
+    let missing = || {
+        let previous: String = previous.chars().take(64).collect();
+        let detail = format!("there is no response {previous} to continue");
+        Problem::new(codes::PREVIOUS_RESPONSE_NOT_FOUND, detail).at("$.previous_response_id")
+    };
+    let run = respond::run_of(previous).ok_or_else(missing)?;
+    let stream = match api.engine.response(caller, run).await {
+        Err(EngineError::NotFound { .. } | EngineError::Refused(_)) => return Err(missing()),
+        stream => stream?,
+    };
+    if !stream.is_over() {
+        let detail = format!("{previous} is not over; wait for it, or cancel it");
+        return Err(Problem::new(codes::RESPONSE_IN_PROGRESS, detail).at("$.previous_response_id"));
+    }
+    let mut items = stream.trigger().conversation.clone();
+    items.extend(stream.output().iter().cloned());
+    Ok(items)
+}
+
+/// Starts the run of a request.
+async fn begin(
+    api: &Api,
+    caller: &Caller,
+    Asked { create, conversation }: Asked,
+    key: Option<IdempotencyKey>,
+) -> Result<Answering, Problem> {
+    let store = create.store;
+    let started = api.engine.respond(caller, create, conversation, key).await.map_err(said)?;
+    let (answered, told) = tokio::sync::oneshot::channel();
+    if !store {
+        let engine = api.engine.clone();
+        let run = started.run;
+        api.tasks.spawn(async move { engine.let_go_once(run, told).await });
+    }
+    let responding = api.engine.responding(caller, started.run).await.map_err(said)?;
+    Ok(Answering { responding, _answered: answered })
+}
+
+/// A response that somebody waits for. One that is not to be stored goes once nobody does.
+struct Answering {
+    responding: Responding,
+    _answered: tokio::sync::oneshot::Sender<()>,
+}
+
+impl Answering {
+    /// One that stays, whoever waits.
+    fn of(responding: Responding) -> Self {
+        Self { responding, _answered: tokio::sync::oneshot::channel().0 }
+    }
+
+    /// Waits for its end.
+    async fn end(&mut self, api: &Api) -> Result<Value, Problem> {
+        loop {
+            let more = tokio::select! {
+                more = self.responding.more() => more?,
+                () = api.stopping.cancelled() => return Err(EngineError::Stopping.into()),
+            };
+            drop(self.responding.stream().take());
+            if !more {
+                return Ok(self.responding.stream().response());
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Responses over a WebSocket: `GET /v1/responses`.
+//!
+//! A client sends `response.create` with the parameters of a request and gets the events of the
+//! response, one a message. One response is under way at a time; what comes meanwhile waits. The
+//! conversation of the last response stays with the connection, so that it can be continued also
+//! where it was not to be stored.
+
+use std::{collections::VecDeque, time::Duration};
+
+use axum::{
+    extract::{
+        State,
+        ws::{Message, WebSocket, WebSocketUpgrade, rejection::WebSocketUpgradeRejection},
+    },
+    http::HeaderMap,
+    response::Response,
+};
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout};
+
+use super::{Asked, begin, continued, earlier, fresh};
+use crate::{
+    api::{
+        body::read_json,
+        codes,
+        door::{self, Api},
+        error::{ModelErrorBody, Problem},
+        params::Asker,
+    },
+    engine::{Bearer, Caller},
+    respond::open_responses::Create,
+};
+
+/// The largest message that is read; one twice as large ends the connection.
+const MESSAGE_BYTES: usize = 8 << 20;
+/// Messages that wait for the response that is under way.
+const WAITING: usize = 16;
+
+/// Connects for responses over a WebSocket; docs/responses-api.md has the messages.
+#[utoipa::path(
+    get, path = "/v1/responses", operation_id = "response_connect", tag = "responses",
+    responses(
+        (status = 101, description = "It is connected."),
+        (status = 426, description = "`upgrade_required`", body = ModelErrorBody),
+    ),
+)]
+pub(in crate::api) async fn connect(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    headers: HeaderMap,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Problem> {
+    let upgrade = upgrade.map_err(|rejection| {
+        let detail = format!("POST a request, or connect as a WebSocket: {rejection}");
+        Problem::new(codes::UPGRADE_REQUIRED, detail)
+    })?;
+    let token = door::bearer(&headers)?.to_owned();
+    let upgrade = upgrade.max_message_size(2 * MESSAGE_BYTES).max_frame_size(2 * MESSAGE_BYTES);
+    Ok(upgrade.on_upgrade(move |socket| async move {
+        let tasks = api.tasks.clone();
+        let line = Box::new(Line {
+            heard: Instant::now(),
+            waiting: VecDeque::new(),
+            last: None,
+            api,
+            socket,
+            caller,
+            token,
+        });
+        // Among the host's tasks, so that a stop waits until the peer was told.
+        let _ = tasks.spawn(line.serve()).await;
+    }))
+}
+
+/// The peer is gone, or does not take what it is sent.
+struct Gone;
+
+/// One connection.
+struct Line {
+    api: Api,
+    socket: WebSocket,
+    caller: Caller,
+    token: String,
+    /// Messages that came while a response was under way.
+    waiting: VecDeque<String>,
+    /// The last response, and its conversation.
+    last: Option<(String, Vec<Value>)>,
+    /// When the peer last said anything.
+    heard: Instant,
+}
+
+impl Line {
+    async fn serve(mut self: Box<Self>) {
+        // Either way the connection is over; a run that was begun goes on.
+        let _ = self.talk().await;
+        let _ = timeout(Duration::from_secs(2), self.socket.send(Message::Close(None))).await;
+    }
+
+    async fn talk(&mut self) -> Result<(), Gone> {
+        let ping = self.api.door.limits.ping;
+        let mut beat = tokio::time::interval_at(self.heard + ping, ping);
+        loop {
+            if let Some(text) = self.waiting.pop_front() {
+                self.answer(&text).await?;
+                continue;
+            }
+            tokio::select! {
+                () = self.api.stopping.cancelled() => return Ok(()),
+                message = self.socket.recv() => self.hear(message).await?,
+                _ = beat.tick() => self.look(ping).await?,
+            }
+        }
+    }
+
+    /// Asks whether somebody is there; an end if nobody was for a while.
+    async fn look(&mut self, ping: Duration) -> Result<(), Gone> {
+        if self.heard.elapsed() > ping.saturating_mul(2) {
+            return Err(Gone);
+        }
+        self.send(Message::Ping(Default::default())).await
+    }
+
+    /// Takes a message.
+    async fn hear(&mut self, message: Option<Result<Message, axum::Error>>) -> Result<(), Gone> {
+        self.heard = Instant::now();
+        match message {
+            Some(Ok(Message::Text(text))) if text.len() > MESSAGE_BYTES => {
+                let detail = format!("a message may have at most {MESSAGE_BYTES} bytes");
+                self.refuse(&Problem::new(codes::TOO_LARGE, detail)).await
+            }
+            Some(Ok(Message::Text(_))) if self.waiting.len() >= WAITING => {
+                let detail = format!("{WAITING} messages wait already; wait for the response");
+                self.refuse(&Problem::new(codes::BUSY, detail)).await
+            }
+            Some(Ok(Message::Text(text))) => {
+                self.waiting.push_back(text.as_str().to_owned());
+                Ok(())
+            }
+            Some(Ok(Message::Binary(_))) => {
+                self.refuse(&Problem::new(codes::INVALID_BODY, "messages are text, not bytes"))
+                    .await
+            }
+            Some(Ok(Message::Ping(_) | Message::Pong(_))) => Ok(()),
+            Some(Ok(Message::Close(_)) | Err(_)) | None => Err(Gone),
+        }
+    }
+
+    async fn answer(&mut self, text: &str) -> Result<(), Gone> {
+        match self.read(text).await {
+            Ok(asked) => match self.respond(asked).await? {
+                Ok(()) => Ok(()),
+                Err(problem) => self.refuse(&problem).await,
+            },
+            Err(problem) => self.refuse(&problem).await,
+        }
+    }
+
+    /// Reads a message; the token is looked at for each.
+    async fn read(&mut self, text: &str) -> Result<Asked, Problem> {
+        if let Bearer::Caller(caller) = self.api.engine.authenticate(&self.token)? {
+            self.caller = caller;
+        }
+        self.api.door.take_turn(&self.caller)?;
+        let body: Value = read_json(text.as_bytes())?;
+        if body["type"] != "response.create" {
+            let detail = "a message has the type response.create";
+            return Err(Problem::new(codes::INVALID_BODY, detail).at("$.type"));
+        }
+        for name in ["stream", "background", "stream_options"] {
+            if !body[name].is_null() {
+                let detail = format!("{name} means nothing over a WebSocket");
+                return Err(Problem::new(codes::INVALID_BODY, detail).at(format!("$.{name}")));
+            }
+        }
+        let create = Create::read(&body, &mut fresh)?;
+        let before = match (&create.previous, &self.last) {
+            (Some(previous), Some((id, conversation))) if previous == id => conversation.clone(),
+            (Some(previous), _) => earlier(&self.api, &self.caller, previous).await?,
+            (None, _) => Vec::new(),
+        };
+        continued(create, before)
+    }
+
+    /// Sends the events of a response until it ends.
+    async fn respond(&mut self, asked: Asked) -> Result<Result<(), Problem>, Gone> {
+        let mut answering = match begin(&self.api, &self.caller, asked, None).await {
+            Ok(answering) => answering,
+            Err(problem) => return Ok(Err(problem)),
+        };
+        let ping = self.api.door.limits.ping;
+        let mut beat = tokio::time::interval_at(Instant::now() + ping, ping);
+        loop {
+            for event in answering.responding.stream().take() {
+                self.send(Message::text(event.data.to_string())).await?;
+            }
+            tokio::select! {
+                more = answering.responding.more() => match more {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(error) => return Ok(Err(error.into())),
+                },
+                message = self.socket.recv() => self.hear(message).await?,
+                _ = beat.tick() => self.look(ping).await?,
+                () = self.api.stopping.cancelled() => return Err(Gone),
+            }
+        }
+        let stream = answering.responding.stream();
+        let mut conversation = stream.trigger().conversation.clone();
+        conversation.extend(stream.output().iter().cloned());
+        let id = stream.response()["id"].as_str().unwrap_or_default().to_owned();
+        self.last = Some((id, conversation));
+        Ok(Ok(()))
+    }
+
+    async fn refuse(&mut self, problem: &Problem) -> Result<(), Gone> {
+        let body = problem.body();
+        let mut event = json!({ "type": "error", "status": body.model_status() });
+        if let Ok(Value::Object(error)) = serde_json::to_value(body.model_error()) {
+            event.as_object_mut().expect("it was just made").extend(error);
+        }
+        self.send(Message::text(event.to_string())).await
+    }
+
+    async fn send(&mut self, message: Message) -> Result<(), Gone> {
+        match timeout(self.api.door.limits.send_time, self.socket.send(message)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(Gone),
+        }
+    }
+}

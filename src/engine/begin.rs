@@ -1,0 +1,211 @@
+//! The beginning of a run.
+
+use std::{pin::pin, sync::Arc, time::Duration};
+
+use tokio::sync::oneshot;
+
+use super::{
+    Caller, Engine, EngineError, IdempotencyKey, RunView, StartRun, Started, WaitFor,
+    message::{Msg, NewRun, Waiter},
+    runs,
+};
+use crate::{
+    journal::RunStarted,
+    lua,
+    protocol::{Json, RunId},
+    respond,
+    store::StoreError,
+    token::{Need, Verb},
+};
+
+/// Longer than any wait: who waits has a patience of its own.
+pub(super) const FOREVER: Duration = Duration::from_secs(24 * 3_600);
+
+/// A run that was begun, where its end is told, and its view if it has ended already.
+pub(super) type Begun = (Started, oneshot::Receiver<RunView>, Option<RunView>);
+
+impl Engine {
+    /// Starts a run; it is durable when this returns.
+    ///
+    /// # Errors
+    /// When the caller may not, the blueprint is unknown or wrong, or the input breaks its schema.
+    pub async fn start(
+        &self,
+        caller: &Caller,
+        start: StartRun,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Started, EngineError> {
+        Ok(self.begin(caller, start, key, None, Verb::RunStart).await?.0)
+    }
+
+    /// Starts a run, waits for it until `patience` is over, and answers with the run as it is
+    /// then.
+    ///
+    /// A run that ends in its first transitions is answered from memory, by the commit that ends
+    /// it; nothing is read back.
+    ///
+    /// # Errors
+    /// As [`Engine::start`].
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time; a run that was begun goes on.
+    pub async fn start_and_wait(
+        &self,
+        caller: &Caller,
+        start: StartRun,
+        key: Option<IdempotencyKey>,
+        until: WaitFor,
+        patience: impl Future<Output = ()>,
+    ) -> Result<RunView, EngineError> {
+        let begun = self.begin_waiting(caller, start, key, until, Verb::RunStart).await?;
+        let (started, ended, view) = begun;
+        caller.may(Verb::RunRead, started.run)?;
+        self.await_begun((started, ended, view), until, patience).await
+    }
+
+    pub(super) async fn begin_waiting(
+        &self,
+        caller: &Caller,
+        start: StartRun,
+        key: Option<IdempotencyKey>,
+        until: WaitFor,
+        verb: Verb,
+    ) -> Result<Begun, EngineError> {
+        let (reply, ended) = oneshot::channel();
+        let waiter = Waiter { until, reply };
+        let (started, view) = self.begin(caller, start, key, Some(waiter), verb).await?;
+        Ok((started, ended, view))
+    }
+
+    pub(super) async fn await_begun(
+        &self,
+        (started, ended, view): Begun,
+        until: WaitFor,
+        patience: impl Future<Output = ()>,
+    ) -> Result<RunView, EngineError> {
+        if let Some(view) = view.filter(|view| view.status.is_ended()) {
+            return Ok(view);
+        }
+        let mut patience = pin!(patience);
+        if !started.repeated {
+            tokio::select! {
+                ended = ended => if let Ok(view) = ended { return Ok(view) },
+                () = &mut patience => return self.run_view(started.run).await,
+            }
+        }
+        // Another request began it, or it was read again: its end is waited for anew.
+        tokio::select! {
+            view = self.wait_for(started.run, until, FOREVER) => view,
+            () = patience => self.run_view(started.run).await,
+        }
+    }
+
+    async fn begin(
+        &self,
+        caller: &Caller,
+        start: StartRun,
+        key: Option<IdempotencyKey>,
+        waiter: Option<Waiter>,
+        verb: Verb,
+    ) -> Result<(Started, Option<RunView>), EngineError> {
+        if let Some(key) = &key
+            && let Some(run) = self.repeated(caller, key).await?
+        {
+            let run = run.parse().map_err(|_| runs::mismatch(key))?;
+            return Ok((Started { run, repeated: true }, None));
+        }
+        self.check_room()?;
+        let program = self.program_of(&start.program).await?;
+        let name = program.blueprint().name();
+        if verb == Verb::RunStart {
+            caller.grant.check(verb, &[Need::Blueprint(name)])?;
+        }
+        self.check_seats(caller, &start)?;
+        if start.trigger.to_value()["kind"] == respond::TRIGGER {
+            return Err(EngineError::BadRequest(format!(
+                "start a run: triggers of the kind {:?} are the host's own",
+                respond::TRIGGER
+            )));
+        }
+        let input = super::programs::accept_input(&program, &start.input)?;
+        self.begin_accepted(caller, StartRun { input, ..start }, program, key, waiter).await
+    }
+
+    /// Whether another run may be open.
+    pub(super) fn check_room(&self) -> Result<(), EngineError> {
+        let open = self.open_runs();
+        if open < self.shared().settings.open_runs {
+            return Ok(());
+        }
+        Err(EngineError::Busy {
+            code: "too_many_runs",
+            message: format!("start a run: {open} are open already"),
+            retry_after_s: 5,
+        })
+    }
+
+    fn check_sizes(&self, start: &StartRun) -> Result<(), EngineError> {
+        let limit = self.shared().settings.limits.value;
+        for (what, size) in [("the input", start.input.len()), ("the trigger", start.trigger.len())]
+        {
+            if size > limit {
+                return Err(EngineError::TooLarge { what, size, limit });
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins a run whose input was looked at.
+    pub(super) async fn begin_accepted(
+        &self,
+        caller: &Caller,
+        start: StartRun,
+        program: Arc<lua::Program>,
+        key: Option<IdempotencyKey>,
+        waiter: Option<Waiter>,
+    ) -> Result<(Started, Option<RunView>), EngineError> {
+        let shared = self.shared();
+        self.check_sizes(&start)?;
+        let id = RunId::new(shared.store.next_run(), shared.clock.now_ms());
+        let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
+        let started = RunStarted {
+            blueprint: program.blueprint().name().to_owned(),
+            hash: program.blueprint().hash().to_owned(),
+            input: start.input,
+            trigger: start.trigger,
+            seed,
+            parent: None,
+            depth: 0,
+            workdir: start.workdir,
+            principal: caller.subject.clone(),
+            delegate: start.delegate.map(|session| session.0),
+            grant: Json::encode(&caller.grant).expect("a grant is plain data"),
+            generation: 0,
+            first_step: 1,
+            queued: Vec::new(),
+            continues: None,
+        };
+        let (reply, answer) = oneshot::channel();
+        let new = NewRun {
+            id,
+            program,
+            started,
+            jti: Some(caller.jti.clone()),
+            key: key.clone().map(|key| (caller.subject.clone(), key)),
+            reply: Some(reply),
+            waiter,
+            seats: start.seats.into_iter().collect(),
+        };
+        shared.send(id.num(), Msg::Start(Box::new(new)));
+        match answer.await.map_err(|_| EngineError::Stopping)? {
+            Ok(view) => Ok((Started { run: id, repeated: false }, Some(view))),
+            Err(EngineError::Store(StoreError::KeyUsed { .. })) if key.is_some() => {
+                let key = key.expect("the guard looked");
+                let run = self.repeated(caller, &key).await?.ok_or_else(|| runs::mismatch(&key))?;
+                let run = run.parse().map_err(|_| runs::mismatch(&key))?;
+                Ok((Started { run, repeated: true }, None))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}

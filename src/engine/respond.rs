@@ -1,0 +1,308 @@
+//! Blueprints and agents that answer like a model: each response is a run.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{
+    Caller, Engine, EngineError, EventView, Events, IdempotencyKey, Program, StartRun, Started,
+    WaitFor, begin::FOREVER, events, programs,
+};
+use crate::{
+    blueprint::Schema,
+    lua,
+    protocol::{Json, RunId},
+    respond::{
+        Stream, candidates,
+        open_responses::{Conversation, Create, last_text},
+    },
+    store::Write,
+    token::{Need, Verb},
+};
+
+/// Something that answers: a blueprint, or one agent of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelView {
+    /// `blueprint` or `blueprint/agent`.
+    pub id: String,
+    /// When the blueprint's name was last set, in Unix milliseconds.
+    pub created_ms: u64,
+}
+
+impl Engine {
+    /// Everything that answers, as far as the caller's scopes reach: every blueprint with a name,
+    /// and its agents whose operator is a model.
+    ///
+    /// # Errors
+    /// When the caller may not.
+    pub async fn models(&self, caller: &Caller) -> Result<Vec<ModelView>, EngineError> {
+        caller.grant.check(Verb::BlueprintRead, &[])?;
+        let names = self.read(|store| store.blueprint_names()).await?;
+        let mut models = Vec::new();
+        for (name, hash, created_ms) in names {
+            if !caller.grant.scopes.cover(&Need::Blueprint(&name)) {
+                continue;
+            }
+            // A version of an older release may not compile any more, and then answers nothing.
+            let Ok(program) = self.program_by(hash).await else { continue };
+            let agents = program.blueprint().definition().agents.iter();
+            let speaks = agents.filter(|(_, agent)| self.is_model(&agent.operator));
+            let speaks: Vec<String> = speaks.map(|(agent, _)| format!("{name}/{agent}")).collect();
+            models.push(ModelView { id: name, created_ms });
+            models.extend(speaks.into_iter().map(|id| ModelView { id, created_ms }));
+        }
+        Ok(models)
+    }
+
+    /// One of them; any agent of a blueprint can be asked for by its name.
+    ///
+    /// # Errors
+    /// When the caller may not, or nothing of that name answers.
+    pub async fn model(&self, caller: &Caller, id: &str) -> Result<ModelView, EngineError> {
+        let (name, _) = parts(id);
+        let bare = name.split('@').next().unwrap_or(name).to_owned();
+        caller.grant.check(Verb::BlueprintRead, &[Need::Blueprint(&bare)])?;
+        self.answering(id).await?;
+        let names = self.read(|store| store.blueprint_names()).await?;
+        let set = names.into_iter().find(|(name, ..)| *name == bare);
+        Ok(ModelView { id: id.to_owned(), created_ms: set.map_or(0, |(_, _, at_ms)| at_ms) })
+    }
+
+    /// The program behind the name of a model, and its agent if it names one.
+    async fn answering(
+        &self,
+        id: &str,
+    ) -> Result<(Arc<lua::Program>, Option<String>), EngineError> {
+        let unknown = || EngineError::NotFound { what: "model", id: id.to_owned() };
+        let (name, agent) = parts(id);
+        let program = match self.program_of(&Program::Named(name.to_owned())).await {
+            Err(EngineError::NotFound { .. }) => return Err(unknown()),
+            program => program?,
+        };
+        match agent {
+            Some(agent) if program.blueprint().agent(agent).is_none() => Err(unknown()),
+            agent => Ok((program, agent.map(str::to_owned))),
+        }
+    }
+
+    /// Whether a name is that of an agent whose operator is a model.
+    ///
+    /// # Errors
+    /// When the caller may not, or nothing of that name answers.
+    pub async fn is_agent_with_model(
+        &self,
+        caller: &Caller,
+        id: &str,
+    ) -> Result<bool, EngineError> {
+        let (program, agent) = self.answering(id).await?;
+        let blueprint = program.blueprint();
+        caller.grant.check(Verb::RunStart, &[Need::Blueprint(blueprint.name())])?;
+        let agent = agent.and_then(|name| blueprint.agent(&name).cloned());
+        Ok(agent.is_some_and(|agent| self.is_model(agent.operator())))
+    }
+
+    fn is_model(&self, operator: &str) -> bool {
+        self.shared().registry.get(operator).is_some_and(|it| it.is_model())
+    }
+
+    /// Starts the run that answers a request; it is durable when this returns.
+    ///
+    /// # Errors
+    /// When the caller may not, nothing of that name answers, or what was said does not fit what
+    /// the blueprint or the agent takes.
+    pub async fn respond(
+        &self,
+        caller: &Caller,
+        create: Create,
+        conversation: Conversation,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Started, EngineError> {
+        if let Some(key) = &key
+            && let Some(run) = self.repeated(caller, key).await?
+        {
+            let run = run.parse().map_err(|_| super::runs::mismatch(key))?;
+            return Ok(Started { run, repeated: true });
+        }
+        self.check_room()?;
+        let (program, agent) = self.answering(&create.model).await?;
+        let blueprint = program.blueprint();
+        caller.grant.check(Verb::RunStart, &[Need::Blueprint(blueprint.name())])?;
+        let text = last_text(&conversation.items);
+        let definition = blueprint.definition();
+        let input = match &agent {
+            None => {
+                let schema = definition.input.as_ref().map(Json::to_value);
+                fitting(&candidates(&text, schema.as_ref()), |it| {
+                    programs::accept_input(&program, it)
+                })?
+            }
+            Some(name) => {
+                let agent = blueprint.agent(name).expect("it was found a moment ago");
+                let schema = agent.agent().input.as_ref().map(Json::to_value);
+                fitting(&candidates(&text, schema.as_ref()), |it| accept(agent.input(), it))?
+            }
+        };
+        let speaks = agent.as_ref().is_some_and(|name| {
+            blueprint.agent(name).is_some_and(|agent| self.is_model(agent.operator()))
+        });
+        let mut trigger = crate::respond::Trigger::new(create, conversation, agent);
+        if !speaks {
+            trigger.ask = None;
+        }
+        let start = StartRun {
+            program: Program::Named(blueprint.version()),
+            input,
+            trigger: Json::encode(&trigger).expect("a trigger is plain data"),
+            workdir: None,
+            delegate: None,
+            seats: std::collections::BTreeMap::new(),
+        };
+        Ok(self.begin_accepted(caller, start, program, key, None).await?.0)
+    }
+
+    /// The response of a run as it stands, from its durable events; none if the run is none.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is no such run.
+    pub async fn response(&self, caller: &Caller, run: RunId) -> Result<Stream, EngineError> {
+        caller.may(Verb::RunRead, run)?;
+        self.header(run).await?;
+        let entries = self.read(move |store| store.all_entries(run.num(), 0)).await?;
+        let mut stream = None;
+        for entry in &entries {
+            hear(&mut stream, run, &events::view(run.num(), entry));
+        }
+        stream.ok_or_else(|| no_response(run))
+    }
+
+    /// Lets a run go once it has ended and `answered` is over, however that ends.
+    pub async fn let_go_once(&self, run: RunId, answered: tokio::sync::oneshot::Receiver<()>) {
+        loop {
+            match self.wait_for(run, WaitFor::Ended, FOREVER).await {
+                Ok(view) if view.status.is_ended() => break,
+                Ok(_) => {}
+                // The next start lets it go, if it is still there.
+                Err(_) => return,
+            }
+        }
+        // It says no more than that nobody waits any longer.
+        let _ = answered.await;
+        if let Err(error) = self.let_go_unstored(run).await {
+            tracing::warn!(%run, %error, "could not let go a response that is not to be stored");
+        }
+    }
+
+    async fn let_go_unstored(&self, run: RunId) -> Result<(), EngineError> {
+        let num = run.num();
+        let found = self.read(move |store| store.retired(num.saturating_sub(1), 1)).await?;
+        if found.first().is_none_or(|found| found.num != num) {
+            // Something open still needs it; it is looked at again later.
+            return Ok(());
+        }
+        self.write(Vec::new(), vec![Write::DeleteRun { run: num }]).await?;
+        self.forget_files(vec![run]).await;
+        Ok(())
+    }
+
+    /// A response as it happens: its events so far, and those that come.
+    ///
+    /// # Errors
+    /// When the caller may not, there is no such run, or it is no response.
+    pub async fn responding(&self, caller: &Caller, run: RunId) -> Result<Responding, EngineError> {
+        let mut events = self.events(caller, run, 0).await?;
+        let mut stream = None;
+        while stream.is_none() {
+            let Some(event) = events.next().await? else { return Err(no_response(run)) };
+            hear(&mut stream, run, &event);
+            if event.kind == "run.started" && stream.is_none() {
+                return Err(no_response(run));
+            }
+        }
+        Ok(Responding { run, events, stream: stream.ok_or_else(|| no_response(run))? })
+    }
+}
+
+/// A response as it happens.
+pub struct Responding {
+    run: RunId,
+    events: Events,
+    stream: Stream,
+}
+
+impl Responding {
+    /// The run.
+    pub fn run(&self) -> RunId {
+        self.run
+    }
+
+    /// The response as it is known.
+    pub fn stream(&mut self) -> &mut Stream {
+        &mut self.stream
+    }
+
+    /// Waits for what happens next; false if nothing will, because it has ended.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time.
+    pub async fn more(&mut self) -> Result<bool, EngineError> {
+        if self.stream.is_over() {
+            return Ok(false);
+        }
+        let Some(event) = self.events.next().await? else { return Ok(false) };
+        self.stream.hear(&fact(&event));
+        Ok(true)
+    }
+}
+
+fn hear(stream: &mut Option<Stream>, run: RunId, event: &EventView) {
+    match stream {
+        Some(stream) => stream.hear(&fact(event)),
+        None if event.kind == "run.started" => {
+            *stream = Stream::begin(&run.to_string(), &fact(event));
+        }
+        None => {}
+    }
+}
+
+fn fact(event: &EventView) -> crate::respond::Fact<'_> {
+    crate::respond::Fact { kind: &event.kind, at: &event.at, data: &event.data }
+}
+
+fn no_response(run: RunId) -> EngineError {
+    let id = crate::respond::shown_id("resp_", &run.to_string());
+    EngineError::NotFound { what: "response", id }
+}
+
+/// `blueprint` and, after a slash, the agent.
+fn parts(id: &str) -> (&str, Option<&str>) {
+    match id.split_once('/') {
+        Some((name, agent)) => (name, Some(agent)),
+        None => (id, None),
+    }
+}
+
+/// The first that fits; why the first of them did not, if none does.
+fn fitting(
+    candidates: &[Value],
+    accept: impl Fn(&Json) -> Result<Json, EngineError>,
+) -> Result<Json, EngineError> {
+    let mut refusal = None;
+    for candidate in candidates {
+        match accept(&Json::from(candidate)) {
+            Ok(input) => return Ok(input),
+            // What was said as JSON says more about what is wrong than its text.
+            Err(error) => refusal = Some(error),
+        }
+    }
+    Err(refusal.unwrap_or_else(|| EngineError::BadRequest("say something".to_owned())))
+}
+
+fn accept(schema: &Schema, input: &Json) -> Result<Json, EngineError> {
+    schema.accept_json(input).map_err(|violations| EngineError::Invalid {
+        what: "the input",
+        violations: violations.into_iter().map(super::view::breach).collect(),
+    })
+}

@@ -1,0 +1,247 @@
+//! A response as a chat completion, whole or in chunks.
+
+use serde_json::{Value, json};
+
+use crate::respond::{Event, shown_id};
+
+/// What stands between two messages of one answer.
+const BETWEEN: &str = "\n\n";
+
+/// The completion of a response that ended; the response's error if it failed.
+///
+/// # Errors
+/// The error of the response: `{code, message}`.
+pub fn completion(response: &Value) -> Result<Value, Value> {
+    ended(response)?;
+    let calls = calls(response);
+    let mut message = json!({
+        "role": "assistant",
+        "content": text(response, "output_text", "text"),
+        "refusal": text(response, "refusal", "refusal"),
+        "annotations": [],
+    });
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.into();
+    }
+    let mut completion = head(response, "chat.completion");
+    completion["choices"] = json!([{
+        "index": 0, "message": message, "logprobs": null, "finish_reason": finish(response),
+    }]);
+    if !response["usage"].is_null() {
+        completion["usage"] = usage(response);
+    }
+    Ok(completion)
+}
+
+fn ended(response: &Value) -> Result<(), Value> {
+    match response["status"].as_str() {
+        Some("failed") => Err(response["error"].clone()),
+        Some("cancelled") => {
+            Err(json!({ "code": "server_error", "message": "the response was cancelled" }))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn head(response: &Value, object: &str) -> Value {
+    let id = response["id"].as_str().unwrap_or_default();
+    json!({
+        "id": shown_id("chatcmpl-", &id.replacen("resp_", "run_", 1)),
+        "object": object,
+        "created": response["created_at"],
+        "model": response["model"],
+        "service_tier": response["service_tier"],
+        "system_fingerprint": null,
+    })
+}
+
+/// The texts of all messages; null if there is none.
+fn text(response: &Value, kind: &str, field: &str) -> Value {
+    let items = response["output"].as_array().into_iter().flatten();
+    let messages = items.filter(|item| item["type"] == "message").map(|item| {
+        let parts = item["content"].as_array().into_iter().flatten();
+        parts.filter(|part| part["type"] == kind).filter_map(|part| part[field].as_str()).collect()
+    });
+    let messages: Vec<String> = messages.filter(|text: &String| !text.is_empty()).collect();
+    if messages.is_empty() { Value::Null } else { messages.join(BETWEEN).into() }
+}
+
+/// The calls that nobody has answered yet.
+fn calls(response: &Value) -> Vec<Value> {
+    let items = || response["output"].as_array().into_iter().flatten();
+    let answered = |call: &Value| {
+        items().any(|it| it["type"] == "function_call_output" && it["call_id"] == call["call_id"])
+    };
+    let open = items().filter(|item| item["type"] == "function_call" && !answered(item));
+    open.map(|call| {
+        json!({ "id": call["call_id"], "type": "function",
+            "function": { "name": call["name"], "arguments": call["arguments"] } })
+    })
+    .collect()
+}
+
+fn finish(response: &Value) -> &'static str {
+    match response["incomplete_details"]["reason"].as_str() {
+        Some("content_filter") => "content_filter",
+        Some(_) => "length",
+        None if !calls(response).is_empty() => "tool_calls",
+        None => "stop",
+    }
+}
+
+fn usage(response: &Value) -> Value {
+    let used = &response["usage"];
+    json!({
+        "prompt_tokens": used["input_tokens"],
+        "completion_tokens": used["output_tokens"],
+        "total_tokens": used["total_tokens"],
+        "prompt_tokens_details": { "cached_tokens": used["input_tokens_details"]["cached_tokens"] },
+        "completion_tokens_details":
+            { "reasoning_tokens": used["output_tokens_details"]["reasoning_tokens"] },
+    })
+}
+
+/// Makes chunks of the events of a response.
+#[derive(Debug)]
+pub struct Chunks {
+    head: Value,
+    usage: bool,
+    messages: usize,
+}
+
+impl Chunks {
+    /// The chunks of a response; with `usage`, another one at the end says what was used.
+    pub fn new(response: &Value, usage: bool) -> Self {
+        Self { head: head(response, "chat.completion.chunk"), usage, messages: 0 }
+    }
+
+    fn chunk(&self, delta: Value, finish: Option<&str>) -> Value {
+        let mut chunk = self.head.clone();
+        let choice =
+            json!({ "index": 0, "delta": delta, "logprobs": null, "finish_reason": finish });
+        chunk["choices"] = json!([choice]);
+        if self.usage {
+            chunk["usage"] = Value::Null;
+        }
+        chunk
+    }
+
+    /// What an event says to a client of chat completions.
+    pub fn of(&mut self, event: &Event) -> Vec<Value> {
+        let delta = || event.data["delta"].clone();
+        match event.kind {
+            "response.created" => {
+                vec![self.chunk(json!({ "role": "assistant", "content": "" }), None)]
+            }
+            "response.output_item.added" if event.data["item"]["type"] == "message" => {
+                self.messages += 1;
+                if self.messages > 1 {
+                    return vec![self.chunk(json!({ "content": BETWEEN }), None)];
+                }
+                Vec::new()
+            }
+            "response.output_text.delta" => vec![self.chunk(json!({ "content": delta() }), None)],
+            "response.refusal.delta" => vec![self.chunk(json!({ "refusal": delta() }), None)],
+            "response.completed" | "response.incomplete" | "response.failed" => {
+                self.end(&event.data["response"])
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn end(&self, response: &Value) -> Vec<Value> {
+        if let Err(error) = ended(response) {
+            let error = json!({ "message": error["message"], "type": "server_error",
+                "param": null, "code": error["code"] });
+            return vec![json!({ "error": error })];
+        }
+        let mut calls = calls(response);
+        for (place, call) in calls.iter_mut().enumerate() {
+            call["index"] = place.into();
+        }
+        let mut chunks = Vec::new();
+        if !calls.is_empty() {
+            chunks.push(self.chunk(json!({ "tool_calls": calls }), None));
+        }
+        chunks.push(self.chunk(json!({}), Some(finish(response))));
+        if self.usage {
+            let mut last = self.head.clone();
+            last["choices"] = json!([]);
+            last["usage"] = if response["usage"].is_null() { Value::Null } else { usage(response) };
+            chunks.push(last);
+        }
+        chunks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn response(output: Value) -> Value {
+        json!({ "id": "resp_x", "created_at": 1, "model": "m", "status": "completed",
+            "service_tier": "default", "output": output, "error": null,
+            "incomplete_details": null, "usage": { "input_tokens": 1, "output_tokens": 2,
+            "total_tokens": 3, "input_tokens_details": { "cached_tokens": 0 },
+            "output_tokens_details": { "reasoning_tokens": 0 } } })
+    }
+
+    fn call(id: &str) -> Value {
+        json!({ "type": "function_call", "call_id": id, "name": "f", "arguments": "{}" })
+    }
+
+    fn said(text: &str) -> Value {
+        json!({ "type": "message", "content": [{ "type": "output_text", "text": text }] })
+    }
+
+    #[test]
+    fn only_the_calls_that_are_the_clients_are_shown() {
+        let output = json!([said("a"), call("1"),
+            { "type": "function_call_output", "call_id": "1", "output": "" }, said("b"), call("2")]);
+        let completion = completion(&response(output)).unwrap();
+        let choice = &completion["choices"][0];
+        assert_eq!(choice["message"]["content"], "a\n\nb");
+        assert_eq!(choice["message"]["tool_calls"].as_array().unwrap().len(), 1);
+        assert_eq!(choice["message"]["tool_calls"][0]["id"], "2");
+        assert_eq!(choice["finish_reason"], "tool_calls");
+        assert_eq!(completion["id"], "chatcmpl-x");
+        assert_eq!(completion["usage"]["prompt_tokens"], 1);
+    }
+
+    #[test]
+    fn the_chunks_say_what_the_completion_says() {
+        let whole = response(json!([said("one two"), call("2")]));
+        let mut chunks = Chunks::new(&whole, true);
+        let event = |kind, data| Event { kind, data };
+        let all: Vec<Value> = [
+            event("response.created", json!({})),
+            event("response.output_item.added", json!({ "item": { "type": "message" } })),
+            event("response.output_text.delta", json!({ "delta": "one" })),
+            event("response.output_text.delta", json!({ "delta": " two" })),
+            event("response.completed", json!({ "response": whole })),
+        ]
+        .iter()
+        .flat_map(|event| chunks.of(event))
+        .collect();
+        let text: String = all
+            .iter()
+            .filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str())
+            .collect();
+        assert_eq!(text, "one two");
+        assert_eq!(all[3]["choices"][0]["delta"]["tool_calls"][0]["index"], 0);
+        assert_eq!(all[4]["choices"][0]["finish_reason"], "tool_calls");
+        assert_eq!((&all[5]["choices"], &all[5]["usage"]["total_tokens"]), (&json!([]), &json!(3)));
+    }
+
+    #[test]
+    fn a_failure_is_an_error_and_no_completion() {
+        let mut failed = response(json!([]));
+        failed["status"] = "failed".into();
+        failed["error"] = json!({ "code": "server_error", "message": "m" });
+        assert_eq!(completion(&failed).unwrap_err()["message"], "m");
+        let mut chunks = Chunks::new(&failed, false);
+        let last =
+            chunks.of(&Event { kind: "response.failed", data: json!({ "response": failed }) });
+        assert_eq!(last[0]["error"]["message"], "m");
+    }
+}

@@ -1,0 +1,472 @@
+//! A request for a response: its parameters, and what the response repeats of them.
+
+use serde_json::{Map, Value, json};
+
+use super::read_items;
+use crate::{
+    protocol::{FunctionTool, ModelAsk},
+    respond::Refused,
+};
+
+/// The most items of one conversation.
+pub const MOST_ITEMS: usize = 2_000;
+/// The most tools of one request.
+pub const MOST_TOOLS: usize = 128;
+/// The most entries of `metadata`, and the longest key and value of one, in characters.
+const METADATA: (usize, usize, usize) = (16, 64, 512);
+/// The longest name of a tool, in bytes.
+const TOOL_NAME_BYTES: usize = 64;
+
+/// What shapes a model's answer, in the words that a model is asked in.
+const OPTIONS: [&str; 12] = [
+    "temperature",
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "top_logprobs",
+    "max_output_tokens",
+    "reasoning",
+    "text",
+    "truncation",
+    "service_tier",
+    "prompt_cache_key",
+    "safety_identifier",
+];
+
+/// The parameters of an object, and where it stands in the request.
+pub(crate) struct Fields<'a> {
+    pub(crate) map: &'a Map<String, Value>,
+    at: &'a str,
+}
+
+impl<'a> Fields<'a> {
+    /// Those of an object at a place; the request itself stands at none.
+    pub(crate) fn at(map: &'a Map<String, Value>, at: &'a str) -> Self {
+        Self { map, at }
+    }
+
+    /// The name of a parameter, for a refusal.
+    pub(crate) fn param(&self, name: &str) -> String {
+        if self.at.is_empty() { name.to_owned() } else { format!("{}.{name}", self.at) }
+    }
+
+    /// A refusal of a parameter.
+    pub(crate) fn wrong(&self, name: &str, what: &str) -> Refused {
+        Refused::invalid(self.param(name), format!("{} {what}", self.param(name)))
+    }
+
+    /// A parameter that is neither absent nor null.
+    pub(crate) fn get(&self, name: &str) -> Option<&'a Value> {
+        self.map.get(name).filter(|value| !value.is_null())
+    }
+
+    /// A text, if it is there.
+    pub(crate) fn text(&self, name: &str) -> Result<Option<&'a str>, Refused> {
+        let read =
+            |value: &'a Value| value.as_str().ok_or_else(|| self.wrong(name, "must be a text"));
+        self.get(name).map(read).transpose()
+    }
+
+    /// A text that must be there.
+    pub(crate) fn needed(&self, name: &str) -> Result<&'a str, Refused> {
+        self.text(name)?.ok_or_else(|| self.wrong(name, "is missing"))
+    }
+
+    /// A boolean, if it is there.
+    pub(crate) fn flag(&self, name: &str) -> Result<Option<bool>, Refused> {
+        let read = |value: &Value| {
+            value.as_bool().ok_or_else(|| self.wrong(name, "must be true or false"))
+        };
+        self.get(name).map(read).transpose()
+    }
+
+    /// A whole number within bounds, if it is there.
+    pub(crate) fn whole(&self, name: &str, least: u64, most: u64) -> Result<Option<u64>, Refused> {
+        let read = |value: &Value| {
+            value.as_u64().filter(|n| (least..=most).contains(n)).ok_or_else(|| {
+                self.wrong(name, &format!("must be a whole number from {least} to {most}"))
+            })
+        };
+        self.get(name).map(read).transpose()
+    }
+
+    /// A number within bounds, if it is there.
+    pub(crate) fn number(&self, name: &str, least: f64, most: f64) -> Result<(), Refused> {
+        match self.get(name) {
+            None => Ok(()),
+            Some(value) => match value.as_f64() {
+                Some(n) if (least..=most).contains(&n) => Ok(()),
+                _ => Err(self.wrong(name, &format!("must be a number from {least} to {most}"))),
+            },
+        }
+    }
+
+    /// One of some words, if it is there.
+    pub(crate) fn word(&self, name: &str, words: &[&str]) -> Result<(), Refused> {
+        match self.text(name)? {
+            Some(word) if !words.contains(&word) => {
+                Err(self.wrong(name, &format!("is none of {}", words.join(", "))))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A request for a response.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Create {
+    /// `blueprint` or `blueprint/agent`.
+    pub model: String,
+    /// The items that it brings.
+    pub items: Vec<Value>,
+    /// The response whose conversation it continues.
+    pub previous: Option<String>,
+    /// What an agent is asked beside the items.
+    pub ask: ModelAsk,
+    /// What the response repeats of it.
+    pub settings: Map<String, Value>,
+    /// Whether events are sent as they happen.
+    pub stream: bool,
+    /// Whether it is answered at once.
+    pub background: bool,
+    /// Whether the run stays once it is answered.
+    pub store: bool,
+}
+
+impl Create {
+    /// Reads a body. Parameters without a meaning here are passed over.
+    ///
+    /// # Errors
+    /// The first parameter that is not what it must be.
+    pub fn read(body: &Value, ids: &mut dyn FnMut(&str) -> String) -> Result<Self, Refused> {
+        let Value::Object(map) = body else {
+            return Err(Refused {
+                param: None,
+                ..Refused::invalid("", "the body is not an object")
+            });
+        };
+        let fields = Fields::at(map, "");
+        let model = fields.needed("model")?.to_owned();
+        for name in ["conversation", "prompt"] {
+            if fields.get(name).is_some() {
+                let message = format!("{name}: there are no stored ones here; send `input`");
+                return Err(Refused::unsupported(name, message));
+            }
+        }
+        check_options(&fields)?;
+        let previous = fields.text("previous_response_id")?.map(str::to_owned);
+        let items = read_items(map.get("input"), ids)?;
+        if items.is_empty() && previous.is_none() {
+            return Err(fields.wrong("input", "is missing"));
+        }
+        let tools = read_tools(&fields)?;
+        let ask = ModelAsk {
+            items: Vec::new(),
+            instructions: fields.text("instructions")?.map(str::to_owned),
+            tool_choice: read_tool_choice(&fields)?,
+            parallel_tool_calls: fields.flag("parallel_tool_calls")?,
+            max_tool_calls: fields
+                .whole("max_tool_calls", 1, u64::from(u32::MAX))?
+                .and_then(|most| u32::try_from(most).ok()),
+            options: OPTIONS
+                .iter()
+                .filter_map(|name| Some(((*name).to_owned(), fields.get(name)?.clone())))
+                .collect(),
+            tools,
+        };
+        let store = fields.flag("store")?.unwrap_or(true);
+        let background = fields.flag("background")?.unwrap_or(false);
+        if background && !store {
+            return Err(fields.wrong("store", "must be true for a response in the background"));
+        }
+        Ok(Self {
+            settings: settings(&fields, &ask, store, background)?,
+            model,
+            items,
+            previous,
+            ask,
+            stream: fields.flag("stream")?.unwrap_or(false),
+            background,
+            store,
+        })
+    }
+}
+
+fn check_options(fields: &Fields<'_>) -> Result<(), Refused> {
+    fields.number("temperature", 0.0, 2.0)?;
+    fields.number("top_p", 0.0, 1.0)?;
+    fields.number("presence_penalty", -2.0, 2.0)?;
+    fields.number("frequency_penalty", -2.0, 2.0)?;
+    fields.whole("top_logprobs", 0, 20)?;
+    fields.whole("max_output_tokens", 1, u64::from(u32::MAX))?;
+    fields.word("truncation", &["auto", "disabled"])?;
+    fields.word("service_tier", &["auto", "default", "flex", "scale", "priority"])?;
+    for name in ["prompt_cache_key", "safety_identifier"] {
+        fields.text(name)?;
+    }
+    for name in ["reasoning", "text"] {
+        if fields.get(name).is_some_and(|value| !value.is_object()) {
+            return Err(fields.wrong(name, "must be an object"));
+        }
+    }
+    if let Some(format) =
+        fields.get("text").and_then(|text| text.get("format")).filter(|it| !it.is_null())
+    {
+        match format["type"].as_str() {
+            Some("text" | "json_object") => {}
+            Some("json_schema") if !format["name"].is_string() => {
+                return Err(fields.wrong("text.format.name", "is missing"));
+            }
+            Some("json_schema") if !format["schema"].is_object() => {
+                return Err(fields.wrong("text.format.schema", "must be an object"));
+            }
+            Some("json_schema") => {}
+            _ => {
+                let words = "is none of text, json_object and json_schema";
+                return Err(fields.wrong("text.format.type", words));
+            }
+        }
+    }
+    check_metadata(fields)
+}
+
+fn check_metadata(fields: &Fields<'_>) -> Result<(), Refused> {
+    let Some(metadata) = fields.get("metadata") else { return Ok(()) };
+    let Value::Object(map) = metadata else {
+        return Err(fields.wrong("metadata", "must be an object"));
+    };
+    let (most, key_chars, value_chars) = METADATA;
+    if map.len() > most {
+        return Err(fields.wrong("metadata", &format!("has more than {most} entries")));
+    }
+    for (key, value) in map {
+        if key.chars().count() > key_chars {
+            return Err(fields.wrong("metadata", &format!("has a key over {key_chars} characters")));
+        }
+        if !value.as_str().is_some_and(|text| text.chars().count() <= value_chars) {
+            let what = format!("must be a text of at most {value_chars} characters");
+            return Err(fields.wrong(&format!("metadata.{key}"), &what));
+        }
+    }
+    Ok(())
+}
+
+fn read_tools(fields: &Fields<'_>) -> Result<Vec<FunctionTool>, Refused> {
+    let list = match fields.get("tools") {
+        None => return Ok(Vec::new()),
+        Some(Value::Array(list)) => list,
+        Some(_) => return Err(fields.wrong("tools", "must be a list")),
+    };
+    if list.len() > MOST_TOOLS {
+        return Err(fields.wrong("tools", &format!("has more than {MOST_TOOLS} of them")));
+    }
+    let mut tools: Vec<FunctionTool> = Vec::with_capacity(list.len());
+    for (place, tool) in list.iter().enumerate() {
+        let at = format!("tools[{place}]");
+        let Value::Object(map) = tool else {
+            return Err(Refused::invalid(at, "a tool is an object"));
+        };
+        let tool = Fields::at(map, &at);
+        let kind = tool.needed("type")?;
+        if kind != "function" {
+            let message = format!(
+                "{kind:?} tools are not offered here; declare what an agent may use in its \
+                 blueprint, or send a function"
+            );
+            return Err(Refused::unsupported(tool.param("type"), message));
+        }
+        let name = tool.needed("name")?;
+        let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        if name.is_empty() || name.len() > TOOL_NAME_BYTES || !name.chars().all(fits) {
+            let what = format!("must be 1 to {TOOL_NAME_BYTES} letters, digits, `_` and `-`");
+            return Err(tool.wrong("name", &what));
+        }
+        if tools.iter().any(|known| known.name == name) {
+            return Err(tool.wrong("name", "is there twice"));
+        }
+        let parameters = match tool.get("parameters") {
+            None => json!({ "type": "object", "properties": {} }),
+            Some(schema @ Value::Object(_)) => schema.clone(),
+            Some(_) => return Err(tool.wrong("parameters", "must be a JSON Schema")),
+        };
+        tools.push(FunctionTool {
+            name: name.to_owned(),
+            description: tool.text("description")?.map(str::to_owned),
+            parameters,
+            strict: tool.flag("strict")?,
+        });
+    }
+    Ok(tools)
+}
+
+fn read_tool_choice(fields: &Fields<'_>) -> Result<Option<Value>, Refused> {
+    let Some(choice) = fields.get("tool_choice") else { return Ok(None) };
+    let known = match choice {
+        Value::String(word) => ["none", "auto", "required"].contains(&word.as_str()),
+        Value::Object(map) => match map.get("type").and_then(Value::as_str) {
+            Some("function") => map.get("name").is_some_and(Value::is_string),
+            Some("allowed_tools") => {
+                map.get("tools").is_some_and(Value::is_array)
+                    && map.get("mode").is_none_or(|mode| {
+                        mode.as_str().is_some_and(|it| ["none", "auto", "required"].contains(&it))
+                    })
+            }
+            _ => false,
+        },
+        _ => false,
+    };
+    if !known {
+        let what = "is none of \"none\", \"auto\", \"required\", a function and allowed_tools";
+        return Err(fields.wrong("tool_choice", what));
+    }
+    let mut choice = choice.clone();
+    if choice["type"] == "allowed_tools" && choice["mode"].is_null() {
+        choice["mode"] = "auto".into();
+    }
+    Ok(Some(choice))
+}
+
+/// What a response repeats of its request, with what counts where nothing was said.
+fn settings(
+    fields: &Fields<'_>,
+    ask: &ModelAsk,
+    store: bool,
+    background: bool,
+) -> Result<Map<String, Value>, Refused> {
+    let or = |name: &str, otherwise: Value| fields.get(name).cloned().unwrap_or(otherwise);
+    let tools: Vec<Value> = ask.tools.iter().map(shown_tool).collect();
+    let mut text = or("text", json!({}));
+    text["format"] = shown_format(&text["format"]);
+    let reasoning = fields.get("reasoning").map_or(
+        Value::Null,
+        |given| json!({ "effort": given["effort"], "summary": given["summary"] }),
+    );
+    let settings = json!({
+        "previous_response_id": fields.text("previous_response_id")?,
+        "instructions": ask.instructions,
+        "tools": tools,
+        "tool_choice": ask.tool_choice.clone().unwrap_or_else(|| "auto".into()),
+        "truncation": or("truncation", "disabled".into()),
+        "parallel_tool_calls": ask.parallel_tool_calls.unwrap_or(true),
+        "text": text,
+        "top_p": or("top_p", json!(1.0)),
+        "presence_penalty": or("presence_penalty", json!(0.0)),
+        "frequency_penalty": or("frequency_penalty", json!(0.0)),
+        "top_logprobs": or("top_logprobs", json!(0)),
+        "temperature": or("temperature", json!(1.0)),
+        "reasoning": reasoning,
+        "max_output_tokens": or("max_output_tokens", Value::Null),
+        "max_tool_calls": ask.max_tool_calls,
+        "store": store,
+        "background": background,
+        "service_tier": match fields.text("service_tier")? {
+            None | Some("auto") => "default",
+            Some(tier) => tier,
+        },
+        "metadata": or("metadata", json!({})),
+        "safety_identifier": or("safety_identifier", Value::Null),
+        "prompt_cache_key": or("prompt_cache_key", Value::Null),
+    });
+    match settings {
+        Value::Object(map) => Ok(map),
+        _ => Ok(Map::new()),
+    }
+}
+
+fn shown_tool(tool: &FunctionTool) -> Value {
+    json!({
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters,
+        "strict": tool.strict,
+    })
+}
+
+fn shown_format(given: &Value) -> Value {
+    if given["type"] != "json_schema" {
+        return json!({ "type": given["type"].as_str().unwrap_or("text") });
+    }
+    json!({
+        "type": "json_schema",
+        "name": given["name"],
+        "description": given["description"],
+        "schema": given["schema"],
+        "strict": given["strict"].as_bool().unwrap_or(false),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: Value) -> Result<Create, Refused> {
+        Create::read(&body, &mut |prefix| format!("{prefix}_1"))
+    }
+
+    #[test]
+    fn what_a_request_leaves_open_has_its_default() {
+        let create = read(json!({ "model": "m", "input": "hi" })).unwrap();
+        assert_eq!((create.stream, create.background, create.store), (false, false, true));
+        assert_eq!(create.ask, ModelAsk::default());
+        let settings = Value::Object(create.settings);
+        for (name, value) in [
+            ("tool_choice", json!("auto")),
+            ("text", json!({ "format": { "type": "text" } })),
+            ("temperature", json!(1.0)),
+            ("service_tier", json!("default")),
+            ("metadata", json!({})),
+            ("truncation", json!("disabled")),
+        ] {
+            assert_eq!(settings[name], value, "{name}");
+        }
+    }
+
+    #[test]
+    fn only_what_was_said_shapes_the_answer_and_null_says_nothing() {
+        let create = read(json!({
+            "model": "m", "input": "hi", "temperature": 0.5, "top_p": null, "instructions": "be brief",
+            "tools": [{ "type": "function", "name": "f", "strict": true }],
+            "tool_choice": { "type": "function", "name": "f" }, "max_tool_calls": 3, "colour": "red",
+        }));
+        let ask = create.unwrap().ask;
+        assert_eq!(Value::Object(ask.options), json!({ "temperature": 0.5 }));
+        assert_eq!(ask.tools[0].parameters, json!({ "type": "object", "properties": {} }));
+        assert_eq!((ask.max_tool_calls, ask.instructions.as_deref()), (Some(3), Some("be brief")));
+    }
+
+    #[test]
+    fn a_wrong_parameter_is_named() {
+        let cases = [
+            (json!({}), "model"),
+            (json!({ "model": 1 }), "model"),
+            (json!({ "input": 1 }), "input"),
+            (json!({ "input": null }), "input"),
+            (json!({ "temperature": 3 }), "temperature"),
+            (json!({ "top_logprobs": 1.5 }), "top_logprobs"),
+            (json!({ "max_output_tokens": 0 }), "max_output_tokens"),
+            (json!({ "truncation": "some" }), "truncation"),
+            (json!({ "stream": "yes" }), "stream"),
+            (json!({ "metadata": { "a": 1 } }), "metadata.a"),
+            (json!({ "text": { "format": { "type": "xml" } } }), "text.format.type"),
+            (json!({ "text": { "format": { "type": "json_schema" } } }), "text.format.name"),
+            (json!({ "tools": [{ "type": "web_search" }] }), "tools[0].type"),
+            (json!({ "tools": [{ "type": "function", "name": "a b" }] }), "tools[0].name"),
+            (
+                json!({ "tools": vec![json!({ "type": "function", "name": "a" }); 2] }),
+                "tools[1].name",
+            ),
+            (json!({ "tool_choice": "maybe" }), "tool_choice"),
+            (json!({ "background": true, "store": false }), "store"),
+            (json!({ "conversation": "conv_1" }), "conversation"),
+        ];
+        for (more, param) in cases {
+            let mut body = json!({ "model": "m", "input": "hi" });
+            match more.as_object().filter(|more| !more.is_empty()) {
+                None => body = more,
+                Some(more) => body.as_object_mut().unwrap().extend(more.clone()),
+            }
+            assert_eq!(read(body.clone()).unwrap_err().param.as_deref(), Some(param), "{body}");
+        }
+    }
+}

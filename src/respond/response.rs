@@ -1,0 +1,218 @@
+//! The response object, and its id.
+
+use serde_json::{Map, Value, json};
+
+use crate::{journal::Usage, protocol::RunId};
+
+/// The keys of a response, in the order in which they are written.
+pub const RESPONSE_KEYS: [&str; 31] = [
+    "id",
+    "object",
+    "created_at",
+    "completed_at",
+    "status",
+    "incomplete_details",
+    "model",
+    "previous_response_id",
+    "instructions",
+    "output",
+    "error",
+    "tools",
+    "tool_choice",
+    "truncation",
+    "parallel_tool_calls",
+    "text",
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "top_logprobs",
+    "temperature",
+    "reasoning",
+    "usage",
+    "max_output_tokens",
+    "max_tool_calls",
+    "store",
+    "background",
+    "service_tier",
+    "metadata",
+    "safety_identifier",
+    "prompt_cache_key",
+];
+
+const PREFIX: &str = "resp_";
+const RUN_PREFIX: &str = "run_";
+
+/// A run's id as the id of a response, or of something else that is one: `resp_…`.
+pub fn shown_id(prefix: &str, run: &str) -> String {
+    format!("{prefix}{}", run.strip_prefix(RUN_PREFIX).unwrap_or(run))
+}
+
+/// The run behind a response's id.
+pub fn run_of(response: &str) -> Option<RunId> {
+    format!("{RUN_PREFIX}{}", response.strip_prefix(PREFIX)?).parse().ok()
+}
+
+/// Where a response stands.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) enum Status {
+    #[default]
+    Queued,
+    InProgress,
+    Completed,
+    /// Cut off, and why.
+    Incomplete(&'static str),
+    /// The code and the message.
+    Failed(&'static str, String),
+    Cancelled,
+}
+
+impl Status {
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::InProgress => "in_progress",
+            Self::Completed => "completed",
+            Self::Incomplete(_) => "incomplete",
+            Self::Failed(..) => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// The event that says it, if it is an end.
+    pub(super) fn terminal(&self) -> Option<&'static str> {
+        match self {
+            Self::Queued | Self::InProgress => None,
+            Self::Completed => Some("response.completed"),
+            // The protocol has no event of its own for it.
+            Self::Incomplete(_) | Self::Cancelled => Some("response.incomplete"),
+            Self::Failed(..) => Some("response.failed"),
+        }
+    }
+
+    /// What a failure of a run is to a client.
+    pub(super) fn of_failure(failure: &Value) -> Self {
+        let kind = failure["kind"].as_str().unwrap_or("failed");
+        let message = failure["message"].as_str().unwrap_or_default();
+        let code = match kind {
+            "rate_limited" | "rate_limit" | "overloaded" => "rate_limit_exceeded",
+            "invalid_input" | "invalid_prompt" => "invalid_prompt",
+            _ => "server_error",
+        };
+        Self::Failed(code, format!("{kind}: {message}"))
+    }
+}
+
+/// What a response used, as far as it was reported.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Used {
+    input: u64,
+    cached: u64,
+    output: u64,
+    reasoning: u64,
+    reported: bool,
+}
+
+impl Used {
+    pub(super) fn add(&mut self, usage: &Usage) {
+        let Usage { input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost: _ } = usage;
+        self.input += input_tokens.unwrap_or(0);
+        self.output += output_tokens.unwrap_or(0);
+        self.cached += cached_tokens.unwrap_or(0);
+        self.reasoning += reasoning_tokens.unwrap_or(0);
+        self.reported |= input_tokens.is_some() || output_tokens.is_some();
+    }
+
+    /// Null where nobody reported anything.
+    pub(super) fn shown(&self) -> Value {
+        if !self.reported {
+            return Value::Null;
+        }
+        json!({
+            "input_tokens": self.input,
+            "input_tokens_details": { "cached_tokens": self.cached },
+            "output_tokens": self.output,
+            "output_tokens_details": { "reasoning_tokens": self.reasoning },
+            "total_tokens": self.input + self.output,
+        })
+    }
+}
+
+/// Everything that a response says of itself beside what it repeats of its request.
+pub(super) struct Said<'a> {
+    pub(super) id: &'a str,
+    pub(super) model: &'a str,
+    pub(super) created_s: i64,
+    pub(super) completed_s: Option<i64>,
+    pub(super) status: &'a Status,
+    pub(super) output: &'a [Value],
+    pub(super) usage: Value,
+    pub(super) settings: &'a Map<String, Value>,
+}
+
+/// The response object: all of its keys, in their order.
+pub(super) fn object(said: &Said<'_>) -> Value {
+    let mut object = Map::with_capacity(RESPONSE_KEYS.len());
+    for key in RESPONSE_KEYS {
+        let value = match key {
+            "id" => said.id.into(),
+            "object" => "response".into(),
+            "created_at" => said.created_s.into(),
+            "completed_at" => match said.status {
+                Status::Completed => said.completed_s.into(),
+                _ => Value::Null,
+            },
+            "status" => said.status.word().into(),
+            "incomplete_details" => match said.status {
+                Status::Incomplete(reason) => json!({ "reason": reason }),
+                _ => Value::Null,
+            },
+            "model" => said.model.into(),
+            "output" => said.output.into(),
+            "error" => match said.status {
+                Status::Failed(code, message) => json!({ "code": code, "message": message }),
+                _ => Value::Null,
+            },
+            "usage" => said.usage.clone(),
+            repeated => said.settings.get(repeated).cloned().unwrap_or(Value::Null),
+        };
+        object.insert(key.to_owned(), value);
+    }
+    Value::Object(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_response_is_a_run_under_another_name() {
+        let run = RunId::new(7, 1_700_000_000_000);
+        let id = shown_id("resp_", &run.to_string());
+        assert!(id.starts_with("resp_"));
+        assert_eq!(run_of(&id), Some(run));
+        assert_eq!(run_of(&run.to_string()), None);
+        assert_eq!(run_of("resp_x"), None);
+    }
+
+    #[test]
+    fn usage_is_the_sum_of_what_was_reported_and_null_if_nothing_was() {
+        let mut used = Used::default();
+        used.add(&Usage::default());
+        assert_eq!(used.shown(), Value::Null);
+        for _ in 0..2 {
+            used.add(&Usage { input_tokens: Some(3), output_tokens: Some(2), ..Usage::default() });
+        }
+        assert_eq!(used.shown()["total_tokens"], 10);
+        assert_eq!(used.shown()["input_tokens_details"]["cached_tokens"], 0);
+    }
+
+    #[test]
+    fn a_failure_has_a_code_that_clients_know() {
+        let status = |kind: &str| Status::of_failure(&json!({ "kind": kind, "message": "m" }));
+        assert_eq!(status("budget"), Status::Failed("server_error", "budget: m".into()));
+        assert_eq!(
+            status("rate_limited"),
+            Status::Failed("rate_limit_exceeded", "rate_limited: m".into())
+        );
+    }
+}

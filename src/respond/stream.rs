@@ -1,0 +1,503 @@
+//! The response of a run, as its events tell it.
+//!
+//! | of the run | of the response |
+//! |---|---|
+//! | it starts | created, queued (in the background), in progress |
+//! | a piece of an answer of the agent's model | an item begins, deltas |
+//! | that answer is whole | its items, as far as they were not sent |
+//! | the agent's loop ends | the items that are still missing, in their order |
+//! | it ends | whatever its flow returned as a message, then exactly one terminal event |
+//!
+//! Only the model of the agent that was asked speaks here: what agents below it say is in the steps
+//! of the run. Pieces are lossy, and only an advance on the whole: what is known of an answer for
+//! good is its reply, so a stream that missed some sends the same events, later.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::{
+    compaction,
+    emit::{Event, Lane, Open, Sort, Tape},
+    open_responses::{Conversation, Create},
+    response::{self, Said, Status, Used},
+};
+use crate::{
+    journal::Usage,
+    protocol::{Json, ModelAnswer, ModelAsk, ModelDelta, ModelEnd, ModelReply},
+};
+
+/// The kind of trigger that a response starts its run with; nobody else may use it.
+pub const TRIGGER: &str = "response";
+
+/// Pieces that wait for an item before theirs to end; with more, the rest waits for the reply.
+const MOST_WAITING: usize = 10_000;
+
+/// What starts the run of a response: everything that it needs to know of its request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Trigger {
+    /// [`TRIGGER`].
+    kind: String,
+    /// The version of this shape.
+    version: u32,
+    /// The model, as it was asked for.
+    pub model: String,
+    /// The agent that answers; the blueprint's flow does if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// What the response repeats of its request.
+    pub settings: Map<String, Value>,
+    /// The whole conversation.
+    pub conversation: Vec<Value>,
+    /// How many items of it, at the end, the request brought itself.
+    pub own: usize,
+    /// What the agent is asked, where its operator is a model. Without items it is the
+    /// conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ask: Option<ModelAsk>,
+}
+
+impl Trigger {
+    /// Of a request and the conversation that it continues.
+    pub fn new(create: Create, conversation: Conversation, agent: Option<String>) -> Self {
+        let Conversation { items, own } = conversation;
+        let ask = agent.is_some().then(|| ModelAsk {
+            items: compaction::unfolded(&items).unwrap_or_default(),
+            ..create.ask
+        });
+        Self {
+            kind: TRIGGER.to_owned(),
+            version: 1,
+            model: create.model,
+            agent,
+            settings: create.settings,
+            conversation: items,
+            own,
+            ask,
+        }
+    }
+
+    /// Reads what started a run; nothing if that was no response.
+    pub fn read(trigger: &Value) -> Option<Self> {
+        if trigger["kind"] != TRIGGER || trigger["version"] != 1 {
+            return None;
+        }
+        serde_json::from_value(trigger.clone()).ok()
+    }
+
+    /// Whether the run stays once it is answered.
+    pub fn stays(&self) -> bool {
+        self.settings.get("store").and_then(Value::as_bool) != Some(false)
+    }
+}
+
+/// An event of a run.
+#[derive(Debug, Clone, Copy)]
+pub struct Fact<'a> {
+    /// Its type.
+    pub kind: &'a str,
+    /// RFC 3339.
+    pub at: &'a str,
+    /// What it says.
+    pub data: &'a Json,
+}
+
+/// A call of the agent's model that is under way.
+#[derive(Debug)]
+struct Call {
+    step: u32,
+    attempt: u32,
+    /// The number that the next piece must have.
+    next: u64,
+    /// A piece was missed: the rest of the attempt waits for the reply.
+    gap: bool,
+    /// The item that is under way, and its place in the reply.
+    open: Option<(usize, Open)>,
+    /// Items that are over.
+    ended: usize,
+    /// Pieces of items after the one that is under way.
+    waiting: Vec<ModelDelta>,
+}
+
+/// The response of one run.
+#[derive(Debug)]
+pub struct Stream {
+    id: String,
+    trigger: Trigger,
+    created_s: i64,
+    completed_s: Option<i64>,
+    status: Status,
+    output: Vec<Value>,
+    used: Used,
+    tape: Tape,
+    /// The step of the agent that was asked.
+    top: Option<u32>,
+    call: Option<Call>,
+    /// Calls of tools in their order: the step, and the item once it ended.
+    tools: BTreeMap<u32, Option<Value>>,
+    /// Why the agent's loop ended.
+    end: Option<ModelEnd>,
+}
+
+#[derive(Deserialize)]
+struct Piece {
+    step: u32,
+    attempt: u32,
+    n: u64,
+    delta: ModelDelta,
+}
+
+impl Stream {
+    /// The response of a run that starts with `fact`; nothing if it is none.
+    pub fn begin(run: &str, fact: &Fact<'_>) -> Option<Self> {
+        let started = fact.data.to_value();
+        let trigger = Trigger::read(&started["trigger"])?;
+        let mut stream = Self {
+            id: response::shown_id("resp_", run),
+            trigger,
+            created_s: seconds(fact.at),
+            completed_s: None,
+            status: Status::Queued,
+            output: Vec::new(),
+            used: Used::default(),
+            tape: Tape::default(),
+            top: None,
+            call: None,
+            tools: BTreeMap::new(),
+            end: None,
+        };
+        if stream.trigger.settings.get("background") == Some(&Value::Bool(true)) {
+            stream.tell("response.created");
+            stream.tell("response.queued");
+            stream.status = Status::InProgress;
+        } else {
+            stream.status = Status::InProgress;
+            stream.tell("response.created");
+        }
+        stream.tell("response.in_progress");
+        Some(stream)
+    }
+
+    /// What started the run.
+    pub fn trigger(&self) -> &Trigger {
+        &self.trigger
+    }
+
+    /// Whether it has ended.
+    pub fn is_over(&self) -> bool {
+        self.status.terminal().is_some()
+    }
+
+    /// Its items so far.
+    pub fn output(&self) -> &[Value] {
+        &self.output
+    }
+
+    /// The response as it is now.
+    pub fn response(&self) -> Value {
+        response::object(&Said {
+            id: &self.id,
+            model: &self.trigger.model,
+            created_s: self.created_s,
+            completed_s: self.completed_s,
+            status: &self.status,
+            output: &self.output,
+            usage: self.used.shown(),
+            settings: &self.trigger.settings,
+        })
+    }
+
+    /// The events since they were last taken.
+    pub fn take(&mut self) -> Vec<Event> {
+        self.tape.take()
+    }
+
+    fn tell(&mut self, kind: &'static str) {
+        let response = self.response();
+        self.tape.push(kind, json!({ "response": response }));
+    }
+
+    /// Hears what happened to the run.
+    pub fn hear(&mut self, fact: &Fact<'_>) {
+        if self.is_over() {
+            return;
+        }
+        match fact.kind {
+            "model.delta" => {
+                if let Ok(piece) = fact.data.decode::<Piece>() {
+                    self.piece(piece);
+                }
+            }
+            "step.scheduled" => self.scheduled(&fact.data.to_value()),
+            "step.completed" | "step.failed" | "step.canceled" => {
+                let data = fact.data.to_value();
+                if let Ok(usage) = serde_json::from_value::<Usage>(data["usage"].clone()) {
+                    self.used.add(&usage);
+                }
+                if data["kind"].is_string() {
+                    // It was scheduled and ended in one.
+                    self.scheduled(&data);
+                }
+                self.ended(&data);
+            }
+            "run.ended" => {
+                self.completed_s = Some(seconds(fact.at));
+                self.over(&fact.data.to_value());
+            }
+            _ => {}
+        }
+    }
+
+    /// A step of the run begins.
+    fn scheduled(&mut self, data: &Value) {
+        let Some(step) = number(&data["step"]) else { return };
+        if self.trigger.ask.is_none() {
+            return;
+        }
+        if self.top.is_none() && data["scope"] == "" && data["kind"] == "task" {
+            self.top = Some(step);
+            return;
+        }
+        if self.top.is_none() || number(&data["parent"]) != self.top {
+            return;
+        }
+        match data["kind"].as_str() {
+            Some("model_call") => {
+                self.tools.clear();
+                self.call = Some(Call {
+                    step,
+                    attempt: 0,
+                    next: 0,
+                    gap: false,
+                    open: None,
+                    ended: 0,
+                    waiting: Vec::new(),
+                });
+            }
+            Some("tool_call") => {
+                self.tools.insert(step, None);
+            }
+            _ => {}
+        }
+    }
+
+    /// A step of the run ended.
+    fn ended(&mut self, data: &Value) {
+        let Some(step) = number(&data["step"]) else { return };
+        if self.top == Some(step) {
+            if let Ok(answer) = serde_json::from_value::<ModelAnswer>(data["output"].clone()) {
+                self.answered(answer);
+            }
+            return;
+        }
+        if self.call.as_ref().is_some_and(|call| call.step == step) {
+            let call = self.call.take();
+            if let (Some(call), Ok(reply)) =
+                (call, serde_json::from_value::<ModelReply>(data["output"].clone()))
+            {
+                self.replied(call, &reply);
+            }
+        }
+    }
+
+    /// A model's answer is whole.
+    fn replied(&mut self, call: Call, reply: &ModelReply) {
+        let mut open = call.open;
+        for (place, item) in reply.items.iter().enumerate().skip(call.ended) {
+            let begun = match open.take() {
+                Some((at, begun)) if at == place => Some(begun),
+                other => {
+                    open = other;
+                    None
+                }
+            };
+            self.end_item(begun, item);
+        }
+    }
+
+    /// The agent's loop ended: what of its items was not sent yet is sent now.
+    fn answered(&mut self, answer: ModelAnswer) {
+        self.call = None;
+        for item in answer.items.iter().skip(self.output.len()) {
+            self.end_item(None, item);
+        }
+        self.end = Some(answer.end);
+        self.output = answer.items.iter().map(|item| self.complete(item)).collect();
+    }
+
+    /// Sends an item to its end.
+    fn end_item(&mut self, open: Option<Open>, item: &Value) {
+        let item = self.complete(item);
+        let index = self.output.len();
+        let open = open.unwrap_or_else(|| Open::begin(&mut self.tape, index, &item));
+        open.end(&mut self.tape, &item);
+        self.output.push(item);
+    }
+
+    /// An item with everything that the protocol wants of it.
+    fn complete(&self, item: &Value) -> Value {
+        let mut item = item.clone();
+        let prefix = match item["type"].as_str() {
+            Some("message") => "msg",
+            Some("function_call") => "fc",
+            Some("function_call_output") => "fco",
+            Some("reasoning") => "rs",
+            _ => "item",
+        };
+        if !item["id"].is_string() {
+            let index = self.output.len();
+            item["id"] = format!("{}_{index}", self.id.replacen("resp", prefix, 1)).into();
+        }
+        match item["type"].as_str() {
+            Some("message") => {
+                default(&mut item, "status", "completed");
+                default(&mut item, "role", "assistant");
+                for part in item["content"].as_array_mut().into_iter().flatten() {
+                    if part["type"] == "output_text" && !part["annotations"].is_array() {
+                        part["annotations"] = json!([]);
+                    }
+                }
+            }
+            Some("function_call" | "function_call_output") => {
+                default(&mut item, "status", "completed");
+            }
+            Some("reasoning") => {
+                if !item["summary"].is_array() {
+                    item["summary"] = json!([]);
+                }
+                if let Some(map) = item.as_object_mut() {
+                    map.retain(|_, value| !value.is_null());
+                }
+            }
+            _ => {}
+        }
+        item
+    }
+
+    /// A piece of an answer came.
+    fn piece(&mut self, piece: Piece) {
+        let Some(mut call) = self.call.take().filter(|call| call.step == piece.step) else {
+            return;
+        };
+        if piece.attempt > call.attempt {
+            (call.attempt, call.next, call.gap) = (piece.attempt, 0, false);
+            call.waiting.clear();
+            if let Some((_, open)) = &mut call.open {
+                open.again();
+            }
+        }
+        if piece.attempt == call.attempt && !call.gap {
+            call.gap = piece.n != call.next || call.waiting.len() >= MOST_WAITING;
+            call.next += 1;
+            if !call.gap {
+                self.take_piece(&mut call, piece.delta);
+            }
+        }
+        self.call = Some(call);
+    }
+
+    fn take_piece(&mut self, call: &mut Call, delta: ModelDelta) {
+        let (place, lane, sort, text) = match delta {
+            ModelDelta::Item { item, begins } if item == call.ended => {
+                if call.open.is_none() {
+                    let begins = self.complete(&begins);
+                    let index = self.output.len();
+                    call.open = Some((item, Open::begin(&mut self.tape, index, &begins)));
+                }
+                return;
+            }
+            ModelDelta::Done { item, whole } if item == call.ended => {
+                let open = call.open.take().map(|(_, open)| open);
+                self.end_item(open, &whole);
+                call.ended += 1;
+                for delta in std::mem::take(&mut call.waiting) {
+                    self.take_piece(call, delta);
+                }
+                return;
+            }
+            ModelDelta::Item { item, .. } | ModelDelta::Done { item, .. } => {
+                if item > call.ended {
+                    call.waiting.push(delta);
+                }
+                return;
+            }
+            ModelDelta::Text { item, part, ref delta } => {
+                (item, Lane::Content(part), Sort::Text, delta)
+            }
+            ModelDelta::Refusal { item, part, ref delta } => {
+                (item, Lane::Content(part), Sort::Refusal, delta)
+            }
+            ModelDelta::Reasoning { item, part, ref delta } => {
+                (item, Lane::Content(part), Sort::Reasoning, delta)
+            }
+            ModelDelta::ReasoningSummary { item, part, ref delta } => {
+                (item, Lane::Summary(part), Sort::Summary, delta)
+            }
+            ModelDelta::Arguments { item, ref delta } => {
+                (item, Lane::Arguments, Sort::Arguments, delta)
+            }
+        };
+        match &mut call.open {
+            Some((open_at, open)) if *open_at == place => {
+                open.hear(&mut self.tape, lane, sort, text)
+            }
+            _ if place > call.ended => call.waiting.push(delta),
+            _ => {}
+        }
+    }
+
+    /// The run ended.
+    fn over(&mut self, data: &Value) {
+        self.status = match data["status"].as_str() {
+            Some("completed") => {
+                if self.trigger.ask.is_none() {
+                    self.said(&data["output"]);
+                }
+                match self.end {
+                    None | Some(ModelEnd::Complete | ModelEnd::HandedBack) => Status::Completed,
+                    Some(ModelEnd::Length) => Status::Incomplete("max_output_tokens"),
+                    Some(ModelEnd::ContentFilter) => Status::Incomplete("content_filter"),
+                    Some(ModelEnd::MaxToolCalls) => Status::Incomplete("max_tool_calls"),
+                }
+            }
+            Some("canceled") => Status::Cancelled,
+            _ => Status::of_failure(&data["error"]),
+        };
+        if let Some(kind) = self.status.terminal() {
+            self.tell(kind);
+        }
+    }
+
+    /// What a flow, or an agent without a model, came to: a message with its text, or its JSON.
+    fn said(&mut self, value: &Value) {
+        let text = match value {
+            Value::String(text) => text.clone(),
+            Value::Null => String::new(),
+            other => other.to_string(),
+        };
+        let part = json!({ "type": "output_text", "text": text, "annotations": [] });
+        let item = self.complete(&json!({ "type": "message", "content": [part] }));
+        let mut open = Open::begin(&mut self.tape, self.output.len(), &item);
+        open.whole = true;
+        self.end_item(Some(open), &item);
+    }
+}
+
+fn default(item: &mut Value, name: &str, value: &str) {
+    if !item[name].is_string() {
+        item[name] = value.into();
+    }
+}
+
+fn number(value: &Value) -> Option<u32> {
+    value.as_u64().and_then(|n| u32::try_from(n).ok())
+}
+
+/// Unix seconds of an RFC 3339 time.
+fn seconds(at: &str) -> i64 {
+    at.parse::<jiff::Timestamp>().map_or(0, |at| at.as_second())
+}
+
+#[cfg(test)]
+mod tests;

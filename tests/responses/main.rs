@@ -1,0 +1,10 @@
+//! Blueprints and agents as models: the wire that clients of model APIs speak, held against the
+//! Open Responses specification and against a checker of the order of events.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod checker;
+mod plain;
+mod restart;
+mod socket;

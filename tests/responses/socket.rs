@@ -1,0 +1,108 @@
+//! Responses over a WebSocket.
+
+use futures::{SinkExt as _, StreamExt as _};
+use serde_json::{Value, json};
+use tokio_tungstenite::{
+    connect_async,
+    tungstenite::{Message, client::IntoClientRequest as _},
+};
+
+use crate::{
+    checker::{check_stream, fits},
+    plain::{daemon, gone},
+    support::{Daemon, Shell, send},
+};
+
+type Socket =
+    tokio_tungstenite::WebSocketStream<tokio_tungstenite::MaybeTlsStream<tokio::net::TcpStream>>;
+
+async fn connect(daemon: &Daemon) -> Socket {
+    let url = format!("{}/v1/responses", daemon.url.replacen("http", "ws", 1));
+    let mut request = url.into_client_request().unwrap();
+    let bearer = format!("Bearer {}", daemon.token).parse().unwrap();
+    request.headers_mut().insert("authorization", bearer);
+    connect_async(request).await.unwrap().0
+}
+
+async fn say(socket: &mut Socket, message: Value) {
+    socket.send(Message::text(message.to_string())).await.unwrap();
+}
+
+async fn hear(socket: &mut Socket) -> Value {
+    loop {
+        match socket.next().await.unwrap().unwrap() {
+            Message::Text(text) => return serde_json::from_str(&text).unwrap(),
+            Message::Ping(_) | Message::Pong(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+async fn response(socket: &mut Socket) -> Value {
+    let mut events = Vec::new();
+    loop {
+        let event = hear(socket).await;
+        let kind = event["type"].as_str().unwrap().to_owned();
+        events.push(event);
+        if ["response.completed", "response.failed", "response.incomplete"].contains(&&*kind) {
+            return check_stream(&events, true);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_conversation_over_one_connection_needs_nothing_stored() {
+    let shell = Shell::new();
+    let daemon = daemon(&shell).await;
+    let mut socket = connect(&daemon).await;
+    let create =
+        json!({ "type": "response.create", "model": "mirror", "input": "one", "store": false });
+    say(&mut socket, create).await;
+    let first = response(&mut socket).await;
+    assert_eq!(first["output"][0]["content"][0]["text"], "You said: one");
+    gone(&daemon, &format!("/v1/responses/{}", first["id"].as_str().unwrap())).await;
+    let next = json!({ "type": "response.create", "model": "mirror", "input": "table",
+        "store": false, "previous_response_id": first["id"] });
+    say(&mut socket, next).await;
+    let second = response(&mut socket).await;
+    let text = second["output"][0]["content"][0]["text"].as_str().unwrap();
+    assert_eq!(serde_json::from_str::<Value>(text).unwrap()["said"], 3);
+}
+
+#[tokio::test]
+async fn requests_are_answered_one_after_the_other_and_errors_end_nothing() {
+    let shell = Shell::new();
+    let daemon = daemon(&shell).await;
+    let mut socket = connect(&daemon).await;
+    for (message, param) in [
+        (json!({ "type": "hello" }), json!("type")),
+        (json!({ "type": "response.create", "model": "mirror" }), json!("input")),
+        (
+            json!({ "type": "response.create", "model": "mirror", "input": "x", "stream": true }),
+            json!("stream"),
+        ),
+    ] {
+        say(&mut socket, message).await;
+        let error = hear(&mut socket).await;
+        fits("WebSocketErrorEvent", &error);
+        assert_eq!((&error["status"], &error["error"]["param"]), (&json!(400), &param));
+    }
+    for input in ["wait", "two"] {
+        let create = json!({ "type": "response.create", "model": "mirror", "input": input });
+        say(&mut socket, create).await;
+    }
+    let created = hear(&mut socket).await;
+    let run = created["response"]["id"].as_str().unwrap().replacen("resp_", "run_", 1);
+    let go = daemon.post(&format!("/v1/runs/{run}/signals/go"), &json!("one"));
+    assert_eq!(send(go).await.0, 204);
+    let mut texts = Vec::new();
+    while texts.len() < 2 {
+        let event = hear(&mut socket).await;
+        if event["type"] == "response.completed" {
+            texts.push(event["response"]["output"][0]["content"][0]["text"].clone());
+        }
+    }
+    assert_eq!(texts, [json!("one"), json!("You said: two")]);
+    let (status, answer) = send(daemon.get("/v1/responses")).await;
+    assert_eq!((status, &answer["error"]["code"]), (426, &json!("upgrade_required")));
+}
