@@ -28,7 +28,8 @@ use crate::{
     lua::{Coverage, Limits},
     middleware::TaskDone,
     operator::{
-        Answered, Backend, Delivery, Echo, Human, Lua, QueueHub, Registry, Reply, Residence, Task, lua_calls,
+        Answered, Backend, Delivery, Echo, Human, Lua, QueueHub, Registry, Reply, Residence, Task,
+        lua_calls,
     },
     protocol::{Failure, Json, failure::kind},
     store::{Memory, Reader as _, Store, TaskFilter, TaskRow},
