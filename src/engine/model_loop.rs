@@ -16,7 +16,7 @@ mod request;
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
     composite::{Members, composite_of},
@@ -28,7 +28,7 @@ use crate::{
     blueprint::{CompiledAgent, CompiledLoop, Does, LoopJudge, Slots},
     fault,
     flow::{
-        Part, StateOp, StepOp, TaskOpts, TaskRequest,
+        StateOp, StepOp, TaskRequest,
         response::{
             Approve, Begin, Call, Face, LoopSettings, Owner, ResponseFlow, Stop, Turn, user_message,
         },
@@ -36,7 +36,7 @@ use crate::{
     journal::{Outcome, StepKey, Usage},
     protocol::{
         BudgetEvent, DurationMs, EventSource, ExitReason, Failure, Json, LifecycleEvent, ModelAsk,
-        ModelRequest, ObservableEvent, OperatorId, StepKind, failure::kind,
+        ObservableEvent, OperatorId, failure::kind,
     },
 };
 
