@@ -7,7 +7,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
 use serde::Serialize;
@@ -36,6 +36,7 @@ impl Audience {
 pub(crate) struct Piece {
     pub(super) step: u32,
     pub(super) attempt: u32,
+    pub(super) n: u64,
     pub(super) agent: Arc<str>,
     pub(super) delta: ModelDelta,
     pub(super) _way: Way,
@@ -56,6 +57,8 @@ pub(super) struct Pieces {
     audience: Arc<Audience>,
     agent: Arc<str>,
     on_the_way: Arc<AtomicUsize>,
+    /// How many were said.
+    said: AtomicU64,
 }
 
 /// What an event of a piece says.
@@ -63,13 +66,15 @@ pub(super) struct Pieces {
 struct Said<'a> {
     step: u32,
     attempt: u32,
+    /// Its number within the attempt, from 0: who sees a gap has missed some.
+    n: u64,
     agent: &'a str,
     delta: &'a ModelDelta,
 }
 
 impl Pieces {
     pub(super) fn new(audience: Arc<Audience>, agent: Arc<str>) -> Self {
-        Self { audience, agent, on_the_way: Arc::default() }
+        Self { audience, agent, on_the_way: Arc::default(), said: AtomicU64::new(0) }
     }
 
     /// Sends a piece, if somebody watches and there is room for it.
@@ -80,6 +85,7 @@ impl Pieces {
         (step, attempt): (u32, u32),
         delta: ModelDelta,
     ) {
+        let n = self.said.fetch_add(1, Ordering::Relaxed);
         if !self.audience.watches() {
             return;
         }
@@ -89,20 +95,20 @@ impl Pieces {
             return;
         }
         let agent = Arc::clone(&self.agent);
-        let piece = Box::new(Piece { step, attempt, agent, delta, _way: way });
+        let piece = Box::new(Piece { step, attempt, n, agent, delta, _way: way });
         shared.tell(run, RunMsg::Delta(piece));
     }
 }
 
 /// Shows a piece to whoever watches and is not behind.
 pub(super) fn show(run: &mut Run, piece: &Piece, now_ms: u64) {
-    let Piece { step, attempt, agent, delta, _way } = piece;
+    let Piece { step, attempt, n, agent, delta, _way } = piece;
     run.subscribers.retain(|subscriber| !subscriber.is_closed());
     if run.subscribers.is_empty() {
         run.audience.set(false);
         return;
     }
-    let said = Said { step: *step, attempt: *attempt, agent, delta };
+    let said = Said { step: *step, attempt: *attempt, n: *n, agent, delta };
     let event = EventView {
         seq: None,
         kind: "model.delta".into(),

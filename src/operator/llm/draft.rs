@@ -21,6 +21,8 @@ pub(super) struct Draft {
     seed: String,
     items: Vec<Value>,
     pieces: Vec<ModelDelta>,
+    /// How many items were said to be over.
+    ended: usize,
     /// The model, as the provider names it.
     pub(super) model: Option<String>,
     /// What was used.
@@ -80,6 +82,7 @@ impl Draft {
             seed: seed.into(),
             items: Vec::new(),
             pieces: Vec::new(),
+            ended: 0,
             model: None,
             tokens: Tokens::default(),
             stop: None,
@@ -106,6 +109,7 @@ impl Draft {
 
     /// Begins a message.
     pub(super) fn message(&mut self) -> Result<usize, Wrong> {
+        self.end_all();
         self.begin(json!({
             "type": "message", "status": "completed", "role": "assistant", "content": [],
         }))
@@ -113,6 +117,7 @@ impl Draft {
 
     /// Begins a piece of reasoning.
     pub(super) fn reasoning(&mut self) -> Result<usize, Wrong> {
+        self.end_all();
         self.begin(json!({ "type": "reasoning", "summary": [] }))
     }
 
@@ -124,7 +129,25 @@ impl Draft {
         }
         item["name"] = name.into();
         item["arguments"] = "".into();
+        self.end_all();
         self.begin(item)
+    }
+
+    /// Says that every item so far is over: a provider that does not say it itself goes on to the
+    /// next one.
+    fn end_all(&mut self) {
+        for place in self.ended..self.items.len() {
+            self.end(place);
+        }
+    }
+
+    /// Says that an item is over, as it is now; in their order.
+    pub(super) fn end(&mut self, place: usize) {
+        if place == self.ended && place < self.items.len() {
+            self.ended += 1;
+            let whole = self.items[place].clone();
+            self.pieces.push(ModelDelta::Done { item: place, whole });
+        }
     }
 
     /// How many items there are.

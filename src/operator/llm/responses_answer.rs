@@ -94,7 +94,9 @@ impl ResponsesAnswer {
                     return Err(malformed("a finished item is no object", &item));
                 }
                 let place = *self.places.entry(index).or_insert(draft.len());
-                draft.put(place, item)
+                draft.put(place, item)?;
+                draft.end(place);
+                Ok(())
             }
             "response.completed"
             | "response.incomplete"
