@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{net::TcpListener, sync::Notify};
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -253,15 +253,12 @@ impl Host {
         if config.recover {
             keep_time(&engine, &tasks);
         }
-        let moved = Arc::new(Notify::new());
         let watch = match &config.blueprints {
-            Some(dir) => {
-                Some(watch::Watch::start(dir, engine.clone(), &tasks, Arc::clone(&moved)).await?)
-            }
+            Some(dir) => Some(watch::Watch::start(dir, engine.clone(), &tasks).await?),
             None => None,
         };
         if config.recover && (watch.is_some() || !config.watch.is_empty()) {
-            file_watch::start(&engine, &tasks, config.watch.clone(), moved);
+            file_watch::start(&engine, &tasks, config.watch.clone());
         }
         Ok(Self { engine, store, tasks, files, url, admin, left_open, _watch: watch })
     }

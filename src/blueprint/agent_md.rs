@@ -12,22 +12,64 @@ use super::diagnostics::{Finding, Position, code, hint_for};
 const MAX_FRONTMATTER_BYTES: usize = 64 << 10;
 /// The keys that an agent has.
 const FIELDS: [&str; 6] = ["description", "labels", "model", "name", "tool", "tools"];
-/// Further keys that such files have elsewhere; nothing here goes by them.
-const ELSEWHERE: [&str; 12] = [
-    "background",
-    "color",
-    "disallowedTools",
-    "effort",
-    "initialPrompt",
-    "isolation",
-    "maxTurns",
-    "memory",
-    "permissionMode",
-    "skills",
-    "temperature",
-    "version",
+/// Further keys that such files have elsewhere, and what becomes of each: nothing here goes by them.
+const ELSEWHERE: [(&str, &str); 41] = [
+    ("allowed-tools", "left out; list what it may use in `tools`"),
+    ("alwaysApply", EDITOR),
+    ("argument-hint", "left out; a task has an input, with a schema if you give one"),
+    ("author", ABOUT),
+    ("background", "left out; the flow says what runs side by side: `ctx:spawn`, `ctx:all`"),
+    ("capabilities", ABOUT),
+    ("category", ABOUT),
+    ("color", EDITOR),
+    ("disable", "left out; an agent that nothing runs does nothing"),
+    ("disable-model-invocation", "left out; only a flow runs agents"),
+    (
+        "disallowedTools",
+        "left out, and so it may use more than there: list what it may use in `tools`",
+    ),
+    ("effort", SESSION),
+    ("globs", EDITOR),
+    ("handoffs", "left out; the flow says who is next"),
+    ("hidden", EDITOR),
+    ("infer", "left out; only a flow runs agents"),
+    ("initialPrompt", "left out; `prompt` in the blueprint is the first message"),
+    ("is_background", "left out; the flow says what runs side by side: `ctx:spawn`, `ctx:all`"),
+    ("isolation", "left out; `environment` in the blueprint says where a process works"),
+    ("kind", ABOUT),
+    ("license", ABOUT),
+    ("maxTurns", "left out; `budget` and `timeout` in the blueprint bound a task"),
+    ("max_turns", "left out; `budget` and `timeout` in the blueprint bound a task"),
+    ("memory", "left out; `ctx.state` keeps what a run must remember"),
+    ("metadata", ABOUT),
+    ("mode", SESSION),
+    ("permission", PERMISSION),
+    ("permissionMode", PERMISSION),
+    ("priority", ABOUT),
+    ("readonly", "left out; `environment` in the blueprint says what a process may write"),
+    ("skills", SESSION),
+    ("steps", "left out; `budget` and `timeout` in the blueprint bound a task"),
+    ("tags", ABOUT),
+    ("target", EDITOR),
+    ("temperature", SESSION),
+    ("timeout_mins", "left out; `timeout` in the blueprint bounds an attempt"),
+    ("top_p", SESSION),
+    ("triggers", "left out; `on` of a blueprint says what starts a run"),
+    ("user-invocable", "left out; only a flow runs agents"),
+    ("version", ABOUT),
+    ("when_to_use", ABOUT),
 ];
-const REFUSED: [&str; 2] = ["hooks", "mcpServers"];
+const ABOUT: &str = "left out; it says something about the file";
+const EDITOR: &str = "left out; it is for the program that the file was written for";
+const SESSION: &str = "left out; it is for the session or the model that does the work to decide";
+const PERMISSION: &str =
+    "left out; what it may do is for the session that does the work, and for `environment`";
+/// Keys that would run programs, and why that is no file's to say.
+const REFUSED: [(&str, &str); 3] = [
+    ("hooks", "its commands would run on this host at times of the file's choosing"),
+    ("mcp-servers", "it would start programs on this host; declare servers in moonswarm.toml"),
+    ("mcpServers", "it would start programs on this host; declare servers in moonswarm.toml"),
+];
 
 /// What becomes of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -48,6 +90,8 @@ pub struct KeyReport {
     pub key: String,
     /// What becomes of it.
     pub standing: Standing,
+    /// Why, and what to do instead.
+    pub reason: &'static str,
 }
 
 /// An agent file, read.
@@ -150,8 +194,11 @@ impl Reader<'_> {
 
     fn field(&mut self, key: &str, value: Value) -> Option<Value> {
         let at = self.key_position(key);
-        if REFUSED.contains(&key) {
-            self.report.push(KeyReport { key: key.to_owned(), standing: Standing::Refused });
+        let mut note = |standing, reason| {
+            self.report.push(KeyReport { key: key.to_owned(), standing, reason });
+        };
+        if let Some((_, reason)) = REFUSED.iter().find(|(it, _)| *it == key) {
+            note(Standing::Refused, reason);
             let message = format!("the key `{key}` is refused: it would run programs on this host");
             let finding = self
                 .finding(at, code::REFUSED_AGENT_FILE_KEY, message)
@@ -159,8 +206,8 @@ impl Reader<'_> {
             self.findings.push(finding);
             return None;
         }
-        if ELSEWHERE.contains(&key) {
-            self.report.push(KeyReport { key: key.to_owned(), standing: Standing::Advisory });
+        if let Some((_, reason)) = ELSEWHERE.iter().find(|(it, _)| *it == key) {
+            note(Standing::Advisory, reason);
             return None;
         }
         if !FIELDS.contains(&key) {
@@ -170,9 +217,17 @@ impl Reader<'_> {
             self.findings.push(finding);
             return None;
         }
-        let advisory = matches!(key, "tools" | "model");
-        let standing = if advisory { Standing::Advisory } else { Standing::Enforced };
-        self.report.push(KeyReport { key: key.to_owned(), standing });
+        match key {
+            "tools" => note(
+                Standing::Advisory,
+                "told to whoever does the work; what a process may do is for `environment`",
+            ),
+            "model" => note(Standing::Advisory, "told to whoever does the work"),
+            "name" => note(Standing::Enforced, "the agent's name"),
+            "description" => note(Standing::Enforced, "kept with the agent"),
+            "labels" => note(Standing::Enforced, "only a worker that has them gets a task"),
+            _ => note(Standing::Enforced, "the tool of a server that its tasks call"),
+        }
         let (read, wanted) = match key {
             "tools" => (tools(&value), "a list of names"),
             "labels" => (labels(value), "a list of `name: text` lines"),
@@ -267,7 +322,7 @@ fn by_lines(frontmatter: &str) -> Option<Value> {
         });
         match begun {
             // What runs things is refused however it is written: YAML has the last word on it.
-            Some((key, _)) if REFUSED.contains(&key) => return None,
+            Some((key, _)) if REFUSED.iter().any(|(it, _)| *it == key) => return None,
             Some((key, _)) if values.iter().any(|(seen, _)| *seen == key) => return None,
             Some((key, rest)) => values.push((key, vec![rest.trim()])),
             // Only a description is written over several lines without marks.
@@ -296,7 +351,8 @@ fn by_lines(frontmatter: &str) -> Option<Value> {
 }
 
 fn is_known(key: &str) -> bool {
-    FIELDS.contains(&key) || ELSEWHERE.contains(&key) || REFUSED.contains(&key)
+    let of = |keys: &[(&str, &str)]| keys.iter().any(|(it, _)| *it == key);
+    FIELDS.contains(&key) || of(&ELSEWHERE) || of(&REFUSED)
 }
 
 /// Writes an agent as such a file, so that [`parse`] gives the same fields again.
@@ -321,7 +377,7 @@ fn labels(value: Value) -> Option<Value> {
     all.then_some(value)
 }
 
-/// A list of tools from a list or from text with commas; a comma in parentheses does not separate.
+/// A list of tools from a list, from a map of names to true, or from text with commas; a comma in parentheses does not separate.
 fn tools(value: &Value) -> Option<Value> {
     match value {
         Value::Array(names) => names.iter().all(Value::is_string).then(|| value.clone()),
@@ -338,6 +394,11 @@ fn tools(value: &Value) -> Option<Value> {
             Some(names.map(str::trim).filter(|name| !name.is_empty()).map(Value::from).collect())
         }
         Value::Null => Some(Value::Array(Vec::new())),
+        // Some programs write which tools are on and which are off.
+        Value::Object(map) if !map.is_empty() && map.values().all(Value::is_boolean) => {
+            let on = map.iter().filter(|(_, on)| **on == Value::Bool(true));
+            Some(on.map(|(name, _)| Value::from(name.as_str())).collect())
+        }
         Value::Bool(_) | Value::Number(_) | Value::Object(_) => None,
     }
 }

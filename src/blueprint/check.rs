@@ -25,9 +25,11 @@ mod files;
 mod habits;
 mod nodes;
 mod prompts;
+mod tools;
 mod value;
 
 pub use files::check_files;
+pub(crate) use tools::text_arguments;
 
 use value::{Table, is_function};
 
@@ -62,6 +64,11 @@ pub trait Operators {
     /// The kinds that an operator comes down to: its own, or those of a composite's members.
     fn kinds(&self, name: &str) -> Vec<&str> {
         self.kind(name).into_iter().collect()
+    }
+
+    /// Whether it is a model, so that its agents are loops of calls of it and of tools.
+    fn is_model(&self, _name: &str) -> bool {
+        false
     }
 
     /// What quorums of this operator compare of their members' results.
@@ -147,6 +154,7 @@ impl Checker<'_> {
         let flow = self.flow(&table);
         let input = self.schema(&table, "input", true);
         let agents = self.agents(&table, input.as_ref());
+        self.tools_together(&agents);
         if let Some(flow) = flow {
             self.nodes(flow, input.as_ref(), &agents);
         }

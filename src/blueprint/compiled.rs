@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde_json::{Map, Value};
 
 use super::{
-    Agent, Bundle, Definition, Schema, SchemaError, TaskSlots, TemplateError, Templates, Violation,
-    default_prompt,
+    Agent, Bundle, CompiledLoop, Definition, Schema, SchemaError, TaskSlots, TemplateError,
+    Templates, Violation, default_prompt,
 };
 use crate::protocol::{Failure, Json, failure::kind};
 
@@ -28,6 +28,7 @@ pub struct CompiledAgent {
     agent: Arc<Agent>,
     input: Schema,
     output: Schema,
+    model_loop: Option<Arc<CompiledLoop>>,
 }
 
 /// What the templates of a task see.
@@ -64,14 +65,20 @@ impl Blueprint {
         };
         let mut agents = BTreeMap::new();
         for (name, agent) in &definition.agents {
+            let declared = agent.model_loop.as_deref();
+            let model_loop = declared.map(|it| CompiledLoop::compile(name, it, &definition));
             let compiled = CompiledAgent {
                 name: Arc::from(name.as_str()),
                 operator: Arc::from(agent.operator.as_str()),
                 input: schema(&agent.input, true)?,
                 output: schema(&agent.output, false)?,
                 agent: Arc::new(agent.clone()),
+                model_loop: model_loop.transpose()?.map(Arc::new),
             };
             agents.insert(name.clone(), Arc::new(compiled));
+            for (tool, agent) in declared.iter().flat_map(|it| CompiledLoop::stand_ins(name, it)) {
+                agents.insert(tool.clone(), Arc::new(CompiledAgent::standing_for(&tool, agent)));
+            }
         }
         Ok(Self {
             templates: Templates::new(&bundle),
@@ -125,7 +132,7 @@ impl Blueprint {
 
     /// What to say of an agent that it does not declare.
     pub fn unknown_agent(&self, name: &str) -> String {
-        let names: Vec<&str> = self.agents.keys().map(String::as_str).collect();
+        let names: Vec<&str> = self.definition.agents.keys().map(String::as_str).collect();
         let known = if names.is_empty() { "it declares none".to_owned() } else { names.join(", ") };
         format!("blueprint {} has no agent {name:?} (its agents: {known})", self.name())
     }
@@ -170,6 +177,7 @@ impl CompiledAgent {
             agent: Arc::new(agent),
             input: Schema::any(),
             output,
+            model_loop: None,
         })
     }
 
@@ -177,13 +185,44 @@ impl CompiledAgent {
     pub fn bare(name: &str, operator: Option<&str>) -> Self {
         let operator = operator.unwrap_or_default();
         let agent = Agent { operator: operator.to_owned(), check: true, ..Agent::default() };
+        Self::standing_for(name, agent)
+    }
+
+    /// An agent that takes and gives anything.
+    fn standing_for(name: &str, agent: Agent) -> Self {
         Self {
             name: Arc::from(name),
-            operator: Arc::from(operator),
+            operator: Arc::from(agent.operator.as_str()),
             agent: Arc::new(agent),
             input: Schema::any(),
             output: Schema::any(),
+            model_loop: None,
         }
+    }
+
+    /// The same agent for a single call of its model: what goes in and comes out is the model's.
+    #[must_use]
+    pub fn for_model(&self) -> Self {
+        Self {
+            name: Arc::clone(&self.name),
+            operator: Arc::clone(&self.operator),
+            agent: Arc::clone(&self.agent),
+            input: Schema::any(),
+            output: Schema::any(),
+            model_loop: None,
+        }
+    }
+
+    /// The same agent, calling one tool of its server.
+    #[must_use]
+    pub fn with_tool(&self, tool: &str) -> Self {
+        let agent = Agent { tool: Some(tool.to_owned()), ..(*self.agent).clone() };
+        Self { agent: Arc::new(agent), ..self.for_model() }
+    }
+
+    /// How its model works, where its operator is one.
+    pub fn model_loop(&self) -> Option<&Arc<CompiledLoop>> {
+        self.model_loop.as_ref()
     }
 
     /// The same agent, standing in for another operator: it takes any input, has no prompts of
@@ -196,13 +235,7 @@ impl CompiledAgent {
             input: None,
             ..(*self.agent).clone()
         };
-        Self {
-            name: Arc::clone(&self.name),
-            operator: Arc::from(operator),
-            agent: Arc::new(agent),
-            input: Schema::any(),
-            output: Schema::any(),
-        }
+        Self { operator: Arc::from(operator), agent: Arc::new(agent), ..self.for_model() }
     }
 
     /// Its name.

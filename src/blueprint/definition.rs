@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Budget, FileWatch, Labels, Schedule};
+use super::{Budget, FileWatch, Labels, Schedule, model_loop::ModelLoop};
 use crate::{
     flow::{Asking, Backoff},
     protocol::Json,
@@ -130,12 +130,14 @@ pub struct Agent {
     pub park_ms: Option<u64>,
     /// How many of its attempts are live at the same time, in the whole daemon.
     pub max_concurrency: Option<u32>,
-    /// The tools it may use (advisory for operators that cannot enforce it).
+    /// The names of the tools it may use (advisory for operators that cannot enforce it).
     pub tools: Vec<String>,
     /// What its tasks may use in one run.
     pub budget: Budget,
     /// The model it asks for (advisory for operators that cannot choose one).
     pub model: Option<String>,
+    /// How its model works, where its operator is one.
+    pub model_loop: Option<Box<ModelLoop>>,
 }
 
 /// The retry policy of an agent.

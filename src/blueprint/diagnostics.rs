@@ -92,6 +92,16 @@ pub mod code {
     pub const ENDLESS_LOOP: &str = "MS-B083";
     /// Something that is not the same in a replay.
     pub const NOT_DETERMINISTIC: &str = "MS-B084";
+    /// A tool that does not exist.
+    pub const UNKNOWN_TOOL: &str = "MS-B090";
+    /// Two tools of an agent have the same name.
+    pub const TOOL_TWICE: &str = "MS-B091";
+    /// Tools, or limits of a loop, for an operator that is no model.
+    pub const TOOLS_UNUSED: &str = "MS-B092";
+    /// A tool that cannot be read.
+    pub const BAD_TOOL: &str = "MS-B093";
+    /// A rule of a loop that makes no sense.
+    pub const BAD_RULE: &str = "MS-B094";
 
     /// Every code with one line about it, in order.
     pub const ALL: &[(&str, &str)] = &[
@@ -136,6 +146,11 @@ pub mod code {
         (NOT_AWAITED, "a branch that nobody waits for"),
         (ENDLESS_LOOP, "a loop that never ends"),
         (NOT_DETERMINISTIC, "something that is not the same in a replay"),
+        (UNKNOWN_TOOL, "a tool that does not exist"),
+        (TOOL_TWICE, "two tools of an agent have the same name"),
+        (TOOLS_UNUSED, "tools or limits of a loop for an operator that is no model"),
+        (BAD_TOOL, "a tool that cannot be read"),
+        (BAD_RULE, "a rule of a loop that makes no sense"),
     ];
 }
 

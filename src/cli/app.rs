@@ -119,6 +119,7 @@ enum Verb {
     Restore(verb::Restore),
     Gc(verb::Gc),
     Delete(verb::Delete),
+    Doc(verb::Doc),
     Completions(verb::Completions),
     Version(verb::Version),
     /// Work for the blueprint repo-report where there is no Python; started by it, not by people
@@ -212,6 +213,7 @@ impl App {
             Verb::Restore(it) => it.execute(cx),
             Verb::Gc(it) => it.execute(cx).await,
             Verb::Delete(it) => it.execute(cx).await,
+            Verb::Doc(it) => it.execute(cx),
             Verb::Completions(it) => it.execute(cx, Self::command()),
             Verb::Version(it) => it.execute(cx),
             Verb::ReportWorker => report_worker::execute().await,

@@ -117,7 +117,7 @@ impl Stop {
             .detail
             .or(problem.title)
             .unwrap_or_else(|| format!("the daemon answered {status}"));
-        if let Some(path) = &problem.path {
+        if let Some(path) = problem.path.as_ref().filter(|path| !message.contains(*path)) {
             message.push_str(&format!(" (at {path})"));
         }
         for breach in &problem.violations {
@@ -125,6 +125,10 @@ impl Stop {
             if !message.contains(&line) {
                 message.push_str(&format!("\n  {line}"));
             }
+        }
+        if !problem.findings.is_empty() {
+            // The first of them is the detail, without its hint.
+            "the blueprint cannot run:".clone_into(&mut message);
         }
         for finding in &problem.findings {
             message.push_str(&format!("\n  {finding}"));

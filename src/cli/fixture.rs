@@ -61,6 +61,8 @@ pub fn step(seq: u32, scope: &str, index: u32, state: &str) -> StepView {
         summary: None,
         state: state.into(),
         composite: None,
+        parent: None,
+        call_id: None,
         operator: None,
         attempts: 1,
         task: None,

@@ -16,7 +16,7 @@ use super::{
     client::Client,
     exit::{Exit, Stop},
     people,
-    render::{Changes, Live, printable, since_ms, waiting},
+    render::{Changes, Live, Said, printable, since_ms, waiting},
     sse::Events,
     terminal::{Questions, Terminal},
 };
@@ -127,9 +127,18 @@ impl Follow<'_> {
 
     /// Waits until there is something new, and then long enough that looking stays cheap.
     async fn settle(&self, feed: &mut Feed<'_>, watch: &mut Watch, pause: Duration) {
-        let mut event = tokio::select! {
-            event = feed.next() => event,
-            () = sleep(IDLE) => return,
+        let idle = sleep(IDLE);
+        tokio::pin!(idle);
+        // Pieces of answers change no step: they are shown, and nothing is asked for because of them.
+        let mut event = loop {
+            let event = tokio::select! {
+                event = feed.next() => event,
+                () = &mut idle => return,
+            };
+            match event {
+                Some(event) if Said::is_piece(&event) => watch.event(&event, self.clock.now_ms()),
+                other => break other,
+            }
         };
         let over = sleep(pause);
         tokio::pin!(over);
@@ -209,6 +218,8 @@ struct Watch {
     screen: Screen,
     terminal: Terminal,
     told: BTreeSet<String>,
+    said: Said,
+    drawn_ms: u64,
 }
 
 impl Watch {
@@ -217,7 +228,15 @@ impl Watch {
             true => Screen::Live(None),
             false => Screen::Lines(Changes::default(), terminal),
         };
-        Self { run, steps: BTreeMap::new(), screen, terminal, told: BTreeSet::new() }
+        Self {
+            run,
+            steps: BTreeMap::new(),
+            screen,
+            terminal,
+            told: BTreeSet::new(),
+            said: Said::default(),
+            drawn_ms: 0,
+        }
     }
 
     async fn refresh(&mut self, client: &Client, now_ms: u64) -> Result<()> {
@@ -231,10 +250,16 @@ impl Watch {
             }
         }
         self.steps.extend(new.into_iter().map(|step| (step.seq, step)));
-        if let Screen::Live(live) = &mut self.screen {
-            live.get_or_insert_with(Live::start).draw(&self.run, self.steps.values(), now_ms);
-        }
+        self.draw(now_ms);
         Ok(())
+    }
+
+    fn draw(&mut self, now_ms: u64) {
+        if let Screen::Live(live) = &mut self.screen {
+            let live = live.get_or_insert_with(Live::start);
+            live.draw(&self.run, self.steps.values(), &self.said, now_ms);
+            self.drawn_ms = now_ms;
+        }
     }
 
     /// The number up to which no step changes any more.
@@ -246,8 +271,23 @@ impl Watch {
         }
     }
 
-    fn event(&self, event: &EventView, now_ms: u64) {
+    fn event(&mut self, event: &EventView, now_ms: u64) {
         let run_ms = since_ms(&self.run.created_at, now_ms);
+        let lines = self.said.hear(event);
+        match &self.screen {
+            // The tree shows it.
+            Screen::Live(_) => {
+                let age = Duration::from_millis(now_ms.saturating_sub(self.drawn_ms));
+                if Said::is_piece(event) && age >= REFRESH {
+                    self.draw(now_ms);
+                }
+            }
+            Screen::Lines(..) => {
+                for line in lines {
+                    self.terminal.say(&Changes::stamped(run_ms, &line));
+                }
+            }
+        }
         if let Some(line) = Changes::event(event, run_ms) {
             self.screen.say(self.terminal, &line);
         }

@@ -17,6 +17,7 @@ use std::{
 use super::{
     capacity::AgentKey,
     due::Due,
+    model_loop::is_held,
     perform::Under,
     run::{Open, OpenKind, OpenTask, Perform, Phase, Run},
     seats::seat_epoch,
@@ -57,7 +58,13 @@ impl Shard {
                     }
                 }
             }
-            Ok(task) if task.residence == Residence::Inline && task.agent.limit().is_none() => {
+            Ok(task) if self.is_loop(&task) => self.schedule_loop(run, &key, &op, task),
+            // What a loop began stands in the journal before any of it is executed.
+            Ok(task)
+                if task.residence == Residence::Inline
+                    && task.agent.limit().is_none()
+                    && task.request.part.is_none() =>
+            {
                 self.run_inline(run, &key, &op, task);
             }
             Ok(task) => {
@@ -73,8 +80,13 @@ impl Shard {
             return Err(Failure::new(kind::REFUSED, "the run's blueprint cannot be loaded"));
         };
         let blueprint = program.blueprint();
+        let tool = request.part.as_ref().and_then(|part| part.tool.as_deref());
         let agent = match blueprint.agent(&request.agent) {
-            Some(agent) => Arc::clone(agent),
+            Some(agent) if request.is_model_call() => Arc::new(agent.for_model()),
+            Some(agent) => match tool {
+                Some(tool) => Arc::new(agent.with_tool(tool)),
+                None => Arc::clone(agent),
+            },
             None if request.opts.form.is_some() || request.agent == "approve" => {
                 Arc::new(CompiledAgent::approval(request.opts.form.as_ref())?)
             }
@@ -193,6 +205,12 @@ impl Shard {
     /// Gets the open attempt of a task under way: takes a place, writes its row, dispatches it
     /// after the commit.
     pub(super) fn open_attempt(&mut self, run: &mut Run, number: u32) {
+        if is_held(run, number) {
+            if let Some(task) = run.task_mut(number) {
+                task.phase = Phase::Capacity;
+            }
+            return;
+        }
         let (num, now) = (run.num, self.time_of(run));
         let agent_key = self.agent_key(run, number);
         // What was used while it waited for its place counts too.

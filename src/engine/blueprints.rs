@@ -150,7 +150,11 @@ impl Engine {
     ) -> Result<(), EngineError> {
         fault::point("engine.blueprint_name");
         let shared = Arc::clone(&self.inner.shared);
-        self.write_then(checks, writes, move || shared.programs.moved(&name)).await
+        self.write_then(checks, writes, move || {
+            shared.programs.moved(&name);
+            shared.watches.moved();
+        })
+        .await
     }
 
     /// The names, each with the version that it stands for.

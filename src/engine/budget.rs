@@ -51,9 +51,11 @@ impl Shard {
         if backend.kind() == "human" {
             return None;
         }
-        let (spent, name) = (run.chain.spent(), task.agent.name());
+        let name = task.agent.name();
+        let charged = task.request.part.as_ref().map_or(&**name, |part| part.charged.as_str());
+        let spent = run.chain.spent();
         let own = task.agent.agent().budget;
-        let used = spent.agents.get(&**name).cloned().unwrap_or_default();
+        let used = spent.agents.get(charged).cloned().unwrap_or_default();
         if let Some(what) = own.used_up(&used) {
             let data = serde_json::json!({ "agent": &**name, "budget": own, "used": used });
             let message = format!("the budget of agent {name} is used up: {what}");

@@ -13,15 +13,16 @@
 use std::{collections::HashMap, sync::Arc};
 
 use super::{
+    model_loop::{OpenLoop, is_held},
     run::{OpenKind, OpenTask, Perform, Run},
     shard::Shard,
 };
 use crate::{
     fault,
-    flow::{Course, StepOp, TaskOpts, TaskRequest, Turn},
-    journal::{Entry, Fact, Outcome, ScopePath, StepKey},
+    flow::{Course, Part, StepOp, TaskOpts, TaskRequest, Turn},
+    journal::{Decision, Entry, Fact, Outcome, ScopePath, StepKey, Usage},
     operator::{Composite, MOST_DEPTH, Residence, Ticket},
-    protocol::{Failure, Json, failure::kind},
+    protocol::{Failure, Json, StepKind, failure::kind},
     store::Write,
     token::{Need, Verb},
 };
@@ -37,10 +38,22 @@ pub(crate) struct OpenComposite {
     first: usize,
 }
 
-/// The members of the composites of a history, by the composite's step: place, and end if it has
-/// one.
+/// What composites and loops of a history began, and how it ended.
 #[derive(Default)]
-pub(super) struct Members(HashMap<u32, Vec<(usize, u32)>>, Vec<(u32, Outcome)>);
+pub(super) struct Members {
+    /// The parts by their whole: place, and number.
+    begun: HashMap<u32, Vec<(usize, u32)>>,
+    /// The ends of parts, in their order.
+    ended: Vec<(u32, Outcome)>,
+    /// What happened to the parts of each loop, in its order.
+    loops: HashMap<u32, Vec<Event>>,
+}
+
+/// Something that happened to a part of a loop.
+enum Event {
+    Began { place: usize, kind: StepKind, name: String },
+    Ended { place: usize, outcome: Outcome, used: Usage },
+}
 
 impl Shard {
     /// The composite that a prepared task goes to, if it goes to one.
@@ -90,11 +103,18 @@ impl Shard {
     pub(super) fn compose(&mut self, run: &mut Run) {
         while run.chain.paused().is_none() && !run.is_ended() && !run.reload {
             let Some(number) = run.composing.pop_first() else { return };
-            self.compose_one(run, number);
+            if run.model_loop(number).is_some() {
+                self.loop_one(run, number);
+            } else {
+                self.compose_one(run, number);
+            }
         }
     }
 
     fn compose_one(&mut self, run: &mut Run, number: u32) {
+        if is_held(run, number) {
+            return;
+        }
         while let Some(open) = run.composite_mut(number) {
             match open.composite.rule().turn(&open.course, open.first) {
                 Turn::Wait => return,
@@ -137,6 +157,9 @@ impl Shard {
         key: &StepKey,
         outcome: Outcome,
     ) {
+        if run.model_loop(number).is_some() {
+            return self.part_ended(run, number, key, outcome);
+        }
         let Some((_, _, place)) = key.scope.outer() else { return };
         if let Some(open) = run.composite_mut(number) {
             open.course.end(place as usize, outcome);
@@ -223,7 +246,10 @@ impl OpenComposite {
     /// What a member is asked.
     pub(super) fn asked(&self, member: &str) -> TaskRequest {
         let opts = TaskOpts { operator: Some(member.to_owned()), ..self.request.opts.clone() };
-        TaskRequest { opts, ..self.request.clone() }
+        // A member of what a tool stands for is a task; of what a loop asks itself, it is asked too.
+        let part = self.request.part.as_ref().filter(|part| part.kind != StepKind::ToolCall);
+        let part = part.map(|part| Box::new(Part { name: member.to_owned(), ..(**part).clone() }));
+        TaskRequest { opts, part, ..self.request.clone() }
     }
 }
 
@@ -231,23 +257,34 @@ impl Members {
     /// Reads the members of a history, and how they ended.
     pub(super) fn of(entries: &[Entry]) -> Self {
         let mut members = Self::default();
-        let mut known = std::collections::HashSet::new();
+        let mut known: HashMap<u32, Known> = HashMap::new();
         for entry in entries {
             match &entry.fact {
                 Fact::StepScheduled(step) | Fact::StepRecorded(step, _) => {
-                    let (Some(composite), Some((_, _, place))) =
-                        (step.composite(), step.key.scope.outer())
+                    let (Some(whole), Some((_, _, place))) = (step.whole(), step.key.scope.outer())
                     else {
                         continue;
                     };
-                    known.insert(step.step);
-                    members.0.entry(composite).or_default().push((place as usize, step.step));
+                    let used = Usage::default();
+                    let index = step.key.index as usize;
+                    known.insert(step.step, Known { whole, index, used });
+                    members.begun.entry(whole).or_default().push((place as usize, step.step));
+                    let (kind, name) = (step.kind, step.name.clone());
+                    let began = Event::Began { place: index, kind, name };
+                    members.loops.entry(whole).or_default().push(began);
                     if let Fact::StepRecorded(_, outcome) = &entry.fact {
-                        members.1.push((step.step, outcome.clone()));
+                        members.end(&mut known, step.step, outcome);
                     }
                 }
-                Fact::StepEnded { step, outcome, .. } if known.contains(step) => {
-                    members.1.push((*step, outcome.clone()));
+                Fact::StepEnded { step, outcome, usage, .. } if known.contains_key(step) => {
+                    uses(&mut known, *step, usage.as_ref());
+                    members.end(&mut known, *step, outcome);
+                }
+                Fact::AttemptClosed(closed) => {
+                    uses(&mut known, closed.step, closed.usage.as_ref());
+                }
+                Fact::Decided(Decision::Follow(followed)) => {
+                    uses(&mut known, followed.step, followed.usage.as_ref());
                 }
                 _ => {}
             }
@@ -255,13 +292,35 @@ impl Members {
         members
     }
 
+    fn end(&mut self, known: &mut HashMap<u32, Known>, step: u32, outcome: &Outcome) {
+        self.ended.push((step, outcome.clone()));
+        let Some(part) = known.get(&step) else { return };
+        let (whole, place, used) = (part.whole, part.index, part.used.clone());
+        // What a part used is used by all that it lies within.
+        uses(known, whole, Some(&used));
+        let ended = Event::Ended { place, outcome: outcome.clone(), used };
+        self.loops.entry(whole).or_default().push(ended);
+    }
+
+    /// Tells a loop what became of what it began, in the order in which it became so.
+    pub(super) fn replay_loop(&self, number: u32, open: &mut OpenLoop) {
+        for event in self.loops.get(&number).into_iter().flatten() {
+            match event {
+                Event::Began { place, kind, name } => open.replay_begin(*place, *kind, name),
+                Event::Ended { place, outcome, used } => {
+                    open.replay_end(*place, outcome.clone(), used);
+                }
+            }
+        }
+    }
+
     /// Tells a composite what became of its members, in the order in which it became so.
     fn replay(&self, number: u32, open: &mut OpenComposite) {
-        let Some(begun) = self.0.get(&number) else { return };
+        let Some(begun) = self.begun.get(&number) else { return };
         for (place, _) in begun {
             open.course.begin(*place);
         }
-        for (step, outcome) in &self.1 {
+        for (step, outcome) in &self.ended {
             if let Some((place, _)) = begun.iter().find(|(_, member)| member == step) {
                 open.course.end(*place, outcome.clone());
             }
@@ -274,7 +333,8 @@ impl Run {
     pub(super) fn composite(&self, step: u32) -> Option<&OpenComposite> {
         match &self.open.get(&step)?.kind {
             OpenKind::Composite(open) => Some(open),
-            OpenKind::Timer
+            OpenKind::Loop(_)
+            | OpenKind::Timer
             | OpenKind::Signal
             | OpenKind::State { .. }
             | OpenKind::Child { .. }
@@ -285,7 +345,8 @@ impl Run {
     fn composite_mut(&mut self, step: u32) -> Option<&mut OpenComposite> {
         match &mut self.open.get_mut(&step)?.kind {
             OpenKind::Composite(open) => Some(open),
-            OpenKind::Timer
+            OpenKind::Loop(_)
+            | OpenKind::Timer
             | OpenKind::Signal
             | OpenKind::State { .. }
             | OpenKind::Child { .. }
@@ -294,21 +355,41 @@ impl Run {
     }
 }
 
+/// A part of a whole, as far as a history was read.
+struct Known {
+    whole: u32,
+    index: usize,
+    used: Usage,
+}
+
+fn uses(known: &mut HashMap<u32, Known>, step: u32, usage: Option<&Usage>) {
+    if let (Some(part), Some(usage)) = (known.get_mut(&step), usage) {
+        part.used.add(usage);
+    }
+}
+
 fn member_key(composite: &StepKey, place: usize) -> StepKey {
     let place = u32::try_from(place).expect("members are few");
     StepKey::new(composite.scope.branch(composite.index, place), 0)
 }
 
-/// The open composite that a place belongs to: its own place, and its step.
+/// The open composite or loop that a place belongs to: its own place, and its step.
 pub(super) fn composite_of(run: &Run, key: &StepKey) -> Option<(StepKey, u32)> {
     let (scope, index, _): (ScopePath, u32, u32) = key.scope.outer()?;
     let around = StepKey::new(scope, index);
     let number = run.chain.find(&around)?.scheduled.step;
-    run.composite(number).map(|_| (around, number))
+    let is_whole = run.composite(number).is_some() || run.model_loop(number).is_some();
+    is_whole.then_some((around, number))
 }
 
 /// The open members of a composite.
 fn members_of(run: &Run, number: u32) -> Vec<u32> {
+    if run.model_loop(number).is_some() {
+        let is_part = |step: &u32| {
+            run.chain.step(*step).is_some_and(|step| step.scheduled.whole() == Some(number))
+        };
+        return run.chain.open().filter(is_part).collect();
+    }
     let (Some(open), Some(step)) = (run.composite(number), run.chain.step(number)) else {
         return Vec::new();
     };

@@ -215,16 +215,16 @@ impl Shard {
         usage: Option<crate::journal::Usage>,
     ) {
         let Some(step) = run.chain.step(number) else { return };
-        let (key, composite) = (step.scheduled.key.clone(), step.scheduled.composite());
+        let (key, whole) = (step.scheduled.key.clone(), step.scheduled.whole());
         let outcome = self.settle_outcome(run, number, outcome);
         self.end_step(run, number, outcome.clone(), effects, usage);
-        self.hand_over(run, key, composite, outcome);
+        self.hand_over(run, key, whole, outcome);
     }
 
-    /// Tells whoever asked for a step how it ended: its composite, or the flow.
-    fn hand_over(&mut self, run: &mut Run, key: StepKey, composite: Option<u32>, outcome: Outcome) {
-        match composite {
-            Some(composite) => self.member_ended(run, composite, &key, outcome),
+    /// Tells whoever asked for a step how it ended: its composite or loop, or the flow.
+    fn hand_over(&mut self, run: &mut Run, key: StepKey, whole: Option<u32>, outcome: Outcome) {
+        match whole {
+            Some(whole) => self.member_ended(run, whole, &key, outcome),
             None => {
                 let at_ms = run.chain.last_ms();
                 run.inbox.push_back((input_of(key, outcome), at_ms));
@@ -383,9 +383,9 @@ impl Shard {
     /// A step that is decided and ended at once.
     pub(super) fn record(&mut self, run: &mut Run, key: &StepKey, op: &StepOp, outcome: Outcome) {
         let scheduled = self.decided(run, key, op, None);
-        let composite = scheduled.composite();
+        let whole = scheduled.whole();
         self.append(run, Fact::StepRecorded(Box::new(scheduled), outcome.clone()));
-        self.hand_over(run, key.clone(), composite, outcome);
+        self.hand_over(run, key.clone(), whole, outcome);
     }
 
     /// A step that stays open; answers with its number.
@@ -420,8 +420,11 @@ impl Shard {
     fn decided(&self, run: &Run, key: &StepKey, op: &StepOp, call_id: Option<String>) -> Scheduled {
         let (kind, name, request) = (op.kind(), op.name(), op.request());
         let parent = super::composite::composite_of(run, key).map(|(_, number)| number);
-        let member = match op {
-            StepOp::Task(task) if parent.is_some() => task.opts.operator.clone(),
+        let known_by = match op {
+            StepOp::Task(task) => match &task.part {
+                Some(part) => part.call_id.clone(),
+                None => task.opts.operator.clone().filter(|_| parent.is_some()),
+            },
             _ => None,
         };
         Scheduled {
@@ -431,7 +434,7 @@ impl Shard {
             parent,
             kind,
             name: name.to_owned(),
-            call_id: call_id.or(member),
+            call_id: call_id.or(known_by),
             fingerprint: fingerprint(kind, name, &request),
             request,
             attempt: 1,

@@ -25,6 +25,8 @@ pub(crate) enum Due {
     Compensation,
     /// A task for people is recalled.
     Reminder,
+    /// The longest that a model's loop may take.
+    Loop,
 }
 
 /// The times of a run, in Unix milliseconds; step 0 stands for the run as a whole.

@@ -148,14 +148,20 @@ fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) {
                 "name": it.name,
                 "summary": it.summary,
             });
-            if let Some(composite) = it.composite() {
+            if let Some((composite, operator)) = it.member() {
                 data["composite"] = composite.into();
-                data["operator"] = it.call_id.clone().into();
+                data["operator"] = operator.into();
             }
-            if it.kind == StepKind::ModelCall {
-                data["compact"] = it.request.to_value()["compact"].take();
+            if let Some(parent) = it.whole() {
+                data["parent"] = parent.into();
             }
-            if it.kind == StepKind::Task {
+            if it.kind == StepKind::ToolCall {
+                data["call_id"] = it.call_id.clone().into();
+            }
+            if it.kind == StepKind::ModelCall && it.request.to_value()["compact"] == true {
+                data["compact"] = true.into();
+            }
+            if view::is_task(it.kind) {
                 data["task"] = json!(TaskId::new(run, it.step, entry.at_ms));
             }
             match &entry.fact {
@@ -197,15 +203,7 @@ fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) {
         Fact::SignalReceived(signal) => {
             ("signal", json!({ "name": signal.name, "payload": signal.payload }))
         }
-        Fact::Noted { note, .. } => match note {
-            Note::Status { text, progress } => {
-                ("status", json!({ "text": text, "progress": progress }))
-            }
-            Note::Log { level, message, data } => {
-                ("log", json!({ "level": level, "message": message, "data": data }))
-            }
-            Note::Event { topic, data } => ("event", json!({ "topic": topic, "data": data })),
-        },
+        Fact::Noted { note, .. } => noted(note),
         Fact::Decided(decision) => match decision {
             Decision::Cancel { by, reason } => {
                 ("run.cancel_requested", json!({ "by": by, "reason": reason }))
@@ -265,6 +263,20 @@ fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) {
             merge(&mut data, ended(outcome).1);
             ("run.ended", data)
         }
+    }
+}
+
+/// What a flow said, as an event.
+pub(super) fn noted(note: &Note) -> (&'static str, serde_json::Value) {
+    use serde_json::json;
+    match note {
+        Note::Status { text, progress } => {
+            ("status", json!({ "text": text, "progress": progress }))
+        }
+        Note::Log { level, message, data } => {
+            ("log", json!({ "level": level, "message": message, "data": data }))
+        }
+        Note::Event { topic, data } => ("event", json!({ "topic": topic, "data": data })),
     }
 }
 

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     clock::Clock,
     fault,
-    lua::{Limits, Vms, Watchdog},
+    lua::{self, Limits, Vms, Watchdog},
     middleware::Means,
     operator::{QueueHub, Registry, Ticket},
     protocol::RunId,
@@ -218,6 +218,8 @@ impl Engine {
         };
         let engine = Self { inner: Arc::new(inner) };
         engine.keep_sessions();
+        // Nobody waits for it: whoever needs the library sooner compiles it.
+        drop(engine.shared().tasks.spawn_blocking(lua::warm));
         Ok((engine, unstarted))
     }
 

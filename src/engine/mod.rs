@@ -37,6 +37,7 @@ mod ledger;
 mod limits;
 mod listing;
 mod message;
+mod model_loop;
 mod orchestrate;
 mod perform;
 mod programs;

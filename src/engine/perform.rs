@@ -85,6 +85,7 @@ impl Shard {
     }
 
     pub(super) fn dispatch(&mut self, run: &mut Run, number: u32, attempt: u32) {
+        super::delta::count_audience(run);
         if run.chain.paused().is_some() {
             return;
         }
@@ -161,6 +162,7 @@ impl Shard {
                 .and_then(|row| serde_json::from_str::<Prompt>(&row.prompt).ok())
                 .map(Arc::new),
             seat: self.seat_of(run, &task.operator),
+            lists_tools: task.request.lists_tools(),
             timeout_ms: task.timeout_ms,
             cancel: live.cancel.clone(),
             reported: live.reported.clone(),
@@ -300,6 +302,9 @@ impl Shard {
         let (started, _) = run.chain.started().expect("a run with a task has started");
         let input = &task.request.input;
         let program = run.program.as_ref().expect("a task is prepared with the run's program");
+        if task.request.is_model_call() {
+            return Ok(self.unseen(run, task, id));
+        }
         let rendered = task
             .agent
             .render(
@@ -327,6 +332,28 @@ impl Shard {
             labels: task.agent.agent().labels.clone(),
             worker: task.agent.agent().worker.clone(),
         })
+    }
+}
+
+impl Shard {
+    /// What the row of a model's call has for a prompt: nobody fetches it, and the conversation
+    /// stands in the journal.
+    fn unseen(&self, run: &Run, task: &OpenTask, id: TaskId) -> Prompt {
+        Prompt {
+            task: id,
+            run: run.id,
+            agent: task.agent.name().to_string(),
+            attempt: task.attempt,
+            system: None,
+            prompt: String::new(),
+            input: Json::null(),
+            output_schema: None,
+            summary: task.request.opts.summary.clone(),
+            idempotency_key: task.request.opts.idempotency_key.clone(),
+            inquiry: None,
+            labels: task.agent.agent().labels.clone(),
+            worker: None,
+        }
     }
 }
 

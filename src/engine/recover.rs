@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     fault,
-    flow::StepOp,
+    flow::{StepOp, TaskRequest},
     journal::{Chain, Decision, Entry, Fact, Outcome, RunState, Scheduled, StepKey},
     lua::{Program, RunFacts, ScriptFlow},
     operator::Residence,
@@ -91,6 +91,7 @@ impl Shard {
             waiters: Vec::new(),
             subscribers: Vec::new(),
             audience: Arc::default(),
+            copies: Vec::new(),
             reload: false,
             restate: false,
             broken,
@@ -147,7 +148,7 @@ impl Shard {
     }
 
     /// Feeds a fresh flow what happened.
-    fn replay(
+    pub(super) fn replay(
         &mut self,
         run: &Run,
         program: &Arc<Program>,
@@ -258,14 +259,17 @@ impl Shard {
                 put(run, OpenKind::Child { run: child, blueprint: step.name.clone(), input });
                 self.take_up_child(run, number, child);
             }
-            StepKind::Task | StepKind::ModelCall | StepKind::ToolCall => {
-                let op = match step.composite() {
+            StepKind::Local if step.whole().is_none() => {}
+            StepKind::Task | StepKind::ModelCall | StepKind::ToolCall | StepKind::Local => {
+                if let Some(whole) = step.whole()
+                    && self.take_up_state_call(run, number, whole)
+                {
+                    return;
+                }
+                let op = match step.whole() {
                     None => op.unwrap_or_else(|| waiting::request_of(step)),
-                    Some(composite) => match run.composite(composite) {
-                        Some(open) => {
-                            let member = step.call_id.as_deref().unwrap_or(&open.operator);
-                            StepOp::Task(Box::new(open.asked(member)))
-                        }
+                    Some(whole) => match self.part_of(run, step, whole) {
+                        Some(request) => StepOp::Task(Box::new(request)),
                         None if paused => return,
                         None => {
                             self.close_orphan(run, number);
@@ -277,6 +281,9 @@ impl Shard {
                 match self.prepare(run, &request) {
                     Ok(task) if let Some(composite) = self.composite(&task) => {
                         Self::take_up_composite(run, number, task, composite, members);
+                    }
+                    Ok(task) if self.is_loop(&task) => {
+                        self.take_up_loop(run, number, task, members);
                     }
                     Ok(task) => {
                         put(run, OpenKind::Task(Box::new(task)));
@@ -293,8 +300,20 @@ impl Shard {
                 }
             }
             StepKind::State => self.take_up_state(run, step),
-            StepKind::Local => {}
         }
+    }
+
+    /// What a composite or a loop asked for with a step of its own.
+    fn part_of(&self, run: &Run, step: &Scheduled, whole: u32) -> Option<TaskRequest> {
+        if let Some(open) = run.model_loop(whole) {
+            return open.request_of(step.key.index as usize);
+        }
+        let open = run.composite(whole)?;
+        let member = match step.kind {
+            StepKind::Task => step.call_id.as_deref().unwrap_or(&open.operator),
+            _ => &step.name,
+        };
+        Some(open.asked(member))
     }
 
     pub(super) fn take_up_child(&mut self, run: &mut Run, number: u32, child: RunId) {

@@ -158,8 +158,8 @@ pub(super) fn retell(flow: ScriptFlow, entries: &[Entry]) -> Result<Retold, Stop
     let mut notes: HashSet<&StepKey> = HashSet::new();
     for entry in entries {
         match &entry.fact {
-            // The flow asked for the composite, and knows nothing of its members.
-            Fact::StepScheduled(it) | Fact::StepRecorded(it, _) if it.composite().is_some() => {}
+            // The flow asked for the whole, and knows nothing of its parts.
+            Fact::StepScheduled(it) | Fact::StepRecorded(it, _) if it.whole().is_some() => {}
             Fact::StepScheduled(scheduled) | Fact::StepRecorded(scheduled, _) => {
                 recorded.insert(&scheduled.key, scheduled);
             }
@@ -182,7 +182,7 @@ pub(super) fn retell(flow: ScriptFlow, entries: &[Entry]) -> Result<Retold, Stop
     for entry in entries {
         let input = match &entry.fact {
             Fact::RunStarted(_) => Some(Input::Start),
-            Fact::StepScheduled(it) | Fact::StepRecorded(it, _) if it.composite().is_some() => None,
+            Fact::StepScheduled(it) | Fact::StepRecorded(it, _) if it.whole().is_some() => None,
             Fact::StepScheduled(scheduled) => {
                 keys.insert(scheduled.step, scheduled.key.clone());
                 None

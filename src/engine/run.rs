@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     EngineError, EventView, capacity::AgentKey, composite::OpenComposite, delta::Audience,
-    due::Timers, escalate::Question, follow::Follows, message::Waiter,
+    due::Timers, escalate::Question, follow::Follows, message::Waiter, model_loop::OpenLoop,
 };
 use crate::{
     blueprint::CompiledAgent,
@@ -44,7 +44,7 @@ pub(crate) struct Run {
     pub(crate) flow: Option<ScriptFlow>,
     pub(crate) inbox: VecDeque<(Input, u64)>,
     pub(crate) open: HashMap<u32, Open>,
-    /// Open composites whose members changed: their rules have not been asked since.
+    /// Open composites and loops of which something ended: they have not been asked since.
     pub(crate) composing: BTreeSet<u32>,
     pub(crate) timers: Timers,
     /// When the shard looks at it by itself, as far as the shard was told.
@@ -62,6 +62,8 @@ pub(crate) struct Run {
     pub(crate) waiters: Vec<Waiter>,
     pub(crate) subscribers: Vec<mpsc::Sender<EventView>>,
     pub(crate) audience: Arc<Audience>,
+    /// Copies of its flow, in which the pieces of answers are heard.
+    pub(crate) copies: Vec<ScriptFlow>,
     /// Whether it is to be dropped and read again once nothing of it is on its way.
     pub(crate) reload: bool,
     /// Whether its header is written with the next batch even if nothing happened: what it says was
@@ -153,6 +155,8 @@ pub(crate) enum OpenKind {
     Task(Box<OpenTask>),
     /// Its members.
     Composite(Box<OpenComposite>),
+    /// The calls of a model and of its tools.
+    Loop(Box<OpenLoop>),
 }
 
 /// An open task.
@@ -251,6 +255,7 @@ impl Run {
             | OpenKind::Signal
             | OpenKind::State { .. }
             | OpenKind::Child { .. }
+            | OpenKind::Loop(_)
             | OpenKind::Composite(_) => None,
         }
     }
@@ -263,6 +268,7 @@ impl Run {
             | OpenKind::Signal
             | OpenKind::State { .. }
             | OpenKind::Child { .. }
+            | OpenKind::Loop(_)
             | OpenKind::Composite(_) => None,
         }
     }
@@ -271,7 +277,7 @@ impl Run {
 impl Open {
     fn outlives_memory(&self) -> bool {
         match &self.kind {
-            OpenKind::Timer | OpenKind::Signal | OpenKind::Composite(_) => true,
+            OpenKind::Timer | OpenKind::Signal | OpenKind::Composite(_) | OpenKind::Loop(_) => true,
             OpenKind::State { .. } | OpenKind::Child { .. } => false,
             OpenKind::Task(task) => match task.phase {
                 Phase::Capacity => false,

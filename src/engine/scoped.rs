@@ -32,16 +32,7 @@ impl Shard {
         scope: Option<&str>,
         op: StateOp,
     ) {
-        let place = match scope {
-            None => Ok(run_scope(run)),
-            Some(scope) => self.scope_of(run, scope),
-        };
-        let permitted = place.and_then(|place| {
-            self.permit(run, &place, &op)?;
-            // What is read passes the layers with its answer.
-            let op = if op.is_read() { op.clone() } else { self.pass_change(run, &place, &op)? };
-            Ok((place, op))
-        });
+        let permitted = self.permitted(run, scope, &op);
         let step = match scope {
             None => StepOp::State(op.clone()),
             Some(scope) => StepOp::Scoped { scope: scope.to_owned(), op: op.clone() },
@@ -54,6 +45,23 @@ impl Shard {
                 run.pending.after.performs.push(Perform::State { step: number });
             }
         }
+    }
+
+    /// The scope and the operation as the layers pass them on, if the run may do that.
+    pub(super) fn permitted(
+        &self,
+        run: &Run,
+        scope: Option<&str>,
+        op: &StateOp,
+    ) -> Result<(String, StateOp), Failure> {
+        let place = match scope {
+            None => run_scope(run),
+            Some(scope) => self.scope_of(run, scope)?,
+        };
+        self.permit(run, &place, op)?;
+        // What is read passes the layers with its answer.
+        let op = if op.is_read() { op.clone() } else { self.pass_change(run, &place, op)? };
+        Ok((place, op))
     }
 
     /// The text of the scope that a flow named.
@@ -114,7 +122,12 @@ impl Shard {
         let outcome = match &outcome {
             Outcome::Completed(found) if op.is_read() => {
                 match self.pass_read(run, scope, op, found) {
-                    Ok(value) => Outcome::Completed(value),
+                    Ok(value) => {
+                        let key = run.chain.step(number).map(|step| step.scheduled.key.clone());
+                        let shown =
+                            key.map(|key| super::model_loop::shown(run, &key, value.clone()));
+                        Outcome::Completed(shown.unwrap_or(value))
+                    }
                     Err(failure) => Outcome::Failed(failure),
                 }
             }

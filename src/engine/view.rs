@@ -190,6 +190,12 @@ pub struct StepView {
     /// The step of the composite that it is a member of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub composite: Option<u32>,
+    /// The step of the composite or of the model's loop that it is a part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<u32>,
+    /// The provider's id of a tool's call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_id: Option<String>,
     /// The operator of a composite's member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operator: Option<String>,
@@ -464,11 +470,12 @@ pub(super) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
             StepState::Canceled => "canceled",
         }
         .to_owned(),
-        composite: scheduled.composite(),
-        operator: scheduled.composite().and_then(|_| scheduled.call_id.clone()),
+        composite: scheduled.member().map(|(composite, _)| composite),
+        operator: scheduled.member().map(|(_, operator)| operator.to_owned()),
+        parent: scheduled.whole(),
+        call_id: scheduled.call_id.clone().filter(|_| scheduled.kind == StepKind::ToolCall),
         attempts: step.attempt,
-        task: (scheduled.kind == StepKind::Task)
-            .then(|| TaskId::new(run.num(), number, step.scheduled_ms)),
+        task: is_task(scheduled.kind).then(|| TaskId::new(run.num(), number, step.scheduled_ms)),
         scheduled_at: rfc3339(step.scheduled_ms),
         started_at: step.delivered_ms.map(rfc3339),
         ended_at: step.ended_ms.map(rfc3339),
@@ -479,6 +486,11 @@ pub(super) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
         response: if whole { step.output.clone() } else { None },
         effects: step.effects.iter().flat_map(|it| it.decode::<Vec<Json>>()).flatten().collect(),
     }
+}
+
+/// Whether an operator has it as a task.
+pub(super) fn is_task(kind: StepKind) -> bool {
+    matches!(kind, StepKind::Task | StepKind::ModelCall | StepKind::ToolCall)
 }
 
 /// A file of a run.

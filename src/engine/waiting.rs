@@ -36,7 +36,7 @@ pub(crate) fn status(run: &Run) -> RunStatus {
 
 fn is_worked_on(open: &Open) -> bool {
     match &open.kind {
-        OpenKind::Timer | OpenKind::Signal | OpenKind::Composite(_) => false,
+        OpenKind::Timer | OpenKind::Signal | OpenKind::Composite(_) | OpenKind::Loop(_) => false,
         OpenKind::State { .. } | OpenKind::Child { .. } => true,
         OpenKind::Task(task) => match task.phase {
             Phase::Capacity | Phase::Retry => false,
@@ -56,7 +56,7 @@ pub(crate) fn waits_for_people(run: &Run) -> bool {
                     && matches!(task.phase, Phase::Pending | Phase::Delivered)
             }
             // Its members are open beside it.
-            OpenKind::Composite(_) => true,
+            OpenKind::Composite(_) | OpenKind::Loop(_) => true,
             OpenKind::Timer
             | OpenKind::Signal
             | OpenKind::State { .. }
@@ -70,7 +70,9 @@ pub(crate) fn wake_at(run: &Run) -> Option<u64> {
         || !run.composing.is_empty()
         || run.reload
         || run.open.values().any(|open| match &open.kind {
-            OpenKind::Timer | OpenKind::Signal | OpenKind::Composite(_) => false,
+            OpenKind::Timer | OpenKind::Signal | OpenKind::Composite(_) | OpenKind::Loop(_) => {
+                false
+            }
             OpenKind::State { .. } | OpenKind::Child { .. } => true,
             OpenKind::Task(task) => match task.phase {
                 Phase::Capacity => true,
@@ -144,7 +146,7 @@ fn item(run: &Run, number: u32, sessions: &Hub) -> Option<WaitingOn> {
     };
     match &open.kind {
         // What it waits for are its members.
-        OpenKind::Composite(_) => None,
+        OpenKind::Composite(_) | OpenKind::Loop(_) => None,
         OpenKind::Timer => plain("timer", "a time".into(), due(Due::Timer), None),
         OpenKind::Signal => plain(
             "signal",
@@ -221,9 +223,6 @@ fn encode(failure: &Failure) -> Option<String> {
 
 /// The request of an open task that is known only from the journal.
 pub(crate) fn request_of(step: &crate::journal::Scheduled) -> StepOp {
-    StepOp::Task(Box::new(TaskRequest {
-        agent: step.name.clone(),
-        input: step.request.clone(),
-        opts: crate::flow::TaskOpts { summary: step.summary.clone(), ..Default::default() },
-    }))
+    let opts = crate::flow::TaskOpts { summary: step.summary.clone(), ..Default::default() };
+    StepOp::Task(Box::new(TaskRequest::new(step.name.clone(), step.request.clone(), opts)))
 }

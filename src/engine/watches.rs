@@ -13,6 +13,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tokio::sync::Notify;
 
 use super::{
     BlueprintView, Engine, EngineError, IdempotencyKey, Program, Schedules, StartRun, rfc3339,
@@ -65,7 +66,10 @@ impl Watched {
 
 /// Which directories may be watched.
 #[derive(Default)]
-pub(crate) struct WatchBoard(Mutex<Directories>);
+pub(crate) struct WatchBoard {
+    directories: Mutex<Directories>,
+    moved: Arc<Notify>,
+}
 
 #[derive(Default)]
 struct Directories {
@@ -81,7 +85,12 @@ struct Directories {
 
 impl WatchBoard {
     fn lock(&self) -> std::sync::MutexGuard<'_, Directories> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.directories.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells whoever looks at files that a name stands for another version.
+    pub(super) fn moved(&self) {
+        self.moved.notify_one();
     }
 
     /// Fills in what is known of a blueprint's watches.
@@ -162,10 +171,17 @@ impl Engine {
         board.watches = true;
     }
 
+    /// Is told whenever a name stands for another version, so that its files are looked at.
+    pub fn names_moved(&self) -> Arc<Notify> {
+        Arc::clone(&self.shared().watches.moved)
+    }
+
     /// Says which directory a version of a blueprint was read from.
     pub fn set_home(&self, name: &str, hash: &str, dir: PathBuf) {
         let mut board = self.shared().watches.lock();
         board.homes.insert(name.to_owned(), (hash.to_owned(), dir));
+        drop(board);
+        self.shared().watches.moved();
     }
 
     /// Notes what is wrong with a watch, or that nothing is any more; true if that is news.

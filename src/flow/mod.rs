@@ -1,17 +1,18 @@
 //! The pure core: a flow takes an input and says what comes next.
 //!
 //! Owns the transition function's shape ([`Flow::advance`]), the requests that a flow can make
-//! ([`StepOp`]), how several operators stand for one ([`Rule`]) and the limits of a run. Refuses clocks, IO and randomness: time and ids come in
-//! with the input. `lua/` has the flow that is a script, the engine drives both.
+//! ([`StepOp`]), how several operators stand for one ([`Rule`]), a model's tool loop ([`response`])
+//! and the limits of a run. Refuses clocks, IO and randomness: time and ids come in with the input. `lua/` has the flow that is a script, the engine drives both.
 
 mod composite;
 mod limits;
 mod op;
+pub mod response;
 
 pub use composite::{BadPath, Course, Rule, Turn, ValuePath};
 pub use limits::RunLimits;
 pub use op::{
-    ArtifactOp, Asking, Backoff, SetOpts, StateOp, StepOp, StepRequest, TaskOpts, TaskRequest,
+    ArtifactOp, Asking, Backoff, Part, SetOpts, StateOp, StepOp, StepRequest, TaskOpts, TaskRequest,
 };
 
 use crate::{

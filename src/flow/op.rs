@@ -74,6 +74,42 @@ pub struct TaskRequest {
     pub input: Json,
     /// What this call overrides.
     pub opts: TaskOpts,
+    /// What it is a part of a model's loop as; absent for what a flow asks for.
+    pub part: Option<Box<Part>>,
+}
+
+/// A step of a model's loop.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Part {
+    /// A call of the model, of a tool, or something that the loop needs first.
+    pub kind: StepKind,
+    /// The model's operator, the tool, the server.
+    pub name: String,
+    /// The provider's id of the call.
+    pub call_id: Option<String>,
+    /// What the journal keeps of what is asked.
+    pub request: Json,
+    /// The agent or tool that its use is counted for.
+    pub charged: String,
+    /// The tool of a server that is called.
+    pub tool: Option<String>,
+}
+
+impl TaskRequest {
+    /// A task that a flow asks for.
+    pub fn new(agent: impl Into<String>, input: Json, opts: TaskOpts) -> Self {
+        Self { agent: agent.into(), input, opts, part: None }
+    }
+
+    /// Whether it is a single call of a model within a loop.
+    pub fn is_model_call(&self) -> bool {
+        self.part.as_ref().is_some_and(|part| part.kind == StepKind::ModelCall)
+    }
+
+    /// Whether a server is asked for its tools.
+    pub fn lists_tools(&self) -> bool {
+        self.part.as_ref().is_some_and(|part| part.kind == StepKind::Local)
+    }
 }
 
 /// What a call may override of its agent's settings.
@@ -306,7 +342,7 @@ impl StepOp {
     /// What kind of step it is.
     pub fn kind(&self) -> StepKind {
         match self {
-            Self::Task(_) => StepKind::Task,
+            Self::Task(task) => task.part.as_ref().map_or(StepKind::Task, |part| part.kind),
             Self::Timer { .. } => StepKind::Timer,
             Self::Signal { .. } => StepKind::Signal,
             Self::Child { .. } => StepKind::Child,
@@ -318,7 +354,7 @@ impl StepOp {
     /// The name that the chain shows.
     pub fn name(&self) -> &str {
         match self {
-            Self::Task(task) => &task.agent,
+            Self::Task(task) => task.part.as_ref().map_or(&task.agent, |part| &part.name),
             Self::Timer { .. } => "timer",
             Self::Signal { name, .. } => name,
             Self::Child { blueprint, .. } => blueprint,
@@ -332,7 +368,9 @@ impl StepOp {
     /// What was asked, as the journal keeps it; the bytes of an artifact only by their hash.
     pub fn request(&self) -> Json {
         match self {
-            Self::Task(task) => task.input.clone(),
+            Self::Task(task) => {
+                task.part.as_ref().map_or(&task.input, |part| &part.request).clone()
+            }
             Self::Timer { wake_at_ms } => serde_json::json!({ "wake_at_ms": wake_at_ms }).into(),
             Self::Signal { name, deadline_ms } => {
                 serde_json::json!({ "name": name, "deadline_ms": deadline_ms }).into()

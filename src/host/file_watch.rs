@@ -14,15 +14,13 @@ use std::{
     time::Duration,
 };
 
-use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
-use tokio::sync::Notify;
-
 use crate::{
     blueprint::FileWatch,
     clock::Clock,
     engine::{Engine, FileMark, Files, Schedules, Watched},
     tasks::Tasks,
 };
+use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
 
 /// Files of one watch.
 const MOST_FILES: usize = 10_000;
@@ -37,15 +35,11 @@ const BREATH: Duration = Duration::from_millis(50);
 /// Files that never rest are told after this many times the time in which they should have.
 const PATIENCE: u64 = 10;
 
-/// Keeps looking until the host stops. `moved` says that blueprints have changed.
-pub(super) fn start(
-    engine: &Engine,
-    tasks: &Tasks,
-    roots: BTreeMap<String, PathBuf>,
-    moved: Arc<Notify>,
-) {
+/// Keeps looking until the host stops.
+pub(super) fn start(engine: &Engine, tasks: &Tasks, roots: BTreeMap<String, PathBuf>) {
     engine.watch_files(roots);
-    let changed = Arc::clone(&moved);
+    let again = engine.names_moved();
+    let changed = Arc::clone(&again);
     let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
         if event.is_ok_and(|event| !event.kind.is_access()) {
             changed.notify_one();
@@ -70,7 +64,7 @@ pub(super) fn start(
             tokio::select! {
                 () = stopping.cancelled() => return,
                 () = clock.sleep_until(next) => {}
-                () = moved.notified() => tokio::time::sleep(BREATH).await,
+                () = again.notified() => tokio::time::sleep(BREATH).await,
             }
         }
     });

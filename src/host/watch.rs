@@ -6,12 +6,11 @@
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
-    sync::Arc,
     time::Duration,
 };
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
 use super::HostError;
 use crate::{
@@ -32,13 +31,11 @@ pub(super) struct Watch {
 type Seen = HashMap<PathBuf, Result<String, String>>;
 
 impl Watch {
-    /// Reads `dir` now, and again whenever something in it changes; `moved` is told when a blueprint
-    /// did.
+    /// Reads `dir` now, and again whenever something in it changes.
     pub(super) async fn start(
         dir: &Path,
         engine: Engine,
         tasks: &Tasks,
-        moved: Arc<Notify>,
     ) -> Result<Self, HostError> {
         let fault = |reason: String| HostError::File {
             what: "watch",
@@ -67,20 +64,17 @@ impl Watch {
                 }
                 tokio::time::sleep(QUIET).await;
                 while changes.try_recv().is_ok() {}
-                if adopt(&dir, &engine, &mut seen).await {
-                    moved.notify_one();
-                }
+                adopt(&dir, &engine, &mut seen).await;
             }
         });
         Ok(Self { _watcher: watcher })
     }
 }
 
-/// Takes over what is new or other than it was; says whether a name moved.
-async fn adopt(dir: &Path, engine: &Engine, seen: &mut Seen) -> bool {
+/// Takes over what is new or other than it was.
+async fn adopt(dir: &Path, engine: &Engine, seen: &mut Seen) {
     let paths = blueprints_in(dir);
     seen.retain(|path, _| paths.contains(path));
-    let mut moved = false;
     for path in paths {
         let bundle = Bundle::load(&path);
         let now = match &bundle {
@@ -103,7 +97,6 @@ async fn adopt(dir: &Path, engine: &Engine, seen: &mut Seen) -> bool {
                 tracing::info!(name = view.name, hash = view.hash, "blueprint");
                 let home = path.parent().unwrap_or(dir);
                 engine.set_home(&view.name, &view.hash, home.to_owned());
-                moved = true;
             }
             Err(EngineError::Findings(findings)) => {
                 for finding in findings.iter().filter(|finding| finding.is_error()) {
@@ -118,7 +111,6 @@ async fn adopt(dir: &Path, engine: &Engine, seen: &mut Seen) -> bool {
         }
         seen.insert(path, now);
     }
-    moved
 }
 
 /// The main files of the blueprints in a directory, sorted.

@@ -401,10 +401,18 @@ impl Chain {
         let place = number.checked_sub(self.first_step).map(|place| place as usize);
         let Some(step) = place.and_then(|place| self.steps.get(place)) else { return };
         if step.delivered_ms.is_some() || usage.is_some() {
-            let agent =
-                (step.scheduled.kind == StepKind::Task).then_some(step.scheduled.name.as_str());
-            self.spent.add(agent, usage, step.delivered_ms.is_some());
+            let delivered = step.delivered_ms.is_some();
+            let agent = self.charged(&step.scheduled).map(str::to_owned);
+            self.spent.add(agent.as_deref(), usage, delivered);
         }
+    }
+
+    /// The agent or tool that what a step uses is counted for: a call of a model is its loop's.
+    fn charged<'a>(&'a self, mut step: &'a Scheduled) -> Option<&'a str> {
+        while step.kind == StepKind::ModelCall {
+            step = &self.step(step.parent?)?.scheduled;
+        }
+        matches!(step.kind, StepKind::Task | StepKind::ToolCall).then_some(step.name.as_str())
     }
 
     fn queue_signal(&mut self, name: &str, payload: Json) {

@@ -129,7 +129,8 @@ pub struct Scheduled {
     pub key: StepKey,
     /// The step before it in the same scope.
     pub prev: Option<u32>,
-    /// The step that it is a part of: for a task, that of a composite operator.
+    /// The step that it is a part of: of a composite operator for a task, of a model's loop (or a
+    /// composite in one) for a call.
     pub parent: Option<u32>,
     /// What kind of step.
     pub kind: StepKind,
@@ -443,9 +444,18 @@ impl Fact {
 }
 
 impl Scheduled {
-    /// The composite's step, where it is a member of one: the flow did not ask for it.
-    pub fn composite(&self) -> Option<u32> {
-        self.parent.filter(|_| self.kind == StepKind::Task)
+    /// The step that it is a part of, where a composite or a model's loop began it: the flow did
+    /// not ask for it.
+    pub fn whole(&self) -> Option<u32> {
+        self.parent
+    }
+
+    /// The composite's step and the member's operator, where it is a member of one.
+    pub fn member(&self) -> Option<(u32, &str)> {
+        match self.kind {
+            StepKind::Task => Some((self.parent?, self.call_id.as_deref()?)),
+            _ => None,
+        }
     }
 }
 

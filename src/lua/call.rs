@@ -82,11 +82,11 @@ pub(crate) fn step(
     limit: usize,
 ) -> Result<Option<StepOp>, Refusal> {
     Ok(Some(match operation {
-        Operation::Run => StepOp::Task(Box::new(TaskRequest {
-            agent: text(co, 2)?,
-            input: json(co, 3, "input", limit)?,
-            opts: opts(co, limit)?,
-        })),
+        Operation::Run => StepOp::Task(Box::new(TaskRequest::new(
+            text(co, 2)?,
+            json(co, 3, "input", limit)?,
+            opts(co, limit)?,
+        ))),
         Operation::Sleep => StepOp::Timer { wake_at_ms: now_ms.saturating_add(number(co, 2)?) },
         Operation::SleepUntil => StepOp::Timer { wake_at_ms: number(co, 2)? },
         Operation::Wait => StepOp::Signal {

@@ -56,7 +56,13 @@ pub fn evaluate(source: &Source, limits: &Limits) -> Result<serde_json::Value, V
     let vm = opened.map_err(|error| wrong(LIMIT, error.to_string()))?;
     vm.desk.open(Mode::Pure, 0, Random::new(0), limits.value);
     let out_of_memory = || {
-        wrong(LIMIT, format!("it takes more than {} MiB of memory", limits.evaluate_memory >> 20))
+        wrong(
+            LIMIT,
+            format!(
+                "to read the file takes more than {} MiB of memory",
+                limits.evaluate_memory >> 20
+            ),
+        )
     };
     let co = vm.machine.coroutine(1, &vm.entries.evaluate, ()).map_err(|_| out_of_memory())?;
     let armed = Armed::new(Allowance {
@@ -65,10 +71,24 @@ pub fn evaluate(source: &Source, limits: &Limits) -> Result<serde_json::Value, V
         clock: Clock::Own { limit: Duration::from_millis(limits.evaluate_ms), cancel: None },
     });
     let halt = co.resume(&armed, Delivery::Nothing);
+    let placed = |mut errors: Vec<LuaError>| {
+        let at = armed.place();
+        if let (Some(error), Some((file, line))) =
+            (errors.first_mut(), at.as_deref().and_then(|at| at.rsplit_once(':')))
+        {
+            error.file = file.to_owned();
+            error.line = line.parse().ok();
+        }
+        errors
+    };
     match armed.breach() {
-        Some(super::raw::Breach::Memory) => return Err(out_of_memory()),
+        Some(super::raw::Breach::Memory) => return Err(placed(out_of_memory())),
         Some(_) => {
-            return Err(wrong(LIMIT, format!("it takes more than {} ms", limits.evaluate_ms)));
+            let message = format!(
+                "to read the file takes more than {} ms: is there a loop that never ends?",
+                limits.evaluate_ms
+            );
+            return Err(placed(wrong(LIMIT, message)));
         }
         None => {}
     }

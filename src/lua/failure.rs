@@ -1,6 +1,6 @@
 //! The failures that the sandbox itself gives a run.
 
-use super::raw::{Breach, EncodeError};
+use super::raw::{Armed, Breach, EncodeError};
 use crate::{
     flow::{NextAction, RunLimits},
     journal::Note,
@@ -15,13 +15,26 @@ pub(crate) fn memory(limits: &RunLimits) -> Failure {
     limit(format!("the script used more than {} MiB of memory", limits.memory >> 20))
 }
 
-pub(crate) fn breach(breach: Breach, limits: &RunLimits) -> Failure {
+/// What a flow that broke an allowance is told, with the line that it was in.
+pub(crate) fn breach(breach: Breach, armed: &Armed<'_>, limits: &RunLimits) -> Failure {
     match breach {
-        Breach::Cpu => {
-            limit(format!("the script ran for more than {} ms without an await", limits.slice_ms))
-        }
-        Breach::Memory => memory(limits),
+        Breach::Cpu => at(
+            armed,
+            &format!(
+                "the script ran for more than {} ms without an await: a loop that never ends, or work for an agent",
+                limits.slice_ms
+            ),
+        ),
+        Breach::Memory => at(armed, &memory(limits).message),
         Breach::Canceled => canceled(),
+    }
+}
+
+/// A broken limit, with the line that it was broken in.
+pub(crate) fn at(armed: &Armed<'_>, message: &str) -> Failure {
+    match armed.place() {
+        Some(place) => limit(format!("{place}: {message}")),
+        None => limit(message),
     }
 }
 

@@ -90,11 +90,11 @@ fn call(
     let halt = co.resume(&armed, Delivery::Nothing);
     match armed.breach() {
         None => {}
-        Some(Breach::Memory) => return Err(no_room()),
+        Some(Breach::Memory) => return Err(failure::at(&armed, &no_room().message)),
         Some(Breach::Canceled) => return Err(failure::canceled()),
         Some(Breach::Cpu) => {
             let message = format!("the agent ran for more than {} ms", limits.cpu_ms);
-            return Err(failure::limit(message));
+            return Err(failure::at(&armed, &message));
         }
     }
     match halt {

@@ -15,7 +15,7 @@ use crate::{
     environment::{Environments, Scrubber},
     flow::{Rule, ValuePath},
     middleware::{Layer, Short, TaskDone},
-    protocol::{Failure, Json, Operator, Ticket},
+    protocol::{Failure, FunctionTool, Json, Operator, Ticket},
 };
 
 /// Where the work of an attempt lives, which decides what a crash of the host means for it.
@@ -88,6 +88,19 @@ pub trait Backend: Send + Sync {
         false
     }
 
+    /// The tools that it has, for models that may call them.
+    ///
+    /// # Errors
+    /// When it has none to list, or cannot be asked; `retryable` says whether another attempt may
+    /// help.
+    ///
+    /// # Cancel safety
+    /// As of [`Backend::execute`].
+    async fn list_tools(&self, task: Arc<Task>) -> Result<Vec<FunctionTool>, Failure> {
+        let message = format!("the operator {} lists no tools", task.operator);
+        Err(Failure::new(crate::protocol::failure::kind::REFUSED, message))
+    }
+
     /// Executes one attempt. May be called again for the same task, with a higher attempt.
     ///
     /// # Errors
@@ -129,18 +142,37 @@ impl std::fmt::Debug for Coded {
 pub struct Registry {
     operators: Arc<BTreeMap<String, Arc<dyn Backend>>>,
     environments: Option<Arc<Environments>>,
+    answered: Option<Answered>,
 }
+
+/// The agents that somebody else answers for.
+pub type Answered = Arc<std::sync::Mutex<BTreeSet<String>>>;
 
 impl Registry {
     /// The operators given, by name.
     pub fn new(operators: BTreeMap<String, Arc<dyn Backend>>) -> Self {
-        Self { operators: Arc::new(operators), environments: None }
+        Self { operators: Arc::new(operators), environments: None, answered: None }
     }
 
     /// The same, whose children run in these environments.
     #[must_use]
     pub fn with_environments(self, environments: Arc<Environments>) -> Self {
         Self { environments: Some(environments), ..self }
+    }
+
+    /// The same, where these agents' tasks go to their operator whole, also where that is a model:
+    /// somebody else answers for it.
+    #[must_use]
+    pub fn answered_for(self, agents: Answered) -> Self {
+        Self { answered: Some(agents), ..self }
+    }
+
+    /// Whether a task of an agent for this operator is a loop of calls of a model.
+    pub fn loops(&self, name: &str, agent: &str) -> bool {
+        let answered = |agents: &Answered| {
+            agents.lock().unwrap_or_else(std::sync::PoisonError::into_inner).contains(agent)
+        };
+        self.is_model(name) && !self.answered.as_ref().is_some_and(answered)
     }
 
     /// The secrets that an attempt was given, if it was given some.
@@ -211,6 +243,11 @@ impl Operators for Registry {
 
     fn requires_worker_binding(&self, name: &str) -> bool {
         self.leaves(name).iter().any(|backend| backend.requires_worker_binding())
+    }
+
+    fn is_model(&self, name: &str) -> bool {
+        let leaves = self.leaves(name);
+        !leaves.is_empty() && leaves.iter().all(|backend| backend.is_model())
     }
 
     fn requires_tool(&self, name: &str) -> bool {

@@ -77,6 +77,7 @@ impl Attempt {
             handle: "wh_test".to_owned(),
             prompt: None,
             seat: crate::session::Seat::default(),
+            lists_tools: false,
             timeout_ms: None,
             cancel: CancellationToken::new(),
             reported: CancellationToken::new(),

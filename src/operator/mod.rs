@@ -24,7 +24,7 @@ mod queue_hub;
 mod task;
 mod usage;
 
-pub use backend::{Backend, Coded, Registry, Reply, Residence};
+pub use backend::{Answered, Backend, Coded, Registry, Reply, Residence};
 pub use builtin::Builtin;
 pub use composite::{Composite, CompositeError, GraphError, MOST_DEPTH};
 pub use declared::{Declared, Mistake, Settings};

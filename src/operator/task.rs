@@ -50,6 +50,8 @@ pub struct Task {
     pub prompt: Option<Arc<Prompt>>,
     /// Who should have it, where its operator has sessions.
     pub seat: Seat,
+    /// Whether its operator is asked for its tools, and for nothing else.
+    pub lists_tools: bool,
     /// Time for the attempt from its delivery on, in milliseconds.
     pub timeout_ms: Option<u64>,
     /// Canceled when the attempt is given up.

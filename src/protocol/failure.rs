@@ -34,6 +34,8 @@ pub mod kind {
     pub const PROCESS: &str = "process";
     /// A model provider failed.
     pub const MODEL: &str = "model";
+    /// A model asked for a tool that does not exist.
+    pub const NOT_FOUND: &str = "not_found";
     /// A person said no.
     pub const HUMAN_REJECTED: &str = "human_rejected";
     /// The flow's own code raised an error.

@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{SpawnerAdapter, Worker};
 use crate::{
+    middleware::TaskDone,
     operator::{Backend, Registry, Reply, Task},
     protocol::{Failure, Json, failure::kind},
 };
@@ -55,6 +56,11 @@ impl Worker for OperatorWorker {
     }
 
     async fn join(self: Box<Self>) -> Result<Reply, Failure> {
+        if self.task.lists_tools {
+            let tools = self.backend.list_tools(self.task).await?;
+            let tools = Json::encode(&tools).expect("tools are plain data");
+            return Ok(Reply::Done(TaskDone::new(tools)));
+        }
         self.backend.execute(self.task, self.input).await
     }
 }

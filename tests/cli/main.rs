@@ -3,10 +3,13 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod agents;
+mod authoring;
 mod data_dir;
 mod endings;
 mod inbox;
 mod live;
+mod messages;
 mod newcomer;
 mod operators;
 mod report;

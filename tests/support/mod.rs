@@ -15,6 +15,8 @@ use reqwest::{Client, Method, RequestBuilder, StatusCode};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+pub mod provider;
+
 /// A test that waits longer than this for one thing has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -21,6 +21,7 @@ const KEYS: &[&str] = &[
     "by",
     "check",
     "command",
+    "compaction",
     "cwd",
     "description",
     "env",
@@ -29,6 +30,12 @@ const KEYS: &[&str] = &[
     "input",
     "labels",
     "max_concurrency",
+    "max_cost",
+    "max_duration",
+    "max_failures",
+    "max_repeats",
+    "max_tool_calls",
+    "max_turns",
     "model",
     "name",
     "operator",
@@ -39,6 +46,7 @@ const KEYS: &[&str] = &[
     "remind",
     "required",
     "retry",
+    "rules",
     "system",
     "timeout",
     "tool",
@@ -80,8 +88,9 @@ impl Checker<'_> {
             }
         };
         let input = self.schema(table, "input", true);
+        let operator = self.required_text(table, "operator").unwrap_or_default();
+        let model_loop = self.model_loop(table, &operator).map(Box::new);
         let agent = Agent {
-            operator: self.required_text(table, "operator").unwrap_or_default(),
             system: self.text(table, "system"),
             prompt: self.text(table, "prompt"),
             description: self.text(table, "description"),
@@ -101,10 +110,15 @@ impl Checker<'_> {
             timeout_ms: self.positive_duration(table, "timeout"),
             park_ms: self.positive_duration(table, "park"),
             max_concurrency: self.integer(table, "max_concurrency", 1..=100_000),
-            tools: self.texts(table, "tools").unwrap_or_default(),
+            tools: match &model_loop {
+                Some(model) => model.tools.iter().map(|tool| tool.name.clone()).collect(),
+                None => self.names_of_tools(table),
+            },
             budget: self.budget(table),
             model: self.text(table, "model"),
             input: input.as_ref().map(Into::into),
+            operator,
+            model_loop,
         };
         if let Some(queue) = &agent.queue {
             self.name(queue, &table.pointer("queue"));
@@ -318,7 +332,17 @@ impl Checker<'_> {
         asking
     }
 
-    fn positive_duration(&mut self, table: &Table<'_>, key: &str) -> Option<u64> {
+    /// The tools that a worker is told of: names; what is no name is a tool of a model's.
+    fn names_of_tools(&mut self, table: &Table<'_>) -> Vec<String> {
+        match table.get("tools") {
+            Some(Value::Array(tools)) if tools.iter().any(Value::is_object) => {
+                tools.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+            }
+            _ => self.texts(table, "tools").unwrap_or_default(),
+        }
+    }
+
+    pub(super) fn positive_duration(&mut self, table: &Table<'_>, key: &str) -> Option<u64> {
         let duration = self.duration(table, key)?;
         if duration == 0 {
             let message = format!("`{key}` in {} leaves no time at all", table.what());

@@ -164,7 +164,7 @@ impl Checker<'_> {
     }
 
     /// The items of a list, with where each stands.
-    fn list<'t>(&mut self, table: &Table<'t>, key: &str) -> Vec<(&'t Value, String)> {
+    pub(super) fn list<'t>(&mut self, table: &Table<'t>, key: &str) -> Vec<(&'t Value, String)> {
         let at = table.pointer(key);
         match table.get(key) {
             None => Vec::new(),

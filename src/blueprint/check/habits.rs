@@ -160,6 +160,7 @@ impl Look<'_, '_> {
 
     /// A call of something that `ctx` does not have.
     fn method(&mut self, index: usize) {
+        self.dotted(index);
         let (of, at) = match (self.symbol(index + 1, "."), self.name(index + 2)) {
             (true, Some("state")) if self.symbol(index + 3, ":") => ("ctx.state", index + 4),
             _ if self.symbol(index + 1, ":") => ("ctx", index + 2),
@@ -173,6 +174,22 @@ impl Look<'_, '_> {
         let message = format!("`{of}:{name}` does not exist");
         let hint = hint_for(name, &known);
         self.say(at, Severity::Error, code::UNKNOWN_METHOD, message, hint);
+    }
+
+    /// A method that is called with a dot, and so without `ctx`.
+    fn dotted(&mut self, index: usize) {
+        let (of, at) = match (self.symbol(index + 1, "."), self.name(index + 2)) {
+            (true, Some("state")) if self.symbol(index + 3, ".") => ("ctx.state", index + 4),
+            (true, Some(_)) => ("ctx", index + 2),
+            _ => return,
+        };
+        let Some(name) = self.name(at) else { return };
+        let is_call = self.symbol(at + 1, "(") && self.name(at + 2) != Some("ctx");
+        if is_call && library::FUNCTIONS.iter().any(|it| it.of == of && it.name == name) {
+            let message = format!("`{of}.{name}` is called with a colon");
+            let hint = Some(format!("write `{of}:{name}(…)`"));
+            self.say(at, Severity::Error, code::UNKNOWN_METHOD, message, hint);
+        }
     }
 
     /// A spawned branch that nobody waits for.

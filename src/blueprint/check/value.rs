@@ -14,6 +14,10 @@ use crate::blueprint::{
     schema::Schema,
 };
 
+/// What durations look like.
+const DURATIONS: &str =
+    "write \"250ms\", \"90s\", \"20m\", \"1h30m\", \"2d\" or a number of seconds";
+
 /// A Lua table with string keys, and where it stands.
 pub(super) struct Table<'t> {
     map: &'t Map<String, Value>,
@@ -188,7 +192,7 @@ impl Checker<'_> {
     }
 
     /// An amount of US dollars: a decimal text, or a number.
-    fn money(&mut self, table: &Table<'_>, key: &str) -> Option<Decimal> {
+    pub fn money(&mut self, table: &Table<'_>, key: &str) -> Option<Decimal> {
         let text = match table.get(key)? {
             Value::String(text) => text.clone(),
             Value::Number(number) => number.to_string(),
@@ -217,16 +221,17 @@ impl Checker<'_> {
             Value::Number(seconds) => seconds.as_f64().and_then(seconds_to_ms),
             other => {
                 self.wrong_type(table, key, "a duration", other);
+                if let Some(found) = self.findings.last_mut() {
+                    found.hint = Some(DURATIONS.to_owned());
+                }
                 return None;
             }
         };
         if read.is_none() {
             let shown: String = value.to_string().chars().take(80).collect();
             let message = format!("`{key}` in {}: {shown} is not a duration", table.what());
-            let finding = self.at_value(&table.pointer(key), code::BAD_DURATION, message).hint(
-                "write \"250ms\", \"90s\", \"20m\", \"1h30m\", \"2d\" or a number of seconds",
-            );
-            self.findings.push(finding);
+            let finding = self.at_value(&table.pointer(key), code::BAD_DURATION, message);
+            self.findings.push(finding.hint(DURATIONS));
         }
         read
     }

@@ -43,6 +43,11 @@ impl Changes {
         lines.into_iter().map(|line| stamp(run_ms, &line)).collect()
     }
 
+    /// A line with how long the run goes on.
+    pub fn stamped(run_ms: u64, line: &str) -> String {
+        stamp(run_ms, line)
+    }
+
     /// The line of an event that no step or status shows: what the flow logs or publishes.
     pub fn event(event: &EventView, run_ms: u64) -> Option<String> {
         let data = event.data.to_value();

@@ -3,6 +3,12 @@
 use super::tree::printable;
 use crate::engine::EventView;
 
+/// What a model said before an event, on one line.
+pub fn said_line(before: &EventView, line: &str) -> String {
+    let time = before.at.get(11..23).unwrap_or(&before.at);
+    format!("{time}     ~ {line}")
+}
+
 /// Time, number, kind and data of an event in one line.
 pub fn event(it: &EventView) -> String {
     let time = it.at.get(11..23).unwrap_or(&it.at);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use console::{Term, truncate_str};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::tree::Tree;
+use super::{said::Said, tree::Tree};
 use crate::engine::{RunView, StepView};
 
 /// The part of the terminal that is redrawn.
@@ -30,10 +30,12 @@ impl Live {
         &self,
         run: &RunView,
         steps: impl IntoIterator<Item = &'a StepView>,
+        said: &Said,
         now_ms: u64,
     ) {
         let (height, width) = self.term.size();
-        let tree = Tree { now_ms, colors: console::colors_enabled_stderr(), all: false };
+        let tree =
+            Tree { now_ms, colors: console::colors_enabled_stderr(), all: false, said: Some(said) };
         let lines = tree.lines(steps);
         let shown = fit(&lines, usize::from(height).saturating_sub(4).max(3));
         let cut = |line: &str| {

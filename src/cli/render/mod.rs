@@ -3,13 +3,15 @@
 mod changes;
 mod event;
 mod live;
+mod said;
 mod table;
 mod time;
 mod tree;
 
 pub use changes::Changes;
-pub use event::event;
+pub use event::{event, said_line};
 pub use live::Live;
+pub use said::Said;
 pub use table::table;
 pub use time::{age, elapsed, since_ms, unix_ms};
 pub use tree::{Tree, printable, used, waiting};

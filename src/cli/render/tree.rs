@@ -4,7 +4,10 @@ use std::collections::HashSet;
 
 use console::Style;
 
-use super::time::{elapsed, since_ms, unix_ms};
+use super::{
+    said::Said,
+    time::{elapsed, since_ms, unix_ms},
+};
 use crate::{
     engine::{RunView, StepView, WaitingOn},
     journal::Usage,
@@ -15,20 +18,22 @@ const WIDE: usize = 20;
 
 /// Draws steps; `now_ms` is what running ones are measured against.
 #[derive(Debug, Clone, Copy)]
-pub struct Tree {
+pub struct Tree<'s> {
     /// The time now, in Unix milliseconds.
     pub now_ms: u64,
     /// Whether to use colors.
     pub colors: bool,
     /// Whether every branch of a wide join is shown.
     pub all: bool,
+    /// What models are saying, below the steps where they do.
+    pub said: Option<&'s Said>,
 }
 
-impl Tree {
+impl Tree<'_> {
     /// One line a step, or a wide join.
     pub fn lines<'a>(&self, steps: impl IntoIterator<Item = &'a StepView>) -> Vec<String> {
         let mut placed: Vec<Placed<'_>> = steps.into_iter().map(Placed::new).collect();
-        let composites: HashSet<u32> = placed.iter().filter_map(|at| at.step.composite).collect();
+        let composites: HashSet<u32> = placed.iter().filter_map(|at| at.step.parent).collect();
         placed.sort_by_cached_key(|at| at.order(composites.contains(&at.step.seq)));
         let mut lines = Vec::new();
         self.draw(&placed, 0, &mut lines);
@@ -59,6 +64,7 @@ impl Tree {
         while let Some(first) = rest.first() {
             let Some(&(join, _)) = first.path.get(depth) else {
                 lines.push(self.step(first.step, depth));
+                lines.extend(self.said(first.step, depth));
                 rest = &rest[1..];
                 continue;
             };
@@ -122,6 +128,12 @@ impl Tree {
             line.push_str(&format!("  {}", self.paint("failed", &text)));
         }
         line
+    }
+
+    /// What the step's model is saying, while it does.
+    fn said(&self, step: &StepView, depth: usize) -> Option<String> {
+        let tail = self.said?.tail(step.seq)?;
+        Some(format!("{}  {}", indent(depth), self.paint("said", &tail)))
     }
 
     fn paint(&self, state: &str, text: &str) -> String {
@@ -240,7 +252,8 @@ mod tests {
         store::RunStatus,
     };
 
-    const TREE: Tree = Tree { now_ms: 1_767_225_605_000, colors: false, all: false };
+    const TREE: Tree<'_> =
+        Tree { now_ms: 1_767_225_605_000, colors: false, all: false, said: None };
 
     fn failure(kind: &str, message: &str) -> FailureView {
         FailureView {
@@ -287,6 +300,26 @@ mod tests {
           ○ agent99
         ");
         assert_eq!(Tree { all: true, ..TREE }.lines(&steps).len(), 32);
+    }
+
+    #[test]
+    fn what_a_model_says_stands_below_its_step() {
+        let mut said = Said::default();
+        let delta = r#"{"step":2,"attempt":1,"agent":"a","delta":
+            {"type":"text","item":0,"part":0,"delta":"Once upon a"}}"#;
+        said.hear(&crate::engine::EventView {
+            seq: None,
+            kind: "model.delta".into(),
+            at: String::new(),
+            data: crate::protocol::Json::parse(delta).unwrap(),
+        });
+        let steps = [step(1, "", 0, "completed"), step(2, "", 1, "processing")];
+        let tree = Tree { said: Some(&said), ..TREE };
+        insta::assert_snapshot!(tree.lines(&steps).join("\n"), @r"
+          ✓ agent1  0.8s
+          ● agent2  5.0s
+            Once upon a
+        ");
     }
 
     #[test]

@@ -21,7 +21,8 @@ pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
             found.push(path.clone());
         } else {
             let message = format!("there is no {}", path.display());
-            return Err(Stop::new(Exit::NotFound, message).into());
+            let stop = Stop::new(Exit::NotFound, message);
+            return Err(stop.next("name a file that ends in _test.lua, or a directory").into());
         }
     }
     found.sort();

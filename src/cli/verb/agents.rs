@@ -7,13 +7,21 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    blueprint::agent_md::{self, AgentFile, Standing},
+    blueprint::{
+        agent_md::{self, AgentFile, KeyReport, Standing},
+        code,
+    },
     cli::{
         compile,
         context::Context,
         exit::{Exit, Stop},
     },
 };
+
+/// How deep directories of agents go.
+const DEEPEST: usize = 4;
+/// Files that are looked at.
+const MOST_FILES: usize = 1_000;
 
 /// Take in agents that are Markdown files, or write some
 #[derive(Debug, Args)]
@@ -66,7 +74,9 @@ impl Agents {
 
 impl Import {
     fn execute(&self, cx: &Context) -> Result<Exit> {
-        let files = markdown(&self.from)?;
+        let mut files = Vec::new();
+        markdown(&self.from, 0, &mut files)?;
+        files.sort();
         if files.is_empty() {
             let message = format!("{} has no .md files", self.from.display());
             return Err(Stop::new(Exit::NotFound, message).into());
@@ -75,25 +85,45 @@ impl Import {
         for path in &files {
             let text = std::fs::read_to_string(path)
                 .with_context(|| format!("read {}", path.display()))?;
-            let (file, findings) = agent_md::read(&path.display().to_string(), &text);
+            if self.from.is_dir() && !text.trim_start_matches('\u{feff}').starts_with("---") {
+                cx.terminal.say(&format!("{}: no agent, it has no frontmatter", path.display()));
+                continue;
+            }
+            let (mut file, mut findings) = agent_md::read(&path.display().to_string(), &text);
+            // What a file says that nothing here knows is not taken over, and stops nothing.
+            findings.retain(|finding| {
+                finding.code != code::UNKNOWN_AGENT_FILE_KEY || {
+                    let key = finding.message.split('`').nth(1).unwrap_or_default().to_owned();
+                    let reason = "left out; nothing here knows it";
+                    file.report.push(KeyReport { key, standing: Standing::Advisory, reason });
+                    false
+                }
+            });
             let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            let name = file.fields.get("name").and_then(Value::as_str).unwrap_or(&stem).to_owned();
-            shown.push(json!({
-                "file": path.display().to_string(), "name": name, "keys": file.report, "findings": findings,
-            }));
+            let given = file.fields.get("name").and_then(Value::as_str).unwrap_or(&stem);
+            let name = plain_name(given);
             if !cx.terminal.json {
                 cx.terminal.print(&report(path, &name, &file))?;
                 for finding in &findings {
                     cx.terminal.print(&format!("  {finding}"))?;
                 }
             }
-            if findings.is_empty() && is_name(&name) {
+            let twice = good.iter().any(|(known, _)| *known == name);
+            let problem = match name.is_empty() {
+                true => Some(format!("{given:?} cannot be an agent's name")),
+                false => twice.then(|| format!("there is another agent `{name}`")),
+            };
+            if let Some(problem) = &problem {
+                cx.terminal.say(&format!("  {}: {problem}", path.display()));
+            }
+            shown.push(json!({
+                "file": path.display().to_string(), "name": name, "keys": file.report,
+                "findings": findings, "problem": problem,
+            }));
+            if findings.is_empty() && problem.is_none() {
                 good.push((name, file.fields));
             } else {
                 refused += 1;
-                if findings.is_empty() {
-                    cx.terminal.say(&format!("  {name:?} cannot be an agent's name"));
-                }
             }
         }
         if cx.terminal.json {
@@ -132,7 +162,12 @@ impl Import {
                 let tools: Vec<_> = tools.iter().filter_map(Value::as_str).map(lua_text).collect();
                 format!(", tools = {{ {} }}", tools.join(", "))
             });
-            let worker = match self.operator.as_str() {
+            // Only a queue has workers with labels.
+            let operator = match fields.contains_key("labels") {
+                true => "queue",
+                false => self.operator.as_str(),
+            };
+            let worker = match operator {
                 "main-ai" => format!(
                     ", worker = {{ subagent_type = {}{} }}",
                     lua_text(name),
@@ -144,7 +179,7 @@ impl Import {
                 "  [{}] = swarm.agent_md({}, {{ operator = {}{worker} }}),\n",
                 lua_text(name),
                 lua_text(&format!("{dir}/{name}.md")),
-                lua_text(&self.operator),
+                lua_text(operator),
             ));
         }
         out.push_str("}\n");
@@ -169,36 +204,48 @@ fn report(path: &Path, name: &str, file: &AgentFile) -> String {
     for key in &file.report {
         let standing = match key.standing {
             Standing::Enforced => "enforced",
-            Standing::Advisory => "advisory: told to whoever does the work, held by nobody here",
+            Standing::Advisory => "advisory",
             Standing::Refused => "refused",
         };
-        out.push_str(&format!("\n  {}: {standing}", key.key));
+        out.push_str(&format!("\n  {}: {standing}: {}", key.key, key.reason));
     }
     out
 }
 
-fn markdown(from: &Path) -> Result<Vec<PathBuf>> {
+fn markdown(from: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<()> {
     if from.is_file() {
-        return Ok(vec![from.to_owned()]);
+        files.push(from.to_owned());
+        return Ok(());
     }
     let entries = std::fs::read_dir(from)
         .map_err(|error| Stop::new(Exit::NotFound, format!("read {}: {error}", from.display())))?;
-    let mut files = Vec::new();
     for entry in entries {
-        let path = entry.with_context(|| format!("read {}", from.display()))?.path();
-        if path.is_file() && path.extension().is_some_and(|it| it == "md") {
+        let entry = entry.with_context(|| format!("read {}", from.display()))?;
+        let kind = entry.file_type().with_context(|| format!("read {}", from.display()))?;
+        let path = entry.path();
+        if kind.is_file() && path.extension().is_some_and(|it| it == "md") {
             files.push(path);
+        } else if kind.is_dir() && depth < DEEPEST {
+            markdown(&path, depth + 1, files)?;
+        }
+        if files.len() > MOST_FILES {
+            let message = format!("{} has more than {MOST_FILES} files", from.display());
+            return Err(Stop::usage(message).next("name a smaller directory").into());
         }
     }
-    files.sort();
-    Ok(files)
+    Ok(())
 }
 
-fn is_name(name: &str) -> bool {
+/// A name as agents have it: what others write as `Code Reviewer` is `code-reviewer`. Empty where
+/// nothing of it can stay.
+fn plain_name(given: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    name.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && name.len() <= 64
-        && name.chars().all(plain)
+    if given.starts_with(|c: char| c.is_ascii_alphanumeric()) && given.chars().all(plain) {
+        return given.chars().take(64).collect();
+    }
+    let words = given.split(|c: char| !plain(c)).filter(|word| !word.is_empty());
+    let name = words.collect::<Vec<_>>().join("-").to_ascii_lowercase();
+    name.trim_start_matches(['-', '_', '.']).chars().take(64).collect()
 }
 
 fn write_all(into: &Path, agents: &[(String, Map<String, Value>)]) -> Result<()> {

@@ -4,7 +4,13 @@ use anyhow::Result;
 use clap::Args;
 
 use crate::{
-    cli::{connect::Start, context::Context, exit::Exit, render::event, resolve},
+    cli::{
+        connect::Start,
+        context::Context,
+        exit::Exit,
+        render::{Said, event, said_line},
+        resolve,
+    },
     engine::EventView,
 };
 
@@ -31,6 +37,7 @@ impl Logs {
             let id = resolve::run(&at.client, &self.run).await?;
             let run = at.client.run(id).await?;
             let (mut after, last) = (self.after, run.last_event);
+            let mut said = Said::default();
             loop {
                 let done = |after: u32| !self.follow && after >= last;
                 if done(after) {
@@ -39,7 +46,7 @@ impl Logs {
                 let mut events = at.client.events(id, after).await?;
                 while let Some(event) = events.next().await? {
                     after = event.seq.unwrap_or(after);
-                    self.print(cx, &event)?;
+                    self.print(cx, &event, &mut said)?;
                     if done(after) {
                         return Ok(Exit::Ok);
                     }
@@ -55,9 +62,16 @@ impl Logs {
         .await
     }
 
-    fn print(&self, cx: &Context, it: &EventView) -> std::io::Result<()> {
-        match cx.terminal.json {
-            true => cx.terminal.print_json_line(it),
+    fn print(&self, cx: &Context, it: &EventView, said: &mut Said) -> std::io::Result<()> {
+        if cx.terminal.json {
+            return cx.terminal.print_json_line(it);
+        }
+        // What a model says is shown line by line, not piece by piece.
+        for line in said.hear(it) {
+            cx.terminal.print(&said_line(it, &line))?;
+        }
+        match Said::is_piece(it) {
+            true => Ok(()),
             false => cx.terminal.print(&event(it)),
         }
     }

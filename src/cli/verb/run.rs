@@ -105,20 +105,28 @@ impl Run {
                     cx.terminal.say(&found);
                     cx.terminal.say("  the last good version stays; waiting for a change");
                 } else {
-                    let body = self.request(cx, at, base.clone()).await?;
-                    let run = at.client.start(&body).await?;
-                    let id = run.id;
-                    tokio::select! {
-                        exit = self.watch(cx, at, run) => match exit? {
-                            Exit::Interrupted => return Ok(Exit::Interrupted),
-                            exit => last = Some(exit),
-                        },
-                        changed = changes.next() => {
-                            let reason = json!({"reason": "its source changed"});
-                            at.client.steer(id, "cancel", &reason).await?;
-                            cx.terminal.say("changed: the run was canceled");
-                            if !changed { return Ok(last.unwrap_or(Exit::Ok)) }
-                            continue;
+                    let begun = match self.request(cx, at, base.clone()).await {
+                        Ok(body) => at.client.start(&body).await,
+                        Err(error) => Err(error),
+                    };
+                    match begun {
+                        // Such as an input that the new version does not take.
+                        Err(error) => cx.terminal.say(&format!("{error:#}")),
+                        Ok(run) => {
+                            let id = run.id;
+                            tokio::select! {
+                                exit = self.watch(cx, at, run) => match exit? {
+                                    Exit::Interrupted => return Ok(Exit::Interrupted),
+                                    exit => last = Some(exit),
+                                },
+                                changed = changes.next() => {
+                                    let reason = json!({"reason": "its source changed"});
+                                    at.client.steer(id, "cancel", &reason).await?;
+                                    cx.terminal.say("changed: the run was canceled");
+                                    if !changed { return Ok(last.unwrap_or(Exit::Ok)) }
+                                    continue;
+                                }
+                            }
                         }
                     }
                     cx.terminal.say("waiting for a change; Ctrl-C ends it");
@@ -199,7 +207,9 @@ impl Run {
             client: &at.client,
             terminal: cx.terminal,
             clock: &cx.clock,
-            leave_to_people: self.no_wait || (self.wait.is_none() && !cx.terminal.live),
+            // Whoever watches a file changes it, or ends the run, when the wait is over for them.
+            leave_to_people: self.no_wait
+                || (self.wait.is_none() && !self.watch && !cx.terminal.live),
             ask: at.is_embedded() && cx.terminal.asks,
             wait: self.wait,
         };

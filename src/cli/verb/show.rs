@@ -77,6 +77,7 @@ impl Show {
             let tree = Tree {
                 now_ms: cx.clock.now_ms(),
                 colors: console::colors_enabled(),
+                said: None,
                 all: self.all,
             };
             let mut lines = vec![format!("{id}  {}", tree.header(&run))];

@@ -69,7 +69,7 @@ impl Test {
         if files.is_empty() {
             let stop = Stop::new(Exit::NotFound, "there are no tests here");
             return Err(stop
-                .next("tests are files that end in _test.lua; see docs/testing.md")
+                .next("tests are files that end in _test.lua; `moonswarm init` writes a blueprint with one")
                 .into());
         }
         let known = compile::known(&cx.config);

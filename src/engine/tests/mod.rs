@@ -5,8 +5,10 @@ mod basics;
 mod budgets;
 mod composites;
 mod copies;
+mod deltas;
 mod dispatches;
 mod inbox;
+mod loops;
 mod neighbours;
 mod recovery;
 mod retention;
@@ -25,7 +27,7 @@ use crate::{
     flow::RunLimits,
     journal::{Entry, Fact},
     lua::Limits,
-    operator::{Builtin, Declared, QueueHub, lua_calls},
+    operator::{Builtin, Coded, Declared, QueueHub, lua_calls},
     protocol::{Json, RunId},
     store::{Reader as _, RunFilter, RunStatus, Sqlite, TaskFilter},
     tasks::Tasks,
@@ -61,20 +63,26 @@ impl Bench {
         limits: RunLimits,
         recovery: Recovery,
     ) -> Self {
-        Self::assemble(dir, clock, shards, limits, recovery, Retention::FOR_EVER)
+        let parts = (shards, limits, recovery, Retention::FOR_EVER);
+        Self::assemble(dir, clock, parts, &Coded::default())
+    }
+
+    /// One with further operators, that are code.
+    fn open_coded(dir: Arc<tempfile::TempDir>, clock: Clock, code: &Coded) -> Self {
+        let parts = (2, RunLimits::default(), Recovery::All, Retention::FOR_EVER);
+        Self::assemble(dir, clock, parts, code)
     }
 
     fn open_keeping(dir: Arc<tempfile::TempDir>, clock: Clock, retention: Retention) -> Self {
-        Self::assemble(dir, clock, 2, RunLimits::default(), Recovery::All, retention)
+        let parts = (2, RunLimits::default(), Recovery::All, retention);
+        Self::assemble(dir, clock, parts, &Coded::default())
     }
 
     fn assemble(
         dir: Arc<tempfile::TempDir>,
         clock: Clock,
-        shards: usize,
-        limits: RunLimits,
-        recovery: Recovery,
-        retention: Retention,
+        (shards, limits, recovery, retention): (usize, RunLimits, Recovery, Retention),
+        code: &Coded,
     ) -> Self {
         let store = Sqlite::open(dir.path(), &crate::store::Options::default()).unwrap();
         let tasks = Tasks::new(tokio::runtime::Handle::current());
@@ -98,7 +106,8 @@ impl Bench {
             stopping: tasks.stopping().clone(),
             sessions: Arc::clone(&sessions),
         }
-        .registry(&operators());
+        .registry(&operators())
+        .with(code);
         let engine = Engine::start_up(EngineParts {
             store: Arc::clone(&store) as Arc<dyn crate::store::Store>,
             clock: clock.clone(),
@@ -271,6 +280,7 @@ fn operators() -> Declared {
         turns = { kind = "composite", rule = "round_robin", members = ["a", "b"] }
         nested = { kind = "composite", rule = "race", members = ["either", "c"] }
         here = { kind = "composite", rule = "fallback", members = ["lua", "echo"] }
+        scripted = { kind = "llm", api = "script" }
         guided = { kind = "main_ai", direct = true, require_binding = false }
     "#;
     let section = toml::de::DeTable::parse(text).unwrap();

@@ -4,7 +4,8 @@
 //! coroutine. It reads two cells and a flag; a clock is read only once somebody raised the flag.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
+    ffi::CStr,
     marker::PhantomData,
     ptr,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -15,6 +16,8 @@ use mlua::ffi::{self, lua_State};
 
 /// How many interrupts pass between two looks at an own clock.
 const CLOCK_EVERY: u32 = 512;
+/// How many calls are looked through for the author's line.
+const DEEPEST: i32 = 64;
 
 /// Which allowance ran out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +84,8 @@ pub(super) struct Meter {
     memory: Cell<usize>,
     timer: Cell<Timer>,
     breach: Cell<Option<Breach>>,
+    /// The author's line that ran then: `file:line`.
+    place: RefCell<Option<String>>,
     /// The coroutine that may call `ctx`.
     pub(super) branch: Cell<*mut lua_State>,
     pub(super) parcel: Cell<Option<Parcel>>,
@@ -93,6 +98,7 @@ thread_local! {
             memory: Cell::new(usize::MAX),
             timer: Cell::new(Timer::Off),
             breach: Cell::new(None),
+            place: RefCell::new(None),
             branch: Cell::new(ptr::null_mut()),
             parcel: Cell::new(None),
         }
@@ -113,6 +119,7 @@ impl<'a> Armed<'a> {
             meter.category.set(i32::from(allowance.category));
             meter.memory.set(allowance.memory);
             meter.breach.set(None);
+            meter.place.replace(None);
             meter.timer.set(match allowance.clock {
                 Clock::Watched { flag, ticket, limit } => {
                     Timer::Watched { flag, ticket, half: limit / 2, probed: None }
@@ -130,6 +137,11 @@ impl<'a> Armed<'a> {
     /// What ran out, if anything did. It stays so: nothing in the script can undo it.
     pub(crate) fn breach(&self) -> Option<Breach> {
         METER.with(|meter| meter.breach.get())
+    }
+
+    /// Where the script was when something ran out: `file:line`, if it was in the author's code.
+    pub(crate) fn place(&self) -> Option<String> {
+        METER.with(|meter| meter.place.borrow().clone())
     }
 }
 
@@ -203,6 +215,28 @@ impl Meter {
     }
 }
 
+/// The innermost line of the author's that a state executes: the library's own are `swarm/…`.
+///
+/// # Safety
+/// `l` is the state that Luau called the interrupt with.
+unsafe fn place(l: *mut lua_State) -> Option<String> {
+    for level in 0..DEEPEST {
+        // SAFETY: all zeroes are a value of it; Luau fills in what it is asked for.
+        let mut about: ffi::lua_Debug = unsafe { std::mem::zeroed() };
+        // SAFETY: to ask raises nothing, and changes nothing.
+        if unsafe { ffi::lua_getinfo(l, level, c"sl".as_ptr(), &raw mut about) } == 0 {
+            return None;
+        }
+        // SAFETY: the name of a chunk lives as long as the function that runs.
+        let source = unsafe { CStr::from_ptr(about.source) }.to_string_lossy();
+        let file = source.strip_prefix('=').unwrap_or(&source);
+        if !file.starts_with("[C]") && !file.starts_with("swarm/") && about.currentline > 0 {
+            return Some(format!("{file}:{}", about.currentline));
+        }
+    }
+    None
+}
+
 /// CPU time of the calling thread.
 fn thread_cpu() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -225,6 +259,11 @@ pub(super) unsafe extern "C-unwind" fn interrupt(l: *mut lua_State, gc: i32) {
         if !METER.with(|meter| meter.is_over(l)) {
             return;
         }
+        METER.with(|meter| {
+            if meter.place.borrow().is_none() {
+                meter.place.replace(place(l));
+            }
+        });
         let mut about: ffi::lua_Debug = std::mem::zeroed();
         let known = ffi::lua_getinfo(l, 0, c"s".as_ptr(), &raw mut about) != 0;
         if known && ffi::lua_isyieldable(l) != 0 && *about.what != b'C'.cast_signed() {

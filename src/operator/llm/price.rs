@@ -1,9 +1,12 @@
 //! What tokens cost.
 
-use std::str::FromStr as _;
+use std::{fmt, str::FromStr as _};
 
 use rust_decimal::Decimal;
-use serde::{Deserialize, Deserializer, de::Error as _};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, Visitor},
+};
 
 use crate::journal::Usage;
 
@@ -77,28 +80,39 @@ impl Price {
 
 impl<'de> Deserialize<'de> for Money {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Written {
-            Text(String),
-            Whole(i64),
-            // The shortest text of a float is what was written.
-            Float(f64),
-        }
-        let text = match Written::deserialize(deserializer) {
-            Ok(Written::Text(text)) => text,
-            Ok(Written::Whole(number)) => number.to_string(),
-            Ok(Written::Float(number)) => number.to_string(),
-            Err(_) => {
-                return Err(D::Error::custom("a price is a text or a number, such as \"2.50\""));
-            }
-        };
+        deserializer.deserialize_any(MoneyVisitor)
+    }
+}
+
+struct MoneyVisitor;
+
+impl Visitor<'_> for MoneyVisitor {
+    type Value = Money;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a price, such as \"2.50\"")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Money, E> {
         let amount = Decimal::from_str(text.trim().trim_start_matches('$'))
-            .map_err(|_| D::Error::custom(format!("{text:?} is not an amount of money")))?;
+            .map_err(|_| E::custom(format!("{text:?} is not an amount of money")))?;
         if amount.is_sign_negative() || amount > Decimal::from(1_000_000) {
-            return Err(D::Error::custom("a price is from 0 to 1000000 dollars a million tokens"));
+            return Err(E::custom("a price is from 0 to 1000000 dollars a million tokens"));
         }
-        Ok(Self(amount))
+        Ok(Money(amount))
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Money, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Money, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    // The shortest text of a float is what was written.
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<Money, E> {
+        self.visit_str(&number.to_string())
     }
 }
 
@@ -147,7 +161,7 @@ mod tests {
             ("input = 1", "missing field `output`"),
             ("input = \"much\"\noutput = 1", "not an amount"),
             ("input = -1\noutput = 1", "from 0 to"),
-            ("input = true\noutput = 1", "a text or a number"),
+            ("input = true\noutput = 1", "expected a price"),
             ("input = 1\noutput = 1\ncahced = 1", "unknown field `cahced`"),
         ] {
             let error = price(text).unwrap_err();

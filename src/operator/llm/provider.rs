@@ -289,8 +289,8 @@ impl Hearing<'_> {
                     Arguments, Done, Item, Reasoning, ReasoningSummary, Refusal, Text,
                 };
                 match &mut piece {
-                    Item { begins, .. } => {
-                        *begins = self.secrets.scrub_json(&Json::from(&*begins)).to_value();
+                    Item { begins: item, .. } | Done { whole: item, .. } => {
+                        *item = self.secrets.scrub_json(&Json::from(&*item)).to_value();
                     }
                     Done { whole, .. } => {
                         *whole = self.secrets.scrub_json(&Json::from(&*whole)).to_value();

@@ -14,7 +14,7 @@ use crate::{
     blueprint::did_you_mean,
     middleware::TaskDone,
     operator::{Backend, Delivery, Reply, Residence, Task},
-    protocol::{Failure, Json, failure::kind},
+    protocol::{Failure, FunctionTool, Json, failure::kind},
 };
 
 /// What a failure's message keeps of a tool's words, in characters.
@@ -85,6 +85,17 @@ impl Backend for Mcp {
 
     fn timeout(&self) -> Option<Duration> {
         Some(self.timeout)
+    }
+
+    async fn list_tools(&self, task: Arc<Task>) -> Result<Vec<FunctionTool>, Failure> {
+        task.reporter.delivered(Delivery { worker: self.server.name().to_owned() });
+        tokio::select! {
+            biased;
+            () = task.cancel.cancelled() => {
+                Err(Failure::new(kind::CANCELED, "the attempt was given up"))
+            }
+            listed = self.server.described() => listed,
+        }
     }
 
     async fn execute(&self, task: Arc<Task>, input: Json) -> Result<Reply, Failure> {

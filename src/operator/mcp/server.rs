@@ -37,7 +37,7 @@ use crate::{
         outgoing::{self, refused},
         process::{DeathWatch, Running},
     },
-    protocol::{Failure, failure::kind},
+    protocol::{Failure, FunctionTool, failure::kind},
 };
 
 /// The most tools of one server.
@@ -112,6 +112,15 @@ impl Server {
         let tools = Arc::new(tools);
         *connection.tools.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&tools));
         Ok(tools)
+    }
+
+    /// Its tools as they describe themselves, asked for each time.
+    pub(super) async fn described(&self) -> Result<Vec<FunctionTool>, Failure> {
+        let connection = self.connect().await?;
+        match list(&connection).await {
+            Ok(listed) => Ok(listed.into_iter().map(described).collect()),
+            Err(error) => Err(self.broken(&connection, &error).await),
+        }
     }
 
     /// Forgets what is known of the tools.
@@ -255,4 +264,14 @@ fn arguments_of(tool: &Tool) -> Schema {
 
 fn custom(headers: HeaderMap) -> HashMap<HeaderName, HeaderValue> {
     headers.into_iter().filter_map(|(name, value)| Some((name?, value))).collect()
+}
+
+/// A tool as models are shown it.
+fn described(tool: Tool) -> FunctionTool {
+    FunctionTool {
+        parameters: Value::Object((*tool.input_schema).clone()),
+        description: tool.description.map(Into::into),
+        name: tool.name.into(),
+        strict: None,
+    }
 }

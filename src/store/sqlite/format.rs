@@ -19,15 +19,30 @@ struct Migration {
     prepare: Option<fn(&Connection) -> rusqlite::Result<()>>,
     /// The change, which commits together with the new format's number.
     sql: &'static str,
+    /// What of the change SQL cannot say, in the same transaction.
+    fill: Option<fn(&Connection) -> rusqlite::Result<()>>,
+}
+
+impl Migration {
+    const fn of(sql: &'static str) -> Self {
+        Self { prepare: None, sql, fill: None }
+    }
 }
 
 /// The step from each format to the next; the newest format is their number.
 const MIGRATIONS: &[Migration] = &[
-    Migration { prepare: None, sql: include_str!("migrations/0001_initial.sql") },
-    Migration { prepare: Some(make_reclaimable), sql: include_str!("migrations/0002_reclaim.sql") },
-    Migration { prepare: None, sql: include_str!("migrations/0003_sessions.sql") },
-    Migration { prepare: None, sql: include_str!("migrations/0004_state.sql") },
-    Migration { prepare: None, sql: include_str!("migrations/0005_layers.sql") },
+    Migration::of(include_str!("migrations/0001_initial.sql")),
+    Migration {
+        prepare: Some(make_reclaimable),
+        ..Migration::of(include_str!("migrations/0002_reclaim.sql"))
+    },
+    Migration::of(include_str!("migrations/0003_sessions.sql")),
+    Migration::of(include_str!("migrations/0004_state.sql")),
+    Migration::of(include_str!("migrations/0005_layers.sql")),
+    Migration {
+        fill: Some(super::state_text::fill),
+        ..Migration::of(include_str!("migrations/0006_scoped_words.sql"))
+    },
 ];
 
 /// The newest format that this program knows.
@@ -90,6 +105,9 @@ fn run(conn: &mut Connection, migration: &Migration, to: u32) -> rusqlite::Resul
     }
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     tx.execute_batch(migration.sql)?;
+    if let Some(fill) = migration.fill {
+        fill(&tx)?;
+    }
     tx.pragma_update(None, "application_id", APPLICATION_ID)?;
     tx.pragma_update(None, "user_version", to)?;
     fault::point("store.migrate");

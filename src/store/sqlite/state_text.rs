@@ -1,4 +1,7 @@
 //! The index `state_text`: which values have which words.
+//!
+//! A word is indexed as the mark of its scope and itself, as one: what other scopes hold costs a
+//! search nothing, and a word's weight is that which it has in its scope.
 
 use rusqlite::{Connection, params};
 
@@ -16,11 +19,24 @@ pub fn put(
     value: &str,
 ) -> rusqlite::Result<()> {
     let sql = if is_new {
-        "INSERT INTO state_text (rowid, scope, key, text) VALUES (?1, ?2, ?3, ?4)"
+        "INSERT INTO state_text (rowid, key, text) VALUES (?1, ?2, ?3)"
     } else {
-        "INSERT OR REPLACE INTO state_text (rowid, scope, key, text) VALUES (?1, ?2, ?3, ?4)"
+        "INSERT OR REPLACE INTO state_text (rowid, key, text) VALUES (?1, ?2, ?3)"
     };
-    conn.prepare_cached(sql)?.execute(params![id, mark(scope), key, find::text_of(value)]).map(drop)
+    let mark = mark(scope);
+    let (key, text) = (marked(&mark, key), marked(&mark, &find::text_of(value)));
+    conn.prepare_cached(sql)?.execute(params![id, key, text]).map(drop)
+}
+
+/// Indexes every value that there is, into an empty index.
+pub fn fill(conn: &Connection) -> rusqlite::Result<()> {
+    let mut values = conn.prepare("SELECT id, scope, key, value FROM state")?;
+    let mut rows = values.query([])?;
+    while let Some(row) = rows.next()? {
+        let (scope, key): (String, String) = (row.get(1)?, row.get(2)?);
+        put(conn, row.get(0)?, true, (&scope, &key), row.get_ref(3)?.as_str()?)?;
+    }
+    Ok(())
 }
 
 /// The values that have every word, the best first.
@@ -59,22 +75,31 @@ pub fn search(conn: &Connection, search: &StateSearch) -> rusqlite::Result<Vec<S
     Ok(found)
 }
 
-/// The word that stands for a scope.
+/// What stands before the words of a scope. Short, for it is there once a word; should two scopes
+/// have the same, what is found is looked at for its scope.
 fn mark(scope: &str) -> String {
-    use std::fmt::Write as _;
-    scope.bytes().fold(String::with_capacity(2 * scope.len()), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    blake3::hash(scope.as_bytes()).to_hex()[..10].to_owned()
+}
+
+/// A text as it is indexed.
+fn marked(mark: &str, text: &str) -> String {
+    let mut marked = String::with_capacity(text.len() * 3);
+    for word in find::tokens(text) {
+        marked.push_str(mark);
+        marked.push_str(&word);
+        marked.push(' ');
+    }
+    marked
 }
 
 /// The words as the index is asked for them; they are letters and digits alone.
 fn matching(scope: &str, words: &[Word]) -> String {
-    let mut query = format!("scope : \"{}\"", mark(scope));
+    let mark = mark(scope);
+    let mut query = String::new();
     for Word { text, open } in words {
-        query.push_str(" AND {key text} : \"");
-        query.push_str(text);
-        query.push_str(if *open { "\" *" } else { "\"" });
+        let and = if query.is_empty() { "" } else { " AND " };
+        let star = if *open { " *" } else { "" };
+        query.extend([and, "\"", &mark, text, "\"", star]);
     }
     query
 }

@@ -1,0 +1,165 @@
+//! How an agent whose operator is a model works: its tools, its limits and its rules, as they are
+//! declared.
+
+use rust_decimal::Decimal;
+use serde_json::Value;
+
+use crate::{
+    flow::response::{Approve, Compaction, LoopLimits},
+    protocol::Json,
+};
+
+/// What an agent declares for its loop.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ModelLoop {
+    /// Its tools.
+    pub tools: Vec<Tool>,
+    /// How often the model is asked.
+    pub max_turns: Option<u32>,
+    /// Money in US dollars for one task.
+    pub max_cost: Option<Decimal>,
+    /// Time for one task, in milliseconds.
+    pub max_duration_ms: Option<u64>,
+    /// How often the same batch of calls may come in a row.
+    pub max_repeats: Option<u32>,
+    /// How many calls may fail in a row.
+    pub max_failures: Option<u32>,
+    /// How many calls of tools there may be.
+    pub max_tool_calls: Option<u32>,
+    /// What is looked at on the way.
+    pub rules: Vec<Rule>,
+    /// How the conversation is kept short.
+    pub compaction: Option<Compaction>,
+}
+
+/// A tool that a model may call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tool {
+    /// Its name to the model; of a server or of state what stands before the names of its tools.
+    pub name: String,
+    /// What it is for.
+    pub description: Option<String>,
+    /// The JSON Schema of its arguments.
+    pub input: Option<Json>,
+    /// Whether it may be called.
+    pub approve: Approve,
+    /// Whether it may be executed beside others.
+    pub parallel_safe: bool,
+    /// Time for one attempt, in milliseconds.
+    pub timeout_ms: Option<u64>,
+    /// What executes it.
+    pub target: Target,
+}
+
+/// What executes a tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// Another agent of the blueprint.
+    Agent(String),
+    /// An operator, with nothing but the arguments.
+    Operator(String),
+    /// The tools of an MCP server; those allowed, or all.
+    Mcp {
+        /// Its operator.
+        server: String,
+        /// The names that are let through; a `*` at the end stands for any rest.
+        allow: Option<Vec<String>>,
+    },
+    /// The Lua function that stands at this place of the agent's `tools`, from 1.
+    Function(usize),
+    /// State.
+    State {
+        /// Whether it may be changed.
+        write: bool,
+        /// Which scope; the run's own if absent.
+        scope: Option<String>,
+        /// What every key begins with.
+        prefix: String,
+    },
+}
+
+/// Something that is looked at on the way, and what is done about it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rule {
+    /// When it is asked.
+    pub on: On,
+    /// The condition; always, if absent.
+    pub when: Option<String>,
+    /// Stops the loop, for this reason.
+    pub halt: Option<String>,
+    /// Refuses the call, for this reason.
+    pub deny: Option<String>,
+    /// Asks a person first.
+    pub ask: bool,
+    /// Laid over the arguments; in place of the output.
+    pub set: Option<Value>,
+    /// Said to the model before it is asked next.
+    pub say: Option<String>,
+}
+
+/// When a rule is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum On {
+    /// Before the model is asked.
+    BeforeModel,
+    /// After it answered.
+    AfterModel,
+    /// Before a tool of this name is called; a `*` at the end stands for any rest.
+    BeforeTool(String),
+    /// After it was called.
+    AfterTool(String),
+}
+
+impl ModelLoop {
+    /// The limits, with the defaults of those that are not said.
+    pub fn limits(&self) -> LoopLimits {
+        let default = LoopLimits::default();
+        LoopLimits {
+            turns: self.max_turns.unwrap_or(default.turns),
+            tool_calls: self.max_tool_calls,
+            repeats: self.max_repeats.unwrap_or(default.repeats),
+            failures: self.max_failures.unwrap_or(default.failures),
+            cost: self.max_cost,
+            output: default.output,
+        }
+    }
+}
+
+/// Whether a name fits one that may end in `*`.
+pub fn name_fits(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(begin) => name.starts_with(begin),
+        None => pattern == name,
+    }
+}
+
+/// A name as models take it: letters, digits, `_` and `-`, at most 64 bytes. What is cut off is told
+/// apart by a hash.
+pub fn tool_name(text: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+    let name: String = text.chars().map(plain).collect();
+    if name.len() <= 64 {
+        return name;
+    }
+    let hash = blake3::hash(text.as_bytes()).to_hex();
+    format!("{}_{}", &name[..55], &hash[..8])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_made_fit_for_models_and_stay_apart() {
+        assert_eq!(tool_name("fs.read/all"), "fs_read_all");
+        let (a, b) = (tool_name(&"a".repeat(65)), tool_name(&"a".repeat(66)));
+        assert_eq!((a.len(), b.len()), (64, 64));
+        assert_ne!(a, b);
+    }
+
+    #[test]
+    fn a_star_stands_for_any_rest() {
+        assert!(name_fits("fs_*", "fs_read") && name_fits("*", "x") && name_fits("x", "x"));
+        assert!(!name_fits("fs_*", "net_get") && !name_fits("x", "xy"));
+    }
+}

@@ -1,0 +1,70 @@
+//! `doc`: a page of the library's manual.
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::json;
+
+use crate::{
+    blueprint::{did_you_mean, library::FUNCTIONS, manual},
+    cli::{
+        context::Context,
+        exit::{Exit, Stop},
+        render::table,
+    },
+};
+
+/// Show what a function of the Lua library does, with an example
+#[derive(Debug, Args)]
+pub struct Doc {
+    /// The function: ctx:run, swarm.fail, run; all of them if it is not given
+    name: Option<String>,
+}
+
+impl Doc {
+    /// Does it.
+    ///
+    /// # Errors
+    /// A function that does not exist, a closed stdout.
+    pub fn execute(&self, cx: &Context) -> Result<Exit> {
+        let Some(wanted) = &self.name else { return list(cx) };
+        let plain = |text: &str| text.replace(':', ".").to_ascii_lowercase();
+        let wanted = plain(wanted.trim_end_matches("()"));
+        let found: Vec<_> = FUNCTIONS
+            .iter()
+            .filter(|it| plain(&manual::name_of(it)) == wanted || it.name == wanted)
+            .collect();
+        if found.is_empty() {
+            let names: Vec<_> = FUNCTIONS.iter().map(|it| plain(&manual::name_of(it))).collect();
+            let near = did_you_mean(&wanted, names.iter().map(String::as_str));
+            let near = near.map(|name| format!("moonswarm doc {name}"));
+            let stop = Stop::new(Exit::NotFound, format!("the library has no {wanted}"));
+            return Err(stop.next(near.unwrap_or_else(|| "moonswarm doc".to_owned())).into());
+        }
+        if cx.terminal.json {
+            let all = found.iter().map(|it| {
+                json!({ "name": manual::name_of(it), "about": it.about, "page": manual::page(it) })
+            });
+            cx.terminal.print_json(&all.collect::<Vec<_>>())?;
+            return Ok(Exit::Ok);
+        }
+        for function in found {
+            let page = manual::page(function).unwrap_or_default();
+            // In a terminal there is no other page to go to.
+            let page = page.replace("\n[All functions](README.md)\n", "");
+            cx.terminal.print(&page)?;
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+fn list(cx: &Context) -> Result<Exit> {
+    if cx.terminal.json {
+        let all =
+            FUNCTIONS.iter().map(|it| json!({"name": manual::name_of(it), "about": it.about}));
+        cx.terminal.print_json(&all.collect::<Vec<_>>())?;
+        return Ok(Exit::Ok);
+    }
+    let rows = FUNCTIONS.iter().map(|it| vec![manual::name_of(it), it.about.to_owned()]);
+    cx.terminal.print(&table(&["function", "what it does"], rows))?;
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,673 @@
+//! Agents whose operator is a model: a task of one is a loop of calls, each a step of its own in the
+//! scope below the task's place.
+//!
+//! | happens | then |
+//! |---|---|
+//! | such a task is scheduled | its step opens; [`ResponseFlow`] says what begins |
+//! | the model is asked | a step `model_call`; its input is made from the chain, and is not in the journal |
+//! | a tool is called | a step `tool_call`: a task, state, or another loop; a refused call ends as it begins |
+//! | the last of a batch ends | in the same commit the model is asked again, or the loop ends |
+//! | the loop ends, is canceled or out of time | what is still open is canceled |
+//! | the run is read again | the flow is told what ended, in its order, and goes on from there |
+//!
+//! The flow of the run knows the task alone: a replay passes the steps of a loop over.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use serde_json::{Value, json};
+
+use super::{
+    composite::{Members, composite_of},
+    due::Due,
+    run::{Open, OpenKind, OpenTask, Perform, Phase, Run},
+    shard::Shard,
+};
+use crate::{
+    blueprint::{CompiledAgent, CompiledLoop, Does, LoopJudge, Slots},
+    fault,
+    flow::{
+        Part, StateOp, StepOp, TaskOpts, TaskRequest,
+        response::{
+            Approve, Begin, Call, Face, LoopSettings, Owner, ResponseFlow, Stop, Turn, user_message,
+        },
+    },
+    journal::{Outcome, StepKey, Usage},
+    protocol::{
+        BudgetEvent, DurationMs, EventSource, ExitReason, Failure, Json, LifecycleEvent, ModelAsk,
+        ModelRequest, ObservableEvent, OperatorId, StepKind, failure::kind,
+    },
+};
+
+/// How many loops lie within each other, below the first.
+const MOST_DEPTH: usize = 8;
+/// The agent that asks a person.
+const APPROVE: &str = "approve";
+
+/// An open loop.
+pub(crate) struct OpenLoop {
+    pub(crate) request: TaskRequest,
+    agent: Arc<CompiledAgent>,
+    pub(crate) operator: Arc<str>,
+    flow: ResponseFlow,
+    judge: LoopJudge,
+    instructions: Option<String>,
+    max_duration_ms: Option<u64>,
+    /// What began, by place.
+    begun: Vec<Begin>,
+    /// How many of those have a step.
+    recorded: usize,
+    /// The places that wait until others have ended.
+    held: BTreeSet<usize>,
+    /// Why it cannot go on: its history is not what it would do.
+    broken: Option<Failure>,
+}
+
+impl Shard {
+    /// Whether a prepared task is a loop.
+    pub(super) fn is_loop(&self, task: &OpenTask) -> bool {
+        !task.request.is_model_call()
+            && !task.request.lists_tools()
+            && self.shared.registry.loops(&task.operator, task.agent.name())
+    }
+
+    /// Opens a loop; what it begins with begins with the next turn of the run.
+    pub(super) fn schedule_loop(
+        &mut self,
+        run: &mut Run,
+        key: &StepKey,
+        op: &StepOp,
+        task: OpenTask,
+    ) {
+        let opened = self
+            .may_compose(run, key, &task.operator)
+            .and_then(|()| loop_depth(run, key))
+            .and_then(|()| self.loop_of(run, task));
+        match opened {
+            Ok(open) => {
+                fault::point("engine.loop");
+                let max_ms = open.max_duration_ms;
+                let number = self.open(run, key, op, OpenKind::Loop(Box::new(open)));
+                if let Some(max_ms) = max_ms {
+                    run.timers.insert((self.time_of(run) + max_ms, number, Due::Loop));
+                }
+                run.composing.insert(number);
+            }
+            Err(failure) => {
+                let step = run.chain.next_step();
+                let failure = failure.at(step, Some(op.name()), 1);
+                self.record(run, key, op, Outcome::Failed(failure));
+            }
+        }
+    }
+
+    /// A loop of a prepared task, before anything has begun.
+    fn loop_of(&self, run: &Run, task: OpenTask) -> Result<OpenLoop, Failure> {
+        let OpenTask { request, agent, operator, .. } = task;
+        let (started, _) = run.chain.started().expect("a run with a task has started");
+        let program = run.program.as_ref().expect("a task is prepared with the run's program");
+        let slots = Slots {
+            input: &request.input,
+            run_input: &started.input,
+            run_id: &run.id.to_string(),
+            attempt: 1,
+        };
+        let rendered = agent
+            .render(program.blueprint(), &slots)
+            .map_err(|error| Failure::new("template", error.to_string()))?;
+        let compiled = agent.model_loop().map_or_else(Default::default, Arc::clone);
+        let asked = request.opts.ask.as_deref();
+        let start = match asked {
+            Some(ask) if !ask.items.is_empty() => ask.items.clone(),
+            _ => vec![user_message(&rendered.prompt)],
+        };
+        let more = asked.and_then(|ask| ask.instructions.clone());
+        let instructions: Vec<String> = rendered.system.into_iter().chain(more).collect();
+        let settings = settings(&compiled, &agent, &operator, asked)?;
+        Ok(OpenLoop {
+            flow: ResponseFlow::new(settings, start),
+            max_duration_ms: compiled.declared().max_duration_ms,
+            judge: LoopJudge::new(Arc::clone(&agent), compiled),
+            instructions: (!instructions.is_empty()).then(|| instructions.join("\n\n")),
+            request,
+            agent,
+            operator,
+            begun: Vec::new(),
+            recorded: 0,
+            held: BTreeSet::new(),
+            broken: None,
+        })
+    }
+
+    /// Lets a loop go on as far as it can.
+    pub(super) fn loop_one(&mut self, run: &mut Run, number: u32) {
+        if is_held(run, number) {
+            return;
+        }
+        self.release_held(run, number);
+        while let Some(open) = run.model_loop_mut(number) {
+            if let Some(failure) = open.broken.take() {
+                self.stop_loop(run, number, *Stop::of(failure));
+                return;
+            }
+            if open.recorded < open.begun.len() {
+                self.begin_parts(run, number);
+                if run.is_ended() || run.reload {
+                    return;
+                }
+                continue;
+            }
+            let turn = open.flow.turn(&open.judge);
+            let events = open.flow.take_events();
+            for event in events {
+                self.told(run, Some(number), &event);
+            }
+            let Some(open) = run.model_loop_mut(number) else { return };
+            match turn {
+                Turn::Wait => return,
+                Turn::Begin(parts) => open.begun.extend(parts),
+                Turn::Done { value, .. } => {
+                    self.tell_exit(run, number, &ExitReason::Complete);
+                    self.finish_step(run, number, Outcome::Completed(value), None, None);
+                }
+                Turn::Stop(stop) => self.stop_loop(run, number, *stop),
+            }
+        }
+    }
+
+    /// Records what began: all of it, before any of it is executed.
+    fn begin_parts(&mut self, run: &mut Run, number: u32) {
+        fault::point("engine.loop_batch");
+        let Some(key) = run.chain.step(number).map(|step| step.scheduled.key.clone()) else {
+            return;
+        };
+        while let Some(open) = run.model_loop_mut(number) {
+            let place = open.recorded;
+            let Some(begin) = open.begun.get(place).cloned() else { return };
+            open.recorded += 1;
+            if !open.flow.may_start(place) {
+                open.held.insert(place);
+            }
+            let Some(request) = open.request_of(place) else { return };
+            if let Some(breach) = self.breach(run).or_else(|| Self::task_breach(run)) {
+                self.break_limit(run, breach);
+                return;
+            }
+            let key = part_key(&key, place);
+            match begin {
+                Begin::Refuse(_, failure) => {
+                    let op = StepOp::Task(Box::new(request));
+                    let failure = failure.at(run.chain.next_step(), Some(op.name()), 1);
+                    self.record(run, &key, &op, Outcome::Failed(failure));
+                }
+                Begin::Call(call) => self.begin_call(run, number, key, &call, request),
+                Begin::List { .. }
+                | Begin::Ask { .. }
+                | Begin::Compact { .. }
+                | Begin::Approve(_) => {
+                    self.schedule_task(run, key, request);
+                }
+            }
+        }
+    }
+
+    /// Begins a call of a tool.
+    fn begin_call(
+        &mut self,
+        run: &mut Run,
+        number: u32,
+        key: StepKey,
+        call: &Call,
+        request: TaskRequest,
+    ) {
+        let does = run.model_loop(number).and_then(|open| open.does(call));
+        match does {
+            Some(Does::State { op, scope, prefix }) => {
+                let asked = op.op(&call.arguments, &prefix);
+                self.schedule_state_call(run, &key, request, scope.as_deref(), asked);
+            }
+            Some(Does::Task { .. }) => self.schedule_task(run, key, request),
+            None => {
+                let failure =
+                    Failure::new(kind::NOT_FOUND, format!("there is no tool {:?}", call.name));
+                let op = StepOp::Task(Box::new(request));
+                self.record(run, &key, &op, Outcome::Failed(failure));
+            }
+        }
+    }
+
+    /// A call of a tool that is an operation on state.
+    fn schedule_state_call(
+        &mut self,
+        run: &mut Run,
+        key: &StepKey,
+        request: TaskRequest,
+        scope: Option<&str>,
+        asked: StateOp,
+    ) {
+        let op = StepOp::Task(Box::new(request));
+        if scope.is_none() && !asked.needs_store() {
+            let outcome = match self.own_state(run, &asked) {
+                Ok(value) => Outcome::Completed(shown(run, key, value)),
+                Err(failure) => Outcome::Failed(failure),
+            };
+            self.record(run, key, &op, outcome);
+            return;
+        }
+        match self.permitted(run, scope, &asked) {
+            Err(failure) => self.record(run, key, &op, Outcome::Failed(failure)),
+            Ok((scope, asked)) => {
+                let kind = OpenKind::State { scope, op: Box::new(asked) };
+                let number = self.open(run, key, &op, kind);
+                run.pending.after.performs.push(Perform::State { step: number });
+            }
+        }
+    }
+
+    /// Lets those go on that waited for others of their batch.
+    fn release_held(&mut self, run: &mut Run, number: u32) {
+        let Some(key) = run.chain.step(number).map(|step| step.scheduled.key.clone()) else {
+            return;
+        };
+        let Some(open) = run.model_loop_mut(number) else { return };
+        let free: Vec<usize> =
+            open.held.iter().copied().filter(|place| open.flow.may_start(*place)).collect();
+        for place in free {
+            let Some(open) = run.model_loop_mut(number) else { return };
+            open.held.remove(&place);
+            let part = run.chain.find(&part_key(&key, place)).map(|step| step.scheduled.step);
+            let Some(part) = part else { continue };
+            match run.open.get(&part).map(|open| &open.kind) {
+                Some(OpenKind::Task(task)) if task.phase == Phase::Capacity => {
+                    self.open_attempt(run, part);
+                }
+                Some(OpenKind::Loop(_) | OpenKind::Composite(_)) => {
+                    run.composing.insert(part);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Something that a loop began has ended.
+    pub(super) fn part_ended(
+        &mut self,
+        run: &mut Run,
+        number: u32,
+        key: &StepKey,
+        outcome: Outcome,
+    ) {
+        let used = used_at(run, key);
+        if let Some(open) = run.model_loop_mut(number) {
+            open.flow.end(key.index as usize, outcome, &used);
+            run.composing.insert(number);
+        }
+    }
+
+    /// A loop is out of time.
+    pub(super) fn loop_timed_out(&mut self, run: &mut Run, number: u32) {
+        let Some(open) = run.model_loop(number) else { return };
+        let most = open.max_duration_ms.unwrap_or_default();
+        let event = BudgetEvent::TimeoutReached {
+            operator: OperatorId::new(open.operator.to_string()),
+            elapsed: DurationMs::from_millis(most),
+        };
+        self.told(run, Some(number), &LifecycleEvent::Budget(event));
+        let message = format!("it took longer than `max_duration`, {most} ms");
+        let failure = Failure::new(kind::TIMEOUT, message);
+        self.stop_loop(run, number, Stop { exit: ExitReason::Timeout, failure });
+    }
+
+    /// Ends a loop that stops short; whoever still works for it is told to stop.
+    fn stop_loop(&mut self, run: &mut Run, number: u32, stop: Stop) {
+        self.close_members(run, number, "the loop that it belongs to has ended");
+        let Some(open) = run.model_loop(number) else { return };
+        let agent = Arc::clone(open.agent.name());
+        self.tell_exit(run, number, &stop.exit);
+        let failure = match stop.failure.step {
+            // What failed says itself where.
+            Some(_) => stop.failure,
+            None => stop.failure.at(number, Some(&agent), 1),
+        };
+        self.finish_step(run, number, Outcome::Failed(failure), None, None);
+    }
+
+    /// Tells how a loop ended, once.
+    fn tell_exit(&mut self, run: &mut Run, number: u32, exit: &ExitReason) {
+        let Some(open) = run.model_loop(number) else { return };
+        let sums = open.flow.sums();
+        let data = json!({
+            "exit": exit, "agent": &**open.agent.name(), "turns": sums.turns, "calls": sums.calls,
+            "usage": sums.used,
+        });
+        let began = run.chain.started().map_or(0, |(_, at)| at);
+        let since = DurationMs::from_millis(self.time_of(run).saturating_sub(began));
+        let mut event = ObservableEvent::new(EventSource::Turn, "loop.ended", since, data);
+        event.operator_id = Some(OperatorId::new(open.operator.to_string()));
+        self.told(run, Some(number), &LifecycleEvent::Observable(event));
+    }
+
+    /// Rebuilds a loop that was open when the run was last in memory.
+    pub(super) fn take_up_loop(
+        &mut self,
+        run: &mut Run,
+        number: u32,
+        task: OpenTask,
+        members: &Members,
+    ) {
+        let mut open = match self.loop_of(run, task) {
+            Ok(open) => open,
+            Err(failure) => {
+                self.finish_step(run, number, Outcome::Failed(failure), None, None);
+                return;
+            }
+        };
+        members.replay_loop(number, &mut open);
+        open.flow.take_events();
+        if let (Some(max_ms), Some(step)) = (open.max_duration_ms, run.chain.step(number)) {
+            run.timers.insert((step.scheduled_ms + max_ms, number, Due::Loop));
+        }
+        let parts = open.recorded;
+        open.held = (0..parts).filter(|place| !open.flow.may_start(*place)).collect();
+        run.open.insert(number, Open { kind: OpenKind::Loop(Box::new(open)) });
+        run.composing.insert(number);
+    }
+
+    /// Takes up a call of a tool that is an operation on shared state and whose end is not known.
+    pub(super) fn take_up_state_call(&mut self, run: &mut Run, number: u32, around: u32) -> bool {
+        let Some(index) = run.chain.step(number).map(|step| step.scheduled.key.index) else {
+            return false;
+        };
+        let does =
+            run.model_loop(around).and_then(|open| match open.begun.get(index as usize)? {
+                Begin::Call(call) => Some((open.does(call)?, call.arguments.clone())),
+                _ => None,
+            });
+        let Some((Does::State { op, scope, prefix }, arguments)) = does else { return false };
+        match self.permitted(run, scope.as_deref(), &op.op(&arguments, &prefix)) {
+            Ok((scope, asked)) => {
+                let kind = OpenKind::State { scope, op: Box::new(asked) };
+                run.open.insert(number, Open { kind });
+                run.pending.after.performs.push(Perform::State { step: number });
+            }
+            Err(failure) => {
+                self.finish_step(run, number, Outcome::Failed(failure), None, None);
+            }
+        }
+        true
+    }
+}
+
+impl OpenLoop {
+    fn does(&self, call: &Call) -> Option<Does> {
+        self.judge.call(&call.name, &call.arguments).map(|(does, _, _)| does)
+    }
+
+    /// What is asked at a place.
+    pub(super) fn request_of(&self, place: usize) -> Option<TaskRequest> {
+        let agent = self.agent.name();
+        let charged = self.request.part.as_ref().map_or(&**agent, |part| part.name.as_str());
+        let own = |kind, name: &str, request| Part {
+            kind,
+            name: name.to_owned(),
+            call_id: None,
+            request,
+            charged: charged.to_owned(),
+            tool: None,
+        };
+        let model = |request: ModelRequest, kept: Value| {
+            let given = &self.request.opts;
+            let opts = TaskOpts {
+                timeout_ms: given.timeout_ms,
+                retry: given.retry.clone(),
+                operator: Some(self.operator.to_string()),
+                session: given.session.clone(),
+                ..TaskOpts::default()
+            };
+            let input = Json::encode(&request).expect("a request is plain data");
+            let part = own(StepKind::ModelCall, &self.operator, kept.into());
+            TaskRequest { part: Some(Box::new(part)), ..TaskRequest::new(&**agent, input, opts) }
+        };
+        Some(match self.begun.get(place)? {
+            Begin::Ask { turn } => model(self.asked(*turn), json!({ "turn": turn })),
+            Begin::Compact { turn } => {
+                let request = ModelRequest {
+                    model: self.agent.agent().model.clone(),
+                    items: self.flow.to_sum_up(),
+                    ..ModelRequest::default()
+                };
+                model(request, json!({ "turn": turn, "compact": true }))
+            }
+            Begin::List { server } => {
+                let part = own(StepKind::Local, server, Json::null());
+                let request = TaskRequest::new(server, Json::null(), TaskOpts::default());
+                TaskRequest { part: Some(Box::new(part)), ..request }
+            }
+            Begin::Approve(call) => self.approval(call, own(StepKind::Task, APPROVE, Json::null())),
+            Begin::Call(call) | Begin::Refuse(call, _) => self.call(call),
+        })
+    }
+
+    /// What a person is asked before a call.
+    fn approval(&self, call: &Call, part: Part) -> TaskRequest {
+        let title = format!("Let {} call {}?", self.agent.name(), call.name);
+        let input: Json = json!({
+            "title": title, "agent": &**self.agent.name(), "tool": call.name,
+            "call_id": call.call_id, "arguments": call.arguments,
+        })
+        .into();
+        let opts = TaskOpts { summary: Some(title), ..TaskOpts::default() };
+        let part = Part { request: input.clone(), ..part };
+        TaskRequest { part: Some(Box::new(part)), ..TaskRequest::new(APPROVE, input, opts) }
+    }
+
+    fn call(&self, call: &Call) -> TaskRequest {
+        let found = self.judge.call(&call.name, &call.arguments);
+        let (agent, tool, input, timeout_ms) = match found {
+            Some((Does::Task { agent, tool }, input, timeout)) => (agent, tool, input, timeout),
+            _ => (call.name.clone(), None, call.arguments.clone(), None),
+        };
+        let opts = TaskOpts {
+            timeout_ms,
+            summary: Some(format!("{}: {}", self.agent.name(), call.name)),
+            ..TaskOpts::default()
+        };
+        let part = Part {
+            kind: StepKind::ToolCall,
+            name: call.name.clone(),
+            call_id: Some(call.call_id.clone()),
+            request: call.arguments.clone(),
+            charged: call.name.clone(),
+            tool,
+        };
+        TaskRequest { part: Some(Box::new(part)), ..TaskRequest::new(agent, input, opts) }
+    }
+
+    /// What the model is asked in a turn.
+    fn asked(&self, turn: u32) -> ModelRequest {
+        let given = self.request.opts.ask.as_deref();
+        let mut request = ModelRequest {
+            model: self.agent.agent().model.clone(),
+            instructions: self.instructions.clone(),
+            items: self.flow.conversation(),
+            tools: self.flow.tools().cloned().collect(),
+            ..ModelRequest::default()
+        };
+        if let Some(ask) = given {
+            // A choice that was forced once would be forced for ever.
+            request.tool_choice = ask.tool_choice.clone().filter(|_| turn == 1);
+            request.parallel_tool_calls = ask.parallel_tool_calls;
+            request.options = ask.options.clone();
+        } else if let Some(schema) = &self.agent.agent().output {
+            let format = json!({
+                "type": "json_schema", "name": "answer", "schema": schema, "strict": false,
+            });
+            request.options.insert("text".into(), json!({ "format": format }));
+        }
+        request
+    }
+
+    /// Tells a loop that a place has a step, as its journal has it.
+    pub(super) fn replay_begin(&mut self, place: usize, kind: StepKind, name: &str) {
+        while self.flow.begun() <= place && self.broken.is_none() {
+            match self.flow.turn(&self.judge) {
+                Turn::Begin(parts) => self.begun.extend(parts),
+                Turn::Wait | Turn::Done { .. } | Turn::Stop(_) => {
+                    self.broken = Some(differs(place));
+                }
+            }
+        }
+        let same = match self.begun.get(place) {
+            Some(Begin::Ask { .. } | Begin::Compact { .. }) => kind == StepKind::ModelCall,
+            Some(Begin::Approve(_)) => kind == StepKind::Task && name == APPROVE,
+            Some(Begin::List { server }) => kind == StepKind::Local && name == server,
+            Some(Begin::Call(call) | Begin::Refuse(call, _)) => {
+                kind == StepKind::ToolCall && name == call.name
+            }
+            None => false,
+        };
+        if !same && self.broken.is_none() {
+            self.broken = Some(differs(place));
+        }
+        self.recorded = self.recorded.max(place + 1);
+    }
+
+    /// Tells a loop that what began at a place has ended.
+    pub(super) fn replay_end(&mut self, place: usize, outcome: Outcome, used: &Usage) {
+        self.flow.end(place, outcome, used);
+    }
+
+    fn is_held(&self, place: usize) -> bool {
+        self.held.contains(&place)
+    }
+}
+
+impl Run {
+    /// The loop behind an open step.
+    pub(super) fn model_loop(&self, step: u32) -> Option<&OpenLoop> {
+        match &self.open.get(&step)?.kind {
+            OpenKind::Loop(open) => Some(open),
+            _ => None,
+        }
+    }
+
+    fn model_loop_mut(&mut self, step: u32) -> Option<&mut OpenLoop> {
+        match &mut self.open.get_mut(&step)?.kind {
+            OpenKind::Loop(open) => Some(open),
+            _ => None,
+        }
+    }
+}
+
+/// What a loop of an agent is made of.
+fn settings(
+    compiled: &CompiledLoop,
+    agent: &CompiledAgent,
+    operator: &str,
+    asked: Option<&ModelAsk>,
+) -> Result<LoopSettings, Failure> {
+    let mut tools = compiled.faces();
+    let mut limits = compiled.declared().limits();
+    if let Some(ask) = asked {
+        limits.tool_calls = limits.tool_calls.into_iter().chain(ask.max_tool_calls).min();
+        for tool in &ask.tools {
+            if tools.iter().any(|own| own.tool.name == tool.name) {
+                let message = format!("the tool {:?} is the agent's own", tool.name);
+                return Err(Failure::new(kind::INVALID_INPUT, message));
+            }
+            tools.push(Face {
+                tool: tool.clone(),
+                owner: Owner::Caller,
+                approve: Approve::Allow,
+                parallel_safe: true,
+            });
+        }
+    }
+    Ok(LoopSettings {
+        operator: operator.to_owned(),
+        tools,
+        servers: compiled.servers(agent.name()),
+        asked: asked.is_some(),
+        limits,
+        compaction: compiled.declared().compaction.clone(),
+    })
+}
+
+fn differs(place: usize) -> Failure {
+    let message = format!(
+        "step {place} of the loop is in the journal, and the loop would do something else there"
+    );
+    Failure::new(kind::REFUSED, message)
+}
+
+/// The place of what a loop began, by the loop's own.
+pub(super) fn part_key(around: &StepKey, place: usize) -> StepKey {
+    let place = u32::try_from(place).expect("steps of a run are bounded");
+    StepKey::new(around.scope.branch(around.index, 0), place)
+}
+
+/// Whether a step is one that waits for others of its loop's batch.
+pub(super) fn is_held(run: &Run, number: u32) -> bool {
+    let Some(step) = run.chain.step(number) else { return false };
+    let key = &step.scheduled.key;
+    let around = step.scheduled.whole().and_then(|around| run.model_loop(around));
+    around.is_some_and(|around| around.is_held(key.index as usize))
+}
+
+/// Refuses a loop that lies too deep within others.
+fn loop_depth(run: &Run, key: &StepKey) -> Result<(), Failure> {
+    let mut depth = 0;
+    let mut inner = key.clone();
+    while let Some((outer, number)) = composite_of(run, &inner) {
+        depth += usize::from(run.model_loop(number).is_some());
+        inner = outer;
+    }
+    if depth > MOST_DEPTH {
+        let message = format!("more than {MOST_DEPTH} loops lie within the first");
+        return Err(Failure::new(kind::LIMIT, message));
+    }
+    Ok(())
+}
+
+/// What a step and everything below it used, as far as it was reported.
+fn used_at(run: &Run, key: &StepKey) -> Usage {
+    let below = key.scope.branch(key.index, 0);
+    let mut used = Usage::default();
+    for step in run.chain.steps() {
+        let own = &step.scheduled.key;
+        // The branches of a composite lie beside each other, and all below its place.
+        let within = own.scope.depth() > key.scope.depth()
+            && own.scope.is_within(&key.scope)
+            && same_branch(own, &below);
+        if (own == key || within)
+            && let Some(usage) = &step.usage
+        {
+            used.add(usage);
+        }
+    }
+    used
+}
+
+fn same_branch(own: &StepKey, below: &crate::journal::ScopePath) -> bool {
+    let mut scope = own.scope.clone();
+    while scope.depth() > below.depth() {
+        match scope.outer() {
+            Some((outer, _, _)) => scope = outer,
+            None => return false,
+        }
+    }
+    let place = |scope: &crate::journal::ScopePath| scope.outer().map(|(_, index, _)| index);
+    place(&scope) == place(below)
+}
+
+/// What a model is given of state: keys without the prefix that its tool adds.
+pub(super) fn shown(run: &Run, key: &StepKey, value: Json) -> Json {
+    let shown = composite_of(run, key).and_then(|(_, around)| {
+        let open = run.model_loop(around)?;
+        let Begin::Call(call) = open.begun.get(key.index as usize)? else { return None };
+        match open.does(call)? {
+            Does::State { op, prefix, .. } => Some(op.shown(value.clone(), &prefix)),
+            Does::Task { .. } => None,
+        }
+    });
+    shown.unwrap_or(value)
+}

@@ -1,0 +1,757 @@
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    journal::{Decision, Outcome, Usage},
+    middleware::TaskDone,
+    operator::{Backend, Delivery, Reply, Residence, Task},
+    protocol::{
+        Failure, FunctionTool, ModelReply, ModelRequest, ModelStop, StepKind, failure::kind,
+    },
+};
+
+/// A model that says what stands in its instructions: a JSON list of answers, one a turn.
+///
+/// | answer | says |
+/// |---|---|
+/// | a text | that; `$seen` stands for the outputs that it sees, `$tools` for the tools |
+/// | `[[name, arguments], …]` | calls; arguments that are a text are written as they are |
+/// | `{"fail": kind}` | nothing: it fails |
+/// | `{"wait": text}` | that, once [`Gate::open`] was called |
+struct Scripted {
+    asked: Arc<Mutex<Vec<ModelRequest>>>,
+    gate: Arc<tokio::sync::Semaphore>,
+}
+
+impl Scripted {
+    fn answer(&self, request: &ModelRequest) -> Result<(Vec<Value>, ModelStop), Value> {
+        let last = request.items.last().map(Value::to_string).unwrap_or_default();
+        if last.contains("Sum up the conversation") {
+            return Ok((vec![text("in short")], ModelStop::End));
+        }
+        let instructions = request.instructions.as_deref().unwrap_or("[\"hello\"]");
+        let script: Vec<Value> = serde_json::from_str(instructions).expect("a script");
+        let said =
+            |item: &Value| item["id"].as_str()?.strip_prefix('t')?.split('_').next()?.parse().ok();
+        let turn: usize = request.items.iter().filter_map(said).max().map_or(0, |n: usize| n + 1);
+        match script.get(turn).unwrap_or(&Value::Null) {
+            Value::String(words) => {
+                let seen = request.items.iter().filter(|it| it["type"] == "function_call_output");
+                let seen: Vec<Value> = seen.map(|item| item["output"].clone()).collect();
+                let tools: Vec<&str> = request.tools.iter().map(|it| it.name.as_str()).collect();
+                let words = words.replace("$seen", &json!(seen).to_string());
+                let words = words.replace("$tools", &tools.join(" "));
+                Ok((vec![said_in(turn, &words)], ModelStop::End))
+            }
+            Value::Array(calls) => {
+                let item = |(n, call): (usize, &Value)| {
+                    let arguments = match &call[1] {
+                        Value::String(text) => text.clone(),
+                        Value::Null => "{}".to_owned(),
+                        other => other.to_string(),
+                    };
+                    json!({
+                        "type": "function_call", "id": format!("t{turn}_{n}"),
+                        "call_id": format!("call_{turn}_{n}"), "name": call[0], "arguments": arguments,
+                    })
+                };
+                Ok((calls.iter().enumerate().map(item).collect(), ModelStop::ToolCalls))
+            }
+            other => Err(other.clone()),
+        }
+    }
+}
+
+fn text(words: &str) -> Value {
+    json!({ "type": "message", "role": "assistant",
+        "content": [{ "type": "output_text", "text": words }] })
+}
+
+fn said_in(turn: usize, words: &str) -> Value {
+    let mut item = text(words);
+    item["id"] = format!("t{turn}").into();
+    item
+}
+
+#[async_trait]
+impl Backend for Scripted {
+    fn kind(&self) -> &'static str {
+        "scripted"
+    }
+
+    fn residence(&self) -> Residence {
+        Residence::Host
+    }
+
+    fn is_model(&self) -> bool {
+        true
+    }
+
+    async fn execute(&self, task: Arc<Task>, input: Json) -> Result<Reply, Failure> {
+        task.reporter.delivered(Delivery { worker: "model".into() });
+        let request: ModelRequest = input.decode().expect("a model is asked as a model");
+        self.asked.lock().unwrap().push(request.clone());
+        let (items, stop) = match self.answer(&request) {
+            Ok(said) => said,
+            Err(other) if other["wait"].is_string() => {
+                tokio::select! {
+                    () = task.cancel.cancelled() => {
+                        return Err(Failure::new(kind::CANCELED, "given up"));
+                    }
+                    _ = self.gate.acquire() => {}
+                }
+                (vec![said_in(99, other["wait"].as_str().unwrap())], ModelStop::End)
+            }
+            Err(other) => {
+                let kind = other["fail"].as_str().unwrap_or("model").to_owned();
+                return Err(Failure::new(kind, "the script says so"));
+            }
+        };
+        let reply = ModelReply { model: "scripted-1".into(), items, stop };
+        let usage = Usage {
+            input_tokens: Some(100),
+            output_tokens: Some(10),
+            cost: Some("0.01".into()),
+            ..Usage::default()
+        };
+        let output = Json::encode(&reply).unwrap();
+        Ok(Reply::Done(TaskDone { output, usage: Some(usage), effects: Vec::new() }))
+    }
+}
+
+/// A model that never answers.
+struct Mute;
+
+#[async_trait]
+impl Backend for Mute {
+    fn kind(&self) -> &'static str {
+        "scripted"
+    }
+
+    fn residence(&self) -> Residence {
+        Residence::Host
+    }
+
+    fn is_model(&self) -> bool {
+        true
+    }
+
+    async fn execute(&self, _: Arc<Task>, _: Json) -> Result<Reply, Failure> {
+        Err(Failure::new(kind::MODEL, "it is mute"))
+    }
+}
+
+/// The mute one first, then the other.
+struct Either(crate::operator::Composite);
+
+#[async_trait]
+impl Backend for Either {
+    fn kind(&self) -> &'static str {
+        "composite"
+    }
+
+    fn residence(&self) -> Residence {
+        Residence::Inline
+    }
+
+    fn composite(&self) -> Option<&crate::operator::Composite> {
+        Some(&self.0)
+    }
+
+    async fn execute(&self, _: Arc<Task>, _: Json) -> Result<Reply, Failure> {
+        unreachable!("its members are")
+    }
+}
+
+/// A server with the tools `read`, which gives its arguments back, and `drop`.
+struct Server;
+
+#[async_trait]
+impl Backend for Server {
+    fn kind(&self) -> &'static str {
+        "mcp"
+    }
+
+    fn residence(&self) -> Residence {
+        Residence::Host
+    }
+
+    async fn list_tools(&self, _: Arc<Task>) -> Result<Vec<FunctionTool>, Failure> {
+        let tool = |name: &str| FunctionTool {
+            name: name.into(),
+            description: Some("does it".into()),
+            parameters: json!({ "type": "object", "properties": { "path": { "type": "string" } },
+                "required": ["path"] }),
+            strict: None,
+        };
+        Ok(vec![tool("read"), tool("drop")])
+    }
+
+    async fn execute(&self, task: Arc<Task>, input: Json) -> Result<Reply, Failure> {
+        let tool = task.agent.tool.clone().unwrap_or_default();
+        Ok(Reply::Done(TaskDone::new(json!({ "tool": tool, "input": input }).into())))
+    }
+}
+
+/// A bench whose operators are those of the others, a model and a server.
+struct Loops {
+    bench: Bench,
+    asked: Arc<Mutex<Vec<ModelRequest>>>,
+    gate: Arc<tokio::sync::Semaphore>,
+}
+
+impl std::ops::Deref for Loops {
+    type Target = Bench;
+
+    fn deref(&self) -> &Bench {
+        &self.bench
+    }
+}
+
+impl Loops {
+    fn new() -> Self {
+        Self::open(Arc::new(tempfile::tempdir().unwrap()), Clock::manual(1_700_000_000_000))
+    }
+
+    fn open(dir: Arc<tempfile::TempDir>, clock: Clock) -> Self {
+        let (asked, gate) = (Arc::default(), Arc::new(tokio::sync::Semaphore::new(0)));
+        let model = Scripted { asked: Arc::clone(&asked), gate: Arc::clone(&gate) };
+        let code = crate::operator::Coded::default().and("model", model).and("files", Server);
+        let either =
+            crate::operator::Composite::new(crate::flow::Rule::Fallback, ["mute", "model"]);
+        let code = code.and("mute", Mute).and("either_model", Either(either.unwrap()));
+        let bench = Bench::open_coded(dir, clock, &code);
+        Self { bench, asked, gate }
+    }
+
+    async fn restart(self) -> Self {
+        let (dir, clock) = (Arc::clone(&self.bench.dir), self.bench.clock.clone());
+        self.bench.close().await;
+        Self::open(dir, clock)
+    }
+
+    /// A run of the agent `it`, which is a model that says `script`, with more keys and agents.
+    async fn begin(&self, script: &Value, keys: &str, agents: &str) -> RunId {
+        self.start(&body(script, keys, agents), "null").await
+    }
+
+    /// What such a run comes to.
+    async fn value(&self, script: Value, keys: &str, agents: &str) -> Value {
+        let run = self.begin(&script, keys, agents).await;
+        let value = self.value_of(run).await;
+        self.replays(run).await;
+        value
+    }
+
+    async fn value_of(&self, run: RunId) -> Value {
+        let view = self.ended(run).await;
+        assert_eq!(view.status, RunStatus::Completed, "{:?}", view.error);
+        view.output.unwrap().to_value()
+    }
+
+    /// How such a run fails: its kind and message.
+    async fn fails(&self, script: Value, keys: &str, agents: &str) -> (String, String) {
+        let run = self.begin(&script, keys, agents).await;
+        let error = self.ended(run).await.error.expect("it fails");
+        self.one_end(run);
+        (error.kind, error.message)
+    }
+
+    async fn replays(&self, run: RunId) {
+        let view = self.engine.replay(&self.admin(), run, None).await.unwrap();
+        assert!(view.divergence.is_none(), "{view:?}");
+        self.one_end(run);
+    }
+
+    /// Every loop that ended told so once.
+    fn one_end(&self, run: RunId) {
+        let mut told = std::collections::BTreeMap::new();
+        for entry in self.entries(run) {
+            if let Fact::Decided(Decision::Told { step: Some(step), data, .. }) = entry.fact
+                && data.as_str().contains("loop.ended")
+            {
+                *told.entry(step).or_insert(0) += 1;
+            }
+        }
+        assert!(told.values().all(|times| *times == 1), "{told:?}");
+    }
+
+    async fn steps(&self, run: RunId) -> Vec<(String, String, String)> {
+        let steps = self.engine.steps(&self.admin(), run, 0, 1_000).await.unwrap().items;
+        steps.into_iter().map(|it| (it.kind, it.name, it.state)).collect()
+    }
+
+    /// The exit that a run's only loop told.
+    fn exit(&self, run: RunId) -> Value {
+        let told = self.entries(run).into_iter().find_map(|entry| match entry.fact {
+            Fact::Decided(Decision::Told { data, .. }) => {
+                let data = data.to_value();
+                (data["event_type"] == "loop.ended").then(|| data["data"]["exit"].clone())
+            }
+            _ => None,
+        });
+        told.expect("it told how it ended")
+    }
+
+    fn asked(&self) -> Vec<ModelRequest> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+fn body(script: &Value, keys: &str, agents: &str) -> String {
+    format!(
+        r#"agents = {{
+            it = {{ operator = "model", system = [==[{script}]==], {keys} }},
+            {agents}
+        }},
+        flow = function(ctx, input) return ctx:run("it", input) end"#
+    )
+}
+
+/// Steps as they are expected: kind, name, state.
+fn are(steps: &[(String, String, String)], expected: &[(&str, &str, &str)]) {
+    let steps: Vec<_> = steps.iter().map(|(a, b, c)| (&**a, &**b, &**c)).collect();
+    assert_eq!(steps, expected);
+}
+
+const ADD: &str = r#"tools = {
+    { name = "add", description = "Adds.", input = s.object { a = s.integer, b = s.integer },
+      fn = function(input) return input.a + input.b end },
+}"#;
+
+#[tokio::test]
+async fn a_model_without_tools_is_one_call_and_its_text_the_value() {
+    let loops = Loops::new();
+    let run = loops.begin(&json!(["done"]), "", "").await;
+    assert_eq!(loops.value_of(run).await, "done");
+    are(
+        &loops.steps(run).await,
+        &[("task", "it", "completed"), ("model_call", "model", "completed")],
+    );
+    assert_eq!(loops.exit(run), "complete");
+    loops.replays(run).await;
+}
+
+#[tokio::test]
+async fn tools_are_steps_below_the_task_and_the_model_sees_what_they_said() {
+    let loops = Loops::new();
+    let script = json!([[["add", { "a": 1, "b": 2 }], ["add", { "a": 3, "b": 4 }]], "$seen"]);
+    let run = loops.begin(&script, ADD, "").await;
+    assert_eq!(loops.value_of(run).await, r#"["3","7"]"#);
+    let expected = [
+        ("task", "it", "completed"),
+        ("model_call", "model", "completed"),
+        ("tool_call", "add", "completed"),
+        ("tool_call", "add", "completed"),
+        ("model_call", "model", "completed"),
+    ];
+    are(&loops.steps(run).await, &expected);
+    let steps = loops.engine.steps(&loops.admin(), run, 0, 10).await.unwrap().items;
+    assert_eq!(steps[2].call_id.as_deref(), Some("call_0_0"));
+    assert_eq!((steps[2].parent, steps[2].index, steps[3].prev), (Some(1), 1, Some(3)));
+    loops.replays(run).await;
+    let tools = &loops.asked()[0].tools;
+    assert_eq!(tools[0].parameters["required"], json!(["a", "b"]));
+    // The conversation is in the journal once: what was asked each time is not.
+    let asked = loops.entries(run).into_iter().filter_map(|entry| match entry.fact {
+        Fact::StepScheduled(step) if step.kind == StepKind::ModelCall => Some(step.request),
+        _ => None,
+    });
+    assert_eq!(
+        asked.map(|it| it.to_value()).collect::<Vec<_>>(),
+        [json!({"turn":1}), json!({"turn":2})]
+    );
+}
+
+#[tokio::test]
+async fn every_step_of_a_batch_is_recorded_before_any_is_executed() {
+    let loops = Loops::new();
+    let tools =
+        r#"tools = { { operator = "a", name = "first" }, { operator = "b", name = "second" } }"#;
+    let run = loops.begin(&json!([[["first"], ["second"]], "$seen"]), tools, "").await;
+    let (first, second) = (loops.lease("a").await, loops.lease("b").await);
+    let scheduled = |entry: &Entry| matches!(&entry.fact, Fact::StepScheduled(it) if it.kind == StepKind::ToolCall);
+    let entries = loops.entries(run);
+    let last = entries.iter().rposition(scheduled).unwrap();
+    let delivered = entries
+        .iter()
+        .position(|entry| matches!(&entry.fact, Fact::AttemptDelivered { step, .. } if *step > 2))
+        .unwrap();
+    assert!(last < delivered, "{entries:#?}");
+    loops.report(&second.handle, "2").await.unwrap();
+    assert_eq!(loops.asked().len(), 1, "all of them end before the model is asked again");
+    loops.report(&first.handle, "1").await.unwrap();
+    assert_eq!(loops.value_of(run).await, r#"["1","2"]"#);
+    loops.replays(run).await;
+}
+
+#[tokio::test]
+async fn every_failed_sibling_is_seen_and_the_loop_goes_on() {
+    let loops = Loops::new();
+    let script = json!([
+        [["gone"], ["add", "{\"a\":"], ["add", { "a": "x", "b": 1 }], ["add", { "a": 1, "b": 1 }], ["bad"]],
+        "$seen"
+    ]);
+    let tools = r#"tools = {
+        { name = "add", input = s.object { a = s.integer, b = s.integer }, fn = function(i) return i.a + i.b end },
+        { name = "bad", fn = function() error("broken") end },
+    }"#;
+    let value = loops.value(script, tools, "").await;
+    let seen: Vec<String> = serde_json::from_str(value.as_str().unwrap()).unwrap();
+    assert!(
+        seen[0].contains("not_found") && seen[0].contains("there are: add, bad"),
+        "{}",
+        seen[0]
+    );
+    assert!(seen[1].contains("invalid_input") && seen[1].contains("not JSON"), "{}", seen[1]);
+    assert!(seen[2].contains("invalid_input") && seen[2].contains("$.a"), "{}", seen[2]);
+    assert_eq!(seen[3], "2");
+    assert!(seen[4].contains("script") && seen[4].contains("broken"), "{}", seen[4]);
+}
+
+#[tokio::test]
+async fn an_agent_as_a_tool_is_a_loop_of_its_own_below_the_call() {
+    let loops = Loops::new();
+    let agents = r#"reader = { operator = "model", description = "Reads.", system = [==[[[["add", {"a":1,"b":1}]], "read $seen"]]==], "#;
+    let agents = format!("{agents}{ADD} }}");
+    let script = json!([[["reader", { "input": "the file" }]], "got $seen"]);
+    let run = loops.begin(&script, r#"tools = { "reader" }"#, &agents).await;
+    assert_eq!(loops.value_of(run).await, r#"got ["read [\"2\"]"]"#);
+    let expected = [
+        ("task", "it", "completed"),
+        ("model_call", "model", "completed"),
+        ("tool_call", "reader", "completed"),
+        ("model_call", "model", "completed"),
+        ("tool_call", "add", "completed"),
+        ("model_call", "model", "completed"),
+        ("model_call", "model", "completed"),
+    ];
+    are(&loops.steps(run).await, &expected);
+    assert_eq!(loops.asked()[1].items[0], crate::flow::response::user_message("the file"));
+    assert_eq!(loops.asked()[0].tools[0].description.as_deref(), Some("Reads."));
+    let spent = loops.ended(run).await.usage.unwrap();
+    assert_eq!(spent.total.cost.as_deref(), Some("0.04"));
+    assert_eq!(spent.agents["reader"].cost.as_deref(), Some("0.02"), "its calls are its own");
+    loops.replays(run).await;
+}
+
+#[tokio::test]
+async fn loops_lie_within_each_other_only_so_deep() {
+    let loops = Loops::new();
+    let agents: String = (0..9)
+        .map(|n| {
+            let next = if n == 8 { "it".to_owned() } else { format!("n{}", n + 1) };
+            format!(
+                r#"n{n} = {{ operator = "model", tools = {{ "{next}" }},
+                system = [==[[[["{next}", {{"input":"x"}}]], "$seen"]]==] }},"#
+            )
+        })
+        .collect();
+    let value = loops
+        .value(json!([[["n0", { "input": "x" }]], "$seen"]), r#"tools = { "n0" }"#, &agents)
+        .await;
+    assert!(value.as_str().unwrap().contains("more than 8 loops"), "{value}");
+}
+
+#[tokio::test]
+async fn a_servers_tools_are_found_named_checked_and_called() {
+    let loops = Loops::new();
+    let script = json!(["$tools"]);
+    let tools = r#"tools = { { mcp = "files", allow = { "re*" } } }"#;
+    assert_eq!(loops.value(script, tools, "").await, "files__read");
+    let script = json!([[["files__read", { "path": "a" }], ["files__read", {}], ["files__drop", { "path": "a" }]], "$seen"]);
+    let run = loops.begin(&script, tools, "").await;
+    let value = loops.value_of(run).await;
+    let seen: Vec<String> = serde_json::from_str(value.as_str().unwrap()).unwrap();
+    assert_eq!(
+        serde_json::from_str::<Value>(&seen[0]).unwrap(),
+        json!({ "tool": "read", "input": { "path": "a" } })
+    );
+    assert!(seen[1].contains("invalid_input"), "{}", seen[1]);
+    assert!(seen[2].contains("not_found"), "what is not let through is not there: {}", seen[2]);
+    let listed = ("local".to_owned(), "it/files".to_owned(), "completed".to_owned());
+    assert_eq!(loops.steps(run).await[1], listed);
+    loops.replays(run).await;
+}
+
+#[tokio::test]
+async fn state_is_kept_and_found_under_the_prefix_of_its_tool() {
+    let loops = Loops::new();
+    let tools = r#"tools = { { state = "write", prefix = "notes/" } }"#;
+    let script = json!([
+        [["state_set", { "key": "a", "value": { "n": 1 } }]],
+        [["state_get", { "key": "a" }], ["state_list", {}], ["state_search", { "query": "n" }]],
+        "$seen"
+    ]);
+    let body = format!(
+        r#"agents = {{ it = {{ operator = "model", system = [==[{script}]==], {tools} }} }},
+        flow = function(ctx) ctx.state:set("other", 1) return {{ ctx:run("it"), ctx.state:list("") }} end"#
+    );
+    let run = loops.start(&body, "null").await;
+    let value = loops.value_of(run).await;
+    let seen: Vec<String> = serde_json::from_str(value[0].as_str().unwrap()).unwrap();
+    assert_eq!(
+        (seen[0].as_str(), seen[1].as_str(), seen[2].as_str()),
+        ("null", r#"{"n":1}"#, r#"["a"]"#)
+    );
+    assert!(!seen[3].contains("notes/"), "{}", seen[3]);
+    assert_eq!(value[1], json!(["notes/a", "other"]));
+    loops.replays(run).await;
+    let script = json!([[["state_set", { "key": "a", "value": 1 }]], "$tools $seen"]);
+    let value =
+        loops.value(script, r#"tools = { { state = "read", scope = "global" } }"#, "").await;
+    let value = value.as_str().unwrap();
+    assert!(
+        value.starts_with("state_get state_list state_search") && value.contains("not_found"),
+        "{value}"
+    );
+}
+
+#[tokio::test]
+async fn a_person_is_asked_before_a_call_and_a_no_reaches_the_model() {
+    let loops = Loops::new();
+    let tools = r#"tools = { { name = "rm", approve = "ask", fn = function() return "gone" end },
+        { name = "look", fn = function() return "seen" end } }"#;
+    for (answer, expected) in [(true, r#"["gone","seen"]"#), (false, "human_rejected")] {
+        let run =
+            loops.begin(&json!([[["rm", { "path": "/" }], ["look"]], "$seen"]), tools, "").await;
+        loops.waiting(run, "task").await;
+        let inbox = loops
+            .store
+            .tasks(&TaskFilter { run: Some(run.num()), limit: 10, ..TaskFilter::default() })
+            .unwrap();
+        let asked = inbox.iter().find(|row| row.kind == "human").expect("a person is asked");
+        assert_eq!(asked.summary.as_deref(), Some("Let it call rm?"));
+        assert!(asked.prompt.contains(r#""path":"/""#), "{}", asked.prompt);
+        let task = crate::protocol::TaskId::new(asked.run, asked.step, asked.scheduled_ms);
+        let said = Answer::Output(json!({ "approved": answer }).into());
+        loops.engine.answer(&loops.admin(), task, (said, None), None).await.unwrap();
+        let value = loops.value_of(run).await;
+        assert!(value.as_str().unwrap().contains(expected), "{value}");
+        loops.replays(run).await;
+    }
+    let denied =
+        r#"tools = { { name = "rm", approve = "deny", fn = function() return "gone" end } }"#;
+    let value = loops.value(json!([[["rm"]], "$seen"]), denied, "").await;
+    assert!(value.as_str().unwrap().contains("not allowed"), "{value}");
+}
+
+#[tokio::test]
+async fn a_tool_that_is_not_safe_beside_others_runs_alone() {
+    let loops = Loops::new();
+    let tools = r#"tools = { { operator = "a", name = "one", parallel_safe = false }, { operator = "b", name = "two" } }"#;
+    let run =
+        loops.begin(&json!([[["two"], ["one"], ["two", { "n": 2 }]], "$seen"]), tools, "").await;
+    let two = loops.lease("b").await;
+    assert!(loops.leases("a", Duration::ZERO).await.is_empty());
+    assert!(loops.leases("b", Duration::ZERO).await.is_empty());
+    loops.report(&two.handle, "1").await.unwrap();
+    let one = loops.lease("a").await;
+    let loops = loops.restart().await;
+    assert!(loops.leases("b", Duration::ZERO).await.is_empty(), "also by another host");
+    loops.report(&one.handle, "2").await.unwrap();
+    let two = loops.lease("b").await;
+    loops.report(&two.handle, "3").await.unwrap();
+    assert_eq!(loops.value_of(run).await, r#"["1","2","3"]"#);
+    loops.replays(run).await;
+}
+
+#[tokio::test]
+async fn a_restart_in_the_middle_of_a_batch_goes_on_with_the_siblings_that_were_done() {
+    let loops = Loops::new();
+    let tools =
+        r#"tools = { { operator = "a", name = "one" }, { operator = "b", name = "two" }, "sub" }"#;
+    let sub = r#"sub = { operator = "model", tools = { { operator = "c", name = "deep" } }, system = [==[[[["deep"]], "sub $seen"]]==] }"#;
+    let script = json!([[["one"], ["two"], ["sub", { "input": "x" }]], [["one", { "again": true }]], "$seen"]);
+    let run = loops.begin(&script, tools, sub).await;
+    let (one, two, deep) = (loops.lease("a").await, loops.lease("b").await, loops.lease("c").await);
+    loops.report(&one.handle, "1").await.unwrap();
+    let loops = loops.restart().await;
+    let before = loops.steps(run).await;
+    assert_eq!(before.len(), 7, "nothing begins anew: {before:?}");
+    loops.report(&deep.handle, "3").await.unwrap();
+    loops.report(&two.handle, "2").await.unwrap();
+    let again = loops.lease("a").await;
+    let loops = loops.restart().await;
+    loops.report(&again.handle, "4").await.unwrap();
+    assert_eq!(loops.value_of(run).await, r#"["1","2","sub [\"3\"]","4"]"#);
+    assert_eq!(loops.asked().len(), 1, "only what had not ended is asked again");
+    loops.replays(run).await;
+}
+
+#[tokio::test]
+async fn a_model_that_was_being_asked_when_the_host_died_is_asked_the_same_again() {
+    let loops = Loops::new();
+    let run =
+        loops.begin(&json!([[["add", { "a": 1, "b": 2 }]], { "wait": "late" }]), ADD, "").await;
+    loops.until(run, "two calls", |view| view.steps == 4).await;
+    while loops.asked().len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    let first = loops.asked()[1].clone();
+    let loops = loops.restart().await;
+    loops.gate.add_permits(1);
+    assert_eq!(loops.value_of(run).await, "late");
+    assert_eq!(loops.asked(), [first], "from the chain alone");
+    loops.replays(run).await;
+}
+
+#[tokio::test]
+async fn limits_of_a_loop_end_it_with_their_own_words() {
+    let loops = Loops::new();
+    let forever: Vec<Value> = (0..30).map(|n| json!([["add", { "a": n, "b": 0 }]])).collect();
+    let (kind, message) = loops.fails(json!(forever), ADD, "").await;
+    assert_eq!((kind.as_str(), message.contains("asked 10 time(s)")), ("limit", true), "{message}");
+    let (kind, message) = loops.fails(json!(forever), &format!("max_turns = 2, {ADD}"), "").await;
+    assert_eq!((kind.as_str(), message.contains("asked 2 time(s)")), ("limit", true), "{message}");
+    let (kind, message) =
+        loops.fails(json!(forever), &format!(r#"max_cost = "0.03", {ADD}"#), "").await;
+    assert_eq!((kind.as_str(), message.contains("$0.03 of $0.03")), ("budget", true), "{message}");
+    let same: Vec<Value> = (0..9).map(|_| json!([["add", { "a": 1, "b": 0 }]])).collect();
+    let (kind, message) = loops.fails(json!(same), &format!("max_repeats = 3, {ADD}"), "").await;
+    assert_eq!((kind.as_str(), message.contains("3 times in a row")), ("limit", true), "{message}");
+    let unknown: Vec<Value> = (0..9).map(|n| json!([[format!("x{n}")]])).collect();
+    let (_, message) = loops.fails(json!(unknown), &format!("max_failures = 2, {ADD}"), "").await;
+    assert!(message.contains("2 calls of tools failed in a row"), "{message}");
+    let (kind, _) = loops.fails(json!([{ "fail": "model" }]), "", "").await;
+    assert_eq!(kind, "model");
+}
+
+#[tokio::test]
+async fn a_loop_that_takes_too_long_ends_and_so_does_what_it_began() {
+    let loops = Loops::new();
+    let tools = r#"max_duration = "1m", tools = { { operator = "a", name = "slow" } }"#;
+    let run = loops.begin(&json!([[["slow"]], "never"]), tools, "").await;
+    let leased = loops.lease("a").await;
+    let loops = loops.restart().await;
+    loops.clock.advance(Duration::from_secs(61));
+    let error = loops.ended(run).await.error.unwrap();
+    assert_eq!(error.kind, "timeout");
+    assert_eq!(loops.exit(run), "timeout");
+    assert_eq!(loops.steps(run).await[2].2, "canceled");
+    assert_eq!(loops.report(&leased.handle, "1").await.unwrap_err().code(), "run_closed");
+}
+
+#[tokio::test]
+async fn a_cancel_reaches_the_model_and_every_tool() {
+    let loops = Loops::new();
+    let tools = r#"tools = { { operator = "a", name = "slow" }, "sub" }"#;
+    let sub = r#"sub = { operator = "model", system = [==[[{"wait":"x"}]]==] }"#;
+    let run =
+        loops.begin(&json!([[["slow"], ["sub", { "input": "x" }]], "never"]), tools, sub).await;
+    let leased = loops.lease("a").await;
+    loops.engine.cancel(&loops.admin(), run, "enough".into(), None).await.unwrap();
+    assert_eq!(loops.ended(run).await.status, RunStatus::Canceled);
+    let steps = loops.steps(run).await;
+    assert!(
+        steps.iter().all(|(kind, _, state)| state == "canceled" || kind == "model_call"),
+        "{steps:?}"
+    );
+    assert_eq!(loops.report(&leased.handle, "1").await.unwrap_err().code(), "run_closed");
+}
+
+#[tokio::test]
+async fn an_output_schema_is_asked_for_held_and_repaired_once() {
+    let loops = Loops::new();
+    let schema = "output = s.object { n = s.integer }";
+    let value = loops.value(json!(["seven", "```json\n{\"n\": 7}\n```"]), schema, "").await;
+    assert_eq!(value, json!({ "n": 7 }));
+    assert_eq!(loops.asked()[0].options["text"]["format"]["type"], "json_schema");
+    let (kind, message) = loops.fails(json!(["seven", "eight"]), schema, "").await;
+    assert_eq!(kind, "invalid_result", "{message}");
+}
+
+#[tokio::test]
+async fn rules_are_asked_on_the_way() {
+    let loops = Loops::new();
+    let rules = format!(
+        r#"{ADD}, rules = {{
+            {{ before = "add", when = "input.a > 10", deny = "{{{{ input.a }}}} is too much" }},
+            {{ before = "add", when = "input.b == 5", set = {{ b = 6 }} }},
+            {{ after = "add", when = "output == 7", set = "hidden", say = "go on" }},
+            {{ when = "turn >= 3", halt = "enough after {{{{ turn }}}}" }},
+        }}"#
+    );
+    let script = json!([[["add", { "a": 11, "b": 0 }], ["add", { "a": 0, "b": 5 }], ["add", { "a": 7, "b": 0 }]], "$seen"]);
+    let value = loops.value(script, &rules, "").await;
+    let seen: Vec<String> = serde_json::from_str(value.as_str().unwrap()).unwrap();
+    assert!(seen[0].contains("11 is too much"), "{}", seen[0]);
+    assert_eq!((seen[1].as_str(), seen[2].as_str()), ("6", "hidden"));
+    assert!(loops.asked()[1].items.last().unwrap().to_string().contains("go on"));
+    let forever: Vec<Value> = (0..9).map(|n| json!([["add", { "a": n, "b": 0 }]])).collect();
+    let run = loops.begin(&json!(forever), &rules, "").await;
+    assert_eq!(loops.ended(run).await.error.unwrap().message, "enough after 3");
+    assert_eq!(loops.exit(run), json!({ "interceptor_halt": { "reason": "enough after 3" } }));
+}
+
+#[tokio::test]
+async fn a_long_conversation_is_summed_up_in_a_step_of_its_own() {
+    let loops = Loops::new();
+    let keys = format!(r#"compaction = {{ at = 50, keep = 1, strategy = "summarize" }}, {ADD}"#);
+    let script = json!([[["add", { "a": 1, "b": 0 }]], [["add", { "a": 2, "b": 0 }]], "$seen"]);
+    let run = loops.begin(&script, &keys, "").await;
+    assert_eq!(loops.value_of(run).await, r#"["2"]"#);
+    let last = loops.asked().pop().unwrap();
+    assert!(last.items[1].to_string().contains("in short"), "{:?}", last.items);
+    let complete = |fact: &Fact| matches!(fact, Fact::Decided(Decision::Told { kind, data, .. }) if kind == "compaction" && data.as_str().contains("compaction_complete"));
+    assert_eq!(loops.count(run, complete), 1);
+    loops.replays(run).await;
+}
+
+#[tokio::test]
+async fn a_caller_that_asks_gets_every_item_and_its_own_calls_back() {
+    let loops = Loops::new();
+    let script = json!([[["add", { "a": 1, "b": 2 }]], [["ask_me", { "q": 1 }], ["add", { "a": 0, "b": 0 }]]]);
+    let body = format!(
+        r#"agents = {{ it = {{ operator = "model", {ADD} }} }},
+        flow = function(ctx, input) return ctx:run("it", nil, {{ ask = input }}) end"#
+    );
+    let ask = json!({
+        "items": [{ "type": "message", "role": "user", "content": "hi" }],
+        "instructions": script.to_string(),
+        "tools": [{ "name": "ask_me", "parameters": { "type": "object" } }],
+        "tool_choice": "required",
+        "options": { "temperature": 0.5 },
+    });
+    let run = loops.start(&body, &ask.to_string()).await;
+    let answer = loops.value_of(run).await;
+    assert_eq!((&answer["end"], &answer["model"]), (&json!("handed_back"), &json!("scripted-1")));
+    let kinds: Vec<&str> =
+        answer["items"].as_array().unwrap().iter().map(|it| it["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["function_call", "function_call_output", "function_call", "function_call"]);
+    let asked = loops.asked();
+    assert_eq!(
+        (asked[0].tool_choice.clone(), asked[1].tool_choice.clone()),
+        (Some(json!("required")), None)
+    );
+    assert_eq!(asked[0].items[0]["content"], "hi");
+    assert_eq!(asked[1].options["temperature"], 0.5);
+    loops.replays(run).await;
+}
+
+#[tokio::test]
+async fn a_fallback_of_models_is_a_model_and_each_of_its_calls_falls_back() {
+    let loops = Loops::new();
+    let keys = format!(r#"operator = "either_model", {ADD}"#);
+    let script = json!([[["add", { "a": 1, "b": 2 }]], "$seen"]);
+    let body = format!(
+        r#"agents = {{ it = {{ system = [==[{script}]==], {keys} }} }},
+        flow = function(ctx) return ctx:run("it") end"#
+    );
+    let run = loops.start(&body, "null").await;
+    assert_eq!(loops.value_of(run).await, r#"["3"]"#);
+    let expected = [
+        ("task", "it", "completed"),
+        ("model_call", "either_model", "completed"),
+        ("model_call", "mute", "failed"),
+        ("model_call", "model", "completed"),
+    ];
+    are(&loops.steps(run).await[..4], &expected);
+    loops.replays(run).await;
+    let ended = loops
+        .count(run, |fact| matches!(fact, Fact::StepEnded { outcome: Outcome::Failed(_), .. }));
+    assert_eq!(ended, 2);
+}

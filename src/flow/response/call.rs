@@ -1,0 +1,381 @@
+//! Calls of tools: from what the model wrote to what is executed, and back into the conversation.
+
+use serde_json::{Value, json};
+
+use super::{
+    Approve, Begin, Called, Face, Own, Owner, ResponseFlow, Stage, Step, Stop, Sums, Turn,
+};
+use crate::{
+    journal::Outcome,
+    protocol::{
+        BudgetEvent, ExitReason, Failure, FunctionTool, Json, ModelEnd, ModelReply, failure::kind,
+    },
+};
+
+/// The most calls in one answer.
+const BATCH: usize = 128;
+/// The tools that a failure names.
+const NAMED: usize = 20;
+
+/// A call of a tool.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Call {
+    /// The provider's id of the call.
+    pub call_id: String,
+    /// The tool.
+    pub name: String,
+    /// The arguments: an object, as the tool takes it. Of a refused call what the model wrote.
+    pub arguments: Json,
+    /// Whether it may be executed beside others.
+    pub parallel_safe: bool,
+}
+
+/// What a loop asks about things that it does not know itself.
+pub trait Judge {
+    /// What a server's tools are to the model.
+    fn faces(&self, server: &str, tools: Vec<FunctionTool>) -> Vec<Face>;
+
+    /// The arguments as a tool's schema means them.
+    ///
+    /// # Errors
+    /// How they break it.
+    fn arguments(&self, tool: &FunctionTool, arguments: Value) -> Result<Value, String>;
+
+    /// The value that an answer stands for.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    fn output(&self, text: &str) -> Result<Json, String>;
+
+    /// What the rules say at a moment.
+    ///
+    /// # Errors
+    /// When a rule itself fails; the loop stops then.
+    fn rule(&self, moment: &Moment<'_>, sums: &Sums) -> Result<Verdict, Failure>;
+}
+
+/// When rules are asked.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Moment<'a> {
+    /// Before the model is asked.
+    BeforeModel,
+    /// After it answered.
+    AfterModel {
+        /// What it says to the reader.
+        text: &'a str,
+        /// How many calls it asks for.
+        calls: usize,
+    },
+    /// Before a tool is called.
+    BeforeTool {
+        /// The tool.
+        tool: &'a str,
+        /// Its arguments.
+        arguments: &'a Value,
+    },
+    /// After a tool was called.
+    AfterTool {
+        /// The tool.
+        tool: &'a str,
+        /// What it said; nothing if it failed.
+        output: Option<&'a Json>,
+        /// Why it failed.
+        error: Option<&'a Failure>,
+    },
+}
+
+/// What rules say.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Verdict {
+    /// The loop stops, for this reason.
+    pub halt: Option<String>,
+    /// The call is refused, for this reason.
+    pub deny: Option<String>,
+    /// A person is asked first.
+    pub ask: bool,
+    /// Laid over the arguments; in place of the output.
+    pub set: Option<Value>,
+    /// Said to the model before it is asked next.
+    pub say: Vec<String>,
+}
+
+/// The calls of an answer, in their order, each id once.
+pub(super) fn asked_for(reply: &ModelReply) -> Result<Vec<Value>, Box<Stop>> {
+    let mut calls: Vec<Value> = Vec::new();
+    for item in reply.calls() {
+        let text = |key: &str| item[key].as_str().filter(|text| !text.is_empty());
+        let (Some(call_id), Some(_)) = (text("call_id"), text("name")) else {
+            let message = "the model asks for a call without a `call_id` or a `name`";
+            return Err(Stop::of(Failure::new(kind::MODEL, message)));
+        };
+        if !calls.iter().any(|call| call["call_id"] == call_id) {
+            calls.push(item.clone());
+        }
+    }
+    if calls.len() > BATCH {
+        let message =
+            format!("the model asks for {} calls at once, {BATCH} are allowed", calls.len());
+        return Err(Stop::of(Failure::new(kind::LIMIT, message)));
+    }
+    Ok(calls)
+}
+
+impl ResponseFlow {
+    /// The model asks for calls.
+    pub(super) fn call(&mut self, items: &[Value], judge: &dyn Judge) -> Step {
+        let name = |item: &Value| item["name"].as_str().unwrap_or_default().to_owned();
+        let is_callers =
+            |item: &Value| self.face(&name(item)).is_some_and(|face| face.owner == Owner::Caller);
+        if items.iter().any(is_callers) {
+            return Ok(Some(self.answer(ModelEnd::HandedBack)));
+        }
+        let count = u32::try_from(items.len()).unwrap_or(u32::MAX);
+        if let Some(most) = self.settings.limits.tool_calls
+            && self.sums.calls.saturating_add(count) > most
+        {
+            if self.settings.asked {
+                return Ok(Some(self.answer(ModelEnd::MaxToolCalls)));
+            }
+            let message = format!("more than {most} calls of tools");
+            let failure = Failure::new(kind::LIMIT, message);
+            return Err(Stop::new(ExitReason::BudgetExhausted, failure));
+        }
+        self.hold_costs()?;
+        self.hold_repeats(items)?;
+        let begins = items.iter().map(|item| self.planned(item, judge));
+        let begins: Vec<Begin> = begins.collect::<Result<_, _>>()?;
+        self.sums.calls += count;
+        let calls = (self.places.len()..).zip(&begins).filter_map(|(place, begin)| match begin {
+            Begin::Approve(call) => Some(Called { call: call.clone(), place, asks: true }),
+            Begin::Call(call) | Begin::Refuse(call, _) => {
+                Some(Called { call: call.clone(), place, asks: false })
+            }
+            Begin::List { .. } | Begin::Ask { .. } | Begin::Compact { .. } => None,
+        });
+        self.stage = Stage::Calling { calls: calls.collect() };
+        Ok(Some(Turn::Begin(begins)))
+    }
+
+    fn face(&self, name: &str) -> Option<&Face> {
+        self.tools.iter().find(|face| face.tool.name == name)
+    }
+
+    /// Stops a model that asks for the same again and again.
+    fn hold_repeats(&mut self, items: &[Value]) -> Result<(), Box<Stop>> {
+        let said = |item: &Value| {
+            let text = |key: &str| item[key].as_str().unwrap_or_default().to_owned();
+            let arguments = serde_json::from_str::<Value>(&text("arguments"));
+            (text("name"), arguments.map_or_else(|_| text("arguments"), |it| it.to_string()))
+        };
+        let batch: Vec<_> = items.iter().map(said).collect();
+        let times = match &self.last_batch {
+            Some((last, times)) if *last == batch => times + 1,
+            _ => 1,
+        };
+        let name = batch.first().map(|(name, _)| name.clone()).unwrap_or_default();
+        self.last_batch = Some((batch, times));
+        let max = self.settings.limits.repeats;
+        if times < max {
+            return Ok(());
+        }
+        self.tell_budget(BudgetEvent::LoopDetected {
+            operator: self.operator(),
+            operator_name: name.clone(),
+            consecutive_count: times,
+            max,
+        });
+        let message = format!("the model asked for the same call of {name} {times} times in a row");
+        Err(Stop::new(ExitReason::custom("loop_detected"), Failure::new(kind::LIMIT, message)))
+    }
+
+    /// What becomes of a call that the model asks for.
+    fn planned(&self, item: &Value, judge: &dyn Judge) -> Result<Begin, Box<Stop>> {
+        let text = |key: &str| item[key].as_str().unwrap_or_default();
+        let (name, written) = (text("name"), text("arguments"));
+        let mut call = Call {
+            call_id: text("call_id").to_owned(),
+            name: name.to_owned(),
+            arguments: Json::from(&item["arguments"]),
+            parallel_safe: true,
+        };
+        let refuse =
+            |call: Call, kind: &str, why: String| Ok(Begin::Refuse(call, Failure::new(kind, why)));
+        let Some(face) = self.face(name) else {
+            return refuse(call, kind::NOT_FOUND, self.unknown(name));
+        };
+        let mut arguments = match serde_json::from_str::<Value>(written) {
+            Ok(arguments @ Value::Object(_)) => arguments,
+            Ok(_) => {
+                let why = format!("the arguments of {name} are not an object");
+                return refuse(call, kind::INVALID_INPUT, why);
+            }
+            Err(error) => {
+                let why = format!("the arguments of {name} are not JSON: {error}");
+                return refuse(call, kind::INVALID_INPUT, why);
+            }
+        };
+        if face.approve == Approve::Deny {
+            return refuse(call, kind::REFUSED, format!("the tool {name} is not allowed"));
+        }
+        let verdict =
+            self.rule(judge, &Moment::BeforeTool { tool: name, arguments: &arguments })?;
+        if let Some(why) = verdict.deny {
+            return refuse(call, kind::REFUSED, why);
+        }
+        if let (Value::Object(arguments), Some(Value::Object(set))) = (&mut arguments, verdict.set)
+        {
+            arguments.extend(set);
+        }
+        match judge.arguments(&face.tool, arguments) {
+            Ok(arguments) => {
+                call.arguments = arguments.into();
+                call.parallel_safe = face.parallel_safe;
+                let asks = verdict.ask || face.approve == Approve::Ask;
+                Ok(if asks { Begin::Approve(call) } else { Begin::Call(call) })
+            }
+            Err(why) => {
+                let why = format!("the arguments of {name} break its schema{why}");
+                refuse(call, kind::INVALID_INPUT, why)
+            }
+        }
+    }
+
+    fn unknown(&self, name: &str) -> String {
+        let names: Vec<&str> =
+            self.tools.iter().take(NAMED).map(|face| face.tool.name.as_str()).collect();
+        let shown: String = name.chars().take(100).collect();
+        match names.is_empty() {
+            true => format!("there is no tool {shown:?}; there are none"),
+            false => format!("there is no tool {shown:?}; there are: {}", names.join(", ")),
+        }
+    }
+
+    /// A batch is under way: calls that a person agreed to begin, until all have ended.
+    pub(super) fn calling(&mut self, mut calls: Vec<Called>, judge: &dyn Judge) -> Step {
+        let mut begins = Vec::new();
+        for called in calls.iter_mut().filter(|it| it.asks) {
+            let Some(Some(answer)) = self.places.get(called.place) else { continue };
+            called.asks = false;
+            match says_yes(answer) {
+                Ok(()) => {
+                    called.place = self.places.len() + begins.len();
+                    begins.push(Begin::Call(called.call.clone()));
+                }
+                Err(failure) => self.places[called.place] = Some(Outcome::Failed(failure)),
+            }
+        }
+        let waits = calls.iter().any(|it| it.asks || !self.has_ended(it.place));
+        self.stage = Stage::Calling { calls: calls.clone() };
+        match (begins.is_empty(), waits) {
+            (false, _) => Ok(Some(Turn::Begin(begins))),
+            (true, true) => Ok(Some(Turn::Wait)),
+            (true, false) => self.called(&calls, judge),
+        }
+    }
+
+    /// Every call of a batch has ended.
+    fn called(&mut self, calls: &[Called], judge: &dyn Judge) -> Step {
+        let mut says = Vec::new();
+        for Called { call, place, .. } in calls {
+            let outcome = self.places[*place].replace(Outcome::Completed(Json::null()));
+            let outcome = outcome.unwrap_or_else(|| Outcome::Canceled("it did not end".into()));
+            let outcome = match outcome {
+                Outcome::Canceled(why) => Outcome::Failed(Failure::new(kind::CANCELED, why)),
+                ended => ended,
+            };
+            let (output, error) = match &outcome {
+                Outcome::Completed(output) => (Some(output), None),
+                Outcome::Failed(failure) => (None, Some(failure)),
+                Outcome::Canceled(_) => (None, None),
+            };
+            self.failures = if error.is_some() { self.failures + 1 } else { 0 };
+            let moment = Moment::AfterTool { tool: &call.name, output, error };
+            let verdict = self.rule(judge, &moment)?;
+            let text = match (verdict.set, output, error) {
+                (Some(set), _, _) => said(&set.into()),
+                (None, Some(output), _) => said(output),
+                (None, None, Some(failure)) => failed(failure),
+                (None, None, None) => String::new(),
+            };
+            let text = clipped(text, self.settings.limits.output);
+            self.own.push(Own { item: output_item(call, &text), aside: false });
+            says.extend(verdict.say);
+            if self.failures >= self.settings.limits.failures {
+                let message = format!("{} calls of tools failed in a row", self.failures);
+                let failure = Failure::new(kind::LIMIT, message);
+                return Err(Stop::new(ExitReason::CircuitBreaker, failure));
+            }
+        }
+        self.say_all(&says);
+        self.stage = Stage::Ready;
+        Ok(None)
+    }
+
+    /// What the rules say at a moment; a halt is a stop.
+    pub(super) fn rule(
+        &self,
+        judge: &dyn Judge,
+        moment: &Moment<'_>,
+    ) -> Result<Verdict, Box<Stop>> {
+        let verdict = judge.rule(moment, &self.sums).map_err(Stop::of)?;
+        match verdict.halt {
+            None => Ok(verdict),
+            Some(why) => {
+                let failure = Failure::new(kind::REFUSED, why.clone());
+                Err(Stop::new(ExitReason::interceptor_halt(why), failure))
+            }
+        }
+    }
+}
+
+/// Whether a person agreed to a call; why not, as what the call fails with.
+fn says_yes(answer: &Outcome) -> Result<(), Failure> {
+    let answer = match answer {
+        Outcome::Completed(answer) => answer.to_value(),
+        Outcome::Failed(failure) => return Err(failure.clone()),
+        Outcome::Canceled(why) => return Err(Failure::new(kind::CANCELED, why.clone())),
+    };
+    if answer == Value::Bool(true) || answer["approved"] == Value::Bool(true) {
+        return Ok(());
+    }
+    let note = answer["note"].as_str().filter(|note| !note.is_empty());
+    let message = match note {
+        Some(note) => format!("a person does not allow it: {note}"),
+        None => "a person does not allow it".to_owned(),
+    };
+    Err(Failure::new(kind::HUMAN_REJECTED, message))
+}
+
+/// What a tool said, as the model reads it.
+fn said(output: &Json) -> String {
+    match output.to_value() {
+        Value::String(text) => text,
+        _ => output.as_str().to_owned(),
+    }
+}
+
+/// Why a call failed, as the model reads it.
+fn failed(failure: &Failure) -> String {
+    json!({ "error": { "kind": failure.kind, "message": failure.message } }).to_string()
+}
+
+fn clipped(text: String, most: usize) -> String {
+    if text.len() <= most {
+        return text;
+    }
+    let mut end = most;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}\n[cut: {end} of {} bytes]", &text[..end], text.len())
+}
+
+fn output_item(call: &Call, text: &str) -> Value {
+    json!({
+        "type": "function_call_output",
+        "id": format!("fco_{}", call.call_id),
+        "call_id": call.call_id,
+        "output": text,
+        "status": "completed",
+    })
+}

@@ -1,0 +1,141 @@
+//! Compaction: a conversation that grew too long is made shorter between two turns.
+//!
+//! It is cut where an answer of the model begins, so that no call loses its output. What stands
+//! before the loop's own items always stays.
+
+use serde_json::{Value, json};
+
+use super::{Begin, ResponseFlow, Stage, Turn, user_message};
+use crate::{
+    journal::Outcome,
+    protocol::{CompactionEvent, LifecycleEvent, ModelReply},
+};
+
+/// What a model is asked for when it sums up.
+pub const SUM_UP: &str = "Sum up the conversation so far for yourself, so that you can go on \
+    without it: what was asked, what was found, what was decided and what is left to do. Keep names, \
+    numbers and paths as they are.";
+
+impl ResponseFlow {
+    /// Makes the conversation shorter if it has grown too long; a turn where the model has to say.
+    pub(super) fn compact(&mut self) -> Option<Turn> {
+        let compaction = self.settings.compaction.clone()?;
+        if self.looked_at == Some(self.sums.turns) {
+            return None;
+        }
+        self.looked_at = Some(self.sums.turns);
+        let before = self.window.unwrap_or_else(|| tokens(&self.conversation()));
+        if before < compaction.at_tokens {
+            return None;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a percentage needs no more")]
+        let fill_percent = before as f64 / compaction.at_tokens.max(1) as f64 * 100.0;
+        self.tell(CompactionEvent::ContextPressure {
+            operator: self.operator(),
+            fill_percent,
+            tokens_used: before,
+            tokens_available: compaction.at_tokens.saturating_sub(before),
+        });
+        let kept = self.replies.len().checked_sub(compaction.keep as usize);
+        let cut = kept.and_then(|at| self.replies.get(at).copied());
+        let Some(cut) = cut.filter(|cut| *cut > self.from) else {
+            let reason = format!("there is nothing before the last {} turn(s)", compaction.keep);
+            self.tell(CompactionEvent::CompactionSkipped { operator: self.operator(), reason });
+            return None;
+        };
+        if compaction.summarize {
+            let place = self.places.len();
+            self.stage = Stage::Compacting { place, cut };
+            return Some(Turn::Begin(vec![Begin::Compact { turn: self.sums.turns }]));
+        }
+        self.shorten(cut, None, "drop");
+        None
+    }
+
+    /// What a model that sums up is shown.
+    pub fn to_sum_up(&self) -> Vec<Value> {
+        let end = match self.stage {
+            Stage::Compacting { cut, .. } => cut,
+            _ => self.own.len(),
+        };
+        let summary = self.summary.as_deref().map(summary_item);
+        let own = self.own[self.from..end.max(self.from)].iter().map(|own| own.item.clone());
+        let start = self.start.iter().cloned();
+        start.chain(summary).chain(own).chain([user_message(SUM_UP)]).collect()
+    }
+
+    /// The model has summed up, or could not: then everything stays as it is.
+    pub(super) fn summed_up(&mut self, place: usize, cut: usize) {
+        let outcome = self.places[place].replace(Outcome::Completed(crate::protocol::Json::null()));
+        let text = match outcome {
+            Some(Outcome::Completed(reply)) => {
+                reply.decode::<ModelReply>().map(|reply| reply.text()).map_err(|it| it.to_string())
+            }
+            Some(Outcome::Failed(failure)) => Err(failure.message),
+            Some(Outcome::Canceled(why)) => Err(why),
+            None => Err("it did not end".to_owned()),
+        };
+        match text {
+            Ok(text) if !text.trim().is_empty() => self.shorten(cut, Some(text), "summarize"),
+            nothing => {
+                let error = nothing.err().unwrap_or_else(|| "the summary is empty".to_owned());
+                let strategy = "summarize".to_owned();
+                let operator = self.operator();
+                self.tell(CompactionEvent::CompactionFailed { operator, error, strategy });
+            }
+        }
+    }
+
+    fn shorten(&mut self, cut: usize, summary: Option<String>, strategy: &str) {
+        let before = tokens(&self.conversation());
+        let lost = cut - self.from;
+        self.from = cut;
+        if summary.is_some() {
+            self.summary = summary;
+        }
+        let now = self.conversation();
+        let after = tokens(&now);
+        let count = |items: usize| u32::try_from(items).unwrap_or(u32::MAX);
+        self.tell(CompactionEvent::CompactionComplete {
+            operator: self.operator(),
+            strategy: strategy.to_owned(),
+            tokens_freed: before.saturating_sub(after),
+        });
+        self.tell(CompactionEvent::CompactionQuality {
+            operator: self.operator(),
+            tokens_before: before,
+            tokens_after: after,
+            items_preserved: count(now.len()),
+            items_lost: count(lost),
+        });
+    }
+
+    /// Tells that the provider itself made the conversation shorter, where an answer says so.
+    pub(super) fn tell_managed(&mut self, reply: &ModelReply) {
+        if !reply.items.iter().any(|item| item["type"] == "compaction") {
+            return;
+        }
+        let used = self.window.unwrap_or(0);
+        self.tell(CompactionEvent::ProviderManaged {
+            operator: self.operator(),
+            provider: reply.model.clone(),
+            tokens_before: used,
+            tokens_after: tokens(&reply.items),
+            summary: None,
+        });
+    }
+
+    fn tell(&mut self, event: CompactionEvent) {
+        self.events.push(LifecycleEvent::Compaction(event));
+    }
+}
+
+/// A summary as an item.
+pub(super) fn summary_item(text: &str) -> Value {
+    user_message(&format!("What happened before, in short:\n{text}"))
+}
+
+/// About how many tokens items have: four bytes each, where nobody counts them.
+fn tokens(items: &[Value]) -> u64 {
+    json!(items).to_string().len() as u64 / 4
+}

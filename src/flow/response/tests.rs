@@ -1,0 +1,473 @@
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use super::*;
+use crate::protocol::CompactionEvent;
+
+/// A judge whose tools take objects that have `n`, and whose answers are numbers where `number`.
+#[derive(Default)]
+struct Plain {
+    number: bool,
+    verdicts: BTreeMap<&'static str, Verdict>,
+}
+
+impl Judge for Plain {
+    fn faces(&self, server: &str, tools: Vec<FunctionTool>) -> Vec<Face> {
+        let name = |tool: FunctionTool| format!("{server}__{}", tool.name);
+        tools.into_iter().map(|it| face(&name(it))).collect()
+    }
+
+    fn arguments(&self, _: &FunctionTool, arguments: Value) -> Result<Value, String> {
+        if arguments["n"].is_string() { Err(" at $.n: a number".into()) } else { Ok(arguments) }
+    }
+
+    fn output(&self, text: &str) -> Result<Json, String> {
+        match (self.number, text.parse::<u64>()) {
+            (true, Ok(number)) => Ok(json!(number).into()),
+            (true, Err(error)) => Err(error.to_string()),
+            (false, _) => Ok(Value::from(text).into()),
+        }
+    }
+
+    fn rule(&self, moment: &Moment<'_>, _: &Sums) -> Result<Verdict, Failure> {
+        let when = match moment {
+            Moment::BeforeModel => "before model",
+            Moment::AfterModel { .. } => "after model",
+            Moment::BeforeTool { .. } => "before tool",
+            Moment::AfterTool { .. } => "after tool",
+        };
+        Ok(self.verdicts.get(when).cloned().unwrap_or_default())
+    }
+}
+
+fn face(name: &str) -> Face {
+    Face {
+        tool: FunctionTool {
+            name: name.into(),
+            description: None,
+            parameters: json!({}),
+            strict: None,
+        },
+        owner: Owner::Host,
+        approve: Approve::Allow,
+        parallel_safe: true,
+    }
+}
+
+/// A loop with the tools `a`, `b` and `c`, whose settings are changed first.
+fn flow(change: impl FnOnce(&mut LoopSettings)) -> ResponseFlow {
+    let tools = ["a", "b", "c"].map(face).to_vec();
+    let mut settings = LoopSettings { operator: "m".into(), tools, ..LoopSettings::default() };
+    change(&mut settings);
+    ResponseFlow::new(settings, vec![user_message("go")])
+}
+
+fn says(text: &str) -> Outcome {
+    reply(vec![message(text)], ModelStop::End)
+}
+
+fn message(text: &str) -> Value {
+    json!({ "type": "message", "role": "assistant", "id": "m",
+        "content": [{ "type": "output_text", "text": text }] })
+}
+
+fn reply(items: Vec<Value>, stop: ModelStop) -> Outcome {
+    let reply = ModelReply { model: "x".into(), items, stop };
+    Outcome::Completed(Json::encode(&reply).unwrap())
+}
+
+/// Calls of tools with arguments as they are written; ids count from 1.
+fn calls(calls: &[(&str, &str)]) -> Outcome {
+    let item = |(n, (name, arguments)): (usize, &(&str, &str))| {
+        json!({ "type": "function_call", "id": format!("f{n}"), "call_id": format!("call_{}", n + 1),
+            "name": name, "arguments": arguments })
+    };
+    reply(calls.iter().enumerate().map(item).collect(), ModelStop::ToolCalls)
+}
+
+fn done(value: Value) -> Outcome {
+    Outcome::Completed(value.into())
+}
+
+/// What a loop begins, shortly.
+fn begun(turn: Turn) -> Vec<String> {
+    let Turn::Begin(begins) = turn else { panic!("{turn:?}") };
+    let word = |begin: &Begin| match begin {
+        Begin::List { server } => format!("list {server}"),
+        Begin::Ask { turn } => format!("ask {turn}"),
+        Begin::Compact { turn } => format!("compact {turn}"),
+        Begin::Approve(call) => format!("approve {}", call.name),
+        Begin::Call(call) => format!("call {} {}", call.name, call.arguments),
+        Begin::Refuse(call, failure) => format!("refuse {} {}", call.name, failure.kind),
+    };
+    begins.iter().map(word).collect()
+}
+
+fn stop(turn: Turn) -> Stop {
+    let Turn::Stop(stop) = turn else { panic!("{turn:?}") };
+    *stop
+}
+
+/// Lets what is at a place end, and gives the next turn.
+fn ends(flow: &mut ResponseFlow, judge: &Plain, place: usize, outcome: Outcome) -> Turn {
+    flow.end(place, outcome, &Usage::default());
+    flow.turn(judge)
+}
+
+/// What the model sees as outputs of calls.
+fn outputs(flow: &ResponseFlow) -> Vec<(String, String)> {
+    let conversation = flow.conversation();
+    let outputs = conversation.iter().filter(|item| item["type"] == "function_call_output");
+    let text = |item: &Value, key: &str| item[key].as_str().unwrap().to_owned();
+    outputs.map(|item| (text(item, "call_id"), text(item, "output"))).collect()
+}
+
+#[test]
+fn an_answer_without_calls_is_the_value() {
+    let (mut flow, judge) = (flow(|_| {}), Plain::default());
+    assert_eq!(begun(flow.turn(&judge)), ["ask 1"]);
+    assert_eq!(flow.turn(&judge), Turn::Wait);
+    let turn = ends(&mut flow, &judge, 0, says("hello"));
+    let value = Value::from("hello").into();
+    assert_eq!(turn, Turn::Done { value, end: ModelEnd::Complete });
+    assert_eq!(flow.turn(&judge), Turn::Wait, "an end comes once");
+}
+
+#[test]
+fn a_batch_begins_as_a_whole_and_ends_as_a_whole() {
+    let (mut flow, judge) = (flow(|_| {}), Plain::default());
+    flow.turn(&judge);
+    let asked = calls(&[("a", "{}"), ("b", r#"{"n":1}"#), ("c", "{}")]);
+    let turn = ends(&mut flow, &judge, 0, asked);
+    assert_eq!(begun(turn), ["call a {}", r#"call b {"n":1}"#, "call c {}"]);
+    assert_eq!(ends(&mut flow, &judge, 3, done(json!("third"))), Turn::Wait);
+    let failed = Outcome::Failed(Failure::new(kind::PROCESS, "no"));
+    assert_eq!(ends(&mut flow, &judge, 1, failed), Turn::Wait);
+    let failed = Outcome::Failed(Failure::new(kind::TIMEOUT, "late"));
+    assert_eq!(begun(ends(&mut flow, &judge, 2, failed)), ["ask 2"]);
+    let expected = [
+        ("call_1", r#"{"error":{"kind":"process","message":"no"}}"#),
+        ("call_2", r#"{"error":{"kind":"timeout","message":"late"}}"#),
+        ("call_3", "third"),
+    ];
+    assert_eq!(outputs(&flow), expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
+}
+
+#[test]
+fn what_cannot_be_called_is_refused_and_the_model_sees_why() {
+    let deny = |it: &mut LoopSettings| it.tools[2].approve = Approve::Deny;
+    let (mut flow, judge) = (flow(deny), Plain::default());
+    flow.turn(&judge);
+    let asked = calls(&[
+        ("z", "{}"),
+        ("a", "{"),
+        ("a", "[1]"),
+        ("a", ""),
+        ("b", r#"{"n":""}"#),
+        ("c", "{}"),
+    ]);
+    let turn = ends(&mut flow, &judge, 0, asked);
+    let Turn::Begin(begins) = &turn else { panic!("{turn:?}") };
+    let Begin::Refuse(call, failure) = &begins[1] else { panic!() };
+    assert_eq!(call.arguments.as_str(), r#""{""#, "what was written is kept, and is never {{}}");
+    for place in 1..=6 {
+        flow.end(place, Outcome::Failed(failure.clone()), &Usage::default());
+    }
+    let kinds = [
+        "z not_found",
+        "a invalid_input",
+        "a invalid_input",
+        "a invalid_input",
+        "b invalid_input",
+        "c refused",
+    ]
+    .map(|it| format!("refuse {it}"));
+    assert_eq!(begun(turn), kinds);
+    assert_eq!(begun(flow.turn(&judge)), ["ask 2"]);
+}
+
+#[test]
+fn a_call_without_an_id_stops_the_loop_and_one_that_comes_twice_is_one() {
+    let (mut first, judge) = (flow(|_| {}), Plain::default());
+    first.turn(&judge);
+    let nameless = json!({ "type": "function_call", "name": "a", "arguments": "{}" });
+    let turn = ends(&mut first, &judge, 0, reply(vec![nameless], ModelStop::ToolCalls));
+    assert!(stop(turn).failure.is(kind::MODEL));
+    let mut flow = flow(|_| {});
+    flow.turn(&judge);
+    let call = json!({ "type": "function_call", "name": "a", "arguments": "{}", "call_id": "x" });
+    let turn = ends(&mut flow, &judge, 0, reply(vec![call.clone(), call], ModelStop::ToolCalls));
+    assert_eq!(begun(turn), ["call a {}"]);
+}
+
+#[test]
+fn a_batch_with_a_tool_of_the_callers_is_handed_back_whole() {
+    let callers = |it: &mut LoopSettings| {
+        it.tools[1].owner = Owner::Caller;
+        it.asked = true;
+    };
+    let (mut flow, judge) = (flow(callers), Plain::default());
+    flow.turn(&judge);
+    let turn = ends(&mut flow, &judge, 0, calls(&[("a", "{}"), ("b", "{}")]));
+    let Turn::Done { value, end: ModelEnd::HandedBack } = turn else { panic!("{turn:?}") };
+    let answer: ModelAnswer = value.decode().unwrap();
+    assert_eq!(answer.items.len(), 2);
+    assert_eq!(flow.begun(), 1, "nothing of it begins");
+}
+
+#[test]
+fn turns_calls_repeats_failures_and_money_are_held() {
+    let judge = Plain::default();
+    let mut turns = flow(|it| it.limits.turns = 1);
+    turns.turn(&judge);
+    ends(&mut turns, &judge, 0, calls(&[("a", "{}")]));
+    let held = stop(ends(&mut turns, &judge, 1, done(json!(1))));
+    assert_eq!(held.exit, ExitReason::MaxTurns);
+    assert!(matches!(
+        turns.take_events()[..],
+        [LifecycleEvent::Budget(BudgetEvent::StepLimitReached { .. })]
+    ));
+
+    let mut most = flow(|it| it.limits.tool_calls = Some(1));
+    most.turn(&judge);
+    let held = stop(ends(&mut most, &judge, 0, calls(&[("a", "{}"), ("b", "{}")])));
+    assert_eq!(held.exit, ExitReason::BudgetExhausted);
+
+    let mut repeats = flow(|it| it.limits.repeats = 2);
+    repeats.turn(&judge);
+    ends(&mut repeats, &judge, 0, calls(&[("a", r#"{"n": 1}"#)]));
+    ends(&mut repeats, &judge, 1, done(json!(1)));
+    let held = stop(ends(&mut repeats, &judge, 2, calls(&[("a", r#"{"n":1}"#)])));
+    assert_eq!(held.exit, ExitReason::custom("loop_detected"));
+    assert!(matches!(
+        repeats.take_events()[..],
+        [LifecycleEvent::Budget(BudgetEvent::LoopDetected { consecutive_count: 2, .. })]
+    ));
+
+    let mut failures = flow(|it| it.limits.failures = 2);
+    failures.turn(&judge);
+    ends(&mut failures, &judge, 0, calls(&[("a", "{}"), ("b", "{}")]));
+    let failed = || Outcome::Failed(Failure::new(kind::PROCESS, "no"));
+    ends(&mut failures, &judge, 1, failed());
+    assert_eq!(stop(ends(&mut failures, &judge, 2, failed())).exit, ExitReason::CircuitBreaker);
+
+    let mut money = flow(|it| it.limits.cost = Some("0.10".parse().unwrap()));
+    money.turn(&judge);
+    let used = Usage { cost: Some("0.10".into()), ..Usage::default() };
+    money.end(0, calls(&[("a", "{}")]), &used);
+    assert_eq!(stop(money.turn(&judge)).exit, ExitReason::BudgetExhausted);
+}
+
+#[test]
+fn every_stop_of_the_model_has_its_end() {
+    let judge = Plain::default();
+    for (stopped, asked, exit) in [
+        (ModelStop::Length, false, Some(ExitReason::custom("length"))),
+        (
+            ModelStop::ContentFilter,
+            false,
+            Some(ExitReason::safety_stop("a filter of the provider cut the answer off")),
+        ),
+        (ModelStop::Refusal, false, Some(ExitReason::safety_stop("the model would not answer"))),
+        (ModelStop::Length, true, None),
+        (ModelStop::ContentFilter, true, None),
+        (ModelStop::Refusal, true, None),
+    ] {
+        let mut flow = flow(|it| it.asked = asked);
+        flow.turn(&judge);
+        match (ends(&mut flow, &judge, 0, reply(vec![message("x")], stopped)), exit) {
+            (Turn::Stop(stop), Some(exit)) => assert_eq!(stop.exit, exit),
+            (Turn::Done { end, .. }, None) => {
+                let length = stopped == ModelStop::Length;
+                let filter = stopped == ModelStop::ContentFilter;
+                assert_eq!(
+                    (end == ModelEnd::Length, end == ModelEnd::ContentFilter),
+                    (length, filter)
+                );
+            }
+            (turn, exit) => panic!("{stopped:?} {exit:?}: {turn:?}"),
+        }
+    }
+    let failures = [
+        (kind::BUDGET, ExitReason::BudgetExhausted),
+        (kind::TIMEOUT, ExitReason::Timeout),
+        (kind::OPERATOR_UNAVAILABLE, ExitReason::CircuitBreaker),
+        (kind::REFUSED, ExitReason::interceptor_halt("no")),
+        (kind::MODEL, ExitReason::Error),
+    ];
+    for (kind, exit) in failures {
+        let mut flow = flow(|_| {});
+        flow.turn(&judge);
+        let failed = Outcome::Failed(Failure::new(kind, "no"));
+        assert_eq!(stop(ends(&mut flow, &judge, 0, failed)).exit, exit);
+    }
+}
+
+#[test]
+fn an_answer_that_breaks_the_schema_is_asked_for_once_more() {
+    let (mut flow, judge) = (flow(|_| {}), Plain { number: true, ..Plain::default() });
+    flow.turn(&judge);
+    assert_eq!(begun(ends(&mut flow, &judge, 0, says("seven"))), ["ask 2"]);
+    let last = flow.conversation().pop().unwrap();
+    assert!(last["content"][0]["text"].as_str().unwrap().contains("cannot be used"), "{last}");
+    let mut again = flow.clone();
+    let turn = ends(&mut flow, &judge, 1, says("7"));
+    assert_eq!(turn, Turn::Done { value: json!(7).into(), end: ModelEnd::Complete });
+    assert!(stop(ends(&mut again, &judge, 1, says("VII"))).failure.is(kind::INVALID_RESULT));
+}
+
+#[test]
+fn a_person_is_asked_and_a_no_is_what_the_model_sees() {
+    let ask = |it: &mut LoopSettings| it.tools[1].approve = Approve::Ask;
+    let (mut yes, judge) = (flow(ask), Plain::default());
+    yes.turn(&judge);
+    let turn = ends(&mut yes, &judge, 0, calls(&[("a", "{}"), ("b", "{}")]));
+    assert_eq!(begun(turn), ["call a {}", "approve b"]);
+    let mut no = yes.clone();
+    let turn = ends(&mut yes, &judge, 2, done(json!({ "approved": true })));
+    assert_eq!(begun(turn), ["call b {}"]);
+    ends(&mut yes, &judge, 1, done(json!("A")));
+    assert_eq!(begun(ends(&mut yes, &judge, 3, done(json!("B")))), ["ask 2"]);
+    assert_eq!(outputs(&yes)[1], ("call_2".to_owned(), "B".to_owned()));
+
+    let answer = done(json!({ "approved": false, "note": "too early" }));
+    assert_eq!(ends(&mut no, &judge, 2, answer), Turn::Wait, "the other goes on");
+    assert_eq!(begun(ends(&mut no, &judge, 1, done(json!("A")))), ["ask 2"]);
+    assert!(outputs(&no)[1].1.contains("human_rejected"), "{:?}", outputs(&no));
+}
+
+#[test]
+fn a_tool_that_is_not_safe_beside_others_runs_alone() {
+    let alone = |it: &mut LoopSettings| it.tools[1].parallel_safe = false;
+    let (mut flow, judge) = (flow(alone), Plain::default());
+    flow.turn(&judge);
+    ends(
+        &mut flow,
+        &judge,
+        0,
+        calls(&[("a", "{}"), ("c", "{}"), ("b", "{}"), ("a", r#"{"n":1}"#)]),
+    );
+    let may = |flow: &ResponseFlow| (1..=4).map(|at| flow.may_start(at)).collect::<Vec<_>>();
+    assert_eq!(may(&flow), [true, true, false, false]);
+    ends(&mut flow, &judge, 1, done(json!(1)));
+    assert_eq!(may(&flow)[2..], [false, false]);
+    ends(&mut flow, &judge, 2, done(json!(1)));
+    assert_eq!(may(&flow)[2..], [true, false]);
+    ends(&mut flow, &judge, 3, done(json!(1)));
+    assert!(flow.may_start(4));
+}
+
+#[test]
+fn rules_halt_deny_ask_change_and_say() {
+    let with = |when, verdict| Plain { verdicts: BTreeMap::from([(when, verdict)]), number: false };
+    let halt = || Verdict { halt: Some("stop".into()), ..Verdict::default() };
+    let judge = with("before model", halt());
+    assert_eq!(stop(flow(|_| {}).turn(&judge)).exit, ExitReason::interceptor_halt("stop"));
+    let judge = with("before tool", Verdict { deny: Some("no".into()), ..Verdict::default() });
+    let mut denied = flow(|_| {});
+    denied.turn(&judge);
+    assert_eq!(begun(ends(&mut denied, &judge, 0, calls(&[("a", "{}")]))), ["refuse a refused"]);
+    let judge = with(
+        "before tool",
+        Verdict { set: Some(json!({ "n": 2 })), ask: true, ..Verdict::default() },
+    );
+    let mut changed = flow(|_| {});
+    changed.turn(&judge);
+    let turn = ends(&mut changed, &judge, 0, calls(&[("a", r#"{"m":1}"#)]));
+    assert_eq!(begun(turn), ["approve a"]);
+    let turn = ends(&mut changed, &judge, 1, done(json!({ "approved": true })));
+    let Turn::Begin(begins) = turn else { panic!() };
+    let Begin::Call(call) = &begins[0] else { panic!() };
+    assert_eq!(call.arguments.to_value(), json!({ "m": 1, "n": 2 }));
+    let said =
+        Verdict { set: Some(json!("hidden")), say: vec!["hurry".into()], ..Verdict::default() };
+    let judge = with("after tool", said);
+    let mut after = flow(|_| {});
+    after.turn(&judge);
+    ends(&mut after, &judge, 0, calls(&[("a", "{}")]));
+    assert_eq!(begun(ends(&mut after, &judge, 1, done(json!("secret")))), ["ask 2"]);
+    assert_eq!(outputs(&after)[0].1, "hidden");
+    assert_eq!(after.conversation().pop().unwrap(), user_message("hurry"));
+}
+
+#[test]
+fn servers_are_asked_first_and_their_tools_have_their_names_before_them() {
+    let servers = |it: &mut LoopSettings| it.servers = vec!["s".into(), "t".into()];
+    let (mut flow, judge) = (flow(servers), Plain::default());
+    assert_eq!(begun(flow.turn(&judge)), ["list s", "list t"]);
+    let tools = json!([{ "name": "read", "parameters": {} }]);
+    assert_eq!(ends(&mut flow, &judge, 0, done(tools)), Turn::Wait);
+    let mut lost = flow.clone();
+    assert_eq!(begun(ends(&mut flow, &judge, 1, done(json!([])))), ["ask 1"]);
+    let names: Vec<&str> = flow.tools().map(|tool| tool.name.as_str()).collect();
+    assert_eq!(names, ["a", "b", "c", "s__read"]);
+    let failed = Outcome::Failed(Failure::new(kind::OPERATOR_UNAVAILABLE, "gone"));
+    assert_eq!(stop(ends(&mut lost, &judge, 1, failed)).exit, ExitReason::CircuitBreaker);
+}
+
+/// A loop after three turns with a call each, and the turn that follows.
+fn three_turns(change: impl FnOnce(&mut LoopSettings), tokens: u64) -> (ResponseFlow, Turn) {
+    let (mut flow, judge) = (flow(change), Plain::default());
+    flow.turn(&judge);
+    let used = Usage { input_tokens: Some(tokens), ..Usage::default() };
+    let mut turn = Turn::Wait;
+    for n in 0..3 {
+        let arguments = format!(r#"{{"n":{n}}}"#);
+        flow.end(2 * n, calls(&[("a", &arguments)]), &used);
+        flow.turn(&judge);
+        turn = ends(&mut flow, &judge, 2 * n + 1, done(json!(format!("out {n}"))));
+    }
+    (flow, turn)
+}
+
+#[test]
+fn a_long_conversation_loses_whole_turns_and_keeps_its_beginning() {
+    let drop = |it: &mut LoopSettings| {
+        it.compaction = Some(Compaction { at_tokens: 100, keep: 1, summarize: false });
+    };
+    let (mut flow, turn) = three_turns(drop, 100);
+    assert_eq!(begun(turn), ["ask 4"]);
+    let conversation = flow.conversation();
+    assert_eq!(conversation[0], user_message("go"));
+    assert_eq!(outputs(&flow), [("call_1".to_owned(), "out 2".to_owned())]);
+    let calls = conversation.iter().filter(|item| item["type"] == "function_call").count();
+    assert_eq!(calls, 1, "no call loses its output, no output its call");
+    let events = flow.take_events();
+    let complete = |it: &LifecycleEvent| matches!(it, LifecycleEvent::Compaction(CompactionEvent::CompactionComplete { strategy, .. }) if strategy == "drop");
+    assert!(events.iter().any(complete), "{events:?}");
+    let (mut short, _) = three_turns(drop, 99);
+    assert_eq!((outputs(&short).len(), short.take_events().len()), (3, 0));
+}
+
+#[test]
+fn a_summary_stands_for_what_is_gone_and_a_failed_one_changes_nothing() {
+    let sum = |it: &mut LoopSettings| {
+        it.compaction = Some(Compaction { at_tokens: 100, keep: 2, summarize: true });
+    };
+    let (mut flow, turn) = three_turns(sum, 100);
+    assert_eq!(begun(turn), ["compact 3"]);
+    assert_eq!(flow.to_sum_up().last().unwrap(), &user_message(super::compact::SUM_UP));
+    let mut failed = flow.clone();
+    let judge = Plain::default();
+    assert_eq!(begun(ends(&mut flow, &judge, 6, says("so far"))), ["ask 4"]);
+    assert_eq!(flow.conversation()[1], super::compact::summary_item("so far"));
+    assert_eq!(outputs(&flow).len(), 2);
+    let gone = Outcome::Failed(Failure::new(kind::MODEL, "no"));
+    assert_eq!(begun(ends(&mut failed, &judge, 6, gone)), ["ask 4"]);
+    assert_eq!(outputs(&failed).len(), 3);
+    let events = failed.take_events();
+    assert!(events.iter().any(|it| matches!(
+        it,
+        LifecycleEvent::Compaction(CompactionEvent::CompactionFailed { .. })
+    )));
+}
+
+#[test]
+fn a_long_output_is_cut_for_the_model_and_says_so() {
+    let (mut flow, judge) = (flow(|it| it.limits.output = 4), Plain::default());
+    flow.turn(&judge);
+    ends(&mut flow, &judge, 0, calls(&[("a", "{}")]));
+    ends(&mut flow, &judge, 1, done(json!("abcé")));
+    assert_eq!(outputs(&flow)[0].1, "abc\n[cut: 3 of 5 bytes]");
+}

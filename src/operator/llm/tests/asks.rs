@@ -1,0 +1,240 @@
+//! What each API is asked: a conversation with everything in it.
+
+use pretty::assert_json;
+use serde_json::{Value, json};
+
+use super::{
+    Provider, Turn, at,
+    provider::{Answer, Asked},
+    reply,
+};
+
+mod pretty {
+    use serde_json::Value;
+
+    #[track_caller]
+    pub(super) fn assert_json(is: &Value, expected: &Value) {
+        assert!(is == expected, "is {is:#}\nexpected {expected:#}");
+    }
+}
+
+/// A conversation with everything in it.
+fn conversation() -> Value {
+    json!({
+        "model": "m-1",
+        "instructions": "Be brief.",
+        "items": [
+            { "role": "developer", "content": "House rules." },
+            { "type": "message", "role": "user", "content": [
+                { "type": "input_text", "text": "What is this?" },
+                { "type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "low" },
+                { "type": "input_image", "image_url": "https://pics.example/a.png" },
+            ] },
+            { "type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed" },
+            { "type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
+              "content": [{ "type": "output_text", "text": "Let me look.", "annotations": [] }] },
+            { "type": "function_call", "id": "fc_1", "call_id": "c:1", "name": "look",
+              "arguments": "{\"at\": 1}" },
+            { "type": "function_call", "id": "fc_2", "call_id": "c2", "name": "read",
+              "arguments": "{\"path\"" },
+            { "type": "function_call_output", "call_id": "c:1", "output": [
+                { "type": "input_text", "text": "a cat" },
+                { "type": "input_image", "image_url": "data:image/png;base64,BBBB" } ] },
+            { "type": "function_call_output", "call_id": "c2", "output": "not JSON" },
+        ],
+        "tools": [{ "name": "look", "description": "Looks.", "parameters": { "type": "object" } }],
+        "tool_choice": { "type": "function", "name": "look" },
+        "parallel_tool_calls": false,
+        "options": {
+            "temperature": 0.5, "max_output_tokens": 3_000, "reasoning": { "effort": "low" },
+            "text": { "format": { "type": "json_schema", "name": "it", "schema": { "type": "object" } } },
+        },
+    })
+}
+
+async fn asked(api: &str, more: &str, request: Value) -> Asked {
+    let provider = Provider::start(|_, asked| Answer::turn(&Turn::text("ok"), &asked.path));
+    assert_eq!(reply(&at(&provider, api, more), request).await.text(), "ok");
+    provider.asked().remove(0)
+}
+
+#[tokio::test]
+async fn chat_completions_are_asked_in_their_words() {
+    let asked = asked("chat", "[options]\ntemperature = 1\nseed = 7", conversation()).await;
+    assert_eq!(asked.path, "/v1/chat/completions");
+    let data = |letter: &str| format!("data:image/png;base64,{}", letter.repeat(4));
+    assert_json(
+        &asked.body,
+        &json!({
+            "model": "m-1",
+            "messages": [
+                { "role": "system", "content": "Be brief." },
+                { "role": "developer", "content": "House rules." },
+                { "role": "user", "content": [
+                    { "type": "text", "text": "What is this?" },
+                    { "type": "image_url", "image_url": { "url": data("A"), "detail": "low" } },
+                    { "type": "image_url", "image_url": { "url": "https://pics.example/a.png" } },
+                ] },
+                { "role": "assistant", "content": "Let me look.", "tool_calls": [
+                    { "id": "c:1", "type": "function",
+                      "function": { "name": "look", "arguments": "{\"at\": 1}" } },
+                    { "id": "c2", "type": "function",
+                      "function": { "name": "read", "arguments": "{\"path\"" } },
+                ] },
+                { "role": "tool", "tool_call_id": "c:1", "content": "a cat" },
+                { "role": "tool", "tool_call_id": "c2", "content": "not JSON" },
+                { "role": "user", "content": [
+                    { "type": "text", "text": "What the call c:1 shows:" },
+                    { "type": "image_url", "image_url": { "url": data("B") } },
+                ] },
+            ],
+            "stream": true,
+            "stream_options": { "include_usage": true },
+            "tools": [{ "type": "function", "function": {
+                "name": "look", "parameters": { "type": "object" }, "description": "Looks." } }],
+            "tool_choice": { "type": "function", "function": { "name": "look" } },
+            "parallel_tool_calls": false,
+            "temperature": 0.5,
+            "seed": 7,
+            "max_tokens": 3_000,
+            "reasoning_effort": "low",
+            "response_format": { "type": "json_schema",
+                "json_schema": { "name": "it", "schema": { "type": "object" } } },
+        }),
+    );
+}
+
+#[tokio::test]
+async fn responses_get_the_items_as_they_are() {
+    let mut request = conversation();
+    let sealed = json!({ "type": "reasoning", "id": "rs_2", "summary": [],
+        "encrypted_content": "anthropic/signature:x" });
+    request["items"].as_array_mut().unwrap().push(sealed);
+    let asked = asked("responses", "", request).await;
+    assert_eq!(asked.path, "/v1/responses");
+    let mut items = conversation()["items"].clone();
+    assert_json(&asked.body["input"], &items.take());
+    assert_json(
+        &{
+            let mut body = asked.body;
+            body["input"] = Value::Null;
+            body
+        },
+        &json!({
+            "model": "m-1", "stream": true, "store": false, "instructions": "Be brief.",
+            "tools": [{ "type": "function", "name": "look", "description": "Looks.",
+                "parameters": { "type": "object" }, "strict": false }],
+            "tool_choice": { "type": "function", "name": "look" },
+            "parallel_tool_calls": false,
+            "temperature": 0.5, "max_output_tokens": 3_000, "reasoning": { "effort": "low" },
+            "text": { "format": { "type": "json_schema", "name": "it",
+                "schema": { "type": "object" } } },
+            "include": ["reasoning.encrypted_content"],
+            "input": null,
+        }),
+    );
+}
+
+#[tokio::test]
+async fn anthropic_is_asked_in_its_words() {
+    let asked = asked("anthropic", "", conversation()).await;
+    assert_eq!(asked.path, "/v1/messages");
+    assert!(asked.head.contains("anthropic-version: 2023-06-01"), "{}", asked.head);
+    let source = |letter: &str| json!({ "type": "base64", "media_type": "image/png", "data": letter.repeat(4) });
+    let call = format!("call_{}", &blake3::hash(b"c:1").to_hex()[..32]);
+    let system = "Be brief.\n\nHouse rules.\n\nAnswer with JSON alone, without a fence around it, \
+                  that satisfies this JSON Schema:\n{\"type\":\"object\"}";
+    assert_json(
+        &asked.body,
+        &json!({
+            "model": "m-1",
+            "stream": true,
+            "max_tokens": 3_000,
+            "messages": [
+                { "role": "user", "content": [
+                    { "type": "text", "text": "What is this?" },
+                    { "type": "image", "source": source("A") },
+                    { "type": "image", "source":
+                        { "type": "url", "url": "https://pics.example/a.png" } },
+                ] },
+                { "role": "assistant", "content": [
+                    { "type": "text", "text": "Let me look." },
+                    { "type": "tool_use", "id": call, "name": "look", "input": { "at": 1 } },
+                    { "type": "tool_use", "id": "c2", "name": "read",
+                      "input": { "malformed_arguments": "{\"path\"" } },
+                ] },
+                { "role": "user", "content": [
+                    { "type": "tool_result", "tool_use_id": call, "content": [
+                        { "type": "text", "text": "a cat" },
+                        { "type": "image", "source": source("B") } ] },
+                    { "type": "tool_result", "tool_use_id": "c2", "content": "not JSON" },
+                ] },
+            ],
+            "system": system,
+            "tools": [{ "name": "look", "input_schema": { "type": "object" },
+                "description": "Looks." }],
+            "tool_choice": { "type": "tool", "name": "look", "disable_parallel_tool_use": true },
+            "temperature": 0.5,
+            "thinking": { "type": "enabled", "budget_tokens": 1_024 },
+        }),
+    );
+}
+
+#[tokio::test]
+async fn what_a_model_thought_goes_back_as_it_came() {
+    for api in ["responses", "anthropic"] {
+        let thinks = Turn { reasoning: "step by step", text: "42", ..Turn::default() };
+        let provider = Provider::says(vec![thinks, Turn::text("ok")]);
+        let llm = at(&provider, api, "");
+        let first = reply(&llm, super::hello()).await;
+        let mut items = super::hello()["items"].as_array().unwrap().clone();
+        items.extend(first.items.clone());
+        items.push(json!({ "role": "user", "content": "Sure?" }));
+        reply(&llm, json!({ "items": items })).await;
+        let body = &provider.asked()[1].body;
+        match api {
+            "responses" => assert_json(&body["input"][1], &first.items[0]),
+            _ => assert_json(
+                &body["messages"][1]["content"][0],
+                &json!({ "type": "thinking", "thinking": "step by step", "signature": "signed==" }),
+            ),
+        }
+    }
+    // A chat server gets it only where that is asked for.
+    let thought = json!({ "items": [
+        { "type": "reasoning", "id": "r", "summary": [],
+          "content": [{ "type": "reasoning_text", "text": "hm" }] },
+        { "role": "assistant", "content": "42" },
+    ] });
+    let sent = asked("chat", "send_reasoning = true", thought.clone()).await;
+    assert_eq!(sent.body["messages"][0]["reasoning_content"], "hm");
+    assert!(
+        asked("chat", "", thought).await.body["messages"][0].get("reasoning_content").is_none()
+    );
+}
+
+#[tokio::test]
+async fn an_item_that_an_api_has_no_word_for_is_refused_by_name() {
+    let provider = Provider::says(vec![]);
+    for (api, item, part) in [
+        (
+            "chat",
+            json!({ "type": "web_search_call" }),
+            "no word for an item of type \"web_search_call\"",
+        ),
+        ("anthropic", json!({ "type": "item_reference", "id": "x" }), "\"item_reference\""),
+        ("chat", json!({ "type": "function_call", "name": "x" }), "has no `call_id`"),
+        ("chat", json!({ "type": "compaction", "encrypted_content": "x" }), "sealed"),
+        (
+            "chat",
+            json!({ "role": "user", "content": [{ "type": "input_image", "file_id": "f" }] }),
+            "not by an id",
+        ),
+    ] {
+        let (answered, _) = super::ask(&at(&provider, api, ""), json!({ "items": [item] })).await;
+        let failure = answered.unwrap_err();
+        assert_eq!(failure.kind, "invalid_input");
+        assert!(failure.message.contains(part), "{failure}");
+    }
+    assert!(provider.asked().is_empty());
+}

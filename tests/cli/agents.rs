@@ -1,0 +1,118 @@
+//! Agents as Markdown files, as they are found elsewhere.
+
+use std::{collections::BTreeMap, fs};
+
+use serde_json::{Value, json};
+
+use crate::support::{Shell, repository};
+
+/// Files that are refused, with the key that is why.
+const REFUSED: [(&str, &str); 3] =
+    [("hooked.md", "hooks"), ("servers.md", "mcpServers"), ("broken.md", "")];
+
+/// Copies the folder of agents, without those that are refused.
+fn wild(shell: &Shell, with_refused: bool) {
+    let from = repository("tests/agents");
+    for dir in ["", "team"] {
+        for entry in fs::read_dir(from.join(dir)).unwrap() {
+            let entry = entry.unwrap();
+            let name = entry.file_name().into_string().unwrap();
+            let refused = REFUSED.iter().any(|(file, _)| *file == name);
+            if entry.file_type().unwrap().is_file() && (with_refused || !refused) {
+                let text = fs::read(entry.path()).unwrap();
+                shell.write(format!("wild/{dir}/{name}"), text);
+            }
+        }
+    }
+}
+
+/// What becomes of each key, by file and key.
+fn standings(report: &Value) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    for file in report.as_array().unwrap() {
+        let path = file["file"].as_str().unwrap().rsplit('/').next().unwrap();
+        for key in file["keys"].as_array().unwrap() {
+            let reason = key["reason"].as_str().unwrap();
+            assert!(reason.len() > 10, "{key}");
+            let standing = key["standing"].as_str().unwrap().to_owned();
+            all.insert(format!("{path} {}", key["key"].as_str().unwrap()), standing);
+        }
+    }
+    all
+}
+
+#[test]
+fn what_becomes_of_each_key_is_said_with_the_reason_and_what_runs_things_is_refused() {
+    let shell = Shell::new();
+    wild(&shell, true);
+    let done = shell.run(&["agents", "import", "wild", "--json"]).exits(3);
+    let report = done.json();
+    let all = standings(&report);
+    for (key, standing) in [
+        ("code-reviewer.md name", "enforced"),
+        ("code-reviewer.md tools", "advisory"),
+        ("debugger.md permissionMode", "advisory"),
+        ("planner.md disallowedTools", "advisory"),
+        ("hooked.md hooks", "refused"),
+        ("servers.md mcpServers", "refused"),
+        ("Security Auditor.md handoffs", "advisory"),
+        ("docs-writer.md permission", "advisory"),
+        ("release-manager.md sla", "advisory"),
+        ("gpu-trainer.md labels", "enforced"),
+    ] {
+        assert_eq!(all.get(key).map(String::as_str), Some(standing), "{key}");
+    }
+    let done = done.says(&["README.md: no agent", "3 file(s) cannot be taken in"]);
+    assert!(!shell.path("agents").exists(), "nothing was written: {done:?}");
+    let shown = shell.run(&["agents", "import", "wild/hooked.md"]).exits(3);
+    for part in ["hooks: refused: its commands would run on this host", "MS-B062", "hooked.md:4:1"]
+    {
+        assert!(shown.stdout.contains(part), "{part}: {shown:?}");
+    }
+    let shown = shell.run(&["agents", "import", "wild/planner.md", "--dry-run"]).ok();
+    let part = "disallowedTools: advisory: left out, and so it may use more than there";
+    assert!(shown.stdout.contains(part), "{shown:?}");
+}
+
+#[test]
+fn a_folder_of_agents_goes_in_and_out_and_in_again_as_it_was() {
+    let shell = Shell::new();
+    wild(&shell, false);
+    shell.run(&["agents", "import", "wild"]).ok().says(&["wrote 12 agent(s)", "require"]);
+    shell.write(
+        "team.lua",
+        "local swarm = require(\"swarm\")\nreturn swarm.blueprint { name = \"team\", agents = require(\"./agents\"),\n\
+         flow = function(ctx, input) return ctx:run(input.agent) end }\n",
+    );
+    shell.run(&["check", "team.lua"]).ok().says(&["no findings"]);
+    shell.run(&["agents", "export", "team.lua", "--into", "out"]).ok();
+    let texts = |dir: &str| -> BTreeMap<String, String> {
+        let entries = fs::read_dir(shell.path(dir)).unwrap().map(Result::unwrap);
+        let named = entries.map(|entry| {
+            let name = entry.file_name().into_string().unwrap();
+            (name, fs::read_to_string(entry.path()).unwrap())
+        });
+        named.collect()
+    };
+    let imported = texts("agents");
+    assert_eq!(texts("out"), imported);
+    shell.run(&["agents", "import", "out", "--into", "again"]).ok();
+    assert_eq!(texts("again"), imported);
+    assert_eq!(imported.len(), 12);
+    assert!(imported["security-auditor.md"].contains("\"web/fetch\""), "{imported:#?}");
+    assert!(imported["docs-writer.md"].contains("[\"write\",\"edit\"]"), "{imported:#?}");
+    assert!(imported["code-reviewer.md"].contains("Bash(git diff:*, git log:*)"));
+    assert!(imported["translator.md"].contains("„so“ bleibt „so“"));
+    let report = shell.run(&["agents", "import", "out", "--dry-run", "--json"]).ok().json();
+    assert!(report.as_array().unwrap().iter().all(|it| it["findings"] == json!([])));
+}
+
+#[test]
+fn two_files_that_name_the_same_agent_are_refused_before_anything_is_written() {
+    let shell = Shell::new();
+    shell.write("in/a.md", "---\nname: reviewer\n---\nA");
+    shell.write("in/b.md", "---\nname: Reviewer!\n---\nB");
+    shell.write("in/c.md", "---\nname: \"re viewer\"\n---\nB");
+    shell.run(&["agents", "import", "in"]).exits(3).says(&["b.md", "another agent `reviewer`"]);
+    assert!(!shell.path("agents").exists());
+}

@@ -1,0 +1,241 @@
+//! Working on a blueprint: files that are watched, versions that come and go, and a line at a time.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    process::Stdio,
+    time::Instant,
+};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{Daemon, PATIENCE, Shell, send};
+
+const SORTER: &str = r#"local swarm = require("swarm")
+return swarm.blueprint {
+  name = "sorter",
+  agents = { cat = { operator = "process", command = { "cat", "{{ path }}" }, check = false } },
+  on = { { watch = "inbox/*.txt", settle = "100ms" } },
+  flow = function(ctx)
+    local texts = ctx:map(ctx.trigger.changes, function(it)
+      return { [it.path] = ctx:run("cat", { path = it.path }).stdout }
+    end)
+    return { texts = texts, missed = ctx.trigger.missed }
+  end,
+}
+"#;
+
+fn daemon(shell: &Shell) -> Daemon {
+    let blueprints = shell.path("blueprints");
+    Daemon::start_with(
+        &shell.path("data"),
+        &["--blueprints".as_ref(), blueprints.as_os_str(), "--log".as_ref(), "info".as_ref()],
+    )
+}
+
+/// Waits until a blueprint has had so many runs, and gives the output of the latest, ended.
+async fn outputs(daemon: &Daemon, blueprint: &str, count: usize) -> Value {
+    let since = Instant::now();
+    loop {
+        let (_, page) = send(daemon.get(&format!("/v1/runs?blueprint={blueprint}"))).await;
+        let runs = page["items"].as_array().unwrap();
+        assert!(runs.len() <= count, "{page}");
+        if runs.len() == count {
+            return daemon.ended(runs[0]["id"].as_str().unwrap()).await["output"].clone();
+        }
+        assert!(since.elapsed() < PATIENCE, "no run started: {}", daemon.log());
+    }
+}
+
+/// Waits until the log has a line with this in it.
+fn until_log(shell: &Shell, part: &str) -> String {
+    let since = Instant::now();
+    loop {
+        let log = fs::read_to_string(shell.path("data.log")).unwrap_or_default();
+        if let Some(line) = log.lines().find(|line| line.contains(part)) {
+            return line.to_owned();
+        }
+        assert!(since.elapsed() < PATIENCE, "{part:?} is not in: {log}");
+        std::thread::yield_now();
+    }
+}
+
+#[tokio::test]
+async fn files_that_change_start_a_run_also_those_that_changed_while_no_daemon_ran() {
+    let shell = Shell::new();
+    shell.write("blueprints/sorter.lua", SORTER);
+    shell.write("blueprints/inbox/old.txt", "was there before");
+    let first = daemon(&shell);
+    let shown = shell.run(&["blueprints", "--data", "data"]).ok();
+    assert!(shown.stdout.contains("watch inbox/*.txt in /"), "{shown:?}");
+    until_seen(&shell, "inbox/old.txt");
+    shell.write("blueprints/inbox/new.txt", "hello");
+    let output = outputs(&first, "sorter", 1).await;
+    assert_eq!(output, json!({"texts": [{"inbox/new.txt": "hello"}], "missed": false}));
+    assert_eq!(first.stop(), Some(0));
+
+    shell.write("blueprints/inbox/old.txt", "changed while nobody looked");
+    shell.write("blueprints/inbox/other.md", "not meant");
+    let second = daemon(&shell);
+    let output = outputs(&second, "sorter", 2).await;
+    let text = "changed while nobody looked";
+    assert_eq!(output, json!({"texts": [{"inbox/old.txt": text}], "missed": true}));
+    second.kill();
+    let third = daemon(&shell);
+    shell.write("blueprints/inbox/third.txt", "3");
+    let output = outputs(&third, "sorter", 3).await;
+    assert_eq!(output["texts"], json!([{"inbox/third.txt": "3"}]));
+}
+
+/// Waits until the host has noted a file: a watch begins with what is there.
+fn until_seen(shell: &Shell, file: &str) {
+    let since = Instant::now();
+    let has = |name: &str| {
+        let bytes = fs::read(shell.path(&format!("data/{name}"))).unwrap_or_default();
+        bytes.windows(file.len()).any(|window| window == file.as_bytes())
+    };
+    while !has("moonswarm.db-wal") && !has("moonswarm.db") {
+        assert!(since.elapsed() < PATIENCE, "it never looked at {file}");
+        std::thread::yield_now();
+    }
+}
+
+#[tokio::test]
+async fn a_directory_of_the_configuration_is_watched_for_a_blueprint_that_came_over_the_api() {
+    let shell = Shell::new();
+    fs::create_dir(shell.path("drop")).unwrap();
+    let config = format!("[watch]\ndrop = {:?}\n", shell.path("drop"));
+    let config = shell.write("swarm.toml", config);
+    let daemon =
+        Daemon::start_with(&shell.path("data"), &["--config".as_ref(), config.as_os_str()]);
+    let put = async |watch: &str| {
+        let source = SORTER.replace("watch = \"inbox/*.txt\"", watch);
+        let (status, view) =
+            send(daemon.put("/v1/blueprints/sorter", &json!({"source": source}))).await;
+        assert_eq!(status, 200, "{view}");
+        send(daemon.get("/v1/blueprints")).await.1["items"][0]["on"][0].clone()
+    };
+    let nowhere = put("watch = \"*.txt\"").await;
+    assert!(nowhere["problem"].as_str().unwrap().contains("`root`"), "{nowhere}");
+    let unknown = put("watch = \"*.txt\", root = \"other\"").await;
+    assert!(unknown["problem"].as_str().unwrap().contains("`other`"), "{unknown}");
+    shell.write("drop/was-here.txt", "before");
+    let fine = put("watch = \"*.txt\", root = \"drop\"").await;
+    assert_eq!(fine["problem"], Value::Null, "{fine}");
+    until_seen(&shell, "was-here.txt");
+    shell.write("drop/new.txt", "dropped");
+    let output = outputs(&daemon, "sorter", 1).await;
+    assert_eq!(output["texts"], json!([{"new.txt": "dropped"}]));
+}
+
+const FLOW: &str = r#"{ "agents": { "e": { "operator": "echo" } },
+  "flow": { "kind": "step", "agent": "e", "input": { "version": 1 } } }"#;
+
+#[tokio::test]
+async fn a_watched_flow_as_json_has_its_files_name_and_is_taken_over_when_it_changes() {
+    let shell = Shell::new();
+    shell.write("blueprints/tiny.flow.json", FLOW);
+    shell.write("blueprints/data.json", "{}");
+    let daemon = daemon(&shell);
+    let (_, all) = send(daemon.get("/v1/blueprints")).await;
+    let names: Vec<_> = all["items"].as_array().unwrap().iter().map(|it| &it["name"]).collect();
+    assert_eq!(names, ["tiny"]);
+    let run = || shell.run(&["run", "tiny", "--data", "data"]).ok().json();
+    assert_eq!(run(), json!({"version": 1}));
+
+    shell.write("blueprints/tiny.flow.json", FLOW.replace("echo", "ecko"));
+    let line = until_log(&shell, "MS-B020");
+    assert!(line.contains("left the last good version in place"), "{line}");
+    assert!(line.contains("tiny.flow.json:1:"), "{line}");
+    assert_eq!(run(), json!({"version": 1}), "the last good version stays");
+    shell.write("blueprints/tiny.flow.json", FLOW.replace("\"version\": 1", "\"version\": 2"));
+    let hash = |all: &Value| all["items"][0]["hash"].as_str().unwrap().to_owned();
+    let (before, since) = (hash(&all), Instant::now());
+    while hash(&send(daemon.get("/v1/blueprints")).await.1) == before {
+        assert!(since.elapsed() < PATIENCE, "{}", daemon.log());
+    }
+    assert_eq!(run(), json!({"version": 2}));
+}
+
+#[tokio::test]
+async fn a_version_that_does_not_compile_leaves_the_last_good_one_and_is_named_once() {
+    let shell = Shell::new();
+    let good = SORTER.replace("on = {", "-- on = {").replace("ctx.trigger.changes", "{}");
+    shell.write("blueprints/sorter.lua", &good);
+    let daemon = daemon(&shell);
+    let run = || shell.run(&["run", "sorter", "--data", "data"]).ok().json()["texts"].clone();
+    assert_eq!(run(), json!([]));
+    shell.write("blueprints/sorter.lua", good.replace("name = \"sorter\",", "name = \"sorter\""));
+    let line = until_log(&shell, "MS-B001");
+    assert!(line.contains("sorter.lua:4"), "{line}");
+    // Another file that changes says nothing again about this one.
+    shell.write("blueprints/more.lua", good.replace("\"sorter\"", "\"more\""));
+    until_log(&shell, "name=\"more\"");
+    let log = fs::read_to_string(shell.path("data.log")).unwrap();
+    assert_eq!(log.matches("MS-B001").count(), 1, "{log}");
+    assert_eq!(run(), json!([]));
+    drop(daemon);
+}
+
+const GREET: &str = r#"local swarm = require("swarm")
+return swarm.blueprint {
+  name = "greet",
+  agents = { e = { operator = "echo" } },
+  flow = function(ctx) return ctx:run("e", "one") end,
+}
+"#;
+
+#[test]
+fn run_watch_runs_every_version_that_compiles_and_cancels_one_that_changes() {
+    let shell = Shell::new();
+    shell.write("greet.lua", GREET);
+    let mut run = shell.start(&["run", "greet.lua", "--watch"]);
+    run.until("run completed");
+    run.until("waiting for a change");
+    shell.write("greet.lua", GREET.replace("ctx:run(\"e\"", "ctx:run(\"f\""));
+    run.until("greet.lua:5:");
+    run.until("the last good version stays");
+    shell.write("greet.lua", GREET.replace("return ctx:run", "ctx:wait(\"never\") return ctx:run"));
+    run.until("never");
+    shell.write("greet.lua", GREET.replace("one", "two"));
+    run.until("changed: the run was canceled");
+    run.until("run completed");
+    run.until("waiting for a change");
+    run.signal(Signal::INT);
+    let done = run.end().ok();
+    assert_eq!(done.stdout, "one\ntwo\n");
+}
+
+#[test]
+fn a_line_at_a_time_is_a_run_each_with_the_agents_of_a_blueprint() {
+    let shell = Shell::new();
+    shell.write("greet.lua", GREET);
+    let mut repl = shell
+        .command(&["repl", "greet.lua"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = repl.stdin.take().unwrap();
+    let mut printed = BufReader::new(repl.stdout.take().unwrap()).lines();
+    let mut line = |line: &str, expected: &str| {
+        writeln!(input, "{line}").unwrap();
+        // What is wrong is only said.
+        if !expected.is_empty() {
+            assert_eq!(printed.next().unwrap().unwrap(), expected, "{line}");
+        }
+    };
+    line("1 + 2", "3");
+    line("ctx:run(\"e\", \"hi\")", "hi");
+    line("_ .. \"!\"", "hi!");
+    line("x = ctx:run(\"e\", 20)", "20");
+    line("for i = 1, 2 do x = x + i end return x", "23");
+    line("return local", "");
+    line("ctx:run(\"f\")", "");
+    line("x * 2", "40");
+    drop(input);
+    let done: crate::support::Done = repl.wait_with_output().unwrap().into();
+    done.ok().says(&["a line of Lua", "Expected", "`f`"]);
+}
