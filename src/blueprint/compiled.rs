@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde_json::{Map, Value};
 
 use super::{
-    Agent, Bundle, CompiledLoop, Definition, Schema, SchemaError, TaskSlots, TemplateError, Templates, Violation,
-    default_prompt,
+    Agent, Bundle, CompiledLoop, Definition, Schema, SchemaError, TaskSlots, TemplateError,
+    Templates, Violation, default_prompt,
 };
 use crate::protocol::{Failure, Json, failure::kind};
 

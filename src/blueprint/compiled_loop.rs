@@ -283,7 +283,9 @@ impl StateCall {
                 "Finds the values that have every word of a query, the best first.",
                 json!({ "query": { "type": "string", "minLength": 1, "maxLength": 1000 } }),
             ),
-            Self::Set => ("set", "Keeps a value under a key.", json!({ "key": key(), "value": {} })),
+            Self::Set => {
+                ("set", "Keeps a value under a key.", json!({ "key": key(), "value": {} }))
+            }
             Self::Delete => ("delete", "Removes a key.", json!({ "key": key() })),
         }
     }

@@ -261,8 +261,7 @@ impl Members {
         for entry in entries {
             match &entry.fact {
                 Fact::StepScheduled(step) | Fact::StepRecorded(step, _) => {
-                    let (Some(whole), Some((_, _, place))) =
-                        (step.whole(), step.key.scope.outer())
+                    let (Some(whole), Some((_, _, place))) = (step.whole(), step.key.scope.outer())
                     else {
                         continue;
                     };

@@ -71,7 +71,13 @@ impl Shard {
     }
 
     /// Opens a loop; what it begins with begins with the next turn of the run.
-    pub(super) fn schedule_loop(&mut self, run: &mut Run, key: &StepKey, op: &StepOp, task: OpenTask) {
+    pub(super) fn schedule_loop(
+        &mut self,
+        run: &mut Run,
+        key: &StepKey,
+        op: &StepOp,
+        task: OpenTask,
+    ) {
         let opened = self
             .may_compose(run, key, &task.operator)
             .and_then(|()| loop_depth(run, key))
@@ -371,10 +377,11 @@ impl Shard {
         let Some(index) = run.chain.step(number).map(|step| step.scheduled.key.index) else {
             return false;
         };
-        let does = run.model_loop(around).and_then(|open| match open.begun.get(index as usize)? {
-            Begin::Call(call) => Some((open.does(call)?, call.arguments.clone())),
-            _ => None,
-        });
+        let does =
+            run.model_loop(around).and_then(|open| match open.begun.get(index as usize)? {
+                Begin::Call(call) => Some((open.does(call)?, call.arguments.clone())),
+                _ => None,
+            });
         let Some((Does::State { op, scope, prefix }, arguments)) = does else { return false };
         match self.permitted(run, scope.as_deref(), &op.op(&arguments, &prefix)) {
             Ok((scope, asked)) => {

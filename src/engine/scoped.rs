@@ -124,7 +124,8 @@ impl Shard {
                 match self.pass_read(run, scope, op, found) {
                     Ok(value) => {
                         let key = run.chain.step(number).map(|step| step.scheduled.key.clone());
-                        let shown = key.map(|key| super::model_loop::shown(run, &key, value.clone()));
+                        let shown =
+                            key.map(|key| super::model_loop::shown(run, &key, value.clone()));
                         Outcome::Completed(shown.unwrap_or(value))
                     }
                     Err(failure) => Outcome::Failed(failure),

@@ -475,8 +475,7 @@ pub(super) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
         parent: scheduled.whole(),
         call_id: scheduled.call_id.clone().filter(|_| scheduled.kind == StepKind::ToolCall),
         attempts: step.attempt,
-        task: is_task(scheduled.kind)
-            .then(|| TaskId::new(run.num(), number, step.scheduled_ms)),
+        task: is_task(scheduled.kind).then(|| TaskId::new(run.num(), number, step.scheduled_ms)),
         scheduled_at: rfc3339(step.scheduled_ms),
         started_at: step.delivered_ms.map(rfc3339),
         ended_at: step.ended_ms.map(rfc3339),

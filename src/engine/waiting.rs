@@ -70,10 +70,9 @@ pub(crate) fn wake_at(run: &Run) -> Option<u64> {
         || !run.composing.is_empty()
         || run.reload
         || run.open.values().any(|open| match &open.kind {
-            OpenKind::Timer
-            | OpenKind::Signal
-            | OpenKind::Composite(_)
-            | OpenKind::Loop(_) => false,
+            OpenKind::Timer | OpenKind::Signal | OpenKind::Composite(_) | OpenKind::Loop(_) => {
+                false
+            }
             OpenKind::State { .. } | OpenKind::Child { .. } => true,
             OpenKind::Task(task) => match task.phase {
                 Phase::Capacity => true,

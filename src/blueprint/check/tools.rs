@@ -419,8 +419,7 @@ impl Checker<'_> {
                     self.findings.push(finding);
                 }
                 if !seen.insert(&tool.name) {
-                    let message =
-                        format!("two tools of agent `{name}` are called `{}`", tool.name);
+                    let message = format!("two tools of agent `{name}` are called `{}`", tool.name);
                     let finding = self
                         .at_value(&at, code::TOOL_TWICE, message)
                         .hint("give one of them a `name` of its own");

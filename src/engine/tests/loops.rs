@@ -34,7 +34,8 @@ impl Scripted {
         }
         let instructions = request.instructions.as_deref().unwrap_or("[\"hello\"]");
         let script: Vec<Value> = serde_json::from_str(instructions).expect("a script");
-        let said = |item: &Value| item["id"].as_str()?.strip_prefix('t')?.split('_').next()?.parse().ok();
+        let said =
+            |item: &Value| item["id"].as_str()?.strip_prefix('t')?.split('_').next()?.parse().ok();
         let turn: usize = request.items.iter().filter_map(said).max().map_or(0, |n: usize| n + 1);
         match script.get(turn).unwrap_or(&Value::Null) {
             Value::String(words) => {
@@ -219,7 +220,8 @@ impl Loops {
         let (asked, gate) = (Arc::default(), Arc::new(tokio::sync::Semaphore::new(0)));
         let model = Scripted { asked: Arc::clone(&asked), gate: Arc::clone(&gate) };
         let code = crate::operator::Coded::default().and("model", model).and("files", Server);
-        let either = crate::operator::Composite::new(crate::flow::Rule::Fallback, ["mute", "model"]);
+        let either =
+            crate::operator::Composite::new(crate::flow::Rule::Fallback, ["mute", "model"]);
         let code = code.and("mute", Mute).and("either_model", Either(either.unwrap()));
         let bench = Bench::open_coded(dir, clock, &code);
         Self { bench, asked, gate }
@@ -325,7 +327,10 @@ async fn a_model_without_tools_is_one_call_and_its_text_the_value() {
     let loops = Loops::new();
     let run = loops.begin(&json!(["done"]), "", "").await;
     assert_eq!(loops.value_of(run).await, "done");
-    are(&loops.steps(run).await, &[("task", "it", "completed"), ("model_call", "model", "completed")]);
+    are(
+        &loops.steps(run).await,
+        &[("task", "it", "completed"), ("model_call", "model", "completed")],
+    );
     assert_eq!(loops.exit(run), "complete");
     loops.replays(run).await;
 }
@@ -355,19 +360,26 @@ async fn tools_are_steps_below_the_task_and_the_model_sees_what_they_said() {
         Fact::StepScheduled(step) if step.kind == StepKind::ModelCall => Some(step.request),
         _ => None,
     });
-    assert_eq!(asked.map(|it| it.to_value()).collect::<Vec<_>>(), [json!({"turn":1}), json!({"turn":2})]);
+    assert_eq!(
+        asked.map(|it| it.to_value()).collect::<Vec<_>>(),
+        [json!({"turn":1}), json!({"turn":2})]
+    );
 }
 
 #[tokio::test]
 async fn every_step_of_a_batch_is_recorded_before_any_is_executed() {
     let loops = Loops::new();
-    let tools = r#"tools = { { operator = "a", name = "first" }, { operator = "b", name = "second" } }"#;
+    let tools =
+        r#"tools = { { operator = "a", name = "first" }, { operator = "b", name = "second" } }"#;
     let run = loops.begin(&json!([[["first"], ["second"]], "$seen"]), tools, "").await;
     let (first, second) = (loops.lease("a").await, loops.lease("b").await);
     let scheduled = |entry: &Entry| matches!(&entry.fact, Fact::StepScheduled(it) if it.kind == StepKind::ToolCall);
     let entries = loops.entries(run);
     let last = entries.iter().rposition(scheduled).unwrap();
-    let delivered = entries.iter().position(|entry| matches!(&entry.fact, Fact::AttemptDelivered { step, .. } if *step > 2)).unwrap();
+    let delivered = entries
+        .iter()
+        .position(|entry| matches!(&entry.fact, Fact::AttemptDelivered { step, .. } if *step > 2))
+        .unwrap();
     assert!(last < delivered, "{entries:#?}");
     loops.report(&second.handle, "2").await.unwrap();
     assert_eq!(loops.asked().len(), 1, "all of them end before the model is asked again");
@@ -389,7 +401,11 @@ async fn every_failed_sibling_is_seen_and_the_loop_goes_on() {
     }"#;
     let value = loops.value(script, tools, "").await;
     let seen: Vec<String> = serde_json::from_str(value.as_str().unwrap()).unwrap();
-    assert!(seen[0].contains("not_found") && seen[0].contains("there are: add, bad"), "{}", seen[0]);
+    assert!(
+        seen[0].contains("not_found") && seen[0].contains("there are: add, bad"),
+        "{}",
+        seen[0]
+    );
     assert!(seen[1].contains("invalid_input") && seen[1].contains("not JSON"), "{}", seen[1]);
     assert!(seen[2].contains("invalid_input") && seen[2].contains("$.a"), "{}", seen[2]);
     assert_eq!(seen[3], "2");
@@ -428,27 +444,32 @@ async fn loops_lie_within_each_other_only_so_deep() {
     let agents: String = (0..9)
         .map(|n| {
             let next = if n == 8 { "it".to_owned() } else { format!("n{}", n + 1) };
-            format!(r#"n{n} = {{ operator = "model", tools = {{ "{next}" }},
-                system = [==[[[["{next}", {{"input":"x"}}]], "$seen"]]==] }},"#)
+            format!(
+                r#"n{n} = {{ operator = "model", tools = {{ "{next}" }},
+                system = [==[[[["{next}", {{"input":"x"}}]], "$seen"]]==] }},"#
+            )
         })
         .collect();
-    let value = loops.value(json!([[["n0", { "input": "x" }]], "$seen"]), r#"tools = { "n0" }"#, &agents).await;
+    let value = loops
+        .value(json!([[["n0", { "input": "x" }]], "$seen"]), r#"tools = { "n0" }"#, &agents)
+        .await;
     assert!(value.as_str().unwrap().contains("more than 8 loops"), "{value}");
 }
 
 #[tokio::test]
 async fn a_servers_tools_are_found_named_checked_and_called() {
     let loops = Loops::new();
-    let script = json!([
-        "$tools"
-    ]);
+    let script = json!(["$tools"]);
     let tools = r#"tools = { { mcp = "files", allow = { "re*" } } }"#;
     assert_eq!(loops.value(script, tools, "").await, "files__read");
     let script = json!([[["files__read", { "path": "a" }], ["files__read", {}], ["files__drop", { "path": "a" }]], "$seen"]);
     let run = loops.begin(&script, tools, "").await;
     let value = loops.value_of(run).await;
     let seen: Vec<String> = serde_json::from_str(value.as_str().unwrap()).unwrap();
-    assert_eq!(serde_json::from_str::<Value>(&seen[0]).unwrap(), json!({ "tool": "read", "input": { "path": "a" } }));
+    assert_eq!(
+        serde_json::from_str::<Value>(&seen[0]).unwrap(),
+        json!({ "tool": "read", "input": { "path": "a" } })
+    );
     assert!(seen[1].contains("invalid_input"), "{}", seen[1]);
     assert!(seen[2].contains("not_found"), "what is not let through is not there: {}", seen[2]);
     let listed = ("local".to_owned(), "it/files".to_owned(), "completed".to_owned());
@@ -472,14 +493,21 @@ async fn state_is_kept_and_found_under_the_prefix_of_its_tool() {
     let run = loops.start(&body, "null").await;
     let value = loops.value_of(run).await;
     let seen: Vec<String> = serde_json::from_str(value[0].as_str().unwrap()).unwrap();
-    assert_eq!((seen[0].as_str(), seen[1].as_str(), seen[2].as_str()), ("null", r#"{"n":1}"#, r#"["a"]"#));
+    assert_eq!(
+        (seen[0].as_str(), seen[1].as_str(), seen[2].as_str()),
+        ("null", r#"{"n":1}"#, r#"["a"]"#)
+    );
     assert!(!seen[3].contains("notes/"), "{}", seen[3]);
     assert_eq!(value[1], json!(["notes/a", "other"]));
     loops.replays(run).await;
     let script = json!([[["state_set", { "key": "a", "value": 1 }]], "$tools $seen"]);
-    let value = loops.value(script, r#"tools = { { state = "read", scope = "global" } }"#, "").await;
+    let value =
+        loops.value(script, r#"tools = { { state = "read", scope = "global" } }"#, "").await;
     let value = value.as_str().unwrap();
-    assert!(value.starts_with("state_get state_list state_search") && value.contains("not_found"), "{value}");
+    assert!(
+        value.starts_with("state_get state_list state_search") && value.contains("not_found"),
+        "{value}"
+    );
 }
 
 #[tokio::test]
@@ -488,9 +516,13 @@ async fn a_person_is_asked_before_a_call_and_a_no_reaches_the_model() {
     let tools = r#"tools = { { name = "rm", approve = "ask", fn = function() return "gone" end },
         { name = "look", fn = function() return "seen" end } }"#;
     for (answer, expected) in [(true, r#"["gone","seen"]"#), (false, "human_rejected")] {
-        let run = loops.begin(&json!([[["rm", { "path": "/" }], ["look"]], "$seen"]), tools, "").await;
+        let run =
+            loops.begin(&json!([[["rm", { "path": "/" }], ["look"]], "$seen"]), tools, "").await;
         loops.waiting(run, "task").await;
-        let inbox = loops.store.tasks(&TaskFilter { run: Some(run.num()), limit: 10, ..TaskFilter::default() }).unwrap();
+        let inbox = loops
+            .store
+            .tasks(&TaskFilter { run: Some(run.num()), limit: 10, ..TaskFilter::default() })
+            .unwrap();
         let asked = inbox.iter().find(|row| row.kind == "human").expect("a person is asked");
         assert_eq!(asked.summary.as_deref(), Some("Let it call rm?"));
         assert!(asked.prompt.contains(r#""path":"/""#), "{}", asked.prompt);
@@ -501,7 +533,8 @@ async fn a_person_is_asked_before_a_call_and_a_no_reaches_the_model() {
         assert!(value.as_str().unwrap().contains(expected), "{value}");
         loops.replays(run).await;
     }
-    let denied = r#"tools = { { name = "rm", approve = "deny", fn = function() return "gone" end } }"#;
+    let denied =
+        r#"tools = { { name = "rm", approve = "deny", fn = function() return "gone" end } }"#;
     let value = loops.value(json!([[["rm"]], "$seen"]), denied, "").await;
     assert!(value.as_str().unwrap().contains("not allowed"), "{value}");
 }
@@ -510,7 +543,8 @@ async fn a_person_is_asked_before_a_call_and_a_no_reaches_the_model() {
 async fn a_tool_that_is_not_safe_beside_others_runs_alone() {
     let loops = Loops::new();
     let tools = r#"tools = { { operator = "a", name = "one", parallel_safe = false }, { operator = "b", name = "two" } }"#;
-    let run = loops.begin(&json!([[["two"], ["one"], ["two", { "n": 2 }]], "$seen"]), tools, "").await;
+    let run =
+        loops.begin(&json!([[["two"], ["one"], ["two", { "n": 2 }]], "$seen"]), tools, "").await;
     let two = loops.lease("b").await;
     assert!(loops.leases("a", Duration::ZERO).await.is_empty());
     assert!(loops.leases("b", Duration::ZERO).await.is_empty());
@@ -528,7 +562,8 @@ async fn a_tool_that_is_not_safe_beside_others_runs_alone() {
 #[tokio::test]
 async fn a_restart_in_the_middle_of_a_batch_goes_on_with_the_siblings_that_were_done() {
     let loops = Loops::new();
-    let tools = r#"tools = { { operator = "a", name = "one" }, { operator = "b", name = "two" }, "sub" }"#;
+    let tools =
+        r#"tools = { { operator = "a", name = "one" }, { operator = "b", name = "two" }, "sub" }"#;
     let sub = r#"sub = { operator = "model", tools = { { operator = "c", name = "deep" } }, system = [==[[[["deep"]], "sub $seen"]]==] }"#;
     let script = json!([[["one"], ["two"], ["sub", { "input": "x" }]], [["one", { "again": true }]], "$seen"]);
     let run = loops.begin(&script, tools, sub).await;
@@ -550,7 +585,8 @@ async fn a_restart_in_the_middle_of_a_batch_goes_on_with_the_siblings_that_were_
 #[tokio::test]
 async fn a_model_that_was_being_asked_when_the_host_died_is_asked_the_same_again() {
     let loops = Loops::new();
-    let run = loops.begin(&json!([[["add", { "a": 1, "b": 2 }]], { "wait": "late" }]), ADD, "").await;
+    let run =
+        loops.begin(&json!([[["add", { "a": 1, "b": 2 }]], { "wait": "late" }]), ADD, "").await;
     loops.until(run, "two calls", |view| view.steps == 4).await;
     while loops.asked().len() < 2 {
         tokio::task::yield_now().await;
@@ -571,7 +607,8 @@ async fn limits_of_a_loop_end_it_with_their_own_words() {
     assert_eq!((kind.as_str(), message.contains("asked 10 time(s)")), ("limit", true), "{message}");
     let (kind, message) = loops.fails(json!(forever), &format!("max_turns = 2, {ADD}"), "").await;
     assert_eq!((kind.as_str(), message.contains("asked 2 time(s)")), ("limit", true), "{message}");
-    let (kind, message) = loops.fails(json!(forever), &format!(r#"max_cost = "0.03", {ADD}"#), "").await;
+    let (kind, message) =
+        loops.fails(json!(forever), &format!(r#"max_cost = "0.03", {ADD}"#), "").await;
     assert_eq!((kind.as_str(), message.contains("$0.03 of $0.03")), ("budget", true), "{message}");
     let same: Vec<Value> = (0..9).map(|_| json!([["add", { "a": 1, "b": 0 }]])).collect();
     let (kind, message) = loops.fails(json!(same), &format!("max_repeats = 3, {ADD}"), "").await;
@@ -603,12 +640,16 @@ async fn a_cancel_reaches_the_model_and_every_tool() {
     let loops = Loops::new();
     let tools = r#"tools = { { operator = "a", name = "slow" }, "sub" }"#;
     let sub = r#"sub = { operator = "model", system = [==[[{"wait":"x"}]]==] }"#;
-    let run = loops.begin(&json!([[["slow"], ["sub", { "input": "x" }]], "never"]), tools, sub).await;
+    let run =
+        loops.begin(&json!([[["slow"], ["sub", { "input": "x" }]], "never"]), tools, sub).await;
     let leased = loops.lease("a").await;
     loops.engine.cancel(&loops.admin(), run, "enough".into(), None).await.unwrap();
     assert_eq!(loops.ended(run).await.status, RunStatus::Canceled);
     let steps = loops.steps(run).await;
-    assert!(steps.iter().all(|(kind, _, state)| state == "canceled" || kind == "model_call"), "{steps:?}");
+    assert!(
+        steps.iter().all(|(kind, _, state)| state == "canceled" || kind == "model_call"),
+        "{steps:?}"
+    );
     assert_eq!(loops.report(&leased.handle, "1").await.unwrap_err().code(), "run_closed");
 }
 
@@ -678,10 +719,14 @@ async fn a_caller_that_asks_gets_every_item_and_its_own_calls_back() {
     let run = loops.start(&body, &ask.to_string()).await;
     let answer = loops.value_of(run).await;
     assert_eq!((&answer["end"], &answer["model"]), (&json!("handed_back"), &json!("scripted-1")));
-    let kinds: Vec<&str> = answer["items"].as_array().unwrap().iter().map(|it| it["type"].as_str().unwrap()).collect();
+    let kinds: Vec<&str> =
+        answer["items"].as_array().unwrap().iter().map(|it| it["type"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["function_call", "function_call_output", "function_call", "function_call"]);
     let asked = loops.asked();
-    assert_eq!((asked[0].tool_choice.clone(), asked[1].tool_choice.clone()), (Some(json!("required")), None));
+    assert_eq!(
+        (asked[0].tool_choice.clone(), asked[1].tool_choice.clone()),
+        (Some(json!("required")), None)
+    );
     assert_eq!(asked[0].items[0]["content"], "hi");
     assert_eq!(asked[1].options["temperature"], 0.5);
     loops.replays(run).await;
@@ -706,6 +751,7 @@ async fn a_fallback_of_models_is_a_model_and_each_of_its_calls_falls_back() {
     ];
     are(&loops.steps(run).await[..4], &expected);
     loops.replays(run).await;
-    let ended = loops.count(run, |fact| matches!(fact, Fact::StepEnded { outcome: Outcome::Failed(_), .. }));
+    let ended = loops
+        .count(run, |fact| matches!(fact, Fact::StepEnded { outcome: Outcome::Failed(_), .. }));
     assert_eq!(ended, 2);
 }

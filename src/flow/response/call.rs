@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{Approve, Begin, Called, Face, Own, Owner, ResponseFlow, Stage, Step, Stop, Sums, Turn};
+use super::{
+    Approve, Begin, Called, Face, Own, Owner, ResponseFlow, Stage, Step, Stop, Sums, Turn,
+};
 use crate::{
     journal::Outcome,
     protocol::{
@@ -122,9 +124,8 @@ impl ResponseFlow {
     /// The model asks for calls.
     pub(super) fn call(&mut self, items: &[Value], judge: &dyn Judge) -> Step {
         let name = |item: &Value| item["name"].as_str().unwrap_or_default().to_owned();
-        let is_callers = |item: &Value| {
-            self.face(&name(item)).is_some_and(|face| face.owner == Owner::Caller)
-        };
+        let is_callers =
+            |item: &Value| self.face(&name(item)).is_some_and(|face| face.owner == Owner::Caller);
         if items.iter().any(is_callers) {
             return Ok(Some(self.answer(ModelEnd::HandedBack)));
         }
@@ -197,9 +198,8 @@ impl ResponseFlow {
             arguments: Json::from(&item["arguments"]),
             parallel_safe: true,
         };
-        let refuse = |call: Call, kind: &str, why: String| {
-            Ok(Begin::Refuse(call, Failure::new(kind, why)))
-        };
+        let refuse =
+            |call: Call, kind: &str, why: String| Ok(Begin::Refuse(call, Failure::new(kind, why)));
         let Some(face) = self.face(name) else {
             return refuse(call, kind::NOT_FOUND, self.unknown(name));
         };

@@ -159,7 +159,14 @@ fn what_cannot_be_called_is_refused_and_the_model_sees_why() {
     let deny = |it: &mut LoopSettings| it.tools[2].approve = Approve::Deny;
     let (mut flow, judge) = (flow(deny), Plain::default());
     flow.turn(&judge);
-    let asked = calls(&[("z", "{}"), ("a", "{"), ("a", "[1]"), ("a", ""), ("b", r#"{"n":""}"#), ("c", "{}")]);
+    let asked = calls(&[
+        ("z", "{}"),
+        ("a", "{"),
+        ("a", "[1]"),
+        ("a", ""),
+        ("b", r#"{"n":""}"#),
+        ("c", "{}"),
+    ]);
     let turn = ends(&mut flow, &judge, 0, asked);
     let Turn::Begin(begins) = &turn else { panic!("{turn:?}") };
     let Begin::Refuse(call, failure) = &begins[1] else { panic!() };
@@ -167,8 +174,15 @@ fn what_cannot_be_called_is_refused_and_the_model_sees_why() {
     for place in 1..=6 {
         flow.end(place, Outcome::Failed(failure.clone()), &Usage::default());
     }
-    let kinds = ["z not_found", "a invalid_input", "a invalid_input", "a invalid_input",
-        "b invalid_input", "c refused"].map(|it| format!("refuse {it}"));
+    let kinds = [
+        "z not_found",
+        "a invalid_input",
+        "a invalid_input",
+        "a invalid_input",
+        "b invalid_input",
+        "c refused",
+    ]
+    .map(|it| format!("refuse {it}"));
     assert_eq!(begun(turn), kinds);
     assert_eq!(begun(flow.turn(&judge)), ["ask 2"]);
 }
@@ -210,7 +224,10 @@ fn turns_calls_repeats_failures_and_money_are_held() {
     ends(&mut turns, &judge, 0, calls(&[("a", "{}")]));
     let held = stop(ends(&mut turns, &judge, 1, done(json!(1))));
     assert_eq!(held.exit, ExitReason::MaxTurns);
-    assert!(matches!(turns.take_events()[..], [LifecycleEvent::Budget(BudgetEvent::StepLimitReached { .. })]));
+    assert!(matches!(
+        turns.take_events()[..],
+        [LifecycleEvent::Budget(BudgetEvent::StepLimitReached { .. })]
+    ));
 
     let mut most = flow(|it| it.limits.tool_calls = Some(1));
     most.turn(&judge);
@@ -223,7 +240,10 @@ fn turns_calls_repeats_failures_and_money_are_held() {
     ends(&mut repeats, &judge, 1, done(json!(1)));
     let held = stop(ends(&mut repeats, &judge, 2, calls(&[("a", r#"{"n":1}"#)])));
     assert_eq!(held.exit, ExitReason::custom("loop_detected"));
-    assert!(matches!(repeats.take_events()[..], [LifecycleEvent::Budget(BudgetEvent::LoopDetected { consecutive_count: 2, .. })]));
+    assert!(matches!(
+        repeats.take_events()[..],
+        [LifecycleEvent::Budget(BudgetEvent::LoopDetected { consecutive_count: 2, .. })]
+    ));
 
     let mut failures = flow(|it| it.limits.failures = 2);
     failures.turn(&judge);
@@ -244,7 +264,11 @@ fn every_stop_of_the_model_has_its_end() {
     let judge = Plain::default();
     for (stopped, asked, exit) in [
         (ModelStop::Length, false, Some(ExitReason::custom("length"))),
-        (ModelStop::ContentFilter, false, Some(ExitReason::safety_stop("a filter of the provider cut the answer off"))),
+        (
+            ModelStop::ContentFilter,
+            false,
+            Some(ExitReason::safety_stop("a filter of the provider cut the answer off")),
+        ),
         (ModelStop::Refusal, false, Some(ExitReason::safety_stop("the model would not answer"))),
         (ModelStop::Length, true, None),
         (ModelStop::ContentFilter, true, None),
@@ -257,7 +281,10 @@ fn every_stop_of_the_model_has_its_end() {
             (Turn::Done { end, .. }, None) => {
                 let length = stopped == ModelStop::Length;
                 let filter = stopped == ModelStop::ContentFilter;
-                assert_eq!((end == ModelEnd::Length, end == ModelEnd::ContentFilter), (length, filter));
+                assert_eq!(
+                    (end == ModelEnd::Length, end == ModelEnd::ContentFilter),
+                    (length, filter)
+                );
             }
             (turn, exit) => panic!("{stopped:?} {exit:?}: {turn:?}"),
         }
@@ -315,7 +342,12 @@ fn a_tool_that_is_not_safe_beside_others_runs_alone() {
     let alone = |it: &mut LoopSettings| it.tools[1].parallel_safe = false;
     let (mut flow, judge) = (flow(alone), Plain::default());
     flow.turn(&judge);
-    ends(&mut flow, &judge, 0, calls(&[("a", "{}"), ("c", "{}"), ("b", "{}"), ("a", r#"{"n":1}"#)]));
+    ends(
+        &mut flow,
+        &judge,
+        0,
+        calls(&[("a", "{}"), ("c", "{}"), ("b", "{}"), ("a", r#"{"n":1}"#)]),
+    );
     let may = |flow: &ResponseFlow| (1..=4).map(|at| flow.may_start(at)).collect::<Vec<_>>();
     assert_eq!(may(&flow), [true, true, false, false]);
     ends(&mut flow, &judge, 1, done(json!(1)));
@@ -336,7 +368,10 @@ fn rules_halt_deny_ask_change_and_say() {
     let mut denied = flow(|_| {});
     denied.turn(&judge);
     assert_eq!(begun(ends(&mut denied, &judge, 0, calls(&[("a", "{}")]))), ["refuse a refused"]);
-    let judge = with("before tool", Verdict { set: Some(json!({ "n": 2 })), ask: true, ..Verdict::default() });
+    let judge = with(
+        "before tool",
+        Verdict { set: Some(json!({ "n": 2 })), ask: true, ..Verdict::default() },
+    );
     let mut changed = flow(|_| {});
     changed.turn(&judge);
     let turn = ends(&mut changed, &judge, 0, calls(&[("a", r#"{"m":1}"#)]));
@@ -345,7 +380,8 @@ fn rules_halt_deny_ask_change_and_say() {
     let Turn::Begin(begins) = turn else { panic!() };
     let Begin::Call(call) = &begins[0] else { panic!() };
     assert_eq!(call.arguments.to_value(), json!({ "m": 1, "n": 2 }));
-    let said = Verdict { set: Some(json!("hidden")), say: vec!["hurry".into()], ..Verdict::default() };
+    let said =
+        Verdict { set: Some(json!("hidden")), say: vec!["hurry".into()], ..Verdict::default() };
     let judge = with("after tool", said);
     let mut after = flow(|_| {});
     after.turn(&judge);
@@ -421,7 +457,10 @@ fn a_summary_stands_for_what_is_gone_and_a_failed_one_changes_nothing() {
     assert_eq!(begun(ends(&mut failed, &judge, 6, gone)), ["ask 4"]);
     assert_eq!(outputs(&failed).len(), 3);
     let events = failed.take_events();
-    assert!(events.iter().any(|it| matches!(it, LifecycleEvent::Compaction(CompactionEvent::CompactionFailed { .. }))));
+    assert!(events.iter().any(|it| matches!(
+        it,
+        LifecycleEvent::Compaction(CompactionEvent::CompactionFailed { .. })
+    )));
 }
 
 #[test]
