@@ -11,6 +11,7 @@ mod bare;
 mod client;
 mod daemon;
 mod drive;
+mod llm;
 mod options;
 mod parked;
 mod pressure;
@@ -155,6 +156,10 @@ async fn waiting(options: &Options, dir: &Path, report: &mut Report) -> Result<(
         let (many, time) = (options.sessions, options.time());
         report.sessions =
             Some(sessions::measure(&binary, &dir.join("sessions"), many, time).await?);
+    }
+    if options.wants("llm") {
+        let streams = options.size(100, 1_000, 1_000);
+        report.llm = Some(llm::measure(&binary, &dir.join("llm"), streams, options.time()).await?);
     }
     if options.wants("pressure") {
         let (queued, workers) =

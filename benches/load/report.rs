@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::{
     bare::Bare,
+    llm::Llm,
     parked::{Parked, Replay, Timers},
     pressure::Pressure,
     sessions::Sessions,
@@ -91,6 +92,8 @@ pub struct Report {
     pub state: Option<StateRates>,
     /// Connected operators.
     pub sessions: Option<Sessions>,
+    /// Streams of models.
+    pub llm: Option<Llm>,
 }
 
 impl Report {
@@ -108,6 +111,7 @@ impl Report {
         self.print_disk();
         self.print_waiting();
         self.print_sessions();
+        self.print_llm();
         self.print_process();
     }
 
@@ -150,6 +154,22 @@ impl Report {
             "KiB of resident memory for a connected session (at most 40)",
             self.sessions.as_ref().and_then(|it| it.bytes_each).map(|bytes| bytes / 1024.0),
             |kib| kib <= 40.0,
+        );
+        let llm = self.llm.as_ref();
+        hold(
+            "ms that a first token is later than from the provider, less two bare commits (at most 2)",
+            llm.map(|it| it.through_p50_ms - it.direct_p50_ms - 2.0 * self.bare.commit_p50_ms),
+            |ms| ms <= 2.0,
+        );
+        hold(
+            "the slowest of 64 streams, over the provider's pace (at least 0.95)",
+            llm.map(|it| it.slowest_pace / 50.0),
+            |ratio| ratio >= 0.95,
+        );
+        hold(
+            "KiB of resident memory for a stream (at most 60)",
+            llm.and_then(|it| it.bytes_each).map(|bytes| bytes / 1024.0),
+            |kib| kib <= 60.0,
         );
         ensure!(broken.is_empty(), "beyond their limits: {}", broken.join("; "));
         Ok(())
@@ -202,6 +222,25 @@ impl Report {
                  CPU {cpu} us"
             );
         }
+    }
+
+    fn print_llm(&self) {
+        let Some(llm) = &self.llm else { return };
+        println!();
+        println!(
+            "model, first token            {:>9.2} ms from the provider, p50 {:.2} ms and p99 {:.2} ms \
+             through the daemon",
+            llm.direct_p50_ms, llm.through_p50_ms, llm.through_p99_ms
+        );
+        println!(
+            "model, {} streams watched, the slowest at {:.1} of 50 tokens/s",
+            llm.watched, llm.slowest_pace
+        );
+        let kib = llm.bytes_each.map_or_else(|| "-".into(), |it| format!("{:.1}", it / 1024.0));
+        println!(
+            "model, {} streams at a time: {kib} KiB each, {} completed",
+            llm.streams, llm.completed
+        );
     }
 
     fn print_state(&self) {

@@ -131,7 +131,7 @@ fn publish() -> String {
 
 /// A socket of each session is a file of this process, and one of the daemon, which sees to it
 /// itself.
-fn allow_files(many: usize) -> Result<()> {
+pub fn allow_files(many: usize) -> Result<()> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })
         .context("allow this process more files")?;

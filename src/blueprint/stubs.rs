@@ -37,8 +37,12 @@ pub(super) const TYPES: &[(&str, &str)] = &[
         "{ items: {any}?, instructions: string?, tools: {any}?, tool_choice: any?, parallel_tool_calls: boolean?, max_tool_calls: number?, options: any? }",
     ),
     (
+        "Piece",
+        "{ type: string, item: number, part: number?, delta: string?, begins: any?, step: number, attempt: number, agent: string }",
+    ),
+    (
         "RunOptions",
-        "{ timeout: Duration?, retry: Retry?, operator: string?, idempotency_key: string?, summary: string?, session: string?, ask: Ask? }",
+        "{ timeout: Duration?, retry: Retry?, operator: string?, idempotency_key: string?, summary: string?, session: string?, ask: Ask?, on_delta: ((Piece) -> ())? }",
     ),
     ("MapOptions", "{ concurrency: number?, on_error: string? }"),
     ("WaitOptions", "{ timeout: Duration? }"),

@@ -192,15 +192,7 @@ fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) {
         Fact::SignalReceived(signal) => {
             ("signal", json!({ "name": signal.name, "payload": signal.payload }))
         }
-        Fact::Noted { note, .. } => match note {
-            Note::Status { text, progress } => {
-                ("status", json!({ "text": text, "progress": progress }))
-            }
-            Note::Log { level, message, data } => {
-                ("log", json!({ "level": level, "message": message, "data": data }))
-            }
-            Note::Event { topic, data } => ("event", json!({ "topic": topic, "data": data })),
-        },
+        Fact::Noted { note, .. } => noted(note),
         Fact::Decided(decision) => match decision {
             Decision::Cancel { by, reason } => {
                 ("run.cancel_requested", json!({ "by": by, "reason": reason }))
@@ -260,6 +252,20 @@ fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) {
             merge(&mut data, ended(outcome).1);
             ("run.ended", data)
         }
+    }
+}
+
+/// What a flow said, as an event.
+pub(super) fn noted(note: &Note) -> (&'static str, serde_json::Value) {
+    use serde_json::json;
+    match note {
+        Note::Status { text, progress } => {
+            ("status", json!({ "text": text, "progress": progress }))
+        }
+        Note::Log { level, message, data } => {
+            ("log", json!({ "level": level, "message": message, "data": data }))
+        }
+        Note::Event { topic, data } => ("event", json!({ "topic": topic, "data": data })),
     }
 }
 

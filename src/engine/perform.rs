@@ -85,6 +85,7 @@ impl Shard {
     }
 
     pub(super) fn dispatch(&mut self, run: &mut Run, number: u32, attempt: u32) {
+        super::delta::count_audience(run);
         if run.chain.paused().is_some() {
             return;
         }

@@ -57,6 +57,7 @@ impl Shard {
             waiters: waiter.into_iter().collect(),
             subscribers: Vec::new(),
             audience: std::sync::Arc::default(),
+            copies: Vec::new(),
             reload: false,
             restate: false,
             broken: false,
@@ -215,7 +216,7 @@ impl Shard {
                 self.delivered(run, step, attempt, delivery);
             }
             RunMsg::Progress { step, attempt, data } => self.progress(run, step, attempt, &data),
-            RunMsg::Delta(piece) => super::delta::show(run, &piece, self.now_ms),
+            RunMsg::Delta(piece) => self.take_piece(run, &piece),
             RunMsg::SecretAccessed { step, attempt, event } => {
                 self.secret_accessed(run, step, attempt, *event);
             }

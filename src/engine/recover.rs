@@ -91,6 +91,7 @@ impl Shard {
             waiters: Vec::new(),
             subscribers: Vec::new(),
             audience: Arc::default(),
+            copies: Vec::new(),
             reload: false,
             restate: false,
             broken,
@@ -147,7 +148,7 @@ impl Shard {
     }
 
     /// Feeds a fresh flow what happened.
-    fn replay(
+    pub(super) fn replay(
         &mut self,
         run: &Run,
         program: &Arc<Program>,

@@ -62,6 +62,8 @@ pub(crate) struct Run {
     pub(crate) waiters: Vec<Waiter>,
     pub(crate) subscribers: Vec<mpsc::Sender<EventView>>,
     pub(crate) audience: Arc<Audience>,
+    /// Copies of its flow, in which the pieces of answers are heard.
+    pub(crate) copies: Vec<ScriptFlow>,
     /// Whether it is to be dropped and read again once nothing of it is on its way.
     pub(crate) reload: bool,
     /// Whether its header is written with the next batch even if nothing happened: what it says was

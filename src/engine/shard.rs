@@ -191,8 +191,9 @@ impl Shard {
     pub(super) fn tell(&mut self, num: u64, message: RunMsg) {
         if let RunMsg::Delta(piece) = message {
             // It changes nothing: no flow is driven, and no run is read for it.
-            if let Some(run) = self.runs.get_mut(&num) {
-                super::delta::show(run, &piece, self.now_ms);
+            if let Some(mut run) = self.runs.remove(&num) {
+                self.take_piece(&mut run, &piece);
+                self.runs.insert(num, run);
             }
             return;
         }

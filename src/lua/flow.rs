@@ -5,6 +5,7 @@
 //! as commands. Refuses what breaks a limit of the run.
 
 mod branches;
+mod listen;
 
 use std::{
     cell::RefCell,
@@ -75,6 +76,8 @@ pub struct ScriptFlow {
     counted: usize,
     defers: Vec<Function>,
     queries: BTreeMap<String, Function>,
+    /// What hears the pieces of open tasks.
+    listeners: BTreeMap<StepKey, Function>,
     /// What the last turn left over.
     ready: VecDeque<(Id, Answer)>,
     /// Branches of joins that began since the last input.
@@ -132,6 +135,7 @@ impl ScriptFlow {
             counted: 0,
             defers: Vec::new(),
             queries: BTreeMap::new(),
+            listeners: BTreeMap::new(),
             ready: VecDeque::new(),
             births: 0,
         }
@@ -212,6 +216,7 @@ impl ScriptFlow {
 
     /// Hands the end of a step to whoever waits for it.
     fn settle(&mut self, key: &StepKey, answer: Answer, turn: &mut Turn<'_>) {
+        self.listeners.remove(key);
         match self.tree.waiting.remove(key) {
             None => {}
             Some(Waiter::Branch(id)) => {
@@ -281,7 +286,9 @@ impl ScriptFlow {
             return Err(Refusal::Usage("is not a call of ctx".to_owned()).into());
         };
         if let Some(op) = call::step(operation, co, turn.now_ms, value)? {
-            return self.schedule(id, op, turn);
+            let hears = operation == Operation::Run && !co.is_nil(5);
+            let hears = hears.then(|| co.function(5)).transpose().map_err(Refusal::from)?;
+            return self.schedule(id, op, hears, turn);
         }
         match operation {
             Operation::All => self.join(id, JoinKind::All, turn),
@@ -342,19 +349,31 @@ impl ScriptFlow {
         }
     }
 
-    fn schedule(&mut self, id: Id, op: StepOp, turn: &mut Turn<'_>) -> Result<(), Stop> {
+    fn schedule(
+        &mut self,
+        id: Id,
+        op: StepOp,
+        hears: Option<Function>,
+        turn: &mut Turn<'_>,
+    ) -> Result<(), Stop> {
         let open = self.limits.open_steps as usize;
         if self.tree.waiting.len() >= open {
             return Err(limit(format!("more than {open} steps are open")));
         }
         if let Some(key) = self.tree.take_key(id) {
             self.tree.park(id, key.clone());
+            if let Some(hears) = hears {
+                // Those of branches that were cut off go here.
+                self.listeners.retain(|key, _| self.tree.waiting.contains_key(key));
+                self.listeners.insert(key.clone(), hears);
+            }
             turn.commands.push(Command::Schedule(StepRequest { key, op }));
         }
         Ok(())
     }
 
     fn uproot(&mut self) {
+        self.listeners.clear();
         self.tree = Tree::default();
         self.recount();
     }

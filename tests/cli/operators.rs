@@ -1,6 +1,9 @@
 //! Operators from the configuration, as `check`, `doctor` and a run see them.
 
-use crate::support::Shell;
+use crate::support::{
+    Shell,
+    provider::{Answer, Provider},
+};
 
 const FLOW: &str = r#"local swarm = require("swarm")
 return swarm.blueprint { name = "b",
@@ -32,6 +35,79 @@ fn an_agent_of_an_mcp_server_names_its_tool_or_its_operator_does() {
     assert_eq!(found[0]["code"], "MS-B026");
     shell.write("moonswarm.toml", format!("{server}tool = \"add\"\n"));
     shell.run(&["check", "b.lua"]).ok();
+}
+
+#[test]
+fn a_scripted_model_answers_without_a_key_and_is_shown_while_it_does() {
+    let shell = Shell::new();
+    let fifo = shell.path("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    shell.write("turns.json", r#"["It is a\nscripted answer."]"#);
+    shell.write(
+        "moonswarm.toml",
+        "[operators.again]\nkind = \"llm\"\napi = \"script\"\nturns = \"turns.json\"\n",
+    );
+    shell.write(
+        "b.lua",
+        r#"local swarm = require("swarm")
+return swarm.blueprint { name = "b",
+  agents = { a = { operator = "again", prompt = "Answer." },
+    gate = { operator = "process", command = { "cat", "fifo" }, check = false } },
+  flow = function(ctx)
+    ctx:log("info", "watching")
+    ctx:run("gate")
+    ctx:run("a", { items = swarm.array {} })
+    return "over"
+  end }"#,
+    );
+    shell.run(&["check", "b.lua"]).ok();
+    let mut run = shell.start(&["run", "b.lua"]);
+    // What is logged is heard over the events: from here on nothing is missed.
+    run.until("info: watching");
+    std::fs::write(&fifo, "").unwrap();
+    run.until("a: It is a");
+    run.until("a: scripted answer.");
+    run.end().ok();
+    let doctor = shell.run(&["doctor"]).stdout;
+    assert!(doctor.contains("again (llm) answers with the 1 turns of turns.json"), "{doctor}");
+    let listed = shell.run(&["operators"]).ok().stdout;
+    assert!(listed.contains("llm"), "{listed}");
+}
+
+#[test]
+fn doctor_says_whether_a_provider_answers_and_takes_the_key() {
+    let provider = Provider::start(|_, asked| {
+        assert_eq!(asked.path, "/v1/models");
+        match asked.head.contains("bearer good") {
+            true => Answer::document("200 OK", "", "{\"data\":[]}"),
+            false => Answer::document("401 Unauthorized", "", "{}"),
+        }
+    });
+    let shell = Shell::new();
+    let declare = |name: &str, url: &str| {
+        format!(
+            "[operators.{name}]\nkind = \"llm\"\napi = \"chat\"\nmodel = \"m-1\"\n\
+             base_url = {url:?}\nallow_hosts = [\"127.0.0.1\"]\nkey = {{ file = \"{name}\" }}\n"
+        )
+    };
+    let config = [
+        declare("good", &provider.base_url),
+        "[operators.good.prices.\"m-1\"]\ninput = \"1\"\noutput = \"2\"\n".to_owned(),
+        declare("bad", &provider.base_url),
+        declare("gone", "http://127.0.0.1:9/v1"),
+    ];
+    shell.write("moonswarm.toml", config.concat());
+    for name in ["good", "bad", "gone"] {
+        shell.write(name, name);
+    }
+    let doctor = shell.run(&["doctor"]).stdout;
+    for part in [
+        "good (llm) asks m-1 at 127.0.0.1, which answers; its key is there; with the prices of 1 model",
+        "bad (llm): 127.0.0.1 refuses its key (401 Unauthorized)",
+        "gone (llm): failed to reach the model",
+    ] {
+        assert!(doctor.contains(part), "{part}: {doctor}");
+    }
 }
 
 #[test]

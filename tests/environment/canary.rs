@@ -10,7 +10,11 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::enforced;
-use crate::support::{Daemon, PATIENCE, Shell, send};
+use crate::support::{
+    Daemon, PATIENCE, Shell,
+    provider::{Answer, Bit, Provider},
+    send,
+};
 
 const CANARY: &str = "cnry\"7f/Zq+9d&xw31";
 const FILED: &str = "filed-cnry-5518-qq";
@@ -164,6 +168,77 @@ async fn a_secret_is_nowhere_after_a_child_without_a_boundary() {
 async fn a_secret_is_nowhere_after_a_child_within_a_boundary() {
     if enforced("paths") {
         loud("process").await;
+    }
+}
+
+#[tokio::test]
+async fn a_providers_key_is_nowhere_after_an_answer_and_an_error_that_repeat_it() {
+    let quoted = Value::from(CANARY).to_string();
+    let provider = Provider::start(move |number, _| {
+        let error = format!("{{\"error\":{{\"message\":{quoted},\"code\":{quoted}}}}}");
+        match number {
+            0 => {
+                Answer::document("401 Unauthorized", &format!("x-request-id: {FILED}\r\n"), &error)
+            }
+            1 => Answer::stream(vec![Bit::Send(format!("data: {error}\n\n").into_bytes())]),
+            2 => Answer::stream(vec![Bit::Send(format!("data: {FILED}{quoted}\n\n").into_bytes())]),
+            _ => {
+                let delta = format!("{{\"content\":{quoted},\"reasoning_content\":{quoted}}}");
+                let chunk = format!(
+                    "data: {{\"model\":{quoted},\"choices\":[{{\"delta\":{delta},\
+                     \"finish_reason\":\"stop\"}}]}}\n\n"
+                );
+                Answer::stream(vec![Bit::Send(chunk.into_bytes())])
+            }
+        }
+    });
+    let shell = Shell::new();
+    let data = shell.path("data");
+    let config = shell.write(
+        "moonswarm.toml",
+        format!(
+            "log = \"trace\"\n[operators.model]\nkind = \"llm\"\napi = \"chat\"\nmodel = \"m\"\n\
+             base_url = {:?}\nallow_hosts = [\"127.0.0.1\"]\nkey = {{ env = \"D2_CANARY\" }}\n\
+             headers = {{ x-team = {{ file = {:?} }} }}\n",
+            provider.base_url,
+            shell.path("filed"),
+        ),
+    );
+    shell.write("filed", format!("{FILED}\n"));
+    let env = [("MOONSWARM_CONFIG", config.to_str().unwrap()), ("D2_CANARY", CANARY)];
+    let daemon = Daemon::launch(&data, &env).unwrap();
+    let source = r#"local swarm = require("swarm")
+return swarm.blueprint { name = "asks", agents = { w = { operator = "model", prompt = "Hi." } },
+  flow = function(ctx)
+    for n = 1, 3 do
+      local _, err = ctx:try("w", { items = swarm.array {} })
+      ctx:log("info", tostring(err), err)
+    end
+    return ctx:run("w", { items = swarm.array {} }, { on_delta = function(piece)
+      ctx:publish("heard", piece)
+    end })
+  end }"#;
+    let run = daemon.run_source(source, json!({})).await;
+    let watched = send(daemon.get(&format!("/v1/runs/{run}/events"))).await.1;
+    clean("the events", watched.to_string().as_bytes());
+    let view = daemon.ended(&run).await;
+    assert_eq!(view["status"], "completed", "{view:#}");
+    assert!(view["output"].to_string().contains("[secret authorization]"), "{view:#}");
+    clean("the run", view.to_string().as_bytes());
+    for path in ["steps", "events", "export"] {
+        let (_, answer) = send(daemon.get(&format!("/v1/runs/{run}/{path}"))).await;
+        clean(path, answer.to_string().as_bytes());
+    }
+    let asked = provider.asked();
+    assert_eq!(asked.len(), 4);
+    let lower = CANARY.to_lowercase();
+    assert!(asked.iter().all(|it| it.head.contains(&format!("bearer {lower}"))), "{asked:?}");
+    assert_eq!(daemon.stop(), Some(0));
+    let mut all = Vec::new();
+    files(&data, &mut all);
+    all.push(data.with_extension("log"));
+    for file in all {
+        clean(&file.display().to_string(), &std::fs::read(&file).unwrap());
     }
 }
 

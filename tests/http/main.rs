@@ -8,6 +8,7 @@ mod events;
 mod flows;
 mod inbox;
 mod middleware;
+mod models;
 mod refusals;
 mod routes;
 mod state;

@@ -11,7 +11,11 @@ use tokio_tungstenite::tungstenite::{
 
 use crate::{
     client::{blueprint, open},
-    support::{Daemon, Shell, refusal, repository, send},
+    support::{
+        Daemon, Shell,
+        provider::{Provider, Turn},
+        refusal, repository, send,
+    },
 };
 
 #[tokio::test]
@@ -45,6 +49,38 @@ async fn a_session_starts_watches_signals_and_cancels_runs() {
     let view = socket.ask("run/cancel", json!({"run": run, "reason": "enough"})).await;
     assert_eq!(view["status"], "canceled", "{view}");
     assert_eq!(socket.refused("run/signal", json!({"run": run, "name": "x"})).await, "run_closed");
+}
+
+#[tokio::test]
+async fn a_session_hears_what_a_model_of_its_run_says() {
+    let provider = Provider::says(vec![Turn::text("a word or two")]);
+    let shell = Shell::new();
+    let config = format!(
+        "[operators.model]\nkind = \"llm\"\napi = \"chat\"\nmodel = \"m\"\nbase_url = {:?}\n\
+         allow_hosts = [\"127.0.0.1\"]\n",
+        provider.base_url
+    );
+    let file = shell.write("moonswarm.toml", config);
+    let env = [("MOONSWARM_CONFIG", file.to_str().unwrap())];
+    let daemon = Daemon::launch(&shell.path("data"), &env).unwrap();
+    let session = open(&daemon).await;
+    let mut socket = session.connect(&daemon).await;
+    let source = r#"local swarm = require("swarm")
+return swarm.blueprint { name = "said", agents = { w = { operator = "model", prompt = "Talk." } },
+  flow = function(ctx) ctx:wait("go") ctx:run("w", { items = swarm.array {} }) end }"#;
+    let run = socket.ask("run/start", json!({"source": source})).await["id"].clone();
+    socket.ask("run/subscribe", json!({"run": run})).await;
+    socket.until("event").await;
+    socket.ask("run/signal", json!({"run": run, "name": "go"})).await;
+    let (mut said, mut ended) = (String::new(), false);
+    while !ended {
+        let event = socket.until("event").await["params"]["event"].clone();
+        if event["type"] == "model.delta" {
+            said.push_str(event["data"]["delta"]["delta"].as_str().unwrap_or_default());
+        }
+        ended = event["type"] == "run.ended";
+    }
+    assert_eq!(said, "a word or two");
 }
 
 #[tokio::test]

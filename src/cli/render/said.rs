@@ -105,6 +105,10 @@ impl Said {
                 (Manner::Thinks, delta.clone())
             }
             ModelDelta::Arguments { delta, .. } => (Manner::Calls, delta.clone()),
+            ModelDelta::Done { .. } => {
+                lines.extend(voice.end());
+                return lines;
+            }
         };
         if voice.manner != manner {
             lines.extend(voice.end());

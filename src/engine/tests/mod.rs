@@ -5,6 +5,7 @@ mod basics;
 mod budgets;
 mod composites;
 mod copies;
+mod deltas;
 mod dispatches;
 mod inbox;
 mod loops;
@@ -279,6 +280,7 @@ fn operators() -> Declared {
         turns = { kind = "composite", rule = "round_robin", members = ["a", "b"] }
         nested = { kind = "composite", rule = "race", members = ["either", "c"] }
         here = { kind = "composite", rule = "fallback", members = ["lua", "echo"] }
+        scripted = { kind = "llm", api = "script" }
         guided = { kind = "main_ai", direct = true, require_binding = false }
     "#;
     let section = toml::de::DeTable::parse(text).unwrap();

@@ -223,6 +223,10 @@ mod tests {
             [operators.ci]
             kind = "http"
             url = "https://ci.example.com/hooks/swarm"
+            [operators.gpt]
+            kind = "llm"
+            api = "responses"
+            key = { env = "OPENAI_API_KEY" }
             [operators.files]
             kind = "mcp"
             command = ["mcp-files", "."]
@@ -246,6 +250,7 @@ mod tests {
         let expected = [
             ("ci", "http"),
             ("files", "mcp"),
+            ("gpt", "llm"),
             ("gpu", "queue"),
             ("people", "human"),
             ("process", "process"),

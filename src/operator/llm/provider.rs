@@ -285,10 +285,12 @@ impl Hearing<'_> {
     pub(super) fn say(&mut self) {
         for mut piece in self.draft.take_pieces() {
             if !self.secrets.is_empty() {
-                use ModelDelta::{Arguments, Item, Reasoning, ReasoningSummary, Refusal, Text};
+                use ModelDelta::{
+                    Arguments, Done, Item, Reasoning, ReasoningSummary, Refusal, Text,
+                };
                 match &mut piece {
-                    Item { begins, .. } => {
-                        *begins = self.secrets.scrub_json(&Json::from(&*begins)).to_value();
+                    Item { begins: item, .. } | Done { whole: item, .. } => {
+                        *item = self.secrets.scrub_json(&Json::from(&*item)).to_value();
                     }
                     Text { delta, .. }
                     | Refusal { delta, .. }

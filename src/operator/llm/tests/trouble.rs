@@ -18,6 +18,11 @@ fn send(text: &str) -> Bit {
     Bit::Send(text.as_bytes().to_vec())
 }
 
+/// Waits until the provider sees that the other side has gone.
+async fn hears_of_it(left: Gate) {
+    tokio::task::spawn_blocking(move || left.pass()).await.unwrap();
+}
+
 /// What an answer of these bytes comes to.
 async fn comes_to(api: &str, bytes: &[u8]) -> (Failure, String) {
     let bytes = bytes.to_vec();
@@ -112,7 +117,7 @@ async fn a_provider_that_stalls_is_left_and_hears_of_it() {
         let (failure, code) = failure(&at(&provider, "chat", more)).await;
         assert_eq!((failure.kind.as_str(), code.as_str()), ("timeout", "stalled"), "{failure}");
         assert!(failure.retryable);
-        left.pass();
+        hears_of_it(left).await;
     }
 }
 
@@ -135,7 +140,7 @@ async fn an_attempt_that_is_given_up_hangs_up() {
         llm.execute(task, hello().into()),
     );
     assert_eq!(ended.unwrap_err().kind, "canceled");
-    left.pass();
+    hears_of_it(left).await;
 }
 
 #[tokio::test]
