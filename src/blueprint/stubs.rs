@@ -38,7 +38,7 @@ pub(super) const TYPES: &[(&str, &str)] = &[
     ),
     (
         "Piece",
-        "{ type: string, item: number, part: number?, delta: string?, begins: any?, step: number, attempt: number, agent: string }",
+        "{ type: string, item: number, part: number?, delta: string?, begins: any?, whole: any?, step: number, attempt: number, agent: string }",
     ),
     (
         "RunOptions",
