@@ -1,11 +1,12 @@
 //! The static graph of a flow: what it can do, without running it.
 //!
-//! Owns the drawing as a text tree, as Mermaid and as DOT. A flow that is a table is drawn exactly;
+//! Owns the drawing as a text tree, as Mermaid, as DOT and as SVG. A flow that is a table is drawn exactly;
 //! of one that is a function, its `ctx` calls are, with the loops, conditions and functions around
 //! them as they are written. `moonswarm graph` prints it.
 
 mod draw;
 mod script;
+mod svg;
 mod table;
 
 use super::{Blueprint, locate::Outline};
@@ -71,6 +72,11 @@ impl Part {
     /// Draws it in Mermaid.
     pub fn mermaid(&self) -> String {
         draw::Chart::of(self).mermaid()
+    }
+
+    /// Draws it as a picture.
+    pub fn svg(&self) -> String {
+        svg::svg(self)
     }
 
     /// Draws it in DOT, for Graphviz.

@@ -320,7 +320,7 @@ impl Scan<'_, '_> {
             Kind::Name(
                 "return" | "and" | "or" | "not" | "in" | "while" | "until" | "if" | "elseif",
             ) => true,
-            Kind::Name(_) | Kind::Text { .. } | Kind::Number => false,
+            Kind::Name(_) | Kind::Text { .. } | Kind::Number(_) => false,
             Kind::Interpolation { opens, .. } => *opens,
             Kind::Symbol(";") => matches!(self.frames.last(), Some(Frame::Table { .. })),
             Kind::Symbol(")" | "]" | "}") => false,

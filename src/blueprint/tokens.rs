@@ -12,8 +12,8 @@ pub(super) enum Kind<'s> {
     Name(&'s str),
     /// A string; `raw` is what stands between its delimiters.
     Text { raw: &'s str, form: TextForm },
-    /// A number.
-    Number,
+    /// A number, up to a point in it.
+    Number(&'s str),
     /// An operator or a bracket, one character except for `==`, `~=`, `<=`, `>=`, `::`, `..`, `...`
     /// and `->`.
     Symbol(&'s str),
@@ -149,8 +149,8 @@ impl<'s> Lexer<'s> {
                 }
                 c if c.is_ascii_digit() => {
                     let end = self.rest().find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-                    self.advance(end.unwrap_or(self.rest().len()));
-                    self.push(Kind::Number, at);
+                    let digits = self.advance(end.unwrap_or(self.rest().len()));
+                    self.push(Kind::Number(digits), at);
                 }
                 c if c.is_alphabetic() || c == '_' => {
                     let end = self.rest().find(|c: char| !(c.is_alphanumeric() || c == '_'));

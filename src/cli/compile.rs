@@ -129,9 +129,12 @@ pub fn agents(bundle: &Bundle, config: &Config) -> Option<Vec<(String, Map<Strin
         let mut fields = Map::new();
         let text = |text: &Option<String>| text.as_deref().map(Value::from);
         let tools = (!agent.tools.is_empty()).then(|| Value::from(agent.tools.clone()));
+        let labels = (!agent.labels.is_empty()).then(|| serde_json::json!(agent.labels));
         for (key, value) in [
             ("description", text(&agent.description)),
+            ("tool", text(&agent.tool)),
             ("tools", tools),
+            ("labels", labels),
             ("model", text(&agent.model)),
             ("system", text(&agent.system)),
         ] {

@@ -103,7 +103,7 @@ impl Engine {
     }
 
     fn is_model(&self, operator: &str) -> bool {
-        self.shared().registry.get(operator).is_some_and(|it| it.is_model())
+        crate::blueprint::Operators::is_model(&self.shared().registry, operator)
     }
 
     /// Starts the run that answers a request; it is durable when this returns, and heard from its

@@ -139,7 +139,10 @@ impl Engine {
             for at in chosen(&due, *missed, now) {
                 if let Err(error) = self.start_scheduled(name, trigger, schedule, at, now).await {
                     tracing::warn!(blueprint = name, schedule = schedule.text(), %error, "could not start a scheduled run");
-                    if matches!(error, EngineError::Busy { .. } | EngineError::Store(_)) {
+                    if matches!(
+                        error,
+                        EngineError::Busy { .. } | EngineError::Store(_) | EngineError::Stopping
+                    ) {
                         done = at.saturating_sub(1).max(last);
                         break;
                     }

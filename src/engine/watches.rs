@@ -298,7 +298,9 @@ impl Engine {
         let key = IdempotencyKey { route: "watch", body: word.clone(), key: word };
         match self.start(&schedules::host("watch", &watched.name), start, Some(key)).await {
             Ok(started) => kept.open.push(started.run),
-            Err(error @ (EngineError::Busy { .. } | EngineError::Store(_))) => return Err(error),
+            Err(
+                error @ (EngineError::Busy { .. } | EngineError::Store(_) | EngineError::Stopping),
+            ) => return Err(error),
             Err(error) => {
                 let watch = watched.watch.pattern();
                 tracing::warn!(blueprint = watched.name, watch, %error, "could not start a run for changed files");

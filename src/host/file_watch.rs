@@ -218,6 +218,10 @@ fn is_dir(path: &Path) -> bool {
 
 /// The files below a directory that a watch means.
 fn scan(dir: &Path, watch: &FileWatch) -> Result<Files, String> {
+    // One that is gone, such as a disk that is not mounted, removed no file.
+    if !dir.is_dir() {
+        return Err(format!("{} is no directory", dir.display()));
+    }
     let mut scan = Scan { watch, files: Files::new(), entries: 0 };
     let mut at = dir.to_owned();
     for part in watch.base().split('/').filter(|part| !part.is_empty()) {
@@ -317,6 +321,8 @@ mod tests {
         assert_eq!(found("**/*.json"), ["d.json", "inbox/a.json", "inbox/in/b.json"]);
         assert!(found("out/*.json").is_empty());
         assert!(found("none/*.json").is_empty());
+        let gone = names(&dir.path().join("gone"), "*").unwrap_err();
+        assert!(gone.contains("is no directory"), "{gone}");
     }
 
     #[test]

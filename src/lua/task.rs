@@ -93,7 +93,10 @@ fn call(
         Some(Breach::Memory) => return Err(failure::at(&armed, &no_room().message)),
         Some(Breach::Canceled) => return Err(failure::canceled()),
         Some(Breach::Cpu) => {
-            let message = format!("the agent ran for more than {} ms", limits.cpu_ms);
+            let message = format!(
+                "the agent ran for more than {} ms: is there a loop that never ends?",
+                limits.cpu_ms
+            );
             return Err(failure::at(&armed, &message));
         }
     }

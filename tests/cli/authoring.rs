@@ -107,6 +107,8 @@ async fn a_directory_of_the_configuration_is_watched_for_a_blueprint_that_came_o
     fs::create_dir(shell.path("drop")).unwrap();
     let config = format!("[watch]\ndrop = {:?}\n", shell.path("drop"));
     let config = shell.write("swarm.toml", config);
+    let looked = shell.run(&["doctor", "--config", "swarm.toml"]);
+    assert!(looked.stdout.contains("watch: drop is /"), "{looked:?}");
     let daemon =
         Daemon::start_with(&shell.path("data"), &["--config".as_ref(), config.as_os_str()]);
     let put = async |watch: &str| {
@@ -238,4 +240,26 @@ fn a_line_at_a_time_is_a_run_each_with_the_agents_of_a_blueprint() {
     drop(input);
     let done: crate::support::Done = repl.wait_with_output().unwrap().into();
     done.ok().says(&["a line of Lua", "Expected", "`f`"]);
+}
+
+#[test]
+fn tests_say_which_lines_never_ran_for_people_and_as_lcov() {
+    let shell = Shell::new();
+    shell.run(&["init", "hello"]).ok();
+    let text = fs::read_to_string(shell.path("hello.lua")).unwrap();
+    let more = text.replace(
+        "    local day",
+        "    if input.who == \"nobody\" then\n      swarm.fail(\"nobody\")\n    end\n    local day",
+    );
+    shell.write("hello.lua", &more);
+    let missed = more.lines().position(|line| line.contains("swarm.fail")).unwrap() + 1;
+    let done = shell.run(&["test", "--coverage", "--lcov", "lines.info"]).ok();
+    let row = done.stdout.lines().find(|line| line.trim().starts_with("hello.lua")).unwrap();
+    assert!(row.trim_end().ends_with(&format!(" {missed}")), "{done:?}");
+    let lcov = fs::read_to_string(shell.path("lines.info")).unwrap();
+    assert!(lcov.starts_with("TN:\nSF:hello.lua\nDA:"), "{lcov}");
+    assert!(lcov.contains(&format!("\nDA:{missed},0\n")), "{lcov}");
+    let json = shell.run(&["test", "--coverage", "--json"]).ok().json();
+    assert_eq!(json["coverage"][0]["missed"], json!([[missed, missed]]));
+    assert_eq!(json["files"][0]["tests"][0]["passed"], true);
 }

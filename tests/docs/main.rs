@@ -120,7 +120,7 @@ fn put(shell: &Shell, number: usize, place: &str, blueprint: &str, check: &str) 
 local swarm = require("swarm")
 t.test([==[{place}]==], function()
   t.blueprint("child.lua")
-  local run = t.start("{file}", {{ x = 1 }})
+  local run = t.start("{file}", {{}})
   run:mock("broken", t.failure {{ kind = "worker", message = "no" }})
   for _ = 1, 9 do
     run:answer("approve", {{ approved = true }})

@@ -205,7 +205,7 @@ impl Look<'_, '_> {
             Some(before) => match &before.kind {
                 Kind::Symbol(symbol) => matches!(*symbol, ")" | "}" | "]" | ";"),
                 Kind::Name(word) => matches!(*word, "do" | "then" | "else" | "end" | "repeat"),
-                Kind::Text { .. } | Kind::Number => true,
+                Kind::Text { .. } | Kind::Number(_) => true,
                 Kind::Interpolation { .. } => false,
             },
         };
@@ -283,7 +283,7 @@ impl Look<'_, '_> {
             }
             Some(Kind::Symbol(symbol)) => matches!(*symbol, ")" | "]" | "}" | ";"),
             Some(Kind::Interpolation { opens, .. }) => !opens,
-            Some(Kind::Text { .. } | Kind::Number) => true,
+            Some(Kind::Text { .. } | Kind::Number(_)) => true,
         }
     }
 

@@ -215,7 +215,7 @@ impl Reader<'_, '_> {
             }
             Kind::Symbol(symbol) => matches!(*symbol, ")" | "]" | "}" | ";"),
             Kind::Interpolation { opens, .. } => !opens,
-            Kind::Text { .. } | Kind::Number => true,
+            Kind::Text { .. } | Kind::Number(_) => true,
         }
     }
 
@@ -227,7 +227,7 @@ impl Reader<'_, '_> {
                 Kind::Name(name) => (*name).to_owned(),
                 Kind::Symbol(symbol) => (*symbol).to_owned(),
                 Kind::Text { raw, .. } => format!("{raw:?}"),
-                Kind::Number => "…".to_owned(),
+                Kind::Number(digits) => (*digits).to_owned(),
                 Kind::Interpolation { .. } => String::new(),
             };
             let tight = matches!(text.as_str(), "." | ":" | "," | ")" | "(")

@@ -89,12 +89,41 @@ return swarm.blueprint {
     ├─ run planner
     ├─ map
     │  └─ run coder
-    ├─ for round = …, …
-    │  └─ if y == …
+    ├─ for round = 1, 3
+    │  └─ if y == 1
     │     ├─ then → sleep 5m
     │     └─ elseif → run …
     └─ all
        ├─ run x
        └─ wait go
     ");
+}
+
+#[test]
+fn a_picture_has_every_label_within_its_frame_and_nothing_that_breaks_it() {
+    let part = Part::new(
+        Shape::Seq,
+        "a <b> & \"c\"",
+        vec![(String::new(), table()), ("then".into(), Part::leaf("x".repeat(300)))],
+    );
+    let svg = part.svg();
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
+    for label in
+        ["plan: run planner", "↻ map step over plan.steps", "then", "else", "sleep 5m", "end"]
+    {
+        assert!(svg.contains(&format!(">{label}</text>")), "{label}: {svg}");
+    }
+    assert!(svg.contains(">a &lt;b&gt; &amp; \"c\"</text>") && svg.contains("x…<"), "{svg}");
+    let number = |line: &str, name: &str| -> usize {
+        let rest = line.split(&format!(" {name}=\"")).nth(1).expect(name);
+        rest.split('"').next().unwrap().parse().unwrap()
+    };
+    let (w, h) = (number(&svg, "width"), number(&svg, "height"));
+    let rects = svg.lines().filter(|line| line.starts_with("<rect x="));
+    for rect in rects {
+        assert!(number(rect, "x") + number(rect, "width") <= w, "{rect}");
+        assert!(number(rect, "y") + number(rect, "height") <= h, "{rect}");
+    }
+    let opened = svg.matches("<text ").count();
+    assert_eq!(opened, svg.matches("</text>").count());
 }

@@ -99,6 +99,11 @@ impl Import {
                     false
                 }
             });
+            // An agent without a list of tools and one with an empty list are the same here.
+            let empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
+            if file.fields.get("tools").is_some_and(empty) {
+                file.fields.remove("tools");
+            }
             let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             let given = file.fields.get("name").and_then(Value::as_str).unwrap_or(&stem);
             let name = plain_name(given);

@@ -71,6 +71,7 @@ impl Doctor {
         lines.extend(operators(&cx.config.operators).await);
         lines.extend(enforces(cx));
         lines.extend(secrets(cx).await);
+        lines.extend(watched(cx));
         lines.extend(programs());
         lines.push(terminal(cx));
         if cx.terminal.json {
@@ -245,6 +246,20 @@ fn enforces(cx: &Context) -> Vec<Line> {
         }
     });
     machine.chain(declared).collect()
+}
+
+/// Whether the directories that blueprints may watch are there.
+fn watched(cx: &Context) -> Vec<Line> {
+    const WHAT: &str = "watch";
+    let line = |(name, dir): (&String, &std::path::PathBuf)| {
+        let says = format!("{name} is {}", dir.display());
+        match std::fs::read_dir(dir) {
+            Ok(_) => Line::new(Verdict::Ok, WHAT, says),
+            Err(error) => Line::new(Verdict::Fail, WHAT, format!("{says}: {error}"))
+                .next("make the directory readable, or change [watch] in moonswarm.toml"),
+        }
+    };
+    cx.config.watch.iter().map(line).collect()
 }
 
 /// Whether each secret is where the configuration says, without a word of it.

@@ -29,6 +29,8 @@ enum Format {
     Mermaid,
     /// For Graphviz
     Dot,
+    /// A picture, for browsers and pages
+    Svg,
 }
 
 impl Graph {
@@ -47,6 +49,7 @@ impl Graph {
             Format::Tree => part.tree(),
             Format::Mermaid => part.mermaid(),
             Format::Dot => part.dot(),
+            Format::Svg => part.svg(),
         };
         if cx.terminal.json {
             cx.terminal.print_json(&serde_json::json!({ "graph": drawn }))?;

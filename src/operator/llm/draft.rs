@@ -21,8 +21,8 @@ pub(super) struct Draft {
     seed: String,
     items: Vec<Value>,
     pieces: Vec<ModelDelta>,
-    /// How many items were said to be over.
-    ended: usize,
+    /// How many items are said to be over.
+    over: usize,
     /// The model, as the provider names it.
     pub(super) model: Option<String>,
     /// What was used.
@@ -82,7 +82,7 @@ impl Draft {
             seed: seed.into(),
             items: Vec::new(),
             pieces: Vec::new(),
-            ended: 0,
+            over: 0,
             model: None,
             tokens: Tokens::default(),
             stop: None,
@@ -109,7 +109,6 @@ impl Draft {
 
     /// Begins a message.
     pub(super) fn message(&mut self) -> Result<usize, Wrong> {
-        self.end_all();
         self.begin(json!({
             "type": "message", "status": "completed", "role": "assistant", "content": [],
         }))
@@ -117,7 +116,6 @@ impl Draft {
 
     /// Begins a piece of reasoning.
     pub(super) fn reasoning(&mut self) -> Result<usize, Wrong> {
-        self.end_all();
         self.begin(json!({ "type": "reasoning", "summary": [] }))
     }
 
@@ -129,25 +127,7 @@ impl Draft {
         }
         item["name"] = name.into();
         item["arguments"] = "".into();
-        self.end_all();
         self.begin(item)
-    }
-
-    /// Says that every item so far is over: a provider that does not say it itself goes on to the
-    /// next one.
-    fn end_all(&mut self) {
-        for place in self.ended..self.items.len() {
-            self.end(place);
-        }
-    }
-
-    /// Says that an item is over, as it is now; in their order.
-    pub(super) fn end(&mut self, place: usize) {
-        if place == self.ended && place < self.items.len() {
-            self.ended += 1;
-            let whole = self.items[place].clone();
-            self.pieces.push(ModelDelta::Done { item: place, whole });
-        }
     }
 
     /// How many items there are.
@@ -238,8 +218,22 @@ impl Draft {
         std::mem::take(&mut self.pieces)
     }
 
-    /// The whole, once it has ended.
-    pub(super) fn reply(mut self, asked: &str) -> Result<ModelReply, Wrong> {
+    /// How many items are said to be over.
+    pub(super) fn told(&self) -> usize {
+        self.over
+    }
+
+    /// Says of the items before a place that they are over: nothing is added to them any more.
+    pub(super) fn over(&mut self, before: usize) {
+        while let Some(whole) = self.items.get(self.over).filter(|_| self.over < before) {
+            let whole = whole.clone();
+            self.pieces.push(ModelDelta::Done { item: self.over, whole });
+            self.over += 1;
+        }
+    }
+
+    /// The whole, once it has ended; says of every item that it is over.
+    pub(super) fn reply(&mut self, asked: &str) -> Result<ModelReply, Wrong> {
         let Some(stop) = self.stop else { return Err(Wrong::Cut) };
         let mut ids = HashSet::new();
         let calls = self.items.iter().filter(|item| item["type"] == "function_call");
@@ -270,8 +264,9 @@ impl Draft {
         {
             last["status"] = "incomplete".into();
         }
-        let model = self.model.unwrap_or_else(|| asked.to_owned());
-        Ok(ModelReply { model, items: self.items, stop })
+        self.over(self.items.len());
+        let model = self.model.take().unwrap_or_else(|| asked.to_owned());
+        Ok(ModelReply { model, items: std::mem::take(&mut self.items), stop })
     }
 
     /// Keeps a piece; what continues the one before it becomes one with it.

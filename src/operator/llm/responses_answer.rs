@@ -95,7 +95,9 @@ impl ResponsesAnswer {
                 }
                 let place = *self.places.entry(index).or_insert(draft.len());
                 draft.put(place, item)?;
-                draft.end(place);
+                if place == draft.told() {
+                    draft.over(place + 1);
+                }
                 Ok(())
             }
             "response.completed"
