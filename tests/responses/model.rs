@@ -22,13 +22,13 @@ return swarm.blueprint { name = "desk",
   },
   flow = function(ctx, input) return ctx:run("helper", input) end }"#;
 
-const CONFIG: &str =
-    "[operators.model]\nkind = \"llm\"\napi = \"script\"\nturns = \"turns.json\"\npace = 2000\n";
-
 /// A daemon whose model says what stands in `turns`.
 pub async fn desk(shell: &Shell, turns: Value) -> Daemon {
-    shell.write("turns.json", turns.to_string());
-    let config = shell.write("moonswarm.toml", CONFIG);
+    let turns = shell.write("turns.json", turns.to_string());
+    let model = format!(
+        "[operators.model]\nkind = \"llm\"\napi = \"script\"\npace = 2000\nturns = {turns:?}\n"
+    );
+    let config = shell.write("moonswarm.toml", model);
     let flags = ["--config".as_ref(), config.as_os_str()];
     let daemon = Daemon::start_with(&shell.path("data"), &flags);
     put(&daemon, "desk", DESK).await;
