@@ -201,7 +201,7 @@ async fn a_conversation_is_compacted_by_the_agent_and_goes_on_from_there() {
     assert_eq!(status, 200, "{compacted}");
     fits("CompactResource", &compacted);
     let output = compacted["output"].as_array().unwrap();
-    assert_eq!((output.len(), &output[1]["type"]), (2, &json!("compaction")));
+    assert_eq!((output.len(), &output[0]["type"]), (1, &json!("compaction")));
     let mut input = output.clone();
     input.push(json!({ "role": "user", "content": "and now?" }));
     let next = create(&daemon, json!({ "model": "desk/helper", "input": input })).await;

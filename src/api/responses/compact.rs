@@ -81,7 +81,7 @@ pub(in crate::api) async fn compact(
         "id": id,
         "object": "response.compaction",
         "created_at": response["created_at"],
-        "output": respond::compacted(&whole, &summary, fresh("cmp")),
+        "output": [respond::compacted(&whole, &summary, &fresh("cmp"))],
         "usage": usage,
     })))
 }
