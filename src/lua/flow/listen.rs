@@ -69,7 +69,7 @@ impl ScriptFlow {
         desk.mode.set(Mode::Pure);
         let notes = desk.notes.borrow_mut().drain(..).collect();
         if let Some(breach) = armed.breach() {
-            return Err(failure::breach(breach, &self.limits));
+            return Err(failure::breach(breach, &armed, &self.limits));
         }
         if desk.flooded.get() {
             return Err(failure::limit("on_delta said too much at once"));
