@@ -66,7 +66,7 @@ doctests() {
 blueprints() {
   local file status=0
   for file in blueprints/*.lua; do
-    "$moonswarm" check "$file" || status=1
+    "$moonswarm" --config blueprints/models.toml check "$file" || status=1
   done
   return "$status"
 }

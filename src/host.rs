@@ -245,6 +245,9 @@ impl Host {
         files.put_server(&url, incarnation)?;
         fault::point("host.announced");
 
+        if config.recover {
+            engine.take_up_unstored().await?;
+        }
         keep_house(&engine, &tasks);
         sweep(&engine, &tasks);
         if config.recover {
@@ -324,6 +327,9 @@ fn keep_house(engine: &Engine, tasks: &Tasks) {
             }
             if let Err(error) = engine.expire_kept().await {
                 tracing::warn!(%error, "could not forget what layers kept");
+            }
+            if let Err(error) = engine.let_go_left().await {
+                tracing::warn!(%error, "could not let go what is not to be stored");
             }
             if let Err(error) = engine.forget_sessions().await {
                 tracing::warn!(%error, "could not forget closed sessions");

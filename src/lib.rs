@@ -104,9 +104,8 @@ pub mod operator;
 
 pub mod spawner;
 
-pub mod respond;
-
 pub mod engine;
+pub mod respond;
 
 pub mod api;
 

@@ -20,6 +20,7 @@ impl Operators for WithFiles {
     fn kind(&self, name: &str) -> Option<&str> {
         match name {
             "files" => Some("mcp"),
+            "model" => Some("llm"),
             "sure" => Some("composite"),
             _ => self.0.kind(name),
         }
@@ -27,6 +28,10 @@ impl Operators for WithFiles {
 
     fn requires_worker_binding(&self, name: &str) -> bool {
         self.0.requires_worker_binding(name)
+    }
+
+    fn is_model(&self, name: &str) -> bool {
+        name == "model"
     }
 
     fn requires_tool(&self, name: &str) -> bool {

@@ -24,7 +24,7 @@ use super::{
     shard::Shard,
 };
 use crate::{
-    blueprint::{CompiledAgent, asking},
+    blueprint::{CompiledAgent, Operators as _, asking},
     fault::{self, Break},
     flow::{StepOp, TaskRequest},
     journal::{AttemptClosed, AttemptOpened, Fact, Outcome, StepKey, Usage},
@@ -48,6 +48,7 @@ impl Shard {
                 let failure = failure.at(step, Some(&agent), 1);
                 self.record(run, &key, &op, Outcome::Failed(failure));
             }
+            Ok(task) if self.is_loop(&task) => self.schedule_loop(run, &key, &op, task),
             Ok(task) if let Some(composite) = self.composite(&task) => {
                 match self.may_compose(run, &key, &task.operator) {
                     Ok(()) => self.schedule_composite(run, &key, &op, task, composite),
@@ -58,7 +59,6 @@ impl Shard {
                     }
                 }
             }
-            Ok(task) if self.is_loop(&task) => self.schedule_loop(run, &key, &op, task),
             // What a loop began stands in the journal before any of it is executed.
             Ok(task)
                 if task.residence == Residence::Inline
@@ -113,6 +113,10 @@ impl Shard {
                 format!("there is no operator {operator:?}"),
             ));
         };
+        if request.opts.ask.is_some() && !self.shared.registry.is_model(&operator) {
+            let message = format!("`ask` is for models, and {operator} is none");
+            return Err(Failure::new(kind::INVALID_INPUT, message));
+        }
         let input = agent.input().accept_json(&request.input).map_err(|violations| {
             let first = violations.first();
             let what = first.map_or_else(String::new, |v| format!(" at {}: {}", v.path, v.message));

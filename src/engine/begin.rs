@@ -2,10 +2,10 @@
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    Caller, Engine, EngineError, IdempotencyKey, RunView, StartRun, Started, WaitFor,
+    Caller, Engine, EngineError, EventView, IdempotencyKey, RunView, StartRun, Started, WaitFor,
     message::{Msg, NewRun, Waiter},
     runs,
 };
@@ -23,6 +23,17 @@ pub(super) const FOREVER: Duration = Duration::from_secs(24 * 3_600);
 
 /// A run that was begun, where its end is told, and its view if it has ended already.
 pub(super) type Begun = (Started, oneshot::Receiver<RunView>, Option<RunView>);
+
+/// Who watches a run that begins.
+#[derive(Default)]
+pub(super) struct Watch {
+    /// Whoever waits for something of it.
+    pub(super) waiter: Option<Waiter>,
+    /// Whoever is sent every event.
+    pub(super) subscriber: Option<mpsc::Sender<EventView>>,
+    /// Whether it is to go once they were told its end.
+    pub(super) lets_go: bool,
+}
 
 impl Engine {
     /// Starts a run; it is durable when this returns.
@@ -128,7 +139,14 @@ impl Engine {
             )));
         }
         let input = super::programs::accept_input(&program, &start.input)?;
-        self.begin_accepted(caller, StartRun { input, ..start }, program, key, waiter).await
+        self.begin_accepted(
+            caller,
+            StartRun { input, ..start },
+            program,
+            key,
+            Watch { waiter, ..Watch::default() },
+        )
+        .await
     }
 
     /// Whether another run may be open.
@@ -162,7 +180,7 @@ impl Engine {
         start: StartRun,
         program: Arc<lua::Program>,
         key: Option<IdempotencyKey>,
-        waiter: Option<Waiter>,
+        watch: Watch,
     ) -> Result<(Started, Option<RunView>), EngineError> {
         let shared = self.shared();
         self.check_sizes(&start)?;
@@ -193,7 +211,9 @@ impl Engine {
             jti: Some(caller.jti.clone()),
             key: key.clone().map(|key| (caller.subject.clone(), key)),
             reply: Some(reply),
-            waiter,
+            waiter: watch.waiter,
+            unstored: watch.lets_go,
+            subscriber: watch.subscriber,
             seats: start.seats.into_iter().collect(),
         };
         shared.send(id.num(), Msg::Start(Box::new(new)));

@@ -12,7 +12,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
 use serde::Serialize;
@@ -57,6 +57,7 @@ impl Audience {
 pub(crate) struct Piece {
     pub(super) step: u32,
     pub(super) attempt: u32,
+    pub(super) n: u64,
     pub(super) agent: Arc<str>,
     pub(super) delta: ModelDelta,
     pub(super) _way: Way,
@@ -77,6 +78,8 @@ pub(super) struct Pieces {
     audience: Arc<Audience>,
     agent: Arc<str>,
     on_the_way: Arc<AtomicUsize>,
+    /// How many were said.
+    said: AtomicU64,
 }
 
 /// What an event of a piece says.
@@ -84,6 +87,8 @@ pub(super) struct Pieces {
 struct Said<'a> {
     step: u32,
     attempt: u32,
+    /// Its number within the attempt, from 0: who sees a gap has missed some.
+    n: u64,
     agent: &'a str,
     delta: &'a ModelDelta,
 }
@@ -100,7 +105,7 @@ struct Heard<'a> {
 
 impl Pieces {
     pub(super) fn new(audience: Arc<Audience>, agent: Arc<str>) -> Self {
-        Self { audience, agent, on_the_way: Arc::default() }
+        Self { audience, agent, on_the_way: Arc::default(), said: AtomicU64::new(0) }
     }
 
     /// Sends a piece, if somebody watches and there is room for it.
@@ -111,6 +116,7 @@ impl Pieces {
         (step, attempt): (u32, u32),
         delta: ModelDelta,
     ) {
+        let n = self.said.fetch_add(1, Ordering::Relaxed);
         if !self.audience.watches() {
             return;
         }
@@ -120,7 +126,7 @@ impl Pieces {
             return;
         }
         let agent = Arc::clone(&self.agent);
-        let piece = Box::new(Piece { step, attempt, agent, delta, _way: way });
+        let piece = Box::new(Piece { step, attempt, n, agent, delta, _way: way });
         shared.tell(run, RunMsg::Delta(piece));
     }
 }
@@ -139,8 +145,8 @@ impl Shard {
         }
         run.subscribers.retain(|subscriber| !subscriber.is_closed());
         count_audience(run);
-        let Piece { step, attempt, agent, delta, _way } = piece;
-        let said = Said { step: *step, attempt: *attempt, agent, delta };
+        let Piece { step, attempt, n, agent, delta, _way } = piece;
+        let said = Said { step: *step, attempt: *attempt, n: *n, agent, delta };
         if !run.subscribers.is_empty() {
             let data = Json::encode(&said).expect("a delta is plain data");
             show(run, "model.delta", data, self.now_ms);

@@ -38,6 +38,14 @@ impl Events {
         }
     }
 
+    /// A subscription to a run that is to begin, and where its events are to be sent.
+    pub(crate) fn from_the_first(
+        shared: Arc<Shared>,
+    ) -> (mpsc::Sender<EventView>, impl FnOnce(RunId) -> Self) {
+        let (to, live) = mpsc::channel(BUFFER);
+        (to, move |run| Self { live: Some(live), ..Self::new(shared, run, 0) })
+    }
+
     /// The next event; none after the run's last.
     ///
     /// # Errors
@@ -149,6 +157,9 @@ fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) {
             }
             if it.kind == StepKind::ToolCall {
                 data["call_id"] = it.call_id.clone().into();
+            }
+            if it.kind == StepKind::ModelCall && it.request.to_value()["compact"] == true {
+                data["compact"] = true.into();
             }
             if view::is_task(it.kind) {
                 data["task"] = json!(TaskId::new(run, it.step, entry.at_ms));

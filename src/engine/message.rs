@@ -55,6 +55,10 @@ pub(crate) struct NewRun {
     pub(crate) key: Option<(String, IdempotencyKey)>,
     pub(crate) reply: Option<ReplyTo<RunView>>,
     pub(crate) waiter: Option<Waiter>,
+    /// Whether it is to go once it has ended and whoever asked was told.
+    pub(crate) unstored: bool,
+    /// Who is sent every event from the first on.
+    pub(crate) subscriber: Option<mpsc::Sender<EventView>>,
     /// Who holds which operator's seat from the beginning.
     pub(crate) seats: Vec<(String, SessionId)>,
 }

@@ -238,6 +238,8 @@ impl Shard {
             key: None,
             reply: None,
             waiter: None,
+            unstored: false,
+            subscriber: None,
             seats: seats.map(|(name, it)| (name.clone(), it.session.as_str().into())).collect(),
         };
         self.shared.send(child.num(), Msg::Start(Box::new(new)));

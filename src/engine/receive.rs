@@ -14,7 +14,7 @@ use crate::{
     flow::Flow as _,
     journal::{Chain, Decision, Fact, Outcome, RunState, Usage},
     protocol::{Failure, Json, RunId, SecretAccessEvent, failure::kind},
-    store::{Check, Header, IdempotencyRow, RunStatus, Write},
+    store::{Check, Header, IdempotencyRow, RunStatus, UNSTORED, Write},
 };
 
 /// How long an answer is kept under its idempotency key, in milliseconds.
@@ -28,7 +28,8 @@ impl Shard {
         }
         fault::point("engine.accept_run");
         self.lives += 1;
-        let NewRun { id, program, started, jti, key, reply, waiter, seats } = new;
+        let NewRun { id, program, started, jti, key, reply, waiter, unstored, subscriber, seats } =
+            new;
         let wall_ms = program.blueprint().definition().wall_ms;
         let parent = started.parent;
         let mut run = Box::new(Run {
@@ -55,7 +56,7 @@ impl Shard {
             held: Vec::new(),
             failed: None,
             waiters: waiter.into_iter().collect(),
-            subscribers: Vec::new(),
+            subscribers: subscriber.into_iter().collect(),
             audience: std::sync::Arc::default(),
             copies: Vec::new(),
             reload: false,
@@ -64,6 +65,7 @@ impl Shard {
             queued: false,
             told: 0,
         });
+        run.audience.set(!run.subscribers.is_empty());
         run.header.parent = parent;
         self.count_in(run.num);
         let by = started.principal.clone();
@@ -72,6 +74,10 @@ impl Shard {
             let (by, session) = (by.clone(), session.0);
             let seat = Decision::Seat { by, operator, session, epoch: 1 };
             self.append(&mut run, Fact::Decided(seat));
+        }
+        if unstored {
+            let key = format!("{UNSTORED}{}", run.num);
+            run.pending.writes.push(Write::PutMeta { key, value: "1".into() });
         }
         run.pending.checks.extend(jti.map(Check::TokenLive));
         if let Some((principal, key)) = key {

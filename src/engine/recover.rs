@@ -279,11 +279,11 @@ impl Shard {
                 };
                 let StepOp::Task(request) = op else { return };
                 match self.prepare(run, &request) {
-                    Ok(task) if let Some(composite) = self.composite(&task) => {
-                        Self::take_up_composite(run, number, task, composite, members);
-                    }
                     Ok(task) if self.is_loop(&task) => {
                         self.take_up_loop(run, number, task, members);
+                    }
+                    Ok(task) if let Some(composite) = self.composite(&task) => {
+                        Self::take_up_composite(run, number, task, composite, members);
                     }
                     Ok(task) => {
                         put(run, OpenKind::Task(Box::new(task)));

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{
-    Caller, Engine, EngineError, EventView, Events, IdempotencyKey, Program, StartRun, Started,
-    WaitFor, begin::FOREVER, events, programs,
+    Caller, Engine, EngineError, EventView, Events, IdempotencyKey, Program, StartRun, WaitFor,
+    begin::{FOREVER, Watch},
+    events, programs,
 };
 use crate::{
     blueprint::Schema,
@@ -102,10 +103,11 @@ impl Engine {
     }
 
     fn is_model(&self, operator: &str) -> bool {
-        self.shared().registry.get(operator).is_some_and(|it| it.is_model())
+        crate::blueprint::Operators::is_model(&self.shared().registry, operator)
     }
 
-    /// Starts the run that answers a request; it is durable when this returns.
+    /// Starts the run that answers a request; it is durable when this returns, and heard from its
+    /// first event on.
     ///
     /// # Errors
     /// When the caller may not, nothing of that name answers, or what was said does not fit what
@@ -116,12 +118,12 @@ impl Engine {
         create: Create,
         conversation: Conversation,
         key: Option<IdempotencyKey>,
-    ) -> Result<Started, EngineError> {
+    ) -> Result<Responding, EngineError> {
         if let Some(key) = &key
             && let Some(run) = self.repeated(caller, key).await?
         {
             let run = run.parse().map_err(|_| super::runs::mismatch(key))?;
-            return Ok(Started { run, repeated: true });
+            return self.responding(caller, run).await;
         }
         self.check_room()?;
         let (program, agent) = self.answering(&create.model).await?;
@@ -145,6 +147,7 @@ impl Engine {
         let speaks = agent.as_ref().is_some_and(|name| {
             blueprint.agent(name).is_some_and(|agent| self.is_model(agent.operator()))
         });
+        let stays = create.store;
         let mut trigger = crate::respond::Trigger::new(create, conversation, agent);
         if !speaks {
             trigger.ask = None;
@@ -157,7 +160,14 @@ impl Engine {
             delegate: None,
             seats: std::collections::BTreeMap::new(),
         };
-        Ok(self.begin_accepted(caller, start, program, key, None).await?.0)
+        // From before the first piece of an answer: none of it is missed.
+        let (subscriber, events_of) = Events::from_the_first(Arc::clone(&self.inner.shared));
+        let watch = Watch { subscriber: Some(subscriber), lets_go: !stays, ..Watch::default() };
+        let started = self.begin_accepted(caller, start, program, key, watch).await?.0;
+        if started.repeated {
+            return self.responding(caller, started.run).await;
+        }
+        begun(started.run, events_of(started.run)).await
     }
 
     /// The response of a run as it stands, from its durable events; none if the run is none.
@@ -192,6 +202,37 @@ impl Engine {
         }
     }
 
+    /// Lets every run go that is not to be stored, whoever waited for it; those that are open once
+    /// they have ended. Those that ended a moment ago wait for the next time.
+    ///
+    /// # Errors
+    /// When the storage fails.
+    pub async fn let_go_left(&self) -> Result<(), EngineError> {
+        let settled = self.shared().clock.now_ms().saturating_sub(super::retention::GRACE_MS);
+        for num in self.read(|store| store.unstored()).await? {
+            let Some(header) = self.read(move |store| store.header(num)).await? else { continue };
+            if header.ended_ms.is_some_and(|ended| ended <= settled) {
+                self.let_go_unstored(RunId::new(num, header.created_ms)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes up, at a start, the runs that are to go once they have ended.
+    ///
+    /// # Errors
+    /// When the storage fails.
+    pub async fn take_up_unstored(&self) -> Result<(), EngineError> {
+        for num in self.read(|store| store.unstored()).await? {
+            let Some(header) = self.read(move |store| store.header(num)).await? else { continue };
+            let (engine, run) = (self.clone(), RunId::new(num, header.created_ms));
+            // Whoever asked was of the host before this one.
+            let (_, nobody) = tokio::sync::oneshot::channel();
+            self.shared().tasks.spawn(async move { engine.let_go_once(run, nobody).await });
+        }
+        Ok(())
+    }
+
     async fn let_go_unstored(&self, run: RunId) -> Result<(), EngineError> {
         let num = run.num();
         let found = self.read(move |store| store.retired(num.saturating_sub(1), 1)).await?;
@@ -209,17 +250,22 @@ impl Engine {
     /// # Errors
     /// When the caller may not, there is no such run, or it is no response.
     pub async fn responding(&self, caller: &Caller, run: RunId) -> Result<Responding, EngineError> {
-        let mut events = self.events(caller, run, 0).await?;
-        let mut stream = None;
-        while stream.is_none() {
-            let Some(event) = events.next().await? else { return Err(no_response(run)) };
-            hear(&mut stream, run, &event);
-            if event.kind == "run.started" && stream.is_none() {
-                return Err(no_response(run));
-            }
-        }
-        Ok(Responding { run, events, stream: stream.ok_or_else(|| no_response(run))? })
+        begun(run, self.events(caller, run, 0).await?).await
     }
+}
+
+/// Reads the beginning of a response.
+async fn begun(run: RunId, mut events: Events) -> Result<Responding, EngineError> {
+    let mut stream = None;
+    while let Some(event) = events.next().await? {
+        hear(&mut stream, run, &event);
+        match stream {
+            Some(stream) => return Ok(Responding { run, events, stream }),
+            None if event.kind == "run.started" => break,
+            None => {}
+        }
+    }
+    Err(no_response(run))
 }
 
 /// A response as it happens.

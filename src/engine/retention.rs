@@ -28,7 +28,7 @@ const NAMED: usize = 100;
 const EXPIRED: usize = 2_048;
 const TIDY: Write = Write::Tidy { rows: 2_048, pages: 256 };
 /// A run that has just ended stays for whoever waits for it, in milliseconds.
-const GRACE_MS: u64 = 10_000;
+pub(super) const GRACE_MS: u64 = 10_000;
 /// How often every run is looked at again, not only the younger ones, in milliseconds.
 const ANEW_MS: u64 = 3_600_000;
 /// Free room that a database keeps for what comes: at least this, or a tenth of what it uses.

@@ -5,7 +5,7 @@
 //! It can crash after any commit and start again on what was durable, as often as it is told to.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     path::PathBuf,
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
@@ -28,7 +28,8 @@ use crate::{
     lua::{Coverage, Limits},
     middleware::TaskDone,
     operator::{
-        Backend, Delivery, Echo, Human, Lua, QueueHub, Registry, Reply, Residence, Task, lua_calls,
+        Answered, Backend, Delivery, Echo, Human, Lua, QueueHub, Registry, Reply, Residence, Task,
+        lua_calls,
     },
     protocol::{Failure, Json, failure::kind},
     store::{Memory, Reader as _, Store, TaskFilter, TaskRow},
@@ -71,7 +72,7 @@ impl Job {
 type Desk = Arc<Mutex<Vec<Job>>>;
 
 /// The agents that are answered at the desk though their operator could do it.
-type Mocked = Arc<Mutex<BTreeSet<String>>>;
+type Mocked = Answered;
 
 /// An operator whose tasks come to the desk.
 struct Played {
@@ -82,6 +83,7 @@ struct Played {
     real: Option<Arc<dyn Backend>>,
     worker: bool,
     tool: bool,
+    model: bool,
 }
 
 #[async_trait]
@@ -100,6 +102,10 @@ impl Backend for Played {
 
     fn requires_tool(&self) -> bool {
         self.tool
+    }
+
+    fn is_model(&self) -> bool {
+        self.model
     }
 
     async fn execute(&self, task: Arc<Task>, input: Json) -> Result<Reply, Failure> {
@@ -215,6 +221,7 @@ impl Stage {
                 real,
                 worker: known.is_some_and(|it| it.requires_worker_binding()),
                 tool: known.is_some_and(|it| it.requires_tool()),
+                model: crate::blueprint::Operators::is_model(&self.known, name),
             };
             (name.to_owned(), Arc::new(played) as Arc<dyn Backend>)
         });
@@ -226,7 +233,8 @@ impl Stage {
             store: Arc::clone(&self.store) as Arc<dyn Store>,
             clock: self.clock.clone(),
             tasks,
-            registry: Registry::new(operators),
+            // A mock answers for an agent as a whole, also where that would ask a model.
+            registry: Registry::new(operators).answered_for(Arc::clone(&self.mocked)),
             hub,
             sessions: Arc::default(),
             keys: KeyRing::new(SigningKey::from_seed(&[1; 32])),

@@ -172,7 +172,10 @@ impl Registry {
         let answered = |agents: &Answered| {
             agents.lock().unwrap_or_else(std::sync::PoisonError::into_inner).contains(agent)
         };
-        self.is_model(name) && !self.answered.as_ref().is_some_and(answered)
+        // What a quorum compares are results of the agent, not single answers of its model.
+        self.is_model(name)
+            && self.compared(name).is_empty()
+            && !self.answered.as_ref().is_some_and(answered)
     }
 
     /// The secrets that an attempt was given, if it was given some.

@@ -4,10 +4,12 @@
 //! response object, the events of a stream in their one order, and the older shape of chat
 //! completions. All of it is pure: a request and the events of a run go in, JSON comes out, and
 //! the same history always gives the same events under the same numbers. Refuses what the
-//! protocol does not allow, with the parameter that is wrong. `engine/respond.rs` starts runs from
+//! protocol does not allow, with the parameter that is wrong. Beside it stands [`multi_step`]: the
+//! loop of a response over a store of one's own. `engine/respond.rs` starts runs from
 //! it, `api/responses/` speaks HTTP.
 
 pub mod chat;
+pub mod multi_step;
 pub mod open_responses;
 
 mod compaction;

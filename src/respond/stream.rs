@@ -12,7 +12,7 @@
 //! of the run. Pieces are lossy, and only an advance on the whole: what is known of an answer for
 //! good is its reply, so a stream that missed some sends the same events, later.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -107,6 +107,9 @@ pub struct Fact<'a> {
 #[derive(Debug)]
 struct Call {
     step: u32,
+    /// Who answers: its step, or a member's where the model is a composite.
+    source: Option<u32>,
+    members: Vec<u32>,
     attempt: u32,
     /// The number that the next piece must have.
     next: u64,
@@ -134,8 +137,11 @@ pub struct Stream {
     /// The step of the agent that was asked.
     top: Option<u32>,
     call: Option<Call>,
-    /// Calls of tools in their order: the step, and the item once it ended.
-    tools: BTreeMap<u32, Option<Value>>,
+    /// Calls of tools that are the loop's to make, in their order: the id, and the output's item once
+    /// it is known.
+    tools: VecDeque<(String, Option<Value>)>,
+    /// The ids of calls by their steps.
+    call_ids: BTreeMap<u32, String>,
     /// Why the agent's loop ended.
     end: Option<ModelEnd>,
 }
@@ -164,7 +170,8 @@ impl Stream {
             tape: Tape::default(),
             top: None,
             call: None,
-            tools: BTreeMap::new(),
+            tools: VecDeque::new(),
+            call_ids: BTreeMap::new(),
             end: None,
         };
         if stream.trigger.settings.get("background") == Some(&Value::Bool(true)) {
@@ -259,14 +266,22 @@ impl Stream {
             self.top = Some(step);
             return;
         }
-        if self.top.is_none() || number(&data["parent"]) != self.top {
+        let parent = number(&data["parent"]);
+        if let Some(call) = &mut self.call
+            && parent.is_some_and(|parent| parent == call.step || call.members.contains(&parent))
+        {
+            call.members.push(step);
+            return;
+        }
+        if self.top.is_none() || parent != self.top {
             return;
         }
         match data["kind"].as_str() {
-            Some("model_call") => {
-                self.tools.clear();
+            Some("model_call") if data["compact"] != true => {
                 self.call = Some(Call {
                     step,
+                    source: None,
+                    members: Vec::new(),
                     attempt: 0,
                     next: 0,
                     gap: false,
@@ -276,7 +291,9 @@ impl Stream {
                 });
             }
             Some("tool_call") => {
-                self.tools.insert(step, None);
+                if let Some(id) = data["call_id"].as_str() {
+                    self.call_ids.insert(step, id.to_owned());
+                }
             }
             _ => {}
         }
@@ -298,6 +315,42 @@ impl Stream {
             {
                 self.replied(call, &reply);
             }
+            return;
+        }
+        if let Some(call) = &mut self.call
+            && call.source == Some(step)
+        {
+            // Another member may answer in its place.
+            call.source = None;
+            return;
+        }
+        if let Some(id) = self.call_ids.remove(&step) {
+            self.called(&id, data);
+        }
+    }
+
+    /// A call of a tool ended. Outputs are sent in the order of their calls.
+    fn called(&mut self, id: &str, data: &Value) {
+        let text = match (&data["output"], &data["error"]) {
+            (_, Value::Object(error)) => tool_failure(
+                error.get("kind").and_then(Value::as_str).unwrap_or_default(),
+                error.get("message").and_then(Value::as_str).unwrap_or_default(),
+            ),
+            (Value::String(text), _) => text.clone(),
+            (output, _) => output.to_string(),
+        };
+        if let Some((_, item)) =
+            self.tools.iter_mut().find(|(known, item)| known == id && item.is_none())
+        {
+            *item = Some(json!({
+                "type": "function_call_output", "id": format!("fco_{id}"), "call_id": id,
+                "output": text, "status": "completed",
+            }));
+        }
+        while let Some((_, Some(item))) = self.tools.front() {
+            let item = item.clone();
+            self.tools.pop_front();
+            self.end_item(None, &item);
         }
     }
 
@@ -313,6 +366,13 @@ impl Stream {
                 }
             };
             self.end_item(begun, item);
+        }
+        self.tools.clear();
+        for call in reply.calls() {
+            let id = call["call_id"].as_str().unwrap_or_default();
+            if !self.tools.iter().any(|(known, _)| known == id) {
+                self.tools.push_back((id.to_owned(), None));
+            }
         }
     }
 
@@ -377,10 +437,14 @@ impl Stream {
 
     /// A piece of an answer came.
     fn piece(&mut self, piece: Piece) {
-        let Some(mut call) = self.call.take().filter(|call| call.step == piece.step) else {
+        let Some(mut call) = self.call.take() else { return };
+        let is_own = call.step == piece.step || call.members.contains(&piece.step);
+        if !is_own || call.source.is_some_and(|source| source != piece.step) {
+            self.call = Some(call);
             return;
-        };
-        if piece.attempt > call.attempt {
+        }
+        if call.source.is_none() || piece.attempt > call.attempt {
+            call.source = Some(piece.step);
             (call.attempt, call.next, call.gap) = (piece.attempt, 0, false);
             call.waiting.clear();
             if let Some((_, open)) = &mut call.open {
@@ -482,6 +546,11 @@ impl Stream {
         open.whole = true;
         self.end_item(Some(open), &item);
     }
+}
+
+/// What a model is told of a call that failed.
+fn tool_failure(kind: &str, message: &str) -> String {
+    json!({ "error": { "kind": kind, "message": message } }).to_string()
 }
 
 fn default(item: &mut Value, name: &str, value: &str) {

@@ -40,6 +40,10 @@ use crate::{
     protocol::{MemoryLink, StoreOptions},
 };
 
+/// What the keys in `meta` begin with of runs that are to go once they have ended; the run's number
+/// follows. Deleting the run removes it.
+pub const UNSTORED: &str = "unstored:";
+
 /// Everything the engine needs of a database.
 pub trait Store: Writer + Reader {}
 
@@ -284,6 +288,13 @@ pub trait Reader: Send + Sync {
     /// # Errors
     /// See [`Reader::header`].
     fn meta(&self, key: &str) -> Result<Option<String>, StoreError>;
+
+    /// The runs that are to go once they have ended, whose start put [`UNSTORED`] and their number
+    /// into `meta`; at most 1,000.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn unstored(&self) -> Result<Vec<u64>, StoreError>;
 
     /// How much room the store takes; all zero for one that keeps nothing for long.
     ///

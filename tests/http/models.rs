@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::support::{
     Daemon, Shell, program,
     provider::{Answer, Bit, Gate, Provider, Turn},
-    send,
+    repository, send,
 };
 
 /// A flow that asks agent `w` once somebody says `go`.
@@ -261,4 +261,70 @@ async fn logs_show_what_a_model_says_line_by_line() {
         .unwrap_or_else(|| panic!("{all:#?}"));
     assert!(all[at + 1..].iter().any(|line| line.ends_with("~ w: and stormy night.")), "{all:#?}");
     assert!(!all.iter().any(|line| line.contains("model.delta")), "{all:#?}");
+}
+
+/// A daemon with the models of the repository's blueprints, and a directory with these files.
+fn scripted(shell: &Shell, files: &[(&str, &str)]) -> (Daemon, std::path::PathBuf) {
+    for (name, text) in files {
+        shell.write(format!("work/{name}"), text);
+    }
+    let config = std::fs::read_to_string(repository("blueprints/models.toml")).unwrap();
+    let turns = repository("blueprints/turns.json").display().to_string();
+    let config = config.replace("blueprints/turns.json", &turns).replace("pace = 100", "");
+    (daemon(shell, &config), shell.path("work"))
+}
+
+async fn run_file(daemon: &Daemon, file: &str, workdir: &std::path::Path, input: Value) -> String {
+    let source = std::fs::read_to_string(repository(file)).unwrap();
+    let body = json!({ "source": source, "input": input, "workdir": workdir });
+    let (status, view) = send(daemon.post("/v1/runs", &body)).await;
+    assert_eq!(status, 201, "{view:#}");
+    view["id"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn the_research_blueprint_answers_from_files_once_its_critic_lets_it() {
+    let shell = Shell::new();
+    let (daemon, work) =
+        scripted(&shell, &[("server.toml", "port = 7700\n"), ("notes.md", "none\n")]);
+    let question = json!({ "question": "Which port is it?" });
+    let run = run_file(&daemon, "blueprints/research.lua", &work, question).await;
+    let view = daemon.ended(&run).await;
+    assert_eq!(view["status"], "completed", "{view:#}");
+    let expected = json!({ "answer": "The port is set in server.toml: 7700.",
+        "sources": ["server.toml"], "rounds": 2 });
+    assert_eq!(view["output"], expected);
+    // Its tool really looked.
+    let (_, steps) = send(daemon.get(&format!("/v1/runs/{run}/steps?limit=500"))).await;
+    let greps: Vec<&Value> =
+        steps["items"].as_array().unwrap().iter().filter(|it| it["name"] == "grep").collect();
+    assert_eq!(greps.len(), 2, "{steps:#}");
+    let path = format!("/v1/runs/{run}/steps/{}", greps[0]["seq"]);
+    let (_, step) = send(daemon.get(&path)).await;
+    assert!(step.to_string().contains("server.toml:1:port = 7700"), "{step:#}");
+    assert_eq!(view["usage"]["input_tokens"], 60 + 2 * (80 + 140), "{view:#}");
+}
+
+#[tokio::test]
+async fn the_coding_agent_edits_what_a_person_approves_and_its_tests_decide() {
+    let shell = Shell::new();
+    let (daemon, work) = scripted(
+        &shell,
+        &[("add.sh", "echo $(($1 - $2))\n"), ("test.sh", "test \"$(sh add.sh 2 3)\" = 5\n")],
+    );
+    let input = json!({ "task": "make it add", "test": "sh test.sh" });
+    let run = run_file(&daemon, "blueprints/coding-agent.lua", &work, input).await;
+    let waiting = daemon.waits(&run, "task").await;
+    // Nothing is written before somebody said yes.
+    assert_eq!(std::fs::read_to_string(work.join("add.sh")).unwrap(), "echo $(($1 - $2))\n");
+    let task = waiting["waiting_on"][0]["task"].as_str().unwrap().to_owned();
+    let (_, asked) = send(daemon.get(&format!("/v1/tasks/{task}"))).await;
+    assert!(asked.to_string().contains("$1 + $2"), "{asked:#}");
+    let answer = json!({ "output": { "approved": true } });
+    let (status, view) = send(daemon.post(&format!("/v1/tasks/{task}/answer"), &answer)).await;
+    assert!(status < 300, "{view:#}");
+    let view = daemon.ended(&run).await;
+    assert_eq!(view["status"], "completed", "{view:#}");
+    assert_eq!(view["output"], json!({ "summary": "It subtracted; now it adds.", "rounds": 1 }));
+    assert_eq!(std::fs::read_to_string(work.join("add.sh")).unwrap(), "echo $(($1 + $2))\n");
 }

@@ -129,14 +129,12 @@ async fn begin(
     key: Option<IdempotencyKey>,
 ) -> Result<Answering, Problem> {
     let store = create.store;
-    let started = api.engine.respond(caller, create, conversation, key).await.map_err(said)?;
+    let responding = api.engine.respond(caller, create, conversation, key).await.map_err(said)?;
     let (answered, told) = tokio::sync::oneshot::channel();
     if !store {
-        let engine = api.engine.clone();
-        let run = started.run;
+        let (engine, run) = (api.engine.clone(), responding.run());
         api.tasks.spawn(async move { engine.let_go_once(run, told).await });
     }
-    let responding = api.engine.responding(caller, started.run).await.map_err(said)?;
     Ok(Answering { responding, _answered: answered })
 }
 

@@ -125,7 +125,11 @@ impl AnthropicAnswer {
             "text" | "thinking" => block[kind].as_str().map(str::to_owned),
             _ => None,
         };
-        let joins = self.message.take();
+        let joins = self.message.take().filter(|_| kind == "text");
+        if joins.is_none() {
+            // Blocks come one after the other.
+            draft.over(draft.len());
+        }
         let begun = match kind {
             "text" => {
                 let (item, part) = match joins {

@@ -145,7 +145,11 @@ impl ChatAnswer {
         let (item, part) = match self.message {
             Some((item, last, part)) if last == grows => (item, part),
             Some((item, _, part)) => (item, part + 1),
-            None => (draft.message()?, 0),
+            None => {
+                self.reasoning = None;
+                self.end_before(draft);
+                (draft.message()?, 0)
+            }
         };
         self.message = Some((item, grows, part));
         draft.grow(grows, item, part, text)
@@ -157,9 +161,21 @@ impl ChatAnswer {
         }
         let item = match self.reasoning {
             Some(item) => item,
-            None => *self.reasoning.insert(draft.reasoning()?),
+            None => {
+                self.message = None;
+                self.end_before(draft);
+                *self.reasoning.insert(draft.reasoning()?)
+            }
         };
         draft.grow(Grows::Reasoning, item, 0, text)
+    }
+
+    /// What comes before the first call is over when something else begins; calls may come side by
+    /// side.
+    fn end_before(&self, draft: &mut Draft) {
+        if self.calls.is_empty() {
+            draft.over(draft.len());
+        }
     }
 
     fn call(&mut self, call: &Value, draft: &mut Draft) -> Result<(), Wrong> {
@@ -189,6 +205,8 @@ impl ChatAnswer {
             }
             None => {
                 let name = name.ok_or_else(|| malformed("a call has no name", call))?;
+                (self.message, self.reasoning) = (None, None);
+                self.end_before(draft);
                 let item = draft.call(id, name)?;
                 self.calls.push(Call { index, id: id.map(str::to_owned), item });
                 item

@@ -21,6 +21,8 @@ pub(super) struct Draft {
     seed: String,
     items: Vec<Value>,
     pieces: Vec<ModelDelta>,
+    /// How many items are said to be over.
+    over: usize,
     /// The model, as the provider names it.
     pub(super) model: Option<String>,
     /// What was used.
@@ -80,6 +82,7 @@ impl Draft {
             seed: seed.into(),
             items: Vec::new(),
             pieces: Vec::new(),
+            over: 0,
             model: None,
             tokens: Tokens::default(),
             stop: None,
@@ -215,8 +218,22 @@ impl Draft {
         std::mem::take(&mut self.pieces)
     }
 
-    /// The whole, once it has ended.
-    pub(super) fn reply(mut self, asked: &str) -> Result<ModelReply, Wrong> {
+    /// How many items are said to be over.
+    pub(super) fn told(&self) -> usize {
+        self.over
+    }
+
+    /// Says of the items before a place that they are over: nothing is added to them any more.
+    pub(super) fn over(&mut self, before: usize) {
+        while let Some(whole) = self.items.get(self.over).filter(|_| self.over < before) {
+            let whole = whole.clone();
+            self.pieces.push(ModelDelta::Done { item: self.over, whole });
+            self.over += 1;
+        }
+    }
+
+    /// The whole, once it has ended; says of every item that it is over.
+    pub(super) fn reply(&mut self, asked: &str) -> Result<ModelReply, Wrong> {
         let Some(stop) = self.stop else { return Err(Wrong::Cut) };
         let mut ids = HashSet::new();
         let calls = self.items.iter().filter(|item| item["type"] == "function_call");
@@ -247,8 +264,9 @@ impl Draft {
         {
             last["status"] = "incomplete".into();
         }
-        let model = self.model.unwrap_or_else(|| asked.to_owned());
-        Ok(ModelReply { model, items: self.items, stop })
+        self.over(self.items.len());
+        let model = self.model.take().unwrap_or_else(|| asked.to_owned());
+        Ok(ModelReply { model, items: std::mem::take(&mut self.items), stop })
     }
 
     /// Keeps a piece; what continues the one before it becomes one with it.

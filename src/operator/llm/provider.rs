@@ -74,11 +74,14 @@ impl Llm {
             }
             Provider::Script(script) => script.play(self, &request, input, &mut hearing).await,
         };
-        let Hearing { draft, secrets, .. } = hearing;
-        let answered = draft.model.clone();
+        let answered = hearing.draft.model.clone();
         let price = answered.as_deref().and_then(|it| self.price(it)).or(self.price(&model));
-        let usage = draft.tokens.usage(price);
-        match heard.and_then(|()| draft.reply(&model).map_err(|wrong| wrong.failure())) {
+        let usage = hearing.draft.tokens.usage(price);
+        let reply =
+            heard.and_then(|()| hearing.draft.reply(&model).map_err(|wrong| wrong.failure()));
+        hearing.say();
+        let secrets = hearing.secrets;
+        match reply {
             Ok(reply) => {
                 let output = Json::encode(&reply).expect("a reply is plain data");
                 let output = match secrets.is_empty() {

@@ -94,7 +94,11 @@ impl ResponsesAnswer {
                     return Err(malformed("a finished item is no object", &item));
                 }
                 let place = *self.places.entry(index).or_insert(draft.len());
-                draft.put(place, item)
+                draft.put(place, item)?;
+                if place == draft.told() {
+                    draft.over(place + 1);
+                }
+                Ok(())
             }
             "response.completed"
             | "response.incomplete"

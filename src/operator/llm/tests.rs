@@ -129,6 +129,14 @@ async fn every_api_comes_to_the_same_reply_with_the_same_usage_and_cost() {
         let begun: Vec<_> =
             pieces.iter().filter(|it| matches!(it, ModelDelta::Item { .. })).collect();
         assert_eq!(begun.len(), 4, "{api}: {pieces:?}");
+        let done: Vec<Value> = pieces
+            .iter()
+            .filter_map(|it| match it {
+                ModelDelta::Done { whole, .. } => Some(whole.clone()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(done, reply.items, "{api}");
         let argued: String = pieces
             .iter()
             .filter_map(|it| match it {

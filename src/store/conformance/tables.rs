@@ -7,7 +7,7 @@ use crate::{
     protocol::StoreOptions,
     store::{
         ArtifactRow, AuditRow, BlueprintRow, Errand, EvidenceRow, FrameRow, OutboxRow, SessionRow,
-        Store, TaskFilter, TaskPhase, TaskRow, TokenRow, Write,
+        Store, TaskFilter, TaskPhase, TaskRow, TokenRow, UNSTORED, Write,
     },
 };
 
@@ -280,7 +280,10 @@ pub fn a_deleted_run_leaves_nothing_and_takes_nothing_of_others(store: &dyn Stor
     put(store, files.map(Write::PutArtifact).to_vec());
     put_task(store, &task(1, 1));
     put_task(store, &task(2, 1));
+    put(store, vec![Write::PutMeta { key: format!("{UNSTORED}1"), value: "1".into() }]);
+    assert_eq!(store.unstored().unwrap(), [1]);
     put(store, vec![Write::DeleteRun { run: 1 }]);
+    assert_eq!(store.unstored().unwrap(), [0_u64; 0]);
     assert_eq!(store.header(1).unwrap(), None);
     assert_eq!((store.artifacts(1).unwrap(), store.task(1, 1).unwrap()), (vec![], None));
     assert_eq!(store.blob("mine").unwrap(), None);

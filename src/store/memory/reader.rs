@@ -7,7 +7,7 @@ use crate::{
     store::{
         ArtifactRow, AuditRow, BlueprintRow, EvidenceRow, FrameRow, Header, IdempotencyRow,
         OutboxRow, Reader, RunFilter, SessionRow, StateFilter, StateHit, StateRow, StateSearch,
-        StoreError, TaskFilter, TaskRow, TokenRow,
+        StoreError, TaskFilter, TaskRow, TokenRow, UNSTORED,
         find::{self, Word},
     },
 };
@@ -282,6 +282,13 @@ impl Reader for Memory {
 
     fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {
         self.read(|tables| tables.meta.get(key).cloned())
+    }
+
+    fn unstored(&self) -> Result<Vec<u64>, StoreError> {
+        self.read(|tables| {
+            let keys = tables.meta.keys().filter_map(|key| key.strip_prefix(UNSTORED));
+            keys.filter_map(|run| run.parse().ok()).take(1_000).collect()
+        })
     }
 }
 

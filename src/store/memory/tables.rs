@@ -11,7 +11,7 @@ use crate::{
     store::{
         ArtifactRow, AuditRow, BlueprintRow, Check, EvidenceRow, FrameRow, Header, IdempotencyRow,
         OutboxRow, RunWrite, SessionRow, StateBatch, StateRow, StoreError, TaskRow, TokenRow,
-        Write,
+        UNSTORED, Write,
         change::{self, Changed, Plan, Planned},
     },
 };
@@ -351,6 +351,7 @@ impl Tables {
             self.links.retain(|(scope, ..), _| !of_run(scope));
             self.receipts.retain(|(of, _), _| *of != run);
         }
+        self.meta.remove(&format!("{UNSTORED}{run}"));
         self.tasks.retain(|(of, _), _| *of != run);
         let (mine, others): (Vec<_>, Vec<_>) =
             self.artifacts.values().partition(|row| row.run == run);

@@ -177,6 +177,10 @@ impl Reader for Sqlite {
         self.read("read the end of the audit log", kept::last_line)
     }
 
+    fn unstored(&self) -> Result<Vec<u64>, StoreError> {
+        self.read("read which runs are to go", meta::unstored)
+    }
+
     fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {
         self.read("read a value of the host", |conn| meta::one(conn, key))
     }

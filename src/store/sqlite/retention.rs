@@ -9,7 +9,10 @@ use super::{
     artifacts, blobs, evidence, header, journal, meta, outbox, state, tasks,
     value::{int, uint},
 };
-use crate::{protocol::RunId, store::Space};
+use crate::{
+    protocol::RunId,
+    store::{Space, UNSTORED},
+};
 
 /// Rows of a history that are deleted with its run.
 const AT_ONCE: usize = 2_048;
@@ -22,6 +25,7 @@ pub fn delete_run(conn: &Connection, run: u64) -> rusqlite::Result<()> {
         state::delete_of(conn, run, RunId::new(run, created_ms))?;
         clear(conn, run, cursor, AT_ONCE)?;
     }
+    meta::delete(conn, &format!("{UNSTORED}{run}"))?;
     tasks::close_all(conn, run)?;
     blobs::delete_of(conn, run)?;
     artifacts::delete_of(conn, run)?;

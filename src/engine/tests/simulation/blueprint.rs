@@ -84,6 +84,8 @@ return swarm.blueprint {{
     safe = {{ operator = "safe", queue = "q", retry = retry, timeout = "10m", output = v }},
     fast = {{ operator = "fast", queue = "q", timeout = "10m", output = v }},
     agreed = {{ operator = "agreed", queue = "q", timeout = "10m", output = v }},
+    smart = {{ operator = "model", retry = retry, output = v, tools = {{
+      "q", {{ agent = "host", parallel_safe = false }}, "human" }} }},
   }},
   flow = function(ctx, input)
     local o = 0
@@ -163,6 +165,7 @@ impl Node {
             20 => Self::Task("safe", leaf),
             21 => Self::Task("fast", leaf),
             22 => Self::Task("agreed", leaf),
+            23 => Self::Task("smart", leaf),
             _ => Self::Call(leaf),
         }
     }

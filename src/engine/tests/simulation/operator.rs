@@ -3,12 +3,13 @@
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use serde_json::json;
 use tokio::sync::oneshot;
 
 use crate::{
     middleware::TaskDone,
     operator::{Backend, Delivery, Reply, Residence, Task},
-    protocol::{Effect, Failure, Json},
+    protocol::{Effect, Failure, Json, ModelReply, ModelRequest, ModelStop},
 };
 
 /// An attempt that the operator works on.
@@ -55,6 +56,48 @@ impl Worked {
         let jobs = self.0.lock().unwrap();
         let job = &jobs[place];
         (job.run, job.step, job.attempt)
+    }
+}
+
+/// The operator `model`: it calls three tools and counts those that said something, which follows
+/// from what it is asked alone.
+pub struct Thinker;
+
+#[async_trait]
+impl Backend for Thinker {
+    fn kind(&self) -> &'static str {
+        "thinker"
+    }
+
+    fn residence(&self) -> Residence {
+        Residence::Host
+    }
+
+    fn is_model(&self) -> bool {
+        true
+    }
+
+    async fn execute(&self, task: Arc<Task>, input: Json) -> Result<Reply, Failure> {
+        task.reporter.delivered(Delivery { worker: "model".into() });
+        let asked: ModelRequest = input.decode().expect("a model is asked as one");
+        let outputs = asked.items.iter().filter(|item| item["type"] == "function_call_output");
+        let said: Vec<&serde_json::Value> = outputs.collect();
+        let (items, stop) = if said.is_empty() {
+            let call = |name: &str| {
+                json!({ "type": "function_call", "id": name, "call_id": format!("call_{name}"),
+                    "name": name, "arguments": r#"{"input":"go"}"# })
+            };
+            (["q", "host", "human"].map(call).to_vec(), ModelStop::ToolCalls)
+        } else {
+            let good = said.iter().filter(|it| !it["output"].to_string().contains("error")).count();
+            let text = format!("{{\"v\":{good}}}");
+            let message = json!({ "type": "message", "role": "assistant", "id": "said",
+                "content": [{ "type": "output_text", "text": text }] });
+            (vec![message], ModelStop::End)
+        };
+        let reply = ModelReply { model: "thinker".into(), items, stop };
+        let output = Json::encode(&reply).expect("a reply is plain data");
+        Ok(Reply::Done(TaskDone::new(output)))
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     blueprint::{self, Flow},
     history::{Ask, Event, Of, Told, What},
-    operator::Worked,
+    operator::{Thinker, Worked},
     random::Random,
 };
 use crate::{
@@ -157,7 +157,7 @@ impl World {
             Arc::new(Composite::new(rule, members.iter().copied()).expect("it can be"))
         };
         let agree = Rule::Quorum { agree: 2, path: "v".parse().expect("it is a path") };
-        let operators: [(&str, Arc<dyn Backend>); 8] = [
+        let operators: [(&str, Arc<dyn Backend>); 9] = [
             ("safe", of(Rule::Fallback, &["fast", "queue"])),
             ("fast", of(Rule::Race, &["queue", "turns"])),
             ("turns", of(Rule::RoundRobin, &["queue", "echo"])),
@@ -165,6 +165,7 @@ impl World {
             ("echo", Arc::new(Echo)),
             ("host", Arc::new(self.worked.clone())),
             ("human", Arc::new(Human)),
+            ("model", Arc::new(Thinker)),
             ("queue", Arc::new(Queue::new(Arc::clone(&hub)))),
         ];
         let registry =

@@ -1,0 +1,617 @@
+//! Chains in a store: each response is a run, whose journal is its chain.
+//!
+//! A step's number is given by the commit that records it: a commit that another one came before is
+//! refused by the store, and made again on top of that one. So several processes can work on one
+//! response.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use super::{LoopError, MultiStepStore, StoreError, Transition};
+use crate::{
+    clock::Clock,
+    journal::{
+        AttemptClosed, AttemptOpened, Chain, Entry, Fact, Outcome, RunStarted, RunState, Scheduled,
+        ScopePath, Step, StepKey, fingerprint,
+    },
+    protocol::{
+        ChainStep, Failure, Json, NextAction, RecordedStep, RunId, StepDescriptor, StepKind,
+        StepState, failure::kind,
+    },
+    store::{self, Batch, Header, JournalRow, RunStatus, RunWrite, Store},
+    tasks::Tasks,
+};
+
+/// How often a commit is tried that others come before.
+const TRIES: u32 = 64;
+/// What the runs of responses are called where runs are listed.
+const NAME: &str = "response";
+
+/// Chains of responses in a store.
+#[derive(Clone)]
+pub struct Chains {
+    store: Arc<dyn Store>,
+    clock: Clock,
+    tasks: Tasks,
+    transition: Arc<dyn Transition>,
+}
+
+/// A response that begins.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewResponse {
+    /// What was asked.
+    pub request: Json,
+    /// Who asks: a token's subject.
+    pub principal: String,
+}
+
+/// A run's journal as it stands.
+struct Read {
+    header: Header,
+    chain: Chain,
+}
+
+impl Chains {
+    /// Chains in `store`, from which follows what `transition` says.
+    pub fn new(
+        store: Arc<dyn Store>,
+        clock: Clock,
+        tasks: Tasks,
+        transition: impl Transition + 'static,
+    ) -> Self {
+        Self { store, clock, tasks, transition: Arc::new(transition) }
+    }
+
+    /// Begins a response, and gives its id.
+    ///
+    /// # Errors
+    /// When it cannot be stored.
+    pub async fn begin(&self, new: NewResponse) -> Result<String, StoreError> {
+        let now_ms = self.clock.now_ms();
+        let id = RunId::new(self.store.next_run(), now_ms);
+        let started = RunStarted {
+            blueprint: NAME.to_owned(),
+            hash: String::new(),
+            input: new.request,
+            trigger: json!({ "kind": NAME }).into(),
+            seed: 0,
+            parent: None,
+            depth: 0,
+            workdir: None,
+            principal: new.principal.clone(),
+            delegate: None,
+            grant: Json::null(),
+            generation: 0,
+            first_step: 1,
+            queued: Vec::new(),
+            continues: None,
+        };
+        let header = Header {
+            num: id.num(),
+            created_ms: now_ms,
+            blueprint: NAME.to_owned(),
+            hash: String::new(),
+            status: RunStatus::Running,
+            status_text: None,
+            progress: None,
+            cursor: 0,
+            seq: 0,
+            steps: 0,
+            steps_done: 0,
+            // Whoever drives it takes it up; a shard has no flow for it.
+            wake_at_ms: None,
+            epoch: 1,
+            parent: None,
+            principal: new.principal,
+            updated_ms: now_ms,
+            ended_ms: None,
+            error: None,
+            waiting_on: None,
+        };
+        let fact = Fact::RunStarted(Box::new(started));
+        self.append(header, None, Chain::full(), vec![fact]).await?;
+        Ok(id.to_string())
+    }
+
+    /// Writes that a response has ended; nothing is added to its chain from then on.
+    ///
+    /// # Errors
+    /// When there is no such response, it has ended, or nothing can be written.
+    pub async fn close(
+        &self,
+        request_id: &str,
+        outcome: &Result<Json, LoopError>,
+    ) -> Result<(), StoreError> {
+        let outcome = match outcome {
+            Ok(value) => Outcome::Completed(value.clone()),
+            Err(error) => {
+                let failure = Failure::new(kind::MODEL, error.to_string());
+                Outcome::Failed(failure.with_data(error.payload()))
+            }
+        };
+        self.change(request_id, |_| Ok(vec![Fact::RunEnded(outcome.clone())])).await
+    }
+
+    async fn read(&self, request_id: &str) -> Result<Read, StoreError> {
+        let missing = || StoreError::NotFound(request_id.to_owned());
+        let run: RunId = request_id.parse().map_err(|_| missing())?;
+        let store = Arc::clone(&self.store);
+        let read = self.tasks.spawn_blocking(move || {
+            let header = store.header(run.num())?;
+            let entries = store.entries(run.num(), 0)?;
+            Ok::<_, store::StoreError>((header, entries))
+        });
+        let (header, entries) =
+            read.await.map_err(|_| stopping())?.map_err(|error| broken(&error))?;
+        let header = header.filter(|it| it.created_ms == run.created_ms()).ok_or_else(missing)?;
+        let mut chain = Chain::full();
+        for entry in &entries {
+            let unread = |error: crate::journal::ChainError| {
+                StoreError::SerializationError(format!("{request_id}: {error}"))
+            };
+            chain.apply(entry).map_err(unread)?;
+        }
+        Ok(Read { header, chain })
+    }
+
+    /// Adds to a journal what `decide` makes of it, on top of whatever others have added.
+    async fn change(
+        &self,
+        request_id: &str,
+        decide: impl Fn(&Chain) -> Result<Vec<Fact>, StoreError>,
+    ) -> Result<(), StoreError> {
+        for _ in 0..TRIES {
+            let Read { header, chain } = self.read(request_id).await?;
+            if matches!(chain.state(), RunState::Ended(_)) {
+                return Err(StoreError::AlreadyTerminal(request_id.to_owned()));
+            }
+            let facts = decide(&chain)?;
+            if facts.is_empty() {
+                return Ok(());
+            }
+            let cursor = header.cursor;
+            match self.append(header, Some(cursor), chain, facts).await {
+                Err(Lost::Moved) => {}
+                Err(Lost::Broken(error)) => return Err(error),
+                Ok(()) => return Ok(()),
+            }
+        }
+        Err(StoreError::StorageError(format!("{request_id} changes all the time")))
+    }
+
+    async fn append(
+        &self,
+        mut header: Header,
+        expected: Option<u64>,
+        mut chain: Chain,
+        facts: Vec<Fact>,
+    ) -> Result<(), Lost> {
+        let now_ms = self.clock.now_ms();
+        let mut rows = Vec::with_capacity(facts.len());
+        let mut prev = expected;
+        for fact in facts {
+            let seq = chain.seq() + 1;
+            let entry = Entry { seq, at_ms: now_ms.max(chain.last_ms()), fact };
+            let unread = |error: crate::journal::ChainError| {
+                Lost::Broken(StoreError::StorageError(error.to_string()))
+            };
+            chain.apply(&entry).map_err(unread)?;
+            let lsn = self.store.next_lsn();
+            rows.push(JournalRow { lsn, prev, bytes: entry.encode() });
+            prev = Some(lsn);
+        }
+        let (steps, done) = chain.counts();
+        header.cursor = prev.unwrap_or(0);
+        header.seq = chain.seq();
+        (header.steps, header.steps_done) = (steps, done);
+        header.updated_ms = chain.last_ms();
+        if let RunState::Ended(outcome) = chain.state() {
+            header.ended_ms = Some(chain.last_ms());
+            header.status = match outcome {
+                Outcome::Completed(_) => RunStatus::Completed,
+                Outcome::Failed(_) => RunStatus::Failed,
+                Outcome::Canceled(_) => RunStatus::Canceled,
+            };
+        }
+        let (tell, told) = oneshot::channel();
+        let batch = Batch {
+            checks: Vec::new(),
+            run: Some(RunWrite { header, expected, entries: rows, whole: true }),
+            writes: Vec::new(),
+            // Whoever waits may be gone; what is written stands.
+            ack: Box::new(move |result| drop(tell.send(result))),
+        };
+        let store = Arc::clone(&self.store);
+        let submit = self.tasks.spawn_blocking(move || store.submit(batch));
+        submit.await.map_err(|_| Lost::Broken(stopping()))?;
+        match told.await.map_err(|_| Lost::Broken(stopping()))? {
+            Ok(()) => Ok(()),
+            Err(store::StoreError::Moved { .. }) => Err(Lost::Moved),
+            Err(error) => Err(Lost::Broken(broken(&error))),
+        }
+    }
+
+    /// Changes one open step.
+    async fn change_step(
+        &self,
+        step_id: &str,
+        decide: impl Fn(&Step) -> Option<Fact>,
+    ) -> Result<(), StoreError> {
+        let (request_id, number) = parts(step_id)?;
+        self.change(request_id, |chain| {
+            let step = open_step(chain, number, step_id)?;
+            Ok(decide(step).into_iter().collect())
+        })
+        .await
+    }
+
+    async fn end_step(&self, step_id: &str, outcome: Outcome) -> Result<(), StoreError> {
+        self.change_step(step_id, |step| {
+            Some(Fact::StepEnded {
+                step: step.scheduled.step,
+                attempt: step.attempt,
+                epoch: 1,
+                outcome: outcome.clone(),
+                effects: None,
+                usage: None,
+            })
+        })
+        .await
+    }
+}
+
+/// Why a commit was not made.
+enum Lost {
+    /// Another one came before it.
+    Moved,
+    Broken(StoreError),
+}
+
+impl From<Lost> for StoreError {
+    fn from(lost: Lost) -> Self {
+        match lost {
+            Lost::Moved => Self::StorageError("the response is there already".to_owned()),
+            Lost::Broken(error) => error,
+        }
+    }
+}
+
+#[async_trait]
+impl MultiStepStore for Chains {
+    async fn next_action_for(
+        &self,
+        request_id: &str,
+        scope_parent: Option<&str>,
+    ) -> Result<NextAction, StoreError> {
+        let Read { chain, .. } = self.read(request_id).await?;
+        let within = scope_parent.map(|parent| step_of(request_id, &chain, parent)).transpose()?;
+        let steps = list(request_id, &chain, scope_parent)?;
+        let request = chain.started().map_or_else(Json::null, |(it, _)| it.input.clone());
+        let within = within.map(|step| shown(request_id, step));
+        Ok(self.transition.next_action(&request, within.as_ref(), &steps))
+    }
+
+    async fn record_step(
+        &self,
+        request_id: &str,
+        scope_parent: Option<&str>,
+        prev_step: Option<&str>,
+        descriptor: &StepDescriptor,
+    ) -> Result<RecordedStep, StoreError> {
+        let StepDescriptor { kind, request_payload, call_id } = descriptor;
+        let recorded = std::sync::Mutex::new(None);
+        self.change(request_id, |chain| {
+            let scope = scope_of(request_id, chain, scope_parent)?;
+            if let Some(prev) = prev_step
+                && step_of(request_id, chain, prev)?.scheduled.key.scope != scope
+            {
+                return Err(StoreError::NotFound(prev.to_owned()));
+            }
+            let mut of_scope = chain.steps().iter().filter(|it| it.scheduled.key.scope == scope);
+            if let Some(known) = call_id.as_deref().and_then(|id| known(of_scope.clone(), id)) {
+                *recorded.lock().expect("nobody panics with it") = Some(known);
+                return Ok(Vec::new());
+            }
+            let index = of_scope.by_ref().count();
+            let number = chain.next_step();
+            let name = match kind {
+                StepKind::ToolCall => {
+                    request_payload.to_value()["name"].as_str().map(str::to_owned)
+                }
+                _ => request_payload.to_value()["model"].as_str().map(str::to_owned),
+            };
+            let name = name.unwrap_or_else(|| kind.as_str().to_owned());
+            let parent = scope_parent.map(parts).transpose()?.map(|(_, number)| number);
+            let scheduled = Scheduled {
+                step: number,
+                prev: chain.tail(&scope),
+                key: StepKey::new(scope, u32::try_from(index).unwrap_or(u32::MAX)),
+                parent,
+                kind: *kind,
+                fingerprint: fingerprint(*kind, &name, request_payload),
+                name,
+                call_id: call_id.clone(),
+                request: request_payload.clone(),
+                attempt: 1,
+                epoch: 1,
+                seat_epoch: 0,
+                wake_at_ms: None,
+                summary: None,
+            };
+            *recorded.lock().expect("nobody panics with it") = Some(number);
+            Ok(vec![Fact::StepScheduled(Box::new(scheduled))])
+        })
+        .await?;
+        let number = recorded.into_inner().ok().flatten();
+        let number =
+            number.ok_or_else(|| StoreError::StorageError("nothing was recorded".into()))?;
+        Ok(RecordedStep { id: format!("{request_id}/{number}"), sequence: i64::from(number) })
+    }
+
+    async fn mark_step_processing(&self, step_id: &str) -> Result<(), StoreError> {
+        self.change_step(step_id, |step| {
+            (step.state == StepState::Pending).then(|| Fact::AttemptDelivered {
+                step: step.scheduled.step,
+                attempt: step.attempt,
+                worker: "loop".to_owned(),
+                deadline_ms: None,
+            })
+        })
+        .await
+    }
+
+    async fn retry_step(&self, step_id: &str) -> Result<(), StoreError> {
+        let (request_id, number) = parts(step_id)?;
+        self.change(request_id, |chain| {
+            let step = open_step(chain, number, step_id)?;
+            let (step, attempt) = (step.scheduled.step, step.attempt);
+            let error = Failure::new(kind::INTERRUPTED, "whoever executed it is gone").retryable();
+            let retry_at_ms = chain.last_ms();
+            Ok(vec![
+                Fact::AttemptClosed(Box::new(AttemptClosed {
+                    step,
+                    attempt,
+                    error,
+                    usage: None,
+                    retry_at_ms,
+                    counts: false,
+                })),
+                Fact::AttemptOpened(AttemptOpened {
+                    step,
+                    attempt: attempt + 1,
+                    epoch: 1,
+                    seat_epoch: 0,
+                }),
+            ])
+        })
+        .await
+    }
+
+    async fn complete_step(&self, step_id: &str, payload: &Json) -> Result<(), StoreError> {
+        self.end_step(step_id, Outcome::Completed(payload.clone())).await
+    }
+
+    async fn fail_step(&self, step_id: &str, error: &Json) -> Result<(), StoreError> {
+        let value = error.to_value();
+        let message = value["message"].as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let kind = value["type"].as_str().unwrap_or(kind::WORKER).to_owned();
+        let failure = Failure::new(kind, message).with_data(error.clone());
+        self.end_step(step_id, Outcome::Failed(failure)).await
+    }
+
+    async fn cancel_step(&self, step_id: &str, reason: &str) -> Result<(), StoreError> {
+        self.end_step(step_id, Outcome::Canceled(reason.to_owned())).await
+    }
+
+    async fn list_chain(
+        &self,
+        request_id: &str,
+        scope_parent: Option<&str>,
+    ) -> Result<Vec<ChainStep>, StoreError> {
+        let Read { chain, .. } = self.read(request_id).await?;
+        list(request_id, &chain, scope_parent)
+    }
+
+    async fn assemble_response(&self, request_id: &str) -> Result<Json, StoreError> {
+        let Read { header, chain } = self.read(request_id).await?;
+        Ok(assembled(request_id, &header, &chain).into())
+    }
+}
+
+/// The step that the scope has for a call since the model was last asked.
+fn known<'a>(steps: impl Iterator<Item = &'a Step>, call_id: &str) -> Option<u32> {
+    let mut found = None;
+    for step in steps {
+        match step.scheduled.kind {
+            StepKind::ModelCall => found = None,
+            _ if step.scheduled.call_id.as_deref() == Some(call_id) => {
+                found = Some(step.scheduled.step);
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// A step's id as its response and its number.
+fn parts(step_id: &str) -> Result<(&str, u32), StoreError> {
+    let missing = || StoreError::NotFound(step_id.to_owned());
+    let (request_id, number) = step_id.rsplit_once('/').ok_or_else(missing)?;
+    Ok((request_id, number.parse().map_err(|_| missing())?))
+}
+
+fn step_of<'c>(request_id: &str, chain: &'c Chain, step_id: &str) -> Result<&'c Step, StoreError> {
+    let missing = || StoreError::NotFound(step_id.to_owned());
+    let (of, number) = parts(step_id)?;
+    if of != request_id {
+        return Err(missing());
+    }
+    chain.step(number).ok_or_else(missing)
+}
+
+/// A step that has not ended.
+fn open_step<'c>(chain: &'c Chain, number: u32, step_id: &str) -> Result<&'c Step, StoreError> {
+    let step = chain.step(number).ok_or_else(|| StoreError::NotFound(step_id.to_owned()))?;
+    if step.state.is_terminal() {
+        return Err(StoreError::AlreadyTerminal(step_id.to_owned()));
+    }
+    Ok(step)
+}
+
+fn scope_of(
+    request_id: &str,
+    chain: &Chain,
+    parent: Option<&str>,
+) -> Result<ScopePath, StoreError> {
+    match parent {
+        None => Ok(ScopePath::main()),
+        Some(parent) => {
+            let key = &step_of(request_id, chain, parent)?.scheduled.key;
+            Ok(key.scope.branch(key.index, 0))
+        }
+    }
+}
+
+fn list(
+    request_id: &str,
+    chain: &Chain,
+    parent: Option<&str>,
+) -> Result<Vec<ChainStep>, StoreError> {
+    let scope = scope_of(request_id, chain, parent)?;
+    let steps = chain.steps().iter().filter(|step| step.scheduled.key.scope == scope);
+    Ok(steps.map(|step| shown(request_id, step)).collect())
+}
+
+fn shown(request_id: &str, step: &Step) -> ChainStep {
+    let it = &step.scheduled;
+    let id = |number: u32| format!("{request_id}/{number}");
+    let error = step.error.as_ref().filter(|_| step.state == StepState::Failed);
+    ChainStep {
+        id: id(it.step),
+        kind: it.kind,
+        state: step.state,
+        sequence: i64::from(it.step),
+        prev_step_id: it.prev.map(id),
+        parent_step_id: it.parent.map(id),
+        request_payload: it.request.clone(),
+        call_id: it.call_id.clone(),
+        response_payload: step.output.clone(),
+        error: error.map(|it| match &it.data {
+            Some(data) => data.clone(),
+            None => json!({ "type": it.kind, "message": it.message }).into(),
+        }),
+    }
+}
+
+/// The response in the shape of Open Responses: the items of its outermost chain, in their order.
+fn assembled(request_id: &str, header: &Header, chain: &Chain) -> Value {
+    let asked = chain.started().map_or(Value::Null, |(it, _)| it.input.to_value());
+    let visible = chain.steps().iter().filter(|step| step.scheduled.key.scope.is_main());
+    let (mut output, mut model) = (Vec::new(), asked["model"].clone());
+    for step in visible {
+        let said = step.output.as_ref().map(Json::to_value);
+        match (step.scheduled.kind, said) {
+            (StepKind::ModelCall, Some(reply)) => {
+                model = reply["model"].clone();
+                output.extend(reply["items"].as_array().cloned().unwrap_or_default());
+            }
+            (StepKind::ToolCall, said) => {
+                let text = match (said, &step.error) {
+                    (Some(Value::String(text)), _) => text,
+                    (Some(value), _) => value.to_string(),
+                    (None, Some(error)) => error.to_string(),
+                    (None, None) => continue,
+                };
+                output.push(json!({
+                    "type": "function_call_output", "id": format!("fco_{}", step.scheduled.step),
+                    "call_id": step.scheduled.call_id, "output": text, "status": "completed",
+                }));
+            }
+            _ => {}
+        }
+    }
+    let usage = chain.steps().iter().filter_map(|step| {
+        let reply = step.output.as_ref().filter(|_| step.scheduled.kind == StepKind::ModelCall)?;
+        reply.to_value().get("usage").filter(|usage| usage.is_object()).cloned()
+    });
+    let usage = usage.reduce(|mut sum, more| {
+        add_numbers(&mut sum, &more);
+        sum
+    });
+    let (status, error) = match chain.state() {
+        RunState::Ended(Outcome::Completed(_)) => ("completed", Value::Null),
+        RunState::Ended(Outcome::Failed(failure)) => {
+            ("failed", json!({ "code": "server_error", "message": failure.message }))
+        }
+        RunState::Ended(Outcome::Canceled(_)) => ("cancelled", Value::Null),
+        RunState::Active | RunState::Compensating(_) => ("in_progress", Value::Null),
+    };
+    let seconds = |ms: u64| ms / 1_000;
+    let option = |name: &str, default: Value| match &asked["options"][name] {
+        Value::Null => default,
+        given => given.clone(),
+    };
+    json!({
+        "id": format!("resp_{}", request_id.strip_prefix("run_").unwrap_or(request_id)),
+        "object": "response",
+        "created_at": seconds(header.created_ms),
+        "completed_at": header.ended_ms.map(seconds),
+        "status": status,
+        "incomplete_details": null,
+        "model": model,
+        "previous_response_id": null,
+        "instructions": asked["instructions"],
+        "output": output,
+        "error": error,
+        "tools": asked["tools"].as_array().cloned().unwrap_or_default(),
+        "tool_choice": match &asked["tool_choice"] { Value::Null => json!("auto"), it => it.clone() },
+        "truncation": option("truncation", json!("disabled")),
+        "parallel_tool_calls": asked["parallel_tool_calls"].as_bool().unwrap_or(true),
+        "text": option("text", json!({ "format": { "type": "text" } })),
+        "top_p": option("top_p", json!(1.0)),
+        "presence_penalty": option("presence_penalty", json!(0.0)),
+        "frequency_penalty": option("frequency_penalty", json!(0.0)),
+        "top_logprobs": option("top_logprobs", json!(0)),
+        "temperature": option("temperature", json!(1.0)),
+        "reasoning": option("reasoning", Value::Null),
+        "usage": usage,
+        "max_output_tokens": option("max_output_tokens", Value::Null),
+        "max_tool_calls": option("max_tool_calls", Value::Null),
+        "store": true,
+        "background": false,
+        "service_tier": option("service_tier", json!("default")),
+        "metadata": option("metadata", json!({})),
+        "safety_identifier": option("safety_identifier", Value::Null),
+        "prompt_cache_key": option("prompt_cache_key", Value::Null),
+    })
+}
+
+/// Adds the numbers of one object to those of another, also of those within.
+fn add_numbers(sum: &mut Value, more: &Value) {
+    let (Value::Object(sum), Value::Object(more)) = (sum, more) else { return };
+    for (key, value) in more {
+        match (sum.get_mut(key), value) {
+            (Some(Value::Number(had)), Value::Number(has)) => {
+                if let (Some(a), Some(b)) = (had.as_u64(), has.as_u64()) {
+                    *had = a.saturating_add(b).into();
+                }
+            }
+            (Some(inner @ Value::Object(_)), Value::Object(_)) => add_numbers(inner, value),
+            (Some(_), _) => {}
+            (None, value) => {
+                sum.insert(key.clone(), value.clone());
+            }
+        }
+    }
+}
+
+fn broken(error: &store::StoreError) -> StoreError {
+    StoreError::StorageError(error.to_string())
+}
+
+fn stopping() -> StoreError {
+    StoreError::StorageError("the host is stopping".to_owned())
+}

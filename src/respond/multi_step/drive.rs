@@ -1,0 +1,287 @@
+//! The loop: transition, record, execute, and again, until there is an end.
+
+use std::collections::HashMap;
+
+use futures::future::{BoxFuture, join_all};
+use serde_json::{Value, json};
+
+use super::{
+    EventSink, ExecutorError, LoopError, LoopEvent, LoopEventKind, Model, MultiStepStore,
+    RequestContext, ToolError, ToolExecutor, ToolKind, ToolSchema,
+};
+use crate::{
+    blueprint::Schema,
+    protocol::{ChainStep, Json, NextAction, StepDescriptor, StepKind, StepState},
+};
+
+/// What a loop must not pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoopConfig {
+    /// How deep loops lie within each other, below the first.
+    pub max_response_step_depth: u32,
+    /// How many transitions one scope makes, in all its lives.
+    pub max_response_iterations: u32,
+}
+
+impl Default for LoopConfig {
+    fn default() -> Self {
+        Self { max_response_step_depth: 8, max_response_iterations: 10 }
+    }
+}
+
+/// Whom a loop works with.
+#[derive(Clone, Copy)]
+pub struct ResponseLoop<'a> {
+    /// Who keeps the chain, and says what follows from it.
+    pub store: &'a dyn MultiStepStore,
+    /// Who executes tools.
+    pub tools: &'a dyn ToolExecutor,
+    /// Who asks models.
+    pub model: &'a dyn Model,
+    /// What belongs to the request.
+    pub context: &'a RequestContext,
+    /// Who hears what happens.
+    pub sink: Option<&'a dyn EventSink>,
+    /// What must not be passed.
+    pub config: LoopConfig,
+}
+
+/// Drives a response to its end, from wherever its chain stands. Every end, whatever it comes from,
+/// is one terminal event.
+///
+/// # Errors
+/// When the response fails, a limit is passed, or the store fails.
+///
+/// # Cancel safety
+/// May be dropped at any time, and called again: what has ended is not executed again, what has not
+/// is.
+pub async fn run_response_loop(
+    parts: ResponseLoop<'_>,
+    request_id: &str,
+) -> Result<Json, LoopError> {
+    let outcome = drive_scope(parts, request_id, None, 0).await;
+    let (kind, data) = match &outcome {
+        Ok(value) => (LoopEventKind::Completed, value.clone()),
+        Err(error) => (LoopEventKind::Failed, error.payload()),
+    };
+    // Where the chain cannot be read the end is an end all the same.
+    let chain = parts.store.list_chain(request_id, None).await.unwrap_or_default();
+    let last = chain.iter().map(|step| step.sequence).max();
+    emit(parts, last.unwrap_or(0).saturating_add(1), kind, data).await;
+    outcome
+}
+
+/// Drives one scope. Boxed, because it calls itself for the loops below a step.
+fn drive_scope<'a>(
+    parts: ResponseLoop<'a>,
+    request_id: &'a str,
+    scope: Option<&'a str>,
+    depth: u32,
+) -> BoxFuture<'a, Result<Json, LoopError>> {
+    Box::pin(async move {
+        if depth > parts.config.max_response_step_depth {
+            return Err(LoopError::MaxDepthExceeded);
+        }
+        let listed = parts.tools.tools(parts.context).await;
+        let tools = listed.into_iter().map(|tool| (tool.name.clone(), tool)).collect();
+        let scope = Scope { parts, request_id, scope, depth, tools };
+        let chain = parts.store.list_chain(request_id, scope.scope).await?;
+        if depth == 0 && chain.is_empty() {
+            let id = format!("resp_{}", request_id.strip_prefix("run_").unwrap_or(request_id));
+            let data = json!({ "id": id, "object": "response", "status": "in_progress" });
+            emit(parts, 0, LoopEventKind::Created, data.into()).await;
+        }
+        scope.run(chain).await
+    })
+}
+
+/// One scope of a response.
+struct Scope<'a> {
+    parts: ResponseLoop<'a>,
+    request_id: &'a str,
+    scope: Option<&'a str>,
+    depth: u32,
+    tools: HashMap<String, ToolSchema>,
+}
+
+/// A step that is to be executed.
+struct Todo {
+    id: String,
+    sequence: i64,
+    descriptor: StepDescriptor,
+}
+
+impl Scope<'_> {
+    async fn run(&self, chain: Vec<ChainStep>) -> Result<Json, LoopError> {
+        let store = self.parts.store;
+        let mut iterations = transitions(&chain);
+        let mut prev = chain.last().map(|step| step.id.clone());
+        self.take_up(chain).await?;
+        loop {
+            if iterations >= self.parts.config.max_response_iterations {
+                return Err(LoopError::MaxIterationsExceeded);
+            }
+            iterations += 1;
+            let descriptors = match store.next_action_for(self.request_id, self.scope).await? {
+                NextAction::Complete(value) => return Ok(value),
+                NextAction::Fail(error) => return Err(LoopError::Failed(error)),
+                NextAction::AppendSteps(descriptors) => descriptors,
+            };
+            if descriptors.is_empty() {
+                return Err(LoopError::EmptyAction);
+            }
+            let mut batch = Vec::with_capacity(descriptors.len());
+            for descriptor in descriptors {
+                let (of, before) = (self.request_id, prev.as_deref());
+                let recorded = store.record_step(of, self.scope, before, &descriptor).await?;
+                prev = Some(recorded.id.clone());
+                batch.push(Todo { id: recorded.id, sequence: recorded.sequence, descriptor });
+            }
+            self.execute_all(batch).await?;
+        }
+    }
+
+    /// Executes what a crash left open.
+    async fn take_up(&self, chain: Vec<ChainStep>) -> Result<(), LoopError> {
+        let mut open = Vec::new();
+        for step in chain.into_iter().filter(|step| !step.state.is_terminal()) {
+            if step.state == StepState::Processing {
+                self.parts.store.retry_step(&step.id).await?;
+            }
+            let ChainStep { id, sequence, kind, request_payload, call_id, .. } = step;
+            let descriptor = StepDescriptor { kind, request_payload, call_id };
+            open.push(Todo { id, sequence, descriptor });
+        }
+        self.execute_all(open).await
+    }
+
+    /// Executes steps side by side; all of them end before this does.
+    async fn execute_all(&self, batch: Vec<Todo>) -> Result<(), LoopError> {
+        let ended = join_all(batch.iter().map(|todo| self.execute(todo))).await;
+        ended.into_iter().collect()
+    }
+
+    /// Executes a step and stores its end. Only the store's own errors are errors.
+    async fn execute(&self, todo: &Todo) -> Result<(), LoopError> {
+        let store = self.parts.store;
+        store.mark_step_processing(&todo.id).await?;
+        let outcome = match todo.descriptor.kind {
+            StepKind::ModelCall => self.ask(todo).await,
+            StepKind::ToolCall => self.call(todo).await,
+            other => {
+                let message = format!("a loop executes no {}", other.as_str());
+                Err(ExecutorError::ExecutionError(message).into())
+            }
+        };
+        match outcome {
+            Ok(value) => {
+                store.complete_step(&todo.id, &value).await?;
+                if let (0, Some(call_id)) = (self.depth, &todo.descriptor.call_id) {
+                    let output = json!({
+                        "type": "function_call_output", "call_id": call_id, "output": value.as_str(),
+                    });
+                    let done = LoopEventKind::OutputItemDone;
+                    emit(self.parts, todo.sequence, done, output.into()).await;
+                }
+                Ok(())
+            }
+            Err(error @ LoopError::Store(_)) => Err(error),
+            Err(error) => Ok(store.fail_step(&todo.id, &error.payload()).await?),
+        }
+    }
+
+    async fn ask(&self, todo: &Todo) -> Result<Json, LoopError> {
+        let (tell, mut heard) = tokio::sync::mpsc::channel(DELTAS);
+        let is_seen = self.depth == 0 && self.parts.sink.is_some();
+        let hear = move |delta| {
+            if is_seen {
+                // Whoever cannot keep up finds the whole in the answer.
+                let _ = tell.try_send(delta);
+            }
+        };
+        let asked = async move {
+            let answer = self.parts.model.call(&todo.descriptor.request_payload, &hear).await;
+            drop(hear);
+            answer
+        };
+        let hand_on = async {
+            while let Some(delta) = heard.recv().await {
+                let data = Json::encode(&delta).expect("a delta is plain data");
+                emit(self.parts, todo.sequence, LoopEventKind::Delta, data).await;
+            }
+        };
+        let (answer, ()) = tokio::join!(asked, hand_on);
+        Ok(answer?)
+    }
+
+    async fn call(&self, todo: &Todo) -> Result<Json, LoopError> {
+        let asked = todo.descriptor.request_payload.to_value();
+        let missing = |what| {
+            LoopError::from(ExecutorError::ExecutionError(format!("the call has no `{what}`")))
+        };
+        let name = asked["name"].as_str().ok_or_else(|| missing("name"))?;
+        let call_id = todo.descriptor.call_id.as_deref().ok_or_else(|| missing("call_id"))?;
+        let Some(tool) = self.tools.get(name) else {
+            return Err(ExecutorError::NotFound(name.to_owned()).into());
+        };
+        // Also for a loop: what its agent is given is as exact as what a tool is.
+        let arguments = arguments(&asked["arguments"])
+            .and_then(|arguments| fitting(tool, arguments))
+            .map_err(|why| ExecutorError::from(ToolError::InvalidArguments(why)))?;
+        match tool.kind {
+            ToolKind::Agent => {
+                let (parts, of) = (self.parts, self.request_id);
+                drive_scope(parts, of, Some(&todo.id), self.depth + 1).await
+            }
+            ToolKind::Http => {
+                let context = self.parts.context;
+                let done = self.parts.tools.execute(name, call_id, &arguments, context).await;
+                Ok(done.map_err(ExecutorError::from)?)
+            }
+        }
+    }
+}
+
+/// Pieces of an answer that wait for whoever hears them.
+const DELTAS: usize = 1_024;
+
+/// The arguments of a call: an object, or its text; anything else is an error.
+fn arguments(written: &Value) -> Result<Value, String> {
+    let read = match written {
+        Value::String(text) => serde_json::from_str(text).map_err(|error| error.to_string())?,
+        other => other.clone(),
+    };
+    if read.is_object() { Ok(read) } else { Err("they are not an object".to_owned()) }
+}
+
+/// Arguments that fit their tool's schema; one that is no schema holds nobody to anything.
+fn fitting(tool: &ToolSchema, arguments: Value) -> Result<Value, String> {
+    let Ok(schema) = Schema::compile_value(tool.parameters.clone(), false) else {
+        return Ok(arguments);
+    };
+    schema.validate(&arguments).map(|()| arguments).map_err(|violations| {
+        let first = violations.first();
+        first.map_or_else(String::new, |it| format!("at {}: {}", it.path, it.message))
+    })
+}
+
+/// How many transitions a chain stands for: each call of a model is one, and so is each row of calls
+/// of tools.
+fn transitions(chain: &[ChainStep]) -> u32 {
+    let begins = |(at, step): (usize, &ChainStep)| {
+        let before = at.checked_sub(1).and_then(|at| chain.get(at));
+        step.kind != StepKind::ToolCall
+            || before.is_none_or(|before| before.kind != StepKind::ToolCall)
+    };
+    let count = chain.iter().enumerate().filter(|at| begins(*at)).count();
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// Hands an event on; nobody depends on whether it is taken.
+async fn emit(parts: ResponseLoop<'_>, sequence: i64, kind: LoopEventKind, data: Json) {
+    if let Some(sink) = parts.sink
+        && let Err(error) = sink.emit(LoopEvent { sequence, kind, data }).await
+    {
+        tracing::debug!(%error, ?kind, "an event of a response was not taken");
+    }
+}

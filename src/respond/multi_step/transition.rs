@@ -1,0 +1,208 @@
+//! What follows from a chain.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::{
+    blueprint::Schema,
+    flow::response::{
+        Approve, Begin, Face, Judge, LoopLimits, LoopSettings, Moment, Owner, ResponseFlow, Sums,
+        Turn, Verdict, user_message,
+    },
+    journal::{Outcome, Usage},
+    protocol::{
+        ChainStep, Failure, FunctionTool, Json, ModelRequest, NextAction, StepDescriptor, StepKind,
+        StepState, failure::kind,
+    },
+};
+
+/// Says what follows from a chain. It is pure: the same chain has the same answer.
+pub trait Transition: Send + Sync {
+    /// What comes next in a scope: `request` is what the response was asked, `within` the step whose
+    /// loop it is, absent for the outermost.
+    fn next_action(
+        &self,
+        request: &Json,
+        within: Option<&ChainStep>,
+        chain: &[ChainStep],
+    ) -> NextAction;
+}
+
+/// A model's tool loop: the same that agents have.
+///
+/// The outermost request is a [`ModelRequest`]; a tool that is an agent has a request of its own, to
+/// which the arguments are added as what the user says.
+#[derive(Debug, Clone, Default)]
+pub struct ToolLoop {
+    /// The tools that are agents, by name.
+    pub agents: BTreeMap<String, ModelRequest>,
+    /// The tools whose calls are handed back.
+    pub callers: Vec<String>,
+    /// What no loop passes.
+    pub limits: LoopLimits,
+}
+
+impl Transition for ToolLoop {
+    fn next_action(
+        &self,
+        request: &Json,
+        within: Option<&ChainStep>,
+        chain: &[ChainStep],
+    ) -> NextAction {
+        match self.follow(request, within, chain) {
+            Ok(next) => next,
+            Err(failure) => NextAction::Fail(payload(&failure)),
+        }
+    }
+}
+
+impl ToolLoop {
+    fn follow(
+        &self,
+        request: &Json,
+        within: Option<&ChainStep>,
+        chain: &[ChainStep],
+    ) -> Result<NextAction, Failure> {
+        let request = match within {
+            None => request.decode::<ModelRequest>().map_err(|error| {
+                Failure::new(kind::INVALID_INPUT, format!("the request cannot be read: {error}"))
+            })?,
+            Some(step) => self.of_agent(step)?,
+        };
+        let mut flow = ResponseFlow::new(self.settings(&request, within), request.items.clone());
+        let mut begun: Vec<Begin> = Vec::new();
+        for (place, step) in chain.iter().enumerate() {
+            while begun.len() <= place {
+                match flow.turn(&Plain) {
+                    Turn::Begin(more) => begun.extend(more),
+                    Turn::Wait | Turn::Done { .. } | Turn::Stop(_) => {
+                        let message = format!("step {} is none of this loop's", step.id);
+                        return Err(Failure::new(kind::REFUSED, message));
+                    }
+                }
+            }
+            if let Some(outcome) = outcome(step) {
+                flow.end(place, outcome, &Usage::default());
+            }
+        }
+        // What a crash left unrecorded of a batch.
+        if let Some(rest) = begun.get(chain.len()..).filter(|rest| !rest.is_empty()) {
+            return Ok(NextAction::AppendSteps(
+                rest.iter().map(|it| step(it, &flow, &request)).collect(),
+            ));
+        }
+        Ok(match flow.turn(&Plain) {
+            Turn::Begin(begins) => {
+                NextAction::AppendSteps(begins.iter().map(|it| step(it, &flow, &request)).collect())
+            }
+            Turn::Done { value, .. } => NextAction::Complete(value),
+            Turn::Stop(stop) => NextAction::Fail(payload(&stop.failure)),
+            Turn::Wait => {
+                let failure = Failure::new(kind::REFUSED, "a step of the chain has not ended");
+                NextAction::Fail(payload(&failure))
+            }
+        })
+    }
+
+    /// What the agent behind a call is asked.
+    fn of_agent(&self, step: &ChainStep) -> Result<ModelRequest, Failure> {
+        let asked = step.request_payload.to_value();
+        let name = asked["name"].as_str().unwrap_or_default();
+        let mut request =
+            self.agents.get(name).cloned().ok_or_else(|| {
+                Failure::new(kind::NOT_FOUND, format!("there is no agent {name:?}"))
+            })?;
+        let said = match &asked["arguments"] {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        request.items.push(user_message(&said));
+        Ok(request)
+    }
+
+    fn settings(&self, request: &ModelRequest, within: Option<&ChainStep>) -> LoopSettings {
+        let face = |tool: &FunctionTool| Face {
+            owner: match self.callers.contains(&tool.name) {
+                true => Owner::Caller,
+                false => Owner::Host,
+            },
+            tool: tool.clone(),
+            approve: Approve::Allow,
+            parallel_safe: true,
+        };
+        LoopSettings {
+            operator: request.model.clone().unwrap_or_default(),
+            tools: request.tools.iter().map(face).collect(),
+            asked: within.is_none(),
+            limits: self.limits.clone(),
+            ..LoopSettings::default()
+        }
+    }
+}
+
+/// A step as it is recorded. A call that cannot be is recorded too, and fails where it is executed,
+/// with what the model wrote.
+fn step(begin: &Begin, flow: &ResponseFlow, request: &ModelRequest) -> StepDescriptor {
+    match begin {
+        Begin::Call(call) | Begin::Refuse(call, _) | Begin::Approve(call) => {
+            let asked = json!({ "name": call.name, "arguments": call.arguments });
+            StepDescriptor::new(StepKind::ToolCall, asked.into()).with_call_id(&call.call_id)
+        }
+        Begin::Ask { .. } | Begin::Compact { .. } | Begin::List { .. } => {
+            let asked = ModelRequest { items: flow.conversation(), ..request.clone() };
+            let asked = Json::encode(&asked).expect("a request is plain data");
+            StepDescriptor::new(StepKind::ModelCall, asked)
+        }
+    }
+}
+
+/// How a step ended, if it has.
+fn outcome(step: &ChainStep) -> Option<Outcome> {
+    let why = || {
+        let error = step.error.as_ref().map_or(Value::Null, Json::to_value);
+        let text = |key: &str| error[key].as_str().map(str::to_owned);
+        let message = text("message").unwrap_or_else(|| error.to_string());
+        let kind = text("kind").or_else(|| text("type")).unwrap_or_else(|| kind::WORKER.into());
+        Failure::new(kind, message)
+    };
+    match step.state {
+        StepState::Completed => {
+            Some(Outcome::Completed(step.response_payload.clone().unwrap_or_else(Json::null)))
+        }
+        StepState::Failed => Some(Outcome::Failed(why())),
+        StepState::Canceled => Some(Outcome::Canceled(why().message)),
+        StepState::Pending | StepState::Processing => None,
+    }
+}
+
+fn payload(failure: &Failure) -> Json {
+    json!({ "type": failure.kind, "message": failure.message }).into()
+}
+
+/// A judge without rules: arguments fit their tool's schema, the answer is its text.
+struct Plain;
+
+impl Judge for Plain {
+    fn faces(&self, _: &str, _: Vec<FunctionTool>) -> Vec<Face> {
+        Vec::new()
+    }
+
+    fn arguments(&self, tool: &FunctionTool, arguments: Value) -> Result<Value, String> {
+        let Ok(schema) = Schema::compile_value(tool.parameters.clone(), false) else {
+            return Ok(arguments);
+        };
+        schema.validate(&arguments).map(|()| arguments).map_err(|violations| {
+            let first = violations.first();
+            first.map_or_else(String::new, |it| format!(" at {}: {}", it.path, it.message))
+        })
+    }
+
+    fn output(&self, text: &str) -> Result<Json, String> {
+        Ok(Value::from(text).into())
+    }
+
+    fn rule(&self, _: &Moment<'_>, _: &Sums) -> Result<Verdict, Failure> {
+        Ok(Verdict::default())
+    }
+}
