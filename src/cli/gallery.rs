@@ -74,7 +74,8 @@ mod tests {
         let known = crate::host::builtin_operators();
         let recorder = Recorder::default();
         let coverage = Some(&recorder);
-        let options = Options { filter: None, crash: true, snapshots: Snapshots::Compare, coverage };
+        let options =
+            Options { filter: None, crash: true, snapshots: Snapshots::Compare, coverage };
         for example in GALLERY {
             let path = dir.join(format!("{}_test.lua", example.name));
             let report = testkit::run(&path, &known, &options, &Clock::manual(0));

@@ -75,8 +75,11 @@ fn every_link_between_documents_leads_to_a_file_and_a_heading() {
                     broken.push(place);
                     continue;
                 };
-                let known = all.iter().find(|(it, _)| it.canonicalize().is_ok_and(|it| it == there));
-                if !anchor.is_empty() && !known.is_some_and(|(_, text)| anchors(text).contains(anchor)) {
+                let known =
+                    all.iter().find(|(it, _)| it.canonicalize().is_ok_and(|it| it == there));
+                if !anchor.is_empty()
+                    && !known.is_some_and(|(_, text)| anchors(text).contains(anchor))
+                {
                     broken.push(place);
                 }
             }
