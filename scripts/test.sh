@@ -71,6 +71,18 @@ blueprints() {
   return "$status"
 }
 
+# What a step costs beside the bare disk, of a release build: a ratio, so that it means the same on
+# any machine, and three tries, for a machine that does something else at that moment.
+ratios() {
+  local try
+  cargo build --release --bin moonswarm --bench load || return 1
+  for try in 1 2 3; do
+    cargo bench --bench load -- --quick --only serial/10/64 --gate && return 0
+    echo "── ratios: try $try failed"
+  done
+  return 1
+}
+
 report() {
   "$moonswarm" --data "$scratch/data" run blueprints/repo-report.lua path=. >"$scratch/report" &&
     test -s "$scratch/report"
@@ -101,6 +113,7 @@ if have cargo-deny; then
 else
   skip "licences and sources" "cargo-deny is not installed (cargo install cargo-deny --locked)"
 fi
+step "ratios of speed" ratios
 # Last: it leaves programs behind that were built from broken sources. scripts/soak.sh has them all.
 if have cargo-nextest; then
   step "a sample of mutants" scripts/mutants.sh --only first-text-block

@@ -632,7 +632,11 @@ fn loop_depth(run: &Run, key: &StepKey) -> Result<(), Failure> {
 fn used_at(run: &Run, key: &StepKey) -> Usage {
     let below = key.scope.branch(key.index, 0);
     let mut used = Usage::default();
-    for step in run.chain.steps() {
+    let Some(first) = run.chain.find(key).map(|step| step.scheduled.step) else { return used };
+    // What it began came after it.
+    let steps = run.chain.steps();
+    let from = steps.partition_point(|step| step.scheduled.step < first);
+    for step in &steps[from..] {
         let own = &step.scheduled.key;
         // The branches of a composite lie beside each other, and all below its place.
         let within = own.scope.depth() > key.scope.depth()

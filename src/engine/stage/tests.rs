@@ -76,6 +76,7 @@ fn a_day_passes_at_once_and_a_crash_after_any_write_changes_nothing() {
         real: None,
         worker: false,
         tool: false,
+        model: false,
     };
     let played: Arc<dyn Backend> = Arc::new(played);
     let known = Registry::new(BTreeMap::from([("process".to_owned(), played)]));
