@@ -268,9 +268,8 @@ impl Provider {
                     return;
                 }
                 let (script, heard) = (Arc::clone(&script), Arc::clone(&heard));
-                // Whoever hangs up in the middle has heard enough.
                 thread(move || {
-                    // Whoever hangs up has heard enough.
+                    // Whoever hangs up in the middle has heard enough.
                     let _ = serve(stream.unwrap(), &script, &heard);
                 });
             }
