@@ -268,8 +268,10 @@ impl Provider {
                     return;
                 }
                 let (script, heard) = (Arc::clone(&script), Arc::clone(&heard));
-                // Whoever hangs up in the middle has heard enough.
-                thread(move || drop(serve(stream.unwrap(), &script, &heard)));
+                thread(move || {
+                    // Whoever hangs up in the middle has heard enough.
+                    let _ = serve(stream.unwrap(), &script, &heard);
+                });
             }
         };
         thread(accepts);
