@@ -61,6 +61,13 @@ url = "https://ci.example.com/hooks"
 [operators.files]
 kind = "mcp"
 command = ["mcp-server-files"]
+[operators.notify]
+kind = "http"
+url = "https://team.example.com/hooks"
+[operators.llm]
+kind = "llm"
+api = "script"
+turns = "turns.json"
 [environments.sandbox]
 network = "deny"
 [secrets]
@@ -121,6 +128,7 @@ local swarm = require("swarm")
 t.test([==[{place}]==], function()
   t.blueprint("child.lua")
   local run = t.start("{file}", {{}})
+  run:mock("librarian", "It is in src/lib.rs.")
   run:mock("broken", t.failure {{ kind = "worker", message = "no" }})
   for _ = 1, 9 do
     run:answer("approve", {{ approved = true }})
