@@ -51,7 +51,7 @@ mod tests {
     use crate::{
         cli::{
             compile,
-            testkit::{self, Options, Snapshots},
+            testkit::{self, Options, Recorder, Snapshots},
         },
         clock::Clock,
         config::{Config, Layer},
@@ -72,8 +72,10 @@ mod tests {
     fn every_example_passes_its_tests_with_a_crash_after_every_write() {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("blueprints/gallery");
         let known = crate::host::builtin_operators();
+        let recorder = Recorder::default();
+        let coverage = Some(&recorder);
         let options =
-            Options { filter: None, crash: true, snapshots: Snapshots::Compare, coverage: None };
+            Options { filter: None, crash: true, snapshots: Snapshots::Compare, coverage };
         for example in GALLERY {
             let path = dir.join(format!("{}_test.lua", example.name));
             let report = testkit::run(&path, &known, &options, &Clock::manual(0));
@@ -81,6 +83,10 @@ mod tests {
             for test in &report.tests {
                 assert_eq!(test.problem(), None, "{}: {}", example.name, test.name);
                 assert!(test.crashes > 0, "{test:?}");
+            }
+            for file in recorder.take() {
+                let (ran, all) = file.counts();
+                assert!(ran * 10 >= all * 9, "{file:?}: {ran} of {all} lines ran");
             }
         }
     }

@@ -28,7 +28,7 @@ use crate::{
 /// Changes that a run is told of one by one.
 const MOST_TOLD: usize = 1_000;
 /// How long the host rests before it looks again whether a run of a watch has ended.
-const AGAIN_MS: u64 = 1_000;
+const AGAIN_MS: u64 = 2_000;
 
 /// A file as it was seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

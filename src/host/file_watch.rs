@@ -60,11 +60,15 @@ pub(super) fn start(engine: &Engine, tasks: &Tasks, roots: BTreeMap<String, Path
     tasks.spawn(async move {
         let clock = Clock::system();
         loop {
+            let began = clock.now_ms();
             let next = eye.look(&clock).await;
+            // Many files take long to look at: the host does something else twice as long.
+            let took = Duration::from_millis(clock.now_ms().saturating_sub(began));
+            let breath = BREATH.max(took * 2);
             tokio::select! {
                 () = stopping.cancelled() => return,
                 () = clock.sleep_until(next) => {}
-                () = again.notified() => tokio::time::sleep(BREATH).await,
+                () = again.notified() => tokio::time::sleep(breath).await,
             }
         }
     });

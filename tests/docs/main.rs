@@ -7,6 +7,7 @@
 mod support;
 
 mod contract;
+mod links;
 
 use std::{fs, path::Path};
 
@@ -21,6 +22,7 @@ const AGENTS: &str = r#"{
     coder = { operator = "echo" },
     reviewer = { operator = "echo" },
     tests = { operator = "echo" },
+    writer = { operator = "echo" },
     double = { operator = "lua", fn = function(it) return { n = it.n * 2 } end },
     slow = { operator = "human" },
     broken = { operator = "process", command = { "false" } },
@@ -118,16 +120,29 @@ fn desk() -> Shell {
     shell
 }
 
+/// The input of a document's blueprint, and what its agents answer, where it cannot do without.
+fn told(place: &str) -> (&'static str, &'static str) {
+    match place.split(':').next() {
+        Some("README.md") => (
+            "{ version = \"1.2.0\" }",
+            "run:mock(\"tests\", { exit_code = 0 })\n  run:mock(\"notes\", { text = \"new\" })\n  run:mock(\"publish\", \"published\")",
+        ),
+        _ => ("{}", ""),
+    }
+}
+
 /// Writes a blueprint and the test that runs it to its end.
 fn put(shell: &Shell, number: usize, place: &str, blueprint: &str, check: &str) {
     let file = format!("s{number:03}.lua");
+    let (input, answers) = told(place);
     shell.write(&file, blueprint);
     let test = format!(
         r#"local t = require("swarm.test")
 local swarm = require("swarm")
 t.test([==[{place}]==], function()
   t.blueprint("child.lua")
-  local run = t.start("{file}", {{}})
+  local run = t.start("{file}", {input})
+  {answers}
   run:mock("librarian", "It is in src/lib.rs.")
   run:mock("broken", t.failure {{ kind = "worker", message = "no" }})
   for _ = 1, 9 do
