@@ -127,6 +127,7 @@ fn told(place: &str) -> (&'static str, &'static str) {
             "{ version = \"1.2.0\" }",
             "run:mock(\"tests\", { exit_code = 0 })\n  run:mock(\"notes\", { text = \"new\" })\n  run:mock(\"publish\", \"published\")",
         ),
+        Some("response-loop.md") => ("{}", "run:mock(\"librarian\", \"It is in src/lib.rs.\")"),
         _ => ("{}", ""),
     }
 }
@@ -143,7 +144,6 @@ t.test([==[{place}]==], function()
   t.blueprint("child.lua")
   local run = t.start("{file}", {input})
   {answers}
-  run:mock("librarian", "It is in src/lib.rs.")
   run:mock("broken", t.failure {{ kind = "worker", message = "no" }})
   for _ = 1, 9 do
     run:answer("approve", {{ approved = true }})
