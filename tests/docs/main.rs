@@ -63,6 +63,13 @@ url = "https://ci.example.com/hooks"
 [operators.files]
 kind = "mcp"
 command = ["mcp-server-files"]
+[operators.notify]
+kind = "http"
+url = "https://team.example.com/hooks"
+[operators.llm]
+kind = "llm"
+api = "script"
+turns = "turns.json"
 [environments.sandbox]
 network = "deny"
 [secrets]
@@ -120,6 +127,7 @@ fn told(place: &str) -> (&'static str, &'static str) {
             "{ version = \"1.2.0\" }",
             "run:mock(\"tests\", { exit_code = 0 })\n  run:mock(\"notes\", { text = \"new\" })\n  run:mock(\"publish\", \"published\")",
         ),
+        Some("response-loop.md") => ("{}", "run:mock(\"librarian\", \"It is in src/lib.rs.\")"),
         _ => ("{}", ""),
     }
 }
