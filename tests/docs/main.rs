@@ -60,6 +60,13 @@ const CONFIG: &str = r#"
 [operators.ci]
 kind = "http"
 url = "https://ci.example.com/hooks"
+[operators.notify]
+kind = "http"
+url = "https://chat.example.com/hooks"
+[operators.llm]
+kind = "llm"
+api = "script"
+turns = "turns.json"
 [operators.files]
 kind = "mcp"
 command = ["mcp-server-files"]
@@ -108,6 +115,7 @@ fn desk() -> Shell {
     shell.write("example.lua", EXAMPLE);
     shell.write("run.jsonl", RECORDED);
     shell.write("moonswarm.toml", CONFIG);
+    shell.write("turns.json", fs::read(support::repository("blueprints/turns.json")).unwrap());
     shell.write("agents/reviewer.md", "---\nname: reviewer\n---\nYou review.\n");
     shell.write("review-loop.lua", contract::REVIEW_LOOP);
     shell
@@ -120,6 +128,7 @@ fn told(place: &str) -> (&'static str, &'static str) {
             "{ version = \"1.2.0\" }",
             "run:mock(\"tests\", { exit_code = 0 })\n  run:mock(\"notes\", { text = \"new\" })\n  run:mock(\"publish\", \"published\")",
         ),
+        Some("response-loop.md") => ("{}", "run:mock(\"librarian\", \"three\")"),
         _ => ("{}", ""),
     }
 }
