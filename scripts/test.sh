@@ -88,6 +88,22 @@ report() {
     test -s "$scratch/report"
 }
 
+# The official clients of the Responses API, below target/, for tests/responses/clients.rs.
+clients="$(realpath -m "${CARGO_TARGET_DIR:-target}")/clients"
+python_client() {
+  test -x "$clients/py/bin/python" || python3 -m venv "$clients/py" || return 1
+  "$clients/py/bin/python" -c "import openai" 2>/dev/null || "$clients/py/bin/pip" install -q openai
+}
+typescript_client() {
+  have node && have npm && mkdir -p "$clients/ts" && cd "$clients/ts" || return 1
+  test -f package.json || echo '{"private": true, "type": "module"}' >package.json
+  test -d node_modules/openai || npm install --silent openai typescript @types/node
+}
+compile_typescript() {
+  cp tests/responses/clients/client.ts "$clients/ts/" && cd "$clients/ts" && rm -f client.js &&
+    npx tsc --strict --noUncheckedIndexedAccess --target es2022 --module nodenext --types node --skipLibCheck client.ts
+}
+
 if ! have cargo-nextest; then
   echo "── installing cargo-nextest"
   cargo install cargo-nextest --locked ||
@@ -97,6 +113,14 @@ fi
 step "format" cargo fmt --check
 step "clippy" cargo clippy --all-targets --features faults -- -D warnings
 step "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --features faults --no-deps
+python_client || skip "the official Python client" "python3 with venv, or the registry, is not there"
+if (typescript_client); then
+  step "the types of the official TypeScript client" eval "(compile_typescript)"
+else
+  skip "the official TypeScript client" "node and npm, or the registry, are not there"
+fi
+test -f "${OPEN_RESPONSES_OPENAPI:-../shared/data/open-responses/openapi.json}" ||
+  skip "the schemas of Open Responses" "OPEN_RESPONSES_OPENAPI does not name its document; the order of events is checked anyway"
 step "build" cargo build --all-targets --features faults
 step "tests" tests
 step "doctests" doctests

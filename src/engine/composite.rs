@@ -74,8 +74,8 @@ impl Shard {
             .map_err(|refusal| Failure::new(kind::REFUSED, refusal.to_string()))?;
         let mut depth = 1;
         let mut inner = key.clone();
-        while let Some((outer, _)) = composite_of(run, &inner) {
-            depth += 1;
+        while let Some((outer, number)) = composite_of(run, &inner) {
+            depth += usize::from(run.composite(number).is_some());
             inner = outer;
         }
         if depth > MOST_DEPTH {

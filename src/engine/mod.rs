@@ -39,6 +39,7 @@ mod listing;
 mod message;
 mod model_loop;
 mod orchestrate;
+mod pause;
 mod perform;
 mod programs;
 mod receive;

@@ -93,6 +93,8 @@ pub struct Part {
     pub charged: String,
     /// The tool of a server that is called.
     pub tool: Option<String>,
+    /// Whether a model is asked.
+    pub model: bool,
 }
 
 impl TaskRequest {
@@ -103,12 +105,12 @@ impl TaskRequest {
 
     /// Whether it is a single call of a model within a loop.
     pub fn is_model_call(&self) -> bool {
-        self.part.as_ref().is_some_and(|part| part.kind == StepKind::ModelCall)
+        self.part.as_ref().is_some_and(|part| part.model)
     }
 
     /// Whether a server is asked for its tools.
     pub fn lists_tools(&self) -> bool {
-        self.part.as_ref().is_some_and(|part| part.kind == StepKind::Local)
+        self.part.as_ref().is_some_and(|part| part.kind == StepKind::Local && !part.model)
     }
 }
 

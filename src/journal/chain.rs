@@ -409,7 +409,7 @@ impl Chain {
 
     /// The agent or tool that what a step uses is counted for: a call of a model is its loop's.
     fn charged<'a>(&'a self, mut step: &'a Scheduled) -> Option<&'a str> {
-        while step.kind == StepKind::ModelCall {
+        while matches!(step.kind, StepKind::ModelCall | StepKind::Local) {
             step = &self.step(step.parent?)?.scheduled;
         }
         matches!(step.kind, StepKind::Task | StepKind::ToolCall).then_some(step.name.as_str())

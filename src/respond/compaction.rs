@@ -5,6 +5,7 @@
 //! they are.
 
 use data_encoding::BASE64;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// What a compaction of this server begins with; the version is a part of it.
@@ -16,36 +17,46 @@ pub const COMPACT_INSTRUCTIONS: &str = "Do not continue the conversation. Write 
     decided and why, every name, number, path and identifier that may still matter, what was tried \
     and what came of it, and what is still open. Write plain text, nothing around it.";
 
-/// A conversation after it was summarised: what the user said, and the summary of the whole.
-pub fn compacted(items: &[Value], summary: &str, id: String) -> Vec<Value> {
-    let said = |item: &&Value| item["type"] == "message" && item["role"] == "user";
-    let mut kept: Vec<Value> = items.iter().filter(said).cloned().collect();
-    let encoded = BASE64.encode(summary.as_bytes());
-    kept.push(
-        json!({ "type": "compaction", "id": id, "encrypted_content": format!("{MARK}{encoded}") }),
-    );
-    kept
+/// What a compaction holds.
+#[derive(Serialize, Deserialize)]
+struct Held {
+    summary: String,
+    /// What the system and the developer said: it is no part of what was talked about.
+    rules: Vec<Value>,
 }
 
-/// The items as a model is given them: this server's compactions as messages, and of what came
-/// before one nothing but the instructions of the developer.
+fn is_rule(item: &&Value) -> bool {
+    item["type"] == "message" && (item["role"] == "system" || item["role"] == "developer")
+}
+
+/// The item that takes the place of a conversation.
+pub fn compacted(items: &[Value], summary: &str, id: &str) -> Value {
+    let rules = unfolded(items).unwrap_or_else(|| items.to_vec());
+    let rules = rules.iter().filter(is_rule).cloned().collect();
+    let held = Held { summary: summary.to_owned(), rules };
+    let held = serde_json::to_vec(&held).expect("a summary is plain data");
+    let content = format!("{MARK}{}", BASE64.encode(&held));
+    json!({ "type": "compaction", "id": id, "encrypted_content": content })
+}
+
+/// The items as a model is given them, if one of them is a compaction of this server: the last of
+/// those as a message, and of what came before it nothing but the rules.
 pub(super) fn unfolded(items: &[Value]) -> Option<Vec<Value>> {
-    let last = items.iter().rposition(|item| summary_of(item).is_some())?;
-    let stays = |item: &&Value| item["role"] == "system" || item["role"] == "developer";
-    let mut unfolded: Vec<Value> = items[..last].iter().filter(stays).cloned().collect();
-    let summary = summary_of(&items[last])?;
+    let (last, held) = items.iter().enumerate().rev().find_map(|(at, it)| Some((at, read(it)?)))?;
+    let mut unfolded: Vec<Value> = items[..last].iter().filter(is_rule).cloned().collect();
+    unfolded.extend(held.rules);
     unfolded.push(json!({
         "type": "message", "role": "user",
         "content": [{ "type": "input_text",
-            "text": format!("Summary of the conversation so far:\n\n{summary}") }],
+            "text": format!("Summary of the conversation so far:\n\n{}", held.summary) }],
     }));
     unfolded.extend(items[last + 1..].iter().cloned());
     Some(unfolded)
 }
 
-fn summary_of(item: &Value) -> Option<String> {
+fn read(item: &Value) -> Option<Held> {
     let encoded = item["encrypted_content"].as_str()?.strip_prefix(MARK)?;
-    String::from_utf8(BASE64.decode(encoded.as_bytes()).ok()?).ok()
+    serde_json::from_slice(&BASE64.decode(encoded.as_bytes()).ok()?).ok()
 }
 
 #[cfg(test)]
@@ -57,19 +68,19 @@ mod tests {
     }
 
     #[test]
-    fn a_compaction_stands_for_what_was_before_it() {
+    fn a_compaction_stands_for_what_was_before_it_but_for_the_rules() {
         let items =
             [message("developer", "rules"), message("user", "a"), message("assistant", "b")];
-        let mut folded = compacted(&items, "they said a and b", "cmp_1".to_owned());
-        assert_eq!(folded.len(), 2);
-        assert_eq!(folded[0], items[1]);
-        assert!(!folded[1].to_string().contains("they said"));
-        folded.insert(0, items[0].clone());
-        folded.push(message("user", "c"));
-        let unfolded = unfolded(&folded).unwrap();
+        let folded = compacted(&items, "they said a and b", "cmp_1");
+        assert!(!folded.to_string().contains("they said"));
+        let unfolded = super::unfolded(&[folded.clone(), message("user", "c")]).unwrap();
         assert_eq!(unfolded.len(), 3);
-        assert_eq!((&unfolded[0], &unfolded[2]), (&items[0], &folded[3]));
+        assert_eq!((&unfolded[0], &unfolded[2]), (&items[0], &message("user", "c")));
         assert!(unfolded[1].to_string().contains("they said a and b"));
+        let again = compacted(&[folded, message("user", "c")], "and c", "cmp_2");
+        let unfolded = super::unfolded(&[again]).unwrap();
+        assert_eq!((unfolded.len(), &unfolded[0]), (2, &items[0]), "the rules stay");
+        assert!(!unfolded[1].to_string().contains("they said"));
     }
 
     #[test]

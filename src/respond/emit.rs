@@ -14,8 +14,12 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-/// The longest delta, in bytes.
-const DELTA_BYTES: usize = 48;
+/// A delta near the beginning of a text is a word of at most so many bytes.
+const NEAR: std::ops::Range<usize> = 0..48;
+/// One after [`FAR_FROM`] has at least and at most so many bytes: a long text is few events.
+const FAR: std::ops::Range<usize> = 512..1_024;
+/// Where it is no longer near, in bytes.
+const FAR_FROM: usize = 16 * 1_024;
 
 /// An event of a stream.
 #[derive(Debug, Clone, PartialEq)]
@@ -159,7 +163,8 @@ impl Open {
             let length = match self.whole {
                 true if over && !rest.is_empty() => Some(rest.len()),
                 true => None,
-                false => piece(rest, over),
+                false if part.cut < FAR_FROM => piece(rest, &NEAR, over),
+                false => piece(rest, &FAR, over),
             };
             let Some(length) = length else { break };
             if part.seen >= part.sent {
@@ -323,16 +328,16 @@ fn begun(item: &Value) -> Value {
     begun
 }
 
-/// How many bytes the next piece of a text has: a word with the space before it, if it is known
-/// to end there; nothing if more of it may come.
-fn piece(rest: &str, over: bool) -> Option<usize> {
+/// How many bytes the next piece of a text has: words with the spaces before them, if it is known
+/// where they end; nothing if more of it may come.
+fn piece(rest: &str, bytes: &std::ops::Range<usize>, over: bool) -> Option<usize> {
     let mut in_word = false;
     for (at, c) in rest.char_indices() {
-        if c.is_whitespace() && in_word {
+        if c.is_whitespace() && in_word && at >= bytes.start {
             return Some(at);
         }
         in_word |= !c.is_whitespace();
-        if at + c.len_utf8() > DELTA_BYTES {
+        if at + c.len_utf8() > bytes.end {
             return Some(at.max(c.len_utf8()));
         }
     }
@@ -345,7 +350,7 @@ mod tests {
 
     fn pieces(text: &str) -> Vec<&str> {
         let (mut rest, mut all) = (text, Vec::new());
-        while let Some(length) = piece(rest, true) {
+        while let Some(length) = piece(rest, &NEAR, true) {
             all.push(&rest[..length]);
             rest = &rest[length..];
         }
@@ -360,8 +365,22 @@ mod tests {
         let long = "é".repeat(30);
         assert_eq!(pieces(&long), ["é".repeat(24), "é".repeat(6)]);
         assert_eq!(pieces(&" ".repeat(50)).concat(), " ".repeat(50));
-        assert_eq!(piece("ab", false), None);
-        assert_eq!(piece("ab ", false), Some(2));
+        assert_eq!(piece("ab", &NEAR, false), None);
+        assert_eq!(piece("ab ", &NEAR, false), Some(2));
+    }
+
+    #[test]
+    fn a_long_text_is_few_events() {
+        let text = "word ".repeat(200_000);
+        let item = json!({ "type": "message", "id": "msg_1", "status": "completed",
+            "role": "assistant",
+            "content": [{ "type": "output_text", "text": text, "annotations": [] }] });
+        let mut tape = Tape::default();
+        Open::begin(&mut tape, 0, &item).end(&mut tape, &item);
+        let events = tape.take();
+        assert!(events.len() < 6_000, "{}", events.len());
+        let said: String = events.iter().filter_map(|event| event.data["delta"].as_str()).collect();
+        assert_eq!(said, text);
     }
 
     #[test]

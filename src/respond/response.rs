@@ -127,12 +127,19 @@ impl Used {
         if !self.reported {
             return Value::Null;
         }
+        let Self { input, cached, output, reasoning, .. } = self;
+        Self::of(*input, *cached, *output, *reasoning)
+    }
+
+    /// Usage in the protocol's shape. Clients want to be told what went into a cache, which nobody
+    /// reports here.
+    fn of(input: u64, cached: u64, output: u64, reasoning: u64) -> Value {
         json!({
-            "input_tokens": self.input,
-            "input_tokens_details": { "cached_tokens": self.cached },
-            "output_tokens": self.output,
-            "output_tokens_details": { "reasoning_tokens": self.reasoning },
-            "total_tokens": self.input + self.output,
+            "input_tokens": input,
+            "input_tokens_details": { "cached_tokens": cached, "cache_write_tokens": 0 },
+            "output_tokens": output,
+            "output_tokens_details": { "reasoning_tokens": reasoning },
+            "total_tokens": input + output,
         })
     }
 }

@@ -504,7 +504,7 @@ impl Stream {
         };
         match &mut call.open {
             Some((open_at, open)) if *open_at == place => {
-                open.hear(&mut self.tape, lane, sort, text)
+                open.hear(&mut self.tape, lane, sort, text);
             }
             _ if place > call.ended => call.waiting.push(delta),
             _ => {}

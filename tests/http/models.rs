@@ -91,9 +91,9 @@ async fn every_api_streams_to_whoever_watches_and_its_usage_and_cost_are_the_run
         let view = daemon.ended(&run).await;
         assert_eq!(view["status"], "completed", "{api}: {view:#}");
         assert!(view["output"].to_string().contains("Once upon a time."), "{view:#}");
-        assert_eq!(view["usage"]["input_tokens"], 100, "{api}: {view:#}");
-        assert_eq!(view["usage"]["cached_tokens"], 40, "{api}: {view:#}");
-        assert_eq!(view["usage"]["cost"], "0.000104", "{api}: {view:#}");
+        assert_eq!(view["usage"]["total"]["input_tokens"], 100, "{api}: {view:#}");
+        assert_eq!(view["usage"]["total"]["cached_tokens"], 40, "{api}: {view:#}");
+        assert_eq!(view["usage"]["total"]["cost"], "0.000104", "{api}: {view:#}");
         // What was heard is nowhere in the history.
         let (_, again) = send(daemon.get(&format!("/v1/runs/{run}/events"))).await;
         assert!(!again.as_str().unwrap().contains("model.delta"));
@@ -302,7 +302,7 @@ async fn the_research_blueprint_answers_from_files_once_its_critic_lets_it() {
     let path = format!("/v1/runs/{run}/steps/{}", greps[0]["seq"]);
     let (_, step) = send(daemon.get(&path)).await;
     assert!(step.to_string().contains("server.toml:1:port = 7700"), "{step:#}");
-    assert_eq!(view["usage"]["input_tokens"], 60 + 2 * (80 + 140), "{view:#}");
+    assert_eq!(view["usage"]["total"]["input_tokens"], 60 + 2 * (80 + 140), "{view:#}");
 }
 
 #[tokio::test]

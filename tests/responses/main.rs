@@ -5,6 +5,8 @@
 mod support;
 
 mod checker;
+mod clients;
+mod model;
 mod plain;
 mod restart;
 mod socket;

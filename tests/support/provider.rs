@@ -262,16 +262,17 @@ impl Provider {
         let (asked, stopped) = (Arc::<Mutex<Vec<Asked>>>::default(), Arc::<AtomicBool>::default());
         let (script, heard): (Script, _) = (Arc::new(script), Arc::clone(&asked));
         let stops = Arc::clone(&stopped);
-        std::thread::spawn(move || {
+        let accepts = move || {
             for stream in listener.incoming() {
                 if stops.load(Ordering::SeqCst) {
                     return;
                 }
                 let (script, heard) = (Arc::clone(&script), Arc::clone(&heard));
                 // Whoever hangs up in the middle has heard enough.
-                std::thread::spawn(move || serve(stream.unwrap(), &script, &heard));
+                thread(move || drop(serve(stream.unwrap(), &script, &heard)));
             }
-        });
+        };
+        thread(accepts);
         Self { base_url: format!("http://{address}/v1"), address, asked, stopped }
     }
 
@@ -295,6 +296,10 @@ impl Drop for Provider {
         // Lets the accepting thread look.
         drop(TcpStream::connect(self.address));
     }
+}
+
+fn thread(does: impl FnOnce() + Send + 'static) {
+    std::thread::Builder::new().name("provider".to_owned()).spawn(does).unwrap();
 }
 
 fn serve(stream: TcpStream, script: &Script, heard: &Mutex<Vec<Asked>>) -> Option<()> {

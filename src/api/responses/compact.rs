@@ -70,7 +70,8 @@ pub(in crate::api) async fn compact(
     let usage = match &response["usage"] {
         // The shape has no word for "not reported".
         Value::Null => json!({
-            "input_tokens": 0, "input_tokens_details": { "cached_tokens": 0 },
+            "input_tokens": 0,
+            "input_tokens_details": { "cached_tokens": 0, "cache_write_tokens": 0 },
             "output_tokens": 0, "output_tokens_details": { "reasoning_tokens": 0 },
             "total_tokens": 0,
         }),
@@ -80,7 +81,7 @@ pub(in crate::api) async fn compact(
         "id": id,
         "object": "response.compaction",
         "created_at": response["created_at"],
-        "output": respond::compacted(&whole, &summary, fresh("cmp")),
+        "output": [respond::compacted(&whole, &summary, &fresh("cmp"))],
         "usage": usage,
     })))
 }

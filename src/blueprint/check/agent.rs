@@ -181,7 +181,9 @@ impl Checker<'_> {
         }
         self.compared(table, agent);
         for &(key, of) in KEYS_OF_KINDS {
-            if !kinds.contains(&of) && table.get(key).is_some() {
+            // A model that is a script may be one that the agent itself writes.
+            let answers = key == "fn" && kinds.contains(&"llm");
+            if !kinds.contains(&of) && !answers && table.get(key).is_some() {
                 let message = format!(
                     "`{key}` in {what} is only for {of} operators, and `{}` is of kind {kind}",
                     agent.operator

@@ -19,7 +19,11 @@ return swarm.blueprint {
 }"#;
 
 fn start(stage: &mut Stage) -> Started {
-    let bundle = Bundle::from_source("t.lua", SOURCE).unwrap();
+    start_of(stage, SOURCE)
+}
+
+fn start_of(stage: &mut Stage, source: &str) -> Started {
+    let bundle = Bundle::from_source("t.lua", source).unwrap();
     let start = StartRun {
         program: Program::Bundle(bundle),
         input: Json::null(),
@@ -92,4 +96,104 @@ fn a_day_passes_at_once_and_a_crash_after_any_write_changes_nothing() {
         assert_eq!(play(&mut stage), r#"{"n":2}"#, "after write {write}");
         assert_eq!(stage.crashes(), 1);
     }
+}
+
+const LOOP: &str = r#"
+local swarm = require("swarm")
+return swarm.blueprint {
+  name = "t",
+  agents = {
+    it = { operator = "model", tools = { "below", { operator = "tool", parallel_safe = false } } },
+    below = { operator = "model", tools = { { operator = "tool" } } },
+  },
+  flow = function(ctx, input) return ctx:run("it", "go") end,
+}"#;
+
+/// Operators whose tasks come to the desk, one of them a model.
+fn with_models() -> Registry {
+    let played = |model: bool| {
+        let played = Played {
+            kind: if model { "llm" } else { "process" },
+            desk: Desk::default(),
+            mocked: Mocked::default(),
+            real: None,
+            worker: false,
+            tool: false,
+            model,
+        };
+        Arc::new(played) as Arc<dyn Backend>
+    };
+    let operators = [("model", played(true)), ("tool", played(false))];
+    Registry::new(operators.map(|(name, it)| (name.to_owned(), it)).into())
+}
+
+/// Plays a loop: the model calls every tool that it has, then says what it sees of them.
+fn play_loop(stage: &mut Stage) -> String {
+    let run = start_of(stage, LOOP).run;
+    for _ in 0..100 {
+        stage.settle().unwrap();
+        let jobs = stage.jobs();
+        if jobs.is_empty() {
+            break;
+        }
+        for job in jobs {
+            let asked = job.input.to_value();
+            let seen: Vec<String> = asked["items"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|item| item["output"].as_str().map(str::to_owned))
+                .collect();
+            let answer = match asked["items"].is_array() {
+                false => json!("tooled"),
+                true if seen.is_empty() => {
+                    let call = |tool: &serde_json::Value| {
+                        json!({
+                            "type": "function_call", "id": "f", "call_id": format!("c_{}", tool["name"]),
+                            "name": tool["name"], "arguments": r#"{"input":"x"}"#,
+                        })
+                    };
+                    let calls: Vec<_> =
+                        asked["tools"].as_array().unwrap().iter().map(call).collect();
+                    json!({ "model": "m", "items": calls, "stop": "tool_calls" })
+                }
+                true => json!({ "model": "m", "stop": "end", "items": [{ "type": "message",
+                    "role": "assistant", "content": [{ "type": "output_text", "text": seen.join("+") }] }] }),
+            };
+            job.answer(Ok(answer.into()));
+        }
+    }
+    let ended = stage.ask(|engine, caller| async move { engine.run(&caller, run).await }).unwrap();
+    assert_eq!(ended.status, RunStatus::Completed, "{:?}", ended.error);
+    ended.output.map(|output| output.to_value().to_string()).unwrap_or_default()
+}
+
+#[test]
+fn a_crash_after_any_write_of_a_loop_changes_nothing() {
+    let known = with_models();
+    let mut stage = Stage::set(&known).unwrap();
+    assert_eq!(play_loop(&mut stage), r#""tooled+tooled""#);
+    let writes = stage.journal_writes();
+    assert!(writes.len() > 8, "{writes:?}");
+    drop(stage);
+    for write in writes {
+        let mut stage = Stage::set(&known).unwrap();
+        stage.crash_after(write);
+        assert_eq!(play_loop(&mut stage), r#""tooled+tooled""#, "after write {write}");
+        assert_eq!(stage.crashes(), 1);
+    }
+}
+
+#[test]
+fn a_mock_answers_for_a_model_as_a_whole() {
+    let mut stage = Stage::set(&with_models()).unwrap();
+    stage.mock("it");
+    let run = start_of(&mut stage, LOOP).run;
+    stage.settle().unwrap();
+    let job = stage.jobs().pop().unwrap();
+    assert_eq!((&*job.agent, job.input.as_str()), ("it", r#""go""#));
+    job.answer(Ok(json!("mocked").into()));
+    stage.settle().unwrap();
+    let ended = stage.ask(|engine, caller| async move { engine.run(&caller, run).await }).unwrap();
+    assert_eq!(ended.output.unwrap().as_str(), r#""mocked""#);
 }

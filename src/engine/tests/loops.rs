@@ -518,7 +518,8 @@ async fn a_person_is_asked_before_a_call_and_a_no_reaches_the_model() {
     for (answer, expected) in [(true, r#"["gone","seen"]"#), (false, "human_rejected")] {
         let run =
             loops.begin(&json!([[["rm", { "path": "/" }], ["look"]], "$seen"]), tools, "").await;
-        loops.waiting(run, "task").await;
+        let asks = |view: &RunView| view.waiting_on.iter().any(|it| it.what == "approve (human)");
+        loops.until(run, "a question", asks).await;
         let inbox = loops
             .store
             .tasks(&TaskFilter { run: Some(run.num()), limit: 10, ..TaskFilter::default() })
@@ -698,6 +699,8 @@ async fn a_long_conversation_is_summed_up_in_a_step_of_its_own() {
     assert!(last.items[1].to_string().contains("in short"), "{:?}", last.items);
     let complete = |fact: &Fact| matches!(fact, Fact::Decided(Decision::Told { kind, data, .. }) if kind == "compaction" && data.as_str().contains("compaction_complete"));
     assert_eq!(loops.count(run, complete), 1);
+    let compact = ("local".to_owned(), "compact".to_owned(), "completed".to_owned());
+    assert!(loops.steps(run).await.contains(&compact));
     loops.replays(run).await;
 }
 

@@ -76,7 +76,7 @@ pub fn as_response(body: &Value) -> Result<Value, Refused> {
         let Value::Array(tools) = tools else {
             return Err(fields.wrong("tools", "must be a list"));
         };
-        out.insert("tools".into(), tools.iter().map(|tool| flat(tool)).collect());
+        out.insert("tools".into(), tools.iter().map(flat).collect());
     }
     if let Some(choice) = fields.get("tool_choice") {
         out.insert("tool_choice".into(), tool_choice(choice));

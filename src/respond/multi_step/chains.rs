@@ -7,10 +7,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::{LoopError, MultiStepStore, StoreError, Transition};
+use super::{LoopError, MultiStepStore, StoreError, Transition, assemble::assembled};
 use crate::{
     clock::Clock,
     journal::{
@@ -503,108 +503,6 @@ fn shown(request_id: &str, step: &Step) -> ChainStep {
             Some(data) => data.clone(),
             None => json!({ "type": it.kind, "message": it.message }).into(),
         }),
-    }
-}
-
-/// The response in the shape of Open Responses: the items of its outermost chain, in their order.
-fn assembled(request_id: &str, header: &Header, chain: &Chain) -> Value {
-    let asked = chain.started().map_or(Value::Null, |(it, _)| it.input.to_value());
-    let visible = chain.steps().iter().filter(|step| step.scheduled.key.scope.is_main());
-    let (mut output, mut model) = (Vec::new(), asked["model"].clone());
-    for step in visible {
-        let said = step.output.as_ref().map(Json::to_value);
-        match (step.scheduled.kind, said) {
-            (StepKind::ModelCall, Some(reply)) => {
-                model = reply["model"].clone();
-                output.extend(reply["items"].as_array().cloned().unwrap_or_default());
-            }
-            (StepKind::ToolCall, said) => {
-                let text = match (said, &step.error) {
-                    (Some(Value::String(text)), _) => text,
-                    (Some(value), _) => value.to_string(),
-                    (None, Some(error)) => error.to_string(),
-                    (None, None) => continue,
-                };
-                output.push(json!({
-                    "type": "function_call_output", "id": format!("fco_{}", step.scheduled.step),
-                    "call_id": step.scheduled.call_id, "output": text, "status": "completed",
-                }));
-            }
-            _ => {}
-        }
-    }
-    let usage = chain.steps().iter().filter_map(|step| {
-        let reply = step.output.as_ref().filter(|_| step.scheduled.kind == StepKind::ModelCall)?;
-        reply.to_value().get("usage").filter(|usage| usage.is_object()).cloned()
-    });
-    let usage = usage.reduce(|mut sum, more| {
-        add_numbers(&mut sum, &more);
-        sum
-    });
-    let (status, error) = match chain.state() {
-        RunState::Ended(Outcome::Completed(_)) => ("completed", Value::Null),
-        RunState::Ended(Outcome::Failed(failure)) => {
-            ("failed", json!({ "code": "server_error", "message": failure.message }))
-        }
-        RunState::Ended(Outcome::Canceled(_)) => ("cancelled", Value::Null),
-        RunState::Active | RunState::Compensating(_) => ("in_progress", Value::Null),
-    };
-    let seconds = |ms: u64| ms / 1_000;
-    let option = |name: &str, default: Value| match &asked["options"][name] {
-        Value::Null => default,
-        given => given.clone(),
-    };
-    json!({
-        "id": format!("resp_{}", request_id.strip_prefix("run_").unwrap_or(request_id)),
-        "object": "response",
-        "created_at": seconds(header.created_ms),
-        "completed_at": header.ended_ms.map(seconds),
-        "status": status,
-        "incomplete_details": null,
-        "model": model,
-        "previous_response_id": null,
-        "instructions": asked["instructions"],
-        "output": output,
-        "error": error,
-        "tools": asked["tools"].as_array().cloned().unwrap_or_default(),
-        "tool_choice": match &asked["tool_choice"] { Value::Null => json!("auto"), it => it.clone() },
-        "truncation": option("truncation", json!("disabled")),
-        "parallel_tool_calls": asked["parallel_tool_calls"].as_bool().unwrap_or(true),
-        "text": option("text", json!({ "format": { "type": "text" } })),
-        "top_p": option("top_p", json!(1.0)),
-        "presence_penalty": option("presence_penalty", json!(0.0)),
-        "frequency_penalty": option("frequency_penalty", json!(0.0)),
-        "top_logprobs": option("top_logprobs", json!(0)),
-        "temperature": option("temperature", json!(1.0)),
-        "reasoning": option("reasoning", Value::Null),
-        "usage": usage,
-        "max_output_tokens": option("max_output_tokens", Value::Null),
-        "max_tool_calls": option("max_tool_calls", Value::Null),
-        "store": true,
-        "background": false,
-        "service_tier": option("service_tier", json!("default")),
-        "metadata": option("metadata", json!({})),
-        "safety_identifier": option("safety_identifier", Value::Null),
-        "prompt_cache_key": option("prompt_cache_key", Value::Null),
-    })
-}
-
-/// Adds the numbers of one object to those of another, also of those within.
-fn add_numbers(sum: &mut Value, more: &Value) {
-    let (Value::Object(sum), Value::Object(more)) = (sum, more) else { return };
-    for (key, value) in more {
-        match (sum.get_mut(key), value) {
-            (Some(Value::Number(had)), Value::Number(has)) => {
-                if let (Some(a), Some(b)) = (had.as_u64(), has.as_u64()) {
-                    *had = a.saturating_add(b).into();
-                }
-            }
-            (Some(inner @ Value::Object(_)), Value::Object(_)) => add_numbers(inner, value),
-            (Some(_), _) => {}
-            (None, value) => {
-                sum.insert(key.clone(), value.clone());
-            }
-        }
     }
 }
 

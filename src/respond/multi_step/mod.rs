@@ -6,6 +6,7 @@
 //! of their own; what follows from such a chain is what follows in an agent's own loop:
 //! [`ResponseFlow`](crate::flow::response::ResponseFlow). Refuses to know wire formats.
 
+mod assemble;
 mod chains;
 mod drive;
 mod error;

@@ -188,10 +188,10 @@ fn parts_of(parts: &[Value], at: &str, role: &str) -> Result<(), Refused> {
         match kind {
             "input_text" | "output_text" => drop(fields.needed("text")?),
             "refusal" => drop(fields.needed("refusal")?),
-            "input_image" => {
-                if fields.text("image_url")?.is_none() && fields.text("file_id")?.is_none() {
-                    return Err(fields.wrong("image_url", "is missing"));
-                }
+            "input_image"
+                if fields.text("image_url")?.is_none() && fields.text("file_id")?.is_none() =>
+            {
+                return Err(fields.wrong("image_url", "is missing"));
             }
             "input_file" => {
                 let sources = ["file_data", "file_url", "file_id"];

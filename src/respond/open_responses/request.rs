@@ -243,7 +243,7 @@ fn check_metadata(fields: &Fields<'_>) -> Result<(), Refused> {
         if key.chars().count() > key_chars {
             return Err(fields.wrong("metadata", &format!("has a key over {key_chars} characters")));
         }
-        if !value.as_str().is_some_and(|text| text.chars().count() <= value_chars) {
+        if value.as_str().is_none_or(|text| text.chars().count() > value_chars) {
             let what = format!("must be a text of at most {value_chars} characters");
             return Err(fields.wrong(&format!("metadata.{key}"), &what));
         }

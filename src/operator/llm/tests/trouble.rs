@@ -20,7 +20,13 @@ fn send(text: &str) -> Bit {
 
 /// Waits until the provider sees that the other side has gone.
 async fn hears_of_it(left: Gate) {
-    tokio::task::spawn_blocking(move || left.pass()).await.unwrap();
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let waits = move || {
+        left.pass();
+        tell.send(()).unwrap();
+    };
+    std::thread::Builder::new().name("gate".to_owned()).spawn(waits).unwrap();
+    told.await.unwrap();
 }
 
 /// What an answer of these bytes comes to.
