@@ -11,9 +11,12 @@ use mlua::Function;
 /// The lines of one file that could run, each with how often it did.
 pub type Lines = BTreeMap<u32, u64>;
 
+/// The lines of files by their paths, by the key of their source.
+type Counted = BTreeMap<Arc<str>, BTreeMap<String, Lines>>;
+
 /// Where VMs that are done leave what they counted. Clones are one.
 #[derive(Clone, Default)]
-pub struct Coverage(Arc<Mutex<BTreeMap<Arc<str>, BTreeMap<String, Lines>>>>);
+pub struct Coverage(Arc<Mutex<Counted>>);
 
 impl Coverage {
     /// Takes what was counted: by the key of a source, the lines of its files.

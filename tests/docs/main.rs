@@ -60,6 +60,13 @@ const CONFIG: &str = r#"
 [operators.ci]
 kind = "http"
 url = "https://ci.example.com/hooks"
+[operators.notify]
+kind = "http"
+url = "https://chat.example.com/hooks"
+[operators.llm]
+kind = "llm"
+api = "script"
+turns = "turns.json"
 [operators.files]
 kind = "mcp"
 command = ["mcp-server-files"]
@@ -115,6 +122,7 @@ fn desk() -> Shell {
     shell.write("example.lua", EXAMPLE);
     shell.write("run.jsonl", RECORDED);
     shell.write("moonswarm.toml", CONFIG);
+    shell.write("turns.json", fs::read(support::repository("blueprints/turns.json")).unwrap());
     shell.write("agents/reviewer.md", "---\nname: reviewer\n---\nYou review.\n");
     shell.write("review-loop.lua", contract::REVIEW_LOOP);
     shell
