@@ -269,7 +269,9 @@ impl Provider {
                 }
                 let (script, heard) = (Arc::clone(&script), Arc::clone(&heard));
                 // Whoever hangs up in the middle has heard enough.
-                thread(move || drop(serve(stream.unwrap(), &script, &heard)));
+                thread(move || {
+                    let _ = serve(stream.unwrap(), &script, &heard);
+                });
             }
         };
         thread(accepts);
