@@ -70,13 +70,6 @@ turns = "turns.json"
 [operators.files]
 kind = "mcp"
 command = ["mcp-server-files"]
-[operators.notify]
-kind = "http"
-url = "https://team.example.com/hooks"
-[operators.llm]
-kind = "llm"
-api = "script"
-turns = "turns.json"
 [environments.sandbox]
 network = "deny"
 [secrets]
