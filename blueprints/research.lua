@@ -7,6 +7,8 @@
 local swarm = require("swarm")
 local s = swarm.schema
 
+-- What fits a model: some lines of each file, and not all of a long one.
+local GREP = [[grep -rnIF -m 20 --exclude-dir=.git --exclude-dir=target --exclude-dir=node_modules -e "$1" -- . | cut -c -300 | head -n 200]]
 -- Reads a file of the run's directory, and no other.
 local READ = [[
 file=$(realpath -- "$1") || exit 1
@@ -22,7 +24,7 @@ return swarm.blueprint {
       operator = "process", check = false, timeout = "1m",
       description = "Lines of the files here that have a text in them, with file and line number.",
       input = s.object { text = s.string },
-      command = { "grep", "-rnIF", "-m", "20", "--exclude-dir=.git", "-e", "{{ text }}", "--", "." },
+      command = { "sh", "-c", GREP, "grep", "{{ text }}" },
     },
     read = {
       operator = "process", check = false, timeout = "1m",
