@@ -63,6 +63,35 @@ fn a_newer_format_is_refused_and_left_as_it_is() {
 }
 
 #[test]
+fn values_of_the_format_before_are_found_once_their_words_have_their_scope() {
+    let (dir, store) = fresh();
+    drop(store);
+    let before = raw(&dir);
+    before
+        .execute_batch(
+            "DROP TABLE state_text;
+             CREATE VIRTUAL TABLE state_text USING fts5 (scope, key, text,
+                 content = '', contentless_delete = 1, tokenize = 'unicode61 remove_diacritics 0');
+             INSERT INTO state (scope, key, revision, updated_ms, value)
+                 VALUES ('global', 'note', 1, 1, '\"a quick fox\"'), ('custom:x', 'k', 1, 1, '\"quick\"');
+             INSERT INTO state_text (rowid, scope, key, text) SELECT id, hex(scope), key, value FROM state;
+             PRAGMA user_version = 5;",
+        )
+        .unwrap();
+    drop(before);
+    let store = reopen(&dir);
+    let search = crate::store::StateSearch {
+        scope: "global".to_owned(),
+        query: "quick".to_owned(),
+        limit: 9,
+        ..Default::default()
+    };
+    let hits = store.search_state(&search).unwrap();
+    assert_eq!(hits.len(), 1);
+    assert_eq!((hits[0].key.as_str(), hits[0].snippet.as_str()), ("note", "\"a [quick] fox\""));
+}
+
+#[test]
 fn a_database_of_the_first_format_is_brought_to_this_one_with_what_it_has() {
     let dir = TempDir::new().unwrap();
     fs::create_dir(dir.path().join("data")).unwrap();
