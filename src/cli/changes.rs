@@ -13,6 +13,8 @@ const QUIET: Duration = Duration::from_millis(150);
 pub struct Changes {
     _watcher: RecommendedWatcher,
     changed: mpsc::Receiver<()>,
+    /// A change was heard of and not told yet.
+    heard: bool,
 }
 
 impl Changes {
@@ -38,19 +40,21 @@ impl Changes {
                 .watch(dir, RecursiveMode::Recursive)
                 .with_context(|| format!("watch {}", dir.display()))?;
         }
-        Ok(Self { _watcher: watcher, changed })
+        Ok(Self { _watcher: watcher, changed, heard: false })
     }
 
     /// Waits for the next change; false when nothing is watched any more.
     ///
     /// # Cancel safety
-    /// May be dropped at any time.
+    /// May be dropped at any time: a change that was heard of is told by the next call.
     pub async fn next(&mut self) -> bool {
-        if self.changed.recv().await.is_none() {
+        if !self.heard && self.changed.recv().await.is_none() {
             return false;
         }
+        self.heard = true;
         // An editor writes a file in several steps.
         while let Ok(Some(())) = tokio::time::timeout(QUIET, self.changed.recv()).await {}
+        self.heard = false;
         true
     }
 }
@@ -74,6 +78,10 @@ mod tests {
         let mut changes = Changes::watch(&[dir.path().to_owned()]).unwrap();
         std::fs::write(dir.path().join("a.log"), "x").unwrap();
         std::fs::write(dir.path().join("a.lua"), "return 1").unwrap();
+        // Whoever waits may have something else to do just after it heard of a change.
+        while !changes.heard {
+            let _ = tokio::time::timeout(QUIET / 10, changes.next()).await;
+        }
         let told = tokio::time::timeout(Duration::from_secs(20), changes.next()).await;
         assert!(told.unwrap());
         assert!(!is_source(&dir.path().join("snapshots/x.json")));

@@ -7,10 +7,7 @@ use std::{
 };
 
 use anyhow::Result;
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    time::sleep,
-};
+use tokio::{signal::unix::Signal, time::sleep};
 
 use super::{
     client::Client,
@@ -63,12 +60,11 @@ pub struct Follow<'a> {
 }
 
 impl Follow<'_> {
-    /// Watches until the run ends or there is a reason to stop.
+    /// Watches until the run ends or there is a reason to stop, `interrupt` being one.
     ///
     /// # Errors
     /// A daemon that goes away, or does not let this token look.
-    pub async fn until_end(&self, run: RunView) -> Result<End> {
-        let mut interrupt = signal(SignalKind::interrupt())?;
+    pub async fn until_end(&self, run: RunView, interrupt: &mut Signal) -> Result<End> {
         let over = async {
             match self.wait {
                 Some(wait) => sleep(wait).await,
@@ -362,6 +358,7 @@ pub fn title(task: &TaskView) -> String {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+    use tokio::signal::unix::{SignalKind, signal};
 
     use super::*;
     use crate::{
@@ -381,7 +378,8 @@ mod tests {
             ask: false,
             wait: Some(Duration::from_secs(20)),
         };
-        follow.until_end(run(RunStatus::Queued)).await.unwrap()
+        let mut interrupt = signal(SignalKind::interrupt()).unwrap();
+        follow.until_end(run(RunStatus::Queued), &mut interrupt).await.unwrap()
     }
 
     fn page(steps: &[StepView]) -> Value {

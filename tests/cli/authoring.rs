@@ -7,7 +7,7 @@ use std::{
     time::Instant,
 };
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::support::{Daemon, PATIENCE, Shell, send};
@@ -240,6 +240,27 @@ fn a_line_at_a_time_is_a_run_each_with_the_agents_of_a_blueprint() {
     drop(input);
     let done: crate::support::Done = repl.wait_with_output().unwrap().into();
     done.ok().says(&["a line of Lua", "Expected", "`f`"]);
+}
+
+#[test]
+fn a_ctrl_c_at_the_prompt_ends_the_lines_after_one_that_ran() {
+    let shell = Shell::new();
+    let mut repl = shell
+        .command(&["repl"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = repl.stdin.take().unwrap();
+    let mut printed = BufReader::new(repl.stdout.take().unwrap()).lines();
+    writeln!(input, "1 + 2").unwrap();
+    assert_eq!(printed.next().unwrap().unwrap(), "3");
+    kill_process(Pid::from_child(&repl), Signal::INT).unwrap();
+    // Its input stays open: only the signal can have ended it.
+    let status = repl.wait().unwrap();
+    drop(input);
+    assert_eq!(status.code(), Some(0));
 }
 
 #[test]

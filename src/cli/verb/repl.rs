@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 use anyhow::Result;
 use clap::Args;
 use serde_json::{Map, Value, json};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     blueprint::Bundle,
@@ -29,7 +30,7 @@ pub struct Repl {
 }
 
 impl Repl {
-    /// Does it, until the input ends.
+    /// Does it, until the input ends or a Ctrl-C at the prompt.
     ///
     /// # Errors
     /// A blueprint that cannot be read, a daemon that goes away.
@@ -39,11 +40,16 @@ impl Repl {
         cx.with(Start::Fresh, async |at| {
             let mut session = Session { base, values: Map::new() };
             let mut questions = Questions::new();
-            while let Some(line) = questions.ask(">").await? {
-                match line.as_str() {
-                    "" => {}
-                    "exit" | "quit" => break,
-                    line => session.line(cx, at, line).await?,
+            let mut interrupt = signal(SignalKind::interrupt())?;
+            loop {
+                let line = tokio::select! {
+                    line = questions.ask(">") => line?,
+                    _ = interrupt.recv() => None,
+                };
+                match line.as_deref() {
+                    Some("") => {}
+                    None | Some("exit" | "quit") => break,
+                    Some(line) => session.line(cx, at, line, &mut interrupt).await?,
                 }
             }
             Ok(Exit::Ok)
@@ -59,7 +65,13 @@ struct Session {
 }
 
 impl Session {
-    async fn line(&mut self, cx: &Context, at: &Connection, line: &str) -> Result<()> {
+    async fn line(
+        &mut self,
+        cx: &Context,
+        at: &Connection,
+        line: &str,
+        interrupt: &mut Signal,
+    ) -> Result<()> {
         let (name, code) = assignment(line);
         // What is an expression is returned; anything else is run as it stands.
         let expression = self.bundle(&format!("return {code}"))?;
@@ -101,7 +113,7 @@ impl Session {
             ask: at.is_embedded() && cx.terminal.asks,
             wait: None,
         };
-        match follow.until_end(run).await? {
+        match follow.until_end(run, interrupt).await? {
             End::Ended(run) if run.status == RunStatus::Completed => {
                 let value = run.output.map(|output| output.to_value()).unwrap_or_default();
                 if !value.is_null() {

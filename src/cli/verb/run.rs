@@ -5,7 +5,7 @@ use std::{path::Path, time::Duration};
 use anyhow::{Context as _, Result};
 use clap::Args;
 use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     cli::{
@@ -84,7 +84,7 @@ impl Run {
                 return Ok(Exit::Ok);
             }
             let id = run.id;
-            let exit = self.watch(cx, at, run).await?;
+            let exit = self.watch(cx, at, run, &mut signal(SignalKind::interrupt())?).await?;
             leave(cx, at, id).await?;
             Ok(exit)
         })
@@ -100,6 +100,8 @@ impl Run {
         let mut changes = Changes::watch(&directories(&[self.what.clone().into()]))?;
         cx.with(Start::Fresh, async |at| {
             let mut last = None;
+            // One for all waits: a Ctrl-C between two of them is not lost.
+            let mut interrupt = signal(SignalKind::interrupt())?;
             loop {
                 if let Some(found) = self.broken(cx)? {
                     cx.terminal.say(&found);
@@ -115,7 +117,7 @@ impl Run {
                         Ok(run) => {
                             let id = run.id;
                             tokio::select! {
-                                exit = self.watch(cx, at, run) => match exit? {
+                                exit = self.watch(cx, at, run, &mut interrupt) => match exit? {
                                     Exit::Interrupted => return Ok(Exit::Interrupted),
                                     exit => last = Some(exit),
                                 },
@@ -133,7 +135,7 @@ impl Run {
                 }
                 tokio::select! {
                     changed = changes.next() => if !changed { return Ok(last.unwrap_or(Exit::Ok)) },
-                    _ = tokio::signal::ctrl_c() => return Ok(last.unwrap_or(Exit::Ok)),
+                    _ = interrupt.recv() => return Ok(last.unwrap_or(Exit::Ok)),
                 }
             }
         })
@@ -202,7 +204,13 @@ impl Run {
         dir.map(Some).map_err(|dir| Stop::usage(format!("{} is not UTF-8", dir.display())).into())
     }
 
-    async fn watch(&self, cx: &Context, at: &Connection, run: RunView) -> Result<Exit> {
+    async fn watch(
+        &self,
+        cx: &Context,
+        at: &Connection,
+        run: RunView,
+        interrupt: &mut Signal,
+    ) -> Result<Exit> {
         let follow = Follow {
             client: &at.client,
             terminal: cx.terminal,
@@ -213,7 +221,7 @@ impl Run {
             ask: at.is_embedded() && cx.terminal.asks,
             wait: self.wait,
         };
-        match follow.until_end(run).await? {
+        match follow.until_end(run, interrupt).await? {
             End::Ended(run) => finish(cx, &run),
             End::People(run) => {
                 if cx.terminal.json {
@@ -233,7 +241,7 @@ impl Run {
                 come_back(cx, at, &run);
                 Ok(Exit::TimedOut)
             }
-            End::Interrupted(run) => interrupted(cx, at, &run).await,
+            End::Interrupted(run) => interrupted(cx, at, &run, interrupt).await,
         }
     }
 }
@@ -272,30 +280,26 @@ fn come_back(cx: &Context, at: &Connection, run: &RunView) {
 }
 
 /// The first Ctrl-C: leaves a daemon to its work; here, cancels, after asking if there is anybody.
-async fn interrupted(cx: &Context, at: &Connection, run: &RunView) -> Result<Exit> {
-    let mut again = signal(SignalKind::interrupt())?;
-    if at.is_embedded() {
-        tokio::select! {
-            done = cancel_or_leave(cx, at, run) => done?,
-            _ = again.recv() => come_back(cx, at, run),
-        }
-    } else {
+/// The second leaves.
+async fn interrupted(
+    cx: &Context,
+    at: &Connection,
+    run: &RunView,
+    interrupt: &mut Signal,
+) -> Result<Exit> {
+    if !at.is_embedded() {
         cx.terminal.say(&format!("detached from run {}", run.id));
         come_back(cx, at, run);
+        return Ok(Exit::Interrupted);
     }
-    Ok(Exit::Interrupted)
-}
-
-async fn cancel_or_leave(cx: &Context, at: &Connection, run: &RunView) -> Result<()> {
-    if cx.terminal.asks {
-        let question = "cancel the run? [y] cancel · [n] leave it for `moonswarm serve`:";
-        let said = Questions::new().ask(question).await?;
-        if said.is_some_and(|said| said.eq_ignore_ascii_case("n")) {
-            come_back(cx, at, run);
-            return Ok(());
-        }
-    }
-    let run = at.client.steer(run.id, "cancel", &json!({"reason": "Ctrl-C"})).await?;
+    let canceled = tokio::select! {
+        canceled = cancel_or_leave(cx, at, run) => canceled?,
+        _ = interrupt.recv() => None,
+    };
+    let Some(canceled) = canceled else {
+        come_back(cx, at, run);
+        return Ok(Exit::Interrupted);
+    };
     let follow = Follow {
         client: &at.client,
         terminal: cx.terminal,
@@ -304,10 +308,23 @@ async fn cancel_or_leave(cx: &Context, at: &Connection, run: &RunView) -> Result
         ask: false,
         wait: None,
     };
-    if let End::Ended(run) = follow.until_end(run).await? {
-        cx.terminal.say(&super::failure(&run));
+    match follow.until_end(canceled, interrupt).await? {
+        End::Ended(run) => cx.terminal.say(&super::failure(&run)),
+        End::Interrupted(run) | End::People(run) | End::TimedOut(run) => come_back(cx, at, &run),
     }
-    Ok(())
+    Ok(Exit::Interrupted)
+}
+
+/// Cancels the run, unless somebody at the terminal says no.
+async fn cancel_or_leave(cx: &Context, at: &Connection, run: &RunView) -> Result<Option<RunView>> {
+    if cx.terminal.asks {
+        let question = "cancel the run? [y] cancel · [n] leave it for `moonswarm serve`:";
+        let said = Questions::new().ask(question).await?;
+        if said.is_some_and(|said| said.eq_ignore_ascii_case("n")) {
+            return Ok(None);
+        }
+    }
+    at.client.steer(run.id, "cancel", &json!({"reason": "Ctrl-C"})).await.map(Some)
 }
 
 /// Says what else is open in the data directory, and stays for what others started here.

@@ -1,6 +1,7 @@
 //! What verbs that move a run share: its failure as text, and seeing it go on.
 
 use anyhow::Result;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     cli::{
@@ -43,7 +44,8 @@ pub async fn settle(cx: &Context, at: &Connection, run: RunId) -> Result<()> {
         ask: false,
         wait: None,
     };
-    match follow.until_end(at.client.run(run).await?).await? {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    match follow.until_end(at.client.run(run).await?, &mut interrupt).await? {
         End::Ended(run) => {
             cx.terminal.say(&format!("{} · moonswarm result {}", failure(&run), run.id));
         }

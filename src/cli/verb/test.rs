@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{
     changes::Changes,
@@ -54,12 +55,13 @@ impl Test {
             return self.once(cx);
         }
         let mut changes = Changes::watch(&testkit::directories(&self.paths))?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
         loop {
             self.once(cx)?;
             cx.terminal.say("waiting for a change; Ctrl-C ends it");
             tokio::select! {
                 changed = changes.next() => if !changed { return Ok(Exit::Ok) },
-                _ = tokio::signal::ctrl_c() => return Ok(Exit::Ok),
+                _ = interrupt.recv() => return Ok(Exit::Ok),
             }
         }
     }
