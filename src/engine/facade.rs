@@ -26,7 +26,7 @@ use super::{
 use crate::{
     clock::Clock,
     fault,
-    lua::{self, Limits, Vms, Watchdog},
+    lua::{Limits, Vms, Watchdog},
     middleware::Means,
     operator::{QueueHub, Registry, Ticket},
     protocol::RunId,
@@ -218,8 +218,6 @@ impl Engine {
         };
         let engine = Self { inner: Arc::new(inner) };
         engine.keep_sessions();
-        // Nobody waits for it: whoever needs the library sooner compiles it.
-        drop(engine.shared().tasks.spawn_blocking(lua::warm));
         Ok((engine, unstarted))
     }
 

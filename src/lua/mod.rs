@@ -35,6 +35,5 @@ pub use program::Program;
 pub use source::{Files, Host, Source};
 pub use task::{TaskLimits, call_agent};
 pub use testing::{TestCase, TestFile, TestHalt, TestName};
-pub(crate) use vm::warm;
 pub use vms::{Limits, Vms};
 pub use watchdog::Watchdog;

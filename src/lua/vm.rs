@@ -154,12 +154,6 @@ fn compiled() -> mlua::Result<&'static [Vec<u8>]> {
     Ok(COMPILED.get_or_init(|| fresh))
 }
 
-/// Compiles the library ahead of the first run, which would wait for it otherwise.
-pub(crate) fn warm() {
-    // What keeps it from compiling is said by the first run, which can fail.
-    let _ = compiled();
-}
-
 /// Loads the library, then freezes what every run shares.
 fn library(machine: &Rc<Machine>, desk: &Rc<Desk>) -> mlua::Result<Entries> {
     let lua = machine.lua();
