@@ -21,6 +21,7 @@ use crate::{
     tasks::Tasks,
 };
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
+use tokio::sync::Notify;
 
 /// Files of one watch.
 const MOST_FILES: usize = 10_000;
@@ -39,19 +40,11 @@ const PATIENCE: u64 = 10;
 pub(super) fn start(engine: &Engine, tasks: &Tasks, roots: BTreeMap<String, PathBuf>) {
     engine.watch_files(roots);
     let again = engine.names_moved();
-    let changed = Arc::clone(&again);
-    let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        if event.is_ok_and(|event| !event.kind.is_access()) {
-            changed.notify_one();
-        }
-    });
-    if let Err(error) = &watcher {
-        tracing::warn!(%error, "watched files are looked at every few seconds only");
-    }
     let mut eye = Eye {
         engine: engine.clone(),
         tasks: tasks.clone(),
-        watcher: watcher.ok(),
+        again: Arc::clone(&again),
+        watcher: None,
         told_of: HashSet::new(),
         known: Schedules::default(),
         looks: HashMap::new(),
@@ -78,7 +71,10 @@ pub(super) fn start(engine: &Engine, tasks: &Tasks, roots: BTreeMap<String, Path
 struct Eye {
     engine: Engine,
     tasks: Tasks,
-    watcher: Option<RecommendedWatcher>,
+    /// Told when something changed.
+    again: Arc<Notify>,
+    /// Made for the first watch; most hosts have none.
+    watcher: Option<notify::Result<RecommendedWatcher>>,
     /// The directories that the system tells of, with their inodes: one that was made anew is another.
     told_of: HashSet<(PathBuf, u64, bool)>,
     known: Schedules,
@@ -148,7 +144,11 @@ impl Eye {
 
     /// Lets the system tell of the directories of these watches, and of no others.
     fn follow(&mut self, watches: &[Watched]) {
-        let Some(watcher) = &mut self.watcher else { return };
+        if watches.is_empty() && self.told_of.is_empty() {
+            return;
+        }
+        let again = &self.again;
+        let Ok(watcher) = self.watcher.get_or_insert_with(|| watcher(again)) else { return };
         let wanted: HashSet<_> =
             watches.iter().filter_map(|it| place(&it.dir, &it.watch)).collect();
         for (dir, ..) in self.told_of.difference(&wanted) {
@@ -164,6 +164,20 @@ impl Eye {
         }
         self.told_of = wanted;
     }
+}
+
+/// What tells of changes, and wakes whoever looks.
+fn watcher(again: &Arc<Notify>) -> notify::Result<RecommendedWatcher> {
+    let changed = Arc::clone(again);
+    let made = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        if event.is_ok_and(|event| !event.kind.is_access()) {
+            changed.notify_one();
+        }
+    });
+    if let Err(error) = &made {
+        tracing::warn!(%error, "watched files are looked at every few seconds only");
+    }
+    made
 }
 
 /// What was seen of one watch.
