@@ -149,7 +149,7 @@ impl Engine {
         .await
     }
 
-    /// Whether another run may be open.
+    /// Refuses one more open run where there are too many.
     pub(super) fn check_room(&self) -> Result<(), EngineError> {
         let open = self.open_runs();
         if open < self.shared().settings.open_runs {

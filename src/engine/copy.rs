@@ -124,19 +124,6 @@ impl Engine {
         acked.await.map_err(|_| EngineError::Stopping)??;
         Ok(())
     }
-
-    /// Refuses one more open run where there are too many.
-    pub(super) fn has_room(&self) -> Result<(), EngineError> {
-        let open = self.open_runs();
-        if open < self.shared().settings.open_runs {
-            return Ok(());
-        }
-        Err(EngineError::Busy {
-            code: "too_many_runs",
-            message: format!("start a run: {open} are open already"),
-            retry_after_s: 5,
-        })
-    }
 }
 
 /// The chain of a history.

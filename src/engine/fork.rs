@@ -56,7 +56,7 @@ impl Engine {
             let id = || EngineError::NotFound { what: "run", id: made.clone() };
             return self.run_view(made.parse().map_err(|_| id())?).await;
         }
-        self.has_room()?;
+        self.check_room()?;
         let header = self.header(run).await?;
         let changes = fork.program.is_some() || fork.input_patch.is_some();
         let program = match &fork.program {

@@ -80,7 +80,7 @@ impl Engine {
             let id = || EngineError::NotFound { what: "run", id: made.clone() };
             return self.run_view(made.parse().map_err(|_| id())?).await;
         }
-        self.has_room()?;
+        self.check_room()?;
         let _turn = self.inner.heavy.acquire().await.map_err(|_| EngineError::Stopping)?;
         let read = self.shared().tasks.spawn_blocking(move || Document::read(document.as_ref()));
         let refused = |what: String| EngineError::BadRequest(format!("import a run: {what}"));
