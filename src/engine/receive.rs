@@ -359,25 +359,11 @@ fn is_child(run: &Run, step: u32, child: RunId) -> bool {
 
 fn new_header(id: crate::protocol::RunId, started: &crate::journal::RunStarted) -> Header {
     Header {
-        num: id.num(),
-        created_ms: id.created_ms(),
         blueprint: started.blueprint.clone(),
         hash: started.hash.clone(),
-        status: RunStatus::Queued,
-        status_text: None,
-        progress: None,
-        cursor: 0,
-        seq: 0,
-        steps: 0,
-        steps_done: 0,
-        wake_at_ms: None,
-        epoch: 1,
         parent: started.parent,
         principal: started.principal.clone(),
-        updated_ms: id.created_ms(),
-        ended_ms: None,
-        error: None,
-        waiting_on: None,
+        ..Header::fresh(id.num(), id.created_ms())
     }
 }
 

@@ -112,6 +112,33 @@ pub struct Header {
     pub waiting_on: Option<String>,
 }
 
+impl Header {
+    /// That of a run that is made now, before its first entry.
+    pub fn fresh(num: u64, created_ms: u64) -> Self {
+        Self {
+            num,
+            created_ms,
+            blueprint: String::new(),
+            hash: String::new(),
+            status: RunStatus::Queued,
+            status_text: None,
+            progress: None,
+            cursor: 0,
+            seq: 0,
+            steps: 0,
+            steps_done: 0,
+            wake_at_ms: None,
+            epoch: 1,
+            parent: None,
+            principal: String::new(),
+            updated_ms: created_ms,
+            ended_ms: None,
+            error: None,
+            waiting_on: None,
+        }
+    }
+}
+
 /// Which runs to list.
 #[derive(Debug, Clone, Default)]
 pub struct RunFilter {

@@ -89,27 +89,12 @@ impl Chains {
             queued: Vec::new(),
             continues: None,
         };
+        // Whoever drives it takes it up; a shard has no flow for it.
         let header = Header {
-            num: id.num(),
-            created_ms: now_ms,
             blueprint: NAME.to_owned(),
-            hash: String::new(),
             status: RunStatus::Running,
-            status_text: None,
-            progress: None,
-            cursor: 0,
-            seq: 0,
-            steps: 0,
-            steps_done: 0,
-            // Whoever drives it takes it up; a shard has no flow for it.
-            wake_at_ms: None,
-            epoch: 1,
-            parent: None,
             principal: new.principal,
-            updated_ms: now_ms,
-            ended_ms: None,
-            error: None,
-            waiting_on: None,
+            ..Header::fresh(id.num(), now_ms)
         };
         let fact = Fact::RunStarted(Box::new(started));
         self.append(header, None, Chain::full(), vec![fact]).await?;
