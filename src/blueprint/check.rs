@@ -11,7 +11,6 @@ use serde_json::Value;
 use crate::flow::ValuePath;
 
 use super::{
-    budget::Budget,
     bundle::Bundle,
     definition::{Agent, Definition},
     diagnostics::{Finding, code, hint_for},
@@ -219,22 +218,7 @@ impl Checker<'_> {
     }
 
     fn limits(&mut self, table: &Table<'_>) -> Definition {
-        let mut limits = Definition {
-            name: String::new(),
-            description: None,
-            input: None,
-            output: None,
-            agents: BTreeMap::new(),
-            flow: None,
-            on: Vec::new(),
-            middleware: Vec::new(),
-            max_steps: None,
-            max_depth: None,
-            wall_ms: None,
-            max_width: None,
-            max_open_tasks: None,
-            budget: Budget::default(),
-        };
+        let mut limits = Definition::default();
         if let Some(table) = self.table(table, "limits", "`limits`") {
             self.known_keys(&table, &LIMITS, &[]);
             limits.max_steps = self.integer(&table, "steps", 1..=1_000_000);

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// A blueprint: plain data; Lua functions, a flow that is one included, stay in the source.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Definition {
     /// Its name.
     pub name: String,

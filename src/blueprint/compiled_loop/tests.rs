@@ -17,19 +17,8 @@ fn judge(tools: Vec<Tool>) -> LoopJudge {
     let agent = Agent { description: Some("Reads.".into()), ..Agent::default() };
     let definition = crate::blueprint::Definition {
         name: "t".into(),
-        description: None,
-        input: None,
-        output: None,
         agents: [("reader".to_owned(), agent)].into(),
-        flow: None,
-        on: Vec::new(),
-        middleware: Vec::new(),
-        max_steps: None,
-        max_depth: None,
-        wall_ms: None,
-        max_width: None,
-        max_open_tasks: None,
-        budget: crate::blueprint::Budget::default(),
+        ..Default::default()
     };
     let declared = ModelLoop { tools, ..ModelLoop::default() };
     let compiled = CompiledLoop::compile("it", &declared, &definition).unwrap();
