@@ -193,17 +193,19 @@ pub enum ModelDelta {
 impl ModelReply {
     /// The text that it says to the reader: every `output_text` of its messages.
     pub fn text(&self) -> String {
-        let parts = self.items.iter().filter(|item| item["type"] == "message");
-        parts
-            .filter_map(|item| item["content"].as_array())
-            .flatten()
-            .filter(|part| part["type"] == "output_text")
-            .filter_map(|part| part["text"].as_str())
-            .collect()
+        output_text(&self.items)
     }
 
     /// The calls that it asks for, in their order.
     pub fn calls(&self) -> impl Iterator<Item = &Value> {
         self.items.iter().filter(|item| item["type"] == "function_call")
     }
+}
+
+/// The text that items say to the reader: every `output_text` of the messages among them.
+pub fn output_text(items: &[Value]) -> String {
+    let messages = items.iter().filter(|item| item["type"] == "message");
+    let parts = messages.filter_map(|item| item["content"].as_array()).flatten();
+    let texts = parts.filter(|part| part["type"] == "output_text");
+    texts.filter_map(|part| part["text"].as_str()).collect()
 }

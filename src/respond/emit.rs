@@ -30,6 +30,13 @@ pub struct Event {
     pub data: Value,
 }
 
+impl Event {
+    /// Whether it is the last of its response.
+    pub fn is_last(&self) -> bool {
+        matches!(self.kind, "response.completed" | "response.incomplete" | "response.failed")
+    }
+}
+
 /// Events in their order, numbered without a gap.
 #[derive(Debug, Default)]
 pub(super) struct Tape {

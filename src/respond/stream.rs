@@ -196,6 +196,11 @@ impl Stream {
         self.status.terminal().is_some()
     }
 
+    /// The conversation that goes on after it: what it was given, and what it said.
+    pub fn conversation(&self) -> Vec<Value> {
+        self.trigger.conversation.iter().chain(&self.output).cloned().collect()
+    }
+
     /// Its items so far.
     pub fn output(&self) -> &[Value] {
         &self.output

@@ -12,6 +12,7 @@ use crate::{
         error::{ModelErrorBody, Problem},
         params::{Asker, Key},
     },
+    protocol::model::output_text,
     respond::{self, COMPACT_INSTRUCTIONS, open_responses::Create},
 };
 
@@ -61,7 +62,7 @@ pub(in crate::api) async fn compact(
     let key = key.of("POST /v1/responses/compact", &posted.raw);
     let mut answering = begin(&api, &caller, asked, key).await?;
     let response = answering.end(&api).await?;
-    let summary = text_of(&response["output"]);
+    let summary = output_text(answering.responding.stream().output());
     if response["status"] != "completed" || summary.trim().is_empty() {
         let why = response["error"]["message"].as_str().unwrap_or("it did not come to an end");
         return Err(Problem::new(codes::RESPONSE_FAILED, format!("there is no summary: {why}")));
@@ -84,10 +85,4 @@ pub(in crate::api) async fn compact(
         "output": [respond::compacted(&whole, &summary, &fresh("cmp"))],
         "usage": usage,
     })))
-}
-
-fn text_of(output: &Value) -> String {
-    let messages = output.as_array().into_iter().flatten().filter(|it| it["type"] == "message");
-    let parts = messages.filter_map(|it| it["content"].as_array()).flatten();
-    parts.filter_map(|part| part["text"].as_str()).collect()
 }

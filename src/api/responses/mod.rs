@@ -116,9 +116,7 @@ async fn earlier(api: &Api, caller: &Caller, previous: &str) -> Result<Vec<Value
         let detail = format!("{previous} is not over; wait for it, or cancel it");
         return Err(Problem::new(codes::RESPONSE_IN_PROGRESS, detail).at("$.previous_response_id"));
     }
-    let mut items = stream.trigger().conversation.clone();
-    items.extend(stream.output().iter().cloned());
-    Ok(items)
+    Ok(stream.conversation())
 }
 
 /// Starts the run of a request.
@@ -135,19 +133,19 @@ async fn begin(
         let (engine, run) = (api.engine.clone(), responding.run());
         api.tasks.spawn(async move { engine.let_go_once(run, told).await });
     }
-    Ok(Answering { responding, _answered: answered })
+    Ok(Answering { responding, _answered: Some(answered) })
 }
 
 /// A response that somebody waits for. One that is not to be stored goes once nobody does.
 struct Answering {
     responding: Responding,
-    _answered: tokio::sync::oneshot::Sender<()>,
+    _answered: Option<tokio::sync::oneshot::Sender<()>>,
 }
 
 impl Answering {
     /// One that stays, whoever waits.
     fn of(responding: Responding) -> Self {
-        Self { responding, _answered: tokio::sync::oneshot::channel().0 }
+        Self { responding, _answered: None }
     }
 
     /// Waits for its end.

@@ -205,10 +205,8 @@ impl Line {
             }
         }
         let stream = answering.responding.stream();
-        let mut conversation = stream.trigger().conversation.clone();
-        conversation.extend(stream.output().iter().cloned());
         let id = stream.response()["id"].as_str().unwrap_or_default().to_owned();
-        self.last = Some((id, conversation));
+        self.last = Some((id, stream.conversation()));
         Ok(Ok(()))
     }
 

@@ -56,8 +56,7 @@ fn since(after: Option<u64>, mut event: Event) -> Option<Event> {
     if number > after {
         return Some(event);
     }
-    let last = ["response.completed", "response.incomplete", "response.failed"];
-    if number < after && last.contains(&event.kind) {
+    if number < after && event.is_last() {
         event.data["sequence_number"] = (after + 1).into();
         return Some(event);
     }

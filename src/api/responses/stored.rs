@@ -19,7 +19,9 @@ use crate::{
         params::{Asker, At, Params, bad_query},
         runs,
     },
-    engine::{EngineError, WaitFor},
+    engine::{Caller, EngineError, WaitFor},
+    protocol::RunId,
+    respond::Stream,
 };
 
 /// How long a deletion waits for a response that it has canceled.
@@ -144,16 +146,30 @@ pub(in crate::api) async fn cancel(
     At(response): At<String>,
 ) -> Result<JsonBody<Value>, Problem> {
     let run = run_of(&response)?;
-    let stream = api.engine.response(&caller, run).await.map_err(said)?;
-    if !stream.is_over() {
-        match api.engine.cancel(&caller, run, "canceled by a client".to_owned(), None).await {
-            // It ended a moment before.
-            Err(EngineError::Conflict { code: "run_closed", .. }) => {}
-            canceled => drop(canceled.map_err(said)?),
-        }
-    }
-    let stream = api.engine.response(&caller, run).await.map_err(said)?;
+    let stream = match halt(&api, &caller, run, "canceled by a client").await? {
+        Some(over) => over,
+        None => api.engine.response(&caller, run).await.map_err(said)?,
+    };
     Ok(JsonBody(stream.response()))
+}
+
+/// Cancels a response that is under way; one that is over is given as it is.
+async fn halt(
+    api: &Api,
+    caller: &Caller,
+    run: RunId,
+    reason: &str,
+) -> Result<Option<Stream>, Problem> {
+    let stream = api.engine.response(caller, run).await.map_err(said)?;
+    if stream.is_over() {
+        return Ok(Some(stream));
+    }
+    match api.engine.cancel(caller, run, reason.to_owned(), None).await {
+        // It ended a moment before.
+        Err(EngineError::Conflict { code: "run_closed", .. }) => {}
+        canceled => drop(canceled.map_err(said)?),
+    }
+    Ok(None)
 }
 
 /// Deletes a response with its run; one under way is canceled first.
@@ -172,13 +188,7 @@ pub(in crate::api) async fn delete(
     At(response): At<String>,
 ) -> Result<JsonBody<Value>, Problem> {
     let run = run_of(&response)?;
-    let stream = api.engine.response(&caller, run).await.map_err(said)?;
-    if !stream.is_over() {
-        let cancel = api.engine.cancel(&caller, run, "its response was deleted".to_owned(), None);
-        match cancel.await {
-            Err(EngineError::Conflict { code: "run_closed", .. }) => {}
-            canceled => drop(canceled.map_err(said)?),
-        }
+    if halt(&api, &caller, run, "its response was deleted").await?.is_none() {
         runs::watched(&api, &caller, run, WaitFor::Ended, ENDING).await.map_err(said)?;
     }
     api.engine.delete_run(&caller, run).await.map_err(said)?;

@@ -142,9 +142,7 @@ impl Chunks {
             }
             "response.output_text.delta" => vec![self.chunk(json!({ "content": delta() }), None)],
             "response.refusal.delta" => vec![self.chunk(json!({ "refusal": delta() }), None)],
-            "response.completed" | "response.incomplete" | "response.failed" => {
-                self.end(&event.data["response"])
-            }
+            _ if event.is_last() => self.end(&event.data["response"]),
             _ => Vec::new(),
         }
     }
