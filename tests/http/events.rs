@@ -1,9 +1,11 @@
 //! The events of a run: numbered without a gap, whatever happens to the connection and the daemon.
 
-use futures::StreamExt as _;
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, Shell, send};
+use crate::{
+    feed::Feed,
+    support::{Daemon, Shell, send},
+};
 
 const FLOW: &str = r#"local swarm = require("swarm")
 return swarm.blueprint { name = "events", agents = { echo = { operator = "echo" } },
@@ -26,19 +28,12 @@ async fn read(
     let path = format!("/v1/runs/{run}/events?starting_after={after}");
     let answer = daemon.get(&path).send().await.unwrap();
     assert_eq!(answer.headers()["content-type"], "text/event-stream");
-    let (mut chunks, mut text, mut events) = (answer.bytes_stream(), String::new(), Vec::new());
-    while let Some(Ok(chunk)) = chunks.next().await {
-        text.push_str(std::str::from_utf8(&chunk).unwrap());
-        while let Some((event, rest)) = text.split_once("\n\n") {
-            let data = event.lines().find_map(|line| line.strip_prefix("data: "));
-            let event: Option<Value> = data.map(|data| serde_json::from_str(data).unwrap());
-            text = rest.to_owned();
-            let Some(event) = event else { continue };
-            let over = enough(&event);
-            events.push(event);
-            if over {
-                return events;
-            }
+    let (mut feed, mut events) = (Feed::of(answer), Vec::new());
+    while let Some(event) = feed.next().await {
+        let over = enough(&event);
+        events.push(event);
+        if over {
+            break;
         }
     }
     events

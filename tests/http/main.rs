@@ -5,6 +5,7 @@ mod support;
 
 mod composites;
 mod events;
+mod feed;
 mod flows;
 mod inbox;
 mod middleware;

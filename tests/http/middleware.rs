@@ -1,10 +1,12 @@
 //! Middleware by configuration and by blueprint: a real daemon, its database, its audit log.
 
-use futures::StreamExt as _;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, Shell, refusal, send};
+use crate::{
+    feed::Feed,
+    support::{Daemon, Shell, refusal, send},
+};
 
 /// A daemon with this configuration.
 fn daemon(shell: &Shell, config: &str) -> Daemon {
@@ -118,16 +120,10 @@ async fn a_request_for_more_rests_the_run_and_a_resume_grants_it() {
 /// Follows the events of a run until one of this kind, and gives its data.
 async fn until_event(daemon: &Daemon, run: &str, kind: &str) -> Value {
     let answer = daemon.get(&format!("/v1/runs/{run}/events")).send().await.unwrap();
-    let (mut chunks, mut text) = (answer.bytes_stream(), String::new());
-    while let Some(chunk) = chunks.next().await {
-        text.push_str(std::str::from_utf8(&chunk.unwrap()).unwrap());
-        while let Some((event, rest)) = text.split_once("\n\n") {
-            let data = event.lines().find_map(|line| line.strip_prefix("data: "));
-            let event: Value = serde_json::from_str(data.unwrap_or("null")).unwrap();
-            if event["type"] == kind {
-                return event["data"].clone();
-            }
-            text = rest.to_owned();
+    let mut feed = Feed::of(answer);
+    while let Some(event) = feed.next().await {
+        if event["type"] == kind {
+            return event["data"].clone();
         }
     }
     panic!("run {run} ended without {kind}");

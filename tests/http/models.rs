@@ -1,13 +1,15 @@
 //! Models: a real daemon, a provider of the test's own that speaks each API, and everything that
 //! hears the answer as it comes.
 
-use futures::StreamExt as _;
 use serde_json::{Value, json};
 
-use crate::support::{
-    Daemon, Shell, program,
-    provider::{Answer, Bit, Gate, Provider, Turn},
-    repository, send,
+use crate::{
+    feed::Feed,
+    support::{
+        Daemon, Shell, program,
+        provider::{Answer, Bit, Gate, Provider, Turn},
+        repository, send,
+    },
 };
 
 /// A flow that asks agent `w` once somebody says `go`.
@@ -43,20 +45,13 @@ fn daemon(shell: &Shell, config: &str) -> Daemon {
 /// The events of a run, whose flow is told to begin once they are listened to.
 async fn watched(daemon: &Daemon, run: &str, mut hears: impl FnMut(&Value)) -> Vec<Value> {
     let answer = daemon.get(&format!("/v1/runs/{run}/events")).send().await.unwrap();
-    let (mut chunks, mut text, mut events) = (answer.bytes_stream(), String::new(), Vec::new());
-    while let Some(Ok(chunk)) = chunks.next().await {
-        text.push_str(std::str::from_utf8(&chunk).unwrap());
-        while let Some((event, rest)) = text.split_once("\n\n") {
-            let data = event.lines().find_map(|line| line.strip_prefix("data: "));
-            let event: Option<Value> = data.map(|data| serde_json::from_str(data).unwrap());
-            text = rest.to_owned();
-            let Some(event) = event else { continue };
-            if events.is_empty() {
-                go(daemon, run).await;
-            }
-            hears(&event);
-            events.push(event);
+    let (mut feed, mut events) = (Feed::of(answer), Vec::new());
+    while let Some(event) = feed.next().await {
+        if events.is_empty() {
+            go(daemon, run).await;
         }
+        hears(&event);
+        events.push(event);
     }
     events
 }
