@@ -39,6 +39,7 @@ mod listing;
 mod message;
 mod model_loop;
 mod orchestrate;
+mod passage;
 mod pause;
 mod perform;
 mod programs;

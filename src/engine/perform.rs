@@ -14,6 +14,7 @@ use super::{
     delta::Pieces,
     layers::{RunVoice, config_of},
     message::{Msg, NewRun, RunMsg},
+    passage::AttemptState,
     run::{After, Live, Open, OpenKind, OpenTask, Perform, Phase, Run},
     shard::Shard,
     shared::Shared,
@@ -138,6 +139,7 @@ impl Shard {
             String::new()
         };
         let input = task.request.input.clone();
+        let (about, voice) = self.about(run, id, task);
         let context = Task {
             id,
             run: run.id,
@@ -175,8 +177,13 @@ impl Shard {
                 attempt: task.attempt,
                 pieces: Pieces::new(Arc::clone(&run.audience), Arc::clone(task.agent.name())),
             }),
+            state: Arc::new(AttemptState {
+                shared: Arc::clone(&self.shared),
+                stacks: self.stacks_of(run),
+                about: Arc::clone(&about),
+                grant: Arc::clone(&run.grant),
+            }),
         };
-        let (about, voice) = self.about(run, id, task);
         let dispatch = Dispatch {
             about: Arc::clone(&about),
             input,
@@ -399,6 +406,8 @@ impl Terminal for Spawn<'_> {
             .payload
             .downcast::<Payload>()
             .map_err(|_| Failure::new(kind::REFUSED, "a layer replaced what the spawner needs"))?;
+        // Before anybody is told of it: who leases it at once finds it so.
+        dispatch.about.pass();
         // It is set once: an attempt is dispatched once.
         let _ = payload.task.config.set(dispatch.config);
         let worker = self.0.spawner.spawn(Arc::clone(&payload.task), dispatch.input).await?;

@@ -9,8 +9,15 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    EngineError, EventView, capacity::AgentKey, composite::OpenComposite, delta::Audience,
-    due::Timers, escalate::Question, follow::Follows, message::Waiter, model_loop::OpenLoop,
+    EngineError, EventView,
+    capacity::AgentKey,
+    composite::OpenComposite,
+    delta::Audience,
+    due::Timers,
+    escalate::Question,
+    follow::Follows,
+    message::{Lease, ReplyTo, Waiter},
+    model_loop::OpenLoop,
 };
 use crate::{
     blueprint::CompiledAgent,
@@ -191,6 +198,8 @@ pub(crate) struct OpenTask {
     pub(crate) about: Option<Arc<About>>,
     /// Whether this attempt was dispatched before the run was read into memory.
     pub(crate) again: bool,
+    /// The pull worker that gets it once every layer has let it pass.
+    pub(crate) leasing: Option<(String, ReplyTo<Lease>)>,
     /// What this attempt asked a senior and was not answered yet.
     pub(crate) question: Option<Question>,
     /// Whom it asks and what they said so far, for people.

@@ -79,7 +79,8 @@ impl DurableState {
         limit: usize,
     ) -> Result<Vec<StateRow>, StoreError> {
         let (scope, prefix) = (scope.to_owned(), prefix.to_owned());
-        self.beside(move |state| state.blocking_page(&scope, &prefix, after.as_deref(), limit)).await
+        self.beside(move |state| state.blocking_page(&scope, &prefix, after.as_deref(), limit))
+            .await
     }
 
     /// The keys of a scope that begin with `prefix`, sorted. Blocks.

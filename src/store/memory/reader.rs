@@ -163,9 +163,8 @@ impl Reader for Memory {
             let of_scope = tables.links.iter().filter(|((of, ..), _)| of == scope);
             let mut links: Vec<MemoryLink> = of_scope.map(link).collect();
             links.sort_by(|a, b| {
-                let place = |it: &MemoryLink| {
-                    (it.from_key.clone(), it.to_key.clone(), it.relation.clone())
-                };
+                let place =
+                    |it: &MemoryLink| (it.from_key.clone(), it.to_key.clone(), it.relation.clone());
                 place(a).cmp(&place(b))
             });
             links
