@@ -11,3 +11,4 @@ mod migration;
 mod neighbours;
 mod retry;
 mod shim;
+mod state;

@@ -341,7 +341,6 @@ async fn a_fork_has_the_links_and_the_hints_that_the_kept_steps_left() {
     let before = ["a-near-b", "a-near-gone", "b-near-c", "b-noted-xhand"];
     assert_eq!(links(&bench, copy), before);
     let rows = bench.store.state(&format!("run:{copy}")).unwrap();
-    eprintln!("{first} {:#?} {:#?}", bench.entries(run), bench.entries(copy));
     let kept: Vec<_> =
         rows.iter().map(|row| (row.key.as_str(), row.expires_ms, row.hints.salience)).collect();
     assert_eq!(kept, [("a", Some(began + 3_600_000), Some(0.5)), ("gone", None, None)]);
