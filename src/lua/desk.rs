@@ -302,6 +302,8 @@ pub(crate) fn host_functions(machine: &Rc<Machine>, desk: &Rc<Desk>) -> mlua::Re
     let at = Rc::clone(desk);
     host.raw_set("testing", lua.create_function(move |_, ()| Ok(at.mode.get() == Mode::Test))?)?;
     let at = Rc::clone(desk);
+    host.raw_set("flows", lua.create_function(move |_, ()| Ok(at.mode.get() == Mode::Flow))?)?;
+    let at = Rc::clone(desk);
     host.raw_set(
         "text",
         lua.create_function(move |_, path: String| Ok(at.source.text(&path).map(str::to_owned)))?,
