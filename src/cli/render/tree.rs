@@ -227,7 +227,8 @@ pub fn printable(text: &str) -> String {
 /// Text of any length without what steers a terminal or turns the direction of what follows.
 fn harmless(text: &str) -> String {
     let steers = |c: char| {
-        c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
     text.chars().map(|c| if steers(c) { ' ' } else { c }).collect()
 }
@@ -408,7 +409,7 @@ mod tests {
         insta::assert_snapshot!(all.map(|on| waiting(&on, TREE.now_ms)).join("\n"), @r#"
         waiting for signal "go" since 5.0s
           → moonswarm signal run_x go '<json>'
-        waiting for a time since 5.0s, 55.0s left
+        waiting for a time since 5.0s, 55s left
           → moonswarm show run_x
         waiting for somebody to resume it: it differs since 5.0s
           → moonswarm resume run_x  [2J

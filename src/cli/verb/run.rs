@@ -231,7 +231,8 @@ impl Run {
                 let wanted = people::wanted(&run);
                 cx.terminal.say(&format!("run {} waits for {wanted}", run.id));
                 if at.is_embedded() {
-                    cx.terminal.say("  it goes on once it has that, here or in a `moonswarm serve`");
+                    cx.terminal
+                        .say("  it goes on once it has that, here or in a `moonswarm serve`");
                 }
                 Ok(Exit::Waiting)
             }
