@@ -435,7 +435,7 @@ impl Shard {
 
     /// Takes an attempt out of the world: its worker, its row, its place, its timers.
     pub(super) fn leave(&mut self, run: &mut Run, number: u32, reason: &str) {
-        let Some(open) = run.open.remove(&number) else { return };
+        let Some(open) = run.open.remove(number) else { return };
         let open = self.release(run, number, open, (false, reason));
         run.open.insert(number, open);
     }
@@ -501,16 +501,14 @@ impl Shard {
             Err(error) => tracing::error!(run = %run.id, %error, "could not count its open tasks"),
         }
         let mut held = unperformed;
-        let mut open: Vec<(&u32, &mut Open)> = run.open.iter_mut().collect();
-        open.sort_by_key(|(number, _)| **number);
         let mut waiting = Vec::new();
-        for (number, open) in open {
+        for (number, open) in run.open.each_mut() {
             let OpenKind::Task(task) = &mut open.kind else { continue };
             let agent: AgentKey = (Arc::clone(&blueprint), Arc::clone(task.agent.name()));
             if std::mem::take(&mut task.place) {
                 held.push(agent);
             } else if task.phase == Phase::Capacity {
-                waiting.push((agent, *number));
+                waiting.push((agent, number));
             }
         }
         for agent in held {

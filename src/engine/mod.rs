@@ -38,6 +38,7 @@ mod limits;
 mod listing;
 mod message;
 mod model_loop;
+mod open;
 mod orchestrate;
 mod pause;
 mod perform;

@@ -193,7 +193,7 @@ impl Shard {
 
     fn start_child(&mut self, run: &mut Run, number: u32) {
         let Some(Open { kind: OpenKind::Child { run: child, blueprint, input }, .. }) =
-            run.open.get(&number)
+            run.open.get(number)
         else {
             return;
         };

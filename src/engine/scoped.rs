@@ -99,7 +99,7 @@ impl Shard {
 
     /// Does what a step asked of shared state; its end comes back as a message.
     pub(super) fn perform_state(&mut self, run: &mut Run, number: u32) {
-        let Some(Open { kind: OpenKind::State { scope, op } }) = run.open.get(&number) else {
+        let Some(Open { kind: OpenKind::State { scope, op } }) = run.open.get(number) else {
             return;
         };
         fault::point("engine.state_shared");
@@ -116,7 +116,7 @@ impl Shard {
 
     /// What came of it.
     pub(super) fn state_done(&mut self, run: &mut Run, number: u32, outcome: Outcome) {
-        let Some(Open { kind: OpenKind::State { op, scope } }) = run.open.get(&number) else {
+        let Some(Open { kind: OpenKind::State { op, scope } }) = run.open.get(number) else {
             return;
         };
         let outcome = match &outcome {

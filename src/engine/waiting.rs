@@ -6,12 +6,11 @@ use super::{
     WaitingOn,
     due::Due,
     rfc3339,
-    run::{Open, OpenKind, OpenTask, Phase, Run},
+    run::{OpenKind, OpenTask, Phase, Run},
 };
 use crate::{
     flow::{StepOp, TaskRequest},
     journal::{Outcome, RunState},
-    operator::Residence,
     protocol::{Failure, RunId, TaskId, failure::kind},
     session::Hub,
     store::{Header, RunStatus},
@@ -31,20 +30,8 @@ pub(crate) fn status(run: &Run) -> RunStatus {
         RunState::Compensating(_) => RunStatus::Compensating,
         RunState::Active if run.chain.paused().is_some() => RunStatus::Paused,
         RunState::Active if run.open.is_empty() => RunStatus::Running,
-        RunState::Active if run.open.values().any(is_worked_on) => RunStatus::Running,
+        RunState::Active if run.open.sums().worked_on > 0 => RunStatus::Running,
         RunState::Active => RunStatus::Waiting,
-    }
-}
-
-fn is_worked_on(open: &Open) -> bool {
-    match &open.kind {
-        OpenKind::Timer | OpenKind::Signal | OpenKind::Composite(_) | OpenKind::Loop(_) => false,
-        OpenKind::State { .. } | OpenKind::Child { .. } => true,
-        OpenKind::Task(task) => match task.phase {
-            Phase::Capacity | Phase::Retry => false,
-            Phase::Pending => task.residence != Residence::Elsewhere,
-            Phase::Delivered => task.question.is_none(),
-        },
     }
 }
 
@@ -71,18 +58,7 @@ pub(crate) fn wake_at(run: &Run) -> Option<u64> {
     let at_boot = !run.inbox.is_empty()
         || !run.composing.is_empty()
         || run.reload
-        || run.open.values().any(|open| match &open.kind {
-            OpenKind::Timer | OpenKind::Signal | OpenKind::Composite(_) | OpenKind::Loop(_) => {
-                false
-            }
-            OpenKind::State { .. } | OpenKind::Child { .. } => true,
-            OpenKind::Task(task) => match task.phase {
-                Phase::Capacity => true,
-                Phase::Retry => false,
-                Phase::Pending if task.redelivers => true,
-                Phase::Pending | Phase::Delivered => task.residence != Residence::Elsewhere,
-            },
-        });
+        || run.open.sums().at_boot > 0;
     match (run.chain.paused().is_some(), at_boot) {
         (true, _) => None,
         (false, true) => Some(0),
@@ -132,7 +108,7 @@ pub(crate) fn describe(run: &Run, status: RunStatus, sessions: &Hub) -> Option<S
 
 fn item(run: &Run, number: u32, sessions: &Hub) -> Option<WaitingOn> {
     let step = run.chain.step(number)?;
-    let open = run.open.get(&number)?;
+    let open = run.open.get(number)?;
     let due = |which: Due| run.timers.of(number, which).map(rfc3339);
     let name = &step.scheduled.name;
     let since = rfc3339(step.opened_ms);
