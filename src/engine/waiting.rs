@@ -1,5 +1,7 @@
 //! Where a run stands, what it waits for, and when it must be looked at by itself.
 
+use std::borrow::Cow;
+
 use super::{
     WaitingOn,
     due::Due,
@@ -128,7 +130,7 @@ fn item(run: &Run, number: u32, sessions: &Hub) -> Option<WaitingOn> {
             "signal",
             format!("signal {name:?}"),
             due(Due::SignalDeadline),
-            Some(format!("moonswarm signal {} {name} '<json>'", run.id)),
+            Some(format!("moonswarm signal {} {} '<json>'", run.id, word(name))),
         ),
         OpenKind::State { scope, .. } => plain("state", format!("{name} in {scope}"), None, None),
         OpenKind::Child { run: child, .. } => plain(
@@ -144,6 +146,15 @@ fn item(run: &Run, number: u32, sessions: &Hub) -> Option<WaitingOn> {
             Some(WaitingOn { task: Some(id), ..on })
         }
     }
+}
+
+/// A name as one word of a shell: a flow may call its signals as it likes.
+fn word(name: &str) -> Cow<'_, str> {
+    let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '/' | '@');
+    if !name.is_empty() && !name.starts_with('-') && name.chars().all(plain) {
+        return Cow::Borrowed(name);
+    }
+    Cow::Owned(format!("'{}'", name.replace('\'', r"'\''")))
 }
 
 fn task_item(
