@@ -9,7 +9,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    EngineError, EventView, capacity::AgentKey, composite::OpenComposite, delta::Audience,
+    EngineError, EventView, capacity::AgentKey, composite::OpenComposite,
+    delta::{Audience, Feed},
     due::Timers, escalate::Question, follow::Follows, message::Waiter, model_loop::OpenLoop,
 };
 use crate::{
@@ -215,6 +216,8 @@ pub(crate) enum Phase {
 pub(crate) struct Live {
     pub(crate) cancel: CancellationToken,
     pub(crate) reported: CancellationToken,
+    /// What it says.
+    pub(crate) feed: Arc<Feed>,
 }
 
 impl Run {

@@ -1,6 +1,6 @@
 //! One request to a model: what it may take, and what becomes of its bytes.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use async_trait::async_trait;
 use futures::FutureExt as _;
@@ -164,10 +164,21 @@ impl Llm {
         let body = server.wire.body(request, options, manner)?;
         let body = serde_json::to_vec(&body).expect("a body is plain data");
         let headers = self.headers(server, hearing)?;
+        let sent = client.post(server.url.clone()).headers(headers).body(body).send();
+        let mut sent = pin!(timeout(server.first_byte, sent));
+        // The request is on its way before its delivery is told: the answer waits for no record.
+        let mut begun = futures::poll!(&mut sent);
+        if begun.is_pending() {
+            tokio::task::yield_now().await;
+            begun = futures::poll!(&mut sent);
+        }
         let host = server.url.host_str().unwrap_or_default();
         hearing.task.reporter.delivered(Delivery { worker: host.to_owned() });
-        let sent = client.post(server.url.clone()).headers(headers).body(body).send();
-        let Ok(sent) = timeout(server.first_byte, sent).await else {
+        let sent = match begun {
+            Poll::Ready(sent) => sent,
+            Poll::Pending => sent.await,
+        };
+        let Ok(sent) = sent else {
             return Err(stalled("begin its answer", server.first_byte));
         };
         let answer = sent.map_err(|error| not_sent(&error))?;
