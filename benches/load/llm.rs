@@ -166,7 +166,8 @@ async fn ask(provider: &mut TcpStream) -> Result<Duration> {
 async fn first_of(stream: &mut TcpStream, end: &[u8], began: Instant) -> Result<Duration> {
     let (mut heard, mut first) = (Vec::new(), None);
     while find(&heard, end).is_none() {
-        let read = timeout(PATIENCE, stream.read_buf(&mut heard)).await.context("hear it out")??;
+        let read =
+            timeout(PATIENCE, stream.read_buf(&mut heard)).await.context("hear it out")??;
         ensure!(read > 0, "the stream ended before its end");
         if first.is_none() && heard.contains(&TOKEN) {
             first = Some(began.elapsed());

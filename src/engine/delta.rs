@@ -252,8 +252,8 @@ fn same_text<'a>(last: &'a mut ModelDelta, next: &ModelDelta) -> Option<&'a mut 
         ModelDelta::Arguments { item, .. } => Some((item, 0)),
         ModelDelta::Item { .. } | ModelDelta::Done { .. } => None,
     };
-    let same = std::mem::discriminant(last) == std::mem::discriminant(next)
-        && place(last) == place(next);
+    let same =
+        std::mem::discriminant(last) == std::mem::discriminant(next) && place(last) == place(next);
     text_of(last).filter(|_| same)
 }
 

@@ -9,9 +9,15 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    EngineError, EventView, capacity::AgentKey, composite::OpenComposite,
+    EngineError, EventView,
+    capacity::AgentKey,
+    composite::OpenComposite,
     delta::{Audience, Feed},
-    due::Timers, escalate::Question, follow::Follows, message::Waiter, model_loop::OpenLoop,
+    due::Timers,
+    escalate::Question,
+    follow::Follows,
+    message::Waiter,
+    model_loop::OpenLoop,
 };
 use crate::{
     blueprint::CompiledAgent,

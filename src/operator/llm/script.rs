@@ -5,7 +5,12 @@
 //! same run has the same answers, whatever else runs, and also after a crash. A turn becomes the
 //! events of a Responses API, and those are read as any provider's.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use reqwest::StatusCode;
 use serde::Deserialize;
@@ -115,6 +120,11 @@ impl Script {
             }
         };
         Ok(Self { turns, pause })
+    }
+
+    /// The same with its file below a directory, unless it is named from the root.
+    pub(super) fn beside(&self, dir: &Path) -> Self {
+        Self { turns: self.turns.as_ref().map(|turns| dir.join(turns)), ..self.clone() }
     }
 
     /// What `doctor` says.
@@ -227,7 +237,7 @@ fn last_said(request: &ModelRequest) -> String {
     content::text(said).unwrap_or_default()
 }
 
-fn read(path: &std::path::Path) -> Result<Turns, String> {
+fn read(path: &Path) -> Result<Turns, String> {
     let failed = |why: String| format!("failed to read the turns in {}: {why}", path.display());
     let size = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?.len();
     if size > LARGEST {
