@@ -12,7 +12,7 @@ use super::{
     EngineError, EventView,
     capacity::AgentKey,
     composite::OpenComposite,
-    delta::Audience,
+    delta::{Audience, Feed},
     due::Timers,
     escalate::Question,
     follow::Follows,
@@ -225,6 +225,8 @@ pub(crate) enum Phase {
 pub(crate) struct Live {
     pub(crate) cancel: CancellationToken,
     pub(crate) reported: CancellationToken,
+    /// What it says.
+    pub(crate) feed: Arc<Feed>,
 }
 
 impl Run {

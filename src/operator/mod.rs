@@ -30,6 +30,7 @@ pub use composite::{Composite, CompositeError, GraphError, MOST_DEPTH};
 pub use declared::{Declared, Mistake, Settings};
 pub use echo::Echo;
 pub use human::{Given, HUMAN, Human, Inquiry, says_no};
+pub use llm::{NO_TURN, ScriptedTurns};
 pub use lua::{Lua, LuaCall, lua_calls};
 pub use main_ai::{MAIN_AI, MainAi, Road};
 pub use plain::{Plain, Reading};
