@@ -19,9 +19,7 @@ use super::{
 
 /// The program's name.
 const NAME: &str = "bwrap";
-/// Where it tries to have files of its own.
-const TRIAL: &str = "/tmp";
-/// How large they may be then, in bytes.
+/// How large a directory is that it tries to have for itself, in bytes.
 pub(super) const TRIAL_BYTES: u64 = 1 << 16;
 
 /// The program.
@@ -68,9 +66,18 @@ impl Bubblewrap {
 
     /// Lets it try what it can do here.
     pub(super) fn probe(&self, helper: &Helper) -> Probed {
-        let network = self.tries(helper, true, None).and_then(|probed| said(probed.network));
-        let disk = Some((Path::new(TRIAL), TRIAL_BYTES));
-        let disk = self.tries(helper, false, disk).and_then(|probed| said(probed.disk));
+        // One that holds nothing: what is covered cannot be executed any more.
+        let trial = std::env::temp_dir().join(format!("moonswarm-{}", uuid::Uuid::new_v4()));
+        if let Err(error) = fs::create_dir(&trial) {
+            let why = format!("{}: {error}", trial.display());
+            return Probed { network: Some(why.clone()), disk: Some(why) };
+        }
+        let network = self.tries(helper, true, &trial, None).and_then(|it| said(it.network));
+        let disk = self.tries(helper, false, &trial, Some(TRIAL_BYTES));
+        let disk = disk.and_then(|it| said(it.disk));
+        if let Err(error) = fs::remove_dir(&trial) {
+            tracing::warn!(dir = %trial.display(), %error, "a directory of a trial is left");
+        }
         Probed { network: network.err(), disk: disk.err() }
     }
 
@@ -78,14 +85,16 @@ impl Bubblewrap {
         &self,
         helper: &Helper,
         closed: bool,
-        disk: Option<(&Path, u64)>,
+        room: &Path,
+        disk: Option<u64>,
     ) -> Result<Probed, String> {
         let fails = |why: String| format!("{} does not help: {why}", self.0.display());
         let outside = network().map_err(|error| fails(error.to_string()))?;
         let output = Command::new(&self.0)
-            .args(Self::arguments(closed, disk))
+            .args(Self::arguments(closed, disk.map(|bytes| (room, bytes))))
             .arg(helper.path().map_err(|error| fails(error.to_string()))?)
-            .args([VERB, PROBE_WITHIN, &outside, TRIAL])
+            .args([VERB, PROBE_WITHIN, &outside])
+            .arg(room)
             .env_clear()
             .stdin(Stdio::null())
             .output()

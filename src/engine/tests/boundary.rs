@@ -164,6 +164,9 @@ async fn callers_flows_and_workers_read_what_the_layers_let_through() {
     let out = bench.ended(run).await.output.unwrap();
     assert_eq!(out.as_str(), r#"["a *** place",["a"],"\"a *** [place]\"",["b"],"***"]"#);
 
+    let stored = &bench.store.links("global").unwrap()[0];
+    assert_eq!((stored.from_key.as_str(), stored.to_key.as_str()), ("t/a", "t/b"));
+
     let (admin, global) = (bench.admin(), Scope::Global);
     let value = bench.engine.state_value(&admin, &global, "a").await.unwrap();
     assert_eq!((value.value.as_str(), value.revision), (r#""a *** place""#, 1));
