@@ -11,6 +11,7 @@ mod restore;
 mod watch;
 
 pub use restore::{Restored, restore};
+pub use watch::{blueprints_in, main_file};
 
 use std::{
     collections::BTreeMap,
