@@ -11,7 +11,7 @@ use super::{
 use crate::{
     journal::{Chain, Entry, Fact, Outcome, RunState, Scheduled},
     protocol::{Json, RunId, StepKind},
-    store::{Batch, Check, Header, IdempotencyRow, JournalRow, RunStatus, RunWrite, Write},
+    store::{Batch, Check, Header, JournalRow, RunStatus, RunWrite, Write},
 };
 
 /// The longest history that is copied: all of it is one commit.
@@ -64,20 +64,9 @@ impl Engine {
         let goes_on = header.wake_at_ms.is_some();
         let mut checks = vec![Check::TokenLive(caller.jti.clone())];
         if let Some(key) = key {
-            let (principal, route) = (caller.subject.clone(), key.route.to_owned());
-            checks.push(Check::KeyFree {
-                principal: principal.clone(),
-                route: route.clone(),
-                key: key.key.clone(),
-            });
-            writes.push(Write::PutIdempotency(IdempotencyRow {
-                principal,
-                route,
-                key: key.key,
-                body: key.body,
-                answer: id.to_string(),
-                created_ms: now_ms,
-            }));
+            let (check, write) = key.keep(&caller.subject, id.to_string(), now_ms);
+            checks.push(check);
+            writes.push(write);
         }
         let run = RunWrite { header, expected: None, entries: rows, whole: true };
         self.submit(checks, run, writes).await?;
