@@ -194,6 +194,8 @@ impl Layer {
         let span = parsed.span();
         let mut table = parsed.into_inner();
         let operators = table.remove("operators").map(Declared::read).transpose().map_err(wrong)?;
+        let dir = file.parent().unwrap_or(Path::new(""));
+        let operators = operators.map(|declared| declared.beside(dir));
         let middleware = table.remove("middleware").map(layers).transpose().map_err(wrong)?;
         let rest = toml::de::Deserializer::from(Spanned::new(span, table));
         let layer = Self::deserialize(rest).map_err(|error| wrong(Mistake::of(&error, 0..0)))?;
@@ -435,6 +437,26 @@ mod tests {
         assert_eq!(names, ["repeat"]);
         let text = parse("shards = 2\n[operators.x]\nkind = \"ecko\"").unwrap_err().to_string();
         assert!(text.contains("m.toml:3:8: operator `x`: there is no kind \"ecko\""), "{text}");
+    }
+
+    #[tokio::test]
+    async fn what_an_operator_reads_lies_beside_the_file_that_declares_it() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("said")).unwrap();
+        std::fs::write(dir.path().join("said/turns.json"), "[\"yes\"]").unwrap();
+        let inspect = async |turns: String| {
+            let text =
+                format!("[operators.m]\nkind = \"llm\"\napi = \"script\"\nturns = {turns:?}");
+            let layer = Layer::parse(&text, &dir.path().join("m.toml")).unwrap();
+            let operators = Config::from(layer).operators;
+            let (_, settings) = operators.iter().next().unwrap();
+            settings.inspect().await
+        };
+        let found = inspect("said/turns.json".to_owned()).await.unwrap();
+        assert!(found.starts_with("answers with the 1 turns of"), "{found}");
+        let whole = dir.path().join("said/turns.json").display().to_string();
+        assert_eq!(inspect(whole).await.unwrap(), found);
+        assert!(inspect("turns.json".to_owned()).await.unwrap_err().contains("turns.json"));
     }
 
     #[test]

@@ -11,9 +11,13 @@ use super::diagnostics::{Finding, Position, code, hint_for};
 
 const MAX_FRONTMATTER_BYTES: usize = 64 << 10;
 /// The keys that an agent has.
-const FIELDS: [&str; 6] = ["description", "labels", "model", "name", "tool", "tools"];
+const FIELDS: [&str; 7] = ["description", "labels", "maxTurns", "model", "name", "tool", "tools"];
+/// Other names of keys that an agent has.
+const ALIASES: [(&str, &str); 2] = [("max_turns", "maxTurns"), ("steps", "maxTurns")];
+/// The most turns that an agent may have.
+const MAX_TURNS: u64 = 10_000;
 /// Further keys that such files have elsewhere, and what becomes of each: nothing here goes by them.
-const ELSEWHERE: [(&str, &str); 41] = [
+const ELSEWHERE: [(&str, &str); 38] = [
     ("allowed-tools", "left out; list what it may use in `tools`"),
     ("alwaysApply", EDITOR),
     ("argument-hint", "left out; a task has an input, with a schema if you give one"),
@@ -38,8 +42,6 @@ const ELSEWHERE: [(&str, &str); 41] = [
     ("isolation", "left out; `environment` in the blueprint says where a process works"),
     ("kind", ABOUT),
     ("license", ABOUT),
-    ("maxTurns", "left out; `budget` and `timeout` in the blueprint bound a task"),
-    ("max_turns", "left out; `budget` and `timeout` in the blueprint bound a task"),
     ("memory", "left out; `ctx.state` keeps what a run must remember"),
     ("metadata", ABOUT),
     ("mode", SESSION),
@@ -48,7 +50,6 @@ const ELSEWHERE: [(&str, &str); 41] = [
     ("priority", ABOUT),
     ("readonly", "left out; `environment` in the blueprint says what a process may write"),
     ("skills", SESSION),
-    ("steps", "left out; `budget` and `timeout` in the blueprint bound a task"),
     ("tags", ABOUT),
     ("target", EDITOR),
     ("temperature", SESSION),
@@ -75,7 +76,7 @@ const REFUSED: [(&str, &str); 3] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
-    /// It holds for every operator.
+    /// The host holds it.
     Enforced,
     /// The operator is told, and may not be able to hold it.
     Advisory,
@@ -98,7 +99,7 @@ pub struct KeyReport {
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentFile {
     /// The agent's keys as far as the file gives them: `name`, `description`, `tools` (an array),
-    /// `model`, `labels` (an object of texts), `tool` and `system`.
+    /// `model`, `labels` (an object of texts), `tool`, `maxTurns` (a number) and `system`.
     pub fields: Map<String, Value>,
     /// What becomes of each key, in the order of the file.
     pub report: Vec<KeyReport>,
@@ -185,9 +186,15 @@ impl Reader<'_> {
         };
         let mut fields = Map::new();
         for (key, value) in read {
-            if let Some(value) = self.field(&key, value) {
-                fields.insert(key, value);
+            let Some(value) = self.field(&key, value) else { continue };
+            let name = named(&key).to_owned();
+            if fields.contains_key(&name) {
+                let message = format!("`{key}` says `{name}` a second time");
+                let at = self.key_position(&key);
+                self.findings.push(self.finding(at, code::BAD_AGENT_FILE, message));
+                continue;
             }
+            fields.insert(name, value);
         }
         fields
     }
@@ -210,14 +217,14 @@ impl Reader<'_> {
             note(Standing::Advisory, reason);
             return None;
         }
-        if !FIELDS.contains(&key) {
+        if !FIELDS.contains(&named(key)) {
             let message = format!("unknown key `{key}` in the frontmatter");
             let mut finding = self.finding(at, code::UNKNOWN_AGENT_FILE_KEY, message);
             finding.hint = hint_for(key, &FIELDS);
             self.findings.push(finding);
             return None;
         }
-        match key {
+        match named(key) {
             "tools" => note(
                 Standing::Advisory,
                 "told to whoever does the work; what a process may do is for `environment`",
@@ -226,11 +233,16 @@ impl Reader<'_> {
             "name" => note(Standing::Enforced, "the agent's name"),
             "description" => note(Standing::Enforced, "kept with the agent"),
             "labels" => note(Standing::Enforced, "only a worker that has them gets a task"),
+            "maxTurns" => note(
+                Standing::Enforced,
+                "the loop's `max_turns` where the operator is a model; no other one has turns",
+            ),
             _ => note(Standing::Enforced, "the tool of a server that its tasks call"),
         }
-        let (read, wanted) = match key {
+        let (read, wanted) = match named(key) {
             "tools" => (tools(&value), "a list of names"),
             "labels" => (labels(value), "a list of `name: text` lines"),
+            "maxTurns" => (turns(&value), "a whole number from 1 to 10000"),
             _ => (value.is_string().then_some(value), "text"),
         };
         if read.is_none() {
@@ -352,13 +364,18 @@ fn by_lines(frontmatter: &str) -> Option<Value> {
 
 fn is_known(key: &str) -> bool {
     let of = |keys: &[(&str, &str)]| keys.iter().any(|(it, _)| *it == key);
-    FIELDS.contains(&key) || of(&ELSEWHERE) || of(&REFUSED)
+    FIELDS.contains(&named(key)) || of(&ELSEWHERE) || of(&REFUSED)
+}
+
+/// The name of a key here.
+fn named(key: &str) -> &str {
+    ALIASES.iter().find(|(alias, _)| *alias == key).map_or(key, |(_, name)| name)
 }
 
 /// Writes an agent as such a file, so that [`parse`] gives the same fields again.
 pub fn write(fields: &Map<String, Value>) -> String {
     let mut out = String::from("---\n");
-    for key in ["name", "description", "tool", "tools", "labels", "model"] {
+    for key in ["name", "description", "tool", "tools", "labels", "model", "maxTurns"] {
         if let Some(value) = fields.get(key) {
             // JSON is YAML.
             out.push_str(&format!("{key}: {value}\n"));
@@ -369,6 +386,15 @@ pub fn write(fields: &Map<String, Value>) -> String {
         out.push_str(&format!("\n{}\n", system.trim()));
     }
     out
+}
+
+/// How often a model may be asked.
+fn turns(value: &Value) -> Option<Value> {
+    let turns = match value {
+        Value::String(text) => text.trim().parse().ok(),
+        other => other.as_u64(),
+    };
+    turns.filter(|turns| (1..=MAX_TURNS).contains(turns)).map(Value::from)
 }
 
 /// What a pull worker must have: texts by name.

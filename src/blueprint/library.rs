@@ -158,6 +158,7 @@ pub const FUNCTIONS: &[Function] = &[
     f("swarm.test", "snapshot", &[("value", "any"), ("name", "string")], "", "The value is as it was."),
     f("run", "mock", &[("agent", "string"), ("answer", "any")], "", "What the agent answers, each time."),
     f("run", "mock_sequence", &[("agent", "string"), ("answers", "{any}")], "", "What the agent answers, one after the other."),
+    f("run", "model", &[("agent", "string"), ("turns", "{any} | (any) -> any")], "", "What the agent's model says, turn by turn."),
     f("run", "mock_recorded", &[("path", "string")], "", "What agents answered in an exported run."),
     f("run", "answer", &[("agent", "string"), ("value", "any")], "", "What a person says to the next task."),
     f("run", "reject", &[("agent", "string"), ("reason", "string?")], "", "A person's no to the next task."),

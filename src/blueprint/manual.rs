@@ -87,7 +87,7 @@ pub fn index() -> String {
          `moonswarm doc NAME` shows a page in the terminal.\n\nIn the examples, a line `--> 3` says what the flow gives, and `--> fails blocked` how it ends. \
          Their agents are `planner`, `coder` and `reviewer`, which return their input; `double`, which doubles `n`; `slow`, whose answer never comes; and \
          `broken`, which fails with kind `worker`. The stored blueprint `child` returns `{ got = input }`. A run in a test is of `example.lua`, which asks \
-         its `reviewer` as often as `times` says. All of it runs with the tests of this program.\n",
+         its `reviewer` as often as `times` says, and its `helper`, a model with the tool `add`, what `help` says. All of it runs with the tests of this program.\n",
     );
     for (of, about) in OWNERS {
         let _ = write!(out, "\n## {of}\n\n{about}\n\n| | |\n|---|---|\n");

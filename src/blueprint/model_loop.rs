@@ -5,7 +5,7 @@ use rust_decimal::Decimal;
 use serde_json::Value;
 
 use crate::{
-    flow::response::{Approve, Compaction, LoopLimits},
+    flow::response::{Approve, Compaction, Exceeded, LoopLimits},
     protocol::Json,
 };
 
@@ -30,6 +30,23 @@ pub struct ModelLoop {
     pub rules: Vec<Rule>,
     /// How the conversation is kept short.
     pub compaction: Option<Compaction>,
+    /// Where turns are written before they leave the conversation.
+    pub flush: Option<Flush>,
+    /// The part of a limit at which a warning is told.
+    pub warn_at: Option<f64>,
+    /// What happens once `max_cost` is used up.
+    pub exceeded: Exceeded,
+}
+
+/// Where turns are written before they leave a conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flush {
+    /// Which scope of state; the run's own if absent.
+    pub scope: Option<String>,
+    /// What every key begins with.
+    pub prefix: String,
+    /// Whether nothing leaves the conversation that could not be written.
+    pub required: bool,
 }
 
 /// A tool that a model may call.
@@ -121,6 +138,8 @@ impl ModelLoop {
             failures: self.max_failures.unwrap_or(default.failures),
             cost: self.max_cost,
             output: default.output,
+            warn_at: self.warn_at.unwrap_or(default.warn_at),
+            exceeded: self.exceeded.clone(),
         }
     }
 }

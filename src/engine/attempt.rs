@@ -15,6 +15,7 @@ use std::{
 };
 
 use super::{
+    answer::refuse_lease,
     capacity::AgentKey,
     due::Due,
     model_loop::is_held,
@@ -160,6 +161,7 @@ impl Shard {
             reported: false,
             about: None,
             again: false,
+            leasing: None,
             question: None,
             home: None,
             follows: None,
@@ -293,10 +295,7 @@ impl Shard {
             Ok(Dispatched::Parked) if task.residence == Residence::Elsewhere => {
                 // Every layer has let it pass: now a pull worker may have it.
                 task.again = true;
-                if task.phase == Phase::Pending && run.chain.paused().is_none() {
-                    let task = run.task(number).expect("it was there just now");
-                    self.offer_again(task, run.num, number);
-                }
+                self.passed(run, number, attempt);
             }
             Ok(Dispatched::Parked) => {
                 // Whoever ran in the host left without a result and without having reported one.
@@ -452,6 +451,9 @@ impl Shard {
         if let OpenKind::Task(task) = &mut open.kind {
             if let Some(live) = task.live.take() {
                 run.pending.after.performs.push(Perform::CancelWorker(live.cancel));
+            }
+            if let Some((_, reply)) = task.leasing.take() {
+                refuse_lease(reply);
             }
             if let Some(row) = task.row.take() {
                 if let Some(queue) = &row.queue {

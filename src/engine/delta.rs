@@ -1,31 +1,37 @@
 //! Pieces of answers under way: from an operator to whoever watches its run.
 //!
-//! They are lossy, and cheap where nobody looks: an attempt asks [`Audience`] before it says
-//! anything, at most a bounded number of pieces of an attempt are on their way to its run, and a
-//! subscriber that is behind gets what is durable and not them. They change nothing of a run, read
-//! no run into memory, and nothing of them is in a journal.
+//! What an attempt says is kept while it is under way, as far as [`KEPT`] goes: who comes to watch
+//! in the middle of an answer is shown it from its beginning, and then hears the rest as it comes.
+//! The run is told that there is something new, not what: it takes all of it at once, so a run that
+//! is behind gets fewer and longer pieces, and a flood of them fills no queue.
+//!
+//! Pieces are lossy, and cheap where nobody looks: a subscriber that is behind gets what is durable
+//! and not them. They change nothing of a run, read no run into memory, and nothing of them is in a
+//! journal.
 //!
 //! A flow can hear them too, with a function (`on_delta`). It is called in a copy of the flow, which
 //! is the flow told its past once more: so nothing that it does reaches the flow, and a replay,
 //! which has no pieces, comes to the same. What it says (`ctx:log`, `ctx:status`, `ctx:publish`) are
 //! lossy events; anything else of `ctx` is an error, and an error is the last that it hears.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use serde::Serialize;
+use tokio::sync::mpsc;
 
 use super::{
     EventView,
     events::{self, BUFFER},
-    message::RunMsg,
     retell::Stop,
     rfc3339,
-    run::Run,
+    run::{OpenKind, Run},
     shard::Shard,
-    shared::Shared,
 };
 use crate::{
     journal::StepKey,
@@ -33,8 +39,11 @@ use crate::{
     protocol::{Failure, Json, ModelDelta, failure::kind},
 };
 
-/// Pieces of one attempt that may be on their way to its run; more are lost.
-const ON_THE_WAY: usize = 256;
+/// What is kept of an attempt that is under way, in bytes of its pieces; of more, the oldest goes.
+const KEPT: usize = 1 << 20;
+
+/// Pieces of one text that follow each other are put together up to so many bytes.
+const CHUNK: usize = 8 << 10;
 
 /// Copies of a run's flow at a time; what would need one more is not heard.
 const COPIES: usize = 4;
@@ -53,33 +62,49 @@ impl Audience {
     }
 }
 
-/// A piece of an answer, on its way to its run.
-pub(crate) struct Piece {
-    pub(super) step: u32,
-    pub(super) attempt: u32,
-    pub(super) n: u64,
-    pub(super) agent: Arc<str>,
-    pub(super) delta: ModelDelta,
-    pub(super) _way: Way,
-}
-
-/// A place among the pieces of an attempt that are on their way; it is free again when this is
-/// dropped.
-pub(crate) struct Way(Arc<AtomicUsize>);
-
-impl Drop for Way {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Where the pieces of one attempt go.
-pub(super) struct Pieces {
+/// What one attempt says, from its operator to its run.
+pub(crate) struct Feed {
     audience: Arc<Audience>,
     agent: Arc<str>,
-    on_the_way: Arc<AtomicUsize>,
-    /// How many were said.
-    said: AtomicU64,
+    step: u32,
+    attempt: u32,
+    log: Mutex<Log>,
+}
+
+/// What an attempt has said.
+#[derive(Default)]
+struct Log {
+    /// The number of the next piece.
+    next: u64,
+    /// The number of the next piece that is to be shown.
+    shown: u64,
+    /// What is kept, the oldest first.
+    said: VecDeque<Chunk>,
+    /// The bytes of it.
+    bytes: usize,
+    /// Whether the run was told that there is something to show.
+    told: bool,
+}
+
+/// A piece, or pieces of one text that follow each other.
+struct Chunk {
+    first: u64,
+    last: u64,
+    /// How much of its text comes before it, in bytes.
+    at: usize,
+    /// How much of it was shown, in bytes, where it is a text.
+    cut: usize,
+    size: usize,
+    delta: ModelDelta,
+}
+
+/// A piece as it is shown.
+#[derive(Debug, PartialEq)]
+struct Piece {
+    n: u64,
+    /// Of several in one: the number of the first, and the bytes of its text before it.
+    joined: Option<(u64, usize)>,
+    delta: ModelDelta,
 }
 
 /// What an event of a piece says.
@@ -89,6 +114,12 @@ struct Said<'a> {
     attempt: u32,
     /// Its number within the attempt, from 0: who sees a gap has missed some.
     n: u64,
+    /// Of several in one: the number of the first of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first: Option<u64>,
+    /// Of several in one: how many bytes of the text come before it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<usize>,
     agent: &'a str,
     delta: &'a ModelDelta,
 }
@@ -103,31 +134,140 @@ struct Heard<'a> {
     delta: &'a ModelDelta,
 }
 
-impl Pieces {
-    pub(super) fn new(audience: Arc<Audience>, agent: Arc<str>) -> Self {
-        Self { audience, agent, on_the_way: Arc::default(), said: AtomicU64::new(0) }
+impl Feed {
+    pub(super) fn new(
+        audience: Arc<Audience>,
+        agent: Arc<str>,
+        (step, attempt): (u32, u32),
+    ) -> Arc<Self> {
+        Arc::new(Self { audience, agent, step, attempt, log: Mutex::default() })
     }
 
-    /// Sends a piece, if somebody watches and there is room for it.
-    pub(super) fn send(
-        &self,
-        shared: &Shared,
-        run: u64,
-        (step, attempt): (u32, u32),
-        delta: ModelDelta,
-    ) {
-        let n = self.said.fetch_add(1, Ordering::Relaxed);
-        if !self.audience.watches() {
-            return;
+    /// Takes a piece; says whether the run is to be told that there is something.
+    pub(super) fn push(&self, delta: ModelDelta) -> bool {
+        let mut log = self.log();
+        log.push(delta);
+        // Looked at under the lock: who comes to watch is counted before what was said is read.
+        if self.audience.watches() {
+            return !std::mem::replace(&mut log.told, true);
         }
-        let before = self.on_the_way.fetch_add(1, Ordering::Relaxed);
-        let way = Way(Arc::clone(&self.on_the_way));
-        if before >= ON_THE_WAY {
-            return;
+        log.pass_over();
+        false
+    }
+
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A piece as an event.
+    fn event(&self, piece: &Piece, now_ms: u64) -> EventView {
+        let Piece { n, joined, delta } = piece;
+        let (first, at) = joined.unzip();
+        let (step, attempt, agent) = (self.step, self.attempt, &*self.agent);
+        let said = Said { step, attempt, n: *n, first, at, agent, delta };
+        let data = Json::encode(&said).expect("a delta is plain data");
+        EventView { seq: None, kind: "model.delta".into(), at: rfc3339(now_ms), data }
+    }
+}
+
+impl Log {
+    fn push(&mut self, mut delta: ModelDelta) {
+        let n = self.next;
+        self.next += 1;
+        let size = size(&delta);
+        self.bytes += size;
+        let mut at = 0;
+        if let Some(last) = self.said.back_mut()
+            && let Some(before) = same_text(&mut last.delta, &delta)
+        {
+            if last.size + size <= CHUNK {
+                before.push_str(text_of(&mut delta).map_or("", |text| text));
+                (last.last, last.size) = (n, last.size + size);
+                return;
+            }
+            at = last.at + last.size;
         }
-        let agent = Arc::clone(&self.agent);
-        let piece = Box::new(Piece { step, attempt, n, agent, delta, _way: way });
-        shared.tell(run, RunMsg::Delta(piece));
+        self.said.push_back(Chunk { first: n, last: n, at, cut: 0, size, delta });
+        while self.bytes > KEPT && self.said.len() > 1 {
+            self.bytes -= self.said.pop_front().map_or(0, |oldest| oldest.size);
+        }
+    }
+
+    /// Nobody is there who would be shown what was said until now.
+    fn pass_over(&mut self) {
+        self.shown = self.next;
+        if let Some(last) = self.said.back_mut() {
+            last.cut = last.size;
+        }
+    }
+
+    /// What is to be shown to those who watch.
+    fn fresh(&mut self) -> Vec<Piece> {
+        self.told = false;
+        let (shown, from) = (self.shown, self.said.partition_point(|it| it.last < self.shown));
+        let fresh = self.said.range(from..).map(|it| it.piece(it.first.max(shown), it.cut));
+        let fresh = fresh.collect();
+        self.said.range_mut(from..).for_each(|it| it.cut = it.size);
+        self.shown = self.next;
+        fresh
+    }
+
+    /// Everything that is kept.
+    fn past(&self) -> Vec<Piece> {
+        self.said.iter().map(|chunk| chunk.piece(chunk.first, 0)).collect()
+    }
+}
+
+impl Chunk {
+    /// The piece that it is from a number on, which lies so many bytes within.
+    fn piece(&self, first: u64, cut: usize) -> Piece {
+        let mut delta = self.delta.clone();
+        if let Some(text) = text_of(&mut delta) {
+            text.drain(..cut);
+        }
+        let joined = (first < self.last).then_some((first, self.at + cut));
+        Piece { n: self.last, joined, delta }
+    }
+}
+
+/// The text of a piece that is one.
+fn text_of(delta: &mut ModelDelta) -> Option<&mut String> {
+    match delta {
+        ModelDelta::Text { delta, .. }
+        | ModelDelta::Refusal { delta, .. }
+        | ModelDelta::Reasoning { delta, .. }
+        | ModelDelta::ReasoningSummary { delta, .. }
+        | ModelDelta::Arguments { delta, .. } => Some(delta),
+        ModelDelta::Item { .. } | ModelDelta::Done { .. } => None,
+    }
+}
+
+/// The text that a piece goes on with, if `next` is more of the same.
+fn same_text<'a>(last: &'a mut ModelDelta, next: &ModelDelta) -> Option<&'a mut String> {
+    let place = |delta: &ModelDelta| match *delta {
+        ModelDelta::Text { item, part, .. }
+        | ModelDelta::Refusal { item, part, .. }
+        | ModelDelta::Reasoning { item, part, .. }
+        | ModelDelta::ReasoningSummary { item, part, .. } => Some((item, part)),
+        ModelDelta::Arguments { item, .. } => Some((item, 0)),
+        ModelDelta::Item { .. } | ModelDelta::Done { .. } => None,
+    };
+    let same =
+        std::mem::discriminant(last) == std::mem::discriminant(next) && place(last) == place(next);
+    text_of(last).filter(|_| same)
+}
+
+/// About how many bytes a piece has; of a text exactly.
+fn size(delta: &ModelDelta) -> usize {
+    match delta {
+        ModelDelta::Item { begins: item, .. } | ModelDelta::Done { whole: item, .. } => {
+            item.to_string().len()
+        }
+        ModelDelta::Text { delta, .. }
+        | ModelDelta::Refusal { delta, .. }
+        | ModelDelta::Reasoning { delta, .. }
+        | ModelDelta::ReasoningSummary { delta, .. }
+        | ModelDelta::Arguments { delta, .. } => delta.len(),
     }
 }
 
@@ -138,23 +278,46 @@ pub(super) fn count_audience(run: &Run) {
 }
 
 impl Shard {
-    /// Hands a piece to the function that the flow gave for it, and to whoever watches.
-    pub(super) fn take_piece(&mut self, run: &mut Run, piece: &Piece) {
+    /// Hands what an attempt said to the function that the flow gave for it, and to whoever
+    /// watches.
+    pub(super) fn take_pieces(&mut self, run: &mut Run, feed: &Feed) {
+        let fresh = feed.log().fresh();
         if run.failed.is_some() || run.is_ended() {
             return;
         }
         run.subscribers.retain(|subscriber| !subscriber.is_closed());
         count_audience(run);
-        let Piece { step, attempt, n, agent, delta, _way } = piece;
-        let said = Said { step: *step, attempt: *attempt, n: *n, agent, delta };
-        if !run.subscribers.is_empty() {
-            let data = Json::encode(&said).expect("a delta is plain data");
-            show(run, "model.delta", data, self.now_ms);
+        self.hand_out(run, feed, &fresh);
+    }
+
+    fn hand_out(&mut self, run: &mut Run, feed: &Feed, fresh: &[Piece]) {
+        for piece in fresh {
+            if !run.subscribers.is_empty() {
+                show(run, &feed.event(piece, self.now_ms));
+            }
+            if let Some(key) = heard_as(run, feed.step) {
+                let (step, attempt, agent) = (feed.step, feed.attempt, &*feed.agent);
+                let heard = Heard { step, attempt, agent, delta: &piece.delta };
+                let heard = Json::encode(&heard).expect("a delta is plain data");
+                self.hear(run, &key, &heard);
+            }
         }
-        if let Some(key) = heard_as(run, *step) {
-            let heard = Heard { step: *step, attempt: *attempt, agent, delta };
-            let heard = Json::encode(&heard).expect("a delta is plain data");
-            self.hear(run, &key, &heard);
+    }
+
+    /// Shows a new subscriber what the attempts under way have said; from then on it hears of them
+    /// with all others.
+    pub(super) fn show_past(&mut self, run: &mut Run, subscriber: &mpsc::Sender<EventView>) {
+        for feed in feeds(run) {
+            // Taken together: nothing comes to the new one twice, and nothing is between.
+            let (fresh, past) = {
+                let mut log = feed.log();
+                (log.fresh(), log.past())
+            };
+            self.hand_out(run, &feed, &fresh);
+            for piece in past {
+                // Who takes no more is seen to with the next durable event.
+                drop(subscriber.try_send(feed.event(&piece, self.now_ms)));
+            }
         }
     }
 
@@ -177,14 +340,14 @@ impl Shard {
             Ok(notes) => {
                 for note in notes {
                     let (kind, data) = events::noted(&note);
-                    show(run, kind, data.into(), self.now_ms);
+                    show(run, &said(kind, data, self.now_ms));
                 }
             }
             Err(failure) => {
                 let message = format!("on_delta hears no more: {failure}");
                 tracing::warn!(run = %run.id, message);
                 let data = serde_json::json!({ "level": "warn", "message": message });
-                show(run, "log", data.into(), self.now_ms);
+                show(run, &said("log", data, self.now_ms));
                 for flow in run.flow.iter_mut().chain(&mut run.copies) {
                     flow.forget_listener(key);
                 }
@@ -226,14 +389,108 @@ fn heard_as(run: &Run, mut step: u32) -> Option<StepKey> {
     }
 }
 
+/// What the attempts of a run that are under way say, in the order of their steps.
+fn feeds(run: &Run) -> Vec<Arc<Feed>> {
+    let mut live: Vec<(u32, Arc<Feed>)> = run
+        .open
+        .iter()
+        .filter_map(|(number, open)| match &open.kind {
+            OpenKind::Task(task) => Some((*number, Arc::clone(&task.live.as_ref()?.feed))),
+            _ => None,
+        })
+        .collect();
+    live.sort_by_key(|(number, _)| *number);
+    live.into_iter().map(|(_, feed)| feed).collect()
+}
+
+fn said(kind: &str, data: serde_json::Value, now_ms: u64) -> EventView {
+    EventView { seq: None, kind: kind.into(), at: rfc3339(now_ms), data: data.into() }
+}
+
 /// Shows something to whoever watches and is not behind.
-fn show(run: &Run, kind: &str, data: Json, now_ms: u64) {
-    let event = EventView { seq: None, kind: kind.into(), at: rfc3339(now_ms), data };
+fn show(run: &Run, event: &EventView) {
     for subscriber in &run.subscribers {
         // Half of the room is for what is durable: a flood of pieces cuts nobody off.
         if subscriber.capacity() > BUFFER / 2 {
             // Who is full or gone is seen to with the next durable event.
             let _ = subscriber.try_send(event.clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(delta: &str) -> ModelDelta {
+        ModelDelta::Text { item: 0, part: 0, delta: delta.to_owned() }
+    }
+
+    fn feed(watched: bool) -> Arc<Feed> {
+        let audience = Arc::new(Audience::default());
+        audience.set(watched);
+        Feed::new(audience, "w".into(), (1, 1))
+    }
+
+    fn texts(pieces: Vec<Piece>) -> String {
+        pieces.into_iter().filter_map(|mut it| text_of(&mut it.delta).cloned()).collect()
+    }
+
+    #[test]
+    fn a_run_is_told_once_and_takes_all_that_came_since() {
+        let feed = feed(true);
+        assert!(feed.push(text("one ")));
+        let one = Piece { n: 0, joined: None, delta: text("one ") };
+        assert_eq!(feed.log().fresh(), [one]);
+        assert!(feed.push(text("two ")));
+        assert!(!feed.push(text("three")));
+        let rest = Piece { n: 2, joined: Some((1, 4)), delta: text("two three") };
+        assert_eq!(feed.log().fresh(), [rest]);
+        assert_eq!(feed.log().fresh(), []);
+        let whole = Piece { n: 2, joined: Some((0, 0)), delta: text("one two three") };
+        assert_eq!(feed.log().past(), [whole]);
+    }
+
+    #[test]
+    fn what_nobody_watched_is_kept_and_shown_to_nobody_but_who_asks() {
+        let feed = feed(false);
+        assert!(!feed.push(text("one ")));
+        feed.audience.set(true);
+        assert_eq!(feed.log().fresh(), []);
+        assert!(feed.push(text("two")));
+        assert_eq!(texts(feed.log().fresh()), "two");
+        assert_eq!(texts(feed.log().past()), "one two");
+    }
+
+    #[test]
+    fn other_texts_and_items_are_pieces_of_their_own() {
+        let feed = feed(true);
+        let reasons = ModelDelta::Reasoning { item: 0, part: 0, delta: "hm".to_owned() };
+        let whole = ModelDelta::Done { item: 0, whole: serde_json::json!({ "id": "a" }) };
+        let all = [reasons, text("yes"), whole, text("no")];
+        for delta in all.clone() {
+            feed.push(delta);
+        }
+        let shown = feed.log().fresh();
+        assert_eq!(shown.iter().map(|it| it.n).collect::<Vec<_>>(), [0, 1, 2, 3]);
+        assert!(shown.iter().all(|it| it.joined.is_none()), "{shown:?}");
+        assert_eq!(shown.into_iter().map(|it| it.delta).collect::<Vec<_>>(), all);
+    }
+
+    #[test]
+    fn of_an_answer_beyond_all_bounds_the_beginning_goes_and_a_gap_says_so() {
+        let feed = feed(false);
+        let word = "w".repeat(1_000);
+        for _ in 0..3_000 {
+            feed.push(text(&word));
+        }
+        let log = feed.log();
+        assert!(log.bytes <= KEPT, "{}", log.bytes);
+        let past = log.past();
+        let (first, at) = past[0].joined.unwrap();
+        assert!(first > 0 && at as u64 == first * 1_000, "{first}, {at}");
+        assert_eq!(past.last().unwrap().n, 2_999);
+        let bytes: usize = past.iter().map(|it| size(&it.delta)).sum();
+        assert_eq!((bytes, at + bytes), (log.bytes, 3_000_000));
     }
 }

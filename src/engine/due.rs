@@ -27,6 +27,8 @@ pub(crate) enum Due {
     Reminder,
     /// The longest that a model's loop may take.
     Loop,
+    /// That a model's loop is near to it.
+    LoopNear,
 }
 
 /// The times of a run, in Unix milliseconds; step 0 stands for the run as a whole.

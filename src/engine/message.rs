@@ -4,7 +4,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     Answer, Caller, EngineError, EventView, Holder, IdempotencyKey, Report, RunView, WaitFor,
-    capacity::AgentKey, delta::Piece,
+    capacity::AgentKey, delta::Feed,
 };
 use crate::{
     environment::Scrubber,
@@ -116,8 +116,8 @@ pub(crate) enum RunMsg {
     Delivered { step: u32, attempt: u32, delivery: Delivery },
     /// An attempt says something; lossy.
     Progress { step: u32, attempt: u32, data: Json },
-    /// A piece of an attempt's answer; lossy.
-    Delta(Box<Piece>),
+    /// An attempt says more of its answer; lossy.
+    Delta(Arc<Feed>),
     /// An attempt asked for a secret.
     SecretAccessed { step: u32, attempt: u32, event: Box<SecretAccessEvent> },
     /// A layer or an operator tells something of the run's life.

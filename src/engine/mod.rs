@@ -40,6 +40,7 @@ mod message;
 mod model_loop;
 mod open;
 mod orchestrate;
+mod passage;
 mod pause;
 mod perform;
 mod programs;

@@ -6,6 +6,7 @@
 //! | such a task is scheduled | its step opens; [`ResponseFlow`] says what begins |
 //! | the model is asked | a step `model_call`; its input is made from the chain, and is not in the journal |
 //! | a tool is called | a step `tool_call`: a task, state, or another loop; a refused call ends as it begins |
+//! | a turn is to leave the conversation | a step `flush` writes it to state first, where the agent wants that |
 //! | the last of a batch ends | in the same commit the model is asked again, or the loop ends |
 //! | the loop ends, is canceled or out of time | what is still open is canceled |
 //! | the run is read again | the flow is told what ended, in its order, and goes on from there |
@@ -30,13 +31,14 @@ use crate::{
     flow::{
         StateOp, StepOp, TaskRequest,
         response::{
-            Approve, Begin, Call, Face, LoopSettings, Owner, ResponseFlow, Stop, Turn, user_message,
+            Approve, Begin, Call, Face, Flush, LoopSettings, Owner, ResponseFlow, Stop, Turn,
+            user_message,
         },
     },
     journal::{Outcome, StepKey, Usage},
     protocol::{
         BudgetEvent, DurationMs, EventSource, ExitReason, Failure, Json, LifecycleEvent, ModelAsk,
-        ObservableEvent, OperatorId, failure::kind,
+        ObservableEvent, OperatorId, Scope, WorkflowId, failure::kind,
     },
 };
 
@@ -46,6 +48,8 @@ const MOST_DEPTH: usize = 8;
 const APPROVE: &str = "approve";
 /// What a step is called in which a model sums up.
 const COMPACT: &str = "compact";
+/// What a step is called that writes a turn to state.
+const FLUSH: &str = "flush";
 
 /// An open loop.
 pub(crate) struct OpenLoop {
@@ -56,6 +60,8 @@ pub(crate) struct OpenLoop {
     judge: LoopJudge,
     instructions: Option<String>,
     max_duration_ms: Option<u64>,
+    /// Which scope of state turns are written to; the run's own if absent.
+    flush_scope: Option<String>,
     /// What began, by place.
     begun: Vec<Begin>,
     /// How many of those have a step.
@@ -85,14 +91,16 @@ impl Shard {
         let opened = self
             .may_compose(run, key, &task.operator)
             .and_then(|()| loop_depth(run, key))
-            .and_then(|()| self.loop_of(run, task));
+            .and_then(|()| self.loop_of(run, run.chain.next_step(), task));
         match opened {
             Ok(open) => {
                 fault::point("engine.loop");
-                let max_ms = open.max_duration_ms;
+                let times = open.times();
                 let number = self.open(run, key, op, OpenKind::Loop(Box::new(open)));
-                if let Some(max_ms) = max_ms {
-                    run.timers.insert((self.time_of(run) + max_ms, number, Due::Loop));
+                if let Some((near_ms, max_ms)) = times {
+                    let now = self.time_of(run);
+                    run.timers.insert((now + near_ms, number, Due::LoopNear));
+                    run.timers.insert((now + max_ms, number, Due::Loop));
                 }
                 run.composing.insert(number);
             }
@@ -105,7 +113,7 @@ impl Shard {
     }
 
     /// A loop of a prepared task, before anything has begun.
-    fn loop_of(&self, run: &Run, task: OpenTask) -> Result<OpenLoop, Failure> {
+    fn loop_of(&self, run: &Run, number: u32, task: OpenTask) -> Result<OpenLoop, Failure> {
         let OpenTask { request, agent, operator, .. } = task;
         let (started, _) = run.chain.started().expect("a run with a task has started");
         let program = run.program.as_ref().expect("a task is prepared with the run's program");
@@ -126,8 +134,19 @@ impl Shard {
         };
         let more = asked.and_then(|ask| ask.instructions.clone());
         let instructions: Vec<String> = rendered.system.into_iter().chain(more).collect();
-        let settings = settings(&compiled, &agent, &operator, asked)?;
+        let mut settings = settings(&compiled, &agent, &operator, asked)?;
+        settings.run = run.id.to_string();
+        let declared = compiled.declared().flush.as_ref();
+        settings.flush = declared.map(|flush| {
+            let own = Scope::Workflow(WorkflowId::new(run.id.to_string()));
+            // One that there is not is refused where it is written to.
+            let named = flush.scope.as_ref().and_then(|it| self.scope_of(run, it).ok());
+            let scope = named.and_then(|it| it.parse().ok()).unwrap_or(own);
+            let keys = format!("{}{}/{number}/", flush.prefix, agent.name());
+            Flush { scope, keys, required: flush.required }
+        });
         Ok(OpenLoop {
+            flush_scope: declared.and_then(|flush| flush.scope.clone()),
             flow: ResponseFlow::new(settings, start),
             max_duration_ms: compiled.declared().max_duration_ms,
             judge: LoopJudge::new(Arc::clone(&agent), compiled),
@@ -204,6 +223,11 @@ impl Shard {
                     self.record(run, &key, &op, Outcome::Failed(failure));
                 }
                 Begin::Call(call) => self.begin_call(run, number, key, &call, request),
+                Begin::Flush { turn } => {
+                    let Some(open) = run.model_loop(number) else { return };
+                    let (scope, asked) = (open.flush_scope.clone(), open.flush_op(turn));
+                    self.schedule_state_call(run, &key, request, scope.as_deref(), asked);
+                }
                 Begin::List { .. }
                 | Begin::Ask { .. }
                 | Begin::Compact { .. }
@@ -321,6 +345,18 @@ impl Shard {
         self.stop_loop(run, number, Stop { exit: ExitReason::Timeout, failure });
     }
 
+    /// The time of a loop is nearly over.
+    pub(super) fn loop_near_its_end(&mut self, run: &mut Run, number: u32) {
+        let Some(open) = run.model_loop(number) else { return };
+        let Some((near_ms, max_ms)) = open.times() else { return };
+        let event = BudgetEvent::TimeoutApproaching {
+            operator: OperatorId::new(open.operator.to_string()),
+            elapsed: DurationMs::from_millis(near_ms),
+            max_duration: DurationMs::from_millis(max_ms),
+        };
+        self.told(run, Some(number), &LifecycleEvent::Budget(event));
+    }
+
     /// Ends a loop that stops short; whoever still works for it is told to stop.
     fn stop_loop(&mut self, run: &mut Run, number: u32, stop: Stop) {
         self.close_members(run, number, "the loop that it belongs to has ended");
@@ -358,7 +394,7 @@ impl Shard {
         task: OpenTask,
         members: &Members,
     ) {
-        let mut open = match self.loop_of(run, task) {
+        let mut open = match self.loop_of(run, number, task) {
             Ok(open) => open,
             Err(failure) => {
                 self.finish_step(run, number, Outcome::Failed(failure), None, None);
@@ -367,8 +403,13 @@ impl Shard {
         };
         members.replay_loop(number, &mut open);
         open.flow.take_events();
-        if let (Some(max_ms), Some(step)) = (open.max_duration_ms, run.chain.step(number)) {
-            run.timers.insert((step.scheduled_ms + max_ms, number, Due::Loop));
+        if let (Some((near_ms, max_ms)), Some(step)) = (open.times(), run.chain.step(number)) {
+            let began = step.scheduled_ms;
+            run.timers.insert((began + max_ms, number, Due::Loop));
+            // What is past was told, or nobody was there to hear it.
+            if began + near_ms > self.time_of(run) {
+                run.timers.insert((began + near_ms, number, Due::LoopNear));
+            }
         }
         let parts = open.recorded;
         open.held = (0..parts).filter(|place| !open.flow.may_start(*place)).collect();
@@ -381,13 +422,19 @@ impl Shard {
         let Some(index) = run.chain.step(number).map(|step| step.scheduled.key.index) else {
             return false;
         };
-        let does =
+        let asked =
             run.model_loop(around).and_then(|open| match open.begun.get(index as usize)? {
-                Begin::Call(call) => Some((open.does(call)?, call.arguments.clone())),
+                Begin::Call(call) => match open.does(call)? {
+                    Does::State { op, scope, prefix } => {
+                        Some((scope, op.op(&call.arguments, &prefix)))
+                    }
+                    Does::Task { .. } => None,
+                },
+                Begin::Flush { turn } => Some((open.flush_scope.clone(), open.flush_op(*turn))),
                 _ => None,
             });
-        let Some((Does::State { op, scope, prefix }, arguments)) = does else { return false };
-        match self.permitted(run, scope.as_deref(), &op.op(&arguments, &prefix)) {
+        let Some((scope, asked)) = asked else { return false };
+        match self.permitted(run, scope.as_deref(), &asked) {
             Ok((scope, asked)) => {
                 let kind = OpenKind::State { scope, op: Box::new(asked) };
                 run.open.insert(number, Open { kind });
@@ -444,6 +491,8 @@ fn settings(
     }
     Ok(LoopSettings {
         operator: operator.to_owned(),
+        run: String::new(),
+        flush: None,
         tools,
         servers: compiled.servers(agent.name()),
         asked: asked.is_some(),

@@ -11,9 +11,10 @@ use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    delta::Pieces,
+    delta::Feed,
     layers::{RunVoice, config_of},
     message::{Msg, NewRun, RunMsg},
+    passage::AttemptState,
     run::{After, Live, Open, OpenKind, OpenTask, Perform, Phase, Run},
     shard::Shard,
     shared::Shared,
@@ -127,7 +128,12 @@ impl Shard {
     ) -> Under {
         let scheduled_ms = run.chain.step(number).map_or(now_ms, |step| step.scheduled_ms);
         let id = TaskId::new(run.num, number, scheduled_ms);
-        let live = Live { cancel: CancellationToken::new(), reported: CancellationToken::new() };
+        let (audience, name) = (Arc::clone(&run.audience), Arc::clone(task.agent.name()));
+        let live = Live {
+            cancel: CancellationToken::new(),
+            reported: CancellationToken::new(),
+            feed: Feed::new(audience, name, (number, task.attempt)),
+        };
         let (started, _) = run.chain.started().expect("a run with a task has started");
         let program = run.program.as_ref().expect("a task is prepared with the run's program");
         let leaves = task.residence != Residence::Inline;
@@ -138,6 +144,7 @@ impl Shard {
             String::new()
         };
         let input = task.request.input.clone();
+        let (about, voice) = self.about(run, id, task);
         let context = Task {
             id,
             run: run.id,
@@ -173,10 +180,15 @@ impl Shard {
                 run: run.num,
                 step: number,
                 attempt: task.attempt,
-                pieces: Pieces::new(Arc::clone(&run.audience), Arc::clone(task.agent.name())),
+                feed: Arc::clone(&live.feed),
+            }),
+            state: Arc::new(AttemptState {
+                shared: Arc::clone(&self.shared),
+                stacks: self.stacks_of(run),
+                about: Arc::clone(&about),
+                grant: Arc::clone(&run.grant),
             }),
         };
-        let (about, voice) = self.about(run, id, task);
         let dispatch = Dispatch {
             about: Arc::clone(&about),
             input,
@@ -399,6 +411,8 @@ impl Terminal for Spawn<'_> {
             .payload
             .downcast::<Payload>()
             .map_err(|_| Failure::new(kind::REFUSED, "a layer replaced what the spawner needs"))?;
+        // Before anybody is told of it: who leases it at once finds it so.
+        dispatch.about.pass();
         // It is set once: an attempt is dispatched once.
         let _ = payload.task.config.set(dispatch.config);
         let worker = self.0.spawner.spawn(Arc::clone(&payload.task), dispatch.input).await?;
@@ -416,7 +430,7 @@ struct AttemptReporter {
     run: u64,
     step: u32,
     attempt: u32,
-    pieces: Pieces,
+    feed: Arc<Feed>,
 }
 
 impl Reporter for AttemptReporter {
@@ -431,7 +445,9 @@ impl Reporter for AttemptReporter {
     }
 
     fn delta(&self, delta: ModelDelta) {
-        self.pieces.send(&self.shared, self.run, (self.step, self.attempt), delta);
+        if self.feed.push(delta) {
+            self.shared.tell(self.run, RunMsg::Delta(Arc::clone(&self.feed)));
+        }
     }
 
     fn secret_accessed(&self, event: SecretAccessEvent) {

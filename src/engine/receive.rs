@@ -166,8 +166,9 @@ impl Shard {
                     after.events.push(super::events::sync(self.now_ms));
                 }
                 run.subscribers.retain(|subscriber| !subscriber.is_closed());
-                run.subscribers.push(subscriber);
                 run.audience.set(true);
+                self.show_past(run, &subscriber);
+                run.subscribers.push(subscriber);
                 // Who asked may be gone.
                 let _ = reply.send(run.chain.seq());
             }
@@ -213,7 +214,7 @@ impl Shard {
                 self.delivered(run, step, attempt, delivery);
             }
             RunMsg::Progress { step, attempt, data } => self.progress(run, step, attempt, &data),
-            RunMsg::Delta(piece) => self.take_piece(run, &piece),
+            RunMsg::Delta(feed) => self.take_pieces(run, &feed),
             RunMsg::SecretAccessed { step, attempt, event } => {
                 self.secret_accessed(run, step, attempt, *event);
             }

@@ -9,8 +9,15 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    EngineError, EventView, capacity::AgentKey, composite::OpenComposite, delta::Audience,
-    due::Timers, escalate::Question, follow::Follows, message::Waiter, model_loop::OpenLoop,
+    EngineError, EventView,
+    capacity::AgentKey,
+    composite::OpenComposite,
+    delta::{Audience, Feed},
+    due::Timers,
+    escalate::Question,
+    follow::Follows,
+    message::{Lease, ReplyTo, Waiter},
+    model_loop::OpenLoop,
     open::OpenSteps,
 };
 use crate::{
@@ -192,6 +199,8 @@ pub(crate) struct OpenTask {
     pub(crate) about: Option<Arc<About>>,
     /// Whether this attempt was dispatched before the run was read into memory.
     pub(crate) again: bool,
+    /// The pull worker that gets it once every layer has let it pass.
+    pub(crate) leasing: Option<(String, ReplyTo<Lease>)>,
     /// What this attempt asked a senior and was not answered yet.
     pub(crate) question: Option<Question>,
     /// Whom it asks and what they said so far, for people.
@@ -216,6 +225,8 @@ pub(crate) enum Phase {
 pub(crate) struct Live {
     pub(crate) cancel: CancellationToken,
     pub(crate) reported: CancellationToken,
+    /// What it says.
+    pub(crate) feed: Arc<Feed>,
 }
 
 impl Run {

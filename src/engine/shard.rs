@@ -189,10 +189,10 @@ impl Shard {
 
     /// Gives a message to a run, reading it into memory if it is not there.
     pub(super) fn tell(&mut self, num: u64, message: RunMsg) {
-        if let RunMsg::Delta(piece) = message {
+        if let RunMsg::Delta(feed) = message {
             // It changes nothing: no flow is driven, and no run is read for it.
             if let Some(mut run) = self.runs.remove(&num) {
-                self.take_piece(&mut run, &piece);
+                self.take_pieces(&mut run, &feed);
                 self.runs.insert(num, run);
             }
             return;

@@ -31,7 +31,7 @@ use crate::{
         Answered, Backend, Delivery, Echo, Human, Lua, QueueHub, Registry, Reply, Residence, Task,
         lua_calls,
     },
-    protocol::{Failure, Json, failure::kind},
+    protocol::{Failure, FunctionTool, Json, failure::kind},
     store::{Memory, Reader as _, Store, TaskFilter, TaskRow},
     tasks::{Driver, Tasks},
     token::{Grant, HandleKey, KeyRing, Role, Scopes, SigningKey},
@@ -54,8 +54,10 @@ pub struct Job {
     pub agent: Arc<str>,
     /// The operator that the agent names.
     pub operator: Arc<str>,
-    /// Its input.
+    /// Its input; of a model what it is asked.
     pub input: Json,
+    /// Whether a model is asked, and not its agent as a whole.
+    pub asks_model: bool,
     tell: oneshot::Sender<Result<Json, Failure>>,
     cancel: CancellationToken,
 }
@@ -108,13 +110,23 @@ impl Backend for Played {
         self.model
     }
 
+    async fn list_tools(&self, task: Arc<Task>) -> Result<Vec<FunctionTool>, Failure> {
+        let agent = task.agent_name.split('/').next().unwrap_or_default().to_owned();
+        let message = format!(
+            "a test asks no server for its tools (operator {}); write run:mock(\"{agent}\", …) for \
+             what the agent comes to as a whole",
+            task.operator
+        );
+        Err(Failure::new(kind::REFUSED, message))
+    }
+
     async fn execute(&self, task: Arc<Task>, input: Json) -> Result<Reply, Failure> {
+        let is_mocked = {
+            let mocked = self.mocked.lock().unwrap_or_else(PoisonError::into_inner);
+            mocked.contains(&*task.agent_name)
+        };
         if let Some(real) = &self.real
-            && !self
-                .mocked
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .contains(&*task.agent_name)
+            && !is_mocked
         {
             return real.execute(task, input).await;
         }
@@ -125,6 +137,7 @@ impl Backend for Played {
             agent: Arc::clone(&task.agent_name),
             operator: Arc::clone(&task.operator),
             input,
+            asks_model: self.model && !is_mocked,
             tell,
             cancel: task.cancel.clone(),
         };

@@ -58,6 +58,7 @@ impl Shard {
                 self.attempt_failed(run, number, failure.retryable(), None);
             }
             Due::Loop => self.loop_timed_out(run, number),
+            Due::LoopNear => self.loop_near_its_end(run, number),
             Due::Reminder => self.remind(run, number),
             Due::Retry => self.next_attempt(run, number),
             Due::Child => {

@@ -11,12 +11,14 @@
 //! | asking | the model failed, was cut off or would not | the loop stops |
 //! | calling | a person was asked, and agrees | the call begins; it fails as `human_rejected` otherwise |
 //! | calling | all calls | the model is asked again, and sees every output and every failure |
+//! | flushing | all turns that are to go were written | the conversation is made shorter; one that failed and must not keeps it as it is |
 //! | compacting | the summary | the model is asked, with the summary in place of what it stands for |
 //!
 //! Turns, calls, repetitions, failures in a row and money are held against their limits before
-//! anything begins. Time is the driver's. A loop that is told the same ends in the same order
+//! anything begins; who watches is warned before one is reached. Time is the driver's. A loop that is told the same ends in the same order
 //! begins the same things: so it is rebuilt from a journal.
 
+mod budget;
 mod call;
 mod compact;
 mod settings;
@@ -24,13 +26,13 @@ mod settings;
 use serde_json::{Value, json};
 
 pub use call::{Call, Judge, Moment, Verdict};
-pub use settings::{Approve, Compaction, Face, LoopLimits, LoopSettings, Owner};
+pub use settings::{Approve, Compaction, Exceeded, Face, Flush, LoopLimits, LoopSettings, Owner};
 
 use crate::{
     journal::{Outcome, Usage},
     protocol::{
-        BudgetEvent, ExitReason, Failure, FunctionTool, Json, LifecycleEvent, ModelAnswer,
-        ModelEnd, ModelReply, ModelStop, OperatorId, failure::kind,
+        ExitReason, Failure, FunctionTool, Json, LifecycleEvent, ModelAnswer, ModelEnd, ModelReply,
+        ModelStop, OperatorId, failure::kind,
     },
 };
 
@@ -68,6 +70,11 @@ pub enum Begin {
     /// The model is asked to sum up; the value is a [`ModelReply`].
     Compact {
         /// After which turn.
+        turn: u32,
+    },
+    /// A turn that is to leave the conversation is written to state.
+    Flush {
+        /// Which, from 1.
         turn: u32,
     },
     /// A person is asked whether a tool may be called; the value is `{"approved": …}`.
@@ -124,6 +131,7 @@ pub struct ResponseFlow {
     looked_at: Option<u32>,
     /// The turn whose rules have been asked.
     ruled: Option<u32>,
+    warned: budget::Warned,
     events: Vec<LifecycleEvent>,
 }
 
@@ -141,6 +149,7 @@ enum Stage {
     Listing,
     Ready,
     Asking { place: usize },
+    Flushing { first: usize, cut: usize },
     Compacting { place: usize, cut: usize },
     Calling { calls: Vec<Called> },
     Over,
@@ -180,6 +189,7 @@ impl ResponseFlow {
             repaired: false,
             looked_at: None,
             ruled: None,
+            warned: budget::Warned::default(),
             events: Vec::new(),
         }
     }
@@ -283,6 +293,14 @@ impl ResponseFlow {
                 let place = *place;
                 self.replied(place, judge)
             }
+            Stage::Flushing { first, .. } if self.places[*first..].iter().any(Option::is_none) => {
+                Ok(Some(Turn::Wait))
+            }
+            Stage::Flushing { first, cut } => {
+                let (first, cut) = (*first, *cut);
+                self.stage = Stage::Ready;
+                Ok(self.flushed(first, cut))
+            }
             Stage::Compacting { place, cut } => {
                 let (place, cut) = (*place, *cut);
                 self.summed_up(place, cut);
@@ -323,18 +341,7 @@ impl ResponseFlow {
 
     /// The model is asked, if it may be.
     fn ready(&mut self, judge: &dyn Judge) -> Step {
-        let limits = &self.settings.limits;
-        if self.sums.turns >= limits.turns {
-            self.tell_budget(BudgetEvent::StepLimitReached {
-                operator: self.operator(),
-                total_sub_dispatches: self.sums.turns,
-            });
-            let message = format!(
-                "the model was asked {} time(s) and had not come to an end; `max_turns` allows more",
-                self.sums.turns
-            );
-            return Err(Stop::new(ExitReason::MaxTurns, Failure::new(kind::LIMIT, message)));
-        }
+        self.hold_turns()?;
         self.hold_costs()?;
         if self.ruled != Some(self.sums.turns) {
             self.ruled = Some(self.sums.turns);
@@ -345,19 +352,9 @@ impl ResponseFlow {
             return Ok(Some(turn));
         }
         self.sums.turns += 1;
+        self.warn_of_turns();
         self.stage = Stage::Asking { place: self.places.len() };
         Ok(Some(Turn::Begin(vec![Begin::Ask { turn: self.sums.turns }])))
-    }
-
-    /// Stops a loop whose money is used up.
-    fn hold_costs(&self) -> Result<(), Box<Stop>> {
-        let Some(most) = self.settings.limits.cost else { return Ok(()) };
-        let used = self.sums.used.usd().unwrap_or_default();
-        if used < most {
-            return Ok(());
-        }
-        let message = format!("`max_cost` is used up: ${used} of ${most}");
-        Err(Stop::new(ExitReason::BudgetExhausted, Failure::new(kind::BUDGET, message)))
     }
 
     /// The model answered, or could not.
@@ -461,10 +458,6 @@ impl ResponseFlow {
 
     fn operator(&self) -> OperatorId {
         OperatorId::new(self.settings.operator.clone())
-    }
-
-    fn tell_budget(&mut self, event: BudgetEvent) {
-        self.events.push(LifecycleEvent::Budget(event));
     }
 }
 

@@ -151,6 +151,8 @@ struct Piece {
     step: u32,
     attempt: u32,
     n: u64,
+    /// Of several in one: the number of the first.
+    first: Option<u64>,
     delta: ModelDelta,
 }
 
@@ -456,9 +458,12 @@ impl Stream {
                 open.again();
             }
         }
-        if piece.attempt == call.attempt && !call.gap {
-            call.gap = piece.n != call.next || call.waiting.len() >= MOST_WAITING;
-            call.next += 1;
+        // Who begins to listen anew is shown once more what was said.
+        let is_new = piece.attempt == call.attempt && piece.n >= call.next;
+        if is_new && !call.gap {
+            let first = piece.first.unwrap_or(piece.n);
+            call.gap = first != call.next || call.waiting.len() >= MOST_WAITING;
+            call.next = piece.n + 1;
             if !call.gap {
                 self.take_piece(&mut call, piece.delta);
             }

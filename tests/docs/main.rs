@@ -35,7 +35,11 @@ return swarm.blueprint { name = "child", flow = function(_, input) return { got 
 const EXAMPLE: &str = r#"local swarm = require("swarm")
 return swarm.blueprint {
   name = "example",
-  agents = { reviewer = { operator = "echo" }, ship = { operator = "human" } },
+  agents = {
+    reviewer = { operator = "echo" },
+    ship = { operator = "human" },
+    helper = { operator = "llm", tools = { { name = "add", fn = function(it) return it.a + it.b end } } },
+  },
   flow = function(ctx, input)
     local rounds, last = 0, nil
     ctx:on_query("rounds", function() return rounds end)
@@ -46,7 +50,8 @@ return swarm.blueprint {
     local child = if input.child then ctx:call("child", 1) else nil
     local shipped = if input.ask then ctx:run("ship", { title = "Ship it?" }).approved else nil
     local signal = if input.wait then ctx:wait("go", { timeout = "2d" }) else nil
-    return { rounds = rounds, last = last, child = child, shipped = shipped, signal = signal }
+    local helped = if input.help then ctx:run("helper", input.help) else nil
+    return { rounds = rounds, last = last, child = child, shipped = shipped, signal = signal, helped = helped }
   end,
 }
 "#;

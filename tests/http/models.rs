@@ -265,7 +265,7 @@ fn scripted(shell: &Shell, files: &[(&str, &str)]) -> (Daemon, std::path::PathBu
     }
     let config = std::fs::read_to_string(repository("blueprints/models.toml")).unwrap();
     let turns = repository("blueprints/turns.json").display().to_string();
-    let config = config.replace("blueprints/turns.json", &turns).replace("pace = 100", "");
+    let config = config.replace("\"turns.json\"", &format!("{turns:?}")).replace("pace = 100", "");
     (daemon(shell, &config), shell.path("work"))
 }
 

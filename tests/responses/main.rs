@@ -6,7 +6,10 @@ mod support;
 
 mod checker;
 mod clients;
+#[path = "../http/feed.rs"]
+mod feed;
 mod model;
 mod plain;
 mod restart;
 mod socket;
+mod wire;

@@ -99,6 +99,27 @@ fn what_is_written_is_read_back_the_same() {
 }
 
 #[test]
+fn turns_are_a_limit_of_the_agent_under_each_of_their_names() {
+    for (key, value) in [("maxTurns", "30"), ("max_turns", "\"30\""), ("steps", "30")] {
+        let file = parse("a.md", &format!("---\nname: a\n{key}: {value}\n---\nB")).unwrap();
+        assert_eq!(file.fields["maxTurns"], 30, "{key}");
+        assert_eq!(file.report[1].standing, Standing::Enforced);
+        assert!(file.report[1].reason.contains("`max_turns`"));
+        let again = parse("a.md", &write(&file.fields)).unwrap();
+        assert_eq!(again.fields, file.fields);
+    }
+    for wrong in ["0", "10001", "many", "[1]", "1.5"] {
+        let found = findings(&format!("---\nname: a\nmaxTurns: {wrong}\n---\nB"));
+        assert!(
+            found[0].contains("`maxTurns` in the frontmatter is not a whole number"),
+            "{found:?}"
+        );
+    }
+    let twice = findings("---\nname: a\nmaxTurns: 3\nsteps: 4\n---\nB");
+    assert!(twice[0].contains("`steps` says `maxTurns` a second time"), "{twice:?}");
+}
+
+#[test]
 fn what_a_queue_or_a_server_needs_can_stand_in_the_file() {
     let text = "---\nname: a\ntool: read_file\nlabels:\n  gpu: \"true\"\n  zone: b\n---\nBody\n";
     let file = parse("a.md", text).unwrap();

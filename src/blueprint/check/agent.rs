@@ -29,6 +29,7 @@ const KEYS: &[&str] = &[
     "fn",
     "input",
     "labels",
+    "maxTurns",
     "max_concurrency",
     "max_cost",
     "max_duration",
@@ -38,6 +39,7 @@ const KEYS: &[&str] = &[
     "max_turns",
     "model",
     "name",
+    "on_exceeded",
     "operator",
     "output",
     "park",
@@ -51,6 +53,7 @@ const KEYS: &[&str] = &[
     "timeout",
     "tool",
     "tools",
+    "warn_at",
     "worker",
 ];
 const LATER_KEYS: [&str; 2] = ["middleware", "on"];

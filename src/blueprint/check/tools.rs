@@ -14,9 +14,9 @@ use crate::{
         diagnostics::{code, did_you_mean},
         expression::{self, Reading},
         locate::pointer,
-        model_loop::{ModelLoop, On, Rule, Target, Tool, tool_name},
+        model_loop::{Flush, ModelLoop, On, Rule, Target, Tool, tool_name},
     },
-    flow::response::{Approve, Compaction},
+    flow::response::{Approve, Compaction, Exceeded},
     protocol::Json,
 };
 
@@ -39,9 +39,11 @@ const TOOL: [&str; 15] = [
 ];
 const TARGETS: [&str; 6] = ["agent", "fn", "http", "mcp", "operator", "state"];
 const RULE: [&str; 8] = ["after", "ask", "before", "deny", "halt", "say", "set", "when"];
-const COMPACTION: [&str; 3] = ["at", "keep", "strategy"];
+const COMPACTION: [&str; 4] = ["at", "flush", "keep", "strategy"];
+const FLUSH: [&str; 3] = ["prefix", "required", "scope"];
+const EXCEEDED: [&str; 1] = ["downgrade"];
 /// The keys that only a model's loop goes by.
-const LOOP: [&str; 8] = [
+const LOOP: [&str; 10] = [
     "compaction",
     "max_cost",
     "max_duration",
@@ -49,7 +51,9 @@ const LOOP: [&str; 8] = [
     "max_repeats",
     "max_tool_calls",
     "max_turns",
+    "on_exceeded",
     "rules",
+    "warn_at",
 ];
 /// The names that a rule's condition can use.
 pub(crate) const SLOTS: [&str; 9] =
@@ -62,6 +66,8 @@ impl Checker<'_> {
     pub(super) fn model_loop(&mut self, table: &Table<'_>, operator: &str) -> Option<ModelLoop> {
         let is_model = self.operators.is_model(operator);
         if !is_model {
+            // What an agent file says of turns holds once a model does its work.
+            self.integer(table, "maxTurns", 1..=10_000);
             if self.operators.kind(operator).is_some() {
                 self.no_loop(table, operator);
             }
@@ -69,7 +75,9 @@ impl Checker<'_> {
         }
         Some(ModelLoop {
             tools: self.tools(table),
-            max_turns: self.integer(table, "max_turns", 1..=10_000),
+            max_turns: self
+                .integer(table, "max_turns", 1..=10_000)
+                .or_else(|| self.integer(table, "maxTurns", 1..=10_000)),
             max_cost: self.money(table, "max_cost"),
             max_duration_ms: self.positive_duration(table, "max_duration"),
             max_repeats: self.integer(table, "max_repeats", 2..=10_000),
@@ -77,6 +85,9 @@ impl Checker<'_> {
             max_tool_calls: self.integer(table, "max_tool_calls", 0..=100_000),
             rules: self.rules(table),
             compaction: self.compaction(table),
+            flush: self.flush(table),
+            warn_at: self.part(table, "warn_at"),
+            exceeded: self.exceeded(table),
         })
     }
 
@@ -390,6 +401,63 @@ impl Checker<'_> {
             }
         };
         Some(Compaction { at_tokens: u64::from(at?), keep, summarize })
+    }
+
+    /// Where turns are written before they leave the conversation.
+    fn flush(&mut self, table: &Table<'_>) -> Option<Flush> {
+        let what = format!("`compaction.flush` of {}", table.what());
+        let compaction = Table::new(table.get("compaction")?, &table.pointer("compaction"), &what)?;
+        let default = Flush { scope: None, prefix: "turns/".to_owned(), required: true };
+        match compaction.get("flush")? {
+            Value::Bool(flush) => flush.then_some(default),
+            Value::Object(map) if map.is_empty() => Some(default),
+            _ => {
+                let flush = self.table(&compaction, "flush", &what)?;
+                self.known_keys(&flush, &FLUSH, &[]);
+                Some(Flush {
+                    scope: self.text(&flush, "scope"),
+                    prefix: self.text(&flush, "prefix").unwrap_or(default.prefix),
+                    required: self.boolean(&flush, "required").unwrap_or(true),
+                })
+            }
+        }
+    }
+
+    /// A number from 0 to 1.
+    fn part(&mut self, table: &Table<'_>, key: &str) -> Option<f64> {
+        let part = self.number(table, key)?;
+        if !(0.0..=1.0).contains(&part) {
+            let message = format!("`{key}` of {} is from 0 to 1", table.what());
+            let at = table.pointer(key);
+            self.findings.push(self.at_value(&at, code::OUT_OF_RANGE, message));
+            return None;
+        }
+        Some(part)
+    }
+
+    /// What happens once the money of a loop is used up.
+    fn exceeded(&mut self, table: &Table<'_>) -> Exceeded {
+        let what = format!("`on_exceeded` of {}", table.what());
+        match table.get("on_exceeded") {
+            None => Exceeded::Halt,
+            Some(Value::String(word)) if word == "halt" => Exceeded::Halt,
+            Some(Value::String(word)) if word == "continue" => Exceeded::Continue,
+            Some(Value::Object(_)) => {
+                let Some(table) = self.table(table, "on_exceeded", &what) else {
+                    return Exceeded::Halt;
+                };
+                self.known_keys(&table, &EXCEEDED, &[]);
+                self.required_text(&table, "downgrade").map_or(Exceeded::Halt, Exceeded::Downgrade)
+            }
+            Some(_) => {
+                let message = format!("{what} is no decision");
+                let finding = self
+                    .at_value(&table.pointer("on_exceeded"), code::OUT_OF_RANGE, message)
+                    .hint("write \"halt\", \"continue\" or { downgrade = \"a-cheaper-model\" }");
+                self.findings.push(finding);
+                Exceeded::Halt
+            }
+        }
     }
 
     /// What can be said of tools once every agent is known: those that are agents exist, no two of

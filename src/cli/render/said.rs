@@ -1,6 +1,9 @@
 //! What models say while they answer: pieces, put together to lines.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    mem::{Discriminant, discriminant},
+};
 
 use serde::Deserialize;
 
@@ -25,7 +28,14 @@ struct Voice {
     agent: String,
     manner: Manner,
     line: String,
+    /// The number of the next piece that was not heard yet.
+    next: u64,
+    /// Which text was heard last, and how many bytes of it.
+    heard: Option<(Lane, usize)>,
 }
+
+/// A text: its kind, its item and its part.
+type Lane = (Discriminant<ModelDelta>, usize, usize);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manner {
@@ -38,6 +48,10 @@ enum Manner {
 struct Piece {
     step: u32,
     attempt: u32,
+    n: Option<u64>,
+    /// Of several in one: the number of the first, and the bytes of its text before it.
+    first: Option<u64>,
+    at: Option<usize>,
     agent: String,
     delta: ModelDelta,
 }
@@ -78,17 +92,23 @@ impl Said {
     }
 
     fn take(&mut self, piece: Piece) -> Vec<String> {
-        let Piece { step, attempt, agent, delta } = piece;
+        let Piece { step, attempt, n, first, at, agent, delta } = piece;
         if !self.voices.contains_key(&step) && self.voices.len() == VOICES {
             return Vec::new();
         }
-        let fresh = || Voice { attempt, agent, manner: Manner::Says, line: String::new() };
+        let (manner, line) = (Manner::Says, String::new());
+        let fresh = || Voice { attempt, agent, manner, line, next: 0, heard: None };
         let voice = self.voices.entry(step).or_insert_with(fresh);
         let mut lines = Vec::new();
         if voice.attempt != attempt {
             lines.extend(voice.end());
-            voice.attempt = attempt;
+            (voice.attempt, voice.next, voice.heard) = (attempt, 0, None);
         }
+        // Who connects anew is told once more what was said.
+        let known = match voice.known(n, first, at, &delta) {
+            Some(known) => known,
+            None => return lines,
+        };
         let (manner, text) = match &delta {
             ModelDelta::Item { begins, .. } => {
                 lines.extend(voice.end());
@@ -114,13 +134,44 @@ impl Said {
             lines.extend(voice.end());
             voice.manner = manner;
         }
-        voice.line.push_str(&text);
+        voice.line.push_str(text.get(known..).unwrap_or(&text));
         lines.extend(voice.whole());
         lines
     }
 }
 
 impl Voice {
+    /// How many bytes of a piece were heard already; nothing if all of it was.
+    fn known(
+        &mut self,
+        n: Option<u64>,
+        first: Option<u64>,
+        at: Option<usize>,
+        delta: &ModelDelta,
+    ) -> Option<usize> {
+        let n = n.unwrap_or(self.next);
+        if n < self.next {
+            return None;
+        }
+        let again = first.is_some_and(|first| first < self.next);
+        self.next = n + 1;
+        let Some((lane, bytes)) = text(delta) else {
+            self.heard = None;
+            return Some(0);
+        };
+        let heard = self.heard.filter(|(last, _)| *last == lane).map_or(0, |(_, heard)| heard);
+        match at.filter(|_| again) {
+            Some(at) => {
+                self.heard = Some((lane, at + bytes));
+                Some(heard.saturating_sub(at))
+            }
+            None => {
+                self.heard = Some((lane, heard + bytes));
+                Some(0)
+            }
+        }
+    }
+
     /// The lines that are whole.
     fn whole(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
@@ -160,6 +211,19 @@ impl Voice {
             Manner::Calls => format!("{agent} calls {line}"),
         })
     }
+}
+
+/// Which text a piece belongs to, and how many bytes of it the piece has.
+fn text(delta: &ModelDelta) -> Option<(Lane, usize)> {
+    let (item, part, text) = match delta {
+        ModelDelta::Text { item, part, delta }
+        | ModelDelta::Refusal { item, part, delta }
+        | ModelDelta::Reasoning { item, part, delta }
+        | ModelDelta::ReasoningSummary { item, part, delta } => (*item, *part, delta),
+        ModelDelta::Arguments { item, delta } => (*item, 0, delta),
+        ModelDelta::Item { .. } | ModelDelta::Done { .. } => return None,
+    };
+    Some(((discriminant(delta), item, part), text.len()))
 }
 
 #[cfg(test)]
@@ -211,6 +275,28 @@ mod tests {
         assert_eq!(said.tail(1).as_deref(), Some("calls read {\"at\":1}"));
         let again = json!({ "type": "text", "item": 0, "part": 0, "delta": "x" });
         assert_eq!(said.hear(&piece(1, 2, again)), ["agent1 calls read {\"at\":1}"]);
+    }
+
+    #[test]
+    fn what_is_told_once_more_after_a_break_is_said_once() {
+        let numbered = |n: u64, joined: Option<(u64, usize)>, words: &str| {
+            let delta = json!({ "type": "text", "item": 0, "part": 0, "delta": words });
+            let mut data = json!({ "step": 1, "attempt": 1, "n": n, "agent": "a", "delta": delta });
+            if let Some((first, at)) = joined {
+                (data["first"], data["at"]) = (first.into(), at.into());
+            }
+            event("model.delta", data)
+        };
+        let mut said = Said::default();
+        assert!(said.hear(&numbered(0, None, "one ")).is_empty());
+        assert!(said.hear(&numbered(1, None, "two ")).is_empty());
+        assert!(said.hear(&numbered(1, Some((0, 0)), "one two ")).is_empty());
+        assert!(said.hear(&numbered(3, Some((0, 0)), "one two three four ")).is_empty());
+        assert!(said.hear(&numbered(5, Some((3, 14)), "four five six\n")).len() == 1);
+        let mut late = Said::default();
+        assert!(late.hear(&numbered(3, Some((0, 0)), "one two three four ")).is_empty());
+        let lines = late.hear(&numbered(4, None, "five\n"));
+        assert_eq!(lines, ["a: one two three four five"]);
     }
 
     #[test]

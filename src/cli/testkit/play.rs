@@ -5,6 +5,8 @@ use std::{
     path::Path,
 };
 
+use serde_json::Value;
+
 use super::{
     request::{Given, Request},
     snapshot::{Snapshots, compare},
@@ -15,7 +17,7 @@ use crate::{
         Answer, Caller, Engine, EngineError, IdempotencyKey, Job, Program, RunView, Stage, StartRun,
     },
     lua::{Coverage, TestFile, TestHalt},
-    operator::Registry,
+    operator::{NO_TURN, Registry, ScriptedTurns},
     protocol::{Failure, Json, RunId, TaskId, failure::kind},
     store::{RunStatus, TaskRow},
 };
@@ -48,6 +50,8 @@ pub(super) struct Play<'a> {
     snapshots: Snapshots,
     runs: Vec<Slot>,
     mocks: BTreeMap<String, Mock>,
+    /// What the models of agents say.
+    models: BTreeMap<String, Says>,
     people: BTreeMap<String, VecDeque<Given>>,
     /// What each step was answered, one for each attempt that counted.
     given: HashMap<(u64, u32), Vec<Result<Json, Failure>>>,
@@ -70,6 +74,14 @@ enum Mock {
     Sequence(VecDeque<Given>, usize),
 }
 
+/// What a model says.
+enum Says {
+    /// One of these, as the conversation goes.
+    Turns(Vec<Value>),
+    /// What this function of the test makes of the request.
+    Function(u32),
+}
+
 impl<'a> Play<'a> {
     pub(super) fn new(
         file: &'a TestFile,
@@ -86,6 +98,7 @@ impl<'a> Play<'a> {
             snapshots,
             runs: Vec::new(),
             mocks: BTreeMap::new(),
+            models: BTreeMap::new(),
             people: BTreeMap::new(),
             given: HashMap::new(),
             asked: 0,
@@ -147,6 +160,20 @@ impl<'a> Play<'a> {
                     _ => Mock::Sequence(answers.into(), 0),
                 };
                 self.mocks.insert(agent, mock);
+                nothing()
+            }
+            Request::Model { agent, turns, function } => {
+                let says = match (function, turns) {
+                    (Some(function), _) => Says::Function(function),
+                    (None, turns) => {
+                        let turns = turns.unwrap_or_default();
+                        // What is wrong with one is said where it is written.
+                        ScriptedTurns::read(turns.clone())
+                            .map_err(|failure| usage(failure.message))?;
+                        Says::Turns(turns)
+                    }
+                };
+                self.models.insert(agent, says);
                 nothing()
             }
             Request::Recorded { path } => {
@@ -322,6 +349,9 @@ impl<'a> Play<'a> {
 
     fn next_answer(&mut self, job: &Job) -> Result<Result<Json, Failure>, Failure> {
         let agent = &*job.agent;
+        if job.asks_model {
+            return self.turn(job);
+        }
         let given = match self.mocks.get_mut(agent) {
             None => {
                 return Err(usage(format!(
@@ -343,6 +373,44 @@ impl<'a> Play<'a> {
             },
         };
         Ok(self.made(given, &job.input))
+    }
+
+    /// What the model of an agent says to a request.
+    fn turn(&self, job: &Job) -> Result<Result<Json, Failure>, Failure> {
+        let agent = &*job.agent;
+        let turns = match self.models.get(agent) {
+            None => {
+                return Err(usage(format!(
+                    "nobody answers for the agent `{agent}`, whose operator {} is a model; write \
+                     run:mock(\"{agent}\", …) for what it comes to as a whole, or \
+                     run:model(\"{agent}\", {{ … }}) for what its model says, turn by turn",
+                    job.operator
+                )));
+            }
+            Some(Says::Turns(turns)) => turns.clone(),
+            Some(Says::Function(function)) => match self.file.answer(*function, &job.input) {
+                // The one turn that it is, whichever of the conversation's it is.
+                Ok(turn) => {
+                    let mut turn = turn.to_value();
+                    if let Value::String(text) = turn {
+                        turn = serde_json::json!({ "text": text });
+                    }
+                    if let Value::Object(turn) = &mut turn {
+                        turn.insert("when".to_owned(), "".into());
+                    }
+                    vec![turn]
+                }
+                Err(failure) => return Ok(Err(failure)),
+            },
+        };
+        let turns = ScriptedTurns::read(turns).map_err(|failure| usage(failure.message))?;
+        let attempt = self.stage.failed_attempts(job.run, job.step) + 1;
+        match turns.reply(&job.input, &format!("{}.{}", job.run, job.step), attempt) {
+            Err(failure) if failure.is(NO_TURN) => {
+                Err(usage(format!("run:model(\"{agent}\", …): {}", failure.message)))
+            }
+            said => Ok(said),
+        }
     }
 
     fn made(&self, given: Given, input: &Json) -> Result<Json, Failure> {

@@ -15,6 +15,13 @@ pub(super) enum Request {
     Blueprint { path: String },
     /// What an agent answers; `again` for ever, or one after the other.
     Mock { agent: String, answers: Vec<Given>, again: bool },
+    /// What the model of an agent says: its turns, or what a function makes of each request.
+    Model {
+        agent: String,
+        turns: Option<Vec<Value>>,
+        #[serde(rename = "fn")]
+        function: Option<u32>,
+    },
     /// What the agents of an exported run answered.
     Recorded { path: String },
     /// What a person says to a task of this agent.

@@ -111,6 +111,93 @@ fn what_a_test_forgot_is_said() {
     assert!(problem("t.start(\"none.lua\")").contains("none.lua"));
 }
 
+const HELPER: &str = r#"
+local swarm = require("swarm")
+return swarm.blueprint {
+  name = "help",
+  agents = {
+    helper = {
+      operator = "model", max_turns = 3, max_duration = "1h",
+      tools = {
+        "clerk",
+        { name = "add", fn = function(it) return it.a + it.b end },
+        { operator = "process", name = "list" },
+        { state = "write", prefix = "notes/" },
+      },
+    },
+    clerk = { operator = "model" },
+  },
+  flow = function(ctx, input)
+    local said = ctx:run("helper", input)
+    return { said = said, note = ctx.state:get("notes/sum") }
+  end,
+}"#;
+
+/// What a test of an agent with a model comes to.
+fn helped(body: &str, options: &Options<'_>) -> TestReport {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("help.lua"), HELPER).unwrap();
+    let path = dir.path().join("help_test.lua");
+    let test = format!(
+        "local t = require(\"swarm.test\") t.test(\"x\", function()
+           local run = t.start(\"help.lua\", \"two and two?\") {body} end)"
+    );
+    std::fs::write(&path, test).unwrap();
+    let section = "[operators.model]\nkind = \"llm\"\napi = \"script\"";
+    let config = crate::config::Layer::parse(section, std::path::Path::new("m.toml")).unwrap();
+    let config = crate::config::Config::from(config);
+    let known = crate::host::known_operators(&config.operators, config.environments);
+    let mut report = run(&path, &known, options, &Clock::manual(0));
+    assert!(report.broken.is_none(), "{report:?}");
+    report.tests.remove(0)
+}
+
+#[test]
+fn a_models_turns_are_given_and_its_loop_runs_also_across_crashes() {
+    let whole = r#"
+      run:model("helper", {
+        { calls = { { name = "add", arguments = { a = 2, b = 2 } }, { name = "clerk", arguments = { input = "is it?" } },
+          { name = "list", arguments = {} } } },
+        { calls = { { name = "state_set", arguments = { key = "sum", value = 4 } } } },
+        { text = "It is 4." },
+      })
+      run:model("clerk", function(request)
+        return "yes, " .. request.items[1].content[1].text
+      end)
+      run:mock("helper/list", { files = 2 })
+      t.equal(run:finish(), { said = "It is 4.", note = 4 })
+      local outputs = {}
+      for _, step in ipairs(run:steps()) do
+        if step.kind == "tool_call" then table.insert(outputs, step.output) end
+      end
+      t.match(outputs, { 4, "yes, is it?", { files = 2 } })
+    "#;
+    let test = helped(whole, &Options { crash: true, ..PLAIN });
+    assert_eq!(test.problem(), None);
+    assert!(test.crashes > 8, "{test:?}");
+    let limited = r#"
+      run:model("helper", function() return { calls = { { name = "add", arguments = { a = 1, b = 1 } } } } end)
+      t.ok(string.find(run:fails("limit").message, "asked 3 time(s)", 1, true))
+    "#;
+    assert_eq!(helped(limited, &PLAIN).problem(), None);
+}
+
+#[test]
+fn who_tests_an_agent_with_a_model_is_told_what_to_write() {
+    let problem = |body: &str| helped(body, &PLAIN).problem().unwrap_or_default();
+    let nobody = problem("run:finish()");
+    assert!(nobody.contains("run:mock(\"helper\", …)"), "{nobody}");
+    assert!(nobody.contains("run:model(\"helper\", { … })"), "{nobody}");
+    let calls = "{ calls = { { name = \"add\", arguments = { a = 1, b = 1 } } } }";
+    let short = problem(&format!("run:model(\"helper\", {{ {calls} }}) run:finish()"));
+    assert!(short.contains("asked for its turn 2, and has 1"), "{short}");
+    assert!(problem("run:model(\"helper\", {})").contains("takes a list of turns"));
+    let wrong = problem("run:model(\"helper\", { { says = \"x\" } })");
+    assert!(wrong.contains("unknown field `says`"), "{wrong}");
+    let mocked = "run:mock(\"helper\", \"4\") t.equal(run:finish().said, \"4\")";
+    assert_eq!(problem(mocked), "");
+}
+
 #[test]
 fn a_fault_that_only_a_crash_shows_is_found() {
     // What the flow does twice after a crash: an agent that must not be interrupted.

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::{APPROVE, COMPACT, OpenLoop};
+use super::{APPROVE, COMPACT, FLUSH, OpenLoop};
 use crate::{
     blueprint::Does,
     flow::{
-        Part, TaskOpts, TaskRequest,
+        Part, StateOp, TaskOpts, TaskRequest,
         response::{Begin, Call, Turn},
     },
     journal::{Outcome, Usage},
@@ -58,6 +58,12 @@ impl OpenLoop {
                 // No part of the answer: who follows the calls of the model does not see it.
                 model(request, StepKind::Local, COMPACT, json!({ "turn": turn }))
             }
+            Begin::Flush { turn } => {
+                let kept = json!({ "turn": turn, "key": self.flow.flush_key(*turn) });
+                let part = own(StepKind::Local, FLUSH, kept.into());
+                let request = TaskRequest::new(&**agent, Json::null(), TaskOpts::default());
+                TaskRequest { part: Some(Box::new(part)), ..request }
+            }
             Begin::List { server } => {
                 let part = own(StepKind::Local, server, Json::null());
                 let request = TaskRequest::new(server, Json::null(), TaskOpts::default());
@@ -66,6 +72,19 @@ impl OpenLoop {
             Begin::Approve(call) => self.approval(call, own(StepKind::Task, APPROVE, Json::null())),
             Begin::Call(call) | Begin::Refuse(call, _) => self.call(call),
         })
+    }
+
+    /// What writes a turn to state.
+    pub(super) fn flush_op(&self, turn: u32) -> StateOp {
+        let items = self.flow.turn_items(turn);
+        let value = json!({ "agent": &**self.agent.name(), "turn": turn, "items": items });
+        StateOp::Set { key: self.flow.flush_key(turn), value: value.into(), opts: None }
+    }
+
+    /// When its end is near, and when it is over, counted from its begin in milliseconds.
+    pub(super) fn times(&self) -> Option<(u64, u64)> {
+        let max_ms = self.max_duration_ms?;
+        Some((self.flow.near_end_ms(max_ms), max_ms))
     }
 
     /// What a person is asked before a call.
@@ -108,7 +127,10 @@ impl OpenLoop {
     fn asked(&self, turn: u32) -> ModelRequest {
         let given = self.request.opts.ask.as_deref();
         let mut request = ModelRequest {
-            model: self.agent.agent().model.clone(),
+            model: match self.flow.downgraded() {
+                Some(model) => Some(model.to_owned()),
+                None => self.agent.agent().model.clone(),
+            },
             instructions: self.instructions.clone(),
             items: self.flow.conversation(),
             tools: self.flow.tools().cloned().collect(),
@@ -141,6 +163,7 @@ impl OpenLoop {
         let same = match self.begun.get(place) {
             Some(Begin::Ask { .. }) => kind == StepKind::ModelCall,
             Some(Begin::Compact { .. }) => kind == StepKind::Local && name == COMPACT,
+            Some(Begin::Flush { .. }) => kind == StepKind::Local && name == FLUSH,
             Some(Begin::Approve(_)) => kind == StepKind::Task && name == APPROVE,
             Some(Begin::List { server }) => kind == StepKind::Local && name == server,
             Some(Begin::Call(call) | Begin::Refuse(call, _)) => {

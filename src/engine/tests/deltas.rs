@@ -56,6 +56,82 @@ async fn pieces_are_events_without_a_number_and_are_not_stored() {
     assert_eq!(stored.len(), numbers.len());
 }
 
+/// A model that says a word, waits, and says the rest.
+struct Halting(Arc<tokio::sync::Semaphore>);
+
+#[async_trait::async_trait]
+impl crate::operator::Backend for Halting {
+    fn kind(&self) -> &'static str {
+        "halting"
+    }
+
+    fn residence(&self) -> crate::operator::Residence {
+        crate::operator::Residence::Host
+    }
+
+    async fn execute(
+        &self,
+        task: Arc<crate::operator::Task>,
+        _: Json,
+    ) -> Result<crate::operator::Reply, crate::protocol::Failure> {
+        let say = |words: &str| {
+            let (item, part, delta) = (0, 0, words.to_owned());
+            task.reporter.delta(crate::protocol::ModelDelta::Text { item, part, delta });
+        };
+        say("one ");
+        say("two ");
+        // Said, and delivered: who waits for this knows that there is something to hear.
+        task.reporter.delivered(crate::operator::Delivery { worker: "it".into() });
+        self.0.acquire().await.unwrap().forget();
+        say("three");
+        Ok(crate::operator::Reply::Done(crate::middleware::TaskDone::new(Json::null())))
+    }
+}
+
+#[tokio::test]
+async fn who_comes_in_the_middle_hears_what_was_said_once_and_then_the_rest() {
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let code = Coded::default().and("halting", Halting(Arc::clone(&gate)));
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let bench = Bench::open_coded(dir, Clock::manual(1_700_000_000_000), &code);
+    let body = "agents = { w = { operator = \"halting\" } }, flow = function(ctx) return ctx:run(\"w\") end";
+    let run = bench.start(body, "null").await;
+    let delivered = |view: &RunView| {
+        let _ = view;
+        bench.count(run, |fact| matches!(fact, Fact::AttemptDelivered { .. })) == 1
+    };
+    bench.until(run, "its delivery", delivered).await;
+
+    let piece = |event: &EventView| {
+        let data = event.data.to_value();
+        (
+            data["n"].as_u64(),
+            data["first"].as_u64(),
+            data["delta"]["delta"].as_str().map(str::to_owned),
+        )
+    };
+    let mut heard = Vec::new();
+    for _ in 0..2 {
+        let mut events = bench.engine.events(&bench.admin(), run, 0).await.unwrap();
+        loop {
+            let event = events.next().await.unwrap().expect("a piece");
+            if event.kind == "model.delta" {
+                assert_eq!(piece(&event), (Some(1), Some(0), Some("one two ".to_owned())));
+                break;
+            }
+        }
+        heard.push(events);
+    }
+    gate.add_permits(1);
+    for mut events in heard {
+        let mut rest = Vec::new();
+        while let Some(event) = events.next().await.unwrap() {
+            rest.extend((event.kind == "model.delta").then(|| piece(&event)));
+        }
+        assert_eq!(rest, [(Some(2), None, Some("three".to_owned()))]);
+    }
+}
+
 #[tokio::test]
 async fn a_function_hears_them_in_a_copy_of_the_flow_and_the_flow_is_the_same_without() {
     let bench = Bench::new();

@@ -520,6 +520,111 @@ async fn a_long_conversation_is_summed_up_in_a_step_of_its_own() {
     loops.replays(run).await;
 }
 
+/// The events of a run's life of one sort, by their words.
+fn lifecycle(loops: &Loops, run: RunId, sort: &str) -> Vec<Value> {
+    let told = |entry: Entry| match entry.fact {
+        Fact::Decided(Decision::Told { kind, data, .. }) if kind == sort => Some(data.to_value()),
+        _ => None,
+    };
+    loops.entries(run).into_iter().filter_map(told).collect()
+}
+
+fn words(events: &[Value]) -> Vec<&str> {
+    events.iter().map(|event| event["type"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn turns_that_leave_a_conversation_are_in_state_first() {
+    let script = json!([
+        [["add", { "a": 1, "b": 0 }]], [["add", { "a": 2, "b": 0 }]], [["add", { "a": 3, "b": 0 }]], "$seen",
+    ]);
+    for (scope, read) in
+        [("", "ctx.state"), ("scope = \"custom:log\",", "ctx:scope { custom = \"log\" }")]
+    {
+        let loops = Loops::new();
+        let body = format!(
+            r#"agents = {{ it = {{ operator = "model", system = [==[{script}]==], {ADD},
+                compaction = {{ at = 100, keep = 1, flush = {{ {scope} prefix = "log/" }} }} }} }},
+            flow = function(ctx)
+                local said = ctx:run("it")
+                local kept = {read}
+                local all = {{}}
+                for _, key in kept:list("log/") do table.insert(all, {{ key = key, value = kept:get(key) }}) end
+                return {{ said = said, all = all }}
+            end"#
+        );
+        let run = loops.start(&body, "null").await;
+        let value = loops.value_of(run).await;
+        assert_eq!(value["said"], r#"["3"]"#);
+        let all = value["all"].as_array().unwrap();
+        let keys: Vec<&Value> = all.iter().map(|it| &it["key"]).collect();
+        assert_eq!(keys, ["log/it/1/1", "log/it/1/2"]);
+        assert_eq!(all[1]["value"]["turn"], 2);
+        assert_eq!(all[1]["value"]["items"][1]["output"], "2");
+        let told = lifecycle(&loops, run, "compaction");
+        let flushed = words(&told).iter().position(|it| *it == "pre_compaction_flush").unwrap();
+        let gone = words(&told).iter().position(|it| *it == "compaction_complete").unwrap();
+        assert!(flushed < gone, "{told:?}");
+        let flush = ("local".to_owned(), "flush".to_owned(), "completed".to_owned());
+        assert_eq!(loops.steps(run).await.iter().filter(|step| **step == flush).count(), 2);
+        loops.replays(run).await;
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_to_state_stays_in_the_conversation() {
+    let loops = Loops::new();
+    let keys =
+        format!(r#"compaction = {{ at = 100, keep = 1, flush = {{ scope = "session" }} }}, {ADD}"#);
+    let script = json!([[["add", { "a": 1, "b": 0 }]], [["add", { "a": 2, "b": 0 }]], "$seen"]);
+    let run = loops.begin(&script, &keys, "").await;
+    assert_eq!(loops.value_of(run).await, r#"["1","2"]"#);
+    let told = lifecycle(&loops, run, "compaction");
+    let failed = told.iter().find(|it| it["type"] == "flush_failed").expect("it is told");
+    assert_eq!(failed["key"], "turns/it/1/1");
+    assert!(failed["error"].as_str().unwrap().contains("belongs to no session"), "{failed}");
+    assert_eq!(words(&told).last(), Some(&"compaction_skipped"));
+    loops.replays(run).await;
+}
+
+#[tokio::test]
+async fn a_warning_comes_before_the_money_and_the_time_of_a_loop_are_used_up() {
+    let loops = Loops::new();
+    let turns = |n: usize| (0..n).map(|n| json!([["add", { "a": n, "b": 0 }]]));
+    let forever: Vec<Value> = turns(9).collect();
+    let keys = format!(r#"max_cost = "0.04", warn_at = 0.5, {ADD}"#);
+    let run = loops.begin(&json!(forever), &keys, "").await;
+    assert_eq!(loops.ended(run).await.error.unwrap().kind, "budget");
+    let told = lifecycle(&loops, run, "budget");
+    assert_eq!(words(&told), ["budget_warning", "budget_action"]);
+    let warned = (&told[0]["spent"], &told[0]["limit"], &told[0]["workflow"]);
+    assert_eq!(warned, (&json!("0.02"), &json!("0.04"), &json!(run.to_string())));
+    assert_eq!(told[1]["action"], "halt_workflow");
+
+    let four: Vec<Value> = turns(3).chain([json!("done")]).collect();
+    let keys = format!(r#"max_cost = "0.02", on_exceeded = {{ downgrade = "small" }}, {ADD}"#);
+    assert_eq!(loops.value(json!(four), &keys, "").await, "done");
+    let asked = loops.asked();
+    let models: Vec<Option<&str>> =
+        asked[asked.len() - 4..].iter().map(|it| it.model.as_deref()).collect();
+    assert_eq!(models, [None, None, Some("small"), Some("small")]);
+
+    let keys = format!(r#"max_duration = "10m", {ADD}"#);
+    let run = loops.begin(&json!([{ "wait": "late" }]), &keys, "").await;
+    loops.until(run, "the model", |view| view.waiting_on.iter().any(|it| it.kind == "task")).await;
+    let loops = loops.restart().await;
+    loops.until(run, "it is asked again", |_| !loops.asked().is_empty()).await;
+    loops.clock.advance(Duration::from_secs(8 * 60));
+    let near =
+        |view: &RunView| view.status.is_ended() || !lifecycle(&loops, run, "budget").is_empty();
+    loops.until(run, "a warning", near).await;
+    let told = lifecycle(&loops, run, "budget");
+    assert_eq!(words(&told), ["timeout_approaching"]);
+    assert_eq!((&told[0]["elapsed"], &told[0]["max_duration"]), (&json!(480_000), &json!(600_000)));
+    loops.gate.add_permits(1);
+    assert_eq!(loops.value_of(run).await, "late");
+}
+
 #[tokio::test]
 async fn a_caller_that_asks_gets_every_item_and_its_own_calls_back() {
     let loops = Loops::new();

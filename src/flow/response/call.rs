@@ -136,6 +136,7 @@ impl ResponseFlow {
             if self.settings.asked {
                 return Ok(Some(self.answer(ModelEnd::MaxToolCalls)));
             }
+            self.tell_limit_reached(self.sums.calls);
             let message = format!("more than {most} calls of tools");
             let failure = Failure::new(kind::LIMIT, message);
             return Err(Stop::new(ExitReason::BudgetExhausted, failure));
@@ -145,12 +146,16 @@ impl ResponseFlow {
         let begins = items.iter().map(|item| self.planned(item, judge));
         let begins: Vec<Begin> = begins.collect::<Result<_, _>>()?;
         self.sums.calls += count;
+        self.warn_of_calls();
         let calls = (self.places.len()..).zip(&begins).filter_map(|(place, begin)| match begin {
             Begin::Approve(call) => Some(Called { call: call.clone(), place, asks: true }),
             Begin::Call(call) | Begin::Refuse(call, _) => {
                 Some(Called { call: call.clone(), place, asks: false })
             }
-            Begin::List { .. } | Begin::Ask { .. } | Begin::Compact { .. } => None,
+            Begin::List { .. }
+            | Begin::Ask { .. }
+            | Begin::Compact { .. }
+            | Begin::Flush { .. } => None,
         });
         self.stage = Stage::Calling { calls: calls.collect() };
         Ok(Some(Turn::Begin(begins)))
@@ -185,7 +190,7 @@ impl ResponseFlow {
             max,
         });
         let message = format!("the model asked for the same call of {name} {times} times in a row");
-        Err(Stop::new(ExitReason::custom("loop_detected"), Failure::new(kind::LIMIT, message)))
+        Err(Stop::new(ExitReason::custom("stuck_detected"), Failure::new(kind::LIMIT, message)))
     }
 
     /// What becomes of a call that the model asks for.

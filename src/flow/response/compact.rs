@@ -1,7 +1,8 @@
 //! Compaction: a conversation that grew too long is made shorter between two turns.
 //!
 //! It is cut where an answer of the model begins, so that no call loses its output. What stands
-//! before the loop's own items always stays.
+//! before the loop's own items always stays. Where the agent wants it, each turn that is to go is
+//! written to state first, word by word; if that fails, nothing goes.
 
 use serde_json::{Value, json};
 
@@ -43,13 +44,74 @@ impl ResponseFlow {
             self.tell(CompactionEvent::CompactionSkipped { operator: self.operator(), reason });
             return None;
         };
-        if compaction.summarize {
+        let Some(flush) = &self.settings.flush else { return self.cut(cut) };
+        let scope = flush.scope.clone();
+        self.tell(CompactionEvent::PreCompactionFlush { operator: self.operator(), scope });
+        self.stage = Stage::Flushing { first: self.places.len(), cut };
+        let leaves = |at: &&usize| (self.from..cut).contains(*at);
+        let (before, gone) = (
+            self.replies.iter().filter(|at| **at < self.from).count(),
+            self.replies.iter().filter(leaves).count(),
+        );
+        let turns = (before..before + gone).map(|place| Begin::Flush { turn: number(place + 1) });
+        Some(Turn::Begin(turns.collect()))
+    }
+
+    /// Makes the conversation shorter; a turn where the model has to say.
+    fn cut(&mut self, cut: usize) -> Option<Turn> {
+        if self.settings.compaction.as_ref().is_some_and(|it| it.summarize) {
             let place = self.places.len();
             self.stage = Stage::Compacting { place, cut };
             return Some(Turn::Begin(vec![Begin::Compact { turn: self.sums.turns }]));
         }
         self.shorten(cut, None, "drop");
         None
+    }
+
+    /// The key that a turn is written under.
+    pub fn flush_key(&self, turn: u32) -> String {
+        let keys = self.settings.flush.as_ref().map_or("", |flush| flush.keys.as_str());
+        format!("{keys}{turn}")
+    }
+
+    /// What is written of a turn: everything that was said in it.
+    pub fn turn_items(&self, turn: u32) -> Vec<Value> {
+        let place = turn.saturating_sub(1) as usize;
+        let end = self.replies.get(place + 1).copied().unwrap_or(self.own.len());
+        let begin = match place {
+            0 => 0,
+            _ => self.replies.get(place).copied().unwrap_or(end),
+        };
+        self.own[begin.min(end)..end].iter().map(|own| own.item.clone()).collect()
+    }
+
+    /// The turns that are to go were written, or could not be.
+    pub(super) fn flushed(&mut self, first: usize, cut: usize) -> Option<Turn> {
+        let flush = self.settings.flush.clone()?;
+        let before = self.replies.iter().filter(|at| **at < self.from).count();
+        let ended = self.places[first..].iter();
+        let failed: Vec<(u32, String)> = ended
+            .enumerate()
+            .filter_map(|(place, outcome)| {
+                let error = match outcome {
+                    Some(Outcome::Failed(failure)) => failure.message.clone(),
+                    Some(Outcome::Canceled(why)) => why.clone(),
+                    Some(Outcome::Completed(_)) | None => return None,
+                };
+                Some((number(before + place + 1), error))
+            })
+            .collect();
+        for (turn, error) in &failed {
+            let (operator, scope) = (self.operator(), flush.scope.clone());
+            let (key, error) = (self.flush_key(*turn), error.clone());
+            self.tell(CompactionEvent::FlushFailed { operator, scope, key, error });
+        }
+        if flush.required && !failed.is_empty() {
+            let reason = format!("{} turn(s) could not be written to state", failed.len());
+            self.tell(CompactionEvent::CompactionSkipped { operator: self.operator(), reason });
+            return None;
+        }
+        self.cut(cut)
     }
 
     /// What a model that sums up is shown.
@@ -128,6 +190,10 @@ impl ResponseFlow {
     fn tell(&mut self, event: CompactionEvent) {
         self.events.push(LifecycleEvent::Compaction(event));
     }
+}
+
+fn number(place: usize) -> u32 {
+    u32::try_from(place).unwrap_or(u32::MAX)
 }
 
 /// A summary as an item.

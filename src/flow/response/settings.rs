@@ -2,13 +2,15 @@
 
 use rust_decimal::Decimal;
 
-use crate::protocol::FunctionTool;
+use crate::protocol::{FunctionTool, Scope};
 
 /// What a loop is made of.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LoopSettings {
     /// The operator that is asked, for events.
     pub operator: String,
+    /// The run that it belongs to, for events.
+    pub run: String,
     /// The tools that are known from the start.
     pub tools: Vec<Face>,
     /// The servers that are asked for theirs first.
@@ -19,6 +21,8 @@ pub struct LoopSettings {
     pub limits: LoopLimits,
     /// How the conversation is kept short.
     pub compaction: Option<Compaction>,
+    /// Where turns are written before they leave the conversation.
+    pub flush: Option<Flush>,
 }
 
 /// A tool, as far as the loop goes by it.
@@ -70,11 +74,47 @@ pub struct LoopLimits {
     pub cost: Option<Decimal>,
     /// What the model is shown of one output, in bytes.
     pub output: usize,
+    /// The part of a limit at which a warning is told, from 0 to 1.
+    pub warn_at: f64,
+    /// What happens once the money is used up.
+    pub exceeded: Exceeded,
+}
+
+/// What happens once the money of a loop is used up.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Exceeded {
+    /// The loop ends.
+    #[default]
+    Halt,
+    /// It is told, and the loop goes on.
+    Continue,
+    /// The loop goes on with this model.
+    Downgrade(String),
+}
+
+/// Where turns are written before they leave the conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flush {
+    /// The scope of state.
+    pub scope: Scope,
+    /// What stands before the number of a turn in its key.
+    pub keys: String,
+    /// Whether nothing leaves the conversation that could not be written.
+    pub required: bool,
 }
 
 impl Default for LoopLimits {
     fn default() -> Self {
-        Self { turns: 10, tool_calls: None, repeats: 5, failures: 10, cost: None, output: 100_000 }
+        Self {
+            turns: 10,
+            tool_calls: None,
+            repeats: 5,
+            failures: 10,
+            cost: None,
+            output: 100_000,
+            warn_at: 0.8,
+            exceeded: Exceeded::Halt,
+        }
     }
 }
 

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::*;
-use crate::protocol::CompactionEvent;
+use crate::protocol::{BudgetDecision, BudgetEvent, CompactionEvent, Scope};
 
 /// A judge whose tools take objects that have `n`, and whose answers are numbers where `number`.
 #[derive(Default)]
@@ -97,6 +97,7 @@ fn begun(turn: Turn) -> Vec<String> {
         Begin::List { server } => format!("list {server}"),
         Begin::Ask { turn } => format!("ask {turn}"),
         Begin::Compact { turn } => format!("compact {turn}"),
+        Begin::Flush { turn } => format!("flush {turn}"),
         Begin::Approve(call) => format!("approve {}", call.name),
         Begin::Call(call) => format!("call {} {}", call.name, call.arguments),
         Begin::Refuse(call, failure) => format!("refuse {} {}", call.name, failure.kind),
@@ -239,7 +240,7 @@ fn turns_calls_repeats_failures_and_money_are_held() {
     ends(&mut repeats, &judge, 0, calls(&[("a", r#"{"n": 1}"#)]));
     ends(&mut repeats, &judge, 1, done(json!(1)));
     let held = stop(ends(&mut repeats, &judge, 2, calls(&[("a", r#"{"n":1}"#)])));
-    assert_eq!(held.exit, ExitReason::custom("loop_detected"));
+    assert_eq!(held.exit, ExitReason::custom("stuck_detected"));
     assert!(matches!(
         repeats.take_events()[..],
         [LifecycleEvent::Budget(BudgetEvent::LoopDetected { consecutive_count: 2, .. })]
@@ -461,6 +462,162 @@ fn a_summary_stands_for_what_is_gone_and_a_failed_one_changes_nothing() {
         it,
         LifecycleEvent::Compaction(CompactionEvent::CompactionFailed { .. })
     )));
+}
+
+/// The events of compaction since they were last taken, by their words.
+fn compactions(flow: &mut ResponseFlow) -> Vec<String> {
+    let events = flow.take_events().into_iter().map(|event| event.data());
+    events.filter_map(|data| data["type"].as_str().map(str::to_owned)).collect()
+}
+
+/// A loop that has grown too long with its third turn, of which two are to go, and what follows.
+fn flushing(required: bool, summarize: bool) -> (ResponseFlow, Turn) {
+    let mut flow = flow(|it| {
+        it.compaction = Some(Compaction { at_tokens: 100, keep: 1, summarize });
+        it.flush = Some(Flush { scope: Scope::Global, keys: "log/".to_owned(), required });
+    });
+    let judge = Plain::default();
+    flow.turn(&judge);
+    let mut turn = Turn::Wait;
+    for (n, tokens) in [10, 20, 100].into_iter().enumerate() {
+        let used = Usage { input_tokens: Some(tokens), ..Usage::default() };
+        let arguments = format!(r#"{{"n":{n}}}"#);
+        flow.end(2 * n, calls(&[("a", &arguments)]), &used);
+        flow.turn(&judge);
+        turn = ends(&mut flow, &judge, 2 * n + 1, done(json!(format!("out {n}"))));
+    }
+    (flow, turn)
+}
+
+#[test]
+fn turns_are_written_before_they_go_and_stay_where_that_failed() {
+    let judge = Plain::default();
+    let (mut written, turn) = flushing(true, false);
+    assert_eq!(begun(turn), ["flush 1", "flush 2"]);
+    assert_eq!(outputs(&written).len(), 3, "nothing goes before it is written");
+    assert_eq!(compactions(&mut written), ["context_pressure", "pre_compaction_flush"]);
+    let kinds = |items: Vec<Value>| -> Vec<String> {
+        items.iter().map(|item| item["type"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(kinds(written.turn_items(2)), ["function_call", "function_call_output"]);
+    assert_eq!(written.flush_key(2), "log/2");
+    assert_eq!(ends(&mut written, &judge, 6, done(json!(null))), Turn::Wait);
+    assert_eq!(begun(ends(&mut written, &judge, 7, done(json!(null)))), ["ask 4"]);
+    assert_eq!(outputs(&written).len(), 1);
+    assert_eq!(compactions(&mut written), ["compaction_complete", "compaction_quality"]);
+
+    let fails = |required: bool| {
+        let (mut flow, _) = flushing(required, false);
+        flow.take_events();
+        flow.end(6, done(json!(null)), &Usage::default());
+        let gone = Outcome::Failed(Failure::new(kind::REFUSED, "no"));
+        assert_eq!(begun(ends(&mut flow, &judge, 7, gone)), ["ask 4"]);
+        flow
+    };
+    let mut kept = fails(true);
+    assert_eq!(outputs(&kept).len(), 3, "what could not be written stays");
+    let events = kept.take_events();
+    let key = |it: &LifecycleEvent| matches!(it, LifecycleEvent::Compaction(CompactionEvent::FlushFailed { key, error, scope: Scope::Global, .. }) if key == "log/2" && error == "no");
+    assert!(key(&events[0]), "{events:?}");
+    assert_eq!(events[1].data()["type"], "compaction_skipped");
+    let mut lost = fails(false);
+    assert_eq!(outputs(&lost).len(), 1);
+    let told = ["flush_failed", "compaction_complete", "compaction_quality"];
+    assert_eq!(compactions(&mut lost), told);
+}
+
+#[test]
+fn what_was_written_once_is_not_written_again_with_the_next_compaction() {
+    let (mut flow, _) = flushing(true, true);
+    let judge = Plain::default();
+    flow.end(6, done(json!(null)), &Usage::default());
+    assert_eq!(begun(ends(&mut flow, &judge, 7, done(json!(null)))), ["compact 3"]);
+    assert_eq!(begun(ends(&mut flow, &judge, 8, says("so far"))), ["ask 4"]);
+    let used = Usage { input_tokens: Some(100), ..Usage::default() };
+    flow.end(9, calls(&[("a", r#"{"n":9}"#)]), &used);
+    flow.turn(&judge);
+    assert_eq!(begun(ends(&mut flow, &judge, 10, done(json!(1)))), ["flush 3"]);
+}
+
+/// The events of a loop that costs a cent a turn, and its turn after so many.
+fn spending(cents: u32, exceeded: Exceeded) -> (ResponseFlow, Vec<LifecycleEvent>, Turn) {
+    let mut flow = flow(|it| {
+        it.run = "run_1".into();
+        (it.limits.cost, it.limits.exceeded) = (Some("0.05".parse().unwrap()), exceeded);
+    });
+    let judge = Plain::default();
+    let mut turn = flow.turn(&judge);
+    let used = Usage { cost: Some("0.01".into()), ..Usage::default() };
+    for n in 0..cents as usize {
+        let arguments = format!(r#"{{"n":{n}}}"#);
+        flow.end(2 * n, calls(&[("a", &arguments)]), &used);
+        turn = flow.turn(&judge);
+        if matches!(turn, Turn::Begin(_)) {
+            turn = ends(&mut flow, &judge, 2 * n + 1, done(json!(n)));
+        }
+    }
+    let events = flow.take_events();
+    (flow, events, turn)
+}
+
+fn decided(events: &[LifecycleEvent]) -> Vec<BudgetDecision> {
+    let action = |event: &LifecycleEvent| match event {
+        LifecycleEvent::Budget(BudgetEvent::BudgetAction { action, .. }) => Some(action.clone()),
+        _ => None,
+    };
+    events.iter().filter_map(action).collect()
+}
+
+#[test]
+fn who_watches_is_warned_of_money_once_and_told_what_is_decided() {
+    let (_, events, _) = spending(3, Exceeded::Halt);
+    assert_eq!(events, []);
+    let (_, events, turn) = spending(4, Exceeded::Halt);
+    let [LifecycleEvent::Budget(BudgetEvent::BudgetWarning { workflow, spent, limit })] =
+        &events[..]
+    else {
+        panic!("{events:?}")
+    };
+    assert_eq!(
+        (workflow.as_str(), spent.to_string(), limit.to_string()),
+        ("run_1", "0.04".into(), "0.05".into())
+    );
+    assert_eq!(begun(turn), ["ask 5"]);
+    let (_, events, turn) = spending(5, Exceeded::Halt);
+    assert_eq!(stop(turn).exit, ExitReason::BudgetExhausted);
+    assert_eq!(decided(&events), [BudgetDecision::HaltWorkflow]);
+    assert_eq!(events.len(), 2, "{events:?}");
+}
+
+#[test]
+fn beyond_its_money_a_loop_goes_on_or_goes_on_with_a_cheaper_model() {
+    let (flow, events, turn) = spending(7, Exceeded::Continue);
+    assert_eq!(begun(turn), ["ask 8"]);
+    assert_eq!((decided(&events), flow.downgraded()), (vec![BudgetDecision::Continue], None));
+    let (flow, _, _) = spending(4, Exceeded::Downgrade("small".into()));
+    assert_eq!(flow.downgraded(), None);
+    let (flow, events, turn) = spending(7, Exceeded::Downgrade("small".into()));
+    assert_eq!((begun(turn), flow.downgraded()), (vec!["ask 8".to_owned()], Some("small")));
+    let (from, to) = ("x".to_owned(), "small".to_owned());
+    assert_eq!(decided(&events), [BudgetDecision::DowngradeModel { from, to }]);
+}
+
+#[test]
+fn who_watches_is_warned_of_turns_and_calls_once_before_they_are_used_up() {
+    let near = |events: &[LifecycleEvent]| -> Vec<(u32, u32)> {
+        let near = |event: &LifecycleEvent| match event {
+            LifecycleEvent::Budget(BudgetEvent::StepLimitApproaching { current, max, .. }) => {
+                Some((*current, *max))
+            }
+            _ => None,
+        };
+        events.iter().filter_map(near).collect()
+    };
+    let (mut turns, _) = three_turns(|it| it.limits.turns = 5, 1);
+    assert_eq!(near(&turns.take_events()), [(4, 5)]);
+    let calls = |it: &mut LoopSettings| (it.limits.tool_calls, it.limits.warn_at) = (Some(4), 0.5);
+    let (mut calls, _) = three_turns(calls, 1);
+    assert_eq!(near(&calls.take_events()), [(2, 4)]);
 }
 
 #[test]

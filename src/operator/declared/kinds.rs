@@ -1,6 +1,6 @@
 //! The kinds that can be declared, and what each makes of its keys.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, path::Path, sync::Arc};
 
 use async_trait::async_trait;
 use serde::de::DeserializeOwned;
@@ -20,6 +20,11 @@ pub trait Settings: fmt::Debug + Send + Sync {
 
     /// Makes the operator; nothing is started and nobody is asked yet.
     fn build(&self, builtin: &Builtin) -> Arc<dyn Backend>;
+
+    /// The same with its relative paths below a directory; nothing if it has none.
+    fn beside(&self, _dir: &Path) -> Option<Arc<dyn Settings>> {
+        None
+    }
 
     /// Who its members are, if it only stands for others.
     fn composite(&self) -> Option<&Composite> {

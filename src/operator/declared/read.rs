@@ -1,6 +1,6 @@
 //! From the section of a file to settings, or to a mistake with its place.
 
-use std::{collections::BTreeMap, fmt, ops::Range, sync::Arc};
+use std::{collections::BTreeMap, fmt, ops::Range, path::Path, sync::Arc};
 
 use toml::{
     Spanned,
@@ -82,6 +82,13 @@ impl Declared {
         let built_in = BUILT_IN.iter().map(|(name, _)| *name);
         let others: Vec<&str> = built_in.chain(simple.map(|(name, _)| name)).collect();
         composite::check(&composites.collect(), &others)
+    }
+
+    /// The same as a file in this directory declares them: relative paths are relative to it.
+    #[must_use]
+    pub fn beside(self, dir: &Path) -> Self {
+        let placed = |settings: Arc<dyn Settings>| settings.beside(dir).unwrap_or(settings);
+        Self(self.0.into_iter().map(|(name, settings)| (name, placed(settings))).collect())
     }
 
     /// Each name with its settings, sorted.

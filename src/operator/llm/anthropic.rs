@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     content::{self, Part, Where, compacted, kind, needed, parts},
-    wire::Manner,
+    wire::{Manner, add_tools},
     wrong::untold,
 };
 use crate::protocol::{Failure, FunctionTool, ModelRequest};
@@ -81,6 +81,7 @@ fn option(name: &str, value: &Value, body: &mut Value) {
             let one = value.as_str().map(|text| json!([text]));
             body["stop_sequences"] = one.unwrap_or_else(|| value.clone());
         }
+        "tools" => add_tools(value, body),
         "reasoning" => {
             if body.get("thinking").is_none() {
                 think(value, body);

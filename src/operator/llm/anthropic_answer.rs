@@ -17,6 +17,9 @@ use super::{
 };
 use crate::protocol::ModelStop;
 
+/// Why a model stops that wants to be asked on.
+const PAUSED: &str = "pause_turn";
+
 /// Reads events.
 #[derive(Debug, Default)]
 pub(super) struct AnthropicAnswer {
@@ -24,6 +27,7 @@ pub(super) struct AnthropicAnswer {
     /// The message that texts join, as long as nothing else came.
     message: Option<(usize, usize)>,
     over: bool,
+    paused: bool,
 }
 
 /// A block under way.
@@ -68,6 +72,7 @@ impl Answer for AnthropicAnswer {
             "message_delta" => {
                 if let Some(reason) = said["delta"]["stop_reason"].as_str() {
                     draft.stop = Some(stop(reason));
+                    self.paused = reason == PAUSED;
                 }
                 count(&said["usage"], draft);
                 Ok(())
@@ -102,12 +107,17 @@ impl Answer for AnthropicAnswer {
             }
         }
         draft.stop = document["stop_reason"].as_str().map(stop);
+        self.paused = document["stop_reason"] == PAUSED;
         self.over = true;
         Ok(())
     }
 
     fn is_over(&self) -> bool {
         self.over
+    }
+
+    fn is_paused(&self) -> bool {
+        self.paused
     }
 }
 
@@ -243,7 +253,7 @@ fn stop(reason: &str) -> ModelStop {
         "tool_use" => ModelStop::ToolCalls,
         "max_tokens" | "model_context_window_exceeded" => ModelStop::Length,
         "refusal" => ModelStop::Refusal,
-        // `end_turn`, `stop_sequence`, `pause_turn`.
+        // `end_turn`, `stop_sequence`; after `pause_turn` it is asked on.
         _ => ModelStop::End,
     }
 }

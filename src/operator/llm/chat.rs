@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     content::{self, Part, Where, compacted, kind, needed, parts},
-    wire::Manner,
+    wire::{Manner, add_tools},
     wrong::untold,
 };
 use crate::protocol::{Failure, FunctionTool, ModelRequest};
@@ -47,6 +47,7 @@ pub(super) fn body(
 fn option(name: &str, value: &Value, manner: Manner<'_>, body: &mut Value) {
     match name {
         "max_output_tokens" => body[manner.max_tokens_as] = value.clone(),
+        "tools" => add_tools(value, body),
         "reasoning" => {
             if let Some(effort) = value.get("effort").filter(|effort| !effort.is_null()) {
                 body["reasoning_effort"] = effort.clone();

@@ -135,6 +135,11 @@ impl Draft {
         self.items.len()
     }
 
+    /// The items so far.
+    pub(super) fn items(&self) -> &[Value] {
+        &self.items
+    }
+
     /// An item.
     pub(super) fn item(&mut self, place: usize) -> Option<&mut Value> {
         self.items.get_mut(place)

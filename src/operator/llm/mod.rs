@@ -38,4 +38,5 @@ mod wrong;
 #[cfg(test)]
 mod tests;
 
+pub use script::{NO_TURN, ScriptedTurns};
 pub(super) use settings::LlmSettings;

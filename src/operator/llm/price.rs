@@ -45,6 +45,21 @@ pub(super) struct Price {
 struct Money(Decimal);
 
 impl Tokens {
+    /// Adds those of another request for the same answer.
+    pub(super) fn add(&mut self, more: Self) {
+        let sum = |a: Option<u64>, b: Option<u64>| match (a, b) {
+            (None, None) => None,
+            (a, b) => Some(a.unwrap_or(0).saturating_add(b.unwrap_or(0))),
+        };
+        *self = Self {
+            input: sum(self.input, more.input),
+            cached: sum(self.cached, more.cached),
+            cache_written: sum(self.cache_written, more.cache_written),
+            output: sum(self.output, more.output),
+            reasoning: sum(self.reasoning, more.reasoning),
+        };
+    }
+
     /// What was used, with its cost where there is a price and something to count.
     pub(super) fn usage(&self, price: Option<&Price>) -> Option<Usage> {
         if *self == Self::default() {

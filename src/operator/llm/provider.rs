@@ -1,6 +1,6 @@
 //! One request to a model: what it may take, and what becomes of its bytes.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use async_trait::async_trait;
 use futures::FutureExt as _;
@@ -32,6 +32,8 @@ use crate::{
 
 /// The most bytes that are read of an error answer.
 const ERROR_BODY: usize = 64 * 1024;
+/// How often a model may pause in one answer.
+const PAUSES: usize = 16;
 /// How long `doctor` waits for a provider.
 const INSPECTION: Duration = Duration::from_secs(5);
 
@@ -141,7 +143,7 @@ impl Llm {
         begins.max_by_key(|(name, _)| name.len()).map(|(_, price)| price)
     }
 
-    /// Asks a server and hears its answer out.
+    /// Asks a server and hears its answer out. A model that pauses is asked on, with what it said.
     async fn hear(
         &self,
         server: &Server,
@@ -150,6 +152,33 @@ impl Llm {
         model: &str,
         hearing: &mut Hearing<'_>,
     ) -> Result<(), Failure> {
+        let mut request = Cow::Borrowed(request);
+        let asked = request.items.len();
+        for _ in 0..=PAUSES {
+            let before = std::mem::take(&mut hearing.draft.tokens);
+            let heard = self.hear_once(server, &request, options, model, hearing).await;
+            hearing.draft.tokens.add(before);
+            if !heard? {
+                return Ok(());
+            }
+            let items = &mut request.to_mut().items;
+            items.truncate(asked);
+            items.extend(hearing.draft.items().iter().cloned());
+            hearing.draft.stop = None;
+        }
+        let message = format!("the model paused more than {PAUSES} times in one answer");
+        Err(Failure::new(kind::LIMIT, message))
+    }
+
+    /// Asks once; says whether the model paused.
+    async fn hear_once(
+        &self,
+        server: &Server,
+        request: &ModelRequest,
+        options: &Map<String, Value>,
+        model: &str,
+        hearing: &mut Hearing<'_>,
+    ) -> Result<bool, Failure> {
         server.egress.check(&server.url).map_err(|error| refused(&error))?;
         let client = self
             .client
@@ -164,10 +193,21 @@ impl Llm {
         let body = server.wire.body(request, options, manner)?;
         let body = serde_json::to_vec(&body).expect("a body is plain data");
         let headers = self.headers(server, hearing)?;
+        let sent = client.post(server.url.clone()).headers(headers).body(body).send();
+        let mut sent = pin!(timeout(server.first_byte, sent));
+        // The request is on its way before its delivery is told: the answer waits for no record.
+        let mut begun = futures::poll!(&mut sent);
+        if begun.is_pending() {
+            tokio::task::yield_now().await;
+            begun = futures::poll!(&mut sent);
+        }
         let host = server.url.host_str().unwrap_or_default();
         hearing.task.reporter.delivered(Delivery { worker: host.to_owned() });
-        let sent = client.post(server.url.clone()).headers(headers).body(body).send();
-        let Ok(sent) = timeout(server.first_byte, sent).await else {
+        let sent = match begun {
+            Poll::Ready(sent) => sent,
+            Poll::Pending => sent.await,
+        };
+        let Ok(sent) = sent else {
             return Err(stalled("begin its answer", server.first_byte));
         };
         let answer = sent.map_err(|error| not_sent(&error))?;
@@ -183,7 +223,7 @@ impl Llm {
         server: &Server,
         mut from: Response,
         hearing: &mut Hearing<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         let content = from.headers().get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
         let content = content.unwrap_or_default().to_ascii_lowercase();
         let is_document = content.contains("json");
@@ -217,7 +257,7 @@ impl Llm {
             if answer.is_over() {
                 // The end of the body is there already, mostly: the connection is good for more.
                 drop(from.chunk().now_or_never());
-                return Ok(());
+                return Ok(answer.is_paused());
             }
         }
         if is_document {
@@ -226,11 +266,11 @@ impl Llm {
             })?;
             let taken = answer.document(read, &mut hearing.draft);
             hearing.say();
-            return taken.map_err(|wrong| wrong.failure());
+            return taken.map(|()| answer.is_paused()).map_err(|wrong| wrong.failure());
         }
         match hearing.draft.stop {
             // It said why it ends, and then ended without more ado.
-            Some(_) if !cutter.has_rest() => Ok(()),
+            Some(_) if !cutter.has_rest() => Ok(answer.is_paused()),
             _ => Err(Wrong::Cut.failure()),
         }
     }

@@ -5,7 +5,11 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{anthropic, content::kind, wire::Manner};
+use super::{
+    anthropic,
+    content::kind,
+    wire::{Manner, add_tools},
+};
 use crate::protocol::{FunctionTool, ModelRequest};
 
 /// What a provider that stores nothing has to send along, so that its reasoning can come back.
@@ -31,7 +35,10 @@ pub(super) fn body(
         }
     }
     for (name, value) in options {
-        body[name.as_str()] = value.clone();
+        match name.as_str() {
+            "tools" => add_tools(value, &mut body),
+            name => body[name] = value.clone(),
+        }
     }
     let stored = body["store"] == true;
     if !stored {

@@ -5,7 +5,12 @@
 //! same run has the same answers, whatever else runs, and also after a crash. A turn becomes the
 //! events of a Responses API, and those are read as any provider's.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use reqwest::StatusCode;
 use serde::Deserialize;
@@ -13,6 +18,7 @@ use serde_json::{Value, json};
 
 use super::{
     content,
+    draft::Draft,
     provider::{Hearing, Llm},
     sse::Cutter,
     wire::Wire,
@@ -24,6 +30,8 @@ use crate::{
     protocol::{Failure, Json, ModelRequest, ModelStop, failure::kind},
 };
 
+/// The kind of a failure that there is no turn for a conversation.
+pub const NO_TURN: &str = "no_turn";
 /// The largest file of turns, in bytes.
 const LARGEST: u64 = 16 * 1024 * 1024;
 /// The fastest and the slowest pace, in pieces a second.
@@ -117,6 +125,11 @@ impl Script {
         Ok(Self { turns, pause })
     }
 
+    /// The same with its file below a directory, unless it is named from the root.
+    pub(super) fn beside(&self, dir: &Path) -> Self {
+        Self { turns: self.turns.as_ref().map(|turns| dir.join(turns)), ..self.clone() }
+    }
+
     /// What `doctor` says.
     pub(super) fn inspect(&self) -> Result<String, String> {
         let Some(path) = &self.turns else {
@@ -150,8 +163,7 @@ impl Script {
                 let ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
                 llm.clock.sleep_until(llm.clock.now_ms().saturating_add(ms.max(1))).await;
             }
-            let kind = event["type"].as_str().unwrap_or_default();
-            let bytes = format!("event: {kind}\ndata: {event}\n\n");
+            let bytes = written(&event);
             let draft = &mut hearing.draft;
             let fed = cutter.feed(bytes.as_bytes(), |event| answer.event(&event, draft));
             if self.pause.is_some() {
@@ -171,11 +183,6 @@ impl Script {
         input: &Json,
         task: &Arc<Task>,
     ) -> Result<Turn, Failure> {
-        let broken = |why: String| Failure::new(kind::MODEL, format!("the script's turn: {why}"));
-        let parse = |turn: Value| match turn {
-            Value::String(text) => Ok(Turn { text: Some(text), ..Turn::default() }),
-            other => Turn::deserialize(other).map_err(|error| broken(error.to_string())),
-        };
         let Some(path) = self.turns.clone() else {
             if !task.agent.has_fn {
                 let message = format!(
@@ -196,17 +203,79 @@ impl Script {
             }
         };
         let turns: Vec<Turn> = turns.into_iter().map(parse).collect::<Result<_, _>>()?;
-        let last = last_said(request);
-        let fits = |turn: &Turn| turn.when.as_ref().is_some_and(|when| last.contains(when));
-        let spoken = spoken(&request.items);
-        let (special, plain): (Vec<Turn>, Vec<Turn>) =
-            turns.into_iter().partition(|turn| turn.when.is_some());
-        let turn = special.into_iter().find(fits).or_else(|| plain.into_iter().nth(spoken));
-        turn.ok_or_else(|| {
+        chosen(turns, request).map_err(|number| {
             let agent = &task.agent_name;
-            Failure::new(kind::MODEL, format!("the script has no turn {} for {agent}", spoken + 1))
+            Failure::new(kind::MODEL, format!("the script has no turn {number} for {agent}"))
         })
     }
+}
+
+/// A turn as it is written: a text, or a table.
+fn parse(turn: Value) -> Result<Turn, Failure> {
+    let broken = |why: String| Failure::new(kind::MODEL, format!("the script's turn: {why}"));
+    match turn {
+        Value::String(text) => Ok(Turn { text: Some(text), ..Turn::default() }),
+        other => Turn::deserialize(other).map_err(|error| broken(error.to_string())),
+    }
+}
+
+/// The turn that a conversation is at; the number that it has if there is none.
+fn chosen(turns: Vec<Turn>, request: &ModelRequest) -> Result<Turn, usize> {
+    let last = last_said(request);
+    let fits = |turn: &Turn| turn.when.as_ref().is_some_and(|when| last.contains(when));
+    let spoken = spoken(&request.items);
+    let (special, plain): (Vec<Turn>, Vec<Turn>) =
+        turns.into_iter().partition(|turn| turn.when.is_some());
+    let turn = special.into_iter().find(fits).or_else(|| plain.into_iter().nth(spoken));
+    turn.ok_or(spoken + 1)
+}
+
+/// Turns that are written down, for whoever plays a model.
+#[derive(Debug)]
+pub struct ScriptedTurns(Vec<Turn>);
+
+impl ScriptedTurns {
+    /// Reads them: each is a text, or a table as in a file of turns.
+    ///
+    /// # Errors
+    /// What is wrong with the first that is none.
+    pub fn read(turns: Vec<Value>) -> Result<Self, Failure> {
+        turns.into_iter().map(parse).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// What a model that has them says to a request, at an attempt from 1. Ids that no turn gives
+    /// are made of `seed`.
+    ///
+    /// # Errors
+    /// When there is no turn for the conversation, or the turn is a failure.
+    pub fn reply(self, request: &Json, seed: &str, attempt: usize) -> Result<Json, Failure> {
+        let request: ModelRequest = request.decode().map_err(|error| {
+            Failure::new(kind::INVALID_INPUT, format!("a model is asked with items: {error}"))
+        })?;
+        let count = self.0.len();
+        let turn = chosen(self.0, &request).map_err(|number| {
+            let message = format!("the model is asked for its turn {number}, and has {count}");
+            Failure::new(NO_TURN, message)
+        })?;
+        if let Some(fail) = turn.fail.get(attempt.saturating_sub(1)) {
+            return Err(fail.failure());
+        }
+        let (mut answer, mut cutter) = (Wire::Responses.answer(), Cutter::default());
+        let mut draft = Draft::new(seed);
+        for event in turn.events() {
+            let bytes = written(&event);
+            let fed = cutter.feed(bytes.as_bytes(), |event| answer.event(&event, &mut draft));
+            fed.map_err(|wrong| wrong.failure())?;
+        }
+        let reply = draft.reply("script").map_err(|wrong| wrong.failure())?;
+        Ok(Json::encode(&reply).expect("a reply is plain data"))
+    }
+}
+
+/// An event as a server writes it.
+fn written(event: &Value) -> String {
+    let kind = event["type"].as_str().unwrap_or_default();
+    format!("event: {kind}\ndata: {event}\n\n")
 }
 
 /// How often the model has spoken: what it says and calls at a time is once.
@@ -227,7 +296,7 @@ fn last_said(request: &ModelRequest) -> String {
     content::text(said).unwrap_or_default()
 }
 
-fn read(path: &std::path::Path) -> Result<Turns, String> {
+fn read(path: &Path) -> Result<Turns, String> {
     let failed = |why: String| format!("failed to read the turns in {}: {why}", path.display());
     let size = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?.len();
     if size > LARGEST {

@@ -1,6 +1,11 @@
 //! `kind = "llm"` in a file.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use reqwest::Url;
@@ -199,6 +204,16 @@ impl Settings for LlmSettings {
 
     fn build(&self, builtin: &Builtin) -> Arc<dyn Backend> {
         Arc::new(Llm::new(self.clone(), builtin))
+    }
+
+    fn beside(&self, dir: &Path) -> Option<Arc<dyn Settings>> {
+        match &self.provider {
+            Provider::Script(script) => {
+                let provider = Provider::Script(script.beside(dir));
+                Some(Arc::new(Self { provider, ..self.clone() }))
+            }
+            Provider::Server(_) => None,
+        }
     }
 
     async fn inspect(&self) -> Result<String, String> {

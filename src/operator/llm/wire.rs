@@ -49,6 +49,11 @@ pub(super) trait Answer: Send {
 
     /// Whether nothing more is needed: what comes now is not waited for.
     fn is_over(&self) -> bool;
+
+    /// Whether the model stopped to be asked on: it is given what it said so far.
+    fn is_paused(&self) -> bool {
+        false
+    }
 }
 
 impl Wire {
@@ -109,6 +114,14 @@ impl Wire {
             Self::Responses => Box::new(ResponsesAnswer::default()),
             Self::Anthropic => Box::new(AnthropicAnswer::default()),
         }
+    }
+}
+
+/// Adds tools that the provider itself executes to those of a body.
+pub(super) fn add_tools(more: &Value, body: &mut Value) {
+    match (&mut body["tools"], more) {
+        (Value::Array(tools), Value::Array(more)) => tools.extend(more.iter().cloned()),
+        (tools, more) => *tools = more.clone(),
     }
 }
 

@@ -149,7 +149,7 @@ fn step(begin: &Begin, flow: &ResponseFlow, request: &ModelRequest) -> StepDescr
             let asked = json!({ "name": call.name, "arguments": call.arguments });
             StepDescriptor::new(StepKind::ToolCall, asked.into()).with_call_id(&call.call_id)
         }
-        Begin::Ask { .. } | Begin::Compact { .. } | Begin::List { .. } => {
+        Begin::Ask { .. } | Begin::Compact { .. } | Begin::List { .. } | Begin::Flush { .. } => {
             let asked = ModelRequest { items: flow.conversation(), ..request.clone() };
             let asked = Json::encode(&asked).expect("a request is plain data");
             StepDescriptor::new(StepKind::ModelCall, asked)

@@ -103,6 +103,43 @@ fn pieces_are_sent_as_they_come_and_the_whole_adds_what_was_missed() {
 }
 
 #[test]
+fn who_joins_late_gets_several_pieces_in_one_and_none_twice() {
+    let begins = json!({ "type": "item", "item": 0, "begins":
+        { "type": "message", "id": "msg_1", "role": "assistant" } });
+    let text = |delta: &str| json!({ "type": "text", "item": 0, "part": 0, "delta": delta });
+    let joined = |stream: &mut Stream, first: u64, n: u64, delta: Value| {
+        let data = json!({ "step": 2, "attempt": 1, "n": n, "first": first, "at": 0,
+            "agent": "helper", "delta": delta });
+        hear(stream, "model.delta", data);
+    };
+    let mut early = agent();
+    asked(&mut early, 2);
+    let mut late = agent();
+    asked(&mut late, 2);
+    piece(&mut early, (2, 1, 0), begins.clone());
+    piece(&mut early, (2, 1, 1), text("one "));
+    piece(&mut early, (2, 1, 2), text("two "));
+    piece(&mut late, (2, 1, 0), begins);
+    joined(&mut late, 1, 2, text("one two "));
+    let said = early.take();
+    assert_eq!(late.take(), said);
+    // It begins to listen anew, and is told once more.
+    piece(&mut early, (2, 1, 1), text("one "));
+    joined(&mut early, 1, 2, text("one two "));
+    assert_eq!(early.take(), []);
+    for stream in [&mut early, &mut late] {
+        piece(stream, (2, 1, 3), text("three "));
+        assert_eq!(self::text(&stream.take()), " two");
+    }
+    // The beginning is gone: the whole is waited for.
+    let mut later = agent();
+    asked(&mut later, 2);
+    drop(later.take());
+    joined(&mut later, 5, 9, text("far on"));
+    assert_eq!(later.take(), []);
+}
+
+#[test]
 fn a_stream_with_pieces_and_one_without_are_the_same() {
     let items = json!([
         { "type": "reasoning", "id": "rs_1", "summary": [{ "type": "summary_text", "text": "I think so" }],

@@ -5,9 +5,10 @@ use serde_json::{Value, json};
 
 use super::{
     Provider, Turn, at,
-    provider::{Answer, Asked},
+    provider::{Answer, Asked, Bit},
     reply,
 };
+use crate::{operator::Reply, protocol::ModelReply};
 
 mod pretty {
     use serde_json::Value;
@@ -178,6 +179,69 @@ async fn anthropic_is_asked_in_its_words() {
             "thinking": { "type": "enabled", "budget_tokens": 1_024 },
         }),
     );
+}
+
+#[tokio::test]
+async fn what_a_provider_executes_itself_stands_beside_the_agents_tools() {
+    let search = json!({ "type": "web_search", "name": "web_search" });
+    for api in super::APIS {
+        let own = "[[options.tools]]\ntype = \"web_search\"\nname = \"web_search\"";
+        let tools = asked(api, own, conversation()).await.body["tools"].take();
+        let tools = tools.as_array().unwrap();
+        assert_eq!((tools.len(), &tools[1]), (2, &search), "{api}: {tools:?}");
+        assert!(tools[0].to_string().contains("Looks."), "{api}: {tools:?}");
+        let alone = asked(api, own, super::hello()).await.body["tools"].take();
+        assert_eq!(alone, json!([search]), "{api}");
+    }
+}
+
+/// An answer of Anthropic's that searches the web and pauses.
+fn searches() -> Answer {
+    let found = json!({ "type": "web_search_tool_result", "tool_use_id": "srv_1", "content": [
+        { "type": "web_search_result", "url": "https://moon.example", "encrypted_content": "e" } ] });
+    let events = [
+        json!({ "type": "message_start", "message": { "model": "mock-1",
+            "usage": { "input_tokens": 10, "output_tokens": 1 } } }),
+        json!({ "type": "content_block_start", "index": 0, "content_block":
+            { "type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {} } }),
+        json!({ "type": "content_block_delta", "index": 0, "delta":
+            { "type": "input_json_delta", "partial_json": "{\"query\": \"moon\"}" } }),
+        json!({ "type": "content_block_stop", "index": 0 }),
+        json!({ "type": "content_block_start", "index": 1, "content_block": found }),
+        json!({ "type": "content_block_stop", "index": 1 }),
+        json!({ "type": "message_delta", "delta": { "stop_reason": "pause_turn" },
+            "usage": { "output_tokens": 7 } }),
+        json!({ "type": "message_stop" }),
+    ];
+    let sent = |event: &Value| Bit::Send(format!("data: {event}\n\n").into_bytes());
+    Answer::stream(events.iter().map(sent).collect())
+}
+
+#[tokio::test]
+async fn a_model_that_pauses_for_its_providers_tools_is_asked_on() {
+    let provider = Provider::start(|number, asked| match number {
+        0 => searches(),
+        _ => Answer::turn(&Turn::text("It is full."), &asked.path),
+    });
+    let (answered, _) = super::ask(&at(&provider, "anthropic", ""), super::hello()).await;
+    let Ok(Reply::Done(done)) = answered else { panic!("{answered:?}") };
+    let reply: ModelReply = done.output.decode().unwrap();
+    let kinds: Vec<&str> = reply.items.iter().filter_map(|it| it["type"].as_str()).collect();
+    let own = ["anthropic:server_tool_use", "anthropic:web_search_tool_result", "message"];
+    assert_eq!((kinds, reply.text().as_str()), (own.to_vec(), "It is full."));
+    let usage = done.usage.unwrap();
+    assert_eq!((usage.input_tokens, usage.output_tokens), (Some(110), Some(27)));
+    let asked = provider.asked();
+    assert_eq!(asked.len(), 2);
+    let said = asked[1].body["messages"].as_array().unwrap();
+    assert_eq!((said.len(), &said[1]["role"]), (2, &json!("assistant")));
+    let blocks = &said[1]["content"];
+    assert_eq!(blocks[0]["input"], json!({ "query": "moon" }));
+    assert_eq!(blocks[1]["content"][0]["url"], "https://moon.example");
+
+    let forever = Provider::start(|_, _| searches());
+    let (failure, _) = super::failure(&at(&forever, "anthropic", "")).await;
+    assert!(failure.message.contains("paused more than 16 times"), "{failure}");
 }
 
 #[tokio::test]

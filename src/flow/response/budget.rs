@@ -1,0 +1,120 @@
+//! Limits of a loop: who watches is warned before one is reached, and told what happens then.
+
+use rust_decimal::{Decimal, prelude::ToPrimitive as _};
+
+use super::{Exceeded, ResponseFlow, Stop};
+use crate::protocol::{
+    BudgetDecision, BudgetEvent, ExitReason, Failure, LifecycleEvent, WorkflowId, failure::kind,
+};
+
+/// What was told already, each once.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Warned {
+    turns: bool,
+    calls: bool,
+    cost: bool,
+    exceeded: bool,
+}
+
+impl ResponseFlow {
+    /// The model to go on with, once the money for the agent's own is used up.
+    pub fn downgraded(&self) -> Option<&str> {
+        match &self.settings.limits.exceeded {
+            Exceeded::Downgrade(model) if self.warned.exceeded => Some(model),
+            Exceeded::Downgrade(_) | Exceeded::Halt | Exceeded::Continue => None,
+        }
+    }
+
+    /// Stops a loop whose model was asked as often as it may be.
+    pub(super) fn hold_turns(&mut self) -> Result<(), Box<Stop>> {
+        if self.sums.turns < self.settings.limits.turns {
+            return Ok(());
+        }
+        self.tell_limit_reached(self.sums.turns);
+        let message = format!(
+            "the model was asked {} time(s) and had not come to an end; `max_turns` allows more",
+            self.sums.turns
+        );
+        Err(Stop::new(ExitReason::MaxTurns, Failure::new(kind::LIMIT, message)))
+    }
+
+    /// Warns of the limit of turns, as one of them begins.
+    pub(super) fn warn_of_turns(&mut self) {
+        let (current, max) = (self.sums.turns, self.settings.limits.turns);
+        if !self.warned.turns && self.is_near(current, max) {
+            self.warned.turns = true;
+            self.tell_near(current, max);
+        }
+    }
+
+    /// Warns of the limit of calls, as a batch of them begins.
+    pub(super) fn warn_of_calls(&mut self) {
+        let Some(max) = self.settings.limits.tool_calls else { return };
+        let current = self.sums.calls;
+        if !self.warned.calls && self.is_near(current, max) {
+            self.warned.calls = true;
+            self.tell_near(current, max);
+        }
+    }
+
+    /// Whether a count is so near to its limit that a warning is due. A limit of one is never near.
+    fn is_near(&self, current: u32, max: u32) -> bool {
+        max > 1 && f64::from(current) >= f64::from(max) * self.settings.limits.warn_at
+    }
+
+    /// Holds what was spent against the limit.
+    pub(super) fn hold_costs(&mut self) -> Result<(), Box<Stop>> {
+        let Some(most) = self.settings.limits.cost else { return Ok(()) };
+        let used = self.sums.used.usd().unwrap_or_default();
+        let part = Decimal::try_from(self.settings.limits.warn_at).unwrap_or(Decimal::ONE);
+        if !self.warned.cost && used > Decimal::ZERO && used >= most * part {
+            self.warned.cost = true;
+            let workflow = self.workflow();
+            self.tell_budget(BudgetEvent::BudgetWarning { workflow, spent: used, limit: most });
+        }
+        if used < most {
+            return Ok(());
+        }
+        let first = !std::mem::replace(&mut self.warned.exceeded, true);
+        let action = match &self.settings.limits.exceeded {
+            Exceeded::Halt => BudgetDecision::HaltWorkflow,
+            Exceeded::Continue => BudgetDecision::Continue,
+            Exceeded::Downgrade(to) => {
+                BudgetDecision::DowngradeModel { from: self.model.clone(), to: to.clone() }
+            }
+        };
+        let halts = action == BudgetDecision::HaltWorkflow;
+        if first {
+            self.tell_budget(BudgetEvent::BudgetAction { workflow: self.workflow(), action });
+        }
+        if !halts {
+            return Ok(());
+        }
+        let message = format!("`max_cost` is used up: ${used} of ${most}");
+        Err(Stop::new(ExitReason::BudgetExhausted, Failure::new(kind::BUDGET, message)))
+    }
+
+    /// When, counted from the begin of a loop that may take so long, its end is near.
+    pub fn near_end_ms(&self, max_ms: u64) -> u64 {
+        let part = max_ms.to_f64().unwrap_or(f64::MAX) * self.settings.limits.warn_at;
+        part.to_u64().unwrap_or(max_ms).min(max_ms)
+    }
+
+    fn tell_near(&mut self, current: u32, max: u32) {
+        let operator = self.operator();
+        self.tell_budget(BudgetEvent::StepLimitApproaching { operator, current, max });
+    }
+
+    pub(super) fn tell_limit_reached(&mut self, total_sub_dispatches: u32) {
+        let operator = self.operator();
+        self.tell_budget(BudgetEvent::StepLimitReached { operator, total_sub_dispatches });
+    }
+
+    pub(super) fn tell_budget(&mut self, event: BudgetEvent) {
+        self.events.push(LifecycleEvent::Budget(event));
+    }
+
+    fn workflow(&self) -> WorkflowId {
+        WorkflowId::new(self.settings.run.clone())
+    }
+}
