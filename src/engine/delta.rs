@@ -30,7 +30,7 @@ use super::{
     events::{self, BUFFER},
     retell::Stop,
     rfc3339,
-    run::{OpenKind, Run},
+    run::Run,
     shard::Shard,
 };
 use crate::{
@@ -393,11 +393,8 @@ fn heard_as(run: &Run, mut step: u32) -> Option<StepKey> {
 fn feeds(run: &Run) -> Vec<Arc<Feed>> {
     let mut live: Vec<(u32, Arc<Feed>)> = run
         .open
-        .iter()
-        .filter_map(|(number, open)| match &open.kind {
-            OpenKind::Task(task) => Some((*number, Arc::clone(&task.live.as_ref()?.feed))),
-            _ => None,
-        })
+        .numbers()
+        .filter_map(|number| Some((number, Arc::clone(&run.task(number)?.live.as_ref()?.feed))))
         .collect();
     live.sort_by_key(|(number, _)| *number);
     live.into_iter().map(|(_, feed)| feed).collect()
