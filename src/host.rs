@@ -11,6 +11,7 @@ mod restore;
 mod watch;
 
 pub use restore::{Restored, restore};
+pub use watch::{blueprints_in, main_file};
 
 use std::{
     collections::BTreeMap,
@@ -235,6 +236,11 @@ impl Host {
         let url = format!("http://{address}");
         engine.set_url(&url);
         fault::point("host.listening");
+        // Whoever finds this host finds the names of its directory as well.
+        let watch = match &config.blueprints {
+            Some(dir) => Some(watch::Watch::start(dir, engine.clone(), &tasks).await?),
+            None => None,
+        };
         let (api_engine, api_config, api_tasks) =
             (engine.clone(), config.api.clone(), tasks.clone());
         tasks.spawn(async move {
@@ -253,10 +259,6 @@ impl Host {
         if config.recover {
             keep_time(&engine, &tasks);
         }
-        let watch = match &config.blueprints {
-            Some(dir) => Some(watch::Watch::start(dir, engine.clone(), &tasks).await?),
-            None => None,
-        };
         if config.recover && (watch.is_some() || !config.watch.is_empty()) {
             file_watch::start(&engine, &tasks, config.watch.clone());
         }

@@ -11,6 +11,7 @@ use super::exit::{Exit, Stop};
 use crate::{
     blueprint::{self, Bundle, Finding},
     config::Config,
+    host,
     lua::{Limits, Program},
     operator::Registry,
     protocol::Json,
@@ -68,11 +69,13 @@ pub struct Compiled {
 pub fn is_path(word: &str) -> bool {
     let path = Path::new(word);
     word.contains(std::path::MAIN_SEPARATOR)
+        || matches!(word, "." | "..")
         || path.extension().is_some_and(|ext| ext == "lua" || ext == "luau" || ext == "json")
         || path.is_file()
+        || host::main_file(path).is_some()
 }
 
-/// Reads a blueprint with the files beside it.
+/// Reads a blueprint with the files beside it; a directory is the blueprint of its main file.
 ///
 /// # Errors
 /// A file that cannot be read, or is no part of a bundle.
@@ -81,7 +84,20 @@ pub fn load(path: &Path) -> Result<Bundle, Stop> {
         return Err(Stop::new(Exit::NotFound, format!("there is no {}", path.display()))
             .next("`moonswarm init` makes a blueprint to begin with"));
     }
-    Bundle::load(path).map_err(|error| Stop::new(Exit::Invalid, format!("failed to {error}")))
+    let main = match path.is_dir() {
+        true => host::main_file(path).ok_or_else(|| no_main(path))?,
+        false => path.to_owned(),
+    };
+    Bundle::load(&main).map_err(|error| Stop::new(Exit::Invalid, format!("failed to {error}")))
+}
+
+/// A directory was named, and what to run of it is not clear.
+fn no_main(dir: &Path) -> Stop {
+    let stop = Stop::new(Exit::NotFound, format!("there is no main.lua in {}", dir.display()));
+    match host::blueprints_in(dir).first() {
+        Some(file) => stop.next(format!("name a file, such as {}", file.display())),
+        None => stop.next("`moonswarm init` makes a blueprint to begin with"),
+    }
 }
 
 /// A bundle as the API takes it.

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use serde_json::{Map, Value};
 
 use super::exit::Stop;
+use crate::blueprint::did_you_mean;
 
 /// One `key=value` of a command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +56,7 @@ pub fn document(argument: &str) -> Result<Value> {
 /// asks for a string it is one.
 ///
 /// # Errors
-/// Pairs over a document that is not an object.
+/// Pairs over a document that is not an object, or that the schema does not have.
 pub fn input(base: Option<Value>, pairs: &[Pair], schema: Option<&Value>) -> Result<Value, Stop> {
     if pairs.is_empty() {
         return Ok(base.unwrap_or(Value::Null));
@@ -66,10 +67,33 @@ pub fn input(base: Option<Value>, pairs: &[Pair], schema: Option<&Value>) -> Res
         Some(_) => return Err(Stop::usage("key=value needs an input that is an object")),
     };
     for pair in pairs {
+        if let Some(schema) = schema {
+            known(schema, &pair.key)?;
+        }
         let wanted = schema.and_then(|schema| schema.get("properties")?.get(&pair.key));
         object.insert(pair.key.clone(), coerce(&pair.value, wanted));
     }
     Ok(Value::Object(object))
+}
+
+/// Refuses a key that a schema does not have, as the daemon would, and says which it has.
+fn known(schema: &Value, key: &str) -> Result<(), Stop> {
+    // With these, what else may be there is for the daemon to say.
+    let open = ["patternProperties", "allOf", "anyOf", "oneOf", "$ref", "if", "dependentSchemas"];
+    let closed = schema.get("additionalProperties").is_none_or(|more| more == false)
+        && !open.iter().any(|keyword| schema.get(keyword).is_some());
+    let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
+        return Ok(());
+    };
+    if !closed || properties.contains_key(key) {
+        return Ok(());
+    }
+    let stop = Stop::usage(format!("the input has no {key}"));
+    let names = properties.keys().map(String::as_str);
+    Err(match did_you_mean(key, names.clone()) {
+        Some(likely) => stop.next(format!("did you mean {likely}=… ?")),
+        None => stop.next(format!("it has: {}", names.collect::<Vec<_>>().join(", "))),
+    })
 }
 
 fn coerce(text: &str, schema: Option<&Value>) -> Value {
@@ -130,11 +154,23 @@ mod tests {
             "mode": {"enum": ["1", "2"]},
             "maybe": {"type": ["string", "null"]},
         }});
-        let given = pairs(&["issue=17", "n=17", "mode=1", "maybe=null", "other=1"]);
+        let given = pairs(&["issue=17", "n=17", "mode=1", "maybe=null"]);
         assert_eq!(
             input(None, &given, Some(&schema)).unwrap(),
-            json!({"issue": "17", "n": 17, "mode": "1", "maybe": null, "other": 1})
+            json!({"issue": "17", "n": 17, "mode": "1", "maybe": null})
         );
+    }
+
+    #[test]
+    fn a_key_that_the_schema_does_not_have_is_refused_with_the_one_that_was_meant() {
+        let mut schema = json!({"type": "object", "properties": {"who": {"type": "string"}}});
+        let ask = |schema: &Value, pair: &str| input(None, &pairs(&[pair]), Some(schema));
+        let next = |key: &str| ask(&schema, key).unwrap_err().next.unwrap();
+        assert_eq!(next("woh=x"), "did you mean who=… ?");
+        assert_eq!(next("something=x"), "it has: who");
+        schema["additionalProperties"] = json!({"type": "string"});
+        assert_eq!(ask(&schema, "woh=1").unwrap(), json!({"woh": 1}));
+        assert!(ask(&json!({"type": "object"}), "woh=1").is_ok());
     }
 
     #[test]

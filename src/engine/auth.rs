@@ -13,7 +13,7 @@ use crate::{
     fault,
     protocol::{Json, TaskId},
     session::End,
-    store::{Check, IdempotencyRow, Store, StoreError, TokenRow, Write},
+    store::{Check, Store, StoreError, TokenRow, Write},
     token::{Claims, Handle, KeyRing, Role, Scopes, TaskClaim, TokenKind, Verb},
 };
 
@@ -214,20 +214,9 @@ impl Engine {
         let mut checks = vec![Check::TokenLive(caller.jti.clone())];
         let mut writes = vec![Write::PutToken(row)];
         if let Some(key) = key {
-            let (principal, route) = (caller.subject.clone(), key.route.to_owned());
-            checks.push(Check::KeyFree {
-                principal: principal.clone(),
-                route: route.clone(),
-                key: key.key.clone(),
-            });
-            writes.push(Write::PutIdempotency(IdempotencyRow {
-                principal,
-                route,
-                key: key.key,
-                body: key.body,
-                answer: claims.jti.clone(),
-                created_ms: now_ms,
-            }));
+            let (check, write) = key.keep(&caller.subject, claims.jti.clone(), now_ms);
+            checks.push(check);
+            writes.push(write);
         }
         fault::point("engine.token_mint");
         self.write(checks, writes).await?;

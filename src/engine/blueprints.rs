@@ -110,19 +110,9 @@ impl Engine {
             vec![Write::NameBlueprint { name: name.clone(), hash: hash.clone(), at_ms: now_ms }];
         let mut checks = vec![Check::TokenLive(caller.jti.clone())];
         if let Some(key) = key {
-            checks.push(Check::KeyFree {
-                principal: caller.subject.clone(),
-                route: key.route.to_owned(),
-                key: key.key.clone(),
-            });
-            writes.push(Write::PutIdempotency(crate::store::IdempotencyRow {
-                principal: caller.subject.clone(),
-                route: key.route.to_owned(),
-                key: key.key,
-                body: key.body,
-                answer: hash,
-                created_ms: now_ms,
-            }));
+            let (check, write) = key.keep(&caller.subject, hash, now_ms);
+            checks.push(check);
+            writes.push(write);
         }
         self.move_name(name, checks, writes).await?;
         Ok((view_of(&program, now_ms, now_ms), warnings))

@@ -12,8 +12,8 @@ use crate::{
     journal::{Chain, Entry, Fact, Outcome, RunState, Scheduled},
     protocol::{Json, MemoryLink, RunId, StepKind},
     store::{
-        Answers, Batch, Check, Header, IdempotencyRow, JournalRow, RunStatus, RunWrite, StateAct,
-        StateBatch, StateChange, Write,
+        Answers, Batch, Check, Header, JournalRow, RunStatus, RunWrite, StateAct, StateBatch,
+        StateChange, Write,
     },
 };
 
@@ -69,20 +69,9 @@ impl Engine {
         let goes_on = header.wake_at_ms.is_some();
         let mut checks = vec![Check::TokenLive(caller.jti.clone())];
         if let Some(key) = key {
-            let (principal, route) = (caller.subject.clone(), key.route.to_owned());
-            checks.push(Check::KeyFree {
-                principal: principal.clone(),
-                route: route.clone(),
-                key: key.key.clone(),
-            });
-            writes.push(Write::PutIdempotency(IdempotencyRow {
-                principal,
-                route,
-                key: key.key,
-                body: key.body,
-                answer: id.to_string(),
-                created_ms: now_ms,
-            }));
+            let (check, write) = key.keep(&caller.subject, id.to_string(), now_ms);
+            checks.push(check);
+            writes.push(write);
         }
         let run = RunWrite { header, expected: None, entries: rows, whole: true };
         self.submit(checks, run, writes).await?;

@@ -15,7 +15,7 @@ use crate::{
     flow::Flow as _,
     journal::{Chain, Decision, Fact, Outcome, RunState, Usage},
     protocol::{Failure, Json, RunId, SecretAccessEvent, failure::kind},
-    store::{Check, Header, IdempotencyRow, RunStatus, UNSTORED, Write},
+    store::{Check, Header, RunStatus, UNSTORED, Write},
 };
 
 /// How long an answer is kept under its idempotency key, in milliseconds.
@@ -106,19 +106,9 @@ impl Shard {
         key: &IdempotencyKey,
         answer: String,
     ) {
-        run.pending.checks.push(Check::KeyFree {
-            principal: principal.to_owned(),
-            route: key.route.to_owned(),
-            key: key.key.clone(),
-        });
-        run.pending.writes.push(Write::PutIdempotency(IdempotencyRow {
-            principal: principal.to_owned(),
-            route: key.route.to_owned(),
-            key: key.key.clone(),
-            body: key.body.clone(),
-            answer,
-            created_ms: self.now_ms,
-        }));
+        let (check, write) = key.keep(principal, answer, self.now_ms);
+        run.pending.checks.push(check);
+        run.pending.writes.push(write);
     }
 
     /// Refuses a message to a run that does not exist.

@@ -5,6 +5,7 @@ use crate::{
     environment::Scrubber,
     journal::Usage,
     protocol::{Json, RunId, SessionId, TaskId},
+    store::{Check, IdempotencyRow, Write},
     token::{Grant, Role},
 };
 
@@ -63,6 +64,18 @@ pub struct IdempotencyKey {
     pub key: String,
     /// The body's hash, in hex.
     pub body: String,
+}
+
+impl IdempotencyKey {
+    /// What goes into the batch of the effect: the key must be free, and from then on it has `answer`.
+    pub(super) fn keep(&self, principal: &str, answer: String, now_ms: u64) -> (Check, Write) {
+        let (principal, route) = (principal.to_owned(), self.route.to_owned());
+        let (key, body) = (self.key.clone(), self.body.clone());
+        let check =
+            Check::KeyFree { principal: principal.clone(), route: route.clone(), key: key.clone() };
+        let row = IdempotencyRow { principal, route, key, body, answer, created_ms: now_ms };
+        (check, Write::PutIdempotency(row))
+    }
 }
 
 /// What a run executes.

@@ -14,7 +14,7 @@ use crate::{
     operator::Ticket,
     protocol::{RunId, SessionId},
     session::{End, Looks, SessionError},
-    store::{Check, IdempotencyRow, SessionRow, TokenRow, Write},
+    store::{Check, SessionRow, TokenRow, Write},
     token::{Claims, Grant, Need, Role, Scopes, TokenKind, Verb},
 };
 
@@ -149,16 +149,10 @@ impl Engine {
             Write::PutToken(token_row(&claims, now_ms, expires_ms)),
             Write::PutSession(Box::new(row.clone())),
         ];
-        if let Some(IdempotencyKey { route, key, body }) = key {
-            let (principal, route) = (caller.subject.clone(), route.to_owned());
-            checks.push(Check::KeyFree {
-                principal: principal.clone(),
-                route: route.clone(),
-                key: key.clone(),
-            });
-            let (answer, created_ms) = (session.to_string(), now_ms);
-            let row = IdempotencyRow { principal, route, key, body, answer, created_ms };
-            writes.push(Write::PutIdempotency(row));
+        if let Some(key) = key {
+            let (check, write) = key.keep(&caller.subject, session.to_string(), now_ms);
+            checks.push(check);
+            writes.push(write);
         }
         let token = self.inner.auth.keys.sign(&claims).map_err(denied)?;
         let engine = self.clone();

@@ -114,7 +114,7 @@ async fn adopt(dir: &Path, engine: &Engine, seen: &mut Seen) {
 }
 
 /// The main files of the blueprints in a directory, sorted.
-fn blueprints_in(dir: &Path) -> Vec<PathBuf> {
+pub fn blueprints_in(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = entries
         .filter_map(|entry| {
@@ -122,7 +122,7 @@ fn blueprints_in(dir: &Path) -> Vec<PathBuf> {
             let is_source =
                 path.extension().is_some_and(|extension| extension == "lua" || extension == "luau");
             if path.is_dir() {
-                ["main.lua", "main.luau"].iter().map(|name| path.join(name)).find(|p| p.is_file())
+                main_file(&path)
             } else if is_flow(&path) || (is_source && says_blueprint(&path)) {
                 Some(path)
             } else {
@@ -132,6 +132,11 @@ fn blueprints_in(dir: &Path) -> Vec<PathBuf> {
         .collect();
     found.sort();
     found
+}
+
+/// The main file of a directory that is one blueprint.
+pub fn main_file(dir: &Path) -> Option<PathBuf> {
+    ["main.lua", "main.luau"].iter().map(|name| dir.join(name)).find(|path| path.is_file())
 }
 
 /// Whether a file is a flow as JSON. Other JSON may be anything.

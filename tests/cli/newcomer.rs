@@ -83,3 +83,21 @@ fn a_run_beside_a_daemon_attaches_and_has_the_same_result() {
     assert_eq!(runs.as_array().unwrap().len(), 2);
     assert_eq!(daemon.stop(), Some(0));
 }
+
+#[test]
+fn a_directory_is_the_blueprint_of_its_main_file_or_those_that_lie_in_it() {
+    let shell = Shell::new();
+    shell.run(&["check", "."]).exits(4).says(&["no blueprints here", "moonswarm init"]);
+    shell.run(&["init", "first"]).ok();
+    shell.run(&["check", "."]).ok().says(&["first.lua: no findings"]);
+    shell.run(&["run", "."]).exits(4).says(&["no main.lua in .", "first.lua"]);
+    let text = std::fs::read_to_string(shell.path("first.lua")).unwrap();
+    shell.write("whole/main.lua", text);
+    shell
+        .run(&["check", "."])
+        .ok()
+        .says(&["first.lua: no findings", "whole/main.lua: no findings"]);
+    shell.run(&["check", "whole"]).ok().says(&["whole/main.lua: no findings"]);
+    assert!(shell.run(&["run", "whole", "who=moon"]).ok().stdout.contains("Hello, moon!"));
+    shell.run(&["run", "whole", "woh=moon"]).exits(2).says(&["has no woh", "did you mean who=…"]);
+}

@@ -25,6 +25,15 @@ impl Changes {
         run_ms: u64,
     ) -> Vec<String> {
         let mut lines = Vec::new();
+        let status = run.status.as_str();
+        let new = (status != self.status).then(|| format!("run {status}"));
+        self.status = status.to_owned();
+        // What it did stands between its beginning and its end.
+        let (before, after) = match run.status.is_ended() {
+            true => (None, new),
+            false => (new, None),
+        };
+        lines.extend(before);
         for step in steps {
             let now = (step.state.clone(), step.attempts);
             if self.steps.get(&step.seq) != Some(&now) {
@@ -36,10 +45,7 @@ impl Changes {
             lines.extend(run.status_text.as_deref().map(printable));
             self.text.clone_from(&run.status_text);
         }
-        if run.status.as_str() != self.status {
-            self.status = run.status.as_str().to_owned();
-            lines.push(format!("run {}", self.status));
-        }
+        lines.extend(after);
         lines.into_iter().map(|line| stamp(run_ms, &line)).collect()
     }
 
@@ -103,7 +109,7 @@ mod tests {
         let first = [step(1, "", 0, "pending"), step(2, "", 1, "processing")];
         assert_eq!(
             changes.lines(&running, &first, 0),
-            ["[+0.0s] step 2 agent2 started", "[+0.0s] run running"]
+            ["[+0.0s] run running", "[+0.0s] step 2 agent2 started"]
         );
         let mut again = step(2, "", 1, "processing");
         again.attempts = 2;

@@ -18,14 +18,15 @@ use crate::{
     cli::{
         compile::{self, Found, Severity},
         context::Context,
-        exit::Exit,
+        exit::{Exit, Stop},
     },
+    host,
 };
 
 /// Check blueprints without running anything
 #[derive(Debug, Args)]
 pub struct Check {
-    /// Lua files or directories
+    /// Lua files, flows as JSON, or directories: with main.lua, or with blueprints
     #[arg(required = true)]
     paths: Vec<PathBuf>,
     /// How findings look
@@ -52,7 +53,19 @@ impl Check {
         let mut all: Vec<Placed<'_>> = Vec::new();
         let mut invalid = false;
         let colors = console::colors_enabled();
+        let mut paths = Vec::new();
         for path in &self.paths {
+            // A directory that is no blueprint itself holds some.
+            match path.is_dir() && host::main_file(path).is_none() {
+                true => paths.extend(host::blueprints_in(path)),
+                false => paths.push(host::main_file(path).unwrap_or_else(|| path.clone())),
+            }
+        }
+        if paths.is_empty() {
+            let stop = Stop::new(Exit::NotFound, "there are no blueprints here");
+            return Err(stop.next("`moonswarm init` makes one to begin with").into());
+        }
+        for path in &paths {
             let bundle = compile::load(path)?;
             let findings = compile::compile(&bundle, &cx.config).findings;
             invalid |= findings.iter().any(|finding| finding.severity == Severity::Error);

@@ -95,7 +95,7 @@ impl Show {
             if run.error.is_some() {
                 lines.push(failure(&run));
             }
-            lines.extend(run.usage.as_ref().map(spent));
+            lines.extend(run.usage.as_ref().and_then(spent));
             lines.extend(run.waiting_on.iter().map(|on| waiting(on, tree.now_ms)));
             for file in &artifacts {
                 lines.push(format!("file {}  {} bytes  {}", file.name, file.size, file.id));
@@ -136,10 +136,10 @@ async fn stack(cx: &Context, at: &Connection, blueprint: Option<&str>) -> Result
 }
 
 /// What a run used, and how many attempts did not say.
-fn spent(usage: &SpentView) -> String {
-    let told = Some(used(&usage.total)).filter(|text| !text.is_empty());
-    let quiet = (usage.unreported > 0).then(|| format!("{} not reported", usage.unreported));
-    format!("used {}", told.into_iter().chain(quiet).collect::<Vec<_>>().join(" · "))
+fn spent(usage: &SpentView) -> Option<String> {
+    let told = Some(used(&usage.total)).filter(|text| !text.is_empty())?;
+    let quiet = (usage.unreported > 0).then(|| format!(" · {} not reported", usage.unreported));
+    Some(format!("used {told}{}", quiet.unwrap_or_default()))
 }
 
 fn is_damaged(error: &anyhow::Error) -> bool {

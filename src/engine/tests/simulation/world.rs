@@ -7,6 +7,8 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::sync::{mpsc, oneshot};
 
+mod calm;
+
 use super::{
     blueprint::{self, Flow},
     history::{Ask, Event, Of, Told, What},
@@ -24,7 +26,7 @@ use crate::{
     lua::Limits,
     operator::{Backend, Composite, Echo, Human, Queue, QueueHub, Registry},
     protocol::RunId,
-    store::{Memory, Reader as _, RunStatus, StoreError},
+    store::{Memory, Reader as _, StoreError},
     tasks::{Driver, Tasks},
     token::{Grant, HandleKey, KeyRing, Role, Scopes, SigningKey},
 };
@@ -562,90 +564,6 @@ impl World {
         let live = self.worked.live();
         if live > 2 {
             self.findings.push(format!("no more at once than allowed: {live} attempts of `host`"));
-        }
-    }
-
-    /// Everything goes well from now on; each run must end, and until then say what it waits for.
-    pub fn calm(&mut self) {
-        if self.broken_disk || self.random.once_in(2) {
-            self.crash();
-        }
-        self.ailing = false;
-        self.store.fail_with(None);
-        self.settle();
-        // A run whose write failed rests for a second before it is read again.
-        self.clock.advance(Duration::from_secs(2));
-        self.settle();
-        self.note(What::Quiet);
-        self.look_at_waiting();
-        for _ in 0..600 {
-            if self.is_over() {
-                return;
-            }
-            if self.help() {
-                self.settle();
-                self.look_at_offers();
-            } else if let Some(due) = self.next_due() {
-                self.clock.set(due);
-                self.settle();
-            } else {
-                break;
-            }
-        }
-        if self.is_over() {
-            return;
-        }
-        for header in self.unfinished() {
-            self.findings.push(format!(
-                "every run ends or visibly waits: run {} is {} and nothing moves it; it says {:?}",
-                header.num,
-                header.status.as_str(),
-                header.waiting_on
-            ));
-        }
-        for signal in self.store.outbox().unwrap() {
-            self.findings.push(format!("signals arrive once: {signal:?} never did"));
-        }
-    }
-
-    pub fn unfinished(&self) -> Vec<crate::store::Header> {
-        let filter = crate::store::RunFilter { limit: 1_000, ..Default::default() };
-        let headers = self.store.headers(&filter).unwrap();
-        headers.into_iter().filter(|header| !header.status.is_ended()).collect()
-    }
-
-    fn is_over(&self) -> bool {
-        self.unfinished().is_empty() && self.store.outbox().unwrap().is_empty()
-    }
-
-    fn look_at_waiting(&mut self) {
-        for header in self.unfinished() {
-            let said = header.waiting_on.as_deref().unwrap_or("[]");
-            if said == "[]" {
-                let (num, status) = (header.num, header.status.as_str());
-                self.findings.push(format!(
-                    "every run ends or visibly waits: run {num} is {status} and says nothing"
-                ));
-            }
-        }
-    }
-
-    /// A task that waits although somebody asked for it, again and again, is offered to nobody.
-    fn look_at_offers(&mut self) {
-        let asked = std::mem::take(&mut self.wanted);
-        for (run, step, attempt) in asked {
-            let row = self.store.task(run, step).unwrap();
-            let paused = |header: crate::store::Header| header.status == RunStatus::Paused;
-            let waits = row.is_some_and(|row| {
-                row.attempt == attempt && row.phase == crate::store::TaskPhase::Pending
-            }) && !self.store.header(run).unwrap().is_some_and(paused);
-            let times = self.unanswered.entry((run, step, attempt)).or_default();
-            *times = if waits { *times + 1 } else { 0 };
-            if *times == 12 {
-                self.findings.push(format!(
-                    "a task that waits can be leased: run {run} step {step} attempt {attempt} is offered to nobody"
-                ));
-            }
         }
     }
 }
