@@ -69,6 +69,8 @@ pub async fn measure(
     let mut client = Client::connect(daemon.address(), daemon.token()).await?;
     let results = (binary_time.as_secs_f64() * 12_000.0) as usize / TASKS * TASKS + TASKS;
     let handles = lease_all(daemon, &mut client, tokens, results).await?;
+    // The first connection may have been idle for longer than the daemon keeps one.
+    let mut client = Client::connect(daemon.address(), daemon.token()).await?;
     let mut minted = Vec::with_capacity(WORKERS);
     for handle in &handles[..WORKERS] {
         let token = json(client.send_as(handle, "POST", "/v1/worker/token", "{}").await?)?;

@@ -262,7 +262,7 @@ pub(super) async fn get(
     Asker(caller): Asker,
     At((scope, key)): At<(String, String)>,
 ) -> Result<JsonBody<StateView>, Problem> {
-    Ok(JsonBody(api.engine.state_value(&caller, &scope_of(&scope)?, &key)?))
+    Ok(JsonBody(api.engine.state_value(&caller, &scope_of(&scope)?, &key).await?))
 }
 
 /// Writes a value, or lets a reducer change the one that is there.

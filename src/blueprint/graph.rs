@@ -39,6 +39,11 @@ pub enum Shape {
     End,
 }
 
+/// What one node of a table says, without what is in it.
+pub(super) fn title(node: &serde_json::Value) -> String {
+    table::part(node).label
+}
+
 impl Part {
     fn new(shape: Shape, label: impl Into<String>, parts: Vec<(String, Self)>) -> Self {
         Self { shape, label: label.into(), parts }

@@ -17,6 +17,7 @@ mod diagnostics;
 mod duration;
 pub mod expression;
 mod file_watch;
+mod flow_nodes;
 mod form;
 pub mod graph;
 mod labels;
@@ -39,6 +40,7 @@ pub use definition::{Agent, Definition, Missed, Retry, Trigger, TriggerEvent, Wo
 pub use diagnostics::{Finding, Position, Severity, code, did_you_mean};
 pub use duration::{DurationError, parse_duration, seconds_to_ms};
 pub use file_watch::{BadWatch, FileWatch};
+pub use flow_nodes::{FlowNode, flow_nodes};
 pub use form::{Field, Form};
 pub use labels::{BadLabels, Labels};
 pub use schedule::{BadSchedule, Schedule};

@@ -21,7 +21,7 @@ use crate::{
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 ok, 1 run failed, 2 usage, 3 blueprint invalid, 4 not found, 5 denied, 6 conflict,
-7 timed out, 8 canceled, 9 waiting for a person, 10 budget or limit, 69 server unavailable,
+7 timed out, 8 canceled, 9 waiting for a person or a signal, 10 budget or limit, 69 server unavailable,
 130 interrupted.";
 
 /// How long the runtime may take to let go of what is left when a verb is done.

@@ -13,7 +13,7 @@ use super::{
     client::Client,
     exit::{Exit, Stop},
     people,
-    render::{Changes, Live, Said, printable, since_ms, waiting},
+    render::{Changes, FRAME_MS, Live, Said, printable, since_ms, waiting},
     sse::Events,
     terminal::{Questions, Terminal},
 };
@@ -25,6 +25,8 @@ use crate::{
 
 /// The least time between two looks at the steps.
 const REFRESH: Duration = Duration::from_millis(120);
+/// How often the tree is drawn anew: times go on while nothing happens.
+const FRAME: Duration = Duration::from_millis(FRAME_MS);
 /// The most: what is asked for even where no event comes.
 const IDLE: Duration = Duration::from_secs(5);
 /// A look takes at most this part of the time.
@@ -123,13 +125,24 @@ impl Follow<'_> {
 
     /// Waits until there is something new, and then long enough that looking stays cheap.
     async fn settle(&self, feed: &mut Feed<'_>, watch: &mut Watch, pause: Duration) {
-        let idle = sleep(IDLE);
+        let (idle, mut frame) = (sleep(IDLE), FRAME);
         tokio::pin!(idle);
         // Pieces of answers change no step: they are shown, and nothing is asked for because of them.
         let mut event = loop {
-            let event = tokio::select! {
-                event = feed.next() => event,
-                () = &mut idle => return,
+            let next = feed.next();
+            tokio::pin!(next);
+            let event = loop {
+                tokio::select! {
+                    event = &mut next => break event,
+                    () = &mut idle => return,
+                    () = sleep(frame), if watch.is_live() => {
+                        let began = self.clock.now_ms();
+                        watch.draw(began);
+                        // A large tree takes its time.
+                        let took = self.clock.now_ms().saturating_sub(began);
+                        frame = FRAME.max(Duration::from_millis(took.saturating_mul(SHARE)));
+                    }
+                }
             };
             match event {
                 Some(event) if Said::is_piece(&event) => watch.event(&event, self.clock.now_ms()),
@@ -188,7 +201,7 @@ enum Screen {
 }
 
 impl Screen {
-    fn say(&self, terminal: Terminal, line: &str) {
+    fn say(&mut self, terminal: Terminal, line: &str) {
         match self {
             Self::Live(Some(live)) => live.say(line),
             Self::Live(None) | Self::Lines(..) => terminal.say(line),
@@ -248,6 +261,11 @@ impl Watch {
         self.steps.extend(new.into_iter().map(|step| (step.seq, step)));
         self.draw(now_ms);
         Ok(())
+    }
+
+    /// Whether there is a drawing that shows how time goes on.
+    fn is_live(&self) -> bool {
+        matches!(self.screen, Screen::Live(Some(_)))
     }
 
     fn draw(&mut self, now_ms: u64) {

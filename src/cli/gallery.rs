@@ -85,8 +85,10 @@ mod tests {
                 assert!(test.crashes > 0, "{test:?}");
             }
             for file in recorder.take() {
-                let (ran, all) = file.counts();
+                let (ran, all) = file.lines();
                 assert!(ran * 10 >= all * 9, "{file:?}: {ran} of {all} lines ran");
+                let (ran, all) = file.nodes();
+                assert_eq!(ran, all, "{file:?}: nodes that never ran");
             }
         }
     }

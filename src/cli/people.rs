@@ -2,8 +2,14 @@
 
 use serde_json::{Map, Value, json};
 
-use super::exit::Stop;
-use crate::{engine::RunView, store::RunStatus};
+use super::{exit::Stop, render::printable};
+use crate::{
+    engine::{RunView, WaitingOn},
+    store::RunStatus,
+};
+
+/// How much of what a run waits for is named in a line.
+const NAMED: usize = 3;
 
 /// Whether only people can move the run: it waits for nothing that comes by itself.
 pub fn only_people_left(run: &RunView) -> bool {
@@ -24,6 +30,21 @@ pub fn only_people_left(run: &RunView) -> bool {
             "resume" => true,
             _ => false,
         })
+}
+
+/// What a run waits for, in a few words.
+pub fn wanted(run: &RunView) -> String {
+    let one = |on: &WaitingOn| match on.kind.as_str() {
+        "task" => format!("an answer to {}", on.what.trim_end_matches(" (human)")),
+        "resume" => "somebody to resume it".to_owned(),
+        _ => on.what.clone(),
+    };
+    let all: Vec<_> = run.waiting_on.iter().take(NAMED).map(one).collect();
+    let more = match run.waiting_on.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    printable(&format!("{}{more}", all.join(", ")))
 }
 
 /// Whether a yes or no answers a task whose answers have this schema.
@@ -84,7 +105,7 @@ pub fn typed(line: &str, schema: Option<&Value>) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{cli::fixture, engine::WaitingOn};
+    use crate::cli::fixture;
 
     fn waiting(on: &[(&str, &str, Option<&str>)]) -> RunView {
         let one = |(kind, what, until): &(&str, &str, Option<&str>)| WaitingOn {
@@ -108,6 +129,18 @@ mod tests {
         assert!(!only_people_left(&waiting(&[])));
         let running = RunView { status: RunStatus::Running, ..waiting(&[ship]) };
         assert!(!only_people_left(&running));
+    }
+
+    #[test]
+    fn what_is_wanted_is_named_up_to_a_few() {
+        let (ship, go) = (("task", "ship (human)", None), ("signal", "signal \"go\"", None));
+        assert_eq!(wanted(&waiting(&[go])), "signal \"go\"");
+        assert_eq!(wanted(&waiting(&[ship, go])), "an answer to ship, signal \"go\"");
+        let paused = ("resume", "the replay differs", None);
+        assert_eq!(
+            wanted(&waiting(&[paused, ship, go, go, go])),
+            "somebody to resume it, an answer to ship, signal \"go\" and 2 more"
+        );
     }
 
     #[test]

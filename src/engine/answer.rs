@@ -35,16 +35,23 @@ impl Shard {
             task.attempt == attempt && task.phase == Phase::Pending && task.row.is_some()
         });
         let (true, false, Some(scheduled_ms)) = (free, paused, scheduled_ms) else {
-            drop(reply.send(Err(EngineError::Conflict {
-                code: "fenced",
-                message: "lease the task: it is not waiting any more".into(),
-            })));
+            refuse_lease(reply);
             return;
         };
         if reply.is_closed() {
             // Who asked is gone: another takes it now, not when the lease would have ended.
             if let Some(task) = run.task(step) {
                 self.offer_again(task, run.num, step);
+            }
+            return;
+        }
+        if let Some(task) = run.task_mut(step)
+            && !task.about.as_ref().is_some_and(|about| about.has_passed())
+        {
+            // A queue has tasks from the start that no layer has seen since: the dispatch that
+            // follows from reading the run decides whether the worker gets it.
+            if let Some((_, other)) = task.leasing.replace((worker, reply)) {
+                refuse_lease(other);
             }
             return;
         }
@@ -61,6 +68,21 @@ impl Shard {
         run.pending.after.replies.push(Box::new(move |result| {
             drop(reply.send(result.map(|_| Lease { handle, scheduled_ms, lease_ms })));
         }));
+    }
+
+    /// Every layer has let an attempt pass: who wanted to lease it gets it, or else whoever asks.
+    pub(super) fn passed(&mut self, run: &mut Run, step: u32, attempt: u32) {
+        let paused = run.chain.paused().is_some();
+        let Some(task) = run.task_mut(step) else { return };
+        let waits = task.phase == Phase::Pending && !paused;
+        match task.leasing.take() {
+            Some((worker, reply)) => self.lease(run, step, attempt, worker, reply),
+            None if waits => {
+                let task = run.task(step).expect("it was there just now");
+                self.offer_again(task, run.num, step);
+            }
+            None => {}
+        }
     }
 
     /// Ends a task with what a person said, or goes on with what its step has left to others.
@@ -207,4 +229,13 @@ pub(super) struct Said {
     pub(super) revision: Option<String>,
     pub(super) caller: Caller,
     pub(super) key: Option<IdempotencyKey>,
+}
+
+/// The answer to who wants to lease what is not to be had.
+pub(super) fn refuse_lease(reply: ReplyTo<Lease>) {
+    // Who asked may be gone.
+    let _ = reply.send(Err(EngineError::Conflict {
+        code: "fenced",
+        message: "lease the task: it is not waiting any more".into(),
+    }));
 }

@@ -15,6 +15,7 @@ use std::{
 };
 
 use super::{
+    answer::refuse_lease,
     capacity::AgentKey,
     due::Due,
     model_loop::is_held,
@@ -160,6 +161,7 @@ impl Shard {
             reported: false,
             about: None,
             again: false,
+            leasing: None,
             question: None,
             home: None,
             follows: None,
@@ -293,10 +295,7 @@ impl Shard {
             Ok(Dispatched::Parked) if task.residence == Residence::Elsewhere => {
                 // Every layer has let it pass: now a pull worker may have it.
                 task.again = true;
-                if task.phase == Phase::Pending && run.chain.paused().is_none() {
-                    let task = run.task(number).expect("it was there just now");
-                    self.offer_again(task, run.num, number);
-                }
+                self.passed(run, number, attempt);
             }
             Ok(Dispatched::Parked) => {
                 // Whoever ran in the host left without a result and without having reported one.
@@ -435,7 +434,7 @@ impl Shard {
 
     /// Takes an attempt out of the world: its worker, its row, its place, its timers.
     pub(super) fn leave(&mut self, run: &mut Run, number: u32, reason: &str) {
-        let Some(open) = run.open.remove(&number) else { return };
+        let Some(open) = run.open.remove(number) else { return };
         let open = self.release(run, number, open, (false, reason));
         run.open.insert(number, open);
     }
@@ -452,6 +451,9 @@ impl Shard {
         if let OpenKind::Task(task) = &mut open.kind {
             if let Some(live) = task.live.take() {
                 run.pending.after.performs.push(Perform::CancelWorker(live.cancel));
+            }
+            if let Some((_, reply)) = task.leasing.take() {
+                refuse_lease(reply);
             }
             if let Some(row) = task.row.take() {
                 if let Some(queue) = &row.queue {
@@ -501,16 +503,14 @@ impl Shard {
             Err(error) => tracing::error!(run = %run.id, %error, "could not count its open tasks"),
         }
         let mut held = unperformed;
-        let mut open: Vec<(&u32, &mut Open)> = run.open.iter_mut().collect();
-        open.sort_by_key(|(number, _)| **number);
         let mut waiting = Vec::new();
-        for (number, open) in open {
+        for (number, open) in run.open.each_mut() {
             let OpenKind::Task(task) = &mut open.kind else { continue };
             let agent: AgentKey = (Arc::clone(&blueprint), Arc::clone(task.agent.name()));
             if std::mem::take(&mut task.place) {
                 held.push(agent);
             } else if task.phase == Phase::Capacity {
-                waiting.push((agent, *number));
+                waiting.push((agent, number));
             }
         }
         for agent in held {

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use super::{Caller, Engine, EngineError, run::Run, shard::Shard, state::run_scope};
+use super::{Engine, passage::Passage, run::Run, shard::Shard, state::run_scope};
 use crate::{
     flow::StateOp,
     middleware::{StoreCall, StoreOp},
-    protocol::{Effect, Failure, Json, failure::kind},
-    store::{StateAct, StateChange},
+    protocol::{Effect, Failure, Json, MemoryLink, StateStore, failure::kind},
+    store::{StateAct, StateChange, StateRow},
 };
 
 /// What a layer may see and change of an operation.
-type Asked = (StoreOp, String, Option<Json>);
+pub(super) type Asked = (StoreOp, String, Option<Json>);
 
-fn asked(op: &StateOp) -> Asked {
+pub(super) fn asked(op: &StateOp) -> Asked {
     let (kind, value) = match op {
         StateOp::Get { .. } => (StoreOp::Read, None),
         StateOp::Set { value, .. } => (StoreOp::Write, Some(value.clone())),
@@ -60,12 +60,23 @@ fn passed(op: &StateOp, call: StoreCall) -> StateOp {
             *key = call.key;
             *by = call.value.and_then(|value| value.decode().ok()).unwrap_or(*by);
         }
-        StateOp::Delete { key }
-        | StateOp::Link { key, .. }
-        | StateOp::Unlink { key, .. }
-        | StateOp::Traverse { key, .. } => *key = call.key,
+        StateOp::Link { key, to, relation, .. } | StateOp::Unlink { key, to, relation } => {
+            *key = call.key;
+            relink(call.value, to, relation);
+        }
+        StateOp::Delete { key } | StateOp::Traverse { key, .. } => *key = call.key,
     }
     op
+}
+
+/// Takes over the end of a link and its relation as the layers passed them on.
+fn relink(given: Option<Json>, to: &mut String, relation: &mut String) {
+    let Some(given) = given.map(|given| given.to_value()) else { return };
+    for (part, name) in [(to, "to"), (relation, "relation")] {
+        if let Some(text) = given[name].as_str() {
+            text.clone_into(part);
+        }
+    }
 }
 
 /// A change that a layer answers itself is never made, and nobody may take it for made.
@@ -73,11 +84,14 @@ fn answered() -> Failure {
     Failure::new(kind::REFUSED, "a layer answers in place of state, which it may for reads only")
 }
 
+/// Who started a run.
+fn principal_of(run: &Run) -> Arc<str> {
+    run.chain.started().map_or("", |(started, _)| started.principal.as_str()).into()
+}
+
 impl Shard {
-    fn call(&self, run: &Run, scope: String, (op, key, value): Asked) -> StoreCall {
-        let principal =
-            run.chain.started().map_or("", |(started, _)| started.principal.as_str()).into();
-        StoreCall { op, run: Some(run.id), principal, scope, key, value }
+    pub(super) fn call(&self, run: &Run, scope: String, (op, key, value): Asked) -> StoreCall {
+        StoreCall { op, run: Some(run.id), principal: principal_of(run), scope, key, value }
     }
 
     /// Applies an operation to the run's own state, through the layers.
@@ -97,27 +111,17 @@ impl Shard {
         scope: &str,
         op: &StateOp,
     ) -> Result<StateOp, Failure> {
-        let stacks = self.stacks_of(run);
-        let mut through = None;
-        let call = self.call(run, scope.to_owned(), asked(op));
-        stacks.store.run(call, &mut |call| {
-            through = Some(passed(op, call));
-            Ok(Json::null())
-        })?;
-        through.ok_or_else(answered)
+        self.passage(run).pass(scope, op)
     }
 
-    /// Takes what was read through the layers, before anybody sees it.
-    pub(super) fn pass_read(
-        &self,
-        run: &Run,
-        scope: &str,
-        op: &StateOp,
-        found: &Json,
-    ) -> Result<Json, Failure> {
-        let stacks = self.stacks_of(run);
-        let call = self.call(run, scope.to_owned(), asked(op));
-        stacks.store.run(call, &mut |_| Ok(found.clone()))
+    /// The way of a run's steps to state.
+    pub(super) fn passage(&self, run: &Run) -> Passage {
+        Passage {
+            shared: Arc::clone(&self.shared),
+            stacks: self.stacks_of(run),
+            run: Some(run.id),
+            principal: principal_of(run),
+        }
     }
 
     /// An effect as the layers pass it on; those on nothing but state are left alone.
@@ -150,6 +154,14 @@ impl Shard {
                     }
                 }
                 Effect::DeleteMemory { key, .. } => *key = call.key,
+                Effect::LinkMemory { link: it, .. } => {
+                    it.from_key = call.key;
+                    relink(call.value, &mut it.to_key, &mut it.relation);
+                }
+                Effect::UnlinkMemory { from_key, to_key, relation, .. } => {
+                    *from_key = call.key;
+                    relink(call.value, to_key, relation);
+                }
                 _ => {}
             }
             Ok(Json::null())
@@ -159,36 +171,72 @@ impl Shard {
 }
 
 impl Engine {
-    /// Takes what a caller asks of state through the host's layers.
-    pub(super) fn pass_caller(
-        &self,
-        caller: &Caller,
-        op: StoreOp,
-        scope: &str,
-        key: &str,
-        found: Option<&Json>,
-    ) -> Result<Json, EngineError> {
-        let host = Arc::clone(self.shared().stacks.host());
-        let call = StoreCall {
-            op,
+    /// The way of somebody who is no run to state.
+    pub(super) fn passage(&self, principal: &str) -> Passage {
+        Passage {
+            shared: Arc::clone(&self.inner.shared),
+            stacks: Arc::clone(self.shared().stacks.host()),
             run: None,
-            principal: caller.subject.as_str().into(),
-            scope: scope.to_owned(),
-            key: key.to_owned(),
-            value: None,
-        };
-        let found = found.cloned().unwrap_or_else(Json::null);
-        host.store.run(call, &mut |_| Ok(found.clone())).map_err(EngineError::Guarded)
+            principal: principal.into(),
+        }
+    }
+}
+
+impl Passage {
+    /// Takes a change that is made later through the layers; gives it as they passed it on.
+    ///
+    /// # Errors
+    /// A layer's refusal.
+    pub(super) fn pass(&self, scope: &str, op: &StateOp) -> Result<StateOp, Failure> {
+        if self.stacks.store.is_empty() {
+            return Ok(op.clone());
+        }
+        let (kind, key, value) = asked(op);
+        let mut through = None;
+        self.stacks.store.run(self.call(kind, scope, &key, value), &mut |call| {
+            through = Some(passed(op, call));
+            Ok(Json::null())
+        })?;
+        through.ok_or_else(answered)
     }
 
-    /// Takes a caller's change through the host's layers; gives it as they passed it on.
-    pub(super) fn pass_caller_change(
+    /// Shows a value that was read already, as the layers let it be seen.
+    ///
+    /// # Errors
+    /// A layer's refusal.
+    pub(super) fn show(&self, row: StateRow) -> Result<StateRow, Failure> {
+        if self.stacks.store.is_empty() {
+            return Ok(row);
+        }
+        let call = self.call(StoreOp::Read, &row.scope, &row.key, None);
+        let found = Json::from_trusted(row.value.as_str());
+        let shown = self.stacks.store.run(call, &mut |_| Ok(found.clone()))?;
+        Ok(StateRow { value: shown.as_str().to_owned(), ..row })
+    }
+
+    /// Shows links that were read already, if the layers let them be seen.
+    ///
+    /// # Errors
+    /// A layer's refusal.
+    pub(super) fn show_links(
         &self,
-        caller: &Caller,
-        mut change: StateChange,
-    ) -> Result<StateChange, EngineError> {
+        scope: &str,
+        links: Vec<MemoryLink>,
+    ) -> Result<Vec<MemoryLink>, Failure> {
+        let call = self.call(StoreOp::Traverse, scope, "", None);
+        self.stacks.store.run(call, &mut |_| Ok(Json::null()))?;
+        Ok(links)
+    }
+
+    /// Takes a change through the layers; gives it as they passed it on.
+    ///
+    /// # Errors
+    /// A layer's refusal.
+    pub(super) fn change(&self, mut change: StateChange) -> Result<StateChange, Failure> {
         use crate::store::Reducer;
-        let host = Arc::clone(self.shared().stacks.host());
+        if self.stacks.store.is_empty() {
+            return Ok(change);
+        }
         let (op, value) = match &change.act {
             StateAct::Put { value, reducer: Reducer::Overwrite, .. } => {
                 (StoreOp::Write, Some(Json::from_trusted(value.as_str())))
@@ -200,24 +248,37 @@ impl Engine {
             StateAct::Link { to, relation, .. } => (StoreOp::Link, Some(link(to, relation))),
             StateAct::Unlink { to, relation } => (StoreOp::Unlink, Some(link(to, relation))),
         };
-        let call = StoreCall {
-            op,
-            run: None,
-            principal: caller.subject.as_str().into(),
-            scope: change.scope.clone(),
-            key: change.key.clone(),
-            value,
-        };
+        let call = self.call(op, &change.scope, &change.key, value);
         let mut arrived = false;
-        let passed = host.store.run(call, &mut |call| {
+        self.stacks.store.run(call, &mut |call| {
             arrived = true;
             change.key = call.key;
-            if let (StateAct::Put { value, .. }, Some(given)) = (&mut change.act, call.value) {
-                given.as_str().clone_into(value);
+            match &mut change.act {
+                StateAct::Put { value, .. } => {
+                    if let Some(given) = call.value {
+                        given.as_str().clone_into(value);
+                    }
+                }
+                StateAct::Link { to, relation, .. } | StateAct::Unlink { to, relation } => {
+                    relink(call.value, to, relation);
+                }
+                StateAct::Delete => {}
             }
             Ok(Json::null())
+        })?;
+        if arrived { Ok(change) } else { Err(answered()) }
+    }
+
+    /// Clears what is transient, if the layers let that pass.
+    ///
+    /// # Errors
+    /// A layer's refusal.
+    pub(super) fn clear(&self) -> Result<(), Failure> {
+        let call = self.call(StoreOp::Clear, "*", "", None);
+        let cleared = self.stacks.store.run(call, &mut |_| {
+            StateStore::clear_transient(&self.shared.state);
+            Ok(Json::null())
         });
-        passed.map_err(EngineError::Guarded)?;
-        if arrived { Ok(change) } else { Err(EngineError::Guarded(answered())) }
+        cleared.map(drop)
     }
 }

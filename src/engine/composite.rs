@@ -331,7 +331,7 @@ impl Members {
 impl Run {
     /// The composite behind an open step.
     pub(super) fn composite(&self, step: u32) -> Option<&OpenComposite> {
-        match &self.open.get(&step)?.kind {
+        match &self.open.get(step)?.kind {
             OpenKind::Composite(open) => Some(open),
             OpenKind::Loop(_)
             | OpenKind::Timer
@@ -343,7 +343,7 @@ impl Run {
     }
 
     fn composite_mut(&mut self, step: u32) -> Option<&mut OpenComposite> {
-        match &mut self.open.get_mut(&step)?.kind {
+        match &mut self.open.get_mut(step)?.kind {
             OpenKind::Composite(open) => Some(open),
             OpenKind::Loop(_)
             | OpenKind::Timer

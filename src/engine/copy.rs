@@ -10,12 +10,17 @@ use super::{
 };
 use crate::{
     journal::{Chain, Entry, Fact, Outcome, RunState, Scheduled},
-    protocol::{Json, RunId, StepKind},
-    store::{Batch, Check, Header, IdempotencyRow, JournalRow, RunStatus, RunWrite, Write},
+    protocol::{Json, MemoryLink, RunId, StepKind},
+    store::{
+        Answers, Batch, Check, Header, IdempotencyRow, JournalRow, RunStatus, RunWrite, StateAct,
+        StateBatch, StateChange, Write,
+    },
 };
 
 /// The longest history that is copied: all of it is one commit.
 const MOST_ENTRIES: usize = 100_000;
+/// The most links of its state that are copied with it.
+const MOST_LINKS: usize = 100_000;
 
 /// A history that becomes a run.
 pub(super) struct Copy {
@@ -124,6 +129,37 @@ impl Engine {
         acked.await.map_err(|_| EngineError::Stopping)??;
         Ok(())
     }
+}
+
+/// Writes the links of a scope; nothing where there are none.
+pub(super) fn linked(
+    scope: &str,
+    links: Vec<MemoryLink>,
+    at_ms: u64,
+) -> Result<Option<Write>, EngineError> {
+    if links.len() > MOST_LINKS {
+        return Err(EngineError::Conflict {
+            code: "history_too_long",
+            message: format!(
+                "copy a run: its state has {} links; {MOST_LINKS} can be copied",
+                links.len()
+            ),
+        });
+    }
+    let change = |link: MemoryLink| StateChange {
+        scope: scope.to_owned(),
+        key: link.from_key,
+        if_revision: None,
+        act: StateAct::Link {
+            to: link.to_key,
+            relation: link.relation,
+            metadata: link.metadata.as_ref().map(ToString::to_string),
+        },
+    };
+    let changes: Vec<StateChange> = links.into_iter().map(change).collect();
+    let batch =
+        StateBatch { changes, at_ms, most: usize::MAX, receipt: None, answers: Answers::default() };
+    Ok((!batch.changes.is_empty()).then(|| Write::ChangeState(Box::new(batch))))
 }
 
 /// The chain of a history.

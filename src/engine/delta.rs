@@ -391,16 +391,13 @@ fn heard_as(run: &Run, mut step: u32) -> Option<StepKey> {
 
 /// What the attempts of a run that are under way say, in the order of their steps.
 fn feeds(run: &Run) -> Vec<Arc<Feed>> {
-    let mut live: Vec<(u32, Arc<Feed>)> = run
-        .open
-        .iter()
-        .filter_map(|(number, open)| match &open.kind {
-            OpenKind::Task(task) => Some((*number, Arc::clone(&task.live.as_ref()?.feed))),
-            _ => None,
-        })
-        .collect();
-    live.sort_by_key(|(number, _)| *number);
-    live.into_iter().map(|(_, feed)| feed).collect()
+    let live = run.open.values().filter_map(|open| match &open.kind {
+        OpenKind::Task(task) => Some(Arc::clone(&task.live.as_ref()?.feed)),
+        _ => None,
+    });
+    let mut live: Vec<Arc<Feed>> = live.collect();
+    live.sort_by_key(|feed| feed.step);
+    live
 }
 
 fn said(kind: &str, data: serde_json::Value, now_ms: u64) -> EventView {

@@ -1,19 +1,27 @@
 //! A run as a document: JSON lines, each an object with one member that says what it is.
 //!
 //! The first line says what the document is, the last one seals it with a hash over all lines before
-//! it. docs/export.md describes version 1; a document of another version is refused.
+//! it. docs/export.md describes version 2; version 1 is read as well, which had of state only keys
+//! and values. A document of another version is refused.
 
 use std::sync::Arc;
 
 use data_encoding::BASE64;
 use serde::{Deserialize, Serialize};
 
-use crate::{blueprint::Bundle, journal::Entry, protocol::Json, store::ArtifactRow};
+use crate::{
+    blueprint::Bundle,
+    journal::Entry,
+    protocol::{Json, MemoryLink, StoreOptions},
+    store::{ArtifactRow, StateRow},
+};
 
 /// What the first line calls the document.
 pub(super) const FORMAT: &str = "moonswarm.run";
-/// The version that is written, and the only one that is read.
-pub(super) const VERSION: u32 = 1;
+/// The version that is written.
+pub(super) const VERSION: u32 = 2;
+/// The first version that is read.
+const OLDEST: u32 = 1;
 
 /// One line.
 #[derive(Debug, Serialize, Deserialize)]
@@ -27,6 +35,8 @@ pub(super) enum Line {
     Entry(Box<Entry>),
     /// A value of its state.
     State(Value),
+    /// A link between two keys of its state; not in version 1.
+    Link(MemoryLink),
     /// A file, with its bytes.
     Artifact(File),
     /// A result that was refused.
@@ -71,6 +81,23 @@ pub(super) struct Value {
     pub(super) key: String,
     /// The value.
     pub(super) value: Json,
+    /// When it expires, in Unix milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) expires_ms: Option<u64>,
+    /// What was said of it when it was written.
+    #[serde(default, skip_serializing_if = "is_plain")]
+    pub(super) hints: StoreOptions,
+}
+
+fn is_plain(hints: &StoreOptions) -> bool {
+    *hints == StoreOptions::default()
+}
+
+impl From<StateRow> for Value {
+    fn from(row: StateRow) -> Self {
+        let StateRow { key, value, expires_ms, hints, .. } = row;
+        Self { key, value: Json::from_trusted(value), expires_ms, hints }
+    }
 }
 
 /// A file of the run.
@@ -201,6 +228,7 @@ pub(super) struct Document {
     pub(super) source: Source,
     pub(super) entries: Vec<Entry>,
     pub(super) state: Vec<Value>,
+    pub(super) links: Vec<MemoryLink>,
     pub(super) files: Vec<File>,
     pub(super) evidence: Vec<Kept>,
 }
@@ -218,8 +246,8 @@ impl Document {
         let (mut hasher, mut count) = (blake3::Hasher::new(), 1);
         hasher.update(first);
         let (mut source, mut seal) = (None, None);
-        let (mut entries, mut state, mut files, mut evidence) =
-            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut entries, mut files, mut evidence) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut state, mut links) = (Vec::new(), Vec::new());
         for bytes in lines {
             let line: Line =
                 serde_json::from_slice(bytes).map_err(|error| at(count + 1, error.to_string()))?;
@@ -237,6 +265,10 @@ impl Document {
                 Line::Blueprint(it) => source = Some(it),
                 Line::Entry(it) => entries.push(*it),
                 Line::State(it) => state.push(it),
+                Line::Link(_) if head.version < 2 => {
+                    return Err(at(count + 1, "version 1 has no links".to_owned()));
+                }
+                Line::Link(it) => links.push(it),
                 Line::Artifact(it) => files.push(it),
                 Line::Evidence(it) => evidence.push(it),
                 Line::End(found) => {
@@ -256,7 +288,7 @@ impl Document {
             return Err("the document breaks off: its last line is missing".to_owned());
         }
         let source = source.ok_or("the document has no blueprint")?;
-        Ok(Self { head, source, entries, state, files, evidence })
+        Ok(Self { head, source, entries, state, links, files, evidence })
     }
 }
 
@@ -268,9 +300,10 @@ fn read_head(line: &[u8]) -> Result<Head, String> {
     if head["format"] != FORMAT {
         return Err("it is no run that moonswarm exported".to_owned());
     }
-    if head["version"] != VERSION {
+    let version = head["version"].as_u64().and_then(|version| u32::try_from(version).ok());
+    if !version.is_some_and(|version| (OLDEST..=VERSION).contains(&version)) {
         return Err(format!(
-            "it has version {}; this program knows version {VERSION}: use the release that wrote it \
+            "it has version {}; this program knows versions {OLDEST} to {VERSION}: use the release that wrote it \
              ({})",
             head["version"], head["program"]
         ));
@@ -280,7 +313,10 @@ fn read_head(line: &[u8]) -> Result<Head, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::{env, fs, path::Path};
+    use std::{
+        env, fs,
+        path::{Path, PathBuf},
+    };
 
     use super::*;
     use crate::{
@@ -367,7 +403,16 @@ mod tests {
             Source { name: "hello".into(), hash: bundle().hash().into(), bundle: bundle() };
         let mut lines = vec![Line::Run(head), Line::Blueprint(source)];
         lines.extend(entries().into_iter().map(|entry| Line::Entry(Box::new(entry))));
-        lines.push(Line::State(Value { key: "k".into(), value: Json::null() }));
+        let plain = StoreOptions::default();
+        let value = |key: &str, expires_ms, hints| {
+            Line::State(Value { key: key.into(), value: Json::null(), expires_ms, hints })
+        };
+        lines.push(value("k", None, plain.clone()));
+        let hints = StoreOptions { salience: Some(0.5), ..plain };
+        lines.push(value("passing", Some(1_700_000_000_000), hints));
+        let mut link = MemoryLink::new("k", "l", "near");
+        link.metadata = Some(serde_json::json!({ "by": "foot" }));
+        lines.push(Line::Link(link));
         lines.push(Line::Artifact(File::new(&row, b"hello")));
         lines.push(Line::Evidence(Kept {
             step: 1,
@@ -382,9 +427,36 @@ mod tests {
         String::from_utf8(bytes).unwrap()
     }
 
+    fn golden(name: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("src/engine/document").join(name)
+    }
+
     #[test]
-    fn version_1_is_written_and_read_as_it_always_was() {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/engine/document/run_v1.jsonl");
+    fn version_1_is_read_as_it_always_was() {
+        let text = fs::read_to_string(golden("run_v1.jsonl")).unwrap();
+        let document = Document::read(text.as_bytes()).unwrap();
+        assert_eq!(document.entries[1..], entries()[1..]);
+        let state: Vec<_> =
+            document.state.iter().map(|it| (it.key.as_str(), it.expires_ms)).collect();
+        assert_eq!(state, [("k", None)]);
+        assert_eq!((document.files.len(), document.evidence.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_link_in_version_1_and_an_unknown_version_are_refused() {
+        let text = written().replacen("\"version\":2", "\"version\":1", 1);
+        let refused = Document::read(text.as_bytes()).unwrap_err();
+        assert!(refused.contains("version 1 has no links"), "{refused}");
+        for version in ["0", "3", "\"2\""] {
+            let text = written().replacen("\"version\":2", &format!("\"version\":{version}"), 1);
+            let refused = Document::read(text.as_bytes()).unwrap_err();
+            assert!(refused.contains("knows versions 1 to 2"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn version_2_is_written_and_read_as_it_always_was() {
+        let file = golden("run_v2.jsonl");
         if env::var_os("UPDATE_GOLDEN").is_some() {
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(&file, written()).unwrap();
@@ -395,8 +467,10 @@ mod tests {
         assert_eq!(document.entries[1..], entries()[1..]);
         assert_eq!(
             (document.files.len(), document.state.len(), document.evidence.len()),
-            (1, 1, 1)
+            (1, 2, 1)
         );
+        assert_eq!(document.state[1].hints.salience, Some(0.5));
+        assert_eq!(document.links[0].metadata, Some(serde_json::json!({ "by": "foot" })));
         let file = document.files.into_iter().next().unwrap().open(9).unwrap();
         assert_eq!((file.0.run, &*file.1), (9, &b"hello"[..]));
     }

@@ -170,7 +170,7 @@ impl Shard {
             return;
         }
         self.close_members(run, number, reason);
-        if let Some(Open { kind: OpenKind::Child { run: child, .. }, .. }) = run.open.get(&number) {
+        if let Some(Open { kind: OpenKind::Child { run: child, .. }, .. }) = run.open.get(number) {
             let (child, reason) = (*child, reason.to_owned());
             run.pending.writes.push(super::signal::cancel_on_its_way(run, number, child, &reason));
             run.pending.after.performs.push(Perform::CancelChild { step: number, child, reason });
@@ -194,7 +194,7 @@ impl Shard {
             let canceled = Failure::new(kind::CANCELED, reason.clone());
             drop(self.settle_attempt(run, number, Err(Box::new(canceled.into()))));
         }
-        if let Some(open) = run.open.remove(&number) {
+        if let Some(open) = run.open.remove(number) {
             let reason = match &outcome {
                 Outcome::Completed(_) => "another result was accepted",
                 Outcome::Failed(failure) => &failure.message,

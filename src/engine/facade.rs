@@ -118,6 +118,7 @@ impl Engine {
     /// # Errors
     /// When the store cannot be read or a thread cannot be started.
     pub fn start_up(parts: EngineParts) -> Result<Self, EngineError> {
+        let recovery = parts.recovery;
         let (engine, shards) = Self::assemble(parts)?;
         let mut threads = Vec::new();
         for unstarted in shards {
@@ -135,6 +136,15 @@ impl Engine {
             threads.push(thread);
         }
         *engine.inner.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = threads;
+        if recovery == Recovery::All {
+            let shared = Arc::clone(&engine.inner.shared);
+            // Nobody waits for it: a run whose program is not ready yet compiles it by itself.
+            engine.inner.shared.tasks.spawn_blocking(move || {
+                if let Err(error) = shared.programs.compile_ahead(shared.tasks.stopping()) {
+                    tracing::debug!(%error, "some programs of waiting runs are left to compile");
+                }
+            });
+        }
         Ok(engine)
     }
 

@@ -6,19 +6,21 @@
 //! | that step and what came after it | nothing: the flow asks for it again |
 //! | signals and notes | those before that step |
 //! | pauses, cancels, the end | none |
-//! | state | as the kept steps left it |
+//! | state and its links | as the kept steps left it |
 //! | files | those that the kept steps made |
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::{
-    Caller, Engine, EngineError, IdempotencyKey, Program, RunView, copy::Copy,
+    Caller, Engine, EngineError, IdempotencyKey, Program, RunView,
+    copy::{Copy, linked},
+    passage::Passage,
     programs::accept_input,
 };
 use crate::{
     flow::StateOp,
-    journal::{Decision, Entry, Fact, Outcome, Scheduled},
-    protocol::{Effect, Json, RunId, Scope, StepKind, StoreOptions},
+    journal::{Decision, Entry, Fact, Outcome},
+    protocol::{Effect, Failure, Json, Lifetime, MemoryLink, RunId, Scope, StepKind, StoreOptions},
     store::{ArtifactRow, StateRow, Write, lay_over},
     token::{Need, Verb},
 };
@@ -69,7 +71,8 @@ impl Engine {
         let (num, scope) = (run.num(), format!("run:{run}"));
         let (entries, state, files) = self
             .read(move |store| {
-                Ok((store.entries(num, 0)?, store.state(&scope)?, store.artifacts(num)?))
+                let state = State::of(store.state(&scope)?, store.links(&scope)?);
+                Ok((store.entries(num, 0)?, state, store.artifacts(num)?))
             })
             .await?;
         let mut kept = cut(&entries, fork.from_step).map_err(|refusal| match refusal {
@@ -99,17 +102,15 @@ impl Engine {
         let now_ms = shared.clock.now_ms();
         let at_ms = kept.last().map_or(now_ms, |last| last.at_ms.max(now_ms));
         let id = RunId::new(shared.store.next_run(), now_ms);
-        let mut writes = state_at(&entries, &kept, state)
-            .into_iter()
-            .map(|(key, value)| Write::PutState {
-                scope: format!("run:{id}"),
-                key,
-                value: value.as_str().to_owned(),
-                hints: StoreOptions::default(),
-                expires_ms: None,
-                at_ms,
-            })
-            .collect::<Vec<_>>();
+        let passage = Passage {
+            stacks: shared.stacks.of(&program),
+            run: Some(id),
+            ..self.passage(&caller.subject)
+        };
+        let scope = format!("run:{id}");
+        let state = state_at(&entries, &kept, state, &|op| passage.pass(&scope, op));
+        let state = state.map_err(EngineError::Guarded)?;
+        let mut writes = state.writes(&scope, at_ms)?;
         let made = files.into_iter().filter(|file| file.published && file.step < fork.from_step);
         writes.extend(made.map(|file| Write::PutArtifact(ArtifactRow { run: id.num(), ..file })));
         let copied = Decision::Copied {
@@ -191,62 +192,232 @@ fn cut(entries: &[Entry], from: u32) -> Result<Vec<Entry>, Refusal> {
 
 /// The state that the kept entries left. What no entry of the whole history wrote came from
 /// elsewhere (a worker that wrote state), and is as it is now.
-fn state_at(all: &[Entry], kept: &[Entry], now: Vec<StateRow>) -> BTreeMap<String, Json> {
-    let mut touched = BTreeSet::new();
+///
+/// The journal has what the flow asked for; what was done is what the layers passed on of it.
+fn state_at(
+    all: &[Entry],
+    kept: &[Entry],
+    mut state: State,
+    pass: &dyn Fn(&StateOp) -> Result<StateOp, Failure>,
+) -> Result<State, Failure> {
+    let (links, kept) = (links_of(all), kept.iter().map(|it| it.seq).collect::<HashSet<u32>>());
+    let (mut touched, mut tied) = (BTreeSet::new(), BTreeSet::new());
+    let mut done = Vec::new();
     for entry in all {
-        touched.extend(written(entry).into_iter().map(|(key, _)| key));
+        for change in changes(entry, &links, pass)? {
+            match &change {
+                Change::Put { key, .. } | Change::Delete { key } => {
+                    touched.insert(key.clone());
+                }
+                Change::Link(link) => drop(tied.insert(Tie::of(link))),
+                Change::Unlink(tie) => drop(tied.insert(tie.clone())),
+            }
+            if kept.contains(&entry.seq) {
+                done.push((change, entry.at_ms));
+            }
+        }
     }
-    let elsewhere = now.into_iter().filter(|row| !touched.contains(&row.key));
-    let mut state: BTreeMap<String, Json> =
-        elsewhere.map(|row| (row.key, Json::from_trusted(row.value))).collect();
-    for (key, value) in kept.iter().flat_map(written) {
-        match value {
-            Some(value) => state.insert(key, value),
-            None => state.remove(&key),
-        };
+    state.values.retain(|key, _| !touched.contains(key));
+    state.links.retain(|tie, _| !tied.contains(tie));
+    for (change, at_ms) in done {
+        state.apply(change, at_ms);
     }
-    state
+    Ok(state)
 }
 
-/// What an entry wrote to the run's state; nothing as a value is a deletion.
-fn written(entry: &Entry) -> Vec<(String, Option<Json>)> {
-    match &entry.fact {
-        Fact::StepRecorded(step, Outcome::Completed(value)) if step.kind == StepKind::State => {
-            by_flow(step, value).into_iter().collect()
+/// The state of a run: values with what is said of them, and links.
+#[derive(Default)]
+struct State {
+    values: BTreeMap<String, Kept>,
+    links: BTreeMap<Tie, MemoryLink>,
+}
+
+/// A value, with what is said of it.
+struct Kept {
+    value: Json,
+    hints: StoreOptions,
+    expires_ms: Option<u64>,
+}
+
+/// Which link it is: from, to, relation.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Tie(String, String, String);
+
+impl Tie {
+    fn of(link: &MemoryLink) -> Self {
+        Self(link.from_key.clone(), link.to_key.clone(), link.relation.clone())
+    }
+}
+
+/// What an entry did to the run's state.
+enum Change {
+    /// A value was written; without hints by a reducer, which leaves what was said of it.
+    Put {
+        key: String,
+        value: Json,
+        hints: Option<StoreOptions>,
+    },
+    Delete {
+        key: String,
+    },
+    Link(MemoryLink),
+    Unlink(Tie),
+}
+
+impl State {
+    fn of(rows: Vec<StateRow>, links: Vec<MemoryLink>) -> Self {
+        let value = |row: StateRow| {
+            let value = Json::from_trusted(row.value);
+            (row.key, Kept { value, hints: row.hints, expires_ms: row.expires_ms })
+        };
+        Self {
+            values: rows.into_iter().map(value).collect(),
+            links: links.into_iter().map(|link| (Tie::of(&link), link)).collect(),
         }
-        Fact::StepEnded { outcome: Outcome::Completed(_), effects: Some(effects), .. } => {
-            let effects: Vec<Effect> = effects.decode().unwrap_or_default();
-            effects.into_iter().filter_map(by_effect).collect()
+    }
+
+    fn apply(&mut self, change: Change, at_ms: u64) {
+        match change {
+            Change::Put { key, value, hints: Some(hints) } => {
+                let expires_ms = hints.ttl.map(|ttl| at_ms.saturating_add(ttl.as_millis()));
+                self.values.insert(key, Kept { value, hints, expires_ms });
+            }
+            Change::Put { key, value, hints: None } => {
+                let fresh = || Kept {
+                    value: Json::null(),
+                    hints: StoreOptions::default(),
+                    expires_ms: None,
+                };
+                self.values.entry(key).or_insert_with(fresh).value = value;
+            }
+            Change::Delete { key } => {
+                // The links of a key go with its value.
+                if self.values.remove(&key).is_some() {
+                    self.links.retain(|Tie(from, to, _), _| *from != key && *to != key);
+                }
+            }
+            Change::Link(link) => drop(self.links.insert(Tie::of(&link), link)),
+            Change::Unlink(tie) => drop(self.links.remove(&tie)),
+        }
+    }
+
+    /// The writes that make it the state of a run.
+    fn writes(self, scope: &str, at_ms: u64) -> Result<Vec<Write>, EngineError> {
+        let links = linked(scope, self.links.into_values().collect(), at_ms)?;
+        let values = self.values.into_iter().map(|(key, kept)| Write::PutState {
+            scope: scope.to_owned(),
+            key,
+            value: kept.value.as_str().to_owned(),
+            hints: kept.hints,
+            expires_ms: kept.expires_ms,
+            at_ms,
+        });
+        Ok(values.chain(links).collect())
+    }
+}
+
+/// The links that steps asked for, which are made after their commit, by the steps' numbers.
+fn links_of(entries: &[Entry]) -> HashMap<u32, StateOp> {
+    let mut asked = HashMap::new();
+    for entry in entries {
+        if let Fact::StepScheduled(step) = &entry.fact
+            && step.kind == StepKind::State
+            // Another scope is not the run's own.
+            && step.request.to_value().get("scope").is_none()
+            && let Ok(op @ (StateOp::Link { .. } | StateOp::Unlink { .. })) = step.request.decode()
+        {
+            asked.insert(step.step, op);
+        }
+    }
+    asked
+}
+
+/// What an entry did to the run's state, in its order.
+fn changes(
+    entry: &Entry,
+    links: &HashMap<u32, StateOp>,
+    pass: &dyn Fn(&StateOp) -> Result<StateOp, Failure>,
+) -> Result<Vec<Change>, Failure> {
+    Ok(match &entry.fact {
+        Fact::StepRecorded(step, Outcome::Completed(value)) if step.kind == StepKind::State => {
+            match step.request.decode::<StateOp>() {
+                Ok(op) if !op.is_read() => by_flow(pass(&op)?, value).into_iter().collect(),
+                _ => Vec::new(),
+            }
+        }
+        Fact::StepEnded { step, outcome: Outcome::Completed(_), effects, .. } => {
+            let link = links.get(step).map(pass).transpose()?.and_then(by_link);
+            let effects: Vec<Effect> =
+                effects.as_ref().and_then(|it| it.decode().ok()).unwrap_or_default();
+            link.into_iter().chain(effects.into_iter().filter_map(by_effect)).collect()
         }
         _ => Vec::new(),
-    }
+    })
 }
 
-fn by_flow(step: &Scheduled, value: &Json) -> Option<(String, Option<Json>)> {
-    match step.request.decode::<StateOp>().ok()? {
-        StateOp::Set { key, value, .. } => Some((key, Some(value))),
-        StateOp::Delete { key } => Some((key, None)),
+fn by_flow(op: StateOp, value: &Json) -> Option<Change> {
+    Some(match op {
+        StateOp::Set { key, value, opts } => {
+            let hints = opts.map_or_else(StoreOptions::default, |opts| opts.hints());
+            stored(key, value, hints)?
+        }
+        StateOp::Delete { key } => Change::Delete { key },
         // These give the value that they leave.
         StateOp::Add { key, .. } | StateOp::Append { key, .. } | StateOp::Merge { key, .. } => {
-            Some((key, Some(value.clone())))
+            Change::Put { key, value: value.clone(), hints: None }
         }
         StateOp::Get { .. }
         | StateOp::List { .. }
         | StateOp::Search { .. }
         | StateOp::Link { .. }
         | StateOp::Unlink { .. }
-        | StateOp::Traverse { .. } => None,
+        | StateOp::Traverse { .. } => return None,
+    })
+}
+
+fn by_link(op: StateOp) -> Option<Change> {
+    match op {
+        StateOp::Link { key, to, relation, metadata } => {
+            let mut link = MemoryLink::new(key, to, relation);
+            link.metadata = metadata.map(|metadata| metadata.to_value());
+            Some(Change::Link(link))
+        }
+        StateOp::Unlink { key, to, relation } => Some(Change::Unlink(Tie(key, to, relation))),
+        _ => None,
     }
 }
 
-fn by_effect(effect: Effect) -> Option<(String, Option<Json>)> {
+fn by_effect(effect: Effect) -> Option<Change> {
     match effect {
-        Effect::WriteMemory { scope: Scope::Workflow(_), key, value, .. } => {
-            Some((key, Some(value.into())))
+        Effect::WriteMemory {
+            scope: Scope::Workflow(_),
+            key,
+            value,
+            tier,
+            lifetime,
+            content_kind,
+            salience,
+            ttl,
+        } => {
+            let hints = StoreOptions { tier, lifetime, content_kind, salience, ttl };
+            stored(key, value.into(), hints)
         }
-        Effect::DeleteMemory { scope: Scope::Workflow(_), key } => Some((key, None)),
+        Effect::DeleteMemory { scope: Scope::Workflow(_), key } => Some(Change::Delete { key }),
+        Effect::LinkMemory { scope: Scope::Workflow(_), link } => Some(Change::Link(link)),
+        Effect::UnlinkMemory { scope: Scope::Workflow(_), from_key, to_key, relation } => {
+            Some(Change::Unlink(Tie(from_key, to_key, relation)))
+        }
         _ => None,
     }
+}
+
+/// A value that was stored; a transient one never was.
+fn stored(key: String, value: Json, hints: StoreOptions) -> Option<Change> {
+    (hints.lifetime != Some(Lifetime::Transient)).then_some(Change::Put {
+        key,
+        value,
+        hints: Some(hints),
+    })
 }
 
 #[cfg(test)]

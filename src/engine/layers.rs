@@ -101,6 +101,7 @@ impl Shard {
             used: if self.shared.stacks.meters(program) { used(run) } else { Usage::default() },
             voice: heard,
             over: std::sync::atomic::AtomicBool::new(false),
+            passed: std::sync::atomic::AtomicBool::new(false),
         };
         (Arc::new(about), voice)
     }

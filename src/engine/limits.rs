@@ -1,9 +1,6 @@
 //! What a run may have: steps, entries and tasks; a breach ends it.
 
-use super::{
-    run::{OpenKind, Run},
-    shard::Shard,
-};
+use super::{run::Run, shard::Shard};
 use crate::{
     journal::{Outcome, RunState},
     protocol::{Failure, failure::kind},
@@ -42,8 +39,7 @@ impl Shard {
     /// Why a run may have no further task, if it may not.
     pub(super) fn task_breach(run: &Run) -> Option<String> {
         let most = run.program.as_ref()?.blueprint().definition().max_open_tasks?;
-        let tasks = run.open.values().filter(|open| matches!(open.kind, OpenKind::Task(_)));
-        (tasks.count() >= most as usize)
+        (run.open.sums().tasks >= most as usize)
             .then(|| format!("more than {most} tasks open at the same time"))
     }
 

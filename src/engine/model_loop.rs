@@ -304,7 +304,7 @@ impl Shard {
             open.held.remove(&place);
             let part = run.chain.find(&part_key(&key, place)).map(|step| step.scheduled.step);
             let Some(part) = part else { continue };
-            match run.open.get(&part).map(|open| &open.kind) {
+            match run.open.get(part).map(|open| &open.kind) {
                 Some(OpenKind::Task(task)) if task.phase == Phase::Capacity => {
                     self.open_attempt(run, part);
                 }
@@ -451,14 +451,14 @@ impl Shard {
 impl Run {
     /// The loop behind an open step.
     pub(super) fn model_loop(&self, step: u32) -> Option<&OpenLoop> {
-        match &self.open.get(&step)?.kind {
+        match &self.open.get(step)?.kind {
             OpenKind::Loop(open) => Some(open),
             _ => None,
         }
     }
 
     fn model_loop_mut(&mut self, step: u32) -> Option<&mut OpenLoop> {
-        match &mut self.open.get_mut(&step)?.kind {
+        match &mut self.open.get_mut(step)?.kind {
             OpenKind::Loop(open) => Some(open),
             _ => None,
         }

@@ -14,6 +14,7 @@ use super::{
     delta::Feed,
     layers::{RunVoice, config_of},
     message::{Msg, NewRun, RunMsg},
+    passage::AttemptState,
     run::{After, Live, Open, OpenKind, OpenTask, Perform, Phase, Run},
     shard::Shard,
     shared::Shared,
@@ -143,6 +144,7 @@ impl Shard {
             String::new()
         };
         let input = task.request.input.clone();
+        let (about, voice) = self.about(run, id, task);
         let context = Task {
             id,
             run: run.id,
@@ -180,8 +182,13 @@ impl Shard {
                 attempt: task.attempt,
                 feed: Arc::clone(&live.feed),
             }),
+            state: Arc::new(AttemptState {
+                shared: Arc::clone(&self.shared),
+                stacks: self.stacks_of(run),
+                about: Arc::clone(&about),
+                grant: Arc::clone(&run.grant),
+            }),
         };
-        let (about, voice) = self.about(run, id, task);
         let dispatch = Dispatch {
             about: Arc::clone(&about),
             input,
@@ -198,7 +205,7 @@ impl Shard {
 
     fn start_child(&mut self, run: &mut Run, number: u32) {
         let Some(Open { kind: OpenKind::Child { run: child, blueprint, input }, .. }) =
-            run.open.get(&number)
+            run.open.get(number)
         else {
             return;
         };
@@ -404,6 +411,8 @@ impl Terminal for Spawn<'_> {
             .payload
             .downcast::<Payload>()
             .map_err(|_| Failure::new(kind::REFUSED, "a layer replaced what the spawner needs"))?;
+        // Before anybody is told of it: who leases it at once finds it so.
+        dispatch.about.pass();
         // It is set once: an attempt is dispatched once.
         let _ = payload.task.config.set(dispatch.config);
         let worker = self.0.spawner.spawn(Arc::clone(&payload.task), dispatch.input).await?;

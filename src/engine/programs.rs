@@ -5,17 +5,22 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use tokio_util::sync::CancellationToken;
+
 use super::EngineError;
 use crate::{
     blueprint::{Bundle, Finding},
     lua::{Limits, Program},
     operator::Registry,
     protocol::Json,
-    store::{BlueprintRow, Store, Write},
+    store::{BlueprintRow, RunFilter, RunStatus, Store, Write},
 };
 
 /// Programs that stay compiled.
 const KEPT: usize = 256;
+/// Waiting runs whose programs are compiled ahead, and how many of those.
+const AHEAD_RUNS: usize = 256;
+const AHEAD: usize = 16;
 
 /// The blueprints that the engine knows.
 pub(crate) struct Programs {
@@ -123,6 +128,30 @@ impl Programs {
         self.decode(&row)
     }
 
+    /// Compiles what the newest of the runs that wait were started from, until told to stop: the
+    /// first of them to go on after a start finds its program ready.
+    pub(crate) fn compile_ahead(&self, stopping: &CancellationToken) -> Result<(), EngineError> {
+        let filter = RunFilter {
+            status: vec![RunStatus::Waiting],
+            limit: AHEAD_RUNS,
+            ..RunFilter::default()
+        };
+        let mut seen = HashSet::new();
+        for header in self.store.headers(&filter)? {
+            if seen.len() == AHEAD || stopping.is_cancelled() {
+                break;
+            }
+            if !seen.contains(&header.hash) {
+                // What cannot be compiled any more is told to those that wait for it.
+                if let Err(error) = self.by_hash(&header.hash) {
+                    tracing::debug!(hash = header.hash, %error, "compile ahead");
+                }
+                seen.insert(header.hash);
+            }
+        }
+        Ok(())
+    }
+
     /// The version that `name` or `name@hash-prefix` stands for now. `own` is the caller's (name,
     /// hash): a blueprint that was started from a file calls itself without a name having been
     /// set.
@@ -179,7 +208,8 @@ impl Programs {
         Ok(program)
     }
 
-    fn kept(&self, hash: &str) -> Option<Arc<Program>> {
+    /// The compiled version, if it is at hand.
+    pub(super) fn kept(&self, hash: &str) -> Option<Arc<Program>> {
         self.compiled.lock().unwrap_or_else(PoisonError::into_inner).get(hash).map(Arc::clone)
     }
 

@@ -5,6 +5,7 @@ use super::{
     answer::Said,
     due::{Due, Timers},
     message::{NewRun, ReplyTo, RunMsg},
+    open::OpenSteps,
     run::{OpenKind, Phase, Run},
     shard::Shard,
     view, waiting,
@@ -44,7 +45,7 @@ impl Shard {
             grant: std::sync::Arc::new(super::recover::grant_of(&started.grant)),
             flow: None,
             inbox: std::collections::VecDeque::new(),
-            open: std::collections::HashMap::new(),
+            open: OpenSteps::default(),
             composing: std::collections::BTreeSet::new(),
             timers: Timers::default(),
             alarm: None,
@@ -354,7 +355,7 @@ impl Shard {
 /// Whether an open step calls this very run.
 fn is_child(run: &Run, step: u32, child: RunId) -> bool {
     run.open
-        .get(&step)
+        .get(step)
         .is_some_and(|open| matches!(&open.kind, OpenKind::Child { run, .. } if *run == child))
 }
 

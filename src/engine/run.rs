@@ -1,7 +1,7 @@
 //! A run in memory: its chain, its flow, and what is on its way to the disk.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
@@ -16,8 +16,9 @@ use super::{
     due::Timers,
     escalate::Question,
     follow::Follows,
-    message::Waiter,
+    message::{Lease, ReplyTo, Waiter},
     model_loop::OpenLoop,
+    open::OpenSteps,
 };
 use crate::{
     blueprint::CompiledAgent,
@@ -50,7 +51,7 @@ pub(crate) struct Run {
     pub(crate) grant: Arc<Grant>,
     pub(crate) flow: Option<ScriptFlow>,
     pub(crate) inbox: VecDeque<(Input, u64)>,
-    pub(crate) open: HashMap<u32, Open>,
+    pub(crate) open: OpenSteps,
     /// Open composites and loops of which something ended: they have not been asked since.
     pub(crate) composing: BTreeSet<u32>,
     pub(crate) timers: Timers,
@@ -198,6 +199,8 @@ pub(crate) struct OpenTask {
     pub(crate) about: Option<Arc<About>>,
     /// Whether this attempt was dispatched before the run was read into memory.
     pub(crate) again: bool,
+    /// The pull worker that gets it once every layer has let it pass.
+    pub(crate) leasing: Option<(String, ReplyTo<Lease>)>,
     /// What this attempt asked a senior and was not answered yet.
     pub(crate) question: Option<Question>,
     /// Whom it asks and what they said so far, for people.
@@ -253,12 +256,12 @@ impl Run {
             && self.composing.is_empty()
             && self.waiters.is_empty()
             && self.subscribers.is_empty()
-            && self.open.values().all(Open::outlives_memory)
+            && self.open.sums().in_memory == 0
     }
 
     /// The task behind an open step.
     pub(crate) fn task(&self, step: u32) -> Option<&OpenTask> {
-        match &self.open.get(&step)?.kind {
+        match &self.open.get(step)?.kind {
             OpenKind::Task(task) => Some(task),
             OpenKind::Timer
             | OpenKind::Signal
@@ -271,7 +274,7 @@ impl Run {
 
     /// The task behind an open step.
     pub(crate) fn task_mut(&mut self, step: u32) -> Option<&mut OpenTask> {
-        match &mut self.open.get_mut(&step)?.kind {
+        match &mut self.open.get_mut(step)?.kind {
             OpenKind::Task(task) => Some(task),
             OpenKind::Timer
             | OpenKind::Signal
@@ -279,23 +282,6 @@ impl Run {
             | OpenKind::Child { .. }
             | OpenKind::Loop(_)
             | OpenKind::Composite(_) => None,
-        }
-    }
-}
-
-impl Open {
-    fn outlives_memory(&self) -> bool {
-        match &self.kind {
-            OpenKind::Timer | OpenKind::Signal | OpenKind::Composite(_) | OpenKind::Loop(_) => true,
-            OpenKind::State { .. } | OpenKind::Child { .. } => false,
-            OpenKind::Task(task) => match task.phase {
-                Phase::Capacity => false,
-                Phase::Retry => true,
-                // While it is being handed over, whoever does that reports to this memory.
-                Phase::Pending | Phase::Delivered => {
-                    task.residence == Residence::Elsewhere && task.live.is_none()
-                }
-            },
         }
     }
 }

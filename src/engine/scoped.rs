@@ -16,9 +16,7 @@ use crate::{
     fault,
     flow::{StateOp, StepOp},
     journal::{Outcome, Scheduled, StepKey},
-    protocol::{
-        Failure, Json, OperatorInput, Scope, SearchOptions, SessionId, StoreOptions, WorkflowId,
-    },
+    protocol::{Failure, Json, OperatorInput, Scope, SessionId, StoreOptions, WorkflowId},
     store::{DurableState, Reducer, StateAct, StateChange, Write, number_text},
     token::{Need, Verb},
 };
@@ -59,7 +57,7 @@ impl Shard {
             Some(scope) => self.scope_of(run, scope)?,
         };
         self.permit(run, &place, op)?;
-        // What is read passes the layers with its answer.
+        // What is read passes the layers when it is read.
         let op = if op.is_read() { op.clone() } else { self.pass_change(run, &place, op)? };
         Ok((place, op))
     }
@@ -99,14 +97,19 @@ impl Shard {
 
     /// Does what a step asked of shared state; its end comes back as a message.
     pub(super) fn perform_state(&mut self, run: &mut Run, number: u32) {
-        let Some(Open { kind: OpenKind::State { scope, op } }) = run.open.get(&number) else {
+        let Some(Open { kind: OpenKind::State { scope, op } }) = run.open.get(number) else {
             return;
         };
         fault::point("engine.state_shared");
         let (scope, op) = (scope.clone(), op.clone());
         let (num, shared) = (run.num, Arc::clone(&self.shared));
+        let passage = op.is_read().then(|| self.passage(run));
         self.shared.tasks.spawn(async move {
-            let outcome = match execute(&shared.state, &scope, &op, (num, number)).await {
+            let done = match passage {
+                Some(passage) => passage.read_for_step(&op, &scope).await,
+                None => execute(&shared.state, &scope, &op, (num, number)).await,
+            };
+            let outcome = match done {
                 Ok(value) => Outcome::Completed(value),
                 Err(failure) => Outcome::Failed(failure),
             };
@@ -116,22 +119,18 @@ impl Shard {
 
     /// What came of it.
     pub(super) fn state_done(&mut self, run: &mut Run, number: u32, outcome: Outcome) {
-        let Some(Open { kind: OpenKind::State { op, scope } }) = run.open.get(&number) else {
+        let Some(Open { kind: OpenKind::State { op, .. } }) = run.open.get(number) else {
             return;
         };
-        let outcome = match &outcome {
-            Outcome::Completed(found) if op.is_read() => {
-                match self.pass_read(run, scope, op, found) {
-                    Ok(value) => {
-                        let key = run.chain.step(number).map(|step| step.scheduled.key.clone());
-                        let shown =
-                            key.map(|key| super::model_loop::shown(run, &key, value.clone()));
-                        Outcome::Completed(shown.unwrap_or(value))
-                    }
-                    Err(failure) => Outcome::Failed(failure),
-                }
+        let outcome = match outcome {
+            Outcome::Completed(value) if op.is_read() => {
+                let key = run.chain.step(number).map(|step| &step.scheduled.key);
+                Outcome::Completed(match key {
+                    Some(key) => super::model_loop::shown(run, key, value),
+                    None => value,
+                })
             }
-            _ => outcome,
+            outcome => outcome,
         };
         if !op.is_read() {
             run.pending.writes.push(Write::ForgetReceipt { run: run.num, step: number });
@@ -179,48 +178,18 @@ pub(super) fn is_within(run: &Run, scope: &str) -> bool {
     matches!(scope.parse(), Ok(Scope::Operator { workflow: of, .. }) if of == workflow)
 }
 
+/// Makes a change once, however often it is asked for.
 async fn execute(
     state: &DurableState,
     scope: &str,
     op: &StateOp,
     receipt: (u64, u32),
 ) -> Result<Json, Failure> {
-    let failed = |error| state_failure(op.name(), error);
-    let plain = |value: serde_json::Value| Ok(Json::from(value));
-    match op {
-        StateOp::Get { key } => {
-            let row = state.value(scope, key).map_err(failed)?;
-            Ok(row.map_or_else(Json::null, |row| Json::from_trusted(row.value)))
-        }
-        StateOp::List { prefix } => {
-            let keys = state.keys(scope, prefix).await.map_err(failed)?;
-            Ok(Json::encode(&keys).expect("strings are JSON"))
-        }
-        StateOp::Search { query, limit } => {
-            let found = state.find(scope, query, "", *limit, SearchOptions::default()).await;
-            let hits = found.map_err(failed)?.into_iter().map(|hit| {
-                serde_json::json!({ "key": hit.key, "score": hit.score, "snippet": hit.snippet })
-            });
-            plain(hits.collect())
-        }
-        StateOp::Traverse { key, relation, depth } => {
-            let keys = state.walk(scope, key, relation.as_deref(), *depth).await;
-            Ok(Json::encode(&keys.map_err(failed)?).expect("strings are JSON"))
-        }
-        StateOp::Set { .. }
-        | StateOp::Delete { .. }
-        | StateOp::Add { .. }
-        | StateOp::Append { .. }
-        | StateOp::Merge { .. }
-        | StateOp::Link { .. }
-        | StateOp::Unlink { .. } => {
-            let change = change_of(scope, op)?;
-            let answers = state.change(Vec::new(), vec![change], Some(receipt)).await;
-            let answer = answers.map_err(failed)?.pop();
-            let value = answer.and_then(|answer| answer.value);
-            Ok(value.map_or_else(Json::null, Json::from_trusted))
-        }
-    }
+    let change = change_of(scope, op)?;
+    let answers = state.change(Vec::new(), vec![change], Some(receipt)).await;
+    let answer = answers.map_err(|error| state_failure(op.name(), error))?.pop();
+    let value = answer.and_then(|answer| answer.value);
+    Ok(value.map_or_else(Json::null, Json::from_trusted))
 }
 
 fn change_of(scope: &str, op: &StateOp) -> Result<StateChange, Failure> {

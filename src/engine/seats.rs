@@ -118,7 +118,7 @@ impl Shard {
             return;
         }
         let holder = seat(run, operator).holder;
-        let mut open: Vec<u32> = run.open.keys().copied().collect();
+        let mut open: Vec<u32> = run.open.numbers().collect();
         open.sort_unstable();
         for number in open {
             let Some(task) = run.task(number).filter(|task| *task.operator == *operator) else {

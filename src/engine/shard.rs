@@ -400,7 +400,7 @@ impl Shard {
 
 /// Tells every worker in the host to stop.
 pub(super) fn cancel_workers(run: &mut Run) {
-    for open in run.open.values_mut() {
+    for (_, open) in run.open.each_mut() {
         if let super::run::OpenKind::Task(task) = &mut open.kind
             && let Some(live) = task.live.take()
         {

@@ -3,14 +3,20 @@
 //! A run's own scope is changed by its shard, which has it in memory; every other scope in the
 //! store. Both are durable when a call returns.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::{Caller, Engine, EngineError, message::RunMsg, rfc3339};
+use super::{
+    Caller, Engine, EngineError,
+    message::RunMsg,
+    passage::{Given, Passage, Read},
+    rfc3339,
+};
 use crate::{
-    middleware::StoreOp,
     protocol::{
         ContentKind, Json, Lifetime, MemoryLink, MemoryTier, RunId, Scope, SearchOptions,
         SearchResult, StateError, StateStore, StoreOptions,
@@ -114,26 +120,18 @@ impl Engine {
     ///
     /// # Errors
     /// When the caller may not, or there is none.
-    pub fn state_value(
+    pub async fn state_value(
         &self,
         caller: &Caller,
         scope: &Scope,
         key: &str,
     ) -> Result<StateView, EngineError> {
         let scope = may_read(caller, scope, key)?;
-        let row = self.shared().state.value(&scope, key)?;
-        let row = match row {
-            Some(row) => {
-                let found = Json::from_trusted(row.value.as_str());
-                let value = self.pass_caller(caller, StoreOp::Read, &scope, key, Some(&found))?;
-                Some(StateRow { value: value.as_str().to_owned(), ..row })
-            }
-            None => {
-                self.pass_caller(caller, StoreOp::Read, &scope, key, None)?;
-                None
-            }
-        };
-        row.map(StateView::of)
+        let passage = self.passage(&caller.subject);
+        let Given { value, rows, .. } =
+            passage.read(Read::Value, scope.clone(), key.to_owned()).await?;
+        let row = rows.into_iter().next();
+        row.map(|row| StateView::of(StateRow { value: value.as_str().to_owned(), ..row }))
             .ok_or_else(|| EngineError::NotFound { what: "state", id: format!("{scope}/{key}") })
     }
 
@@ -150,15 +148,23 @@ impl Engine {
         limit: usize,
     ) -> Result<super::Page<StateItem>, EngineError> {
         let scope = may_read(caller, scope, prefix)?;
-        self.pass_caller(caller, StoreOp::List, &scope, prefix, None)?;
-        let rows = self.shared().state.page(&scope, prefix, after, limit).await?;
-        let next_cursor = rows.last().filter(|_| rows.len() == limit).map(|row| row.key.clone());
-        let items = rows.into_iter().map(|row| StateItem {
-            key: row.key,
-            revision: Some(row.revision),
-            updated_at: Some(rfc3339(row.updated_ms)),
-            expires_at: row.expires_ms.map(rfc3339),
-            ..StateItem::default()
+        let read = Read::Page { after, limit };
+        let given = self.passage(&caller.subject).read(read, scope, prefix.to_owned()).await?;
+        let last = given.rows.last().filter(|_| given.rows.len() == limit);
+        let next_cursor = last.map(|row| row.key.clone());
+        let keys = given.keys();
+        let mut rows: BTreeMap<String, StateRow> =
+            given.rows.into_iter().map(|row| (row.key.clone(), row)).collect();
+        let items = keys.into_iter().map(|key| match rows.remove(&key) {
+            Some(row) => StateItem {
+                key,
+                revision: Some(row.revision),
+                updated_at: Some(rfc3339(row.updated_ms)),
+                expires_at: row.expires_ms.map(rfc3339),
+                ..StateItem::default()
+            },
+            // A layer's own.
+            None => StateItem { key, ..StateItem::default() },
         });
         Ok(super::Page { items: items.collect(), next_cursor })
     }
@@ -176,16 +182,10 @@ impl Engine {
         limit: usize,
     ) -> Result<Vec<StateItem>, EngineError> {
         let scope = may_read(caller, scope, prefix)?;
-        self.pass_caller(caller, StoreOp::Search, &scope, query, None)?;
         let options = SearchOptions::default();
-        let found = self.shared().state.find(&scope, query, prefix, limit, options).await?;
-        let items = found.into_iter().map(|hit| StateItem {
-            key: hit.key,
-            score: Some(hit.score),
-            snippet: Some(hit.snippet),
-            ..StateItem::default()
-        });
-        Ok(items.collect())
+        let read = Read::Found { prefix: prefix.to_owned(), limit, options };
+        let given = self.passage(&caller.subject).read(read, scope, query.to_owned()).await?;
+        Ok(given.items())
     }
 
     /// The keys that links lead to from a key, the nearest first.
@@ -202,9 +202,10 @@ impl Engine {
     ) -> Result<Vec<StateItem>, EngineError> {
         // A link may lead to any key of the scope.
         let scope = may_read(caller, scope, "")?;
-        self.pass_caller(caller, StoreOp::Traverse, &scope, from, None)?;
-        let keys = self.shared().state.walk(&scope, from, relation, depth).await?;
-        Ok(keys.into_iter().map(|key| StateItem { key, ..StateItem::default() }).collect())
+        let read = Read::Reached { relation: relation.map(str::to_owned), depth };
+        let given = self.passage(&caller.subject).read(read, scope, from.to_owned()).await?;
+        let item = |key| StateItem { key, ..StateItem::default() };
+        Ok(given.keys().into_iter().map(item).collect())
     }
 
     /// Changes state, all of it or nothing; it is durable when this returns.
@@ -225,7 +226,11 @@ impl Engine {
             let need = Need::State { scope: &change.scope, key: &change.key };
             caller.grant.check(Verb::StateWrite, &[need])?;
         }
-        let pass = |(scope, change)| Ok((scope, self.pass_caller_change(caller, change)?));
+        let passage = self.passage(&caller.subject);
+        let pass = |(scope, change)| {
+            let passed = passage.change(change).map_err(EngineError::Guarded)?;
+            Ok((scope, passed))
+        };
         let changes = changes.into_iter().map(pass).collect::<Result<Vec<_>, EngineError>>()?;
         let changed = self.change_any(changes, Some(caller.jti.clone())).await?;
         let view = |changed: Changed| ChangedView {
@@ -261,8 +266,8 @@ impl Engine {
         Ok(self.shared().state.change(checks, changes, None).await?)
     }
 
-    /// State as the protocol's traits have it, for whoever embeds the host; nobody asks for a
-    /// token.
+    /// State as the protocol's traits have it, for whoever embeds the host. Nobody asks for a
+    /// token; the host's layers are passed all the same, as the principal `host`.
     pub fn state(&self) -> HostState {
         HostState(self.clone())
     }
@@ -286,18 +291,24 @@ fn may_read(caller: &Caller, scope: &Scope, key: &str) -> Result<String, EngineE
 pub struct HostState(Engine);
 
 impl HostState {
+    fn passage(&self) -> Passage {
+        self.0.passage("host")
+    }
+
     async fn change_one(&self, scope: &Scope, key: &str, act: StateAct) -> Result<(), StateError> {
         let change =
             StateChange { scope: scope.to_string(), key: key.to_owned(), if_revision: None, act };
+        let not_written = |why: String| StateError::WriteFailed(why);
+        let change = self.passage().change(change).map_err(|no| not_written(no.to_string()))?;
         let changed = self.0.change_any(vec![(scope.clone(), change)], None).await;
-        changed.map(drop).map_err(|error| StateError::WriteFailed(error.to_string()))
+        changed.map(drop).map_err(|error| not_written(error.to_string()))
     }
 }
 
 #[async_trait]
 impl StateStore for HostState {
     async fn read(&self, scope: &Scope, key: &str) -> Result<Option<Value>, StateError> {
-        StateStore::read(&self.0.shared().state, scope, key).await
+        self.passage().value(scope, key).await
     }
 
     async fn write(&self, scope: &Scope, key: &str, value: Value) -> Result<(), StateError> {
@@ -321,7 +332,7 @@ impl StateStore for HostState {
     }
 
     async fn list(&self, scope: &Scope, prefix: &str) -> Result<Vec<String>, StateError> {
-        StateStore::list(&self.0.shared().state, scope, prefix).await
+        self.passage().keys(scope, prefix).await
     }
 
     async fn search(
@@ -330,7 +341,7 @@ impl StateStore for HostState {
         query: &str,
         limit: usize,
     ) -> Result<Vec<SearchResult>, StateError> {
-        StateStore::search(&self.0.shared().state, scope, query, limit).await
+        self.passage().found(scope, query, limit, &SearchOptions::default()).await
     }
 
     async fn search_hinted(
@@ -340,15 +351,22 @@ impl StateStore for HostState {
         limit: usize,
         options: &SearchOptions,
     ) -> Result<Vec<SearchResult>, StateError> {
-        StateStore::search_hinted(&self.0.shared().state, scope, query, limit, options).await
+        self.passage().found(scope, query, limit, options).await
     }
 
     fn clear_transient(&self) {
-        StateStore::clear_transient(&self.0.shared().state);
+        if let Err(refused) = self.passage().clear() {
+            tracing::warn!(%refused, "a layer keeps the transient values");
+        }
     }
 
     async fn link(&self, scope: &Scope, link: &MemoryLink) -> Result<(), StateError> {
-        StateStore::link(&self.0.shared().state, scope, link).await
+        let act = StateAct::Link {
+            to: link.to_key.clone(),
+            relation: link.relation.clone(),
+            metadata: link.metadata.as_ref().map(Value::to_string),
+        };
+        self.change_one(scope, &link.from_key, act).await
     }
 
     async fn unlink(
@@ -358,7 +376,8 @@ impl StateStore for HostState {
         to_key: &str,
         relation: &str,
     ) -> Result<(), StateError> {
-        StateStore::unlink(&self.0.shared().state, scope, from_key, to_key, relation).await
+        let act = StateAct::Unlink { to: to_key.to_owned(), relation: relation.to_owned() };
+        self.change_one(scope, from_key, act).await
     }
 
     async fn traverse(
@@ -368,7 +387,7 @@ impl StateStore for HostState {
         relation: Option<&str>,
         max_depth: u32,
     ) -> Result<Vec<String>, StateError> {
-        StateStore::traverse(&self.0.shared().state, scope, from_key, relation, max_depth).await
+        self.passage().reached(scope, from_key, relation, max_depth).await
     }
 }
 

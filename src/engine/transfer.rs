@@ -6,14 +6,16 @@ use tokio::sync::mpsc;
 
 use super::{
     Caller, Engine, EngineError, IdempotencyKey, RunView,
-    copy::{Copy, fold},
+    copy::{Copy, fold, linked},
     document::{Document, FORMAT, File, Head, Kept, Line, Scribe, Source, VERSION, Value},
+    passage::Passage,
     rfc3339,
 };
 use crate::{
     blueprint::Bundle,
+    flow::StateOp,
     journal::{Decision, Entry, Fact, RunState},
-    protocol::{Json, RunId, StoreOptions},
+    protocol::{Failure, Json, MemoryLink, RunId},
     store::{BlueprintRow, EvidenceRow, Header, Store, StoreError, Write},
     token::Verb,
 };
@@ -41,7 +43,8 @@ impl Export {
 }
 
 impl Engine {
-    /// A run as a document: its blueprint, histories, state, files and what was refused.
+    /// A run as a document: its blueprint, histories, state with its links, files and what was
+    /// refused.
     ///
     /// # Errors
     /// When the caller may not, or there is no such run.
@@ -50,10 +53,11 @@ impl Engine {
         let header = self.header(run).await?;
         let (to, lines) = mpsc::channel(AHEAD);
         let store = Arc::clone(&self.shared().store);
+        let passage = self.passage(&caller.subject);
         let at = rfc3339(self.shared().clock.now_ms());
         // Nobody waits for its end: it ends with the last line, or with who reads them.
         drop(self.shared().tasks.spawn_blocking(move || {
-            if let Err(error) = write(&*store, &header, at, &to) {
+            if let Err(error) = write(&*store, &passage, &header, at, &to) {
                 // A reader who is gone needs no reason.
                 let _ = to.blocking_send(Err(error));
             }
@@ -135,17 +139,23 @@ impl Engine {
             bundle: bundle.encode(),
             created_ms: now_ms,
         })];
-        for Value { key, value } in document.state {
-            let (scope, value) = (format!("run:{id}"), value.as_str().to_owned());
-            writes.push(Write::PutState {
-                scope,
-                key,
-                value,
-                hints: StoreOptions::default(),
-                expires_ms: None,
-                at_ms: now_ms,
-            });
+        let scope = format!("run:{id}");
+        let passage = self.passage(&caller.subject);
+        // What was stored has its key already: the layers may refuse it and change its value.
+        for Value { key, value, expires_ms, hints } in document.state {
+            let set = StateOp::Set { key: key.clone(), value, opts: None };
+            let passed = passage.pass(&scope, &set).map_err(EngineError::Guarded)?;
+            let StateOp::Set { value, .. } = passed else { continue };
+            let (scope, value) = (scope.clone(), value.as_str().to_owned());
+            let at_ms = now_ms;
+            writes.push(Write::PutState { scope, key, value, hints, expires_ms, at_ms });
         }
+        for MemoryLink { from_key, to_key, relation, .. } in &document.links {
+            let (key, to, relation) = (from_key.clone(), to_key.clone(), relation.clone());
+            let link = StateOp::Link { key, to, relation, metadata: None };
+            passage.pass(&scope, &link).map_err(EngineError::Guarded)?;
+        }
+        writes.extend(linked(&scope, document.links, now_ms)?);
         for file in document.files {
             let (row, data) = file.open(num).map_err(refused)?;
             writes.push(Write::PutBlob { hash: row.hash.clone(), data });
@@ -192,6 +202,7 @@ fn settle(entry: &mut Entry, caller: &Caller) {
 /// Writes the document of a run, line by line, until nobody reads it any more.
 fn write(
     store: &dyn Store,
+    passage: &Passage,
     header: &Header,
     exported_at: String,
     to: &mpsc::Sender<Result<Vec<u8>, StoreError>>,
@@ -224,8 +235,22 @@ fn write(
             return Ok(());
         }
     }
-    for row in store.state(&format!("run:{id}"))? {
-        say(&Line::State(Value { key: row.key, value: Json::from_trusted(row.value) }));
+    let scope = format!("run:{id}");
+    let refused = |key: &str| {
+        let key = key.to_owned();
+        move |failure: Failure| StoreError::StateRefused { key, reason: failure.message }
+    };
+    for row in store.state(&scope)? {
+        let why = refused(&row.key);
+        if !say(&Line::State(passage.show(row).map_err(why)?.into())) {
+            return Ok(());
+        }
+    }
+    let links = store.links(&scope)?;
+    for link in passage.show_links(&scope, links).map_err(refused(""))? {
+        if !say(&Line::Link(link)) {
+            return Ok(());
+        }
     }
     for row in store.artifacts(header.num)? {
         let data = store.blob(&row.hash)?.ok_or_else(|| gone("a file"))?;

@@ -1,15 +1,16 @@
 //! Where a run stands, what it waits for, and when it must be looked at by itself.
 
+use std::borrow::Cow;
+
 use super::{
     WaitingOn,
     due::Due,
     rfc3339,
-    run::{Open, OpenKind, OpenTask, Phase, Run},
+    run::{OpenKind, OpenTask, Phase, Run},
 };
 use crate::{
     flow::{StepOp, TaskRequest},
     journal::{Outcome, RunState},
-    operator::Residence,
     protocol::{Failure, RunId, TaskId, failure::kind},
     session::Hub,
     store::{Header, RunStatus},
@@ -29,20 +30,8 @@ pub(crate) fn status(run: &Run) -> RunStatus {
         RunState::Compensating(_) => RunStatus::Compensating,
         RunState::Active if run.chain.paused().is_some() => RunStatus::Paused,
         RunState::Active if run.open.is_empty() => RunStatus::Running,
-        RunState::Active if run.open.values().any(is_worked_on) => RunStatus::Running,
+        RunState::Active if run.open.sums().worked_on > 0 => RunStatus::Running,
         RunState::Active => RunStatus::Waiting,
-    }
-}
-
-fn is_worked_on(open: &Open) -> bool {
-    match &open.kind {
-        OpenKind::Timer | OpenKind::Signal | OpenKind::Composite(_) | OpenKind::Loop(_) => false,
-        OpenKind::State { .. } | OpenKind::Child { .. } => true,
-        OpenKind::Task(task) => match task.phase {
-            Phase::Capacity | Phase::Retry => false,
-            Phase::Pending => task.residence != Residence::Elsewhere,
-            Phase::Delivered => task.question.is_none(),
-        },
     }
 }
 
@@ -69,18 +58,7 @@ pub(crate) fn wake_at(run: &Run) -> Option<u64> {
     let at_boot = !run.inbox.is_empty()
         || !run.composing.is_empty()
         || run.reload
-        || run.open.values().any(|open| match &open.kind {
-            OpenKind::Timer | OpenKind::Signal | OpenKind::Composite(_) | OpenKind::Loop(_) => {
-                false
-            }
-            OpenKind::State { .. } | OpenKind::Child { .. } => true,
-            OpenKind::Task(task) => match task.phase {
-                Phase::Capacity => true,
-                Phase::Retry => false,
-                Phase::Pending if task.redelivers => true,
-                Phase::Pending | Phase::Delivered => task.residence != Residence::Elsewhere,
-            },
-        });
+        || run.open.sums().at_boot > 0;
     match (run.chain.paused().is_some(), at_boot) {
         (true, _) => None,
         (false, true) => Some(0),
@@ -130,7 +108,7 @@ pub(crate) fn describe(run: &Run, status: RunStatus, sessions: &Hub) -> Option<S
 
 fn item(run: &Run, number: u32, sessions: &Hub) -> Option<WaitingOn> {
     let step = run.chain.step(number)?;
-    let open = run.open.get(&number)?;
+    let open = run.open.get(number)?;
     let due = |which: Due| run.timers.of(number, which).map(rfc3339);
     let name = &step.scheduled.name;
     let since = rfc3339(step.opened_ms);
@@ -152,7 +130,7 @@ fn item(run: &Run, number: u32, sessions: &Hub) -> Option<WaitingOn> {
             "signal",
             format!("signal {name:?}"),
             due(Due::SignalDeadline),
-            Some(format!("moonswarm signal {} {name} '<json>'", run.id)),
+            Some(format!("moonswarm signal {} {} '<json>'", run.id, word(name))),
         ),
         OpenKind::State { scope, .. } => plain("state", format!("{name} in {scope}"), None, None),
         OpenKind::Child { run: child, .. } => plain(
@@ -168,6 +146,15 @@ fn item(run: &Run, number: u32, sessions: &Hub) -> Option<WaitingOn> {
             Some(WaitingOn { task: Some(id), ..on })
         }
     }
+}
+
+/// A name as one word of a shell: a flow may call its signals as it likes.
+fn word(name: &str) -> Cow<'_, str> {
+    let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '/' | '@');
+    if !name.is_empty() && !name.starts_with('-') && name.chars().all(plain) {
+        return Cow::Borrowed(name);
+    }
+    Cow::Owned(format!("'{}'", name.replace('\'', r"'\''")))
 }
 
 fn task_item(

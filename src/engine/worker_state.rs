@@ -3,14 +3,15 @@
 use super::{
     EngineError, Holder,
     accept::bad_request,
+    boundary::asked,
     run::Run,
     shard::Shard,
     state::{KEY_BYTES, OwnError, plain_write, run_scope},
 };
 use crate::{
     flow::StateOp,
-    protocol::{Json, OperatorId, Scope, StoreOptions},
-    store::{Reducer, StateAct, StateChange},
+    protocol::{Failure, Json, OperatorId, Scope, StoreOptions},
+    store::{Reducer, StateAct, StateChange, StateRow},
     token::{Grant, Need, Refusal, Verb},
 };
 
@@ -62,17 +63,34 @@ impl Shard {
         scope: &str,
         key: String,
     ) -> Result<Option<Json>, EngineError> {
-        let found = if scope == run_scope(run) {
-            self.own_value(run, &key).map_err(EngineError::Flow)?
-        } else {
-            let row = self.shared.state.value(scope, &key)?;
-            row.map(|row| Json::from_trusted(row.value))
-        };
-        let is_there = found.is_some();
-        let found = found.unwrap_or_else(Json::null);
-        let passed = self.pass_read(run, scope, &StateOp::Get { key }, &found);
-        let passed = passed.map_err(EngineError::Guarded)?;
-        Ok(is_there.then_some(passed))
+        let stacks = self.stacks_of(run);
+        let call = self.call(run, scope.to_owned(), asked(&StateOp::Get { key }));
+        let (mut is_there, mut broken) = (false, None);
+        let passed = stacks.store.run(call, &mut |call| {
+            let found = if scope == run_scope(run) {
+                self.own_value(run, &call.key).map_err(EngineError::Flow)
+            } else {
+                let row = self.shared.state.value(scope, &call.key);
+                let value = |row: StateRow| Json::from_trusted(row.value);
+                row.map(|row| row.map(value)).map_err(EngineError::from)
+            };
+            match found {
+                Ok(found) => {
+                    is_there = found.is_some();
+                    Ok(found.unwrap_or_else(Json::null))
+                }
+                Err(error) => {
+                    let failure = Failure::new("storage", error.to_string()).retryable();
+                    broken = Some(error);
+                    Err(failure)
+                }
+            }
+        });
+        match (passed, broken) {
+            (Ok(value), _) => Ok(is_there.then_some(value)),
+            (Err(_), Some(error)) => Err(error),
+            (Err(failure), None) => Err(EngineError::Guarded(failure)),
+        }
     }
 
     pub(super) fn put_for_worker(

@@ -24,12 +24,17 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::paths;
+use super::{
+    bubblewrap::{TRIAL_BYTES, network},
+    paths,
+};
 
 /// The verb.
 pub(super) const VERB: &str = "__confine";
 /// Instead of a plan: try what can be done, and say it.
 pub(super) const PROBE: &str = "--probe";
+/// Instead of a plan: say what another program has done already.
+pub(super) const PROBE_WITHIN: &str = "--probe-within";
 /// What stands before the name of each variable of the child, so that none of them is one of this
 /// program or of its loader.
 pub(super) const CHILD: &str = "child:";
@@ -49,6 +54,8 @@ pub(super) struct Plan {
     pub(super) room: PathBuf,
     /// How large these may be, in bytes.
     pub(super) disk: Option<u64>,
+    /// The network to be left behind, where another program has made the namespaces.
+    pub(super) parted: Option<String>,
     /// Directories to make, where they are not there.
     pub(super) make: Vec<PathBuf>,
     /// Where to begin.
@@ -85,6 +92,17 @@ pub fn confined() -> Option<ExitCode> {
     let plan = words.next()?;
     if plan == PROBE {
         let probed = Probed { network: probe_network().err(), disk: probe_disk().err() };
+        // Who asked may be gone.
+        let _ = serde_json::to_writer(io::stdout(), &probed);
+        return Some(ExitCode::SUCCESS);
+    }
+    if plan == PROBE_WITHIN {
+        let outside = words.next()?.into_string().ok()?;
+        let room = PathBuf::from(words.next()?);
+        let probed = Probed {
+            network: left(&outside).err().map(|error| error.to_string()),
+            disk: sized(&room, TRIAL_BYTES).err().map(|error| error.to_string()),
+        };
         // Who asked may be gone.
         let _ = serde_json::to_writer(io::stdout(), &probed);
         return Some(ExitCode::SUCCESS);
@@ -136,15 +154,28 @@ fn give_up(plan: &Plan) -> Result<(), (&'static str, String)> {
     // A core file would hold the secrets.
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     limit(Resource::Core, none).map_err(step("forbid core files"))?;
-    let mut apart = UnshareFlags::empty();
-    if plan.closed {
-        apart |= UnshareFlags::NEWNET;
-    }
     if let Some(bytes) = plan.disk {
-        apart |= UnshareFlags::NEWNS;
         let most = Rlimit { current: Some(bytes), maximum: Some(bytes) };
         limit(Resource::Fsize, most).map_err(step("limit the files"))?;
     }
+    match &plan.parted {
+        Some(outside) => stands_apart(plan, outside).map_err(step("trust the namespaces"))?,
+        None => stand_apart(plan)?,
+    }
+    for dir in &plan.make {
+        fs::create_dir_all(dir).map_err(step("make a directory"))?;
+    }
+    std::env::set_current_dir(&plan.cwd).map_err(step("enter the working directory"))?;
+    paths::restrict(&plan.read, &plan.write).map_err(|reason| ("restrict the paths", reason))?;
+    drop_capabilities().map_err(step("drop the capabilities"))
+}
+
+/// Makes the namespaces of a plan.
+fn stand_apart(plan: &Plan) -> Result<(), (&'static str, String)> {
+    let step = |what: &'static str| move |error: io::Error| (what, error.to_string());
+    let mut apart = UnshareFlags::empty();
+    apart.set(UnshareFlags::NEWNET, plan.closed);
+    apart.set(UnshareFlags::NEWNS, plan.disk.is_some());
     if !apart.is_empty() {
         part(apart).map_err(step("make the namespaces"))?;
     }
@@ -154,12 +185,37 @@ fn give_up(plan: &Plan) -> Result<(), (&'static str, String)> {
     if let Some(bytes) = plan.disk {
         own_file_system(&plan.room, bytes).map_err(step("mount the room for files"))?;
     }
-    for dir in &plan.make {
-        fs::create_dir_all(dir).map_err(step("make a directory"))?;
+    Ok(())
+}
+
+/// Whether the namespaces of a plan are there, which another program was to make.
+fn stands_apart(plan: &Plan, outside: &str) -> io::Result<()> {
+    if plan.closed {
+        left(outside)?;
     }
-    std::env::set_current_dir(&plan.cwd).map_err(step("enter the working directory"))?;
-    paths::restrict(&plan.read, &plan.write).map_err(|reason| ("restrict the paths", reason))?;
-    drop_capabilities().map_err(step("drop the capabilities"))
+    plan.disk.map_or(Ok(()), |bytes| sized(&plan.room, bytes))
+}
+
+/// Whether this is another network than the one of that name.
+fn left(outside: &str) -> io::Result<()> {
+    match network()? == outside {
+        true => Err(io::Error::other("the network is the same as outside")),
+        false => Ok(()),
+    }
+}
+
+/// Whether a directory is a file system in memory, of no more than that size.
+fn sized(room: &Path, bytes: u64) -> io::Result<()> {
+    const TMPFS: u64 = 0x0102_1994;
+    const PAGE: u64 = 1 << 16;
+    let found = rustix::fs::statfs(room)?;
+    let is_tmpfs = u64::try_from(found.f_type).is_ok_and(|it| it == TMPFS);
+    let size = u64::try_from(found.f_bsize).unwrap_or(u64::MAX).saturating_mul(found.f_blocks);
+    // The kernel rounds it up to whole pages.
+    match is_tmpfs && size < bytes.saturating_add(PAGE) {
+        true => Ok(()),
+        false => Err(io::Error::other("the directory is no file system of that size")),
+    }
 }
 
 fn limit(resource: Resource, to: Rlimit) -> io::Result<()> {

@@ -9,7 +9,7 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    Config, Declaration, Held, Helper, Machine, Provisioned, Refusal, Scrubber, Secret,
+    Config, Declaration, Held, Helper, Machine, Provisioned, Refusal, Scrubber, Secret, bubblewrap,
     cgroup::{Cage, Cgroups},
     confine::Plan,
     needs::Needs,
@@ -166,7 +166,7 @@ impl Environments {
             .flatten()
             .map(|ticket| self.held.hold(ticket, Arc::clone(&scrubber)));
         let mut cage = Cage::default();
-        let mut plan = None;
+        let (mut plan, mut around) = (None, None);
         if needs.confined {
             cage = self
                 .machine()
@@ -175,6 +175,14 @@ impl Environments {
                 .map_err(|error| failed("make the control groups", &error))?;
             let mut drawn = self.plan(&needs, &place, &asked);
             drawn.groups = cage.doors();
+            if drawn.closed || drawn.disk.is_some() {
+                around.clone_from(&self.machine().bubblewrap);
+            }
+            if around.is_some() {
+                let outside = bubblewrap::network();
+                drawn.parted =
+                    Some(outside.map_err(|error| failed("look at the network", &error))?);
+            }
             plan = Some(drawn);
         }
         let limits = spec.resources.clone().unwrap_or_default();
@@ -183,7 +191,7 @@ impl Environments {
             place,
             cage,
             plan,
-            helper,
+            (helper, around),
             variables,
             (scrubber, holds),
             limits,
@@ -204,6 +212,7 @@ impl Environments {
             closed: needs.closed,
             room: place.room(),
             disk: needs.disk,
+            parted: None,
             make: vec![place.work(), place.tmp()],
             cwd: place.work(),
             read,

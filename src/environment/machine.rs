@@ -1,6 +1,8 @@
 //! What this machine can enforce, found out by trying.
 
-use super::{Refusal, cgroup::Cgroups, confine, helper::Helper, paths};
+use super::{
+    Refusal, bubblewrap::Bubblewrap, cgroup::Cgroups, confine::Probed, helper::Helper, paths,
+};
 
 /// What a machine can enforce, and of the rest why not.
 #[derive(Debug, Clone)]
@@ -8,6 +10,8 @@ pub struct Machine {
     paths: Result<(), String>,
     network: Result<(), String>,
     disk: Result<(), String>,
+    /// Who makes the namespaces, if not this program itself.
+    pub(super) bubblewrap: Option<Bubblewrap>,
     pub(super) cgroups: Cgroups,
 }
 
@@ -21,31 +25,41 @@ pub struct Enforces {
 }
 
 const NAMESPACES: &str = "let users make namespaces: `sysctl user.max_user_namespaces=10000` and, \
-                          where it exists, `kernel.apparmor_restrict_unprivileged_userns=0`";
+                          where it exists, `kernel.apparmor_restrict_unprivileged_userns=0`; or \
+                          install bubblewrap, and have `bwrap` on the host's PATH";
 const DELEGATE: &str = "start the host with `systemd-run --user -p Delegate=yes -p \
                         DelegateSubgroup=host`, or in a service with these keys";
 
 impl Machine {
     /// Tries everything once.
     pub(super) fn probe(helper: &Helper, cgroups: Cgroups) -> Self {
-        let (network, disk) = match helper.probe() {
-            Ok(confine::Probed { network, disk }) => (said(network), said(disk)),
-            Err(reason) => (Err(reason.clone()), Err(reason)),
+        let probed = helper
+            .probe()
+            .unwrap_or_else(|reason| Probed { network: Some(reason.clone()), disk: Some(reason) });
+        let (probed, bubblewrap) = match helper.bubblewrap() {
+            Some(it) if probed.network.is_some() || probed.disk.is_some() => {
+                around(probed, it, &it.probe(helper))
+            }
+            _ => (probed, None),
         };
-        Self { paths: paths::supported(), network, disk, cgroups }
+        let Probed { network, disk } = probed;
+        let (network, disk) = (said(network), said(disk));
+        Self { paths: paths::supported(), network, disk, bubblewrap, cgroups }
     }
 
     /// A machine that enforces nothing.
     #[cfg(test)]
     pub(super) fn nothing(why: &str) -> Self {
         let no = || Err(why.to_owned());
-        Self { paths: no(), network: no(), disk: no(), cgroups: Cgroups::none(why) }
+        let cgroups = Cgroups::none(why);
+        Self { paths: no(), network: no(), disk: no(), bubblewrap: None, cgroups }
     }
 
     /// A machine that enforces everything.
     #[cfg(test)]
     pub(super) fn everything() -> Self {
-        Self { paths: Ok(()), network: Ok(()), disk: Ok(()), cgroups: Cgroups::every() }
+        let cgroups = Cgroups::every();
+        Self { paths: Ok(()), network: Ok(()), disk: Ok(()), bubblewrap: None, cgroups }
     }
 
     pub(super) fn paths(&self) -> Result<(), Refusal> {
@@ -77,17 +91,42 @@ impl Machine {
     pub fn enforces(&self) -> Vec<Enforces> {
         let cgroup = |given: Result<(), Refusal>, version: &'static str| given.map(|()| version);
         let version = self.cgroups.version();
+        let by = |own, bubblewrap| if self.bubblewrap.is_some() { bubblewrap } else { own };
+        let network = by("a network namespace", "a network namespace that bubblewrap makes");
+        let disk = by(
+            "a file system in memory, in a mount namespace",
+            "a file system in memory, in a mount namespace that bubblewrap makes",
+        );
         let all = [
             ("paths", self.paths().map(|()| "Landlock")),
-            ("network", self.closed_network().map(|()| "a network namespace")),
+            ("network", self.closed_network().map(|()| network)),
             ("memory", cgroup(self.memory(), version)),
             ("cpu", cgroup(self.cpu(), version)),
             ("pids", cgroup(self.pids(), version)),
-            ("disk", self.disk().map(|()| "a file system in memory, in a mount namespace")),
+            ("disk", self.disk().map(|()| disk)),
             ("wall", Ok("the host's clock")),
         ];
         all.into_iter().map(|(what, how)| Enforces { what, how }).collect()
     }
+}
+
+/// What can be done with bubblewrap around it, where that is more than without; of what cannot be
+/// done in either way, both reasons.
+fn around(own: Probed, by: &Bubblewrap, its: &Probed) -> (Probed, Option<Bubblewrap>) {
+    let loses = |own: &Option<String>, its: &Option<String>| own.is_none() && its.is_some();
+    let gains = |own: &Option<String>, its: &Option<String>| own.is_some() && its.is_none();
+    let better = gains(&own.network, &its.network) || gains(&own.disk, &its.disk);
+    if better && !loses(&own.network, &its.network) && !loses(&own.disk, &its.disk) {
+        let both = |own: &Option<String>, its: &Option<String>| {
+            its.as_ref().map(|its| format!("{}; {its}", own.as_deref().unwrap_or_default()))
+        };
+        let network = both(&own.network, &its.network);
+        return (Probed { network, disk: both(&own.disk, &its.disk) }, Some(by.clone()));
+    }
+    let why = |own: Option<String>, its: &Option<String>| {
+        own.map(|own| its.as_ref().map_or(own.clone(), |its| format!("{own}; {its}")))
+    };
+    (Probed { network: why(own.network, &its.network), disk: why(own.disk, &its.disk) }, None)
 }
 
 fn said(tried: Option<String>) -> Result<(), String> {

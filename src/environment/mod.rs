@@ -8,6 +8,7 @@
 //! give, and to keep a secret: it is read when it is used and wiped afterwards. Operators, the
 //! engine and `doctor` call it.
 
+mod bubblewrap;
 mod cgroup;
 mod config;
 mod confine;

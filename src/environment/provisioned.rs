@@ -12,6 +12,7 @@ use tokio::process::Command;
 
 use super::{
     Helper, Holds, Scrubber, Secret,
+    bubblewrap::Bubblewrap,
     cgroup::{Broken, Cage},
     confine::{NotBegun, Plan, VERB, handed_on},
     place::Place,
@@ -28,6 +29,7 @@ pub struct Provisioned {
     cage: Cage,
     plan: Option<Plan>,
     helper: Helper,
+    around: Option<Bubblewrap>,
     variables: Vec<(String, Secret)>,
     scrubber: Arc<Scrubber>,
     _holds: Option<Holds>,
@@ -51,7 +53,7 @@ impl Provisioned {
         place: Place,
         cage: Cage,
         plan: Option<Plan>,
-        helper: Helper,
+        (helper, around): (Helper, Option<Bubblewrap>),
         variables: Vec<(String, Secret)>,
         (scrubber, holds): (Arc<Scrubber>, Option<Holds>),
         limits: ResourceLimits,
@@ -63,6 +65,7 @@ impl Provisioned {
             cage,
             plan,
             helper,
+            around,
             variables,
             scrubber,
             _holds: holds,
@@ -128,7 +131,18 @@ impl Provisioned {
             .map_err(|error| EnvError::ProvisionFailed(format!("write the plan: {error}")))?;
         fs::write(place.plan(), text)
             .map_err(|error| EnvError::ProvisionFailed(format!("write the plan: {error}")))?;
-        let mut command = Command::new(self.helper.program());
+        let mut command = match &self.around {
+            None => Command::new(self.helper.program()),
+            Some(bubblewrap) => {
+                let path = self.helper.path().map_err(|error| {
+                    EnvError::ProvisionFailed(format!("find the program that confines: {error}"))
+                })?;
+                let disk = plan.disk.map(|bytes| (plan.room.as_path(), bytes));
+                let mut command = Command::new(bubblewrap.program());
+                command.args(Bubblewrap::arguments(plan.closed, disk)).arg(path);
+                command
+            }
+        };
         command
             .arg(VERB)
             .arg(place.plan())
@@ -147,6 +161,11 @@ impl Provisioned {
         let said = match fs::read(place.report()) {
             Ok(said) if said.is_empty() => return None,
             Ok(said) => said,
+            // The helper begins with a report: nobody got as far as to it.
+            Err(_) if self.around.is_some() => {
+                let why = "bubblewrap did not begin the child; its stderr says why".to_owned();
+                return Some(NotStarted::Boundary(EnvError::ProvisionFailed(why)));
+            }
             // Killed before it could say anything.
             Err(_) => return None,
         };

@@ -8,6 +8,7 @@ mod composite;
 mod limits;
 mod op;
 pub mod response;
+mod state_op;
 
 pub use composite::{BadPath, Course, Rule, Turn, ValuePath};
 pub use limits::RunLimits;

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::state_op::Written;
 use crate::{
     journal::StepKey,
     protocol::{
@@ -197,7 +198,7 @@ impl Default for Backoff {
 
 /// An operation on state. Keys are any UTF-8 text of at most 1,024 bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "op", rename_all = "snake_case")]
+#[serde(tag = "op", rename_all = "snake_case", try_from = "Written")]
 pub enum StateOp {
     /// The value, or null.
     Get {

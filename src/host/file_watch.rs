@@ -1,8 +1,8 @@
 //! The files that blueprints watch: looks at them, and tells the engine what it saw once they rest.
 //!
 //! The system says when something changed; every few seconds it is looked at anyway, for directories
-//! that no system tells of and for names that have moved. No link is followed, so that nothing
-//! outside of a watched directory is seen.
+//! that no system tells of and for names that have moved. A link to a file counts as that file where
+//! it stays within the watched directory; no other link is followed, so that nothing outside is seen.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -103,7 +103,7 @@ impl Eye {
             // Only a host that stops does not look.
             let Ok(scanned) = scanned else { return next };
             let (files, problem) = match scanned {
-                Ok(files) => (Some(files), None),
+                Ok(Scanned { files, problem }) => (Some(files), problem),
                 Err(problem) => (None, Some(problem)),
             };
             if self.engine.note_watch(&watched, problem.clone())
@@ -234,28 +234,39 @@ fn is_dir(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir())
 }
 
+/// What a look at a directory found.
+struct Scanned {
+    /// The files that the watch means.
+    files: Files,
+    /// What somebody should know all the same.
+    problem: Option<String>,
+}
+
 /// The files below a directory that a watch means.
-fn scan(dir: &Path, watch: &FileWatch) -> Result<Files, String> {
+fn scan(dir: &Path, watch: &FileWatch) -> Result<Scanned, String> {
     // One that is gone, such as a disk that is not mounted, removed no file.
-    if !dir.is_dir() {
-        return Err(format!("{} is no directory", dir.display()));
-    }
-    let mut scan = Scan { watch, files: Files::new(), entries: 0 };
+    let root = fs::canonicalize(dir).ok().filter(|root| root.is_dir());
+    let root = root.ok_or_else(|| format!("{} is no directory", dir.display()))?;
+    let mut scan = Scan { watch, root, files: Files::new(), entries: 0, outside: None };
     let mut at = dir.to_owned();
     for part in watch.base().split('/').filter(|part| !part.is_empty()) {
         at.push(part);
         if !is_dir(&at) {
-            return Ok(scan.files);
+            return Ok(scan.done());
         }
     }
     scan.walk(&at, watch.base())?;
-    Ok(scan.files)
+    Ok(scan.done())
 }
 
 struct Scan<'a> {
     watch: &'a FileWatch,
+    /// The watched directory, without links on the way to it.
+    root: PathBuf,
     files: Files,
     entries: usize,
+    /// The first link that the pattern means and that leads out.
+    outside: Option<String>,
 }
 
 impl Scan<'_> {
@@ -282,7 +293,15 @@ impl Scan<'_> {
             };
             if meta.is_dir() && self.goes_into(&below) {
                 self.walk(&entry.path(), &below)?;
-            } else if meta.is_file() && self.watch.matches(&below) {
+                continue;
+            } else if !self.watch.matches(&below) {
+                continue;
+            }
+            let meta = match meta.is_symlink() {
+                true => self.behind(&entry.path(), &below),
+                false => Some(meta),
+            };
+            if let Some(meta) = meta.filter(fs::Metadata::is_file) {
                 if self.files.len() >= MOST_FILES {
                     return Err(format!("it means more than {MOST_FILES} files"));
                 }
@@ -290,6 +309,24 @@ impl Scan<'_> {
             }
         }
         Ok(())
+    }
+
+    /// What a link leads to, if that is in the watched directory.
+    fn behind(&mut self, link: &Path, path: &str) -> Option<fs::Metadata> {
+        // One that leads nowhere is no file.
+        let target = fs::canonicalize(link).ok()?;
+        if !target.starts_with(&self.root) {
+            self.outside.get_or_insert_with(|| path.to_owned());
+            return None;
+        }
+        fs::symlink_metadata(target).ok()
+    }
+
+    fn done(self) -> Scanned {
+        let problem = self.outside.map(|path| {
+            format!("{path} is a link out of the directory, and does not count: put the file there")
+        });
+        Scanned { files: self.files, problem }
     }
 
     fn goes_into(&self, path: &str) -> bool {
@@ -315,7 +352,7 @@ mod tests {
 
     fn names(dir: &Path, pattern: &str) -> Result<Vec<String>, String> {
         let watch = FileWatch::parse(pattern, None).unwrap();
-        scan(dir, &watch).map(|files| files.into_keys().collect())
+        scan(dir, &watch).map(|seen| seen.files.into_keys().collect())
     }
 
     #[test]
@@ -341,6 +378,32 @@ mod tests {
         assert!(found("none/*.json").is_empty());
         let gone = names(&dir.path().join("gone"), "*").unwrap_err();
         assert!(gone.contains("is no directory"), "{gone}");
+    }
+
+    #[test]
+    fn a_link_to_a_file_of_the_directory_is_that_file_and_one_that_leads_out_is_named() {
+        let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(outside.path().join("secret.json"), "x").unwrap();
+        fs::create_dir(dir.path().join("..data")).unwrap();
+        fs::write(dir.path().join("..data/a.json"), "four").unwrap();
+        let link = |to: &Path, name: &str| {
+            std::os::unix::fs::symlink(to, dir.path().join(name)).unwrap();
+        };
+        link(Path::new("..data/a.json"), "a.json");
+        link(Path::new("gone.json"), "broken.json");
+        link(Path::new("round.json"), "round.json");
+        link(Path::new("..data"), "b.json");
+        // The directory itself may be reached over a link.
+        let root = outside.path().join("root");
+        std::os::unix::fs::symlink(dir.path(), &root).unwrap();
+        let watch = FileWatch::parse("*.json", None).unwrap();
+        let seen = scan(&root, &watch).unwrap();
+        assert_eq!(seen.files.keys().collect::<Vec<_>>(), ["a.json"]);
+        assert_eq!((seen.files["a.json"].size, seen.problem), (4, None));
+        link(&outside.path().join("secret.json"), "c.json");
+        let seen = scan(&root, &watch).unwrap();
+        assert_eq!(seen.files.keys().collect::<Vec<_>>(), ["a.json"]);
+        assert!(seen.problem.unwrap().starts_with("c.json is a link out of"));
     }
 
     #[test]

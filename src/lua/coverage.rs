@@ -1,4 +1,5 @@
-//! Which lines of a blueprint's files ran: Luau counts them, where it is told to.
+//! Which lines of a blueprint's files ran: Luau counts them, where it is told to. Of a flow that is a
+//! table the nodes are counted, which all stand in lines that run when it is read.
 
 use std::{
     collections::BTreeMap,
@@ -8,19 +9,45 @@ use std::{
 
 use mlua::Function;
 
+use crate::blueprint::FlowNode;
+
 /// The lines of one file that could run, each with how often it did.
 pub type Lines = BTreeMap<u32, u64>;
 
-/// The lines of files by their paths, by the key of their source.
-type Counted = BTreeMap<Arc<str>, BTreeMap<String, Lines>>;
+/// What was counted of one file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Its lines; none if it is data.
+    pub lines: Lines,
+    /// The nodes of the flow in it, if that is a table, each with how often it ran.
+    pub nodes: Vec<(FlowNode, u64)>,
+}
+
+impl Counts {
+    /// Adds what was counted of the same file elsewhere.
+    pub fn add(&mut self, other: Self) {
+        for (line, hits) in other.lines {
+            *self.lines.entry(line).or_default() += hits;
+        }
+        for (node, hits) in other.nodes {
+            match self.nodes.iter_mut().find(|(known, _)| known.at == node.at) {
+                Some((_, sum)) => *sum += hits,
+                None => self.nodes.push((node, hits)),
+            }
+        }
+    }
+}
+
+/// The counts of files by their paths, by the key of their source.
+type Counted = BTreeMap<Arc<str>, BTreeMap<String, Counts>>;
 
 /// Where VMs that are done leave what they counted. Clones are one.
 #[derive(Clone, Default)]
 pub struct Coverage(Arc<Mutex<Counted>>);
 
 impl Coverage {
-    /// Takes what was counted: by the key of a source, the lines of its files.
-    pub fn take(&self) -> BTreeMap<Arc<str>, BTreeMap<String, Lines>> {
+    /// Takes what was counted: by the key of a source, the counts of its files.
+    pub fn take(&self) -> BTreeMap<Arc<str>, BTreeMap<String, Counts>> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -37,11 +64,17 @@ impl Coverage {
                 }
             }
         });
+        self.put(key, path, Counts { lines: counted, nodes: Vec::new() });
+    }
+
+    /// Adds what one VM counted of a flow that is a table.
+    pub(super) fn add_nodes(&self, key: &str, path: &str, nodes: Vec<(FlowNode, u64)>) {
+        self.put(key, path, Counts { lines: Lines::new(), nodes });
+    }
+
+    fn put(&self, key: &str, path: &str, counts: Counts) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let lines = all.entry(key.into()).or_default().entry(path.to_owned()).or_default();
-        for (line, hits) in counted {
-            *lines.entry(line).or_default() += hits;
-        }
+        all.entry(key.into()).or_default().entry(path.to_owned()).or_default().add(counts);
     }
 }
 

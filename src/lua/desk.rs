@@ -12,7 +12,11 @@ use mlua::{
 };
 
 use super::{random::Random, raw::Machine, source::Source, time};
-use crate::{journal::Note, protocol::Json};
+use crate::{
+    blueprint::{FlowNode, flow_nodes},
+    journal::Note,
+    protocol::Json,
+};
 
 /// Notes between two awaits.
 const NOTES: usize = 10_000;
@@ -36,6 +40,8 @@ pub(crate) struct Desk {
     pub(crate) machine: RefCell<Weak<Machine>>,
     chunks: RefCell<HashMap<String, Function>>,
     agents: RefCell<HashMap<String, String>>,
+    /// How often the nodes of the flow ran, if it is a table and somebody wants to know.
+    nodes: RefCell<Vec<(FlowNode, u64)>>,
     pub(crate) mode: Cell<Mode>,
     pub(crate) now_ms: Cell<u64>,
     pub(crate) random: Cell<Random>,
@@ -56,6 +62,7 @@ impl Desk {
             machine: RefCell::default(),
             chunks: RefCell::default(),
             agents: RefCell::default(),
+            nodes: RefCell::default(),
             mode: Cell::new(Mode::Pure),
             now_ms: Cell::new(0),
             random: Cell::new(Random::new(0)),
@@ -121,6 +128,31 @@ impl Desk {
         let Some(coverage) = self.source.coverage() else { return };
         for (path, chunk) in self.chunks.borrow().iter() {
             coverage.add(self.source.key(), path, chunk);
+        }
+        let nodes = self.nodes.take();
+        if !nodes.is_empty() {
+            coverage.add_nodes(self.source.key(), self.source.entry(), nodes);
+        }
+    }
+
+    /// Begins to count the nodes of the flow.
+    fn count_nodes(&self, flow: Value) -> mlua::Result<()> {
+        if !self.nodes.borrow().is_empty() {
+            return Ok(());
+        }
+        // What is no data would be a finding: there is nothing to count then.
+        let Ok(flow) = self.machine().encode(flow, usize::MAX)? else { return Ok(()) };
+        let flow = serde_json::from_str(&flow).unwrap_or_default();
+        let entry = self.source.entry();
+        let nodes = flow_nodes(&flow, entry, self.source.text(entry).unwrap_or_default());
+        self.nodes.replace(nodes.into_iter().map(|node| (node, 0)).collect());
+        Ok(())
+    }
+
+    fn count_node(&self, at: &str) {
+        if let Some((_, hits)) = self.nodes.borrow_mut().iter_mut().find(|(node, _)| node.at == at)
+        {
+            *hits += 1;
         }
     }
 
@@ -301,6 +333,22 @@ pub(crate) fn host_functions(machine: &Rc<Machine>, desk: &Rc<Desk>) -> mlua::Re
     )?;
     let at = Rc::clone(desk);
     host.raw_set("testing", lua.create_function(move |_, ()| Ok(at.mode.get() == Mode::Test))?)?;
+    host.raw_set("counting", desk.source.coverage().is_some())?;
+    let at = Rc::clone(desk);
+    host.raw_set(
+        "count_nodes",
+        lua.create_function(move |_, flow: Value| at.watch(at.count_nodes(flow)))?,
+    )?;
+    let at = Rc::clone(desk);
+    host.raw_set(
+        "count_node",
+        lua.create_function(move |_, place: String| {
+            at.count_node(&place);
+            Ok(())
+        })?,
+    )?;
+    let at = Rc::clone(desk);
+    host.raw_set("flows", lua.create_function(move |_, ()| Ok(at.mode.get() == Mode::Flow))?)?;
     let at = Rc::clone(desk);
     host.raw_set(
         "text",

@@ -28,7 +28,7 @@ mod watchdog;
 #[cfg(test)]
 mod tests;
 
-pub use coverage::{Coverage, Lines};
+pub use coverage::{Counts, Coverage, Lines};
 pub use evaluate::{LuaError, evaluate};
 pub use flow::{RunFacts, ScriptFlow};
 pub use program::Program;

@@ -64,6 +64,8 @@ pub struct About {
     pub voice: Arc<dyn Voice>,
     /// Whether it was settled by another way than its dispatch.
     pub(crate) over: AtomicBool,
+    /// Whether every layer has let it pass since it was dispatched last.
+    pub(crate) passed: AtomicBool,
 }
 
 impl About {
@@ -87,12 +89,23 @@ impl About {
             used: Usage::default(),
             voice: Arc::new(Mute),
             over: AtomicBool::new(false),
+            passed: AtomicBool::new(false),
         }
     }
 
     /// Marks it as settled by another way than its dispatch.
     pub(crate) fn give_up(&self) {
         self.over.store(true, Ordering::Release);
+    }
+
+    /// Marks it as let pass by every layer.
+    pub(crate) fn pass(&self) {
+        self.passed.store(true, Ordering::Release);
+    }
+
+    /// Whether every layer has let it pass.
+    pub(crate) fn has_passed(&self) -> bool {
+        self.passed.load(Ordering::Acquire)
     }
 
     /// Whether it was settled by another way than its dispatch.
@@ -119,6 +132,7 @@ impl About {
             used: self.used.clone(),
             voice,
             over: AtomicBool::new(self.is_over()),
+            passed: AtomicBool::new(self.has_passed()),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     environment::{Environments, Scrubber},
     flow::{Rule, ValuePath},
     middleware::{Layer, Short, TaskDone},
-    protocol::{Failure, FunctionTool, Json, Operator, Ticket},
+    protocol::{Failure, FunctionTool, Json, Operator, StateReader, Ticket},
 };
 
 /// Where the work of an attempt lives, which decides what a crash of the host means for it.
@@ -128,6 +128,17 @@ impl Coded {
     #[must_use]
     pub fn and_operator(self, name: impl Into<String>, operator: impl Operator + 'static) -> Self {
         self.and(name, super::Plain::new(operator))
+    }
+
+    /// The same, with a plain operator that reads state: `make` makes one for each attempt, with
+    /// state as that attempt may read it.
+    #[must_use]
+    pub fn and_reader<O: Operator + 'static>(
+        self,
+        name: impl Into<String>,
+        make: impl Fn(Arc<dyn StateReader>) -> O + Send + Sync + 'static,
+    ) -> Self {
+        self.and(name, super::Reading::new(make))
     }
 }
 

@@ -84,6 +84,7 @@ impl Attempt {
             config: std::sync::OnceLock::new(),
             stacks: Arc::default(),
             reporter: self.heard,
+            state: Arc::new(crate::protocol::test_utils::InMemoryStore::new()),
         })
     }
 }

@@ -33,7 +33,7 @@ pub use human::{Given, HUMAN, Human, Inquiry, says_no};
 pub use llm::{NO_TURN, ScriptedTurns};
 pub use lua::{Lua, LuaCall, lua_calls};
 pub use main_ai::{MAIN_AI, MainAi, Road};
-pub use plain::Plain;
+pub use plain::{Plain, Reading};
 pub use process::{BundleDir, Process};
 pub use queue::Queue;
 pub use queue_hub::{QueueHub, TooManyPollers};

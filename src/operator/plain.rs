@@ -17,7 +17,7 @@ use crate::{
     middleware::{Short, TaskDone},
     protocol::{
         Content, ExitReason, Failure, Json, Operator, OperatorError, OperatorInput,
-        OperatorMetadata, TriggerType, failure::kind,
+        OperatorMetadata, StateReader, TriggerType, failure::kind,
     },
 };
 
@@ -44,27 +44,62 @@ impl<O: Operator> Backend for Plain<O> {
     }
 
     async fn execute(&self, task: Arc<Task>, input: Json) -> Result<Reply, Failure> {
-        task.reporter.delivered(Delivery { worker: task.operator.to_string() });
-        let asked = asked(&task, &input);
-        let answer = tokio::select! {
-            answer = self.operator.execute(asked) => answer,
-            () = task.cancel.cancelled() => {
-                return Err(Failure::new(kind::CANCELED, "the attempt was given up"));
-            }
-        };
-        let output = answer.map_err(|error| failed(&error))?;
-        let (usage, effects) = (usage(&output.metadata), output.effects);
-        match fell_short(&output.exit_reason) {
-            None => Ok(Reply::Done(TaskDone { output: value(&output.message), usage, effects })),
-            Some(mut failure) => {
-                failure.data = Some(
-                    json!({
-                        "exit_reason": output.exit_reason, "message": output.message,
-                    })
-                    .into(),
-                );
-                Ok(Reply::Short(Box::new(Short { failure, usage, effects })))
-            }
+        execute(&self.operator, &task, &input).await
+    }
+}
+
+/// Executes each attempt by an operator that is made for it, with what it may read of state.
+pub struct Reading<F> {
+    make: F,
+}
+
+impl<F, O> Reading<F>
+where
+    F: Fn(Arc<dyn StateReader>) -> O + Send + Sync,
+    O: Operator,
+{
+    /// A backend of the operators that `make` makes.
+    pub fn new(make: F) -> Self {
+        Self { make }
+    }
+}
+
+#[async_trait]
+impl<F, O> Backend for Reading<F>
+where
+    F: Fn(Arc<dyn StateReader>) -> O + Send + Sync,
+    O: Operator,
+{
+    fn kind(&self) -> &'static str {
+        "custom"
+    }
+
+    fn residence(&self) -> Residence {
+        Residence::Host
+    }
+
+    async fn execute(&self, task: Arc<Task>, input: Json) -> Result<Reply, Failure> {
+        let operator = (self.make)(Arc::clone(&task.state));
+        execute(&operator, &task, &input).await
+    }
+}
+
+async fn execute(operator: &impl Operator, task: &Task, input: &Json) -> Result<Reply, Failure> {
+    task.reporter.delivered(Delivery { worker: task.operator.to_string() });
+    let answer = tokio::select! {
+        answer = operator.execute(asked(task, input)) => answer,
+        () = task.cancel.cancelled() => {
+            return Err(Failure::new(kind::CANCELED, "the attempt was given up"));
+        }
+    };
+    let output = answer.map_err(|error| failed(&error))?;
+    let (usage, effects) = (usage(&output.metadata), output.effects);
+    match fell_short(&output.exit_reason) {
+        None => Ok(Reply::Done(TaskDone { output: value(&output.message), usage, effects })),
+        Some(mut failure) => {
+            let data = json!({ "exit_reason": output.exit_reason, "message": output.message });
+            failure.data = Some(data.into());
+            Ok(Reply::Short(Box::new(Short { failure, usage, effects })))
         }
     }
 }

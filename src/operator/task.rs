@@ -14,7 +14,9 @@ use crate::{
     flow::TaskOpts,
     lua::Program,
     middleware::Stacks,
-    protocol::{Json, ModelDelta, OperatorConfig, RunId, SecretAccessEvent, TaskId, Ticket},
+    protocol::{
+        Json, ModelDelta, OperatorConfig, RunId, SecretAccessEvent, StateReader, TaskId, Ticket,
+    },
     session::Seat,
 };
 
@@ -65,6 +67,9 @@ pub struct Task {
     pub stacks: Arc<Stacks>,
     /// Where to say what happens meanwhile.
     pub reporter: Arc<dyn Reporter>,
+    /// State, as far as this attempt may read it: the run's own, its operator's within the run,
+    /// and what the run's starter may read. Through the layers, and only what is durable.
+    pub state: Arc<dyn StateReader>,
 }
 
 impl Task {

@@ -54,9 +54,11 @@ macro_rules! conformance {
             concurrent_writes_lose_nothing
             a_value_expires_and_overwriting_it_begins_anew
             a_transient_value_is_readable_until_it_is_cleared_and_never_stored
+            a_transient_value_is_found_in_place_of_the_one_that_it_lies_over
             hints_are_kept_with_their_value
             a_search_finds_what_has_every_word_ranks_it_and_shows_where
             links_are_followed_as_far_as_asked_and_go_with_their_keys
+            the_links_of_a_scope_are_listed_in_their_order_and_of_no_other
             a_batch_of_state_is_made_whole_or_not_at_all
             what_has_a_receipt_is_done_once
             state_ends_with_its_run_and_its_session

@@ -4,8 +4,10 @@
 //! walk along links. Refuses keys and values that are too large. The engine reads and writes every
 //! scope through it but a live run's own, which the run's shard has in memory.
 
+mod reads;
+
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -14,8 +16,8 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::{
-    Batch, Changed, Check, Reducer, StateAct, StateBatch, StateChange, StateFilter, StateHit,
-    StateRow, StateSearch, Store, StoreError, Write, change::Answers,
+    Batch, Changed, Check, Reducer, StateAct, StateBatch, StateChange, StateHit, StateRow, Store,
+    StoreError, Write, change::Answers,
 };
 use crate::{
     clock::Clock,
@@ -25,13 +27,6 @@ use crate::{
     },
     tasks::Tasks,
 };
-
-/// The most keys that one walk along links visits.
-const VISITED: usize = 10_000;
-/// The most links that one walk goes in a row.
-const DEEP: u32 = 64;
-/// Keys that one page of a listing has.
-const PAGE: usize = 1_000;
 
 /// How much of everything.
 #[derive(Debug, Clone, Copy)]
@@ -65,7 +60,7 @@ pub struct DurableState {
 /// What lives only as long as the process.
 #[derive(Default)]
 struct Transient {
-    rows: BTreeMap<(String, String), StateRow>,
+    rows: BTreeMap<(String, String), Arc<StateRow>>,
     bytes: usize,
 }
 
@@ -81,137 +76,6 @@ impl DurableState {
     /// State in `store`.
     pub fn new(store: Arc<dyn Store>, clock: Clock, tasks: Tasks, limits: StateLimits) -> Self {
         Self { store, clock, tasks, limits, transient: Arc::default() }
-    }
-
-    /// The value of a key, if there is one. One row is read where it is asked for: that takes some
-    /// microseconds.
-    ///
-    /// # Errors
-    /// When it cannot be read.
-    pub fn value(&self, scope: &str, key: &str) -> Result<Option<StateRow>, StoreError> {
-        let now_ms = self.clock.now_ms();
-        let place = (scope.to_owned(), key.to_owned());
-        if let Some(row) = self.transient().rows.get(&place).filter(|row| row.is_live(now_ms)) {
-            return Ok(Some(row.clone()));
-        }
-        Ok(self.store.state_value(scope, key)?.filter(|row| row.is_live(now_ms)))
-    }
-
-    /// A page of a scope, sorted by key: at most `limit` values after the key `after`.
-    ///
-    /// # Errors
-    /// When it cannot be read.
-    pub async fn page(
-        &self,
-        scope: &str,
-        prefix: &str,
-        after: Option<String>,
-        limit: usize,
-    ) -> Result<Vec<StateRow>, StoreError> {
-        let now_ms = self.clock.now_ms();
-        let filter = StateFilter {
-            scope: scope.to_owned(),
-            prefix: prefix.to_owned(),
-            after: after.clone(),
-            limit,
-            now_ms,
-        };
-        let rows = self.read(move |store| store.state_page(&filter)).await?;
-        let is_whole = rows.len() < limit;
-        let last = rows.last().map(|row| row.key.clone());
-        let mut rows: BTreeMap<String, StateRow> =
-            rows.into_iter().map(|row| (row.key.clone(), row)).collect();
-        for row in self.transient().rows.values() {
-            let on_page = is_whole || last.as_ref().is_some_and(|last| row.key <= *last);
-            if row.scope == scope
-                && row.key.starts_with(prefix)
-                && after.as_ref().is_none_or(|after| row.key > *after)
-                && on_page
-                && row.is_live(now_ms)
-            {
-                rows.insert(row.key.clone(), row.clone());
-            }
-        }
-        Ok(rows.into_values().take(limit).collect())
-    }
-
-    /// The keys of a scope that begin with `prefix`, sorted.
-    ///
-    /// # Errors
-    /// When they cannot be read.
-    pub async fn keys(&self, scope: &str, prefix: &str) -> Result<Vec<String>, StoreError> {
-        let mut keys: Vec<String> = Vec::new();
-        loop {
-            let page = self.page(scope, prefix, keys.last().cloned(), PAGE).await?;
-            let is_last = page.len() < PAGE;
-            keys.extend(page.into_iter().map(|row| row.key));
-            if is_last {
-                return Ok(keys);
-            }
-        }
-    }
-
-    /// The values that have every word of a query, the best first. Transient ones are not among
-    /// them.
-    ///
-    /// # Errors
-    /// When they cannot be read.
-    pub async fn find(
-        &self,
-        scope: &str,
-        query: &str,
-        prefix: &str,
-        limit: usize,
-        options: SearchOptions,
-    ) -> Result<Vec<StateHit>, StoreError> {
-        let search = StateSearch {
-            scope: scope.to_owned(),
-            query: query.to_owned(),
-            prefix: prefix.to_owned(),
-            limit,
-            now_ms: self.clock.now_ms(),
-            options,
-        };
-        self.read(move |store| store.search_state(&search)).await
-    }
-
-    /// The keys that at most `max_depth` links lead to from `from`, the nearest first and sorted
-    /// among those as near; 10,000 keys and 64 links in a row at most.
-    ///
-    /// # Errors
-    /// When the links cannot be read.
-    pub async fn walk(
-        &self,
-        scope: &str,
-        from: &str,
-        relation: Option<&str>,
-        max_depth: u32,
-    ) -> Result<Vec<String>, StoreError> {
-        let (scope, from) = (scope.to_owned(), from.to_owned());
-        let relation = relation.map(str::to_owned);
-        self.read(move |store| {
-            let mut seen = BTreeSet::from([from.clone()]);
-            let (mut reached, mut edge) = (Vec::new(), vec![from]);
-            for _ in 0..max_depth.min(DEEP) {
-                let mut next = BTreeSet::new();
-                for key in &edge {
-                    let room = VISITED - seen.len().min(VISITED);
-                    for link in store.links_from(&scope, key, relation.as_deref(), room)? {
-                        if seen.insert(link.to_key.clone()) {
-                            next.insert(link.to_key);
-                        }
-                    }
-                }
-                if next.is_empty() {
-                    break;
-                }
-                reached.extend(next.iter().cloned());
-                edge = next.into_iter().collect();
-            }
-            reached.truncate(VISITED);
-            Ok(reached)
-        })
-        .await
     }
 
     /// Makes changes together, durably, or none of them; answers with what came of each. For the
@@ -251,28 +115,6 @@ impl DurableState {
             });
         }
         Ok(answers)
-    }
-
-    /// A transient value, if there is one.
-    pub fn transient_value(&self, scope: &str, key: &str) -> Option<StateRow> {
-        let now_ms = self.clock.now_ms();
-        let transient = self.transient();
-        if transient.rows.is_empty() {
-            return None;
-        }
-        let place = (scope.to_owned(), key.to_owned());
-        transient.rows.get(&place).filter(|row| row.is_live(now_ms)).cloned()
-    }
-
-    /// The keys of the transient values of a scope.
-    pub fn transient_keys(&self, scope: &str, prefix: &str) -> Vec<String> {
-        let now_ms = self.clock.now_ms();
-        let transient = self.transient();
-        let rows = transient
-            .rows
-            .values()
-            .filter(|row| row.scope == scope && row.key.starts_with(prefix) && row.is_live(now_ms));
-        rows.map(|row| row.key.clone()).collect()
     }
 
     /// Writes a transient value.
@@ -390,7 +232,7 @@ impl DurableState {
                     expires_ms: hints.ttl.map(|ttl| now_ms.saturating_add(ttl.as_millis())),
                     hints: hints.clone(),
                 };
-                transient.rows.insert(place, row);
+                transient.rows.insert(place, Arc::new(row));
                 Some(Changed { revision, value: None })
             }
             StateAct::Put { .. } | StateAct::Delete => {
@@ -413,15 +255,6 @@ impl DurableState {
         let queued = self.tasks.spawn_blocking(move || store.submit(batch));
         queued.await.map_err(|_| StoreError::Closed)?;
         acked.await.map_err(|_| StoreError::Closed)?
-    }
-
-    async fn read<T: Send + 'static>(
-        &self,
-        read: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let store = Arc::clone(&self.store);
-        let read = self.tasks.spawn_blocking(move || read(&*store));
-        read.await.map_err(|_| StoreError::Closed)?
     }
 
     async fn change_one(&self, scope: &Scope, key: &str, act: StateAct) -> Result<(), StateError> {

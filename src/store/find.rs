@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::StateRow;
 use crate::protocol::{SearchOptions, StoreOptions};
 
 /// What of a value is searched, in bytes.
@@ -109,6 +110,80 @@ pub(super) fn fits(options: &SearchOptions, score: f64, hints: &StoreOptions) ->
             .content_kind
             .as_ref()
             .is_none_or(|kind| hints.content_kind.as_ref() == Some(kind))
+}
+
+/// Searches values that are at hand, one by one, for those of the prefix that have every word; a
+/// word weighs the more, the fewer of `rows` have it.
+pub(super) fn among<'a>(
+    search: &StateSearch,
+    rows: impl Iterator<Item = &'a StateRow>,
+) -> Vec<StateHit> {
+    let words = words(&search.query);
+    if words.is_empty() {
+        return Vec::new();
+    }
+    let texts: Vec<Searched<'_>> = rows
+        .map(|row| Searched {
+            row,
+            key: tokens(&row.key).collect(),
+            text: tokens(&text_of(&row.value)).collect(),
+        })
+        .collect();
+    let rarity: Vec<f64> = words.iter().map(|word| rarity(word, &texts)).collect();
+    let fits_row =
+        |row: &StateRow| row.key.starts_with(&search.prefix) && row.is_live(search.now_ms);
+    let hit = |it: &Searched<'_>| {
+        let score = it.score(&words, &rarity)?;
+        fits(&search.options, score, &it.row.hints).then(|| StateHit {
+            key: it.row.key.clone(),
+            score,
+            snippet: snippet(&text_of(&it.row.value), &words),
+        })
+    };
+    texts.iter().filter(|it| fits_row(it.row)).filter_map(hit).collect()
+}
+
+/// Puts hits in their order: the best first, and by key where none is better.
+pub(super) fn rank(hits: &mut [StateHit]) {
+    hits.sort_by(|a, b| b.score.total_cmp(&a.score).then_with(|| a.key.cmp(&b.key)));
+}
+
+/// A value with the words that it has.
+struct Searched<'a> {
+    row: &'a StateRow,
+    key: Vec<String>,
+    text: Vec<String>,
+}
+
+impl Searched<'_> {
+    /// How well it fits; nothing if a word is missing.
+    #[expect(clippy::cast_precision_loss, reason = "a rank needs no exact numbers")]
+    fn score(&self, words: &[Word], rarity: &[f64]) -> Option<f64> {
+        let mut sum = 0.0;
+        for (word, rarity) in words.iter().zip(rarity) {
+            let times = (4 * count(word, &self.key) + count(word, &self.text)) as f64;
+            if times == 0.0 {
+                return None;
+            }
+            sum += rarity * times / (times + 1.0 + self.text.len() as f64 / 64.0);
+        }
+        Some(sum)
+    }
+}
+
+fn count(word: &Word, tokens: &[String]) -> usize {
+    let same = |token: &&String| {
+        **token == word.text || (word.open && token.starts_with(word.text.as_str()))
+    };
+    tokens.iter().filter(same).count()
+}
+
+/// How much a word says: the fewer values have it, the more.
+#[expect(clippy::cast_precision_loss, reason = "a rank needs no exact numbers")]
+fn rarity(word: &Word, texts: &[Searched<'_>]) -> f64 {
+    let has = |it: &&Searched<'_>| count(word, &it.key) + count(word, &it.text) > 0;
+    let having = texts.iter().filter(has).count();
+    (1.0 + (texts.len() as f64) / (1.0 + having as f64)).ln()
 }
 
 fn gather(value: &Value, into: &mut String) {

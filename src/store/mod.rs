@@ -169,6 +169,12 @@ pub trait Reader: Send + Sync {
         limit: usize,
     ) -> Result<Vec<MemoryLink>, StoreError>;
 
+    /// Every link of a scope, sorted by where it starts and where it leads.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn links(&self, scope: &str) -> Result<Vec<MemoryLink>, StoreError>;
+
     /// Whether a value of state has expired and was not removed yet.
     ///
     /// # Errors

@@ -115,10 +115,14 @@ fn a_timeout_is_seven_and_a_broken_limit_ten() {
 }
 
 #[test]
-fn a_run_that_waits_for_a_person_is_nine() {
+fn a_run_that_only_a_signal_can_move_is_nine_and_says_which() {
     let shell = Shell::new();
     shell.write("wait.lua", flow(r#"return ctx:wait("go")"#));
-    shell.run(&["run", "wait.lua"]).exits(9).says(&["waits for a person", "moonswarm signal"]);
+    shell.run(&["run", "wait.lua"]).exits(9).says(&[
+        "waits for signal \"go\"",
+        "go '<json>'",
+        "once it has that",
+    ]);
 }
 
 #[test]

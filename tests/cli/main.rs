@@ -13,6 +13,7 @@ mod messages;
 mod newcomer;
 mod operators;
 mod report;
+mod screen;
 mod shapes;
 mod upkeep;
 mod worker;

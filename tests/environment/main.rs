@@ -6,6 +6,7 @@
 mod support;
 
 mod boundary;
+mod bubblewrap;
 mod canary;
 mod refusals;
 mod seed;

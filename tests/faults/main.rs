@@ -5,8 +5,10 @@
 mod support;
 
 mod disk;
+mod guards;
 mod lease;
 mod migration;
 mod neighbours;
 mod retry;
 mod shim;
+mod state;

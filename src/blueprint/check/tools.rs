@@ -75,7 +75,7 @@ impl Checker<'_> {
             tools: self.tools(table),
             max_turns: self
                 .integer(table, "max_turns", 1..=10_000)
-                .or_else(|| Some(table.get("maxTurns")?.as_u64()?.try_into().ok()?)),
+                .or_else(|| table.get("maxTurns")?.as_u64()?.try_into().ok()),
             max_cost: self.money(table, "max_cost"),
             max_duration_ms: self.positive_duration(table, "max_duration"),
             max_repeats: self.integer(table, "max_repeats", 2..=10_000),

@@ -1,33 +1,34 @@
 //! A run as a tree that redraws itself, for a terminal.
+//!
+//! The cursor rests at the beginning of the line below the tree, so that what somebody types, `^C` as
+//! well, goes there and is erased with it.
 
-use std::time::Duration;
+use std::fmt::Write as _;
 
-use console::{Term, truncate_str};
-use indicatif::{ProgressBar, ProgressStyle};
+use console::{Term, measure_text_width, truncate_str};
 
 use super::{said::Said, tree::Tree};
 use crate::engine::{RunView, StepView};
 
+/// One picture of the spinner lasts this long, in milliseconds.
+pub const FRAME_MS: u64 = 100;
+const FRAMES: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
+
 /// The part of the terminal that is redrawn.
 pub struct Live {
-    bar: ProgressBar,
     term: Term,
+    shown: Vec<String>,
 }
 
 impl Live {
     /// Begins to draw on stderr.
     pub fn start() -> Self {
-        let bar = ProgressBar::new_spinner();
-        let style = ProgressStyle::with_template("{spinner} {msg}")
-            .expect("the template is a constant that parses");
-        bar.set_style(style);
-        bar.enable_steady_tick(Duration::from_millis(100));
-        Self { bar, term: Term::stderr() }
+        Self { term: Term::stderr(), shown: Vec::new() }
     }
 
     /// Draws the run as it is now, cut to the size of the terminal.
     pub fn draw<'a>(
-        &self,
+        &mut self,
         run: &RunView,
         steps: impl IntoIterator<Item = &'a StepView>,
         said: &Said,
@@ -36,33 +37,60 @@ impl Live {
         let (height, width) = self.term.size();
         let tree =
             Tree { now_ms, colors: console::colors_enabled_stderr(), all: false, said: Some(said) };
-        let lines = tree.lines(steps);
-        let shown = fit(&lines, usize::from(height).saturating_sub(4).max(3));
-        let cut = |line: &str| {
-            truncate_str(line, usize::from(width).saturating_sub(4).max(20), "…").into_owned()
-        };
-        let mut text = vec![cut(&tree.header(run))];
-        text.extend(shown.iter().map(|line| cut(line)));
-        self.bar.set_message(text.join("\n"));
+        let frame = now_ms / FRAME_MS % FRAMES.len() as u64;
+        let spinner = FRAMES.iter().zip(0..).find(|(_, at)| *at == frame).map_or(' ', |it| *it.0);
+        let mut lines = vec![format!("{spinner} {}", tree.header(run))];
+        lines.extend(fit(&tree.lines(steps), usize::from(height).saturating_sub(4)));
+        let lines = lines.iter().map(|line| cut(line, usize::from(width))).collect();
+        self.put(None, lines);
     }
 
     /// Writes a line that stays, above the tree.
-    pub fn say(&self, line: &str) {
-        self.bar.suspend(|| {
-            // A closed stderr leaves nobody to tell.
-            let _ = self.term.write_line(line);
-        });
+    pub fn say(&mut self, line: &str) {
+        let lines = self.shown.clone();
+        self.put(Some(line), lines);
     }
 
-    /// Ends the drawing and leaves `lines` in its place.
-    pub fn end(self) {
-        self.bar.finish_and_clear();
+    /// Takes the drawing away.
+    pub fn end(mut self) {
+        self.put(None, Vec::new());
     }
+
+    /// Puts `lines` in the place of what is shown, in one piece, so that nothing flickers.
+    fn put(&mut self, above: Option<&str>, lines: Vec<String>) {
+        let mut text = erase(&self.shown, usize::from(self.term.size().1));
+        for line in above.into_iter().chain(lines.iter().map(String::as_str)) {
+            text.push_str(line);
+            text.push('\n');
+        }
+        self.shown = lines;
+        // A closed stderr leaves nobody to tell.
+        let _ = self.term.write_str(&text);
+    }
+}
+
+/// What takes `lines` away from a terminal of this width, with everything below them. They were cut
+/// to it; if it has become narrower since, the terminal shows them in more rows.
+fn erase(lines: &[String], width: usize) -> String {
+    let rows = |line: &String| measure_text_width(line).div_ceil(width.max(1)).max(1);
+    let mut text = String::new();
+    match lines.iter().map(rows).sum::<usize>() {
+        0 => {}
+        up => {
+            let _ = write!(text, "\r\x1b[{up}A\x1b[J");
+        }
+    }
+    text
+}
+
+/// A line that stays on one row.
+fn cut(line: &str, width: usize) -> String {
+    truncate_str(line, width.saturating_sub(1).max(1), "…").into_owned()
 }
 
 /// The last lines that fit, and how many are above them.
 fn fit(lines: &[String], height: usize) -> Vec<String> {
-    match lines.len().checked_sub(height) {
+    match lines.len().checked_sub(height.max(1)) {
         None | Some(0) => lines.to_vec(),
         Some(over) => {
             let above = over + 1;
@@ -82,5 +110,25 @@ mod tests {
         let lines: Vec<String> = (0..5).map(|n| n.to_string()).collect();
         assert_eq!(fit(&lines, 5), lines);
         assert_eq!(fit(&lines, 3), ["  … 3 more above", "3", "4"]);
+        assert_eq!(fit(&lines, 0), ["  … 5 more above"]);
+    }
+
+    #[test]
+    fn a_line_stays_on_one_row_of_any_terminal() {
+        let long = "● \u{1b}[32mnap\u{1b}[0m 日本語テキスト and more";
+        for width in [0, 1, 2, 8, 15, 40, 80] {
+            let line = cut(long, width);
+            assert!(measure_text_width(&line) < width.max(2), "{width}: {line:?}");
+            assert!(!line.contains("\u{1b}[32m") || line.contains("\u{1b}[0m"), "{line:?}");
+        }
+        assert_eq!(cut("short", 40), "short");
+    }
+
+    #[test]
+    fn as_many_rows_are_erased_as_the_terminal_shows() {
+        let lines = ["x".repeat(79), "\u{1b}[2m○\u{1b}[0m timer".to_owned(), String::new()];
+        assert_eq!(erase(&lines, 80), "\r\u{1b}[3A\u{1b}[J");
+        assert_eq!(erase(&lines, 40), "\r\u{1b}[4A\u{1b}[J", "the terminal is narrower now");
+        assert_eq!(erase(&[], 80), "");
     }
 }

@@ -10,7 +10,7 @@ mod tree;
 
 pub use changes::Changes;
 pub use event::{event, said_line};
-pub use live::Live;
+pub use live::{FRAME_MS, Live};
 pub use said::Said;
 pub use table::table;
 pub use time::{age, elapsed, since_ms, unix_ms};

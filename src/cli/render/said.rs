@@ -105,10 +105,7 @@ impl Said {
             (voice.attempt, voice.next, voice.heard) = (attempt, 0, None);
         }
         // Who connects anew is told once more what was said.
-        let known = match voice.known(n, first, at, &delta) {
-            Some(known) => known,
-            None => return lines,
-        };
+        let Some(known) = voice.known(n, first, at, &delta) else { return lines };
         let (manner, text) = match &delta {
             ModelDelta::Item { begins, .. } => {
                 lines.extend(voice.end());

@@ -16,6 +16,9 @@ use crate::{
 /// A join with more branches than this is shown as counts.
 const WIDE: usize = 20;
 
+/// Characters of a text that is shown in a line.
+const LONGEST: usize = 160;
+
 /// Draws steps; `now_ms` is what running ones are measured against.
 #[derive(Debug, Clone, Copy)]
 pub struct Tree<'s> {
@@ -34,6 +37,15 @@ impl Tree<'_> {
     pub fn lines<'a>(&self, steps: impl IntoIterator<Item = &'a StepView>) -> Vec<String> {
         let mut placed: Vec<Placed<'_>> = steps.into_iter().map(Placed::new).collect();
         let composites: HashSet<u32> = placed.iter().filter_map(|at| at.step.parent).collect();
+        let open = |at: &&Placed<'_>| matches!(at.state, "pending" | "processing");
+        let busy: HashSet<u32> =
+            placed.iter().filter(open).filter_map(|at| at.step.parent).collect();
+        for at in &mut placed {
+            // What it does, its members do.
+            if at.state == "pending" && busy.contains(&at.step.seq) {
+                at.state = "processing";
+            }
+        }
         placed.sort_by_cached_key(|at| at.order(composites.contains(&at.step.seq)));
         let mut lines = Vec::new();
         self.draw(&placed, 0, &mut lines);
@@ -63,7 +75,7 @@ impl Tree<'_> {
         let mut rest = steps;
         while let Some(first) = rest.first() {
             let Some(&(join, _)) = first.path.get(depth) else {
-                lines.push(self.step(first.step, depth));
+                lines.push(self.step(first, depth));
                 lines.extend(self.said(first.step, depth));
                 rest = &rest[1..];
                 continue;
@@ -103,12 +115,13 @@ impl Tree<'_> {
         shown.join(" · ")
     }
 
-    fn step(&self, step: &StepView, depth: usize) -> String {
-        let mark = self.paint(&step.state, mark(&step.state));
+    fn step(&self, at: &Placed<'_>, depth: usize) -> String {
+        let Placed { step, state, .. } = *at;
+        let mark = self.paint(state, mark(state));
         let mut line = format!("{}{mark} {}", indent(depth), title(step));
         let took = match step.duration_ms {
             Some(ms) => Some(ms),
-            None if step.state == "processing" || step.kind == "timer" => {
+            None if state == "processing" || step.kind == "timer" => {
                 let from = step.started_at.as_ref().unwrap_or(&step.scheduled_at);
                 Some(since_ms(from, self.now_ms))
             }
@@ -163,14 +176,20 @@ pub fn used(usage: &Usage) -> String {
 
 /// What a run waits for, one line each, with the command that moves it.
 pub fn waiting(on: &WaitingOn, now_ms: u64) -> String {
-    let mut line = format!(
-        "waiting for {} {} since {}",
-        on.kind,
-        printable(&on.what),
-        elapsed(since_ms(&on.since, now_ms))
-    );
+    let what = printable(&on.what);
+    let what = match on.kind.as_str() {
+        // Their text says what they are.
+        "signal" | "child" | "timer" => what,
+        "resume" => format!("somebody to resume it: {what}"),
+        kind => format!("{kind} {what}"),
+    };
+    let left = on.until.as_deref().map_or_else(String::new, |until| {
+        format!(", {} left", elapsed(unix_ms(until).saturating_sub(now_ms)))
+    });
+    let since = elapsed(since_ms(&on.since, now_ms));
+    let mut line = format!("waiting for {what} since {since}{left}");
     if let Some(command) = &on.command {
-        line.push_str(&format!("\n  → {command}"));
+        line.push_str(&format!("\n  → {}", harmless(command)));
     }
     line
 }
@@ -182,26 +201,42 @@ pub(super) fn title(step: &StepView) -> String {
         other => format!("{other} "),
     };
     if let Some(operator) = &step.operator {
-        return format!("{} by {}", step.name, printable(operator));
+        return format!("{} by {}", printable(&step.name), printable(operator));
     }
+    // A flow is free in the names of what it waits for; a timer has none but its kind.
+    let named = match step.name == step.kind {
+        true => step.kind.clone(),
+        false => format!("{kind}{}", printable(&step.name)),
+    };
     match step.summary.as_deref().map(printable) {
-        Some(summary) if !summary.is_empty() => format!("{kind}{} · {summary}", step.name),
-        Some(_) | None => format!("{kind}{}", step.name),
+        Some(summary) if !summary.is_empty() => format!("{named} · {summary}"),
+        Some(_) | None => named,
     }
 }
 
 /// Text that came from a worker or a flow: one line, nothing that steers a terminal.
 pub fn printable(text: &str) -> String {
-    let mut shown: String =
-        text.chars().take(160).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if text.chars().nth(160).is_some() {
+    let mut shown = harmless(text.get(..LONGEST * 4).unwrap_or(text));
+    if let Some((end, _)) = shown.char_indices().nth(LONGEST) {
+        shown.truncate(end);
         shown.push('…');
     }
     shown
 }
 
+/// Text of any length without what steers a terminal or turns the direction of what follows.
+fn harmless(text: &str) -> String {
+    let steers = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().map(|c| if steers(c) { ' ' } else { c }).collect()
+}
+
 struct Placed<'a> {
     step: &'a StepView,
+    /// Its state as it is shown.
+    state: &'a str,
     path: Vec<(u32, u32)>,
 }
 
@@ -211,7 +246,7 @@ impl<'a> Placed<'a> {
             let (join, branch) = part.split_once('.')?;
             Some((join.parse().ok()?, branch.parse().ok()?))
         };
-        Self { step, path: step.scope.split('/').filter_map(part).collect() }
+        Self { step, state: &step.state, path: step.scope.split('/').filter_map(part).collect() }
     }
 
     /// Branches of a join come before the step that follows it in the same scope; the members of a
@@ -225,7 +260,7 @@ impl<'a> Placed<'a> {
 
 /// A branch is as far as the step that holds it up.
 fn branch_state<'a>(branch: &[Placed<'a>]) -> &'a str {
-    let has = |state: &str| branch.iter().map(|at| at.step.state.as_str()).find(|it| *it == state);
+    let has = |state: &str| branch.iter().map(|at| at.state).find(|it| *it == state);
     ["processing", "pending", "failed", "canceled"].into_iter().find_map(has).unwrap_or("completed")
 }
 
@@ -332,6 +367,53 @@ mod tests {
             ..run(RunStatus::Running)
         };
         assert_eq!(TREE.header(&shown), "review running · reviewing · 50% · 2/4 steps · 5.0s");
+    }
+
+    #[test]
+    fn what_waits_for_its_members_is_at_work_while_they_are() {
+        let mut member = step(2, "", 1, "processing");
+        member.parent = Some(1);
+        let steps = [step(1, "", 0, "pending"), member];
+        insta::assert_snapshot!(TREE.lines(&steps).join("\n"), @r"
+          ● agent1  5.0s
+          ● agent2  5.0s
+        ");
+    }
+
+    #[test]
+    fn names_that_a_flow_made_up_steer_nothing() {
+        let mut signal = step(1, "", 0, "pending");
+        (signal.kind, signal.name) = ("signal".into(), "go\u{1b}[2J\nnow\u{202e}".into());
+        let mut timer = step(2, "", 1, "completed");
+        (timer.kind, timer.name) = ("timer".into(), "timer".into());
+        assert_eq!(TREE.lines(&[signal, timer]), ["  ○ signal go [2J now ", "  ✓ timer  0.8s"]);
+        let long = printable(&"é".repeat(900));
+        assert_eq!(long.chars().count(), LONGEST + 1);
+    }
+
+    #[test]
+    fn a_signal_a_timer_and_a_pause_say_what_they_want() {
+        let on = |kind: &str, what: &str, until: Option<&str>, command: &str| WaitingOn {
+            kind: kind.into(),
+            what: what.into(),
+            task: None,
+            since: "2026-01-01T00:00:00.000Z".into(),
+            until: until.map(str::to_owned),
+            command: Some(command.into()),
+        };
+        let all = [
+            on("signal", "signal \"go\"", None, "moonswarm signal run_x go '<json>'"),
+            on("timer", "a time", Some("2026-01-01T00:01:00.000Z"), "moonswarm show run_x"),
+            on("resume", "it differs", None, "moonswarm resume run_x\n\u{1b}[2J"),
+        ];
+        insta::assert_snapshot!(all.map(|on| waiting(&on, TREE.now_ms)).join("\n"), @r#"
+        waiting for signal "go" since 5.0s
+          → moonswarm signal run_x go '<json>'
+        waiting for a time since 5.0s, 55s left
+          → moonswarm show run_x
+        waiting for somebody to resume it: it differs since 5.0s
+          → moonswarm resume run_x  [2J
+        "#);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Which lines of the blueprints ran in tests: for a person, and as lcov.
+//! Which lines of the blueprints ran in tests, and which nodes of flows that are tables: for a
+//! person, and as lcov.
 
 use std::{
     cell::RefCell,
@@ -7,7 +8,10 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use crate::lua::{self, Lines};
+use crate::{
+    blueprint::FlowNode,
+    lua::{self, Counts},
+};
 
 /// Ranges of lines that are named one by one.
 const MOST_RANGES: usize = 12;
@@ -19,13 +23,13 @@ pub struct Recorder {
     places: RefCell<BTreeMap<String, PathBuf>>,
 }
 
-/// One file, and which of its lines ran.
+/// One file, and what of it ran.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Covered {
     /// The file.
     pub path: PathBuf,
-    /// The lines that have code, each with how often it ran.
-    pub lines: Lines,
+    /// The lines that have code and the nodes of its flow, each with how often it ran.
+    pub counts: Counts,
 }
 
 impl Recorder {
@@ -42,24 +46,33 @@ impl Recorder {
     /// What ran since the last look, by file.
     pub fn take(&self) -> Vec<Covered> {
         let places = self.places.borrow();
-        let mut files: BTreeMap<PathBuf, Lines> = BTreeMap::new();
+        let mut files: BTreeMap<PathBuf, Counts> = BTreeMap::new();
         for (hash, counted) in self.counted.take() {
             let Some(dir) = places.get(&*hash) else { continue };
-            for (path, lines) in counted {
-                let whole = files.entry(plain(&dir.join(path))).or_default();
-                for (line, hits) in lines {
-                    *whole.entry(line).or_default() += hits;
-                }
+            for (path, counts) in counted {
+                files.entry(plain(&dir.join(path))).or_default().add(counts);
             }
         }
-        files.into_iter().map(|(path, lines)| Covered { path, lines }).collect()
+        files.into_iter().map(|(path, counts)| Covered { path, counts }).collect()
     }
 }
 
 impl Covered {
     /// How many of its lines ran, and how many there are.
-    pub fn counts(&self) -> (usize, usize) {
-        (self.lines.values().filter(|hits| **hits > 0).count(), self.lines.len())
+    pub fn lines(&self) -> (usize, usize) {
+        let lines = &self.counts.lines;
+        (lines.values().filter(|hits| **hits > 0).count(), lines.len())
+    }
+
+    /// How many of its nodes ran, and how many there are.
+    pub fn nodes(&self) -> (usize, usize) {
+        let nodes = &self.counts.nodes;
+        (nodes.iter().filter(|(_, hits)| *hits > 0).count(), nodes.len())
+    }
+
+    /// The nodes that never ran.
+    pub fn missed_nodes(&self) -> impl Iterator<Item = &FlowNode> {
+        self.counts.nodes.iter().filter(|(_, hits)| *hits == 0).map(|(node, _)| node)
     }
 
     /// The lines that never ran, as ranges.
@@ -67,7 +80,7 @@ impl Covered {
         let mut ranges: Vec<(u32, u32)> = Vec::new();
         let mut open = false;
         // Lines without code between two that did not run belong to the range.
-        for (line, hits) in &self.lines {
+        for (line, hits) in &self.counts.lines {
             match ranges.last_mut() {
                 Some((_, last)) if open && *hits == 0 => *last = *line,
                 _ if *hits == 0 => ranges.push((*line, *line)),
@@ -81,16 +94,37 @@ impl Covered {
 
 /// The rows of a table: file, share, lines, what never ran; the last is all together.
 pub fn rows(files: &[Covered]) -> Vec<Vec<String>> {
+    table(files, Covered::lines, |file| file.missed().iter().map(range).collect())
+}
+
+/// The same of the nodes of flows that are tables; none if there is no such flow.
+pub fn node_rows(files: &[Covered]) -> Vec<Vec<String>> {
+    let named = |file: &Covered| {
+        file.missed_nodes().map(|node| format!("{} {}", node.line, node.title)).collect()
+    };
+    table(files, Covered::nodes, named)
+}
+
+/// One row for each file in which there is something to count.
+fn table(
+    files: &[Covered],
+    counts: impl Fn(&Covered) -> (usize, usize),
+    missed: impl Fn(&Covered) -> Vec<String>,
+) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     let (mut ran, mut all) = (0, 0);
     for file in files {
-        let (these, of) = file.counts();
+        let (these, of) = counts(file);
+        if of == 0 {
+            continue;
+        }
         ran += these;
         all += of;
-        let missed = file.missed();
-        let mut names: Vec<_> = missed.iter().take(MOST_RANGES).map(range).collect();
-        if missed.len() > MOST_RANGES {
-            names.push(format!("and {} more", missed.len() - MOST_RANGES));
+        let mut names = missed(file);
+        let more = names.len().saturating_sub(MOST_RANGES);
+        names.truncate(MOST_RANGES);
+        if more > 0 {
+            names.push(format!("and {more} more"));
         }
         rows.push(vec![
             file.path.display().to_string(),
@@ -99,7 +133,9 @@ pub fn rows(files: &[Covered]) -> Vec<Vec<String>> {
             names.join(", "),
         ]);
     }
-    rows.push(vec!["all".into(), share(ran, all), format!("{ran} of {all}"), String::new()]);
+    if !rows.is_empty() {
+        rows.push(vec!["all".into(), share(ran, all), format!("{ran} of {all}"), String::new()]);
+    }
     rows
 }
 
@@ -113,18 +149,41 @@ fn share(ran: usize, all: usize) -> String {
     format!("{}.{} %", tenths / 10, tenths % 10)
 }
 
-/// As lcov's trace files.
+/// As lcov's trace files. Nodes are its functions; where a file is data, their lines are its lines.
 pub fn lcov(files: &[Covered]) -> String {
     let mut text = String::new();
     for file in files {
-        let (ran, all) = file.counts();
         let _ = writeln!(text, "TN:\nSF:{}", file.path.display());
-        for (line, hits) in &file.lines {
+        for (node, _) in &file.counts.nodes {
+            let _ = writeln!(text, "FN:{},{}", node.line, name(node));
+        }
+        for (node, hits) in &file.counts.nodes {
+            let _ = writeln!(text, "FNDA:{hits},{}", name(node));
+        }
+        let (ran, all) = file.nodes();
+        if all > 0 {
+            let _ = writeln!(text, "FNF:{all}\nFNH:{ran}");
+        }
+        let mut lines = file.counts.lines.clone();
+        if lines.is_empty() {
+            for (node, hits) in &file.counts.nodes {
+                let line = lines.entry(node.line).or_default();
+                *line = (*line).max(*hits);
+            }
+        }
+        for (line, hits) in &lines {
             let _ = writeln!(text, "DA:{line},{hits}");
         }
-        let _ = writeln!(text, "LF:{all}\nLH:{ran}\nend_of_record");
+        let ran = lines.values().filter(|hits| **hits > 0).count();
+        let _ = writeln!(text, "LF:{}\nLH:{ran}\nend_of_record", lines.len());
     }
     text
+}
+
+/// What a node is called in a trace file: no two of a file are called the same.
+fn name(node: &FlowNode) -> String {
+    let title: String = node.title.chars().filter(|c| !c.is_control() && *c != ',').collect();
+    format!("{title} ({})", node.at)
 }
 
 /// A path without `.` and without what `..` takes back.
@@ -147,7 +206,35 @@ mod tests {
     use super::*;
 
     fn file(lines: &[(u32, u64)]) -> Covered {
-        Covered { path: PathBuf::from("a.lua"), lines: lines.iter().copied().collect() }
+        let lines = lines.iter().copied().collect();
+        Covered { path: PathBuf::from("a.lua"), counts: Counts { lines, nodes: Vec::new() } }
+    }
+
+    fn node(line: u32, at: &str, title: &str, hits: u64) -> (FlowNode, u64) {
+        (FlowNode { at: at.into(), title: title.into(), line }, hits)
+    }
+
+    #[test]
+    fn nodes_that_never_ran_are_named_with_their_line() {
+        let nodes = vec![
+            node(1, "/flow", "seq", 2),
+            node(2, "/flow/children/0", "run a, b", 2),
+            node(2, "/flow/children/1", "fail x", 0),
+        ];
+        let data = Covered {
+            path: PathBuf::from("b.flow.json"),
+            counts: Counts { nodes, ..Counts::default() },
+        };
+        assert!(rows(std::slice::from_ref(&data)).is_empty(), "it has no code");
+        assert!(node_rows(&[file(&[(1, 1)])]).is_empty(), "it has no nodes");
+        let rows = node_rows(std::slice::from_ref(&data));
+        assert_eq!(rows[0], ["b.flow.json", "66.6 %", "2 of 3", "2 fail x"]);
+        assert_eq!(
+            lcov(&[data]),
+            "TN:\nSF:b.flow.json\nFN:1,seq (/flow)\nFN:2,run a b (/flow/children/0)\n\
+             FN:2,fail x (/flow/children/1)\nFNDA:2,seq (/flow)\nFNDA:2,run a b (/flow/children/0)\n\
+             FNDA:0,fail x (/flow/children/1)\nFNF:3\nFNH:2\nDA:1,2\nDA:2,2\nLF:2\nLH:2\nend_of_record\n"
+        );
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::{
     protocol::Failure,
 };
 
-pub use coverage::{Covered, Recorder, lcov, rows as coverage_rows};
+pub use coverage::{Covered, Recorder, lcov, node_rows, rows as coverage_rows};
 pub use discover::{directories, files};
 pub use report::{junit, lines, summary};
 pub use snapshot::Snapshots;

@@ -307,9 +307,58 @@ return swarm.blueprint {
     };
     let flow = of("covered.lua");
     assert_eq!(flow.missed(), [(7, 7), (14, 14)], "{flow:?}");
-    assert!(flow.lines[&9] > 0 && flow.lines[&16] > 0);
+    assert!(flow.counts.lines[&9] > 0 && flow.counts.lines[&16] > 0);
     assert_eq!(of("rules.lua").missed(), [(6, 6)]);
     assert_eq!(files.len(), 2, "the test itself is not counted: {files:?}");
     assert_eq!(played(true), files, "crashes count nothing twice");
     assert!(recorder.take().is_empty());
+}
+
+#[test]
+fn the_nodes_that_ran_in_tests_are_counted_of_flows_in_lua_and_in_json() {
+    let lua = r#"local swarm = require("swarm")
+local n = swarm.nodes
+return swarm.blueprint {
+  name = "branching",
+  agents = { e = { operator = "echo" } },
+  flow = n.seq {
+    n.step { id = "got", agent = "e", input = "{{ input.n }}" },
+    n.branch {
+      if_ = "got > 5",
+      then_ = n.fail { kind = "large" },
+      else_ = n.loop { max = 3, body = n.step { agent = "e" } },
+    },
+  },
+}
+"#;
+    let json = r#"{ "name": "small", "agents": { "e": { "operator": "echo" } }, "flow": { "kind": "try",
+  "body": { "kind": "step", "agent": "e" },
+  "catch": { "kind": "assign", "value": 1 } } }"#;
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    write("branching.lua", lua);
+    write("small.flow.json", json);
+    write(
+        "all_test.lua",
+        "local t = require(\"swarm.test\")\nt.test(\"both\", function()\n \
+         t.start(\"./branching.lua\", { n = 1 }):finish()\n \
+         t.start(\"./branching.lua\", { n = 2 }):finish()\n \
+         t.start(\"./small.flow.json\"):finish()\nend)",
+    );
+    let recorder = Recorder::default();
+    let options = Options { coverage: Some(&recorder), ..PLAIN };
+    let known = crate::host::builtin_operators();
+    let report = run(&dir.path().join("all_test.lua"), &known, &options, &Clock::manual(0));
+    assert_eq!(report.tests[0].problem(), None);
+    let files = recorder.take();
+    let missed = |name: &str| {
+        let file = files.iter().find(|it| it.path == dir.path().join(name)).expect("it ran");
+        let missed = file.missed_nodes().map(|node| format!("{} {}", node.line, node.title));
+        (file.nodes(), missed.collect::<Vec<_>>())
+    };
+    assert_eq!(missed("branching.lua"), ((5, 6), vec!["10 fail large".to_owned()]));
+    assert_eq!(missed("small.flow.json"), ((2, 3), vec!["3 assign".to_owned()]));
+    let hits = &files.iter().find(|it| it.path.ends_with("branching.lua")).unwrap().counts.nodes;
+    let body = hits.iter().find(|(node, _)| node.at.ends_with("/body")).unwrap();
+    assert_eq!(body.1, 6, "three rounds in each of two runs");
 }

@@ -296,7 +296,9 @@ fn terminal(cx: &Context) -> Line {
     let says = match (cx.terminal.live, cx.terminal.asks) {
         (true, true) => "a live tree, and people are asked",
         (true, false) => "a live tree; stdin is no terminal, so nobody is asked",
-        (false, _) => "none: plain lines, and `run` exits with 9 where a person is needed",
+        (false, _) => {
+            "none: plain lines, and `run` exits with 9 where a person or a signal is needed"
+        }
     };
     Line::new(Verdict::Ok, "terminal", says)
 }

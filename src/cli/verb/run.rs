@@ -15,6 +15,7 @@ use crate::{
         context::Context,
         exit::{Exit, Stop},
         follow::{End, Follow},
+        people,
         render::{elapsed, unix_ms},
         terminal::Questions,
         testkit::directories,
@@ -227,9 +228,11 @@ impl Run {
                 if cx.terminal.json {
                     cx.terminal.print_json(&run)?;
                 }
-                cx.terminal.say(&format!("run {} waits for a person", run.id));
+                let wanted = people::wanted(&run);
+                cx.terminal.say(&format!("run {} waits for {wanted}", run.id));
                 if at.is_embedded() {
-                    cx.terminal.say("  it goes on with its answer, or with `moonswarm serve`");
+                    cx.terminal
+                        .say("  it goes on once it has that, here or in a `moonswarm serve`");
                 }
                 Ok(Exit::Waiting)
             }

@@ -34,7 +34,7 @@ pub struct Test {
     /// Also write the results as JUnit XML
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
-    /// Say which lines of the blueprints ran
+    /// Say which lines of the blueprints ran, and which nodes of flows that are tables
     #[arg(long)]
     coverage: bool,
     /// Write which lines ran as an lcov trace file
@@ -107,9 +107,14 @@ impl Test {
             }
             None if cx.terminal.json => cx.terminal.print_json(&json)?,
             Some(covered) if self.coverage => {
-                let rows = testkit::coverage_rows(covered);
-                cx.terminal.print("")?;
-                cx.terminal.print(&table(&["file", "covered", "lines", "never ran"], rows))?;
+                let (lines, nodes) = (testkit::coverage_rows(covered), testkit::node_rows(covered));
+                for (what, rows) in [("lines", lines), ("nodes", nodes)] {
+                    if !rows.is_empty() {
+                        cx.terminal.print("")?;
+                        let heads = ["file", "covered", what, "never ran"];
+                        cx.terminal.print(&table(&heads, rows))?;
+                    }
+                }
             }
             Some(_) | None => {}
         }
@@ -127,8 +132,16 @@ impl Test {
 }
 
 fn covered_json(file: &Covered) -> serde_json::Value {
-    let (ran, all) = file.counts();
-    json!({ "file": file.path, "lines": all, "ran": ran, "missed": file.missed() })
+    let ((ran, all), (nodes_ran, nodes)) = (file.lines(), file.nodes());
+    let mut shown = json!({ "file": file.path, "lines": all, "ran": ran, "missed": file.missed() });
+    if nodes > 0 {
+        let missed: Vec<_> = file
+            .missed_nodes()
+            .map(|node| json!({ "at": node.at, "line": node.line, "title": node.title }))
+            .collect();
+        shown["nodes"] = json!({ "all": nodes, "ran": nodes_ran, "missed": missed });
+    }
+    shown
 }
 
 fn as_json(report: &FileReport) -> serde_json::Value {

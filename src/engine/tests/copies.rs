@@ -1,5 +1,8 @@
 use super::*;
-use crate::journal::Decision;
+use crate::{
+    journal::Decision,
+    protocol::{MemoryLink, Scope, StateStore as _},
+};
 
 const CHAIN: &str = r#"agents = { e = { operator = "echo" }, q = { operator = "queue", queue = "q" } },
     flow = function(ctx, input)
@@ -251,7 +254,7 @@ async fn a_document_that_was_changed_is_refused_and_leaves_nothing() {
     let without_entry = join(&[&lines[..3], &lines[4..]].concat());
     let cases = [
         ("{}".to_owned(), "no run that moonswarm exported"),
-        (text.replace("\"version\":1", "\"version\":2"), "version 2"),
+        (text.replace("\"version\":2", "\"version\":3"), "version 3"),
         (without_end, "breaks off"),
         (without_entry, "was changed"),
         (text.replace("\"name\":\"report.md\"", "\"name\":\"resort.md\""), "was changed"),
@@ -284,4 +287,109 @@ async fn what_an_import_brings_along_may_do_no_more_than_who_imports_it() {
     let operator = Caller { grant: Grant::new(Role::Operator, Scopes::all()), ..there.admin() };
     let refused = there.engine.import(&operator, bytes, None).await.unwrap_err();
     assert_eq!(refused.code(), "forbidden_verb");
+}
+
+const LINKED: &str = r#"agents = { q = { operator = "queue", queue = "q" } },
+    flow = function(ctx)
+        local st = ctx.state
+        st:set("a", 1, { ttl = "1h", salience = 0.5 })
+        st:set("gone", 1)
+        st:set("passing", 1, { lifetime = "transient" })
+        st:link("a", "b", "near")
+        st:link("b", "c", "near")
+        st:link("a", "gone", "near")
+        ctx:run("q", "first")
+        st:unlink("b", "c", "near")
+        st:delete("gone")
+        st:link("c", "a", "later")
+        ctx:run("q", "second")
+        return st:traverse("a", { depth = 9 })
+    end"#;
+
+/// A run that has made links, and others made some at it, up to its second task.
+async fn linked(bench: &Bench) -> RunId {
+    let run = bench.start(LINKED, "null").await;
+    let leased = bench.lease("q").await;
+    let own = Scope::Workflow(run.to_string().into());
+    let mut noted = MemoryLink::new("b", "x", "noted");
+    noted.metadata = Some(serde_json::json!({ "by": "hand" }));
+    bench.engine.state().link(&own, &noted).await.unwrap();
+    bench.report(&leased.handle, "1").await.unwrap();
+    run
+}
+
+fn links(bench: &Bench, run: RunId) -> Vec<String> {
+    let links = bench.store.links(&format!("run:{run}")).unwrap();
+    let shown = |it: MemoryLink| {
+        let noted = it.metadata.map(|it| it["by"].as_str().unwrap().to_owned());
+        format!("{}-{}-{}{}", it.from_key, it.relation, it.to_key, noted.unwrap_or_default())
+    };
+    links.into_iter().map(shown).collect()
+}
+
+#[tokio::test]
+async fn a_fork_has_the_links_and_the_hints_that_the_kept_steps_left() {
+    let bench = Bench::new();
+    let run = linked(&bench).await;
+    let held = bench.lease("q").await;
+    assert_eq!(links(&bench, run), ["a-near-b", "b-noted-xhand", "c-later-a"]);
+    let steps = bench.engine.steps(&bench.admin(), run, 0, 50).await.unwrap().items;
+    let first = steps.iter().find(|step| step.name == "q").unwrap().seq;
+    let began = bench.clock.now_ms();
+    bench.clock.advance(Duration::from_secs(10));
+    let copy = fork(&bench, run, first, None).await.id;
+    let before = ["a-near-b", "a-near-gone", "b-near-c", "b-noted-xhand"];
+    assert_eq!(links(&bench, copy), before);
+    let rows = bench.store.state(&format!("run:{copy}")).unwrap();
+    let kept: Vec<_> =
+        rows.iter().map(|row| (row.key.as_str(), row.expires_ms, row.hints.salience)).collect();
+    assert_eq!(kept, [("a", Some(began + 3_600_000), Some(0.5)), ("gone", None, None)]);
+    for _ in 0..2 {
+        let leased = bench.lease("q").await;
+        bench.report(&leased.handle, "2").await.unwrap();
+    }
+    assert_eq!(bench.ended(copy).await.output.unwrap().as_str(), r#"["b","x"]"#);
+    bench.report(&held.handle, "2").await.unwrap();
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#"["b","x"]"#);
+}
+
+#[tokio::test]
+async fn an_imported_run_has_its_links_and_what_is_said_of_its_values() {
+    let bench = Bench::new();
+    let run = linked(&bench).await;
+    bench.lease("q").await;
+    let bytes = document(&bench, run).await;
+    let there = Bench::new();
+    let view = there.engine.import(&there.admin(), bytes, None).await.unwrap();
+    assert_eq!(links(&there, view.id), ["a-near-b", "b-noted-xhand", "c-later-a"]);
+    let row = there.store.state_value(&format!("run:{run}"), "a").unwrap().unwrap();
+    assert_eq!((row.hints.salience, row.value.as_str()), (Some(0.5), "1"));
+    assert_eq!(row.expires_ms, Some(1_700_000_000_000 + 3_600_000));
+    there.engine.resume(&there.admin(), run).await.unwrap();
+    let leased = there.lease("q").await;
+    there.report(&leased.handle, "2").await.unwrap();
+    assert_eq!(there.ended(run).await.output.unwrap().as_str(), r#"["b","x"]"#);
+}
+
+#[tokio::test]
+async fn copies_of_a_run_pass_the_layers_of_state() {
+    let bench = Bench::new();
+    let body = r#"middleware = { swarm.middleware.redact { keys = { "password" }, state = true } },
+        agents = { q = { operator = "queue", queue = "q" } },
+        flow = function(ctx)
+            ctx.state:set("k", { password = "hunter2" })
+            ctx:run("q")
+            return ctx.state:get("k")
+        end"#;
+    let run = bench.start(body, "null").await;
+    bench.lease("q").await;
+    let blotted = r#"{"password":"[redacted]"}"#;
+    let value = |run: RunId| bench.store.state_value(&format!("run:{run}"), "k").unwrap();
+    assert_eq!(value(run).unwrap().value, blotted);
+    let steps = bench.engine.steps(&bench.admin(), run, 0, 50).await.unwrap().items;
+    let copy = fork(&bench, run, steps.last().unwrap().seq, None).await.id;
+    assert_eq!(value(copy).unwrap().value, blotted, "the journal has what the flow asked for");
+    let text = String::from_utf8(document(&bench, run).await).unwrap();
+    let state = text.lines().find(|line| line.starts_with(r#"{"state""#)).unwrap();
+    assert!(state.contains("[redacted]"), "{state}");
 }

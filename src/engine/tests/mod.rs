@@ -2,6 +2,7 @@
 
 mod attempts;
 mod basics;
+mod boundary;
 mod budgets;
 mod composites;
 mod copies;
@@ -64,25 +65,32 @@ impl Bench {
         recovery: Recovery,
     ) -> Self {
         let parts = (shards, limits, recovery, Retention::FOR_EVER);
-        Self::assemble(dir, clock, parts, &Coded::default())
+        Self::assemble(dir, clock, parts, (&Coded::default(), Middleware::default()))
     }
 
     /// One with further operators, that are code.
     fn open_coded(dir: Arc<tempfile::TempDir>, clock: Clock, code: &Coded) -> Self {
         let parts = (2, RunLimits::default(), Recovery::All, Retention::FOR_EVER);
-        Self::assemble(dir, clock, parts, code)
+        Self::assemble(dir, clock, parts, (code, Middleware::default()))
+    }
+
+    /// One with layers and further operators, that are code.
+    fn open_layered(code: &Coded, middleware: Middleware) -> Self {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        let parts = (2, RunLimits::default(), Recovery::All, Retention::FOR_EVER);
+        Self::assemble(dir, Clock::manual(1_700_000_000_000), parts, (code, middleware))
     }
 
     fn open_keeping(dir: Arc<tempfile::TempDir>, clock: Clock, retention: Retention) -> Self {
         let parts = (2, RunLimits::default(), Recovery::All, retention);
-        Self::assemble(dir, clock, parts, &Coded::default())
+        Self::assemble(dir, clock, parts, (&Coded::default(), Middleware::default()))
     }
 
     fn assemble(
         dir: Arc<tempfile::TempDir>,
         clock: Clock,
         (shards, limits, recovery, retention): (usize, RunLimits, Recovery, Retention),
-        code: &Coded,
+        (code, middleware): (&Coded, Middleware),
     ) -> Self {
         let store = Sqlite::open(dir.path(), &crate::store::Options::default()).unwrap();
         let tasks = Tasks::new(tokio::runtime::Handle::current());
@@ -130,7 +138,7 @@ impl Bench {
                 custom_effects: CustomEffects::Error,
                 work: PathBuf::from(dir.path()).join("work"),
             },
-            middleware: crate::engine::Middleware::default(),
+            middleware,
             shards,
             recovery,
         })

@@ -145,6 +145,23 @@ async fn a_run_at_whose_mark_the_host_died_rests_and_the_others_go_on() {
 }
 
 #[tokio::test]
+async fn what_waiting_runs_were_started_from_is_compiled_again_before_they_are_woken() {
+    let bench = Bench::new();
+    let done = bench.start("flow = function() return 1 end", "null").await;
+    bench.ended(done).await;
+    let run = bench.start(r#"flow = function(ctx) return ctx:wait("go") end"#, "null").await;
+    bench.waiting(run, "signal").await;
+    let bench = bench.restart().await;
+    let programs = &bench.engine.inner.shared.programs;
+    let hash_of = async |run| bench.engine.run(&bench.admin(), run).await.unwrap().hash;
+    let waits = hash_of(run).await;
+    while programs.kept(&waits).is_none() {
+        tokio::task::yield_now().await;
+    }
+    assert!(programs.kept(&hash_of(done).await).is_none(), "nobody waits for it");
+}
+
+#[tokio::test]
 async fn a_resting_run_that_is_canceled_after_a_restart_still_compensates() {
     let bench = Bench::new();
     let body = r#"agents = { e = { operator = "echo" } },

@@ -132,9 +132,9 @@ async fn a_run_reaches_the_state_that_its_starter_reaches() {
     let run = bench.engine.start(&caller, start, None).await.unwrap().run;
     assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#"[false,"refused",false,[]]"#);
 
-    let read = |key: &str| bench.engine.state_value(&caller, &Scope::Global, key);
-    assert_eq!(read("mine/a").unwrap().value.as_str(), "1");
-    assert_eq!(read("yours").unwrap_err().code(), "forbidden_scope");
+    let read = |key: &'static str| bench.engine.state_value(&caller, &Scope::Global, key);
+    assert_eq!(read("mine/a").await.unwrap().value.as_str(), "1");
+    assert_eq!(read("yours").await.unwrap_err().code(), "forbidden_scope");
     let page = bench.engine.state_page(&caller, &Scope::Global, "", None, 9).await;
     assert_eq!(page.unwrap_err().code(), "forbidden_scope");
     let change = vec![global("yours", Reducer::Sum, "1")];

@@ -190,7 +190,7 @@ impl ResponseFlow {
             max,
         });
         let message = format!("the model asked for the same call of {name} {times} times in a row");
-        Err(Stop::new(ExitReason::custom("loop_detected"), Failure::new(kind::LIMIT, message)))
+        Err(Stop::new(ExitReason::custom("stuck_detected"), Failure::new(kind::LIMIT, message)))
     }
 
     /// What becomes of a call that the model asks for.

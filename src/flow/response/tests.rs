@@ -240,7 +240,7 @@ fn turns_calls_repeats_failures_and_money_are_held() {
     ends(&mut repeats, &judge, 0, calls(&[("a", r#"{"n": 1}"#)]));
     ends(&mut repeats, &judge, 1, done(json!(1)));
     let held = stop(ends(&mut repeats, &judge, 2, calls(&[("a", r#"{"n":1}"#)])));
-    assert_eq!(held.exit, ExitReason::custom("loop_detected"));
+    assert_eq!(held.exit, ExitReason::custom("stuck_detected"));
     assert!(matches!(
         repeats.take_events()[..],
         [LifecycleEvent::Budget(BudgetEvent::LoopDetected { consecutive_count: 2, .. })]

@@ -13,8 +13,11 @@ use mlua::ffi::{self, lua_State};
 
 use super::encode::{DEPTH, EXACT};
 
-/// Stack slots that decoding takes.
-pub(super) const SLOTS: c_int = 3 * DEPTH as c_int + 16;
+/// Stack slots that decoding is given; what nests takes more as it goes, since most values do not,
+/// and a branch that waits keeps its stack.
+pub(super) const SLOTS: c_int = 8;
+/// Slots of one level: a table, a key, a value.
+const LEVEL: c_int = 3;
 
 /// Why a text could not be decoded.
 #[derive(Debug, Clone, Copy)]
@@ -78,7 +81,7 @@ impl Reader<'_> {
 
     unsafe fn value(&mut self, depth: usize) -> Read {
         self.space();
-        // SAFETY: every push is within the slots that the caller made for `DEPTH` levels.
+        // SAFETY: every push is within the slots of the caller, or of the level.
         unsafe {
             match self.text.get(self.at) {
                 Some(b'"') => self.string(),
@@ -108,8 +111,9 @@ impl Reader<'_> {
             return Err(c"nested more than 100 deep");
         }
         self.at += 1;
-        // SAFETY: three slots a level; the table is ours alone.
+        // SAFETY: the level's slots are made first; the table is ours alone.
         unsafe {
+            ffi::lua_rawcheckstack(self.l, LEVEL);
             ffi::lua_createtable(self.l, 0, 0);
             let table = ffi::lua_gettop(self.l);
             ffi::lua_pushvalue(self.l, self.array);
@@ -142,8 +146,9 @@ impl Reader<'_> {
             return Err(c"nested more than 100 deep");
         }
         self.at += 1;
-        // SAFETY: three slots a level; the table is ours alone.
+        // SAFETY: the level's slots are made first; the table is ours alone.
         unsafe {
+            ffi::lua_rawcheckstack(self.l, LEVEL);
             ffi::lua_createtable(self.l, 0, 0);
             let table = ffi::lua_gettop(self.l);
             self.space();

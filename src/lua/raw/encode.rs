@@ -11,8 +11,8 @@ use mlua::ffi::{self, lua_State};
 
 /// The deepest nesting of tables.
 pub(super) const DEPTH: usize = 100;
-/// Stack slots that reading a value of that depth takes.
-pub(super) const SLOTS: c_int = 2 * DEPTH as c_int + 16;
+/// Stack slots of one level: a key and its value.
+const LEVEL: c_int = 2;
 /// Integers up to here are exact in a double.
 pub(super) const EXACT: f64 = 9_007_199_254_740_992.0;
 
@@ -82,16 +82,11 @@ pub(super) unsafe fn encode<T>(
     style: Style,
     take: impl FnOnce(&str) -> T,
 ) -> Result<T, EncodeError> {
-    // SAFETY: `lua_checkstack` catches its own allocation failure.
-    if unsafe { ffi::lua_checkstack(l, SLOTS) } == 0 {
-        let problem = "cannot be read: no memory".to_owned();
-        return Err(EncodeError::Value { path: "$".to_owned(), problem });
-    }
     BUFFER.with_borrow_mut(|buffer| {
         buffer.text.clear();
         buffer.keys.clear();
         let mut writer = Writer { l, style, out: buffer };
-        // SAFETY: the stack has room, and the rest is the caller's promise.
+        // SAFETY: the caller's promise.
         let written = unsafe { writer.value(index, 0) };
         let done = match written {
             Ok(()) if buffer.text.len() <= style.limit => Ok(take(&buffer.text)),
@@ -137,7 +132,7 @@ impl Writer<'_> {
                     self.out.text.push_str("null");
                 }
                 ffi::LUA_TTABLE => self.table(index, depth)?,
-                ffi::LUA_TFUNCTION if self.style.functions => self.function(index),
+                ffi::LUA_TFUNCTION if self.style.functions => self.function(index)?,
                 other => {
                     let name = CStr::from_ptr(ffi::lua_typename(self.l, other)).to_string_lossy();
                     return stop(format!("is a {name}, which has no JSON form"));
@@ -197,9 +192,12 @@ impl Writer<'_> {
         out.push('"');
     }
 
-    unsafe fn function(&mut self, index: c_int) {
+    unsafe fn function(&mut self, index: c_int) -> Result<(), Stop> {
         // SAFETY: a zeroed `lua_Debug` is a valid one, and `lua_getinfo` fills what it is asked for.
         let (file, line) = unsafe {
+            if ffi::lua_checkstack(self.l, 1) == 0 {
+                return stop("cannot be read: no memory");
+            }
             let mut about: ffi::lua_Debug = std::mem::zeroed();
             ffi::lua_pushvalue(self.l, index);
             ffi::lua_getinfo(self.l, -1, c"s".as_ptr(), &raw mut about);
@@ -215,6 +213,7 @@ impl Writer<'_> {
         self.quoted(file.strip_prefix('=').unwrap_or(&file));
         // A string takes any text.
         let _ = write!(self.out.text, ",\"line\":{line}}}}}");
+        Ok(())
     }
 
     unsafe fn table(&mut self, index: c_int, depth: usize) -> Result<(), Stop> {
@@ -222,8 +221,11 @@ impl Writer<'_> {
             return stop(format!("is nested more than {DEPTH} deep, or contains itself"));
         }
         let first = self.out.keys.len();
-        // SAFETY: `index` is a table; every level has two slots of the room made in `encode`.
+        // SAFETY: `index` is a table; `lua_checkstack` catches its own allocation failure.
         let written = unsafe {
+            if ffi::lua_checkstack(self.l, LEVEL) == 0 {
+                return stop("cannot be read: no memory");
+            }
             match self.shape(index) {
                 Ok(Shape::Array(len)) => self.array(index, len, depth),
                 Ok(Shape::Object) => self.object(index, first, depth),

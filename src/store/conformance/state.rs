@@ -222,6 +222,43 @@ pub fn a_transient_value_is_readable_until_it_is_cleared_and_never_stored(store:
     });
 }
 
+pub fn a_transient_value_is_found_in_place_of_the_one_that_it_lies_over(store: Arc<dyn Store>) {
+    run(store, async |state, clock| {
+        let hints = StoreOptions {
+            lifetime: Some(Lifetime::Transient),
+            tier: Some(MemoryTier::Hot),
+            ttl: Some(DurationMs::from_millis(100)),
+            ..Default::default()
+        };
+        let g = Scope::Global;
+        state.write(&g, "kept", json!("a lighthouse of stone")).await.unwrap();
+        state.write(&g, "hidden", json!("a lighthouse of wood")).await.unwrap();
+        state.write_hinted(&g, "hidden", json!("a windmill"), &hints).await.unwrap();
+        state.write_hinted(&g, "only/lighthouse", json!("in passing"), &hints).await.unwrap();
+        state.write_hinted(&custom("other"), "k", json!("lighthouse"), &hints).await.unwrap();
+        let find = async |query: &str, limit| {
+            let found = StateStore::search(&state, &g, query, limit).await.unwrap();
+            assert!(found.windows(2).all(|two| two[0].score >= two[1].score), "{found:?}");
+            let mut keys: Vec<String> = found.into_iter().map(|hit| hit.key).collect();
+            keys.sort_unstable();
+            keys
+        };
+        assert_eq!(find("lighthouse", 9).await, ["kept", "only/lighthouse"]);
+        assert_eq!(find("windmill", 9).await, ["hidden"]);
+        assert_eq!(find("light* passing", 9).await, ["only/lighthouse"]);
+        assert_eq!(find("lighthouse", 1).await.len(), 1, "what is hidden takes no place");
+        assert!(find("", 9).await.is_empty());
+        let of_prefix = state.find("global", "light*", "only/", 9, SearchOptions::default()).await;
+        let of_prefix = of_prefix.unwrap();
+        assert_eq!(of_prefix[0].snippet, "\"in passing\"", "the word is in its key");
+        let hot = SearchOptions { tier: Some(MemoryTier::Hot), ..SearchOptions::default() };
+        let of_tier = state.find("global", "lighthouse", "", 9, hot).await.unwrap();
+        assert_eq!(of_tier.len(), 1);
+        clock.advance(Duration::from_millis(100));
+        assert_eq!(find("lighthouse", 9).await, ["hidden", "kept"], "they have expired");
+    });
+}
+
 pub fn hints_are_kept_with_their_value(store: Arc<dyn Store>) {
     let kept = Arc::clone(&store);
     run(store, async |state, _| {
@@ -316,6 +353,32 @@ pub fn links_are_followed_as_far_as_asked_and_go_with_their_keys(store: Arc<dyn 
         state.write(&scope, "b", json!(1)).await.unwrap();
         state.delete(&scope, "b").await.unwrap();
         assert!(walk("a", None, 9).await.is_empty());
+    });
+}
+
+pub fn the_links_of_a_scope_are_listed_in_their_order_and_of_no_other(store: Arc<dyn Store>) {
+    let kept = Arc::clone(&store);
+    run(store, async |state, _| {
+        let scope = custom("graph");
+        let mut noted = MemoryLink::new("b", "a", "amends");
+        noted.metadata = Some(json!({"page": 3}));
+        for link in [
+            MemoryLink::new("b", "c", "cites"),
+            MemoryLink::new("b", "a", "cites"),
+            noted.clone(),
+            MemoryLink::new("a", "c", "cites"),
+        ] {
+            state.link(&scope, &link).await.unwrap();
+        }
+        state.link(&custom("graph2"), &MemoryLink::new("x", "y", "z")).await.unwrap();
+        let expected = [
+            MemoryLink::new("a", "c", "cites"),
+            noted,
+            MemoryLink::new("b", "a", "cites"),
+            MemoryLink::new("b", "c", "cites"),
+        ];
+        assert_eq!(kept.links("custom:graph").unwrap(), expected);
+        assert!(kept.links("custom:none").unwrap().is_empty());
     });
 }
 

@@ -7,8 +7,7 @@ use crate::{
     store::{
         ArtifactRow, AuditRow, BlueprintRow, EvidenceRow, FrameRow, Header, IdempotencyRow,
         OutboxRow, Reader, RunFilter, SessionRow, StateFilter, StateHit, StateRow, StateSearch,
-        StoreError, TaskFilter, TaskRow, TokenRow, UNSTORED,
-        find::{self, Word},
+        StoreError, TaskFilter, TaskRow, TokenRow, UNSTORED, find,
     },
 };
 
@@ -128,34 +127,10 @@ impl Reader for Memory {
     }
 
     fn search_state(&self, search: &StateSearch) -> Result<Vec<StateHit>, StoreError> {
-        let words = find::words(&search.query);
-        if words.is_empty() {
-            return Ok(Vec::new());
-        }
         self.read(|tables| {
             let of_scope = tables.state.values().filter(|row| row.scope == search.scope);
-            let texts: Vec<(&StateRow, Vec<String>, Vec<String>)> = of_scope
-                .map(|row| {
-                    let text = find::tokens(&find::text_of(&row.value)).collect();
-                    (row, find::tokens(&row.key).collect(), text)
-                })
-                .collect();
-            let rarity: Vec<f64> = words.iter().map(|word| rarity(word, &texts)).collect();
-            let mut hits: Vec<StateHit> = texts
-                .iter()
-                .filter(|(row, ..)| {
-                    row.key.starts_with(&search.prefix) && row.is_live(search.now_ms)
-                })
-                .filter_map(|(row, key, text)| {
-                    let score = score(&words, &rarity, key, text)?;
-                    find::fits(&search.options, score, &row.hints).then(|| StateHit {
-                        key: row.key.clone(),
-                        score,
-                        snippet: find::snippet(&find::text_of(&row.value), &words),
-                    })
-                })
-                .collect();
-            hits.sort_by(|a, b| b.score.total_cmp(&a.score).then_with(|| a.key.cmp(&b.key)));
+            let mut hits = find::among(search, of_scope);
+            find::rank(&mut hits);
             hits.truncate(search.limit);
             hits
         })
@@ -175,15 +150,23 @@ impl Reader for Memory {
                 .filter(|((of, from, name, _), _)| {
                     of == scope && from == key && relation.is_none_or(|wanted| wanted == name)
                 })
-                .map(|((_, from, relation, to), metadata)| {
-                    let mut link = MemoryLink::new(from, to, relation);
-                    let metadata = metadata.as_deref();
-                    link.metadata = metadata.and_then(|text| serde_json::from_str(text).ok());
-                    link
-                })
+                .map(link)
                 .collect();
             links.sort_by(|a, b| (&a.to_key, &a.relation).cmp(&(&b.to_key, &b.relation)));
             links.truncate(limit);
+            links
+        })
+    }
+
+    fn links(&self, scope: &str) -> Result<Vec<MemoryLink>, StoreError> {
+        self.read(|tables| {
+            let of_scope = tables.links.iter().filter(|((of, ..), _)| of == scope);
+            let mut links: Vec<MemoryLink> = of_scope.map(link).collect();
+            links.sort_by(|a, b| {
+                let place =
+                    |it: &MemoryLink| (it.from_key.clone(), it.to_key.clone(), it.relation.clone());
+                place(a).cmp(&place(b))
+            });
             links
         })
     }
@@ -292,33 +275,11 @@ impl Reader for Memory {
     }
 }
 
-fn count(word: &Word, tokens: &[String]) -> usize {
-    let same = |token: &&String| {
-        **token == word.text || (word.open && token.starts_with(word.text.as_str()))
-    };
-    tokens.iter().filter(same).count()
-}
-
-/// How much a word says: the fewer values have it, the more.
-#[expect(clippy::cast_precision_loss, reason = "a rank needs no exact numbers")]
-fn rarity(word: &Word, texts: &[(&StateRow, Vec<String>, Vec<String>)]) -> f64 {
-    let has = |(_, key, text): &&(&StateRow, Vec<String>, Vec<String>)| {
-        count(word, key) + count(word, text) > 0
-    };
-    let having = texts.iter().filter(has).count();
-    (1.0 + (texts.len() as f64) / (1.0 + having as f64)).ln()
-}
-
-/// How well a value fits; nothing if a word is missing.
-#[expect(clippy::cast_precision_loss, reason = "a rank needs no exact numbers")]
-fn score(words: &[Word], rarity: &[f64], key: &[String], text: &[String]) -> Option<f64> {
-    let mut sum = 0.0;
-    for (word, rarity) in words.iter().zip(rarity) {
-        let times = (4 * count(word, key) + count(word, text)) as f64;
-        if times == 0.0 {
-            return None;
-        }
-        sum += rarity * times / (times + 1.0 + text.len() as f64 / 64.0);
-    }
-    Some(sum)
+/// A link as its row says it.
+fn link(
+    ((_, from, relation, to), metadata): (&(String, String, String, String), &Option<String>),
+) -> MemoryLink {
+    let mut link = MemoryLink::new(from, to, relation);
+    link.metadata = metadata.as_deref().and_then(|text| serde_json::from_str(text).ok());
+    link
 }

@@ -1,6 +1,6 @@
 //! The table `state_links`: which key leads to which.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Row, params};
 
 use super::value::limit;
 use crate::protocol::MemoryLink;
@@ -47,11 +47,23 @@ pub fn from(
          WHERE scope = ?1 AND from_key = ?2 AND (?3 IS NULL OR relation = ?3)
          ORDER BY to_key, relation LIMIT ?4",
     )?
-    .query_map(params![scope, key, relation, limit(most)], |row| {
-        let metadata: Option<String> = row.get(2)?;
-        let mut link = MemoryLink::new(key, row.get::<_, String>(0)?, row.get::<_, String>(1)?);
-        link.metadata = metadata.and_then(|text| serde_json::from_str(&text).ok());
-        Ok(link)
-    })?
+    .query_map(params![scope, key, relation, limit(most)], |row| read(key.to_owned(), row))?
     .collect()
+}
+
+/// Every link of a scope, sorted by where it starts and where it leads.
+pub fn of_scope(conn: &Connection, scope: &str) -> rusqlite::Result<Vec<MemoryLink>> {
+    conn.prepare_cached(
+        "SELECT to_key, relation, metadata, from_key FROM state_links
+         WHERE scope = ?1 ORDER BY from_key, to_key, relation",
+    )?
+    .query_map([scope], |row| read(row.get(3)?, row))?
+    .collect()
+}
+
+fn read(from: String, row: &Row<'_>) -> rusqlite::Result<MemoryLink> {
+    let metadata: Option<String> = row.get(2)?;
+    let mut link = MemoryLink::new(from, row.get::<_, String>(0)?, row.get::<_, String>(1)?);
+    link.metadata = metadata.and_then(|text| serde_json::from_str(&text).ok());
+    Ok(link)
 }

@@ -96,6 +96,10 @@ impl Reader for Sqlite {
         self.read("follow links of state", |conn| links::from(conn, scope, key, relation, limit))
     }
 
+    fn links(&self, scope: &str) -> Result<Vec<MemoryLink>, StoreError> {
+        self.read("read links of state", |conn| links::of_scope(conn, scope))
+    }
+
     fn has_expired_state(&self, now_ms: u64) -> Result<bool, StoreError> {
         self.read("look for expired state", |conn| state::has_expired(conn, now_ms))
     }

@@ -1,0 +1,249 @@
+//! What is read of state: the stored values under the transient ones.
+//!
+//! Each read comes in two forms: one that blocks, for whoever has a thread to wait on, and one that
+//! waits beside the runtime's workers.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::DurableState;
+use crate::{
+    protocol::SearchOptions,
+    store::{StateFilter, StateHit, StateRow, StateSearch, StoreError, find},
+};
+
+/// The most keys that one walk along links visits.
+const VISITED: usize = 10_000;
+/// The most links that one walk goes in a row.
+const DEEP: u32 = 64;
+/// Keys that one page of a listing has.
+const PAGE: usize = 1_000;
+
+impl DurableState {
+    /// The value of a key, if there is one. One row is read where it is asked for: that takes some
+    /// microseconds.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn value(&self, scope: &str, key: &str) -> Result<Option<StateRow>, StoreError> {
+        if let Some(row) = self.transient_value(scope, key) {
+            return Ok(Some(row));
+        }
+        let now_ms = self.clock.now_ms();
+        Ok(self.store.state_value(scope, key)?.filter(|row| row.is_live(now_ms)))
+    }
+
+    /// A page of a scope, sorted by key: at most `limit` values after the key `after`. Blocks.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn blocking_page(
+        &self,
+        scope: &str,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<StateRow>, StoreError> {
+        let filter = StateFilter {
+            scope: scope.to_owned(),
+            prefix: prefix.to_owned(),
+            after: after.map(str::to_owned),
+            limit,
+            now_ms: self.clock.now_ms(),
+        };
+        let rows = self.store.state_page(&filter)?;
+        let is_whole = rows.len() < limit;
+        let last = rows.last().map(|row| row.key.clone());
+        let mut rows: BTreeMap<String, StateRow> =
+            rows.into_iter().map(|row| (row.key.clone(), row)).collect();
+        for row in self.transients(scope, prefix) {
+            let on_page = is_whole || last.as_ref().is_some_and(|last| row.key <= *last);
+            if on_page && after.is_none_or(|after| row.key.as_str() > after) {
+                rows.insert(row.key.clone(), (*row).clone());
+            }
+        }
+        Ok(rows.into_values().take(limit).collect())
+    }
+
+    /// As [`DurableState::blocking_page`], without blocking.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub async fn page(
+        &self,
+        scope: &str,
+        prefix: &str,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<StateRow>, StoreError> {
+        let (scope, prefix) = (scope.to_owned(), prefix.to_owned());
+        self.beside(move |state| state.blocking_page(&scope, &prefix, after.as_deref(), limit))
+            .await
+    }
+
+    /// The keys of a scope that begin with `prefix`, sorted. Blocks.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn blocking_keys(&self, scope: &str, prefix: &str) -> Result<Vec<String>, StoreError> {
+        let mut keys: Vec<String> = Vec::new();
+        loop {
+            let page = self.blocking_page(scope, prefix, keys.last().map(String::as_str), PAGE)?;
+            let is_last = page.len() < PAGE;
+            keys.extend(page.into_iter().map(|row| row.key));
+            if is_last {
+                return Ok(keys);
+            }
+        }
+    }
+
+    /// As [`DurableState::blocking_keys`], without blocking.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub async fn keys(&self, scope: &str, prefix: &str) -> Result<Vec<String>, StoreError> {
+        let (scope, prefix) = (scope.to_owned(), prefix.to_owned());
+        self.beside(move |state| state.blocking_keys(&scope, &prefix)).await
+    }
+
+    /// The values that have every word of a query, the best first. A transient value is found in
+    /// place of the one that it lies over. Blocks.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn blocking_find(
+        &self,
+        scope: &str,
+        query: &str,
+        prefix: &str,
+        limit: usize,
+        options: SearchOptions,
+    ) -> Result<Vec<StateHit>, StoreError> {
+        let over = self.transients(scope, prefix);
+        let search = StateSearch {
+            scope: scope.to_owned(),
+            query: query.to_owned(),
+            prefix: prefix.to_owned(),
+            // What is hidden takes no place of what is not.
+            limit: limit.saturating_add(over.len()),
+            now_ms: self.clock.now_ms(),
+            options,
+        };
+        let mut hits = self.store.search_state(&search)?;
+        if !over.is_empty() {
+            let hidden: BTreeSet<&str> = over.iter().map(|row| row.key.as_str()).collect();
+            hits.retain(|hit| !hidden.contains(hit.key.as_str()));
+            hits.extend(find::among(&search, over.iter().map(|row| &**row)));
+            find::rank(&mut hits);
+        }
+        hits.truncate(limit);
+        Ok(hits)
+    }
+
+    /// As [`DurableState::blocking_find`], without blocking.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub async fn find(
+        &self,
+        scope: &str,
+        query: &str,
+        prefix: &str,
+        limit: usize,
+        options: SearchOptions,
+    ) -> Result<Vec<StateHit>, StoreError> {
+        let (scope, query, prefix) = (scope.to_owned(), query.to_owned(), prefix.to_owned());
+        self.beside(move |state| state.blocking_find(&scope, &query, &prefix, limit, options)).await
+    }
+
+    /// The keys that at most `max_depth` links lead to from `from`, the nearest first and sorted
+    /// among those as near; 10,000 keys and 64 links in a row at most. Blocks.
+    ///
+    /// # Errors
+    /// When the links cannot be read.
+    pub fn blocking_walk(
+        &self,
+        scope: &str,
+        from: &str,
+        relation: Option<&str>,
+        max_depth: u32,
+    ) -> Result<Vec<String>, StoreError> {
+        let mut seen = BTreeSet::from([from.to_owned()]);
+        let (mut reached, mut edge) = (Vec::new(), vec![from.to_owned()]);
+        for _ in 0..max_depth.min(DEEP) {
+            let mut next = BTreeSet::new();
+            for key in &edge {
+                let room = VISITED - seen.len().min(VISITED);
+                for link in self.store.links_from(scope, key, relation, room)? {
+                    if seen.insert(link.to_key.clone()) {
+                        next.insert(link.to_key);
+                    }
+                }
+            }
+            if next.is_empty() {
+                break;
+            }
+            reached.extend(next.iter().cloned());
+            edge = next.into_iter().collect();
+        }
+        reached.truncate(VISITED);
+        Ok(reached)
+    }
+
+    /// As [`DurableState::blocking_walk`], without blocking.
+    ///
+    /// # Errors
+    /// When the links cannot be read.
+    pub async fn walk(
+        &self,
+        scope: &str,
+        from: &str,
+        relation: Option<&str>,
+        max_depth: u32,
+    ) -> Result<Vec<String>, StoreError> {
+        let (scope, from) = (scope.to_owned(), from.to_owned());
+        let relation = relation.map(str::to_owned);
+        self.beside(move |state| state.blocking_walk(&scope, &from, relation.as_deref(), max_depth))
+            .await
+    }
+
+    /// A transient value, if there is one.
+    pub fn transient_value(&self, scope: &str, key: &str) -> Option<StateRow> {
+        let now_ms = self.clock.now_ms();
+        let transient = self.transient();
+        if transient.rows.is_empty() {
+            return None;
+        }
+        let place = (scope.to_owned(), key.to_owned());
+        transient.rows.get(&place).filter(|row| row.is_live(now_ms)).map(|row| (**row).clone())
+    }
+
+    /// The keys of the transient values of a scope, sorted.
+    pub fn transient_keys(&self, scope: &str, prefix: &str) -> Vec<String> {
+        self.transients(scope, prefix).iter().map(|row| row.key.clone()).collect()
+    }
+
+    /// The transient values of a scope whose keys begin with `prefix`, sorted by key.
+    fn transients(&self, scope: &str, prefix: &str) -> Vec<Arc<StateRow>> {
+        let now_ms = self.clock.now_ms();
+        let transient = self.transient();
+        transient
+            .rows
+            .range((scope.to_owned(), prefix.to_owned())..)
+            .take_while(|((of, key), _)| of == scope && key.starts_with(prefix))
+            .filter(|(_, row)| row.is_live(now_ms))
+            .map(|(_, row)| Arc::clone(row))
+            .collect()
+    }
+
+    async fn beside<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Self) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let state = self.clone();
+        let read = self.tasks.spawn_blocking(move || read(&state));
+        read.await.map_err(|_| StoreError::Closed)?
+    }
+}
