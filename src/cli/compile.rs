@@ -145,7 +145,7 @@ pub fn agents(bundle: &Bundle, config: &Config) -> Option<Vec<(String, Map<Strin
         let mut fields = Map::new();
         let text = |text: &Option<String>| text.as_deref().map(Value::from);
         let tools = (!agent.tools.is_empty()).then(|| Value::from(agent.tools.clone()));
-        let turns = agent.model_loop.as_ref().and_then(|it| it.max_turns).map(Value::from);
+        let turns = agent.model_loop.as_ref().and_then(|it| it.max_turns).or(agent.file_turns);
         let labels = (!agent.labels.is_empty()).then(|| serde_json::json!(agent.labels));
         for (key, value) in [
             ("description", text(&agent.description)),
@@ -153,7 +153,7 @@ pub fn agents(bundle: &Bundle, config: &Config) -> Option<Vec<(String, Map<Strin
             ("tools", tools),
             ("labels", labels),
             ("model", text(&agent.model)),
-            ("maxTurns", turns),
+            ("maxTurns", turns.map(Value::from)),
             ("system", text(&agent.system)),
         ] {
             fields.extend(value.map(|value| (key.to_owned(), value)));

@@ -121,6 +121,7 @@ impl Checker<'_> {
             model: self.text(table, "model"),
             input: input.as_ref().map(Into::into),
             operator,
+            file_turns: self.integer(table, "maxTurns", 1..=10_000),
             model_loop,
         };
         if let Some(queue) = &agent.queue {

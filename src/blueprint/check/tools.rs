@@ -66,8 +66,6 @@ impl Checker<'_> {
     pub(super) fn model_loop(&mut self, table: &Table<'_>, operator: &str) -> Option<ModelLoop> {
         let is_model = self.operators.is_model(operator);
         if !is_model {
-            // What an agent file says of turns holds once a model does its work.
-            self.integer(table, "maxTurns", 1..=10_000);
             if self.operators.kind(operator).is_some() {
                 self.no_loop(table, operator);
             }
@@ -77,7 +75,7 @@ impl Checker<'_> {
             tools: self.tools(table),
             max_turns: self
                 .integer(table, "max_turns", 1..=10_000)
-                .or_else(|| self.integer(table, "maxTurns", 1..=10_000)),
+                .or_else(|| table.get("maxTurns")?.as_u64()?.try_into().ok()),
             max_cost: self.money(table, "max_cost"),
             max_duration_ms: self.positive_duration(table, "max_duration"),
             max_repeats: self.integer(table, "max_repeats", 2..=10_000),

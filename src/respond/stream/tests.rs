@@ -129,7 +129,7 @@ fn who_joins_late_gets_several_pieces_in_one_and_none_twice() {
     assert_eq!(early.take(), []);
     for stream in [&mut early, &mut late] {
         piece(stream, (2, 1, 3), text("three "));
-        assert_eq!(self::text(&stream.take()), " two");
+        assert_eq!(self::text(&stream.take()), " three");
     }
     // The beginning is gone: the whole is waited for.
     let mut later = agent();
