@@ -246,11 +246,9 @@ async fn a_response_goes_from_its_question_over_its_tools_to_its_end() {
         assert!(pair[1].sequence > pair[0].sequence);
     }
     let executed = bench.tools.executed.lock().unwrap().clone();
-    assert_eq!(
-        executed[1],
-        ("echo".into(), "call_0_1".into(), json!({ "n": 2 })),
-        "ids and arguments are exact"
-    );
+    // Both run at the same time.
+    let second = ("echo".into(), "call_0_1".into(), json!({ "n": 2 }));
+    assert!(executed.len() == 2 && executed.contains(&second), "ids and arguments are exact");
     use LoopEventKind::{Completed, Created, OutputItemDone};
     assert_eq!(bench.heard.kinds(), [Created, OutputItemDone, OutputItemDone, Completed]);
     bench.chains.close(&id, &Ok(answer)).await.unwrap();
