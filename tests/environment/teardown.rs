@@ -60,9 +60,11 @@ fn what_got_away_from_its_group_dies_with_its_attempt() {
     }
     let shell = boxed("resources = { pids = 50 }\npaths = { write = [\"shared\"] }");
     shell.write("shared/empty", "");
+    // It goes on only once the other is in a session of its own.
     let view = script(
         &shell,
-        "setsid sleep 100000 </dev/null >/dev/null 2>&1 & echo $! > $MOONSWARM_WORKDIR/shared/pid",
+        "setsid sh -c 'echo $$ > $MOONSWARM_WORKDIR/shared/pid; exec sleep 100000' \
+         </dev/null >/dev/null 2>&1 & until [ -s $MOONSWARM_WORKDIR/shared/pid ]; do :; done",
     );
     assert_eq!(view["status"], "completed", "{view:#}");
     let pid = std::fs::read_to_string(shell.path("shared/pid")).unwrap();
