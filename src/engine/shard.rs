@@ -183,8 +183,13 @@ impl Shard {
     }
 
     fn tick(&mut self) {
-        // The clock may be set back; each run sees to it that its own time is not.
-        self.now_ms = self.shared.clock.now_ms();
+        // The clock may be set back; each run sees to it that its own time is not. What was to be
+        // read again in a moment does not wait until the clock has come that far once more.
+        let now_ms = self.shared.clock.now_ms();
+        if now_ms < self.now_ms {
+            self.timers.extend(self.unheard.iter().map(|run| (now_ms, *run)));
+        }
+        self.now_ms = now_ms;
     }
 
     /// Gives a message to a run, reading it into memory if it is not there.
@@ -332,7 +337,7 @@ impl Shard {
                     self.quarantine(num, &error);
                     return;
                 }
-                self.timers.insert((self.now_ms + STORAGE_RETRY_MS, num));
+                self.carry_later(num, STORAGE_RETRY_MS);
             }
         }
     }

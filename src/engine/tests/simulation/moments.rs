@@ -84,22 +84,27 @@ fn a_cancel_reaches_the_called_run_across_a_crash() {
 #[test]
 fn a_cancel_that_a_full_disk_swallowed_is_carried_again() {
     let _time = stand_still();
-    let mut world = world(vec![Node::Call(2)], false);
-    start(&mut world);
-    world.run_down();
-    let body = world.next_body();
-    world.ask(Ask::Cancel { run: 1, body, token: SAFE });
-    world.run_to_commit();
-    commit_one(&mut world);
-    world.store.fail_with(Some(StoreError::Full));
-    world.store.commit(usize::MAX);
-    world.run_to_commit();
-    world.store.fail_with(None);
-    world.clock.advance(std::time::Duration::from_secs(2));
-    world.run_down();
-    assert_eq!(world.store.header(2).unwrap().unwrap().status, RunStatus::Canceled);
-    assert!(world.store.outbox().unwrap().is_empty());
-    ends_well(world);
+    // In a moment; also when the clock is set back meanwhile.
+    for later in [2_000, -HOUR_MS.cast_signed()] {
+        let mut world = world(vec![Node::Call(2)], false);
+        start(&mut world);
+        world.run_down();
+        let body = world.next_body();
+        world.ask(Ask::Cancel { run: 1, body, token: SAFE });
+        world.run_to_commit();
+        commit_one(&mut world);
+        world.store.fail_with(Some(StoreError::Full));
+        world.store.commit(usize::MAX);
+        world.run_to_commit();
+        world.store.fail_with(None);
+        world.clock.set(world.now_ms().saturating_add_signed(later));
+        // Whatever happens next, the shard looks at the clock.
+        start(&mut world);
+        world.run_down();
+        assert_eq!(world.store.header(2).unwrap().unwrap().status, RunStatus::Canceled);
+        assert!(world.store.outbox().unwrap().is_empty());
+        ends_well(world);
+    }
 }
 
 #[test]
