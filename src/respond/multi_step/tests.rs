@@ -264,20 +264,25 @@ async fn a_response_goes_from_its_question_over_its_tools_to_its_end() {
 #[tokio::test]
 async fn a_failed_sibling_is_stored_and_every_one_is_seen() {
     let bench = Bench::new(&json!(["x"]));
-    let calls = json!([["fail", { "n": 1 }], ["echo", { "n": 2 }], ["fail", { "n": 3 }], ["gone", {}], ["echo", "{"], ["echo", { "n": "x" }]]);
+    let calls = json!([["fail", { "n": 1 }], ["echo", { "n": 2 }], ["fail", { "n": 3 }], ["gone", {}], ["echo", "{"], ["echo", { "n": "x" }], ["echo", "7"]]);
     let id = bench.begin(json!([calls, "done"])).await;
     assert_eq!(text_of(&bench.run(&id).await.unwrap()), "done");
     let seen = bench.seen();
-    for (place, words) in
-        [(0, "no 1"), (2, "no 3"), (3, "not_found"), (4, "Invalid arguments"), (5, "$.n")]
-    {
+    for (place, words) in [
+        (0, "no 1"),
+        (2, "no 3"),
+        (3, "not_found"),
+        (4, "Invalid arguments"),
+        (5, "$.n"),
+        (6, "not an object"),
+    ] {
         assert!(seen[place].contains(words), "{place}: {}", seen[place]);
     }
     assert_eq!(seen[1], r#"{"n":2}"#);
     let chain = bench.chain(&id, None).await;
     let failed = chain.iter().filter(|step| step.state == StepState::Failed);
     assert!(failed.clone().all(|step| step.error.is_some() && step.response_payload.is_none()));
-    assert_eq!(failed.count(), 5);
+    assert_eq!(failed.count(), 6);
     assert_eq!(chain[5].request_payload.to_value()["arguments"], "{", "what was written is kept");
     let mut names = bench.tools.names();
     names.sort_unstable();
