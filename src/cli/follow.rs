@@ -110,9 +110,16 @@ impl Follow<'_> {
                 if let Some(questions) = &mut questions
                     && let Some(task) = watch.question(self.client).await?
                 {
-                    tokio::select! {
-                        answered = watch.put(self.client, questions, &task) => answered?,
-                        _ = feed.next() => {}
+                    // What happens meanwhile may end the question, but never an answer that was given.
+                    let question = asking(&task);
+                    let line = tokio::select! {
+                        line = questions.ask(&question) => line?,
+                        _ = feed.next() => continue,
+                    };
+                    match line {
+                        Some(line) => watch.put(self.client, &line, &task).await?,
+                        // Nobody types any more.
+                        None => drop(feed.next().await),
                     }
                     continue;
                 }
@@ -333,36 +340,37 @@ impl Watch {
         Ok(Some(task))
     }
 
-    /// Asks until the daemon takes the answer.
-    async fn put(&self, client: &Client, questions: &mut Questions, task: &TaskView) -> Result<()> {
-        let schema = task.output_schema.as_ref().map(crate::protocol::Json::to_value);
-        let choice = match people::is_approval(schema.as_ref()) {
-            true => "[y/n or JSON]",
-            false => "[JSON]",
-        };
-        loop {
-            let Some(line) = questions.ask(&format!("{} {choice}", task.agent)).await? else {
-                return pending().await;
-            };
-            let Some(body) = people::typed(&line, schema.as_ref()) else { continue };
-            let body = match &task.revision {
-                Some(revision) => {
-                    let mut body = body;
-                    body["revision"] = revision.as_str().into();
-                    body
+    /// Gives an answer; one that the daemon does not take is said to be wrong, and asked for again.
+    async fn put(&self, client: &Client, line: &str, task: &TaskView) -> Result<()> {
+        let Some(mut body) = people::typed(line, schema_of(task).as_ref()) else { return Ok(()) };
+        if let Some(revision) = &task.revision {
+            body["revision"] = revision.as_str().into();
+        }
+        match client.answer(task.id, &body).await {
+            Ok(_) => Ok(()),
+            Err(error) => match error.downcast_ref::<Stop>() {
+                Some(stop) if stop.exit == Exit::Usage => {
+                    self.terminal.say(&stop.to_string());
+                    Ok(())
                 }
-                None => body,
-            };
-            match client.answer(task.id, &body).await {
-                Ok(_) => return Ok(()),
-                Err(error) => match error.downcast_ref::<Stop>() {
-                    Some(stop) if stop.exit == Exit::Usage => self.terminal.say(&stop.to_string()),
-                    Some(stop) if stop.exit == Exit::Conflict => return Ok(()),
-                    Some(_) | None => return Err(error),
-                },
-            }
+                Some(stop) if stop.exit == Exit::Conflict => Ok(()),
+                Some(_) | None => Err(error),
+            },
         }
     }
+}
+
+fn schema_of(task: &TaskView) -> Option<serde_json::Value> {
+    task.output_schema.as_ref().map(crate::protocol::Json::to_value)
+}
+
+/// What stands before the cursor while a task is asked for.
+fn asking(task: &TaskView) -> String {
+    let choice = match people::is_approval(schema_of(task).as_ref()) {
+        true => "[y/n or JSON]",
+        false => "[JSON]",
+    };
+    format!("{} {choice}", task.agent)
 }
 
 /// What a task is about: its title, else its summary, else its agent.
