@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Engine, passage::Passage, run::Run, shard::Shard, state::run_scope};
+use super::{Engine, EngineError, passage::Passage, run::Run, shard::Shard, state::run_scope};
 use crate::{
     flow::StateOp,
-    middleware::{StoreCall, StoreOp},
+    middleware::{Stacks, StoreCall, StoreOp},
     protocol::{Effect, Failure, Json, MemoryLink, StateStore, failure::kind},
     store::{StateAct, StateChange, StateRow},
 };
@@ -82,6 +82,24 @@ fn relink(given: Option<Json>, to: &mut String, relation: &mut String) {
 /// A change that a layer answers itself is never made, and nobody may take it for made.
 fn answered() -> Failure {
     Failure::new(kind::REFUSED, "a layer answers in place of state, which it may for reads only")
+}
+
+/// Takes a read through the layers of state, with the key that they pass on. Where they let it fail,
+/// what went wrong with the read itself is told as it is.
+pub(super) fn read_through(
+    stacks: &Stacks,
+    call: StoreCall,
+    mut read: impl FnMut(&str) -> Result<Json, EngineError>,
+) -> Result<Json, EngineError> {
+    let mut broken = None;
+    let passed = stacks.store.run(call, &mut |call| {
+        read(&call.key).map_err(|error| {
+            let failure = Failure::new("storage", error.to_string()).retryable();
+            broken = Some(error);
+            failure
+        })
+    });
+    passed.map_err(|failure| broken.unwrap_or(EngineError::Guarded(failure)))
 }
 
 /// Who started a run.

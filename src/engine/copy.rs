@@ -137,13 +137,9 @@ pub(super) fn linked(
     }
     let change = |link: MemoryLink| StateChange {
         scope: scope.to_owned(),
+        act: StateAct::link(&link),
         key: link.from_key,
         if_revision: None,
-        act: StateAct::Link {
-            to: link.to_key,
-            relation: link.relation,
-            metadata: link.metadata.as_ref().map(ToString::to_string),
-        },
     };
     let changes: Vec<StateChange> = links.into_iter().map(change).collect();
     let batch =

@@ -171,7 +171,7 @@ impl Feed {
 }
 
 impl Log {
-    fn push(&mut self, mut delta: ModelDelta) {
+    fn push(&mut self, delta: ModelDelta) {
         let n = self.next;
         self.next += 1;
         let size = size(&delta);
@@ -181,7 +181,7 @@ impl Log {
             && let Some(before) = same_text(&mut last.delta, &delta)
         {
             if last.size + size <= CHUNK {
-                before.push_str(text_of(&mut delta).map_or("", |text| text));
+                before.push_str(delta.text().map_or("", |(_, text)| text));
                 (last.last, last.size) = (n, last.size + size);
                 return;
             }
@@ -222,7 +222,7 @@ impl Chunk {
     /// The piece that it is from a number on, which lies so many bytes within.
     fn piece(&self, first: u64, cut: usize) -> Piece {
         let mut delta = self.delta.clone();
-        if let Some(text) = text_of(&mut delta) {
+        if let Some(text) = delta.text_mut() {
             text.drain(..cut);
         }
         let joined = (first < self.last).then_some((first, self.at + cut));
@@ -230,31 +230,11 @@ impl Chunk {
     }
 }
 
-/// The text of a piece that is one.
-fn text_of(delta: &mut ModelDelta) -> Option<&mut String> {
-    match delta {
-        ModelDelta::Text { delta, .. }
-        | ModelDelta::Refusal { delta, .. }
-        | ModelDelta::Reasoning { delta, .. }
-        | ModelDelta::ReasoningSummary { delta, .. }
-        | ModelDelta::Arguments { delta, .. } => Some(delta),
-        ModelDelta::Item { .. } | ModelDelta::Done { .. } => None,
-    }
-}
-
 /// The text that a piece goes on with, if `next` is more of the same.
 fn same_text<'a>(last: &'a mut ModelDelta, next: &ModelDelta) -> Option<&'a mut String> {
-    let place = |delta: &ModelDelta| match *delta {
-        ModelDelta::Text { item, part, .. }
-        | ModelDelta::Refusal { item, part, .. }
-        | ModelDelta::Reasoning { item, part, .. }
-        | ModelDelta::ReasoningSummary { item, part, .. } => Some((item, part)),
-        ModelDelta::Arguments { item, .. } => Some((item, 0)),
-        ModelDelta::Item { .. } | ModelDelta::Done { .. } => None,
-    };
-    let same =
-        std::mem::discriminant(last) == std::mem::discriminant(next) && place(last) == place(next);
-    text_of(last).filter(|_| same)
+    let lane = |delta: &ModelDelta| delta.text().map(|(lane, _)| lane);
+    let same = lane(last) == lane(next);
+    last.text_mut().filter(|_| same)
 }
 
 /// About how many bytes a piece has; of a text exactly.
@@ -263,11 +243,7 @@ fn size(delta: &ModelDelta) -> usize {
         ModelDelta::Item { begins: item, .. } | ModelDelta::Done { whole: item, .. } => {
             item.to_string().len()
         }
-        ModelDelta::Text { delta, .. }
-        | ModelDelta::Refusal { delta, .. }
-        | ModelDelta::Reasoning { delta, .. }
-        | ModelDelta::ReasoningSummary { delta, .. }
-        | ModelDelta::Arguments { delta, .. } => delta.len(),
+        text => text.text().map_or(0, |(_, text)| text.len()),
     }
 }
 
@@ -430,7 +406,7 @@ mod tests {
     }
 
     fn texts(pieces: Vec<Piece>) -> String {
-        pieces.into_iter().filter_map(|mut it| text_of(&mut it.delta).cloned()).collect()
+        pieces.into_iter().filter_map(|mut it| it.delta.text_mut().cloned()).collect()
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::{
     protocol::{
         Effect, Failure, Json, LifecycleEvent, Lifetime, RunId, Scope, StoreOptions, failure::kind,
     },
-    store::{Errand, OutboxRow, Reducer, StateAct, StateChange, Write},
+    store::{Errand, OutboxRow, StateAct, StateChange, Write},
     token::{Need, Verb},
 };
 
@@ -208,19 +208,13 @@ impl Shard {
                     salience: *salience,
                     ttl: *ttl,
                 };
-                let (value, reducer) = (value.to_string(), Reducer::Overwrite);
-                self.change_by_effect(run, scope, key, StateAct::Put { value, reducer, hints })
+                self.change_by_effect(run, scope, key, StateAct::set(value, hints))
             }
             Effect::DeleteMemory { scope, key } => {
                 self.change_by_effect(run, scope, key, StateAct::Delete)
             }
             Effect::LinkMemory { scope, link } => {
-                let act = StateAct::Link {
-                    to: link.to_key.clone(),
-                    relation: link.relation.clone(),
-                    metadata: link.metadata.as_ref().map(ToString::to_string),
-                };
-                self.change_by_effect(run, scope, &link.from_key, act)
+                self.change_by_effect(run, scope, &link.from_key, StateAct::link(link))
             }
             Effect::UnlinkMemory { scope, from_key, to_key, relation } => {
                 let act = StateAct::Unlink { to: to_key.clone(), relation: relation.clone() };

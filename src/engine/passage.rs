@@ -8,7 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::Value;
 
-use super::{EngineError, StateItem, shared::Shared};
+use super::{EngineError, StateItem, boundary::read_through, shared::Shared};
 use crate::{
     flow::StateOp,
     middleware::{About, Stacks, StoreCall, StoreOp, Stored},
@@ -181,26 +181,15 @@ impl Passage {
             let (value, rows) = read.read(state, scope, key)?;
             return Ok(Given { value, rows, was_read: true });
         }
-        let (mut found, mut was_read, mut broken) = (Vec::new(), false, None);
-        let passed = self.stacks.store.run(self.call(read.op(), scope, key, None), &mut |call| {
+        let (mut found, mut was_read) = (Vec::new(), false);
+        let call = self.call(read.op(), scope, key, None);
+        let value = read_through(&self.stacks, call, |key| {
             was_read = true;
-            match read.read(state, scope, &call.key) {
-                Ok((value, rows)) => {
-                    found = rows;
-                    Ok(value)
-                }
-                Err(error) => {
-                    let failure = Failure::new("storage", error.to_string()).retryable();
-                    broken = Some(error);
-                    Err(failure)
-                }
-            }
-        });
-        match (passed, broken) {
-            (Ok(value), _) => Ok(Given { value, rows: found, was_read }),
-            (Err(_), Some(error)) => Err(error.into()),
-            (Err(failure), None) => Err(EngineError::Guarded(failure)),
-        }
+            let (value, rows) = read.read(state, scope, key)?;
+            found = rows;
+            Ok(value)
+        })?;
+        Ok(Given { value, rows: found, was_read })
     }
 
     /// Reads for a step of a run.

@@ -141,12 +141,11 @@ impl Programs {
             if seen.len() == AHEAD || stopping.is_cancelled() {
                 break;
             }
-            if !seen.contains(&header.hash) {
+            if seen.insert(header.hash.clone())
                 // What cannot be compiled any more is told to those that wait for it.
-                if let Err(error) = self.by_hash(&header.hash) {
-                    tracing::debug!(hash = header.hash, %error, "compile ahead");
-                }
-                seen.insert(header.hash);
+                && let Err(error) = self.by_hash(&header.hash)
+            {
+                tracing::debug!(hash = header.hash, %error, "compile ahead");
             }
         }
         Ok(())

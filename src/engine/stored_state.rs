@@ -21,7 +21,7 @@ use crate::{
         ContentKind, Json, Lifetime, MemoryLink, MemoryTier, RunId, Scope, SearchOptions,
         SearchResult, StateError, StateStore, StoreOptions,
     },
-    store::{Changed, Check, Reducer, StateAct, StateChange, StateRow, StoreError},
+    store::{Changed, Check, StateAct, StateChange, StateRow, StoreError},
     token::{Need, Verb},
 };
 
@@ -322,9 +322,7 @@ impl StateStore for HostState {
         value: Value,
         options: &StoreOptions,
     ) -> Result<(), StateError> {
-        let (value, hints) = (value.to_string(), options.clone());
-        let act = StateAct::Put { value, reducer: Reducer::Overwrite, hints };
-        self.change_one(scope, key, act).await
+        self.change_one(scope, key, StateAct::set(&value, options.clone())).await
     }
 
     async fn delete(&self, scope: &Scope, key: &str) -> Result<(), StateError> {
@@ -361,12 +359,7 @@ impl StateStore for HostState {
     }
 
     async fn link(&self, scope: &Scope, link: &MemoryLink) -> Result<(), StateError> {
-        let act = StateAct::Link {
-            to: link.to_key.clone(),
-            relation: link.relation.clone(),
-            metadata: link.metadata.as_ref().map(Value::to_string),
-        };
-        self.change_one(scope, &link.from_key, act).await
+        self.change_one(scope, &link.from_key, StateAct::link(link)).await
     }
 
     async fn unlink(

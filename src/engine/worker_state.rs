@@ -3,15 +3,15 @@
 use super::{
     EngineError, Holder,
     accept::bad_request,
-    boundary::asked,
+    boundary::{asked, read_through},
     run::Run,
     shard::Shard,
     state::{KEY_BYTES, OwnError, plain_write, run_scope},
 };
 use crate::{
     flow::StateOp,
-    protocol::{Failure, Json, OperatorId, Scope, StoreOptions},
-    store::{Reducer, StateAct, StateChange, StateRow},
+    protocol::{Json, OperatorId, Scope, StoreOptions},
+    store::{Reducer, StateAct, StateChange},
     token::{Grant, Need, Refusal, Verb},
 };
 
@@ -65,32 +65,18 @@ impl Shard {
     ) -> Result<Option<Json>, EngineError> {
         let stacks = self.stacks_of(run);
         let call = self.call(run, scope.to_owned(), asked(&StateOp::Get { key }));
-        let (mut is_there, mut broken) = (false, None);
-        let passed = stacks.store.run(call, &mut |call| {
+        let mut is_there = false;
+        let value = read_through(&stacks, call, |key| {
             let found = if scope == run_scope(run) {
-                self.own_value(run, &call.key).map_err(EngineError::Flow)
+                self.own_value(run, key).map_err(EngineError::Flow)?
             } else {
-                let row = self.shared.state.value(scope, &call.key);
-                let value = |row: StateRow| Json::from_trusted(row.value);
-                row.map(|row| row.map(value)).map_err(EngineError::from)
+                let row = self.shared.state.value(scope, key)?;
+                row.map(|row| Json::from_trusted(row.value))
             };
-            match found {
-                Ok(found) => {
-                    is_there = found.is_some();
-                    Ok(found.unwrap_or_else(Json::null))
-                }
-                Err(error) => {
-                    let failure = Failure::new("storage", error.to_string()).retryable();
-                    broken = Some(error);
-                    Err(failure)
-                }
-            }
-        });
-        match (passed, broken) {
-            (Ok(value), _) => Ok(is_there.then_some(value)),
-            (Err(_), Some(error)) => Err(error),
-            (Err(failure), None) => Err(EngineError::Guarded(failure)),
-        }
+            is_there = found.is_some();
+            Ok(found.unwrap_or_else(Json::null))
+        })?;
+        Ok(is_there.then_some(value))
     }
 
     pub(super) fn put_for_worker(

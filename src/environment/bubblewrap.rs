@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{
-    confine::{PROBE_WITHIN, Probed, VERB},
+    confine::{PROBE_WITHIN, Probed, VERB, said},
     helper::Helper,
 };
 
@@ -111,10 +111,6 @@ impl Bubblewrap {
 /// The network that this process is in, by the kernel's name for it: `net:[4026531840]`.
 pub(super) fn network() -> io::Result<String> {
     Ok(fs::read_link("/proc/self/ns/net")?.to_string_lossy().into_owned())
-}
-
-fn said(tried: Option<String>) -> Result<(), String> {
-    tried.map_or(Ok(()), Err)
 }
 
 fn is_program(file: &Path) -> bool {

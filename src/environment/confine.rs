@@ -82,6 +82,11 @@ pub(super) struct Probed {
     pub(super) disk: Option<String>,
 }
 
+/// What was tried, as a result: why it cannot be done, if it cannot.
+pub(super) fn said(tried: Option<String>) -> Result<(), String> {
+    tried.map_or(Ok(()), Err)
+}
+
 /// Does it, if the command line says so. Comes back only if it does not, or with the exit code of
 /// a child that was not begun.
 pub fn confined() -> Option<ExitCode> {

@@ -1,7 +1,12 @@
 //! What this machine can enforce, found out by trying.
 
 use super::{
-    Refusal, bubblewrap::Bubblewrap, cgroup::Cgroups, confine::Probed, helper::Helper, paths,
+    Refusal,
+    bubblewrap::Bubblewrap,
+    cgroup::Cgroups,
+    confine::{Probed, said},
+    helper::Helper,
+    paths,
 };
 
 /// What a machine can enforce, and of the rest why not.
@@ -127,10 +132,6 @@ fn around(own: Probed, by: &Bubblewrap, its: &Probed) -> (Probed, Option<Bubblew
         own.map(|own| its.as_ref().map_or(own.clone(), |its| format!("{own}; {its}")))
     };
     (Probed { network: why(own.network, &its.network), disk: why(own.disk, &its.disk) }, None)
-}
-
-fn said(tried: Option<String>) -> Result<(), String> {
-    tried.map_or(Ok(()), Err)
 }
 
 fn group(what: &str, given: Result<(), String>) -> Result<(), Refusal> {

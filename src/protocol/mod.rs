@@ -48,6 +48,7 @@ pub use lifecycle::{
 };
 pub use model::{
     FunctionTool, ModelAnswer, ModelAsk, ModelDelta, ModelEnd, ModelReply, ModelRequest, ModelStop,
+    TextLane,
 };
 pub use operator::{
     ExitReason, Operator, OperatorConfig, OperatorInput, OperatorMetadata, OperatorOutput,

@@ -190,6 +190,36 @@ pub enum ModelDelta {
     },
 }
 
+/// Which text of an answer a piece belongs to: its kind, its item's place and its part's.
+pub type TextLane = (std::mem::Discriminant<ModelDelta>, usize, usize);
+
+impl ModelDelta {
+    /// The piece of a text that this is, if it is one, and of which text.
+    pub fn text(&self) -> Option<(TextLane, &str)> {
+        let (item, part, text) = match self {
+            Self::Text { item, part, delta }
+            | Self::Refusal { item, part, delta }
+            | Self::Reasoning { item, part, delta }
+            | Self::ReasoningSummary { item, part, delta } => (*item, *part, delta),
+            Self::Arguments { item, delta } => (*item, 0, delta),
+            Self::Item { .. } | Self::Done { .. } => return None,
+        };
+        Some(((std::mem::discriminant(self), item, part), text))
+    }
+
+    /// The same piece of a text, to be changed.
+    pub fn text_mut(&mut self) -> Option<&mut String> {
+        match self {
+            Self::Text { delta, .. }
+            | Self::Refusal { delta, .. }
+            | Self::Reasoning { delta, .. }
+            | Self::ReasoningSummary { delta, .. }
+            | Self::Arguments { delta, .. } => Some(delta),
+            Self::Item { .. } | Self::Done { .. } => None,
+        }
+    }
+}
+
 impl ModelReply {
     /// The text that it says to the reader: every `output_text` of its messages.
     pub fn text(&self) -> String {

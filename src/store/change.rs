@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
 use super::{StateRow, StoreError};
-use crate::protocol::StoreOptions;
+use crate::protocol::{MemoryLink, StoreOptions};
 
 /// What becomes of the value that is there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -74,6 +74,22 @@ pub enum StateAct {
         /// What the one is to the other.
         relation: String,
     },
+}
+
+impl StateAct {
+    /// Writes a value over what is there.
+    pub fn set(value: &Value, hints: StoreOptions) -> Self {
+        Self::Put { value: value.to_string(), reducer: Reducer::Overwrite, hints }
+    }
+
+    /// Makes a link of the protocol, from its `from_key`.
+    pub fn link(link: &MemoryLink) -> Self {
+        Self::Link {
+            to: link.to_key.clone(),
+            relation: link.relation.clone(),
+            metadata: link.metadata.as_ref().map(Value::to_string),
+        }
+    }
 }
 
 /// Changes that are made together, or not at all.

@@ -306,12 +306,7 @@ impl StateStore for DurableState {
         value: Value,
         options: &StoreOptions,
     ) -> Result<(), StateError> {
-        let act = StateAct::Put {
-            value: value.to_string(),
-            reducer: Reducer::Overwrite,
-            hints: options.clone(),
-        };
-        self.change_one(scope, key, act).await
+        self.change_one(scope, key, StateAct::set(&value, options.clone())).await
     }
 
     async fn delete(&self, scope: &Scope, key: &str) -> Result<(), StateError> {
@@ -352,12 +347,7 @@ impl StateStore for DurableState {
     }
 
     async fn link(&self, scope: &Scope, link: &MemoryLink) -> Result<(), StateError> {
-        let act = StateAct::Link {
-            to: link.to_key.clone(),
-            relation: link.relation.clone(),
-            metadata: link.metadata.as_ref().map(Value::to_string),
-        };
-        self.change_one(scope, &link.from_key, act).await
+        self.change_one(scope, &link.from_key, StateAct::link(link)).await
     }
 
     async fn unlink(

@@ -1,14 +1,14 @@
 //! What models say while they answer: pieces, put together to lines.
 
-use std::{
-    collections::BTreeMap,
-    mem::{Discriminant, discriminant},
-};
+use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
 use super::tree::printable;
-use crate::{engine::EventView, protocol::ModelDelta};
+use crate::{
+    engine::EventView,
+    protocol::{ModelDelta, TextLane},
+};
 
 /// A line that nobody ends is ended at this many characters, at a space if there is one.
 const WIDE: usize = 100;
@@ -31,11 +31,8 @@ struct Voice {
     /// The number of the next piece that was not heard yet.
     next: u64,
     /// Which text was heard last, and how many bytes of it.
-    heard: Option<(Lane, usize)>,
+    heard: Option<(TextLane, usize)>,
 }
-
-/// A text: its kind, its item and its part.
-type Lane = (Discriminant<ModelDelta>, usize, usize);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manner {
@@ -152,7 +149,7 @@ impl Voice {
         }
         let again = first.is_some_and(|first| first < self.next);
         self.next = n + 1;
-        let Some((lane, bytes)) = text(delta) else {
+        let Some((lane, bytes)) = delta.text().map(|(lane, text)| (lane, text.len())) else {
             self.heard = None;
             return Some(0);
         };
@@ -208,19 +205,6 @@ impl Voice {
             Manner::Calls => format!("{agent} calls {line}"),
         })
     }
-}
-
-/// Which text a piece belongs to, and how many bytes of it the piece has.
-fn text(delta: &ModelDelta) -> Option<(Lane, usize)> {
-    let (item, part, text) = match delta {
-        ModelDelta::Text { item, part, delta }
-        | ModelDelta::Refusal { item, part, delta }
-        | ModelDelta::Reasoning { item, part, delta }
-        | ModelDelta::ReasoningSummary { item, part, delta } => (*item, *part, delta),
-        ModelDelta::Arguments { item, delta } => (*item, 0, delta),
-        ModelDelta::Item { .. } | ModelDelta::Done { .. } => return None,
-    };
-    Some(((discriminant(delta), item, part), text.len()))
 }
 
 #[cfg(test)]
