@@ -22,7 +22,10 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The program, with nothing of this process's environment that it would listen to.
 pub fn program() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_moonswarm"));
+    as_program(Command::new(env!("CARGO_BIN_EXE_moonswarm")))
+}
+
+fn as_program(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("MOONSWARM_") {
             command.env_remove(name);
@@ -69,10 +72,29 @@ impl Daemon {
         Self::spawn(data, &[], env)
     }
 
+    /// Starts one that may have only so many bytes of address space, as `ulimit -v` would: a
+    /// program that asks for more is ended by its allocator.
+    pub fn start_within(bytes: u64, data: &Path, flags: &[&OsStr]) -> Self {
+        let mut command = Command::new("sh");
+        let limited = format!("ulimit -v {} && exec \"$0\" \"$@\"", bytes / 1_024);
+        command.args(["-c", &limited]).arg(env!("CARGO_BIN_EXE_moonswarm"));
+        Self::spawn_as(as_program(command), data, flags, &[])
+            .unwrap_or_else(|| panic!("it did not start: {}", tail(&data.with_extension("log"))))
+    }
+
     fn spawn(data: &Path, flags: &[&OsStr], env: &[(&str, &str)]) -> Option<Self> {
+        Self::spawn_as(program(), data, flags, env)
+    }
+
+    fn spawn_as(
+        mut command: Command,
+        data: &Path,
+        flags: &[&OsStr],
+        env: &[(&str, &str)],
+    ) -> Option<Self> {
         let log = data.with_extension("log");
         let to = OpenOptions::new().create(true).append(true).open(&log).unwrap();
-        let mut child = program()
+        let mut child = command
             .args(["serve", "--json", "--listen", "127.0.0.1:0", "--data"])
             .arg(data)
             .envs(env.iter().copied())
@@ -117,6 +139,14 @@ impl Daemon {
     /// Waits until it ends by itself, and gives its exit code.
     pub fn ends(&mut self) -> Option<i32> {
         self.child.as_mut().expect("a process of its own").wait().unwrap().code()
+    }
+
+    /// Its resident memory, in bytes.
+    pub fn resident(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
+        kib * 1_024
     }
 
     /// Its process.

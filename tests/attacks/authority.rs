@@ -1,0 +1,1 @@
+//! Authority: what a token may bring, call, signal, link and answer.

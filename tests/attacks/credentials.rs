@@ -1,0 +1,1 @@
+//! Credentials: tokens, handles, idempotency keys, and the keys behind them.

@@ -1,0 +1,1 @@
+//! Fairness: runs that take turns, commits and memory away from their neighbours.

@@ -1,0 +1,1 @@
+//! Attacks that have always been refused, so that they stay so.

@@ -1,0 +1,1 @@
+//! Documents that are imported: names, sizes and times.

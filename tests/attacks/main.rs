@@ -1,0 +1,22 @@
+//! The attacks that this program was tried with, as tests: each drives the real binary as a hostile
+//! or careless caller would, under a limit on memory where memory is what it is after.
+//!
+//! `docs/security.md` has the table: the attack, its test here, and what stops it.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod authority;
+mod children;
+mod credentials;
+mod fairness;
+mod held;
+mod import;
+mod memory;
+mod quotas;
+mod readers;
+mod recovery;
+mod storage;
+mod templates;
+mod terminal;
+mod watching;

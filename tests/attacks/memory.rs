@@ -1,0 +1,1 @@
+//! Memory: whatever a run makes the host hold is counted against that run.

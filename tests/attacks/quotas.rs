@@ -1,0 +1,1 @@
+//! Quotas of tokens: open runs, starts, stored bytes, model tokens and money.

@@ -1,0 +1,1 @@
+//! Readers of events, slow or many.

@@ -1,0 +1,1 @@
+//! Recovery: crash loops, clocks, pauses, and starts that follow a kill.

@@ -1,0 +1,1 @@
+//! Storage: flipped bits, vanished files, malformed databases.

@@ -1,0 +1,1 @@
+//! Templates and expressions that ask for more memory than they may have.

@@ -1,0 +1,1 @@
+//! Text from outside that is shown on a terminal or in a log.

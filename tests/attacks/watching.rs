@@ -1,0 +1,1 @@
+//! Files in a watched directory that are no regular files.
