@@ -10,7 +10,7 @@ use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior, Value, va
 use serde_json::{Map, json};
 
 use crate::{
-    environment::INHERITED,
+    environment::{INHERITED, own_file},
     operator::Task,
     protocol::{Failure, Json, failure::kind},
 };
@@ -41,7 +41,7 @@ impl Templates {
         slots.insert("agent".to_owned(), json!(&*task.agent_name));
         slots.insert("attempt".to_owned(), json!(task.attempt));
         slots.insert("bundle".to_owned(), json!(bundle.to_string_lossy()));
-        if let Ok(program) = std::env::current_exe() {
+        if let Ok(program) = own_file() {
             slots.insert("moonswarm".to_owned(), json!(program.to_string_lossy()));
         }
         let mut environment = Environment::new();
