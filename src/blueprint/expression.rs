@@ -15,7 +15,10 @@ use minijinja::{
 };
 use serde_json::{Map, Value};
 
-use super::template::{TemplateError, Templates, check_chains, object};
+use super::template::{
+    TemplateError, Templates, begin_bounded, bounded_expression, check_chains, object,
+    while_running,
+};
 
 /// Steps of the interpreter in one expression: a few milliseconds.
 const FUEL: u64 = 100_000;
@@ -76,10 +79,12 @@ pub fn evaluate(
         return SHARED.render(text, slots).map(Value::from);
     };
     let environment = checked(expression)?;
+    let source = bounded_expression(expression).map_err(|error| TemplateError::from(&error))?;
+    begin_bounded();
     let value = environment
-        .compile_expression(expression)
+        .compile_expression(&source)
         .and_then(|parsed| parsed.eval(object(slots)))
-        .map_err(|error| TemplateError::from(&error))?;
+        .map_err(|error| while_running(&error))?;
     if value.is_undefined() {
         return Err(bare("there is nothing where it looks"));
     }
