@@ -5,7 +5,7 @@
 //! an expression by itself. It is minijinja as in prompts, with less fuel, since it runs where the
 //! flow does. The checker asks for the names, the sandbox for the values.
 
-use std::{collections::BTreeSet, sync::LazyLock};
+use std::{borrow::Cow, collections::BTreeSet, sync::LazyLock};
 
 use minijinja::{
     Environment,
@@ -79,7 +79,11 @@ pub fn evaluate(
         return SHARED.render(text, slots).map(Value::from);
     };
     let environment = checked(expression)?;
-    let source = bounded_expression(expression).map_err(|error| TemplateError::from(&error))?;
+    let source = match path(expression) {
+        // A look at what is there makes nothing.
+        Some(_) => Cow::Borrowed(expression),
+        None => bounded_expression(expression).map_err(|error| TemplateError::from(&error))?.into(),
+    };
     begin_bounded();
     let value = environment
         .compile_expression(&source)

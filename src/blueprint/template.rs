@@ -162,6 +162,10 @@ pub(super) fn while_running(error: &minijinja::Error) -> TemplateError {
 /// When it does not parse.
 pub(crate) fn bounded_template(template: &str) -> Result<String, minijinja::Error> {
     check_chains(template)?;
+    // Text without a tag makes nothing but itself.
+    if !template.contains('{') {
+        return Ok(template.to_owned());
+    }
     rewrite::template(template)
 }
 
