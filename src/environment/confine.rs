@@ -182,10 +182,10 @@ fn give_up(plan: &Plan) -> Result<(), (&'static str, String)> {
         let most = Rlimit { current: Some(bytes), maximum: Some(bytes) };
         limit(Resource::Fsize, most).map_err(step("limit the files"))?;
     }
-    match &plan.parted {
-        Some(outside) => stands_apart(plan, outside).map_err(step("trust the namespaces"))?,
-        None => stand_apart(plan)?,
+    if let Some(outside) = &plan.parted {
+        stands_apart(plan, outside).map_err(step("trust the namespaces"))?;
     }
+    stand_apart(plan)?;
     for dir in &plan.make {
         fs::create_dir_all(dir).map_err(step("make a directory"))?;
     }
@@ -197,20 +197,22 @@ fn give_up(plan: &Plan) -> Result<(), (&'static str, String)> {
     drop_capabilities().map_err(step("drop the capabilities"))
 }
 
-/// Makes the namespaces of a plan.
+/// Makes the namespaces of a plan, but for those that another program has made.
 fn stand_apart(plan: &Plan) -> Result<(), (&'static str, String)> {
     let step = |what: &'static str| move |error: io::Error| (what, error.to_string());
+    let is_own = plan.parted.is_none();
+    let (closed, disk) = (is_own && plan.closed, plan.disk.filter(|_| is_own));
     let mut apart = UnshareFlags::empty();
-    apart.set(UnshareFlags::NEWNET, plan.closed);
-    apart.set(UnshareFlags::NEWNS, plan.disk.is_some() || plan.cover.is_some());
+    apart.set(UnshareFlags::NEWNET, closed);
+    apart.set(UnshareFlags::NEWNS, disk.is_some() || plan.cover.is_some());
     let mut privileged = false;
     if !apart.is_empty() {
         privileged = part(apart).map_err(step("make the namespaces"))?;
     }
-    if plan.closed {
+    if closed {
         raise_loopback().map_err(step("raise the loopback of the closed network"))?;
     }
-    if let Some(bytes) = plan.disk {
+    if let Some(bytes) = disk {
         own_file_system(&plan.room, bytes).map_err(step("mount the room for files"))?;
     }
     if let Some(cover) = &plan.cover {

@@ -312,10 +312,9 @@ async fn a_child_that_forks_without_end_is_gone_with_its_timeout_and_the_daemon_
     // A user of its own, whose processes are all of this test.
     let user = 70_000 + std::process::id() % 10_000;
     chown(&data, Some(user), Some(user)).unwrap();
-    let as_user = format!(
-        "ulimit -u 150 && exec setpriv --reuid={user} --regid={user} --clear-groups \"$0\" \"$@\""
-    );
-    let daemon = Daemon::start_through(&["sh", "-c", &as_user], &data, &[("HOME", "/tmp")]);
+    let (uid, gid) = (format!("--reuid={user}"), format!("--regid={user}"));
+    let words = ["prlimit", "--nproc=150", "setpriv", &uid, &gid, "--clear-groups"];
+    let daemon = Daemon::start_through(&words, &data, &[("HOME", "/tmp")]);
     let word = format!("bomb-{}", std::process::id());
     let bomb =
         format!("exec perl -e 'while (1) {{ fork; select undef, undef, undef, 0.01 }}' {word}");
