@@ -219,6 +219,7 @@ fn stand_apart(plan: &Plan) -> Result<(), (&'static str, String)> {
         cover.put().map_err(step("hide the data directory"))?;
         if privileged && !plan.confined {
             paths::stay().map_err(|reason| ("keep the data directory hidden", reason))?;
+            give_up_looking_around().map_err(step("give up looking around"))?;
         }
     }
     Ok(())
@@ -322,6 +323,23 @@ fn own_file_system(room: &Path, bytes: u64) -> io::Result<()> {
     let options = std::ffi::CString::new(format!("size={bytes},mode=0700"))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     Ok(rustix::mount::mount("moonswarm", room, "tmpfs", flags, options.as_c_str())?)
+}
+
+/// Leaves root nothing that looks into the host's memory, or opens a file behind a cover.
+fn give_up_looking_around() -> io::Result<()> {
+    let around = [
+        CapabilitySet::SYS_ADMIN,
+        CapabilitySet::PERFMON,
+        CapabilitySet::SYS_PTRACE,
+        CapabilitySet::DAC_READ_SEARCH,
+    ];
+    for capability in around {
+        // A kernel does not know all of them.
+        let _ = rustix::thread::remove_capability_from_bounding_set(capability);
+    }
+    let now = rustix::thread::capabilities(None)?;
+    let none = CapabilitySet::empty();
+    Ok(rustix::thread::set_capabilities(None, CapabilitySets { inheritable: none, ..now })?)
 }
 
 /// Leaves nothing that root may and its owner's files do not allow.

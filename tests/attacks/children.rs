@@ -26,7 +26,7 @@ return swarm.blueprint {{
   flow = function(ctx, input)
     local items = {{}}
     for n = 1, {branches} do items[n] = n end
-    return ctx:map(items, function(ctx, n) return ctx:run("sh", {{ n = n, text = input.text }}) end)
+    return ctx:map(items, function(n) return ctx:run("sh", {{ n = n, text = input.text }}) end)
   end,
 }}"#
     )
@@ -118,7 +118,7 @@ fn attempts(data: &Path, pid: u32) -> Vec<String> {
     let files = ["admin.token", "signing.key", "handle.key", "server.json", "moonswarm.db", "lock"];
     let read = files.iter().map(|file| format!("head -c 40 {data}/{file}"));
     let others = [
-        format!("ls -A {data}/work/.attempts"),
+        format!("ls -A {data}/work/.attempts | grep -v -- -1-1"),
         format!("head -c 40 /proc/{pid}/root{data}/admin.token"),
         format!("head -c 40 /proc/{pid}/cwd/data/admin.token"),
         format!("head -c 40 /proc/{pid}/environ"),
@@ -137,8 +137,8 @@ async fn tries_everything(daemon: &Daemon, data: &Path, declared: &str) {
     let all: String =
         attempts.iter().map(|it| format!("({it}) </dev/null 2>/dev/null\n")).collect();
     let script = format!("{all}echo end");
-    let own = "mkdir -p a b && echo x > a/f && mv a/f b/g && cat b/g && cat \"$MOONSWARM_BUNDLE\"/*.lua \
-               | grep -c require && curl -s -H \"Authorization: Bearer $MOONSWARM_HANDLE\" \
+    let own = "mkdir -p a b && echo x > a/f && mv a/f b/g && cat b/g && head -c 5 \"$MOONSWARM_BUNDLE\"/*.lua && \
+               curl -s -H \"Authorization: Bearer $MOONSWARM_HANDLE\" \
                $MOONSWARM_URL/v1/worker/prompt | grep -c '\"n\"'";
     let (script, own) =
         (serde_json::to_string(&script).unwrap(), serde_json::to_string(own).unwrap());
@@ -163,7 +163,7 @@ return swarm.blueprint {{
     if declared.is_empty() {
         let own = view["output"]["own"]["stdout"].as_str().unwrap().split_whitespace();
         let own: Vec<_> = own.collect();
-        assert_eq!(own, ["x", "1", "1"], "what is its own it can use: {view}");
+        assert_eq!(own, ["x", "local1"], "what is its own it can use: {view}");
     }
 }
 

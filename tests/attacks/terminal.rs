@@ -22,6 +22,10 @@ fn steering(shown: &str) -> Vec<String> {
     {
         plain = plain.replace(&format!("\u{1b}[{color}m"), "");
     }
+    // How this program takes its own drawing away.
+    for rows in 1..9 {
+        plain = plain.replace(&format!("\r\u{1b}[{rows}A\u{1b}[J"), "");
+    }
     let steers = |c: char| {
         (c.is_control() && c != '\n' && c != '\t')
             || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -85,7 +89,7 @@ async fn nothing_that_a_flow_or_a_worker_wrote_steers_the_terminal_of_whoever_lo
     assert!(view["error"]["message"].as_str().unwrap().contains("\u{1b}]0;pwn"), "{view}");
     let raised = daemon.run_source(&flow("raised", "", "error(evil)"), Value::Null).await;
     daemon.ended(&raised).await;
-    let asked = "return ctx:approve { title = evil, prompt = evil, by = { evil } }";
+    let asked = "return ctx:approve { title = evil, body = evil }";
     let asked = daemon.run_source(&flow("asked", "", asked), Value::Null).await;
     let task = daemon.waits(&asked, "task").await["waiting_on"][0]["task"].clone();
     let task = task.as_str().unwrap().to_owned();
