@@ -234,6 +234,7 @@ impl Shard {
                     run.timers.insert((due, step, Due::Child));
                 }
             }
+            RunMsg::StateLater { step } => self.state_later(run, step),
             RunMsg::StateDone { step, outcome } => self.state_done(run, step, outcome),
             RunMsg::ChangeState { changes, jti, reply } => {
                 self.change_from_outside(run, changes, jti, reply);
@@ -411,6 +412,7 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
         | RunMsg::Tell { .. }
         | RunMsg::Rest { .. }
         | RunMsg::ChildEnded { .. }
+        | RunMsg::StateLater { .. }
         | RunMsg::StateDone { .. }
         // Dropping the channel says it.
         | RunMsg::Wait(_)
