@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use super::{
-    message::RunMsg,
     due::Due,
+    message::RunMsg,
     run::{Open, OpenKind, Perform, Run},
     shard::{STORAGE_RETRY_MS, Shard},
     state::{refused, run_scope, state_failure},

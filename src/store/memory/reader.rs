@@ -7,8 +7,7 @@ use crate::{
     store::{
         ArtifactRow, AuditRow, BlueprintRow, EvidenceRow, FrameRow, Header, IdempotencyRow,
         OutboxRow, Reader, RunFilter, SessionRow, StateFilter, StateHit, StateRow, StateSearch,
-        StoreError, TaskFilter, TaskRow, TokenRow, UNSTORED, find,
-        rows::is_blob,
+        StoreError, TaskFilter, TaskRow, TokenRow, UNSTORED, find, rows::is_blob,
     },
 };
 

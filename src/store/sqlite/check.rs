@@ -43,19 +43,15 @@ const TABLES: [(&str, &str, &[&str]); 11] = [
 ];
 
 /// What helps where a row is not what was stored.
-const RESTORE: &str = "bring it back from a backup: `moonswarm restore` makes a data directory of it";
+const RESTORE: &str =
+    "bring it back from a backup: `moonswarm restore` makes a data directory of it";
 
 /// Whether the pages of a database are in order.
 ///
 /// # Errors
 /// [`StoreError::Damaged`] if they are not, and what the database says.
 pub fn quick(path: &Path) -> Result<(), StoreError> {
-    let damaged = |reason: String| StoreError::Damaged {
-        what: path.display().to_string(),
-        reason: format!(
-            "{reason}; {RESTORE}, and `moonswarm doctor --deep` lists what can still be read here"
-        ),
-    };
+    let damaged = |reason| StoreError::Damaged { what: path.display().to_string(), reason };
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let faults = Connection::open_with_flags(path, flags)
         .map_err(database(format!("open {}", path.display())))
@@ -65,6 +61,17 @@ pub fn quick(path: &Path) -> Result<(), StoreError> {
         Ok(faults) => Err(damaged(faults.join("; "))),
         Err(StoreError::Damaged { reason, .. }) => Err(damaged(reason)),
         Err(error) => Err(error),
+    }
+}
+
+/// Says what helps where a database cannot be opened because it is damaged.
+pub fn advised(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Damaged { what, reason } => StoreError::Damaged {
+            what,
+            reason: format!("{reason}; {RESTORE}, and `moonswarm doctor --deep` lists the damage"),
+        },
+        error => error,
     }
 }
 
@@ -149,7 +156,11 @@ impl Check<'_> {
     }
 
     /// Takes what reading a row gave; what it says of damage is told.
-    fn take<T>(&mut self, what: &str, read: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+    fn take<T>(
+        &mut self,
+        what: &str,
+        read: Result<T, StoreError>,
+    ) -> Result<Option<T>, StoreError> {
         match read {
             Ok(it) => Ok(Some(it)),
             Err(StoreError::Damaged { what: named, reason }) => {
@@ -190,7 +201,8 @@ impl Check<'_> {
             let ids = self.conn.prepare_cached(&sql).and_then(|mut it| {
                 it.query_map([after], |row| row.get(0))?.collect::<Result<Vec<i64>, _>>()
             });
-            let ids = self.take(&format!("the table {table}"), ids.map_err(database("list rows")))?;
+            let ids =
+                self.take(&format!("the table {table}"), ids.map_err(database("list rows")))?;
             let Some(ids) = ids else { return Ok(()) };
             let Some(&last) = ids.last() else { return Ok(()) };
             for id in ids {
@@ -236,10 +248,7 @@ impl Check<'_> {
             what: format!("the history of run {}", RunId::new(header.num, header.created_ms)),
             reason,
         };
-        let tx = self
-            .conn
-            .unchecked_transaction()
-            .map_err(database("begin to read a history"))?;
+        let tx = self.conn.unchecked_transaction().map_err(database("begin to read a history"))?;
         // It may have moved on, or gone, since its header was read.
         let now = header::one(&tx, header.num).map_err(database("read a run"))?;
         let Some(header) = now else { return Ok(()) };
@@ -258,7 +267,9 @@ impl Check<'_> {
             let ended = matches!(chain.state(), RunState::Ended(_));
             if is_last && ended != header.status.is_ended() {
                 let status = header.status.as_str();
-                return Err(damaged(format!("its header says {status}, and its last event does not")));
+                return Err(damaged(format!(
+                    "its header says {status}, and its last event does not"
+                )));
             }
             is_last = false;
             seq = entries.last().map_or(0, |first| first.seq.saturating_sub(1));
@@ -297,12 +308,12 @@ impl Check<'_> {
         })
     }
 
-
     fn blueprints(&mut self) -> Result<(), StoreError> {
         self.each("blueprints", "blueprints", |check, id| {
-            let read = check.conn.query_row("SELECT hash FROM blueprints WHERE rowid = ?1", [id], |row| {
-                row.get::<_, String>(0)
-            });
+            let read =
+                check.conn.query_row("SELECT hash FROM blueprints WHERE rowid = ?1", [id], |row| {
+                    row.get::<_, String>(0)
+                });
             let hash = match read {
                 Err(rusqlite::Error::QueryReturnedNoRows) => return Ok(()),
                 read => check.take("a blueprint", read.map_err(database("read a blueprint")))?,
@@ -403,12 +414,11 @@ impl Check<'_> {
             return Ok(Vec::new());
         }
         let named = self.conn.prepare(sql).and_then(|mut it| {
-            it.query_map([int(FAULTS as u64)], |row| {
-                Ok(shown(row, 0))
-            })?
-            .collect::<Result<Vec<_>, _>>()
+            it.query_map([int(FAULTS as u64)], |row| Ok(shown(row, 0)))?
+                .collect::<Result<Vec<_>, _>>()
         });
-        let named = self.take("references between tables", named.map_err(database("compare rows")))?;
+        let named =
+            self.take("references between tables", named.map_err(database("compare rows")))?;
         Ok(named.unwrap_or_default())
     }
 }

@@ -208,7 +208,10 @@ impl Committer {
             .conn
             .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
             .map_err(database("write the log back into the database"))?;
-        if !is_busy {
+        if !is_busy && !self.mark_is_due {
+            let found = Mark::of(&self.conn)?;
+            self.mark.put(Mark { open: false, ..found });
+        } else if !is_busy {
             self.mark.close();
         }
         Ok(())

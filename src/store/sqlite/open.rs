@@ -92,6 +92,10 @@ impl Sqlite {
     /// [`StoreError::Damaged`] for a database that its last owner gave up and that is not whole,
     /// and what the file system or the database say.
     pub fn open(dir: &Path, options: &Options) -> Result<Arc<Self>, StoreError> {
+        Self::take(dir, options).map_err(check::advised)
+    }
+
+    fn take(dir: &Path, options: &Options) -> Result<Arc<Self>, StoreError> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(file("create", dir))?;
         let lock = Lock::take(dir)?;
         fault::point("store.locked");
@@ -105,14 +109,16 @@ impl Sqlite {
         let has_log = fs::metadata(dir.join(LOG[0])).is_ok_and(|log| log.len() > 0);
         create(&path)?;
         fault::point("store.created");
+        // Looked at before anything is written: a start that is refused leaves all as it was.
+        let mut found = come_to(&path)?;
+        let has_lost = mark.mark().is_ahead_of(&found);
+        if has_lost && mark.mark().open && !has_log && !options.accept_loss {
+            return Err(StoreError::LogMissing { path: path.display().to_string() });
+        }
         let mut conn = writable(&path, options.synchronous)?;
         sync(dir)?;
         fault::point("store.opened");
-        let mut found = Mark::of(&conn)?;
-        if mark.mark().is_ahead_of(&found) {
-            if mark.mark().open && !has_log && !options.accept_loss {
-                return Err(StoreError::LogMissing { path: path.display().to_string() });
-            }
+        if has_lost {
             tracing::warn!(
                 known = ?mark.mark(),
                 ?found,
@@ -234,6 +240,15 @@ pub(super) fn writable(path: &Path, synchronous: Synchronous) -> Result<Connecti
     .map_err(failed())?;
     format::migrate(&mut conn, found)?;
     Ok(conn)
+}
+
+/// How far a database has come, before it is brought to this program's format.
+fn come_to(path: &Path) -> Result<Mark, StoreError> {
+    let conn = connect(path)?;
+    match format::check(&conn, path)? {
+        0 => Ok(Mark::default()),
+        _ => Mark::of(&conn),
+    }
 }
 
 fn connect(path: &Path) -> Result<Connection, StoreError> {

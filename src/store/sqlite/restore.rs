@@ -119,7 +119,9 @@ fn change_hands(conn: &mut Connection) -> rusqlite::Result<Restored> {
     const OPEN: &str = "status NOT IN ('completed', 'failed', 'canceled')";
     let tx = conn.transaction()?;
     // The first start makes another incarnation, with keys of its own.
-    tx.execute_batch("DELETE FROM meta WHERE key IN ('incarnation', 'bad_ends', 'taking_up', 'mark')")?;
+    tx.execute_batch(
+        "DELETE FROM meta WHERE key IN ('incarnation', 'bad_ends', 'taking_up', 'mark')",
+    )?;
     let open = tx.execute(&format!("UPDATE runs SET epoch = epoch + 1 WHERE {OPEN}"), [])?;
     // Whoever held an attempt cannot report any more: its run is looked at when the host starts.
     tx.execute_batch(

@@ -96,8 +96,7 @@ pub fn list(conn: &Connection, filter: &TaskFilter) -> rusqlite::Result<Vec<Task
 }
 
 fn read(row: &Row<'_>) -> rusqlite::Result<TaskRow> {
-    let what =
-        || format!("open task {}/{}", row.get(0).unwrap_or(0), row.get(1).unwrap_or(0));
+    let what = || format!("open task {}/{}", row.get(0).unwrap_or(0), row.get(1).unwrap_or(0));
     fields(row, &what).map_err(in_row(what))
 }
 

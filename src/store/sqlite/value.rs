@@ -55,11 +55,7 @@ pub fn word<T>(
 }
 
 /// A stored JSON document; `what` names it where it is none.
-pub fn json(
-    row: &Row<'_>,
-    column: usize,
-    what: impl Fn() -> String,
-) -> rusqlite::Result<String> {
+pub fn json(row: &Row<'_>, column: usize, what: impl Fn() -> String) -> rusqlite::Result<String> {
     let text: String = row.get(column).map_err(in_row(&what))?;
     checked(text, what)
 }
@@ -85,9 +81,7 @@ fn checked(text: String, what: impl Fn() -> String) -> rusqlite::Result<String> 
 
 /// The rows of a list that can be read: one that is damaged is logged and left out, so that it does
 /// not take the others with it. Who asks for it by itself is refused.
-pub fn sound<T>(
-    rows: impl Iterator<Item = rusqlite::Result<T>>,
-) -> rusqlite::Result<Vec<T>> {
+pub fn sound<T>(rows: impl Iterator<Item = rusqlite::Result<T>>) -> rusqlite::Result<Vec<T>> {
     let sound = rows.filter(|row| match row {
         Err(error) if is_of_a_row(error) => {
             tracing::error!(%error, "a damaged row is left out; `moonswarm doctor --deep` lists all");
