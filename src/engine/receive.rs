@@ -62,6 +62,7 @@ impl Shard {
             copies: Vec::new(),
             reload: false,
             restate: false,
+            damaged: None,
             broken: false,
             queued: false,
             told: 0,

@@ -402,3 +402,61 @@ fn copy_dir(from: &Path, to: &Path) {
         }
     }
 }
+
+#[tokio::test]
+async fn a_run_whose_own_state_is_damaged_rests_and_goes_on_once_it_is_repaired() {
+    const WAITS: &str = r#"
+local swarm = require("swarm")
+return swarm.blueprint {
+  name = "waits", agents = {},
+  flow = function(ctx)
+    ctx.state:set("seen", "half-moon-9")
+    ctx:wait("go")
+    local ok, seen = pcall(function() return ctx.state:get("seen") end)
+    return { ok = ok, seen = seen }
+  end,
+}
+"#;
+    let shell = Shell::new();
+    let data = shell.path("data");
+    let daemon = Daemon::start(&data);
+    let run = daemon.run_source(WAITS, json!({})).await;
+    daemon.waits(&run, "signal").await;
+    daemon.stop();
+    let sound = fs::read(database(&data)).unwrap();
+    // The row of the state alone: its key stands right before its time and its value, and what the
+    // journal has of it is in the request of a step.
+    let value = b"\"half-moon-9\"";
+    let scope = format!("run:{run}seen");
+    let rows = (0..sound.len() - 200).filter(|at| sound[*at..].starts_with(scope.as_bytes()));
+    let mut values = rows.filter_map(|row| {
+        let rest = &sound[row..row + scope.len() + 64];
+        Some(row + rest.windows(value.len()).position(|it| it == value)?)
+    });
+    let at = values.next().expect("the value stands in the same row");
+    let mut bytes = sound.clone();
+    bytes[at + 12] = b'x';
+    fs::write(database(&data), &bytes).unwrap();
+
+    let daemon = Daemon::start(&data);
+    let signal = daemon.post(&format!("/v1/runs/{run}/signals/go"), &json!({}));
+    let (status, answer) = send(signal).await;
+    assert!(status < 300 || answer["code"] == "damaged", "{status} {answer}");
+    let view = daemon.waits(&run, "resume").await;
+    assert_eq!(view["status"], "paused", "{view}");
+    let why = view["waiting_on"][0]["what"].as_str().unwrap();
+    assert!(why.contains("\"seen\" of run:") && why.contains("no JSON"), "{why}");
+    daemon.stop();
+
+    let mut bytes = fs::read(database(&data)).unwrap();
+    let broken = b"\"half-moon-9x";
+    let at = (0..bytes.len() - broken.len()).find(|at| bytes[*at..].starts_with(broken)).unwrap();
+    bytes[at + 12] = b'"';
+    fs::write(database(&data), bytes).unwrap();
+    let daemon = Daemon::start(&data);
+    assert_eq!(send(daemon.post(&format!("/v1/runs/{run}/resume"), &json!({}))).await.0, 200);
+    if status >= 300 {
+        send(daemon.post(&format!("/v1/runs/{run}/signals/go"), &json!({}))).await;
+    }
+    assert_eq!(daemon.ended(&run).await["output"], json!({ "ok": true, "seen": "half-moon-9" }));
+}
