@@ -165,7 +165,10 @@ impl Shard {
         let mut failed = Failed { refusal, damage, places: Vec::new() };
         undo(&mut failed, after, error);
         // The refusal is about one request; what came after it only stood behind it.
-        let behind = StoreError::Moved { run: run.num };
+        let behind = match failed.damage {
+            Some(_) => error.clone(),
+            None => StoreError::Moved { run: run.num },
+        };
         undo(&mut failed, std::mem::take(&mut run.pending).after, &behind);
         run.inbox.clear();
         cancel_workers(run);

@@ -314,7 +314,7 @@ async fn a_database_that_was_rolled_back_is_noticed_and_gives_no_number_and_no_h
     let lost = echo(&daemon, "lost").await;
     let queued = daemon.run_source(QUEUED, json!({})).await;
     daemon.waits(&queued, "task").await;
-    let role = json!({ "role": "queue", "scopes": ["queue:jobs"] });
+    let role = json!({ "role": "queue", "scopes": ["queue:jobs"], "ttl": "1h" });
     let minted = send(daemon.post("/v1/tokens", &role)).await.1;
     let token = minted["token"].as_str().unwrap();
     let lease = daemon.with(token, Method::POST, "/v1/worker/lease");

@@ -37,7 +37,7 @@ const TABLES: [(&str, &str, &[&str]); 11] = [
     ("session", "sessions", &[]),
     ("frame of session", "frames", &["params"]),
     ("token", "tokens", &["claims"]),
-    ("answer under a key of", "idempotency", &["answer"]),
+    ("answer under a key of", "idempotency", &[]),
     ("what was refused", "evidence", &[]),
     ("what is kept by layer", "kept", &["value"]),
 ];

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::value::{int, json, uint};
+use super::value::{int, uint};
 use crate::store::IdempotencyRow;
 
 /// Keeps an answer.
@@ -47,7 +47,7 @@ pub fn one(
             key: row.get(2)?,
             created_ms: uint(row, 3)?,
             body: row.get(4)?,
-            answer: json(row, 5, || format!("the answer under key {key:?}"))?,
+            answer: row.get(5)?,
         })
     })
     .optional()
