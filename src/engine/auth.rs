@@ -159,8 +159,7 @@ impl Engine {
             let epochs = &self.inner.auth.first_epochs;
             let of = Handle::parse(bearer)
                 .and_then(|handle| {
-                    handle
-                        .verify(&self.shared().handles, now_s, |run| epochs.get(&run).copied())
+                    handle.verify(&self.shared().handles, now_s, |run| epochs.get(&run).copied())
                 })
                 .map_err(denied)?;
             return Ok(Bearer::Holder(Holder {

@@ -94,7 +94,8 @@ impl Engine {
         }
         let (engine, caller) = (self.clone(), caller.clone());
         // Who asked may go away meanwhile; half a change is none.
-        let changing = self.shared().tasks.spawn(async move { engine.change_keys(&caller, ask).await });
+        let changing =
+            self.shared().tasks.spawn(async move { engine.change_keys(&caller, ask).await });
         changing.await.map_err(|_| EngineError::Stopping)?
     }
 

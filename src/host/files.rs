@@ -66,7 +66,9 @@ impl DataFiles {
         let path = self.dir.join(RETIRED);
         let wrong = |error: String| fault("read", &path, error);
         let retired: RetiredKeys = match self.read_secret(&path)? {
-            Some(text) => serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?,
+            Some(text) => {
+                serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?
+            }
             None => RetiredKeys::default(),
         };
         let mut keys = KeyRing::new(self.signing_key()?);
@@ -188,11 +190,8 @@ impl KeyFiles for DataFiles {
         let retired = Zeroizing::new(serde_json::to_vec(&retired).expect("plain data"));
         let (pem, secret) = (keys.current().to_pem(), handles.current());
         // The keys of before verify from here on, whatever comes of the rest.
-        let all: [(&str, &[u8]); 3] = [
-            (RETIRED, &retired),
-            (SIGNING, pem.as_bytes()),
-            (HANDLES, secret.as_slice()),
-        ];
+        let all: [(&str, &[u8]); 3] =
+            [(RETIRED, &retired), (SIGNING, pem.as_bytes()), (HANDLES, secret.as_slice())];
         for (name, bytes) in all {
             self.write_secret(&self.dir.join(name), bytes).map_err(|error| error.to_string())?;
             crate::fault::point("host.key_kept");

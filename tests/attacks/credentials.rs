@@ -87,9 +87,7 @@ fn connect(daemon: &Daemon) -> TcpStream {
 async fn a_key_does_not_give_a_wider_tokens_answer_to_a_narrower_one_of_its_name() {
     let shell = Shell::new();
     let daemon = Daemon::start(&shell.path("data"));
-    let of = |scopes: Value, ttl: &str| {
-        json!({ "role": "operator", "name": "ci", "scopes": scopes, "ttl": ttl })
-    };
+    let of = |scopes: Value, ttl: &str| json!({ "role": "operator", "name": "ci", "scopes": scopes, "ttl": ttl });
     let wide = minted(&daemon, &daemon.token, of(json!(["*"]), "2h")).await;
     let narrow = minted(&daemon, &daemon.token, of(json!(["run:*", "operator:*"]), "2h")).await;
     let renewed = minted(&daemon, &daemon.token, of(json!(["*"]), "3h")).await;
@@ -341,7 +339,8 @@ fn admin_token(data: &Path) -> String {
 }
 
 #[tokio::test]
-async fn keys_that_were_rotated_are_good_for_their_grace_over_restarts_and_leaked_ones_at_once_not() {
+async fn keys_that_were_rotated_are_good_for_their_grace_over_restarts_and_leaked_ones_at_once_not()
+{
     let shell = Shell::new();
     let data = shell.path("data");
     let mut daemon = Daemon::start(&data);

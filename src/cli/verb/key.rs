@@ -58,10 +58,9 @@ impl Rotate {
         cx.terminal.say(&format!("the key that signs is {}", said("kid")));
         match self.now {
             true => cx.terminal.say("what the keys before made is refused; mint the tokens anew"),
-            false => cx.terminal.say(&format!(
-                "what the keys before made is good until {}",
-                said("old_until")
-            )),
+            false => cx
+                .terminal
+                .say(&format!("what the keys before made is good until {}", said("old_until"))),
         }
         Ok(Exit::Ok)
     }
