@@ -156,6 +156,7 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::SeatAcquire,       routes!(sessions::seat)),
 
     || caller(Verb::HostBackup,        routes!(upkeep::backup)),
+    || caller(Verb::HostBackup,        routes!(upkeep::check)),
     || caller(Verb::HostRead,          routes!(layers::list)),
     || caller(Verb::AuditRead,         routes!(layers::audit)),
     || caller(Verb::HostGc,            routes!(upkeep::gc)),
@@ -163,6 +164,7 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::TokenMint,         routes!(tokens::mint)),
     || caller(Verb::TokenList,         routes!(tokens::list)),
     || caller(Verb::TokenRevoke,       routes!(tokens::revoke)),
+    || caller(Verb::KeyRotate,         routes!(tokens::rotate)),
 
     || caller(Verb::WorkerLease,       routes!(worker::lease)),
     || holder(Verb::WorkerPrompt,      routes!(worker::prompt)),

@@ -260,6 +260,11 @@ impl Client {
         self.send(self.request(Method::GET, "/v1/backup", &[])?).await
     }
 
+    /// A check of everything that is stored, line by line.
+    pub async fn check_store(&self) -> Result<Response> {
+        self.send(self.request(Method::GET, "/v1/check", &[])?).await
+    }
+
     /// Lets old runs go, or says which would.
     pub async fn gc(&self, dry_run: bool) -> Result<GcView> {
         let request = self.request(Method::POST, "/v1/gc", &[])?;
@@ -298,6 +303,11 @@ impl Client {
     pub async fn tokens(&self) -> Result<Vec<TokenView>> {
         let page: List<TokenView> = self.get("/v1/tokens", &[]).await?;
         Ok(page.items)
+    }
+
+    /// Changes the keys behind tokens and handles.
+    pub async fn rotate_keys(&self, body: &Value) -> Result<Value> {
+        self.post("/v1/keys/rotate", body).await
     }
 
     /// Makes a token worthless.

@@ -128,6 +128,8 @@ pub(crate) enum RunMsg {
     Capacity { step: u32, agent: AgentKey },
     /// A called run could not be stored: it is to be started again.
     ChildLost { step: u32, child: RunId },
+    /// A step on shared state could not be written: it is to be asked for again.
+    StateLater { step: u32 },
     /// What came of a step on shared state.
     StateDone { step: u32, outcome: Outcome },
     /// Changes of its own state from outside.
@@ -206,7 +208,7 @@ impl WorkerAsk {
             Self::PutState { scope, key, value, reply } => {
                 Self::PutState { scope, key: text(key), value: json(value), reply }
             }
-            same @ (Self::Prompt(_) | Self::Heartbeat(_) | Self::Epoch(_) | Self::Accept(_)) => {
+            same @ (Self::Prompt(_) | Self::Heartbeat(_) | Self::Nonce(_) | Self::Accept(_)) => {
                 same
             }
         }
@@ -225,8 +227,8 @@ pub(crate) enum WorkerAsk {
     Progress { data: Json, reply: ReplyTo<()> },
     /// It is alive: (deadline, cancel).
     Heartbeat(ReplyTo<(Option<u64>, bool)>),
-    /// It wants a token: the attempt's epoch.
-    Epoch(ReplyTo<u32>),
+    /// It wants a token: the run's nonce.
+    Nonce(ReplyTo<u64>),
     /// Its session has it; answers with the deadline.
     Accept(ReplyTo<Option<u64>>),
     /// Its session does not want it.

@@ -62,6 +62,7 @@ impl Shard {
             copies: Vec::new(),
             reload: false,
             restate: false,
+            damaged: None,
             broken: false,
             queued: false,
             told: 0,
@@ -234,6 +235,7 @@ impl Shard {
                     run.timers.insert((due, step, Due::Child));
                 }
             }
+            RunMsg::StateLater { step } => self.state_later(run, step),
             RunMsg::StateDone { step, outcome } => self.state_done(run, step, outcome),
             RunMsg::ChangeState { changes, jti, reply } => {
                 self.change_from_outside(run, changes, jti, reply);
@@ -411,6 +413,7 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
         | RunMsg::Tell { .. }
         | RunMsg::Rest { .. }
         | RunMsg::ChildEnded { .. }
+        | RunMsg::StateLater { .. }
         | RunMsg::StateDone { .. }
         // Dropping the channel says it.
         | RunMsg::Wait(_)
@@ -437,7 +440,7 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
             | super::message::WorkerAsk::Escalate { reply, .. }
             | super::message::WorkerAsk::PutState { reply, .. } => send(reply, error()),
             super::message::WorkerAsk::Heartbeat(reply) => send(reply, error()),
-            super::message::WorkerAsk::Epoch(reply) => send(reply, error()),
+            super::message::WorkerAsk::Nonce(reply) => send(reply, error()),
             super::message::WorkerAsk::GetState { reply, .. } => send(reply, error()),
         },
     }

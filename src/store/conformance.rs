@@ -32,12 +32,15 @@ macro_rules! conformance {
             an_idempotency_key_is_used_once_until_it_expires
             lists_are_filtered_and_paged_newest_first
             due_runs_come_soonest_first_and_only_of_their_shard
+            open_runs_without_a_nonce_are_found_and_a_nonce_is_kept
             only_open_children_are_listed
             a_batch_is_seen_by_every_reader_once_it_is_acknowledged
             numbers_only_grow
             a_task_is_replaced_and_closed
             tasks_are_filtered_and_paged
             a_value_of_state_counts_its_revisions
+            a_blob_is_given_as_what_was_stored_or_not_at_all
+            a_value_in_a_journal_that_is_no_json_is_damage
             files_are_staged_and_then_published_with_their_attempt
             blueprints_are_kept_by_hash_and_found_by_name_and_prefix
             a_revocation_outlives_everything_said_of_its_token

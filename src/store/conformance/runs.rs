@@ -1,7 +1,11 @@
 //! Runs: headers, histories, conditions.
 
 use super::{append, batch, begin, commit, header, put, resumed, seqs, started};
-use crate::store::{Check, Header, IdempotencyRow, RunFilter, RunStatus, Store, StoreError, Write};
+use crate::{
+    journal::Fact,
+    protocol::Json,
+    store::{Check, Header, IdempotencyRow, RunFilter, RunStatus, Store, StoreError, Write},
+};
 
 fn all() -> RunFilter {
     RunFilter { limit: 100, ..RunFilter::default() }
@@ -25,6 +29,23 @@ pub fn what_was_appended_is_read_back(store: &dyn Store) {
     assert_eq!(store.entries(1, 3).unwrap(), []);
     assert_eq!(store.entries(2, 0).unwrap(), []);
     assert_eq!(store.header(2).unwrap(), None);
+}
+
+pub fn a_value_in_a_journal_that_is_no_json_is_damage(store: &dyn Store) {
+    let mut run = header(1);
+    let Fact::RunStarted(mut begun) = started(None) else { panic!("a start") };
+    begun.input = Json::from_trusted(r#"{"a":"b}"#);
+    let first = append(store, &mut run, vec![Fact::RunStarted(begun)]);
+    commit(store, vec![], Some(first), vec![]).unwrap();
+    let error = store.entries(1, 0).unwrap_err();
+    assert!(
+        matches!(&error, StoreError::Damaged { what, reason }
+            if what.contains("journal of run 1") && reason.contains("no JSON")),
+        "{error}"
+    );
+    store.all_entries(1, 0).unwrap_err();
+    // The header stands, and says where the run is.
+    assert_eq!(store.header(1).unwrap(), Some(run));
 }
 
 pub fn a_plain_write_changes_cursor_and_counters_and_a_whole_one_the_rest(store: &dyn Store) {
@@ -174,6 +195,14 @@ pub fn due_runs_come_soonest_first_and_only_of_their_shard(store: &dyn Store) {
     assert_eq!(store.due(1, 2, 99, 10).unwrap(), [(3, 0), (1, 30), (5, 99)]);
     assert_eq!(store.due(0, 2, 99, 10).unwrap(), [(2, 10)]);
     assert_eq!(store.due(0, 1, u64::MAX, 1).unwrap(), [(3, 0)]);
+}
+
+pub fn open_runs_without_a_nonce_are_found_and_a_nonce_is_kept(store: &dyn Store) {
+    begin(store, header(1));
+    begin(store, Header { nonce: 0, epoch: 7, ..header(2) });
+    begin(store, Header { nonce: 0, status: RunStatus::Canceled, ..header(3) });
+    assert_eq!(store.runs_without_nonce().unwrap(), [(2, 7)]);
+    assert_eq!(store.header(1).unwrap().unwrap().nonce, u64::MAX - 1);
 }
 
 pub fn only_open_children_are_listed(store: &dyn Store) {

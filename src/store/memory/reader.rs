@@ -7,7 +7,7 @@ use crate::{
     store::{
         ArtifactRow, AuditRow, BlueprintRow, EvidenceRow, FrameRow, Header, IdempotencyRow,
         OutboxRow, Reader, RunFilter, SessionRow, StateFilter, StateHit, StateRow, StateSearch,
-        StoreError, TaskFilter, TaskRow, TokenRow, UNSTORED, find,
+        StoreError, TaskFilter, TaskRow, TokenRow, UNSTORED, find, rows::is_blob,
     },
 };
 
@@ -56,6 +56,14 @@ impl Reader for Memory {
             due.sort_by_key(|(run, at)| (*at, *run));
             due.truncate(limit);
             due
+        })
+    }
+
+    fn runs_without_nonce(&self) -> Result<Vec<(u64, u32)>, StoreError> {
+        self.read(|tables| {
+            let old = |header: &&Header| header.nonce == 0 && !header.status.is_ended();
+            let old = tables.headers.values().filter(old);
+            old.map(|header| (header.num, header.epoch)).collect()
         })
     }
 
@@ -212,7 +220,8 @@ impl Reader for Memory {
     }
 
     fn blob(&self, hash: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.read(|tables| tables.blobs.get(hash).map(|data| data.to_vec()))
+        let found = self.read(|tables| tables.blobs.get(hash).map(|data| data.to_vec()))?;
+        found.map(|data| is_blob(hash, &data).map(|()| data)).transpose()
     }
 
     fn tokens(&self) -> Result<Vec<TokenRow>, StoreError> {
