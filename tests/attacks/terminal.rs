@@ -18,10 +18,16 @@ const LUA: &str = r#""\27]0;pwn\7\27[2J\27[8m\27]52;c;cHdu\7\u{9b}2J\u{202e}\u{6
 /// that somebody else began.
 fn steering(shown: &str) -> Vec<String> {
     let mut plain = shown.replace("\r\n", "\n");
-    for color in ["0", "1", "2", "4", "31", "32", "33", "34", "35", "36", "39", "36;1;4", "38;5;8"]
-    {
-        plain = plain.replace(&format!("\u{1b}[{color}m"), "");
+    // Colors of this program; what hides text is none of them.
+    let mut rest = std::mem::take(&mut plain);
+    while let Some((before, after)) = rest.split_once("\u{1b}[") {
+        plain.push_str(before);
+        let end = after.find(|c: char| !c.is_ascii_digit() && c != ';').unwrap_or(after.len());
+        let is_color = after[end..].starts_with('m') && &after[..end] != "8";
+        plain.push_str(if is_color { "" } else { "\u{1b}[" });
+        rest = after[if is_color { end + 1 } else { 0 }..].to_owned();
     }
+    plain.push_str(&rest);
     // How this program takes its own drawing away.
     for rows in 1..9 {
         plain = plain.replace(&format!("\r\u{1b}[{rows}A\u{1b}[J"), "");
