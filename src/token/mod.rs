@@ -15,7 +15,7 @@ mod scope;
 mod verb;
 
 pub use claims::{Axis, Claims, ISSUER, LEEWAY_S, TaskClaim, TokenError, TokenKind, Widening};
-pub use gate::{Grant, Refusal, permits};
+pub use gate::{Grant, Refusal, is_on_purpose, permits};
 pub use handle::{Handle, HandleError, HandleKey};
 pub use keys::{KeyError, KeyRing, SigningKey};
 pub use role::{Role, UnknownRole};

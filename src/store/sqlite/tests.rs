@@ -69,7 +69,10 @@ fn values_of_the_format_before_are_found_once_their_words_have_their_scope() {
     let before = raw(&dir);
     before
         .execute_batch(
-            "DROP TABLE state_text;
+            "ALTER TABLE runs DROP COLUMN nonce;
+             ALTER TABLE frames DROP COLUMN nonce;
+             ALTER TABLE blueprints DROP COLUMN publisher;
+             DROP TABLE state_text;
              CREATE VIRTUAL TABLE state_text USING fts5 (scope, key, text,
                  content = '', contentless_delete = 1, tokenize = 'unicode61 remove_diacritics 0');
              INSERT INTO state (scope, key, revision, updated_ms, value)
