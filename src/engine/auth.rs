@@ -14,7 +14,7 @@ use crate::{
     protocol::{Json, TaskId},
     session::End,
     store::{Check, Store, StoreError, TokenRow, Write},
-    token::{Claims, Handle, KeyRing, Role, Scopes, TaskClaim, TokenKind, Verb},
+    token::{Claims, Grant, Handle, KeyRing, Role, Scopes, TaskClaim, TokenKind, Verb},
 };
 
 /// Verified tokens that are remembered.
@@ -29,7 +29,7 @@ const LONGEST_ATTEMPT_TOKEN_MS: u64 = 3_600_000;
 /// The longest name of whoever holds a token, in characters.
 const LONGEST_NAME: usize = 64;
 /// Names that mean something else.
-const RESERVED: [&str; 4] = ["engine", "handle", "host", "token"];
+const RESERVED: [&str; 5] = ["engine", "handle", "host", "session", "token"];
 
 /// Keys, and what is known of tokens.
 pub(super) struct Auth {
@@ -160,12 +160,13 @@ impl Engine {
                 )?)
             }
         };
-        let mut grant = crate::token::Grant::new(mint.role, scopes);
+        let mut grant = Grant::new(mint.role, scopes);
         if let Some(verbs) = &mint.verbs {
             let verbs =
                 verbs.iter().map(|word| word.parse::<Verb>()).collect::<Result<Vec<_>, _>>();
             grant = grant.only(verbs.map_err(|error| EngineError::BadRequest(error.to_string()))?);
         }
+        let grant = with_more(grant, &mint.extra_verbs)?;
         let parent = self.claims_of(caller);
         let subject = subject(caller, &mint)?;
         let claims = mint_claims(&subject, grant, now_ms, expires_ms).child_of(&parent);
@@ -275,7 +276,7 @@ impl Engine {
     /// When it cannot be stored.
     pub async fn mint_admin(&self, ttl_ms: u64) -> Result<Minted, EngineError> {
         let now_ms = self.shared().clock.now_ms();
-        let grant = crate::token::Grant::new(Role::Admin, Scopes::all());
+        let grant = Grant::everything();
         let claims = mint_claims("admin", grant.clone(), now_ms, now_ms + ttl_ms);
         let owner = Caller {
             subject: "host".into(),
@@ -335,8 +336,22 @@ impl Engine {
     }
 }
 
-/// Whose a made token is: whoever asks for it, and below them its name or role. An admin gives out
-/// names of their own: those are people, who are told apart where several must answer.
+/// A grant with the verbs that somebody asks for beside its own.
+pub(super) fn with_more(grant: Grant, words: &[String]) -> Result<Grant, EngineError> {
+    let verbs = words.iter().map(|word| word.parse::<Verb>()).collect::<Result<Vec<_>, _>>();
+    let verbs = verbs.map_err(|error| EngineError::BadRequest(error.to_string()))?;
+    let role = grant.role;
+    grant.and(&verbs).ok_or_else(|| {
+        let words = words.join(", ");
+        EngineError::BadRequest(format!(
+            "add the verbs {words}: the role {role} never has all of them"
+        ))
+    })
+}
+
+/// Whose a made token is: whoever asks for it, and below them its name or role. An admin who may do
+/// everything gives out names of their own: those are people, who are told apart where several
+/// must answer.
 fn subject(caller: &Caller, mint: &MintToken) -> Result<String, EngineError> {
     let Some(name) = &mint.name else {
         return Ok(format!("{}/{}", caller.subject, mint.role));
@@ -349,9 +364,9 @@ fn subject(caller: &Caller, mint: &MintToken) -> Result<String, EngineError> {
              no role's"
         )));
     }
-    match caller.grant.role {
-        Role::Admin => Ok(name.clone()),
-        _ => Ok(format!("{}/{name}", caller.subject)),
+    match caller.grant.covers(&Grant::everything()) {
+        true => Ok(name.clone()),
+        false => Ok(format!("{}/{name}", caller.subject)),
     }
 }
 

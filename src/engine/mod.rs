@@ -8,6 +8,7 @@ mod accept;
 mod answer;
 mod attempt;
 mod auth;
+mod authority;
 mod backup;
 mod begin;
 mod blueprints;
@@ -35,6 +36,7 @@ mod inbox;
 mod layers;
 mod ledger;
 mod limits;
+mod lineage;
 mod listing;
 mod message;
 mod model_loop;
@@ -86,8 +88,8 @@ pub use listing::{AuditView, LayerView};
 pub use orchestrate::{DispatchView, Orchestration};
 pub use replay::ReplayView;
 pub use request::{
-    Answer, Bearer, Caller, Holder, IdempotencyKey, Leased, MintToken, Minted, Program, Report,
-    StartRun, Started, Verdict, WaitFor,
+    Answer, Bearer, Caller, Holder, IdempotencyKey, Leased, Made, MintToken, Minted, Program,
+    Report, StartRun, Started, Verdict, WaitFor,
 };
 pub use respond::{ModelView, Responding};
 pub use retell::{AskedView, Divergence};
