@@ -5,13 +5,15 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::value::{int, uint};
 use crate::store::BlueprintRow;
 
-/// Stores a version, if it is not there; a publisher replaces the one before.
+/// Stores a version, if it is not there or not what was stored; a publisher replaces the one
+/// before.
 pub fn put(conn: &Connection, version: &BlueprintRow) -> rusqlite::Result<()> {
     conn.prepare_cached(
         "INSERT INTO blueprints (hash, name, created_ms, bundle, publisher)
          VALUES (?1, ?2, ?3, ?4, ?5)
-         ON CONFLICT (hash) DO UPDATE SET publisher = excluded.publisher
-         WHERE excluded.publisher IS NOT NULL",
+         ON CONFLICT (hash) DO UPDATE SET bundle = excluded.bundle,
+             publisher = coalesce(excluded.publisher, publisher)
+         WHERE bundle <> excluded.bundle OR excluded.publisher IS NOT NULL",
     )?
     .execute(params![
         version.hash,
