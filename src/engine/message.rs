@@ -61,6 +61,8 @@ pub(crate) struct NewRun {
     pub(crate) subscriber: Option<mpsc::Sender<EventView>>,
     /// Who holds which operator's seat from the beginning.
     pub(crate) seats: Vec<(String, SessionId)>,
+    /// The sessions that took part in the run that calls it, with who stands behind them.
+    pub(crate) joined: Vec<(String, String)>,
 }
 
 /// Somebody who waits for a run.
@@ -135,7 +137,14 @@ pub(crate) enum RunMsg {
     /// Changes of its own state from outside.
     ChangeState { changes: Vec<StateChange>, jti: Option<String>, reply: ReplyTo<Vec<Changed>> },
     /// A called run ended.
-    ChildEnded { step: u32, child: RunId, outcome: Outcome, usage: Option<Usage> },
+    ChildEnded {
+        step: u32,
+        child: RunId,
+        outcome: Outcome,
+        usage: Option<Usage>,
+        /// The sessions that took part in it, with who stands behind them.
+        joined: Vec<(String, String)>,
+    },
     /// A session may be there for an attempt that waits for one.
     Redispatch { step: u32, attempt: u32 },
     /// The session that had an attempt is gone.
