@@ -75,15 +75,25 @@ impl Shard {
         let before = run.chain.next_step() - 1 - steps;
         let status = super::waiting::status(run);
         let ended = status.is_ended();
-        let wake_at_ms = if ended { None } else { super::waiting::wake_at(run) };
+        let wake_at_ms = if ended { None } else { super::waiting::wake_at(run, &self.shared.clock) };
         let waiting_on = match status {
             RunStatus::Waiting | RunStatus::Paused => {
-                super::waiting::describe(run, status, &self.shared.sessions)
+                super::waiting::describe(
+                    run,
+                    status,
+                    &self.shared.sessions,
+                    &self.shared.clock,
+                )
             }
             RunStatus::Running | RunStatus::Compensating
                 if !run.open.is_empty() || run.chain.paused().is_some() =>
             {
-                super::waiting::describe(run, status, &self.shared.sessions)
+                super::waiting::describe(
+                    run,
+                    status,
+                    &self.shared.sessions,
+                    &self.shared.clock,
+                )
             }
             _ => None,
         };
@@ -189,7 +199,7 @@ impl Shard {
     /// Carries once more what is on its way to a run, and reads the run, after a pause.
     pub(super) fn carry_later(&mut self, run: u64, pause_ms: u64) {
         self.unheard.insert(run);
-        self.timers.insert((self.now_ms + pause_ms, run));
+        self.wake_later(run, pause_ms);
     }
 
     /// A run that cannot be read rests. Its header says why; its rows stay as they are, and

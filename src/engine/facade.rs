@@ -135,6 +135,7 @@ impl Engine {
                 .map_err(|error| EngineError::BadRequest(format!("start a shard: {error}")))?;
             threads.push(thread);
         }
+        keep_looking(&engine.inner.shared);
         *engine.inner.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = threads;
         if recovery == Recovery::All {
             let shared = Arc::clone(&engine.inner.shared);
@@ -179,6 +180,7 @@ impl Engine {
             programs: Programs::new(Arc::clone(&store), registry.clone(), limits.clone()),
             spawner: Arc::new(OperatorSpawner::new(registry.clone())),
             store,
+            booted_ms: clock.steady_ms(),
             clock,
             tasks,
             registry,
@@ -404,4 +406,22 @@ fn take_up(shared: &Shared) -> Result<(), EngineError> {
         shared.tell(row.to, super::signal::carried(row));
     }
     Ok(())
+}
+
+/// Looks at the clocks all the time: so a pause of the process, or a step of the wall clock, is
+/// noticed before anything is ended by it.
+fn keep_looking(shared: &Arc<Shared>) {
+    if !shared.clock.wants_looks() {
+        return;
+    }
+    let (clock, stopping) = (shared.clock.clone(), shared.tasks.stopping().clone());
+    shared.tasks.spawn(async move {
+        loop {
+            clock.look();
+            tokio::select! {
+                () = stopping.cancelled() => return,
+                () = tokio::time::sleep(crate::clock::LOOK) => {}
+            }
+        }
+    });
 }

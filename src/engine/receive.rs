@@ -48,7 +48,7 @@ impl Shard {
             open: OpenSteps::default(),
             composing: std::collections::BTreeSet::new(),
             timers: Timers::default(),
-            alarm: None,
+            alarm: Times { wall: None, steady: None },
             state: Some(std::collections::BTreeMap::new()),
             artifacts: Some(Vec::new()),
             pending: super::run::Pending::default(),
@@ -91,7 +91,7 @@ impl Shard {
             }));
         }
         if let Some(wall) = wall_ms {
-            let due = run.chain.last_ms() + wall;
+            let due = self.steady_ms + wall;
             run.timers.insert((due, 0, Due::Wall));
         }
         self.start_flow(&mut run);
@@ -230,7 +230,7 @@ impl Shard {
             }
             RunMsg::ChildLost { step, child } => {
                 if is_child(run, step, child) {
-                    let due = self.time_of(run) + super::shard::STORAGE_RETRY_MS;
+                    let due = self.steady_ms + super::shard::STORAGE_RETRY_MS;
                     run.timers.insert((due, step, Due::Child));
                 }
             }

@@ -190,7 +190,7 @@ impl Engine {
         let prompt = serde_json::from_str::<Prompt>(&row.prompt).ok();
         let (system, worker) = prompt.map_or((None, None), |it| (it.system, it.worker));
         SpawnView {
-            task: view::task(row, run, true),
+            task: view::task(row, run, true, &self.shared().clock),
             handle: Handle::mint(&self.shared().handles, row.run, step, attempt, epoch).expose(),
             worker,
             system,

@@ -9,7 +9,7 @@ use crate::store::{TaskFilter, TaskPhase, TaskRow};
 macro_rules! columns {
     () => {
         "run, step, attempt, epoch, agent, operator, kind, queue, phase, scheduled_ms, opened_ms, \
-         worker, deadline_ms, lease_ms, summary, prompt, question"
+         worker, deadline_ms, lease_ms, summary, prompt, question, graces"
     };
 }
 
@@ -19,7 +19,7 @@ pub fn put(conn: &Connection, task: &TaskRow) -> rusqlite::Result<()> {
         "INSERT OR REPLACE INTO tasks (",
         columns!(),
         ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
-         ?17)"
+         ?17, ?18)"
     ))?
     .execute(params![
         int(task.run),
@@ -39,6 +39,7 @@ pub fn put(conn: &Connection, task: &TaskRow) -> rusqlite::Result<()> {
         task.summary,
         task.prompt,
         task.question,
+        task.graces,
     ])
     .map(drop)
 }
@@ -111,6 +112,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<TaskRow> {
         summary: row.get(14)?,
         prompt: row.get(15)?,
         question: row.get(16)?,
+        graces: row.get(17)?,
     })
 }
 

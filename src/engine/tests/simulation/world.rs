@@ -346,13 +346,12 @@ impl World {
     /// What the host itself can go on with.
     fn inner(&self) -> Vec<(usize, Pick)> {
         let host = self.host();
-        let now = self.now_ms();
         let mut picks = Vec::new();
         for (n, (shard, messages)) in host.shards.iter().enumerate() {
             if !messages.is_empty() {
                 picks.push((80, Pick::Deliver(n)));
             }
-            if !shard.ready.is_empty() || shard.next_due_ms() <= now {
+            if !shard.ready.is_empty() || shard.is_due() {
                 picks.push((50, Pick::Turn(n)));
             }
         }
@@ -453,7 +452,8 @@ impl World {
             0..10 => self.clock.advance(Duration::from_millis(1 + self.random.below(3_000) as u64)),
             10..20 => {
                 let due = self.next_due();
-                self.clock.set(due.unwrap_or(now + 1_000).clamp(now, now + hour));
+                let due = due.unwrap_or(now + 1_000).clamp(now, now + hour);
+                self.clock.advance(Duration::from_millis(due - now));
             }
             20 => self.clock.set(now + hour),
             21 => self.clock.set(now - hour),
@@ -468,8 +468,8 @@ impl World {
         let now = self.now_ms();
         let stored = self.store.due(0, 1, u64::MAX >> 1, 10_000).unwrap();
         let stored = stored.into_iter().map(|(_, at)| at);
-        let timers = self.host().shards.iter().flat_map(|(shard, _)| shard.timers.iter());
-        stored.chain(timers.map(|(at, _)| *at)).filter(|at| *at > now).min()
+        let alarms = self.host().shards.iter().flat_map(|(shard, _)| shard.alarms_ms());
+        stored.chain(alarms).filter(|at| *at > now).min()
     }
 
     /// The disk fails, or is well again, which a broken one never is in the same process.
@@ -528,12 +528,11 @@ impl World {
         for _ in 0..100_000 {
             let mut idle = true;
             for n in 0..self.shards {
-                let now = self.now_ms();
                 let (shard, messages) = &self.host().shards[n];
                 if !messages.is_empty() {
                     self.deliver(n);
                     idle = false;
-                } else if !shard.ready.is_empty() || shard.next_due_ms() <= now {
+                } else if !shard.ready.is_empty() || shard.is_due() {
                     self.turn(n);
                     idle = false;
                 }

@@ -30,7 +30,7 @@ impl World {
                 self.settle();
                 self.look_at_offers();
             } else if let Some(due) = self.next_due() {
-                self.clock.set(due);
+                self.clock.advance(Duration::from_millis(due - self.now_ms()));
                 self.settle();
             } else {
                 break;
