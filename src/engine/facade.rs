@@ -106,8 +106,8 @@ impl Unstarted {
 pub enum Recovery {
     /// They go on by themselves.
     All,
-    /// They wait for [`Engine::take_up_one_by_one`].
-    OneByOne,
+    /// They wait for [`Engine::take_up_with_care`].
+    Careful,
     /// They rest until somebody asks for one of them.
     Asked,
 }
@@ -194,6 +194,7 @@ impl Engine {
             url: OnceLock::new(),
             open_runs: AtomicU64::new(0),
             watches: WatchBoard::default(),
+            taking_up: super::safe_mode::TakingUp::default(),
         });
         let watchdog = Watchdog::start()
             .map(Arc::new)
@@ -203,7 +204,7 @@ impl Engine {
         if recovery != Recovery::Asked {
             // Whoever takes up one run alone leaves the sessions of others to their host.
             shared.sessions.load(shared.store.sessions()?, shared.store.frames()?);
-            take_up(&shared)?;
+            take_up(&shared, recovers)?;
             fault::point("engine.taken_up");
         }
         Scribe::start(
@@ -231,6 +232,11 @@ impl Engine {
         let engine = Self { inner: Arc::new(inner) };
         engine.keep_sessions();
         Ok((engine, unstarted))
+    }
+
+    /// How far the wall clock is ahead of the steady one that leases and timeouts go by.
+    pub fn clock_offset_ms(&self) -> i64 {
+        self.shared().clock.offset_ms()
     }
 
     /// Tells workers where the host listens.
@@ -372,7 +378,7 @@ impl Caller {
 
 /// What has to be known before the first run is read: who waits in which queue, which places are
 /// taken, which signals are under way.
-fn take_up(shared: &Shared) -> Result<(), EngineError> {
+fn take_up(shared: &Shared, recovers: bool) -> Result<(), EngineError> {
     let mut filter = TaskFilter { limit: 1_000, ..TaskFilter::default() };
     loop {
         let rows = shared.store.tasks(&filter)?;
@@ -402,8 +408,10 @@ fn take_up(shared: &Shared) -> Result<(), EngineError> {
         }
     }
     super::session_keeper::reconcile(shared)?;
-    for row in shared.store.outbox()? {
-        shared.tell(row.to, super::signal::carried(row));
+    if recovers {
+        for row in shared.store.outbox()? {
+            shared.tell(row.to, super::signal::carried(row));
+        }
     }
     Ok(())
 }

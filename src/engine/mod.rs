@@ -44,6 +44,7 @@ mod passage;
 mod pause;
 mod perform;
 mod programs;
+mod quarantine;
 mod receive;
 mod recover;
 mod replay;

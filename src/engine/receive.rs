@@ -3,7 +3,7 @@
 use super::{
     EngineError, IdempotencyKey,
     answer::Said,
-    due::{Due, Timers},
+    due::{Due, Timers, Times},
     message::{NewRun, ReplyTo, RunMsg},
     open::OpenSteps,
     run::{OpenKind, Phase, Run},
@@ -132,7 +132,7 @@ impl Shard {
     pub(super) fn receive(&mut self, run: &mut Box<Run>, message: RunMsg) {
         match message {
             RunMsg::Wake => self.wake(run),
-            RunMsg::Continue => {}
+            RunMsg::Continue | RunMsg::IsAtRest(_) => {}
             RunMsg::TakeUp(reply) => {
                 self.wake(run);
                 run.restate = !run.is_ended();
@@ -140,18 +140,8 @@ impl Shard {
                     drop(reply.send(result.map(|_| ())));
                 }));
             }
-            RunMsg::Quarantine { reason, reply } => {
-                // One that was in memory already is no danger: it was read when it was loaded.
-                if run.chain.paused().is_none() && !run.is_ended() {
-                    self.append(
-                        run,
-                        Fact::Decided(Decision::Pause { by: "engine".into(), reason }),
-                    );
-                }
-                run.pending.after.replies.push(Box::new(move |result| {
-                    drop(reply.send(result.map(|_| ())));
-                }));
-            }
+            // It is quarantined before it gets here.
+            RunMsg::Quarantine { reply, .. } => drop(reply.send(Ok(()))),
             RunMsg::Wait(waiter) => {
                 run.waiters.retain(|waiter| !waiter.reply.is_closed());
                 run.waiters.push(waiter);
@@ -389,7 +379,7 @@ pub(super) fn closed(run: &Run) -> EngineError {
 }
 
 /// Answers a message with an error, if it wants an answer.
-fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
+pub(super) fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
     fn send<T>(reply: ReplyTo<T>, error: EngineError) {
         // Who asked may be gone.
         let _ = reply.send(Err(error));
@@ -397,6 +387,7 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
     match message {
         RunMsg::Wake
         | RunMsg::Continue
+        | RunMsg::IsAtRest(_)
         | RunMsg::SignalFrom { .. }
         | RunMsg::CancelFrom { .. }
         | RunMsg::ChildLost { .. }

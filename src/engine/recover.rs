@@ -29,7 +29,7 @@ use crate::{
     lua::{Program, RunFacts, ScriptFlow},
     operator::Residence,
     protocol::{Failure, RunId, StepKind, failure::kind},
-    store::{StoreError, TaskPhase},
+    store::{RunStatus, StoreError, TaskPhase},
     token::Grant,
 };
 
@@ -105,10 +105,8 @@ impl Shard {
         if !run.is_ended() {
             self.count_in(num);
         }
-        if let RunMsg::Quarantine { reason, .. } = message {
-            self.rest(&mut run, &entries, reason.clone());
-            return Ok(Some(run));
-        }
+        // It was quarantined, by its header alone.
+        run.restate = run.header.status == RunStatus::Paused && run.chain.paused().is_none();
         match program {
             Err(error) => {
                 self.rest(&mut run, &entries, format!("its blueprint cannot be loaded: {error}"));
@@ -402,8 +400,9 @@ impl Shard {
                 task.question = row.question.as_deref().and_then(Question::open);
                 // No time that was given is longer than it was at first, however the clocks went.
                 let lease = row.lease_ms.map(|at| at.min(now + self.shared.settings.lease_ms));
-                let deadline =
-                    row.deadline_ms.map(|at| at.min(now + task.timeout_ms.unwrap_or(u64::MAX >> 1)));
+                let deadline = row
+                    .deadline_ms
+                    .map(|at| at.min(now + task.timeout_ms.unwrap_or(u64::MAX >> 1)));
                 let (park, phase) = (task.park_ms, row.phase);
                 let opened = clock.steady_of(row.opened_ms);
                 task.graces = row.graces;

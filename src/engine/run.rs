@@ -250,6 +250,16 @@ impl Run {
             || !self.pending.after.performs.is_empty()
     }
 
+    /// Whether it has nothing to do in this process, and nothing on its way to the disk.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.failed.is_none()
+            && self.submitted.is_empty()
+            && !self.has_pending()
+            && self.inbox.is_empty()
+            && self.composing.is_empty()
+            && self.open.sums().in_memory == 0
+    }
+
     /// Whether it may be dropped from memory: everything that matters is on the disk.
     pub(crate) fn is_idle(&self) -> bool {
         self.submitted.is_empty()

@@ -50,14 +50,15 @@ pub(crate) struct Shard {
     unfinished: HashSet<u64>,
     /// The runs that may have lost what others carried to them.
     pub(super) unheard: HashSet<u64>,
+    /// Who waits for or watches a quarantined run.
+    pub(super) outside: Vec<(u64, RunMsg)>,
 }
 
 impl Shard {
     /// A shard without runs. With `recovers` it takes up the stored runs that are due.
     pub(crate) fn new(index: u64, shared: Arc<Shared>, vms: Vms, recovers: bool) -> Self {
         let clock = &shared.clock;
-        let (now_ms, steady_ms, offset_ms) =
-            (clock.now_ms(), clock.steady_ms(), clock.offset_ms());
+        let (now_ms, steady_ms, offset_ms) = (clock.now_ms(), clock.steady_ms(), clock.offset_ms());
         Self {
             index,
             shared,
@@ -74,6 +75,7 @@ impl Shard {
             recovers,
             unfinished: HashSet::new(),
             unheard: HashSet::new(),
+            outside: Vec::new(),
         }
     }
 
@@ -242,6 +244,12 @@ impl Shard {
             }
             return;
         }
+        if let RunMsg::IsAtRest(reply) = message {
+            // Whoever asked may have given up waiting.
+            let _ = reply.send(self.runs.get(&num).is_none_or(|run| run.is_at_rest()));
+            return;
+        }
+        let Some(message) = self.past_quarantine(num, message) else { return };
         if self.unheard.remove(&num) {
             self.carry_again(num);
         }
@@ -272,7 +280,7 @@ impl Shard {
                 Err(error) => {
                     tracing::error!(run = num, %error, "could not read a run");
                     if matches!(error, StoreError::Damaged { .. }) {
-                        self.quarantine(num, &error);
+                        self.quarantine_damaged(num, &error);
                     }
                     self.refuse(message, &error);
                     return;
@@ -350,7 +358,7 @@ impl Shard {
         }
     }
 
-    fn silence(&mut self, run: &Run) {
+    pub(super) fn silence(&mut self, run: &Run) {
         if let Some(due) = run.alarm.wall {
             self.alarms.wall.remove(&(due, run.num));
         }
@@ -378,7 +386,7 @@ impl Shard {
             Err(error) => {
                 tracing::error!(run = num, %error, "could not read a run again");
                 if matches!(error, StoreError::Damaged { .. }) {
-                    self.quarantine(num, &error);
+                    self.quarantine_damaged(num, &error);
                     return;
                 }
                 self.carry_later(num, STORAGE_RETRY_MS);
@@ -395,9 +403,10 @@ impl Shard {
         let until = self.now_ms + HORIZON_MS;
         // Times that were stored while the wall clock was further ahead come sooner than they say.
         let clock = self.shared.clock.clone();
-        let slack = clock.wall_of(clock.steady_ms()).saturating_sub(self.now_ms.min(
-            clock.earliest_of(self.now_ms).saturating_add_signed(clock.offset_ms()),
-        ));
+        let slack = clock.wall_of(clock.steady_ms()).saturating_sub(
+            self.now_ms
+                .min(clock.earliest_of(self.now_ms).saturating_add_signed(clock.offset_ms())),
+        );
         let shards = self.shared.shards.len() as u64;
         match self.shared.store.due(self.index, shards, until + slack, 100_000) {
             Ok(due) => {

@@ -43,6 +43,7 @@ pub(crate) struct Shared {
     pub(crate) url: OnceLock<Arc<str>>,
     pub(crate) open_runs: AtomicU64,
     pub(crate) watches: WatchBoard,
+    pub(crate) taking_up: super::safe_mode::TakingUp,
 }
 
 /// The engine's numbers.

@@ -65,7 +65,8 @@ impl Shard {
                 Due::Attempt => row.deadline_ms = Some(until),
                 _ => {}
             }
-            run.pending.writes.push(Write::PutTask(row.clone()));
+            let row = row.clone();
+            run.pending.writes.push(Write::PutTask(row));
         }
         run.timers.insert((until, number, due));
         true

@@ -73,11 +73,38 @@ pub(super) fn first_alarm(at: Times<Option<u64>>, clock: &Clock) -> Option<u64> 
     at.wall.into_iter().chain(at.steady.map(|at| clock.wall_of(at))).min()
 }
 
-/// The header of a run that cannot be read: paused, with the reason.
-pub(crate) fn quarantined(mut header: Header, reason: &str, now_ms: u64) -> Header {
+/// Why a run rests although its journal does not say so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Quarantine {
+    /// It cannot be read.
+    Damaged,
+    /// The host died at it: it is not to be read.
+    Deadly,
+}
+
+/// What the header of a [`Quarantine::Deadly`] run begins with.
+const DEADLY: &str = r#"[{"kind":"quarantine""#;
+
+/// Whether a run is not to be read, because the host died at it.
+pub(crate) fn is_deadly(header: &Header) -> bool {
+    header.status == RunStatus::Paused
+        && header.waiting_on.as_deref().is_some_and(|text| text.starts_with(DEADLY))
+}
+
+/// The header of a run that is not to be read, or cannot be: paused, with the reason.
+pub(crate) fn quarantined(
+    mut header: Header,
+    sort: Quarantine,
+    reason: &str,
+    now_ms: u64,
+) -> Header {
     let id = RunId::new(header.num, header.created_ms);
+    let kind = match sort {
+        Quarantine::Damaged => "resume",
+        Quarantine::Deadly => "quarantine",
+    };
     let item = WaitingOn {
-        kind: "resume".into(),
+        kind: kind.into(),
         what: reason.to_owned(),
         task: None,
         since: rfc3339(now_ms),

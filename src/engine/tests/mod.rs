@@ -4,6 +4,7 @@ mod attempts;
 mod basics;
 mod boundary;
 mod budgets;
+mod clocks;
 mod composites;
 mod copies;
 mod deltas;

@@ -5,8 +5,8 @@ use utoipa::ToSchema;
 
 use super::{TaskView, rfc3339};
 use crate::{
-    clock::Clock,
     blueprint::{Form, Labels},
+    clock::Clock,
     engine::{escalate::Question, inbox::inquiry},
     operator::{Given, Prompt},
     protocol::{Json, RunId, TaskId},
@@ -36,12 +36,7 @@ pub(in crate::engine) fn labels(row: &TaskRow) -> Labels {
 }
 
 /// An open task as its row shows it; with its prompt where `whole`.
-pub(in crate::engine) fn task(
-    row: &TaskRow,
-    run: RunId,
-    whole: bool,
-    clock: &Clock,
-) -> TaskView {
+pub(in crate::engine) fn task(row: &TaskRow, run: RunId, whole: bool, clock: &Clock) -> TaskView {
     let deadline = row.deadline_ms.map(|at| rfc3339(clock.wall_of(at)));
     let id = TaskId::new(row.run, row.step, row.scheduled_ms);
     let prompt = if whole { serde_json::from_str::<Prompt>(&row.prompt).ok() } else { None };

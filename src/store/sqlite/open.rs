@@ -68,6 +68,7 @@ pub struct Sqlite {
     pub(super) path: PathBuf,
     lsn: AtomicU64,
     run: AtomicU64,
+    owner_died: bool,
 }
 
 impl Sqlite {
@@ -79,6 +80,7 @@ impl Sqlite {
     pub fn open(dir: &Path, options: &Options) -> Result<Arc<Self>, StoreError> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(file("create", dir))?;
         let lock = Lock::take(dir)?;
+        let owner_died = lock.owner_died();
         fault::point("store.locked");
         let path = dir.join(DATABASE);
         create(&path)?;
@@ -98,7 +100,13 @@ impl Sqlite {
             path,
             lsn: AtomicU64::new(lsn),
             run: AtomicU64::new(run),
+            owner_died,
         }))
+    }
+
+    /// Whether the owner of the data directory before this one did not end in order.
+    pub fn owner_died(&self) -> bool {
+        self.owner_died
     }
 
     /// Waits until nothing can be written any more by this process, and says why.

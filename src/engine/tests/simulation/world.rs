@@ -3,7 +3,12 @@
 //! Nothing happens by itself. The scheduler picks what goes on next: a message, a turn, a commit,
 //! an answer, a piece of spawned work, somebody's next act, time, a crash.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -78,7 +83,9 @@ pub struct World {
     pub handles: HandleKey,
     pub body: u32,
     /// The tasks that somebody wanted to lease just now.
-    pub wanted: Vec<(u64, u32, u32)>,
+    pub wanted: Vec<(u64, u32, u32, String)>,
+    /// The queues whose last lease came back with fewer tasks than asked for.
+    pub emptied: BTreeSet<&'static str>,
     unanswered: BTreeMap<(u64, u32, u32), u32>,
     open: Vec<Open>,
     asks: u32,
@@ -130,6 +137,7 @@ impl World {
             handles: HandleKey::new([9; 32], 1),
             body: 0,
             wanted: Vec::new(),
+            emptied: BTreeSet::new(),
             unanswered: BTreeMap::new(),
             open: Vec::new(),
             asks: 0,
@@ -309,6 +317,11 @@ impl World {
         match answer {
             Ok(told) => {
                 if let Told::Leased(leased) = &told {
+                    if let Ask::Lease { queue, max, .. } = ask
+                        && leased.len() < *max as usize
+                    {
+                        self.emptied.insert(queue);
+                    }
                     let held = leased.iter();
                     self.held.extend(held.map(|&(run, step, attempt)| Of {
                         run,
@@ -448,7 +461,10 @@ impl World {
     fn pass_time(&mut self) {
         let hour = 3_600_000;
         let now = self.now_ms();
-        match self.random.below(24) {
+        match self.random.below(26) {
+            // Nobody is heard, and nothing is seen, until it is over.
+            24 => self.clock.pause(Duration::from_millis(LEASE_MS * 2)),
+            25 => self.clock.pause(Duration::from_millis(hour)),
             0..10 => self.clock.advance(Duration::from_millis(1 + self.random.below(3_000) as u64)),
             10..20 => {
                 let due = self.next_due();

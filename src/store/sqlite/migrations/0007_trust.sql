@@ -3,3 +3,7 @@
 -- now. 0 is a run that was created before this format.
 ALTER TABLE runs ADD COLUMN nonce INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE frames ADD COLUMN nonce INTEGER NOT NULL DEFAULT 0;
+
+-- How often in a row the lease or the deadline of an open attempt was put off, because the host was
+-- away or paused for a part of it.
+ALTER TABLE tasks ADD COLUMN graces INTEGER NOT NULL DEFAULT 0;
