@@ -318,7 +318,7 @@ impl World {
             Ok(told) => {
                 if let Told::Leased(leased) = &told {
                     if let Ask::Lease { queue, max, .. } = ask
-                        && leased.len() < *max as usize
+                        && leased.len() < *max
                     {
                         self.emptied.insert(queue);
                     }
