@@ -181,6 +181,13 @@ impl Clock {
         wall_ms.saturating_add_signed(-most)
     }
 
+    /// How much further ahead the wall clock was once, than it is now.
+    pub fn slack_ms(&self) -> u64 {
+        let all = self.offsets().all();
+        let most = all.iter().map(|(_, offset)| *offset).max().unwrap_or(0);
+        most.abs_diff(all.last().map_or(most, |(_, offset)| *offset))
+    }
+
     /// When the last pause of the whole process ended, on the steady clock; 0 before the first.
     pub fn resumed_ms(&self) -> u64 {
         match &self.0 {
@@ -335,10 +342,11 @@ mod tests {
         clock.advance(Duration::from_millis(HOUR));
         assert_eq!(clock.steady_of(10 * HOUR + 1), 10 * HOUR + 1);
         assert_eq!(clock.steady_of(14 * HOUR + 1), 11 * HOUR + 1);
-        assert_eq!(clock.earliest_of(15 * HOUR), 12 * HOUR);
+        assert_eq!((clock.earliest_of(15 * HOUR), clock.slack_ms()), (12 * HOUR, 0));
         clock.set(9 * HOUR);
         clock.advance(Duration::from_millis(HOUR));
         assert_eq!(clock.steady_of(9 * HOUR + 7), 12 * HOUR + 7, "the last time it showed that");
+        assert_eq!(clock.slack_ms(), 6 * HOUR);
     }
 
     #[test]

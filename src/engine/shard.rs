@@ -403,10 +403,7 @@ impl Shard {
         let until = self.now_ms + HORIZON_MS;
         // Times that were stored while the wall clock was further ahead come sooner than they say.
         let clock = self.shared.clock.clone();
-        let slack = clock.wall_of(clock.steady_ms()).saturating_sub(
-            self.now_ms
-                .min(clock.earliest_of(self.now_ms).saturating_add_signed(clock.offset_ms())),
-        );
+        let slack = clock.slack_ms();
         let shards = self.shared.shards.len() as u64;
         match self.shared.store.due(self.index, shards, until + slack, 100_000) {
             Ok(due) => {
