@@ -158,7 +158,8 @@ impl Shard {
 
     /// When something is due without a message, on each of the clocks.
     fn next_due(&self) -> Times<u64> {
-        let poll = if self.recovers { self.horizon_ms - HORIZON_MS / 2 } else { u64::MAX };
+        let poll =
+            if self.recovers { self.horizon_ms.saturating_sub(HORIZON_MS / 2) } else { u64::MAX };
         let first = |alarms: &BTreeSet<(u64, u64)>| alarms.first().map_or(u64::MAX, |(at, _)| *at);
         let Times { wall, steady } = &self.alarms;
         Times { wall: first(wall).min(poll), steady: first(steady) }
