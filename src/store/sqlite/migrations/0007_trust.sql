@@ -7,3 +7,6 @@ ALTER TABLE frames ADD COLUMN nonce INTEGER NOT NULL DEFAULT 0;
 -- How often in a row the lease or the deadline of an open attempt was put off, because the host was
 -- away or paused for a part of it.
 ALTER TABLE tasks ADD COLUMN graces INTEGER NOT NULL DEFAULT 0;
+-- The open runs whose handles are of the form before: they are told apart by their epoch alone.
+CREATE INDEX runs_without_nonce ON runs (num, epoch)
+    WHERE nonce = 0 AND status NOT IN ('completed', 'failed', 'canceled');
