@@ -410,7 +410,7 @@ impl Shard {
         if pause == 0 {
             self.next_attempt(run, number);
         } else {
-            run.timers.insert((self.steady_ms + pause, number, Due::Retry));
+            run.timers.insert((now + pause, number, Due::Retry));
         }
     }
 

@@ -36,11 +36,11 @@ impl Due {
     /// times of day, and come when the wall clock shows them.
     pub(crate) fn is_measured(self) -> bool {
         match self {
-            Self::Timer | Self::SignalDeadline | Self::Reminder => false,
+            // The history says of these when they come.
+            Self::Timer | Self::SignalDeadline | Self::Retry | Self::Reminder => false,
             Self::Attempt
             | Self::Lease
             | Self::Park
-            | Self::Retry
             | Self::Child
             | Self::Wall
             | Self::Compensation

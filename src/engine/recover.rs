@@ -360,10 +360,7 @@ impl Shard {
         task.counted = counted;
         if !open {
             task.phase = Phase::Retry;
-            // As long as its pause can be, or less: the wall clock may have been set meanwhile.
-            let left = retry_at.unwrap_or_default().saturating_sub(self.now_ms);
-            let left = left.min(task.retry.max_ms);
-            run.timers.insert((now + left, number, Due::Retry));
+            run.timers.insert((retry_at.unwrap_or(self.now_ms), number, Due::Retry));
             return;
         }
         let Some(row) = row else {

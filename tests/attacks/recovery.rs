@@ -123,15 +123,14 @@ async fn the_run_that_kills_the_host_is_found_and_none_of_its_neighbours_is_blam
         let since = Instant::now();
         let up = loop {
             let answer = daemon.get("/readyz").send().await;
-            match answer.map(|answer| answer.status().as_u16()) {
-                Ok(200) => {
-                    let (_, view) = send(daemon.get(&format!("/v1/runs/{culprit}"))).await;
-                    if view["status"] == "paused" {
-                        break true;
-                    }
-                }
-                Ok(_) => {}
-                Err(_) => break false,
+            let is_ready = answer.map(|answer| answer.status().as_u16() == 200);
+            // Which may be its last word.
+            let Ok(view) = daemon.get(&format!("/v1/runs/{culprit}")).send().await else {
+                break false;
+            };
+            let Ok(view) = view.json::<Value>().await else { break false };
+            if is_ready.is_ok_and(|is_ready| is_ready) && view["status"] == "paused" {
+                break true;
             }
             assert!(since.elapsed() < PATIENCE, "{}", daemon.log());
             tokio::time::sleep(Duration::from_millis(10)).await;

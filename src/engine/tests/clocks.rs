@@ -80,12 +80,13 @@ async fn a_worker_that_is_gone_is_not_waited_for_after_the_third_absence() {
     let gone = bench.lease("q").await;
     for absence in 1..=3 {
         bench = bench.restart_after(2 * LEASE, Recovery::All).await;
-        bench
-            .until(run, "put off", |_| {
-                let row = bench.store.task(run.num(), 1).unwrap();
-                row.is_some_and(|row| row.graces == absence)
-            })
-            .await;
+        let row = || bench.store.task(run.num(), 1).unwrap().expect("it is open");
+        let put_off = async {
+            while row().graces != absence {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, put_off).await.expect("it is put off");
     }
     let bench = bench.restart_after(2 * LEASE, Recovery::All).await;
     let next = bench.lease("q").await;

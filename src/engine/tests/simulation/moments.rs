@@ -100,6 +100,7 @@ fn a_cancel_that_a_full_disk_swallowed_is_carried_again() {
         world.run_to_commit();
         world.store.fail_with(None);
         world.clock.set(world.now_ms().saturating_add_signed(later));
+        world.clock.advance(Duration::from_secs(2));
         // Whatever happens next, the shard looks at the clock.
         start(&mut world);
         world.run_down();
