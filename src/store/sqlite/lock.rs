@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read, Seek, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::Path,
     time::{Duration, Instant},
 };
@@ -13,6 +13,9 @@ use rustix::fs::{FlockOperation, flock};
 use super::error::file;
 use crate::store::StoreError;
 
+/// The file's name within the data directory.
+pub const NAME: &str = "lock";
+
 /// How long a lock is waited for whose owner is dead: a child that it was just starting has the lock
 /// as well, until it becomes the program that it was started for.
 const DYING: Duration = Duration::from_secs(2);
@@ -21,10 +24,16 @@ const AGAIN: Duration = Duration::from_millis(5);
 const NOBODY: u32 = 0;
 
 /// Held as long as the data directory is ours.
+///
+/// The directory itself is locked too, so that nobody gets past a lock whose file was removed.
 pub struct Lock {
-    /// The lock lives as long as this descriptor.
+    /// The locks live as long as these descriptors.
     file: File,
-    died: bool,
+    _directory: File,
+    /// What the file said before.
+    before: u32,
+    /// What it is to say once the lock is let go.
+    leaves: u32,
 }
 
 impl Lock {
@@ -33,7 +42,8 @@ impl Lock {
     /// # Errors
     /// [`StoreError::Owned`] when somebody has it, and what the file system says.
     pub fn take(dir: &Path) -> Result<Self, StoreError> {
-        let path = dir.join("lock");
+        let path = dir.join(NAME);
+        let directory = File::open(dir).map_err(file("open", dir))?;
         let mut held = OpenOptions::new()
             .read(true)
             .write(true)
@@ -55,27 +65,57 @@ impl Lock {
                 Err(error) => return Err(file("lock", &path)(error.into())),
             }
         }
-        let died = read_pid(&mut held).is_some_and(|pid| pid != NOBODY);
+        // Some file systems do not lock directories; the file's lock is what counts there.
+        if !is_free(&directory, until) || !is_at(&held, &path).map_err(file("read", &path))? {
+            return Err(owned(dir, &mut held));
+        }
+        let before = read_pid(&mut held).unwrap_or(NOBODY);
         write_pid(&mut held, std::process::id()).map_err(file("write", &path))?;
-        Ok(Self { file: held, died })
+        Ok(Self { file: held, _directory: directory, before, leaves: before })
     }
 
     /// Whether the owner before this one did not give the directory up: it died.
     pub fn owner_died(&self) -> bool {
-        self.died
+        self.before != NOBODY
+    }
+
+    /// The directory is open: when the lock is let go, its owner ended in order. Before, the file
+    /// goes on saying what it said.
+    pub fn opened(mut self) -> Self {
+        self.leaves = NOBODY;
+        self
     }
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
         // Who is not told takes us for dead, and is only more careful.
-        let _ = write_pid(&mut self.file, NOBODY);
+        let _ = write_pid(&mut self.file, self.leaves);
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "it waits for the kernel, before there is a host")]
 fn now() -> Instant {
     Instant::now()
+}
+
+/// Locks the directory, whose lock a child of a dead owner may have as well.
+fn is_free(directory: &File, until: Instant) -> bool {
+    while flock(directory, FlockOperation::NonBlockingLockExclusive)
+        == Err(rustix::io::Errno::WOULDBLOCK)
+    {
+        if now() >= until {
+            return false;
+        }
+        std::thread::park_timeout(AGAIN);
+    }
+    true
+}
+
+/// Whether a file is what is found under its name: it may have been removed before it was locked.
+fn is_at(held: &File, path: &Path) -> io::Result<bool> {
+    let (ours, found) = (held.metadata()?, fs::metadata(path)?);
+    Ok((ours.dev(), ours.ino()) == (found.dev(), found.ino()))
 }
 
 /// Writes over what is there, so that it needs no room on a full disk.
