@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use super::{
     EngineError,
-    message::{Msg, RunMsg},
+    message::{Msg, ReplyTo, RunMsg},
     run::{After, Failed, Live, Perform, Run},
     shard::{STORAGE_RETRY_MS, Shard, cancel_workers},
+    waiting::Quarantine,
 };
 use crate::{
     fault::{self, Break},
@@ -75,15 +76,16 @@ impl Shard {
         let before = run.chain.next_step() - 1 - steps;
         let status = super::waiting::status(run);
         let ended = status.is_ended();
-        let wake_at_ms = if ended { None } else { super::waiting::wake_at(run) };
+        let wake_at_ms =
+            if ended { None } else { super::waiting::wake_at(run, &self.shared.clock) };
         let waiting_on = match status {
             RunStatus::Waiting | RunStatus::Paused => {
-                super::waiting::describe(run, status, &self.shared.sessions)
+                super::waiting::describe(run, status, &self.shared.sessions, &self.shared.clock)
             }
             RunStatus::Running | RunStatus::Compensating
                 if !run.open.is_empty() || run.chain.paused().is_some() =>
             {
-                super::waiting::describe(run, status, &self.shared.sessions)
+                super::waiting::describe(run, status, &self.shared.sessions, &self.shared.clock)
             }
             _ => None,
         };
@@ -201,30 +203,57 @@ impl Shard {
     /// Carries once more what is on its way to a run, and reads the run, after a pause.
     pub(super) fn carry_later(&mut self, run: u64, pause_ms: u64) {
         self.unheard.insert(run);
-        self.timers.insert((self.now_ms + pause_ms, run));
+        self.wake_later(run, pause_ms);
     }
 
     /// A run that cannot be read rests. Its header says why; its rows stay as they are, and
     /// `resume` reads them again.
-    pub(super) fn quarantine(&self, num: u64, error: &StoreError) {
+    pub(super) fn quarantine_damaged(&self, num: u64, error: &StoreError) {
+        let reason = format!("it cannot be read: {error}");
+        self.pause_header(num, Quarantine::Damaged, reason, |_| {});
+    }
+
+    /// A run that kills the host rests by its header alone: nothing reads its rows until somebody
+    /// says so, with `resume` or `cancel`.
+    pub(super) fn quarantine(&mut self, num: u64, reason: String, reply: ReplyTo<()>) {
+        if let Some(mut run) = self.runs.remove(&num) {
+            // Somebody has asked for it already; it is let go with its flow.
+            self.silence(&run);
+            cancel_workers(&mut run);
+            self.recount_places(&mut run, Vec::new());
+        }
+        self.pause_header(num, Quarantine::Deadly, reason, move |result| {
+            drop(reply.send(result.map_err(EngineError::Store)));
+        });
+    }
+
+    fn pause_header(
+        &self,
+        num: u64,
+        sort: Quarantine,
+        reason: String,
+        done: impl FnOnce(Result<(), StoreError>) + Send + 'static,
+    ) {
         let header = match self.shared.store.header(num) {
             Ok(Some(header)) if !header.status.is_ended() => header,
-            Ok(_) => return,
+            Ok(_) => return done(Ok(())),
             Err(error) => {
                 tracing::error!(run = num, %error, "could not quarantine a run");
-                return;
+                return done(Err(error));
             }
         };
-        let reason = format!("it cannot be read: {error}");
         let expected = Some(header.cursor);
-        let header = super::waiting::quarantined(header, &reason, self.now_ms);
+        let header = super::waiting::quarantined(header, sort, &reason, self.now_ms);
         self.shared.store.submit(Batch {
             checks: Vec::new(),
             run: Some(RunWrite { header, expected, entries: Vec::new(), whole: true }),
             writes: Vec::new(),
-            ack: Box::new(move |result| match result {
-                Ok(()) => tracing::warn!(run = num, reason, "a run is quarantined"),
-                Err(error) => tracing::error!(run = num, %error, "could not quarantine a run"),
+            ack: Box::new(move |result| {
+                match &result {
+                    Ok(()) => tracing::warn!(run = num, reason, "a run is quarantined"),
+                    Err(error) => tracing::error!(run = num, %error, "could not quarantine a run"),
+                }
+                done(result);
             }),
         });
     }

@@ -42,7 +42,7 @@ impl Shard {
 
     /// Lets the flow take its inputs, as many as one turn allows.
     pub(super) fn drive(&mut self, run: &mut Run) {
-        let began = self.shared.clock.now_ms();
+        let began = self.shared.clock.steady_ms();
         self.take_inputs(run, began);
         // Whatever the last input asked for begins in the same commit.
         self.compose(run);
@@ -50,7 +50,7 @@ impl Shard {
 
     fn take_inputs(&mut self, run: &mut Run, began: u64) {
         for taken in 0..TURN {
-            if taken > 0 && self.shared.clock.now_ms().saturating_sub(began) >= TURN_MS {
+            if taken > 0 && self.shared.clock.steady_ms().saturating_sub(began) >= TURN_MS {
                 return;
             }
             if run.chain.paused().is_some() || run.is_ended() || run.reload {

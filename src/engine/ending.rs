@@ -51,7 +51,7 @@ impl Shard {
             fault::point("engine.compensate");
             self.append(run, Fact::Decided(Decision::Compensate { ending }));
             let at_ms = run.chain.last_ms();
-            let due = at_ms + self.shared.settings.compensation_ms;
+            let due = self.steady_ms + self.shared.settings.compensation_ms;
             run.timers.keep(Due::Wall);
             run.timers.insert((due, 0, Due::Compensation));
             run.inbox.push_back((Input::Compensate, at_ms));

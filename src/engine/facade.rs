@@ -108,8 +108,8 @@ impl Unstarted {
 pub enum Recovery {
     /// They go on by themselves.
     All,
-    /// They wait for [`Engine::take_up_one_by_one`].
-    OneByOne,
+    /// They wait for [`Engine::take_up_with_care`].
+    Careful,
     /// They rest until somebody asks for one of them.
     Asked,
 }
@@ -137,6 +137,7 @@ impl Engine {
                 .map_err(|error| EngineError::BadRequest(format!("start a shard: {error}")))?;
             threads.push(thread);
         }
+        keep_looking(&engine.inner.shared);
         *engine.inner.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = threads;
         if recovery == Recovery::All {
             let shared = Arc::clone(&engine.inner.shared);
@@ -182,6 +183,7 @@ impl Engine {
             programs: Programs::new(Arc::clone(&store), registry.clone(), limits.clone()),
             spawner: Arc::new(OperatorSpawner::new(registry.clone())),
             store,
+            booted_ms: clock.steady_ms(),
             clock,
             tasks,
             registry,
@@ -195,6 +197,7 @@ impl Engine {
             url: OnceLock::new(),
             open_runs: AtomicU64::new(0),
             watches: WatchBoard::default(),
+            taking_up: super::safe_mode::TakingUp::default(),
         });
         let watchdog = Watchdog::start()
             .map(Arc::new)
@@ -204,7 +207,7 @@ impl Engine {
         if recovery != Recovery::Asked {
             // Whoever takes up one run alone leaves the sessions of others to their host.
             shared.sessions.load(shared.store.sessions()?, shared.store.frames()?);
-            take_up(&shared)?;
+            take_up(&shared, recovers)?;
             fault::point("engine.taken_up");
         }
         Scribe::start(
@@ -232,6 +235,11 @@ impl Engine {
         let engine = Self { inner: Arc::new(inner) };
         engine.keep_sessions();
         Ok((engine, unstarted))
+    }
+
+    /// How far the wall clock is ahead of the steady one that leases and timeouts go by.
+    pub fn clock_offset_ms(&self) -> i64 {
+        self.shared().clock.offset_ms()
     }
 
     /// Tells workers where the host listens.
@@ -373,7 +381,7 @@ impl Caller {
 
 /// What has to be known before the first run is read: who waits in which queue, which places are
 /// taken, which signals are under way.
-fn take_up(shared: &Shared) -> Result<(), EngineError> {
+fn take_up(shared: &Shared, recovers: bool) -> Result<(), EngineError> {
     let mut filter = TaskFilter { limit: 1_000, ..TaskFilter::default() };
     loop {
         let rows = shared.store.tasks(&filter)?;
@@ -403,8 +411,28 @@ fn take_up(shared: &Shared) -> Result<(), EngineError> {
         }
     }
     super::session_keeper::reconcile(shared)?;
-    for row in shared.store.outbox()? {
-        shared.tell(row.to, super::signal::carried(row));
+    if recovers {
+        for row in shared.store.outbox()? {
+            shared.tell(row.to, super::signal::carried(row));
+        }
     }
     Ok(())
+}
+
+/// Looks at the clocks all the time: so a pause of the process, or a step of the wall clock, is
+/// noticed before anything is ended by it.
+fn keep_looking(shared: &Arc<Shared>) {
+    if !shared.clock.wants_looks() {
+        return;
+    }
+    let (clock, stopping) = (shared.clock.clone(), shared.tasks.stopping().clone());
+    shared.tasks.spawn(async move {
+        loop {
+            clock.look();
+            tokio::select! {
+                () = stopping.cancelled() => return,
+                () = tokio::time::sleep(crate::clock::LOOK) => {}
+            }
+        }
+    });
 }

@@ -77,7 +77,9 @@ pub(crate) enum RunMsg {
     Wake,
     /// Be read into memory, and say when everything that came of it is durable.
     TakeUp(ReplyTo<()>),
-    /// Rest, without being replayed: the host died at it.
+    /// Say whether it has nothing to do in this process; it is not read for that.
+    IsAtRest(oneshot::Sender<bool>),
+    /// Rest, without being read: the host died at it.
     Quarantine { reason: String, reply: ReplyTo<()> },
     /// Go on with what the last turn left.
     Continue,

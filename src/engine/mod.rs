@@ -47,6 +47,7 @@ mod passage;
 mod pause;
 mod perform;
 mod programs;
+mod quarantine;
 mod receive;
 mod recover;
 mod replay;

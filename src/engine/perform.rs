@@ -279,7 +279,7 @@ impl Shard {
     }
 
     /// The row of an attempt that leaves the process, with its prompt rendered.
-    pub(super) fn task_row(&self, run: &Run, number: u32, now_ms: u64) -> Result<TaskRow, Failure> {
+    pub(super) fn task_row(&self, run: &Run, number: u32) -> Result<TaskRow, Failure> {
         let step = run.chain.step(number).expect("a task's step is in the chain");
         let task = run.task(number).expect("the caller has the task");
         let backend = self.shared.registry.get(&task.operator);
@@ -290,9 +290,9 @@ impl Shard {
         let mut deadline_ms = None;
         if kind == HUMAN {
             let asking = opts.asking.over(&task.agent.agent().asking);
-            prompt.inquiry = Some(Inquiry::new(&prompt, &asking, now_ms));
+            prompt.inquiry = Some(Inquiry::new(&prompt, &asking, self.time_of(run)));
             // Nobody fetches it: the time of a task for people is counted from when it is asked.
-            deadline_ms = task.timeout_ms.map(|timeout| now_ms + timeout);
+            deadline_ms = task.timeout_ms.map(|timeout| self.steady_ms + timeout);
         }
         let title =
             prompt.input.to_value().get("title").and_then(|t| t.as_str().map(str::to_owned));
@@ -309,10 +309,11 @@ impl Shard {
                 .map(str::to_owned),
             phase: TaskPhase::Pending,
             scheduled_ms: step.scheduled_ms,
-            opened_ms: now_ms,
+            opened_ms: self.now_ms,
             worker: None,
             deadline_ms,
             lease_ms: None,
+            graces: 0,
             summary: opts.summary.clone().or(title),
             prompt: serde_json::to_string(&prompt).expect("a prompt is plain data"),
             question: None,

@@ -3,7 +3,7 @@
 use super::{
     EngineError, IdempotencyKey,
     answer::Said,
-    due::{Due, Timers},
+    due::{Due, Timers, Times},
     message::{NewRun, ReplyTo, RunMsg},
     open::OpenSteps,
     run::{OpenKind, Phase, Run},
@@ -48,7 +48,7 @@ impl Shard {
             open: OpenSteps::default(),
             composing: std::collections::BTreeSet::new(),
             timers: Timers::default(),
-            alarm: None,
+            alarm: Times { wall: None, steady: None },
             state: Some(std::collections::BTreeMap::new()),
             artifacts: Some(Vec::new()),
             pending: super::run::Pending::default(),
@@ -99,7 +99,7 @@ impl Shard {
             }));
         }
         if let Some(wall) = wall_ms {
-            let due = run.chain.last_ms() + wall;
+            let due = self.steady_ms + wall;
             run.timers.insert((due, 0, Due::Wall));
         }
         self.start_flow(&mut run);
@@ -140,7 +140,7 @@ impl Shard {
     pub(super) fn receive(&mut self, run: &mut Box<Run>, message: RunMsg) {
         match message {
             RunMsg::Wake => self.wake(run),
-            RunMsg::Continue => {}
+            RunMsg::Continue | RunMsg::IsAtRest(_) => {}
             RunMsg::TakeUp(reply) => {
                 self.wake(run);
                 run.restate = !run.is_ended();
@@ -148,18 +148,8 @@ impl Shard {
                     drop(reply.send(result.map(|_| ())));
                 }));
             }
-            RunMsg::Quarantine { reason, reply } => {
-                // One that was in memory already is no danger: it was read when it was loaded.
-                if run.chain.paused().is_none() && !run.is_ended() {
-                    self.append(
-                        run,
-                        Fact::Decided(Decision::Pause { by: "engine".into(), reason }),
-                    );
-                }
-                run.pending.after.replies.push(Box::new(move |result| {
-                    drop(reply.send(result.map(|_| ())));
-                }));
-            }
+            // It is quarantined before it gets here.
+            RunMsg::Quarantine { reply, .. } => drop(reply.send(Ok(()))),
             RunMsg::Wait(waiter) => {
                 run.waiters.retain(|waiter| !waiter.reply.is_closed());
                 run.waiters.push(waiter);
@@ -238,7 +228,7 @@ impl Shard {
             }
             RunMsg::ChildLost { step, child } => {
                 if is_child(run, step, child) {
-                    let due = self.time_of(run) + super::shard::STORAGE_RETRY_MS;
+                    let due = self.steady_ms + super::shard::STORAGE_RETRY_MS;
                     run.timers.insert((due, step, Due::Child));
                 }
             }
@@ -399,7 +389,7 @@ pub(super) fn closed(run: &Run) -> EngineError {
 }
 
 /// Answers a message with an error, if it wants an answer.
-fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
+pub(super) fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
     fn send<T>(reply: ReplyTo<T>, error: EngineError) {
         // Who asked may be gone.
         let _ = reply.send(Err(error));
@@ -407,6 +397,7 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
     match message {
         RunMsg::Wake
         | RunMsg::Continue
+        | RunMsg::IsAtRest(_)
         | RunMsg::SignalFrom { .. }
         | RunMsg::CancelFrom { .. }
         | RunMsg::ChildLost { .. }

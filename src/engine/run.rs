@@ -13,7 +13,7 @@ use super::{
     capacity::AgentKey,
     composite::OpenComposite,
     delta::{Audience, Feed},
-    due::Timers,
+    due::{Timers, Times},
     escalate::Question,
     follow::Follows,
     message::{Lease, ReplyTo, Waiter},
@@ -56,7 +56,7 @@ pub(crate) struct Run {
     pub(crate) composing: BTreeSet<u32>,
     pub(crate) timers: Timers,
     /// When the shard looks at it by itself, as far as the shard was told.
-    pub(crate) alarm: Option<u64>,
+    pub(crate) alarm: Times<Option<u64>>,
     pub(crate) state: Option<BTreeMap<String, StateRow>>,
     /// Its files, once one is written.
     pub(crate) artifacts: Option<Vec<ArtifactRow>>,
@@ -203,6 +203,8 @@ pub(crate) struct OpenTask {
     pub(crate) about: Option<Arc<About>>,
     /// Whether this attempt was dispatched before the run was read into memory.
     pub(crate) again: bool,
+    /// How often in a row its time was made longer because nobody could have been heard.
+    pub(crate) graces: u32,
     /// The pull worker that gets it once every layer has let it pass.
     pub(crate) leasing: Option<(String, ReplyTo<Lease>)>,
     /// What this attempt asked a senior and was not answered yet.
@@ -256,6 +258,16 @@ impl Run {
             || !self.pending.writes.is_empty()
             || !self.pending.after.replies.is_empty()
             || !self.pending.after.performs.is_empty()
+    }
+
+    /// Whether it has nothing to do in this process, and nothing on its way to the disk.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.failed.is_none()
+            && self.submitted.is_empty()
+            && !self.has_pending()
+            && self.inbox.is_empty()
+            && self.composing.is_empty()
+            && self.open.sums().in_memory == 0
     }
 
     /// Whether it may be dropped from memory: everything that matters is on the disk.

@@ -11,6 +11,7 @@ use std::{
 use tokio::sync::mpsc;
 
 use super::{
+    due::Times,
     message::{Msg, RunMsg},
     run::Run,
     shared::Shared,
@@ -34,37 +35,47 @@ pub(crate) struct Shard {
     pub(super) shared: Arc<Shared>,
     pub(super) vms: Vms,
     pub(super) runs: HashMap<u64, Box<Run>>,
-    pub(super) timers: BTreeSet<(u64, u64)>,
+    /// When runs are woken, on each of the clocks.
+    alarms: Times<BTreeSet<(u64, u64)>>,
     pub(super) ready: VecDeque<u64>,
     pub(super) recent: VecDeque<u64>,
     pub(super) horizon_ms: u64,
+    /// The time on the wall clock, and on the steady one, in milliseconds.
     pub(super) now_ms: u64,
+    pub(super) steady_ms: u64,
+    offset_ms: i64,
     pub(super) lives: u64,
     pub(super) recovers: bool,
     /// The runs that this process began or read, and that have not ended.
     unfinished: HashSet<u64>,
     /// The runs that may have lost what others carried to them.
     pub(super) unheard: HashSet<u64>,
+    /// Who waits for or watches a quarantined run.
+    pub(super) outside: Vec<(u64, RunMsg)>,
 }
 
 impl Shard {
     /// A shard without runs. With `recovers` it takes up the stored runs that are due.
     pub(crate) fn new(index: u64, shared: Arc<Shared>, vms: Vms, recovers: bool) -> Self {
-        let now_ms = shared.clock.now_ms();
+        let clock = &shared.clock;
+        let (now_ms, steady_ms, offset_ms) = (clock.now_ms(), clock.steady_ms(), clock.offset_ms());
         Self {
             index,
             shared,
             vms,
             runs: HashMap::new(),
-            timers: BTreeSet::new(),
+            alarms: Times { wall: BTreeSet::new(), steady: BTreeSet::new() },
             ready: VecDeque::new(),
             recent: VecDeque::new(),
             horizon_ms: 0,
             now_ms,
+            steady_ms,
+            offset_ms,
             lives: 0,
             recovers,
             unfinished: HashSet::new(),
             unheard: HashSet::new(),
+            outside: Vec::new(),
         }
     }
 
@@ -72,7 +83,7 @@ impl Shard {
     pub(crate) async fn serve(mut self, mut messages: mpsc::UnboundedReceiver<Msg>) {
         self.boot();
         loop {
-            let next = self.next_due_ms();
+            let next = self.next_due();
             let clock = self.shared.clock.clone();
             tokio::select! {
                 biased;
@@ -80,12 +91,12 @@ impl Shard {
                     let Some(message) = message else { return };
                     if !self.handle(message) { return }
                 }
-                () = clock.sleep_until(next), if self.ready.is_empty() => {}
+                () = clock.sleep_until_either(next.wall, next.steady), if self.ready.is_empty() => {}
                 () = std::future::ready(()), if !self.ready.is_empty() => {}
             }
-            let began = self.shared.clock.now_ms();
+            let began = self.shared.clock.steady_ms();
             for _ in 0..DRAIN {
-                if self.shared.clock.now_ms().saturating_sub(began) >= super::drive::TURN_MS {
+                if self.shared.clock.steady_ms().saturating_sub(began) >= super::drive::TURN_MS {
                     break;
                 }
                 match messages.try_recv() {
@@ -112,19 +123,13 @@ impl Shard {
         if self.recovers && self.now_ms + HORIZON_MS / 2 >= self.horizon_ms {
             self.poll_due();
         }
-        let until = self.now_ms + super::drive::TURN_MS;
-        while let Some(&(due, run)) = self.timers.first() {
-            if due > self.now_ms || self.shared.clock.now_ms() >= until {
-                break;
-            }
-            self.timers.remove(&(due, run));
-            if let Some(live) = self.runs.get_mut(&run).filter(|live| live.alarm == Some(due)) {
-                live.alarm = None;
-            }
+        let until = self.steady_ms + super::drive::TURN_MS;
+        while self.shared.clock.steady_ms() < until {
+            let Some(run) = self.next_alarm() else { break };
             self.tell(run, RunMsg::Wake);
         }
         for _ in 0..self.ready.len() {
-            if self.shared.clock.now_ms() >= until + super::drive::TURN_MS {
+            if self.shared.clock.steady_ms() >= until + super::drive::TURN_MS {
                 break;
             }
             let Some(run) = self.ready.pop_front() else { break };
@@ -136,10 +141,45 @@ impl Shard {
         self.evict();
     }
 
-    /// When something is due without a message, in Unix milliseconds.
-    pub(crate) fn next_due_ms(&self) -> u64 {
-        let poll = if self.recovers { self.horizon_ms - HORIZON_MS / 2 } else { u64::MAX };
-        self.timers.first().map_or(poll, |(due, _)| (*due).min(poll))
+    /// Takes a run that is to be woken by now.
+    fn next_alarm(&mut self) -> Option<u64> {
+        let Times { wall, steady } = &mut self.alarms;
+        for (alarms, now, is_wall) in [(wall, self.now_ms, true), (steady, self.steady_ms, false)] {
+            let Some(&(due, run)) = alarms.first().filter(|(due, _)| *due <= now) else { continue };
+            alarms.remove(&(due, run));
+            if let Some(live) = self.runs.get_mut(&run) {
+                let set = if is_wall { &mut live.alarm.wall } else { &mut live.alarm.steady };
+                set.take_if(|at| *at == due);
+            }
+            return Some(run);
+        }
+        None
+    }
+
+    /// When something is due without a message, on each of the clocks.
+    fn next_due(&self) -> Times<u64> {
+        let poll =
+            if self.recovers { self.horizon_ms.saturating_sub(HORIZON_MS / 2) } else { u64::MAX };
+        let first = |alarms: &BTreeSet<(u64, u64)>| alarms.first().map_or(u64::MAX, |(at, _)| *at);
+        let Times { wall, steady } = &self.alarms;
+        Times { wall: first(wall).min(poll), steady: first(steady) }
+    }
+
+    /// Whether something is due without a message.
+    pub(crate) fn is_due(&self) -> bool {
+        let (next, clock) = (self.next_due(), &self.shared.clock);
+        next.wall <= clock.now_ms() || next.steady <= clock.steady_ms()
+    }
+
+    /// When runs are woken, as the wall clock will show it unless it is set.
+    pub(crate) fn alarms_ms(&self) -> impl Iterator<Item = u64> {
+        let steady = self.alarms.steady.iter().map(|(at, _)| self.shared.clock.wall_of(*at));
+        self.alarms.wall.iter().map(|(at, _)| *at).chain(steady)
+    }
+
+    /// Wakes a run after a pause.
+    pub(super) fn wake_later(&mut self, run: u64, pause_ms: u64) {
+        self.alarms.steady.insert((self.steady_ms + pause_ms, run));
     }
 
     /// Handles one message; false once the shard is to stop.
@@ -183,13 +223,16 @@ impl Shard {
     }
 
     fn tick(&mut self) {
-        // The clock may be set back; each run sees to it that its own time is not. What was to be
-        // read again in a moment does not wait until the clock has come that far once more.
-        let now_ms = self.shared.clock.now_ms();
-        if now_ms < self.now_ms {
-            self.timers.extend(self.unheard.iter().map(|run| (now_ms, *run)));
+        let clock = &self.shared.clock;
+        clock.look();
+        // The wall clock may be set back; each run sees to it that its own time is not.
+        (self.now_ms, self.steady_ms) = (clock.now_ms(), clock.steady_ms());
+        let offset_ms = clock.offset_ms();
+        if offset_ms < self.offset_ms && self.recovers {
+            // What is stored with times of before seems to be due later than it is.
+            self.horizon_ms = 0;
         }
-        self.now_ms = now_ms;
+        self.offset_ms = offset_ms;
     }
 
     /// Gives a message to a run, reading it into memory if it is not there.
@@ -202,6 +245,12 @@ impl Shard {
             }
             return;
         }
+        if let RunMsg::IsAtRest(reply) = message {
+            // Whoever asked may have given up waiting.
+            let _ = reply.send(self.runs.get(&num).is_none_or(|run| run.is_at_rest()));
+            return;
+        }
+        let Some(message) = self.past_quarantine(num, message) else { return };
         if self.unheard.remove(&num) {
             self.carry_again(num);
         }
@@ -232,7 +281,7 @@ impl Shard {
                 Err(error) => {
                     tracing::error!(run = num, %error, "could not read a run");
                     if matches!(error, StoreError::Damaged { .. }) {
-                        self.quarantine(num, &error);
+                        self.quarantine_damaged(num, &error);
                     }
                     self.refuse(message, &error);
                     return;
@@ -307,19 +356,23 @@ impl Shard {
     /// long has many, and most of them never come.
     fn set_alarm(&mut self, run: &mut Run) {
         let next = match run.chain.paused() {
-            Some(_) => None,
-            None => run.timers.first().map(|(due, _, _)| due),
+            Some(_) => Times { wall: None, steady: None },
+            None => run.timers.first(),
         };
         if run.alarm != next {
             self.silence(run);
-            self.timers.extend(next.map(|due| (due, run.num)));
+            self.alarms.wall.extend(next.wall.map(|due| (due, run.num)));
+            self.alarms.steady.extend(next.steady.map(|due| (due, run.num)));
             run.alarm = next;
         }
     }
 
-    fn silence(&mut self, run: &Run) {
-        if let Some(due) = run.alarm {
-            self.timers.remove(&(due, run.num));
+    pub(super) fn silence(&mut self, run: &Run) {
+        if let Some(due) = run.alarm.wall {
+            self.alarms.wall.remove(&(due, run.num));
+        }
+        if let Some(due) = run.alarm.steady {
+            self.alarms.steady.remove(&(due, run.num));
         }
     }
 
@@ -342,7 +395,7 @@ impl Shard {
             Err(error) => {
                 tracing::error!(run = num, %error, "could not read a run again");
                 if matches!(error, StoreError::Damaged { .. }) {
-                    self.quarantine(num, &error);
+                    self.quarantine_damaged(num, &error);
                     return;
                 }
                 self.carry_later(num, STORAGE_RETRY_MS);
@@ -357,19 +410,25 @@ impl Shard {
         }
         self.tick();
         let until = self.now_ms + HORIZON_MS;
+        // Times that were stored while the wall clock was further ahead come sooner than they say.
+        let clock = self.shared.clock.clone();
+        let slack = clock.slack_ms();
         let shards = self.shared.shards.len() as u64;
-        match self.shared.store.due(self.index, shards, until, 100_000) {
+        match self.shared.store.due(self.index, shards, until + slack, 100_000) {
             Ok(due) => {
                 // A full page ends before the horizon: what lies after it is read sooner.
                 let full = due.len() == 100_000;
                 self.horizon_ms =
-                    if full { due.last().map_or(until, |(_, at)| *at) } else { until };
+                    if full { due.last().map_or(until, |(_, at)| until.min(*at)) } else { until };
                 for (run, at) in due {
                     if fault::is_broken(Break::LoseTimerAtBoot) && at <= self.now_ms {
                         continue;
                     }
                     if at > 0 || !self.runs.contains_key(&run) {
-                        self.timers.insert((at, run));
+                        if slack > 0 {
+                            self.alarms.steady.insert((clock.earliest_of(at), run));
+                        }
+                        self.alarms.wall.insert((at, run));
                     }
                 }
             }
@@ -390,13 +449,17 @@ impl Shard {
             let Some(num) = self.recent.pop_front() else { break };
             match self.runs.get(&num) {
                 Some(run) if run.is_idle() => {
-                    let stored = run.header.wake_at_ms;
-                    let later = run.alarm.filter(|due| *due > self.horizon_ms);
-                    if let Some(due) = later.filter(|due| self.recovers && stored == Some(*due)) {
+                    let next = super::waiting::first_alarm(run.alarm, &self.shared.clock);
+                    let later = next.is_some_and(|due| due > self.horizon_ms);
+                    let run = self.runs.remove(&num);
+                    if let Some(run) = run
+                        && later
+                        && self.recovers
+                        && run.header.wake_at_ms == next
+                    {
                         // It is read from the store when its time is near.
-                        self.timers.remove(&(due, num));
+                        self.silence(&run);
                     }
-                    self.runs.remove(&num);
                 }
                 Some(_) => self.recent.push_back(num),
                 None => {}

@@ -27,6 +27,8 @@ pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) state: DurableState,
     pub(crate) clock: Clock,
+    /// When this process began to hear anybody, on the steady clock.
+    pub(crate) booted_ms: u64,
     pub(crate) tasks: Tasks,
     pub(crate) registry: Registry,
     pub(crate) spawner: Arc<dyn SpawnerAdapter>,
@@ -41,6 +43,7 @@ pub(crate) struct Shared {
     pub(crate) url: OnceLock<Arc<str>>,
     pub(crate) open_runs: AtomicU64,
     pub(crate) watches: WatchBoard,
+    pub(crate) taking_up: super::safe_mode::TakingUp,
 }
 
 /// The engine's numbers.

@@ -203,10 +203,12 @@ pub struct TaskRow {
     pub opened_ms: u64,
     /// Who has it.
     pub worker: Option<String>,
-    /// When the attempt times out, in Unix milliseconds.
+    /// When the attempt times out, in milliseconds of the steady clock.
     pub deadline_ms: Option<u64>,
-    /// When the lease ends without a heartbeat, in Unix milliseconds.
+    /// When the lease ends without a heartbeat, in milliseconds of the steady clock.
     pub lease_ms: Option<u64>,
+    /// How often in a row these two were put off, because nobody could have been heard.
+    pub graces: u32,
     /// One line for a person.
     pub summary: Option<String>,
     /// What the worker fetches, rendered: the worker API's prompt, as JSON.

@@ -9,10 +9,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     cli::{
-        connect::{Owner, disk_failed},
+        connect::{disk_failed, explain},
         context::Context,
         descriptors,
-        exit::{Exit, Stop},
+        exit::Exit,
     },
     host::{Host, HostConfig},
 };
@@ -77,7 +77,7 @@ impl Serve {
             code: crate::operator::Coded::default(),
             middleware: crate::engine::Middleware::of(cx.config.middleware.clone()),
         };
-        let host = Host::open(config).await.map_err(|error| self.explain(cx, error.into()))?;
+        let host = Host::open(config).await.map_err(|error| explain(&cx.config.data, error))?;
         self.greet(cx, &host)?;
         let lost = tokio::select! {
             () = stop.next() => None,
@@ -123,16 +123,6 @@ impl Serve {
         }
         say("  Ctrl-C stops it; open runs go on at the next start");
         Ok(())
-    }
-
-    fn explain(&self, cx: &Context, error: anyhow::Error) -> anyhow::Error {
-        let error = error.context(format!("open {}", cx.config.data.display()));
-        match Owner::read(&cx.config.data) {
-            Some(owner) => Stop::new(Exit::Conflict, format!("{error:#}"))
-                .next(format!("it may belong to {} (pid {})", owner.url, owner.pid))
-                .into(),
-            None => error,
-        }
     }
 }
 

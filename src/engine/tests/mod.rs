@@ -5,6 +5,7 @@ mod authority;
 mod basics;
 mod boundary;
 mod budgets;
+mod clocks;
 mod composites;
 mod copies;
 mod deltas;

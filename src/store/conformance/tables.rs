@@ -27,6 +27,7 @@ fn task(run: u64, step: u32) -> TaskRow {
         worker: None,
         deadline_ms: Some(12),
         lease_ms: None,
+        graces: 0,
         summary: Some("write it".to_owned()),
         prompt: "{}".to_owned(),
         question: None,
@@ -81,6 +82,7 @@ pub fn a_task_is_replaced_and_closed(store: &dyn Store) {
         phase: TaskPhase::Delivered,
         worker: Some("bob".to_owned()),
         lease_ms: Some(99),
+        graces: 2,
         ..task(1, 1)
     };
     put_task(store, &taken);

@@ -9,6 +9,9 @@ ALTER TABLE frames ADD COLUMN nonce INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE blueprints ADD COLUMN publisher TEXT;
 UPDATE blueprints SET publisher = '{"role":"admin","scopes":["*"]}'
 WHERE hash IN (SELECT hash FROM blueprint_names);
+-- How often in a row the lease or the deadline of an open attempt was put off, because the host was
+-- away or paused for a part of it.
+ALTER TABLE tasks ADD COLUMN graces INTEGER NOT NULL DEFAULT 0;
 -- The open runs whose handles are of the form before: they are told apart by their epoch alone.
 CREATE INDEX runs_without_nonce ON runs (num, epoch)
     WHERE nonce = 0 AND status NOT IN ('completed', 'failed', 'canceled');
