@@ -61,7 +61,9 @@ impl Shard {
         let mut rows = Vec::with_capacity(entries.len());
         for entry in entries {
             let lsn = self.shared.store.next_lsn();
-            rows.push(JournalRow { lsn, prev: run.prev, bytes: entry.encode() });
+            let bytes = entry.encode();
+            run.header.bytes += bytes.len() as u64;
+            rows.push(JournalRow { lsn, prev: run.prev, bytes });
             run.prev = Some(lsn);
             run.cursor = Some(lsn);
         }

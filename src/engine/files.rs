@@ -132,6 +132,8 @@ impl Shard {
             published,
         };
         files.push(row.clone());
+        run.header.bytes += size;
+        run.restate |= !published;
         fault::point("engine.artifact");
         let data: Arc<[u8]> = data.into();
         run.pending.after.files.push((hash.clone(), Arc::clone(&data)));

@@ -141,7 +141,9 @@ impl Shard {
         let state = self.state_of(run).map_err(OwnError::Limit)?;
         let write = match write {
             Planned::Put { scope, key, value, hints, expires_ms } => {
-                let revision = state.get(&key).map_or(1, |row| row.revision + 1);
+                let before = state.get(&key);
+                let revision = before.map_or(1, |row| row.revision + 1);
+                let (fresh, gone) = (key.len() + value.len(), before.map_or(0, row_bytes));
                 let row = StateRow {
                     scope: scope.clone(),
                     key: key.clone(),
@@ -152,15 +154,15 @@ impl Shard {
                     hints: hints.clone(),
                 };
                 state.insert(key.clone(), row);
+                run.header.bytes = (run.header.bytes + fresh as u64).saturating_sub(gone as u64);
                 self.shared.state.drop_transient(&scope, &key);
                 Write::PutState { scope, key, value, hints, expires_ms, at_ms }
             }
             Planned::Delete { scope, key } => {
                 self.shared.state.drop_transient(&scope, &key);
                 let state = self.state_of(run).map_err(OwnError::Limit)?;
-                if state.remove(&key).is_none() {
-                    return Ok(());
-                }
+                let Some(gone) = state.remove(&key) else { return Ok(()) };
+                run.header.bytes = run.header.bytes.saturating_sub(row_bytes(&gone) as u64);
                 Write::DeleteState { scope, key }
             }
             // Links are not kept in memory: they go to the store as they are.
@@ -198,6 +200,11 @@ pub(super) enum OwnError {
     Limit(Failure),
     /// What the store's rules say.
     Store(StoreError),
+}
+
+/// The bytes that a value of state counts as, with its key.
+fn row_bytes(row: &StateRow) -> usize {
+    row.key.len() + row.value.len()
 }
 
 /// A change that goes to the store as it is.

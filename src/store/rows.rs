@@ -110,6 +110,8 @@ pub struct Header {
     pub error: Option<String>,
     /// What it waits for: a JSON array.
     pub waiting_on: Option<String>,
+    /// About how many bytes it stores: its journal, its own state and its files.
+    pub bytes: u64,
 }
 
 impl Header {
@@ -135,6 +137,7 @@ impl Header {
             ended_ms: None,
             error: None,
             waiting_on: None,
+            bytes: 0,
         }
     }
 }

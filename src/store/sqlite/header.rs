@@ -10,7 +10,7 @@ macro_rules! columns {
     () => {
         "num, cursor, seq, steps, steps_done, updated_ms, created_ms, status, wake_at_ms, epoch, \
          parent_run, parent_step, ended_ms, progress, blueprint, hash, principal, status_text, \
-         error, waiting_on"
+         error, waiting_on, bytes"
     };
 }
 
@@ -37,7 +37,7 @@ fn insert(conn: &Connection, header: &Header) -> rusqlite::Result<usize> {
         "INSERT INTO runs (",
         columns!(),
         ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, \
-         ?18, ?19, ?20) ON CONFLICT (num) DO NOTHING"
+         ?18, ?19, ?20, ?21) ON CONFLICT (num) DO NOTHING"
     ))?
     .execute(params![
         int(header.num),
@@ -60,13 +60,15 @@ fn insert(conn: &Connection, header: &Header) -> rusqlite::Result<usize> {
         header.status_text,
         header.error,
         header.waiting_on,
+        int(header.bytes),
     ])
 }
 
 /// The update of most transitions; it names no indexed column, so that no index is touched.
 fn advance(conn: &Connection, header: &Header, expected: u64) -> rusqlite::Result<usize> {
     conn.prepare_cached(
-        "UPDATE runs SET cursor = ?3, seq = ?4, steps = ?5, steps_done = ?6, updated_ms = ?7
+        "UPDATE runs SET cursor = ?3, seq = ?4, steps = ?5, steps_done = ?6, updated_ms = ?7,
+             bytes = ?8
          WHERE num = ?1 AND cursor = ?2",
     )?
     .execute(params![
@@ -77,6 +79,7 @@ fn advance(conn: &Connection, header: &Header, expected: u64) -> rusqlite::Resul
         header.steps,
         header.steps_done,
         int(header.updated_ms),
+        int(header.bytes),
     ])
 }
 
@@ -85,7 +88,8 @@ fn replace(conn: &Connection, header: &Header, expected: u64) -> rusqlite::Resul
     conn.prepare_cached(
         "UPDATE runs SET cursor = ?3, seq = ?4, steps = ?5, steps_done = ?6, updated_ms = ?7,
              status = ?8, wake_at_ms = ?9, epoch = ?10, ended_ms = ?11, progress = ?12,
-             blueprint = ?13, hash = ?14, status_text = ?15, error = ?16, waiting_on = ?17
+             blueprint = ?13, hash = ?14, status_text = ?15, error = ?16, waiting_on = ?17,
+             bytes = ?18
          WHERE num = ?1 AND cursor = ?2",
     )?
     .execute(params![
@@ -106,6 +110,7 @@ fn replace(conn: &Connection, header: &Header, expected: u64) -> rusqlite::Resul
         header.status_text,
         header.error,
         header.waiting_on,
+        int(header.bytes),
     ])
 }
 
@@ -264,6 +269,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Header> {
         status_text: row.get(17)?,
         error: row.get(18)?,
         waiting_on: row.get(19)?,
+        bytes: uint(row, 20)?,
     })
 }
 
@@ -274,6 +280,7 @@ mod tests {
     fn plan(sql: &str) -> String {
         let conn = Connection::open_in_memory().unwrap();
         conn.execute_batch(include_str!("migrations/0001_initial.sql")).unwrap();
+        conn.execute_batch(include_str!("migrations/0007_trust.sql")).unwrap();
         let mut statement = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
         let lines = statement.query_map([], |row| row.get::<_, String>(3)).unwrap();
         lines.map(Result::unwrap).collect::<Vec<_>>().join("; ")
