@@ -70,6 +70,8 @@ fn values_of_the_format_before_are_found_once_their_words_have_their_scope() {
     before
         .execute_batch(
             "ALTER TABLE runs DROP COLUMN bytes;
+             ALTER TABLE runs DROP COLUMN nonce;
+             ALTER TABLE frames DROP COLUMN nonce;
              DROP TABLE state_text;
              CREATE VIRTUAL TABLE state_text USING fts5 (scope, key, text,
                  content = '', contentless_delete = 1, tokenize = 'unicode61 remove_diacritics 0');

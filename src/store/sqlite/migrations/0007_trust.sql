@@ -1,3 +1,9 @@
+-- A random number that a run gets at its creation. It stands in the handles of the run's attempts,
+-- so that a handle of a history that was rolled back is not good for whichever run has the number
+-- now. 0 is a run that was created before this format.
+ALTER TABLE runs ADD COLUMN nonce INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE frames ADD COLUMN nonce INTEGER NOT NULL DEFAULT 0;
+
 -- How many bytes a run stores: its journal, its own state and its files. Entries were not counted
 -- before; what they hold is summed here once, and own state is added when its run is next read.
 ALTER TABLE runs ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
