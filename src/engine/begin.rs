@@ -216,7 +216,7 @@ impl Engine {
             subscriber: watch.subscriber,
             seats: start.seats.into_iter().collect(),
         };
-        shared.send(id.num(), Msg::Start(Box::new(new)));
+        shared.offer(id.num(), Msg::Start(Box::new(new)))?;
         match answer.await.map_err(|_| EngineError::Stopping)? {
             Ok(view) => Ok((Started { run: id, repeated: false }, Some(view))),
             Err(EngineError::Store(StoreError::KeyUsed { .. })) if key.is_some() => {

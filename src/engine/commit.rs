@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{
     EngineError,
     message::{Msg, RunMsg},
-    run::{After, Failed, Live, Perform, Run},
+    run::{After, Failed, Live, Perform, Run, Submitted},
     shard::{STORAGE_RETRY_MS, Shard, cancel_workers},
 };
 use crate::{
@@ -34,6 +34,7 @@ impl Shard {
             pending.checks.push(Check::RunAt { run: run.num, cursor });
         }
         let write = states.then(|| self.run_write(run, &pending.entries));
+        let bytes = pending.bytes();
         if !run.subscribers.is_empty() {
             pending
                 .after
@@ -43,7 +44,7 @@ impl Shard {
         if fault::is_broken(Break::AckBeforeCommit) {
             self.perform(run, std::mem::take(&mut pending.after));
         }
-        run.submitted.push_back((batch, pending.after));
+        run.submitted.push_back(Submitted { batch, bytes, after: pending.after });
         let (num, life) = (run.num, run.life);
         let shared = Arc::clone(&self.shared);
         self.shared.store.submit(Batch {
@@ -134,8 +135,8 @@ impl Shard {
             return;
         }
         let front = run.submitted.pop_front();
-        debug_assert!(front.as_ref().is_some_and(|(n, _)| *n == batch), "batches end in order");
-        let Some((_, after)) = front else { return };
+        debug_assert!(front.as_ref().is_some_and(|it| it.batch == batch), "batches end in order");
+        let Some(Submitted { after, .. }) = front else { return };
         match (result, &mut run.failed) {
             (Ok(()), None) => {
                 self.perform(&mut run, after);

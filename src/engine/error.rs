@@ -70,6 +70,14 @@ pub enum EngineError {
     /// The store could not.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The system gave no thread, without which the engine cannot start.
+    #[error("start {what}: {source}")]
+    Thread {
+        /// What was to run on it.
+        what: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// The host is stopping.
     #[error("use the engine: it is stopping")]
     Stopping,
@@ -107,6 +115,7 @@ impl EngineError {
             Self::Store(StoreError::Locked) => "storage_locked",
             Self::Store(StoreError::Damaged { .. }) => "damaged",
             Self::Store(_) => "storage",
+            Self::Thread { .. } => "internal",
             Self::Stopping => "stopping",
         }
     }

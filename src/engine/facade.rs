@@ -9,13 +9,14 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 
 use super::{
     Caller, EngineError, Settings,
     auth::Auth,
     capacity::Capacity,
     ledger::Ledger,
+    mailbox::Mailbox,
     message::{Msg, ReplyTo, RunMsg},
     programs::Programs,
     shard::Shard,
@@ -90,12 +91,12 @@ pub(super) struct Unstarted {
     limits: Limits,
     watchdog: Arc<Watchdog>,
     recovers: bool,
-    messages: mpsc::UnboundedReceiver<Msg>,
+    messages: Mailbox,
 }
 
 impl Unstarted {
     /// The shard itself, on the thread that is to be its own, and what it is told.
-    pub(super) fn enter(self) -> (Shard, mpsc::UnboundedReceiver<Msg>) {
+    pub(super) fn enter(self) -> (Shard, Mailbox) {
         let vms = Vms::new(self.limits, &self.watchdog);
         (Shard::new(self.index, self.shared, vms, self.recovers), self.messages)
     }
@@ -132,7 +133,7 @@ impl Engine {
                     let (shard, messages) = unstarted.enter();
                     runtime.block_on(shard.serve(messages));
                 })
-                .map_err(|error| EngineError::BadRequest(format!("start a shard: {error}")))?;
+                .map_err(|source| EngineError::Thread { what: "a shard", source })?;
             threads.push(thread);
         }
         *engine.inner.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = threads;
@@ -169,7 +170,7 @@ impl Engine {
         let means =
             Means { keep: Arc::new(ledger), clock: clock.clone(), tasks: Some(tasks.clone()) };
         let (senders, receivers): (Vec<_>, Vec<_>) =
-            (0..shards.max(1)).map(|_| mpsc::unbounded_channel()).unzip();
+            (0..shards.max(1)).map(|_| Mailbox::new()).unzip();
         let limits_of_state =
             StateLimits { value: settings.limits.value, ..StateLimits::default() };
         let state =
@@ -195,7 +196,7 @@ impl Engine {
         });
         let watchdog = Watchdog::start()
             .map(Arc::new)
-            .map_err(|error| EngineError::BadRequest(format!("start the watchdog: {error}")))?;
+            .map_err(|source| EngineError::Thread { what: "the watchdog", source })?;
         let auth = Auth::open(Arc::clone(&shared.store), keys)?;
         let recovers = recovery == Recovery::All;
         if recovery != Recovery::Asked {
@@ -243,10 +244,9 @@ impl Engine {
         self.inner.booted.store(false, Ordering::Release);
         for shard in &self.inner.shared.shards {
             let (done, stopped) = oneshot::channel();
-            if shard.send(Msg::Stop(done)).is_ok() {
-                // A shard that is gone already has stopped too.
-                let _ = tokio::time::timeout(Duration::from_secs(5), stopped).await;
-            }
+            shard.send(Msg::Stop(done));
+            // A shard that is gone already has stopped too.
+            let _ = tokio::time::timeout(Duration::from_secs(5), stopped).await;
         }
         let threads = std::mem::take(
             &mut *self.inner.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
@@ -304,7 +304,7 @@ impl Engine {
         message: impl FnOnce(ReplyTo<T>) -> RunMsg,
     ) -> Result<T, EngineError> {
         let (reply, answer) = oneshot::channel();
-        self.shared().tell(run, message(reply));
+        self.shared().offer(run, Msg::Run(run, message(reply)))?;
         answer.await.map_err(|_| EngineError::Stopping)?
     }
 

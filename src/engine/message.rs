@@ -26,6 +26,8 @@ pub(crate) enum Msg {
     Start(Box<NewRun>),
     /// Something for one run.
     Run(u64, RunMsg),
+    /// The same, where it came before something that was sent earlier and that it may need.
+    Late(u64, RunMsg),
     /// A batch was synced or refused.
     Committed {
         /// The run.
@@ -43,6 +45,21 @@ pub(crate) enum Msg {
     Recover,
     /// Stop: drop every run, then acknowledge.
     Stop(oneshot::Sender<()>),
+}
+
+impl Msg {
+    /// Whether it goes before what waits: it ends work, or lets it rest.
+    pub(crate) fn is_urgent(&self) -> bool {
+        match self {
+            Self::Stop(_) => true,
+            Self::Run(_, message) => message.is_cancel() || matches!(message, RunMsg::Pause { .. }),
+            Self::Late(..)
+            | Self::Start(_)
+            | Self::Committed { .. }
+            | Self::Unheard(_)
+            | Self::Recover => false,
+        }
+    }
 }
 
 /// A run to begin.
@@ -77,8 +94,6 @@ pub(crate) enum RunMsg {
     TakeUp(ReplyTo<()>),
     /// Rest, without being replayed: the host died at it.
     Quarantine { reason: String, reply: ReplyTo<()> },
-    /// Go on with what the last turn left.
-    Continue,
     /// Answer when it is so.
     Wait(Waiter),
     /// Send every event from now on; answers with the number of the last durable event.

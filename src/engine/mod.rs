@@ -36,6 +36,7 @@ mod layers;
 mod ledger;
 mod limits;
 mod listing;
+mod mailbox;
 mod message;
 mod model_loop;
 mod open;

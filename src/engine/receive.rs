@@ -64,6 +64,8 @@ impl Shard {
             restate: false,
             broken: false,
             queued: false,
+            greedy: false,
+            fresh_after: None,
             told: 0,
         });
         run.audience.set(!run.subscribers.is_empty());
@@ -132,7 +134,6 @@ impl Shard {
     pub(super) fn receive(&mut self, run: &mut Box<Run>, message: RunMsg) {
         match message {
             RunMsg::Wake => self.wake(run),
-            RunMsg::Continue => {}
             RunMsg::TakeUp(reply) => {
                 self.wake(run);
                 run.restate = !run.is_ended();
@@ -162,8 +163,8 @@ impl Shard {
             RunMsg::Subscribe(subscriber, reply) => {
                 // What is on its way to the disk was not made an event: nobody watched. The new
                 // subscriber is told to read it once it is there.
-                if let Some((_, after)) = run.submitted.back_mut() {
-                    after.events.push(super::events::sync(self.now_ms));
+                if let Some(last) = run.submitted.back_mut() {
+                    last.after.events.push(super::events::sync(self.now_ms));
                 }
                 run.subscribers.retain(|subscriber| !subscriber.is_closed());
                 run.audience.set(true);
@@ -396,7 +397,6 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
     }
     match message {
         RunMsg::Wake
-        | RunMsg::Continue
         | RunMsg::SignalFrom { .. }
         | RunMsg::CancelFrom { .. }
         | RunMsg::ChildLost { .. }

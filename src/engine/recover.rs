@@ -44,7 +44,7 @@ impl Shard {
         let Some(header) = self.shared.store.header(num)? else { return Ok(None) };
         let for_query = matches!(message, RunMsg::Query { .. });
         if header.status.is_ended()
-            && matches!(message, RunMsg::Wake | RunMsg::Continue | RunMsg::TakeUp(_))
+            && matches!(message, RunMsg::Wake | RunMsg::TakeUp(_))
         {
             return Ok(None);
         }
@@ -97,6 +97,8 @@ impl Shard {
             restate: false,
             broken,
             queued: false,
+            greedy: false,
+            fresh_after: None,
             told: 0,
         });
         if run.is_ended() && !for_query {

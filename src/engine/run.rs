@@ -33,6 +33,11 @@ use crate::{
     token::Grant,
 };
 
+/// Batches of one run that may be on their way before its flow waits for the first of them.
+const AHEAD: usize = 4;
+/// The same in bytes.
+const AHEAD_BYTES: usize = 1024 * 1024;
+
 /// A run that a shard has in memory.
 pub(crate) struct Run {
     pub(crate) id: RunId,
@@ -61,7 +66,7 @@ pub(crate) struct Run {
     /// Its files, once one is written.
     pub(crate) artifacts: Option<Vec<ArtifactRow>>,
     pub(crate) pending: Pending,
-    pub(crate) submitted: VecDeque<(u64, After)>,
+    pub(crate) submitted: VecDeque<Submitted>,
     pub(crate) batches: u64,
     /// Set once a batch of it was refused: what it is in memory never happened.
     pub(crate) failed: Option<Failed>,
@@ -82,6 +87,10 @@ pub(crate) struct Run {
     pub(crate) broken: bool,
     /// Whether it waits for its next turn.
     pub(crate) queued: bool,
+    /// Whether its last turn ended before its inputs did.
+    pub(crate) greedy: bool,
+    /// The batch that a fresh history waits for: with that it begins.
+    pub(crate) fresh_after: Option<u64>,
     /// Events of its life since it was read into memory.
     pub(crate) told: u32,
 }
@@ -98,13 +107,31 @@ pub(crate) struct Failed {
 #[derive(Default)]
 pub(crate) struct Pending {
     pub(crate) entries: Vec<Entry>,
+    /// About how many bytes the entries have.
+    pub(crate) entry_bytes: usize,
     pub(crate) writes: Vec<Write>,
     pub(crate) checks: Vec<Check>,
     pub(crate) after: After,
 }
 
+impl Pending {
+    /// About how many bytes it will write.
+    pub(crate) fn bytes(&self) -> usize {
+        self.entry_bytes + self.writes.iter().map(Write::bytes).sum::<usize>()
+    }
+}
+
 /// An answer that waits for a batch to be durable.
 pub(crate) type Later = Box<dyn FnOnce(Result<&Run, EngineError>) + Send>;
+
+/// A batch on its way.
+pub(crate) struct Submitted {
+    /// Its number within the run's life in memory.
+    pub(crate) batch: u64,
+    /// About how many bytes it writes.
+    pub(crate) bytes: usize,
+    pub(crate) after: After,
+}
 
 /// What happens once a batch is durable.
 #[derive(Default)]
@@ -237,7 +264,19 @@ impl Run {
 
     /// What waits for batches that are not durable yet, the latest first.
     pub(crate) fn on_their_way(&self) -> impl Iterator<Item = &After> {
-        std::iter::once(&self.pending.after).chain(self.submitted.iter().rev().map(|(_, it)| it))
+        std::iter::once(&self.pending.after).chain(self.submitted.iter().rev().map(|it| &it.after))
+    }
+
+    /// Whether its flow waits until something of the run is durable: the start of a fresh history,
+    /// or some of what it did ahead of its commits.
+    pub(crate) fn waits_for_commit(&self) -> bool {
+        let first = self.submitted.front().map(|it| it.batch);
+        let fresh = self.fresh_after.is_some_and(|after| {
+            self.batches < after || first.is_some_and(|first| first <= after)
+        });
+        fresh
+            || self.submitted.len() >= AHEAD
+            || self.submitted.iter().map(|it| it.bytes).sum::<usize>() >= AHEAD_BYTES
     }
 
     /// Whether there is something for the next batch.

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use super::{
     Caller, CopiedView, Engine, EngineError, Events, IdempotencyKey, Page, Program, RunView,
     SeatView, StepView, WaitFor,
-    message::{RunMsg, Waiter},
+    message::{Msg, RunMsg, Waiter},
     view,
 };
 use crate::{
@@ -155,7 +155,8 @@ impl Engine {
                 return self.run_view(run).await;
             }
             let (reply, answer) = oneshot::channel();
-            self.shared().tell(run.num(), RunMsg::Wait(Waiter { until, reply }));
+            let wait = RunMsg::Wait(Waiter { until, reply });
+            self.shared().offer(run.num(), Msg::Run(run.num(), wait))?;
             match tokio::time::timeout_at(deadline, answer).await {
                 Ok(Ok(view)) => return Ok(view),
                 Err(_) => return self.run_view(run).await,

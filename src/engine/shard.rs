@@ -2,15 +2,24 @@
 //!
 //! A shard is one thread. Every change to a run of it happens here, one message after the other;
 //! what is to leave the process waits in [`After`](super::run::After) until the batch that it follows from is synced.
+//!
+//! # Turns
+//!
+//! A message changes the facts of its run, which is little work, and lines the run up for a turn. In
+//! its turn a run's flow takes its inputs, for a few milliseconds or some hundred inputs or so many
+//! bytes, and what came of it is submitted as one batch. A run whose inputs are not at their end then
+//! is *greedy*: it lines up behind the others of its kind, and runs that need one short turn go
+//! before it. One with several batches on their way, or whose fresh history is not durable, waits
+//! for the commit. So a run that never rests is late by what its like take, and nobody else is by
+//! more than one turn.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet, VecDeque},
     sync::{Arc, atomic::Ordering},
 };
 
-use tokio::sync::mpsc;
-
 use super::{
+    mailbox::Mailbox,
     message::{Msg, RunMsg},
     run::Run,
     shared::Shared,
@@ -21,8 +30,11 @@ use crate::{
     store::StoreError,
 };
 
-/// Messages that are handled before the loop looks at timers and flushes.
+/// Messages that are handled before the loop looks at timers and gives turns.
 const DRAIN: usize = 256;
+/// Time that the messages, the timers and the turns of one round take each, in milliseconds, but for
+/// the last of them.
+const ROUND_MS: u64 = 5;
 /// How far ahead timers are kept in memory, in milliseconds; later ones are read when it is time.
 pub(super) const HORIZON_MS: u64 = 60_000;
 /// How long a run rests after a write of it failed, in milliseconds.
@@ -35,7 +47,10 @@ pub(crate) struct Shard {
     pub(super) vms: Vms,
     pub(super) runs: HashMap<u64, Box<Run>>,
     pub(super) timers: BTreeSet<(u64, u64)>,
-    pub(super) ready: VecDeque<u64>,
+    /// The runs that wait for a turn and were done after their last.
+    prompt: VecDeque<u64>,
+    /// The greedy ones.
+    patient: VecDeque<u64>,
     pub(super) recent: VecDeque<u64>,
     pub(super) horizon_ms: u64,
     pub(super) now_ms: u64,
@@ -57,7 +72,8 @@ impl Shard {
             vms,
             runs: HashMap::new(),
             timers: BTreeSet::new(),
-            ready: VecDeque::new(),
+            prompt: VecDeque::new(),
+            patient: VecDeque::new(),
             recent: VecDeque::new(),
             horizon_ms: 0,
             now_ms,
@@ -69,32 +85,27 @@ impl Shard {
     }
 
     /// Handles messages until it is told to stop.
-    pub(crate) async fn serve(mut self, mut messages: mpsc::UnboundedReceiver<Msg>) {
+    pub(crate) async fn serve(mut self, mut messages: Mailbox) {
         self.boot();
         loop {
             let next = self.next_due_ms();
             let clock = self.shared.clock.clone();
             tokio::select! {
                 biased;
-                message = messages.recv(), if self.ready.is_empty() => {
-                    let Some(message) = message else { return };
+                message = messages.next(), if !self.is_ready() => {
                     if !self.handle(message) { return }
                 }
-                () = clock.sleep_until(next), if self.ready.is_empty() => {}
-                () = std::future::ready(()), if !self.ready.is_empty() => {}
+                () = clock.sleep_until(next), if !self.is_ready() => {}
+                () = std::future::ready(()), if self.is_ready() => {}
             }
-            let began = self.shared.clock.now_ms();
+            let began = clock.now_ms();
             for _ in 0..DRAIN {
-                if self.shared.clock.now_ms().saturating_sub(began) >= super::drive::TURN_MS {
+                if clock.now_ms().saturating_sub(began) >= ROUND_MS {
                     break;
                 }
-                match messages.try_recv() {
-                    Ok(message) => {
-                        if !self.handle(message) {
-                            return;
-                        }
-                    }
-                    Err(_) => break,
+                let Some(message) = messages.take() else { break };
+                if !self.handle(message) {
+                    return;
                 }
             }
             self.turn();
@@ -106,13 +117,18 @@ impl Shard {
         self.poll_due();
     }
 
+    /// Whether a run waits for its turn.
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.prompt.is_empty() || !self.patient.is_empty()
+    }
+
     /// Fires what is due, gives waiting runs their turn, and drops what is idle.
     pub(crate) fn turn(&mut self) {
         self.tick();
         if self.recovers && self.now_ms + HORIZON_MS / 2 >= self.horizon_ms {
             self.poll_due();
         }
-        let until = self.now_ms + super::drive::TURN_MS;
+        let until = self.now_ms + ROUND_MS;
         while let Some(&(due, run)) = self.timers.first() {
             if due > self.now_ms || self.shared.clock.now_ms() >= until {
                 break;
@@ -123,17 +139,72 @@ impl Shard {
             }
             self.tell(run, RunMsg::Wake);
         }
-        for _ in 0..self.ready.len() {
-            if self.shared.clock.now_ms() >= until + super::drive::TURN_MS {
+        let began = self.shared.clock.now_ms();
+        let is_over = |shard: &Self| shard.shared.clock.now_ms().saturating_sub(began) >= ROUND_MS;
+        for _ in 0..self.prompt.len() {
+            let Some(run) = self.prompt.pop_front() else { break };
+            self.take_turn(run);
+            if is_over(self) {
                 break;
             }
-            let Some(run) = self.ready.pop_front() else { break };
-            if let Some(live) = self.runs.get_mut(&run) {
-                live.queued = false;
+        }
+        for _ in 0..self.patient.len() {
+            let Some(run) = self.patient.pop_front() else { break };
+            self.take_turn(run);
+            if is_over(self) {
+                break;
             }
-            self.tell(run, RunMsg::Continue);
         }
         self.evict();
+    }
+
+    /// Lets a run wait for its turn.
+    fn line_up(&mut self, run: &mut Run) {
+        if run.queued {
+            return;
+        }
+        run.queued = true;
+        if run.greedy {
+            self.patient.push_back(run.num);
+        } else {
+            self.prompt.push_back(run.num);
+        }
+    }
+
+    /// Drives a run as far as its turn goes, submits what came of it, and keeps it.
+    fn take_turn(&mut self, num: u64) {
+        // It may have gone meanwhile, or have had its turn when it was canceled.
+        let Some(mut run) = self.runs.remove(&num) else { return };
+        if !std::mem::take(&mut run.queued) || run.failed.is_some() {
+            self.runs.insert(num, run);
+            return;
+        }
+        self.tick();
+        self.drive(&mut run);
+        self.flush(&mut run);
+        if run.reload && run.submitted.is_empty() {
+            cancel_workers(&mut run);
+            self.recount_places(&mut run, Vec::new());
+            let (broken, waiters, subscribers) = (
+                run.broken,
+                std::mem::take(&mut run.waiters),
+                std::mem::take(&mut run.subscribers),
+            );
+            drop(run);
+            self.reload(num, broken, waiters, subscribers);
+            return;
+        }
+        if run.is_ended() && run.is_idle() {
+            self.silence(&run);
+            return;
+        }
+        self.set_alarm(&mut run);
+        run.greedy = !run.inbox.is_empty();
+        if run.greedy && run.chain.paused().is_none() && !run.waits_for_commit() {
+            self.line_up(&mut run);
+        }
+        self.recent.push_back(num);
+        self.runs.insert(num, run);
     }
 
     /// When something is due without a message, in Unix milliseconds.
@@ -147,7 +218,11 @@ impl Shard {
         self.tick();
         match message {
             Msg::Start(new) => self.begin(*new),
-            Msg::Run(run, message) => self.tell(run, message),
+            // It may have come before the start of the run, which was sent earlier.
+            Msg::Run(run, message @ RunMsg::CancelFrom { .. }) if !self.runs.contains_key(&run) => {
+                self.shared.send(run, Msg::Late(run, message));
+            }
+            Msg::Run(run, message) | Msg::Late(run, message) => self.tell(run, message),
             Msg::Committed { run, batch, life, result } => {
                 self.committed(run, batch, life, result);
             }
@@ -245,6 +320,11 @@ impl Shard {
                 self.refuse_unknown(num, message);
             }
             Some(mut run) => {
+                if message.is_cancel() {
+                    // It does not stand in line behind its own kind.
+                    run.greedy = false;
+                    run.queued = false;
+                }
                 self.receive(&mut run, message);
                 self.settle(run);
             }
@@ -265,33 +345,14 @@ impl Shard {
         Some(fresh)
     }
 
-    /// Drives a run as far as its turn goes, submits what came of it, and keeps it.
+    /// Keeps a run that something happened to; what follows from it comes with its next turn.
     pub(super) fn settle(&mut self, mut run: Box<Run>) {
-        self.drive(&mut run);
-        self.flush(&mut run);
-        if run.reload && run.submitted.is_empty() {
-            cancel_workers(&mut run);
-            self.recount_places(&mut run, Vec::new());
-            let (num, broken, waiters, subscribers) = (
-                run.num,
-                run.broken,
-                std::mem::take(&mut run.waiters),
-                std::mem::take(&mut run.subscribers),
-            );
-            drop(run);
-            self.reload(num, broken, waiters, subscribers);
-            return;
-        }
         if run.is_ended() && run.is_idle() {
+            // Whoever asks for it now reads it as it is stored.
             self.silence(&run);
             return;
         }
-        self.set_alarm(&mut run);
-        if !run.inbox.is_empty() && !run.queued && run.chain.paused().is_none() {
-            run.queued = true;
-            self.ready.push_back(run.num);
-        }
-        self.recent.push_back(run.num);
+        self.line_up(&mut run);
         self.runs.insert(run.num, run);
     }
 
@@ -320,7 +381,7 @@ impl Shard {
         num: u64,
         broken: bool,
         waiters: Vec<super::message::Waiter>,
-        subscribers: Vec<mpsc::Sender<super::EventView>>,
+        subscribers: Vec<tokio::sync::mpsc::Sender<super::EventView>>,
     ) {
         match self.load(num, &RunMsg::Wake, broken) {
             Ok(Some(mut run)) => {
@@ -381,7 +442,7 @@ impl Shard {
             looks -= 1;
             let Some(num) = self.recent.pop_front() else { break };
             match self.runs.get(&num) {
-                Some(run) if run.is_idle() => {
+                Some(run) if run.is_idle() && !run.queued => {
                     let stored = run.header.wake_at_ms;
                     let later = run.alarm.filter(|due| *due > self.horizon_ms);
                     if let Some(due) = later.filter(|due| self.recovers && stored == Some(*due)) {

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, OnceLock, atomic::AtomicU64};
 
-use tokio::sync::mpsc;
-
 use super::{
+    EngineError,
     capacity::Capacity,
+    mailbox::Mail,
     message::{Msg, RunMsg},
     programs::Programs,
     stacks::StackBook,
@@ -37,7 +37,7 @@ pub(crate) struct Shared {
     pub(crate) programs: Programs,
     pub(crate) handles: HandleKey,
     pub(crate) settings: Settings,
-    pub(crate) shards: Vec<mpsc::UnboundedSender<Msg>>,
+    pub(crate) shards: Vec<Mail>,
     pub(crate) url: OnceLock<Arc<str>>,
     pub(crate) open_runs: AtomicU64,
     pub(crate) watches: WatchBoard,
@@ -81,8 +81,23 @@ impl Shared {
 
     /// Tells the shard of a run something.
     pub(crate) fn send(&self, run: u64, message: Msg) {
+        self.mail_of(run).send(message);
+    }
+
+    /// Asks the shard of a run something for a caller.
+    ///
+    /// # Errors
+    /// `overloaded`, where too much waits there already.
+    pub(crate) fn offer(&self, run: u64, message: Msg) -> Result<(), EngineError> {
+        self.mail_of(run).offer(message).map_err(|_| EngineError::Busy {
+            code: "overloaded",
+            message: "too many requests wait for the runs of one shard".to_owned(),
+            retry_after_s: 1,
+        })
+    }
+
+    fn mail_of(&self, run: u64) -> &Mail {
         let shard = usize::try_from(self.shard_of(run)).expect("shards are few");
-        // A closed channel means that the shard has stopped: nobody is left to be told.
-        let _ = self.shards[shard].send(message);
+        &self.shards[shard]
     }
 }

@@ -13,12 +13,12 @@ use std::{
 use async_trait::async_trait;
 use tokio::{
     runtime::{Builder, EnterGuard, Runtime},
-    sync::{mpsc, oneshot},
+    sync::oneshot,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Caller, Engine, EngineError, EngineParts, Recovery, Retention, Settings, message::Msg,
+    Caller, Engine, EngineError, EngineParts, Recovery, Retention, Settings, mailbox::Mailbox,
     shard::Shard,
 };
 use crate::{
@@ -161,7 +161,7 @@ impl Backend for Played {
 /// Everything that a crash takes.
 struct Live {
     engine: Engine,
-    shards: Vec<(Shard, mpsc::UnboundedReceiver<Msg>)>,
+    shards: Vec<(Shard, Mailbox)>,
     driver: Driver,
 }
 
@@ -351,11 +351,11 @@ impl Stage {
         let now = self.now_ms();
         let live = self.live.as_mut().expect("an engine is up between two crashes");
         for (shard, messages) in &mut live.shards {
-            if let Ok(message) = messages.try_recv() {
+            if let Some(message) = messages.take() {
                 shard.handle(message);
                 return Ok(true);
             }
-            if !shard.ready.is_empty() || shard.next_due_ms() <= now {
+            if shard.is_ready() || shard.next_due_ms() <= now {
                 shard.turn();
                 return Ok(true);
             }

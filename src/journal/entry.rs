@@ -424,7 +424,7 @@ impl Entry {
 
 impl Fact {
     /// About how many bytes the stored form has; too little costs a copy, nothing else.
-    fn size_hint(&self) -> usize {
+    pub(crate) fn size_hint(&self) -> usize {
         const ENVELOPE: usize = 128;
         let payload = match self {
             Self::StepScheduled(step) => step.request.len(),

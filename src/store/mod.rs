@@ -7,10 +7,12 @@
 
 mod change;
 mod durable_state;
+mod fair;
 mod find;
 mod health;
 mod memory;
 mod rows;
+mod size;
 mod sqlite;
 
 #[cfg(test)]
@@ -52,8 +54,8 @@ impl<T: Writer + Reader> Store for T {}
 /// The one road by which anything becomes durable.
 pub trait Writer: Send + Sync {
     /// Queues a batch. Its `ack` is called once, on the writer's thread, after the batch is synced
-    /// or refused. Batches of one caller commit in the order of their submission. Blocks while
-    /// the queue is full.
+    /// or refused. Batches of one run commit in the order of their submission, and so do those that
+    /// belong to no run; between runs the order is a fair one. Blocks while the queue is full.
     fn submit(&self, batch: Batch);
 
     /// A number that no other row of the journal has, larger than all that were given before.

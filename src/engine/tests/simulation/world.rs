@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 mod calm;
 
@@ -20,7 +20,7 @@ use crate::{
     clock::Clock,
     engine::{
         Caller, Engine, EngineError, EngineParts, MintToken, Recovery, Retention, Settings,
-        message::Msg, shard::Shard,
+        mailbox::Mailbox, shard::Shard,
     },
     flow::{Rule, RunLimits},
     lua::Limits,
@@ -43,7 +43,7 @@ pub const SAFE: usize = 0;
 /// A live host: everything that a crash takes.
 struct Host {
     engine: Engine,
-    shards: Vec<(Shard, mpsc::UnboundedReceiver<Msg>)>,
+    shards: Vec<(Shard, Mailbox)>,
     driver: Driver,
 }
 
@@ -352,7 +352,7 @@ impl World {
             if !messages.is_empty() {
                 picks.push((80, Pick::Deliver(n)));
             }
-            if !shard.ready.is_empty() || shard.next_due_ms() <= now {
+            if shard.is_ready() || shard.next_due_ms() <= now {
                 picks.push((50, Pick::Turn(n)));
             }
         }
@@ -436,7 +436,7 @@ impl World {
     fn deliver(&mut self, n: usize) {
         let host = self.host.as_mut().expect("a host is up");
         let (shard, messages) = &mut host.shards[n];
-        if let Ok(message) = messages.try_recv() {
+        if let Some(message) = messages.take() {
             shard.handle(message);
         }
     }
@@ -533,7 +533,7 @@ impl World {
                 if !messages.is_empty() {
                     self.deliver(n);
                     idle = false;
-                } else if !shard.ready.is_empty() || shard.next_due_ms() <= now {
+                } else if shard.is_ready() || shard.next_due_ms() <= now {
                     self.turn(n);
                     idle = false;
                 }
