@@ -175,7 +175,9 @@ impl From<EngineError> for Problem {
                 problem
             }
             EngineError::Store(error) => storage(&error),
-            EngineError::Thread { .. } => Self::new(codes::INTERNAL, "a thread could not be started"),
+            EngineError::Thread { .. } => {
+                Self::new(codes::INTERNAL, "a thread could not be started")
+            }
             EngineError::Stopping => {
                 Self::new(codes::STOPPING, "the host is stopping; another start takes over")
                     .retry_after(1)

@@ -12,6 +12,7 @@ use super::{
 use crate::{
     journal::RunStarted,
     lua,
+    memory::Level,
     protocol::{Json, RunId},
     respond,
     store::StoreError,
@@ -151,6 +152,10 @@ impl Engine {
 
     /// Refuses one more open run where there are too many.
     pub(super) fn check_room(&self) -> Result<(), EngineError> {
+        if self.shared().memory.level() == Level::Full {
+            self.shared().make_room();
+            return Err(self.shared().no_room("start a run"));
+        }
         let open = self.open_runs();
         if open < self.shared().settings.open_runs {
             return Ok(());

@@ -84,7 +84,7 @@ impl Shard {
                 super::waiting::describe(run, status, &self.shared.sessions)
             }
             RunStatus::Running | RunStatus::Compensating
-                if !run.open.is_empty() || run.chain.paused().is_some() =>
+                if !run.open.is_empty() || run.chain.paused().is_some() || run.account.parked =>
             {
                 super::waiting::describe(run, status, &self.shared.sessions)
             }

@@ -66,7 +66,7 @@ impl Shard {
                 return;
             }
             self.compose(run);
-            if run.waits_for_commit() {
+            if run.waits_for_commit() || run.inbox.is_empty() || self.parks(run) {
                 return;
             }
             let Some((input, at_ms)) = run.inbox.pop_front() else { return };

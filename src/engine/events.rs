@@ -1,6 +1,6 @@
 //! Entries as events, and subscriptions that miss none of the durable ones.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::mpsc;
 
@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     journal::{Decision, Entry, Fact, Note, Outcome},
+    memory::Level,
     protocol::{Json, RunId, StepKind, TaskId},
     store::StoreError,
 };
@@ -96,7 +97,10 @@ impl Events {
         let (run, message) = (self.run.num(), RunMsg::Subscribe(to, reply));
         self.shared.offer(run, Msg::Run(run, message))?;
         // A run that cannot be subscribed to has ended: the store has all of it.
-        drop(subscribed.await);
+        if subscribed.await.is_err() && self.shared.memory.level() == Level::Full {
+            // Or it cannot be read for now.
+            tokio::time::sleep(Duration::from_millis(super::account::ROOM_MS)).await;
+        }
         self.live = Some(live);
         Ok(())
     }

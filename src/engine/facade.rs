@@ -28,6 +28,7 @@ use crate::{
     clock::Clock,
     fault,
     lua::{Limits, Vms, Watchdog},
+    memory::Memory,
     middleware::Means,
     operator::{QueueHub, Registry, Ticket},
     protocol::RunId,
@@ -97,7 +98,7 @@ pub(super) struct Unstarted {
 impl Unstarted {
     /// The shard itself, on the thread that is to be its own, and what it is told.
     pub(super) fn enter(self) -> (Shard, Mailbox) {
-        let vms = Vms::new(self.limits, &self.watchdog);
+        let vms = Vms::new(self.limits, &self.watchdog).within(&self.shared.memory);
         (Shard::new(self.index, self.shared, vms, self.recovers), self.messages)
     }
 }
@@ -166,6 +167,7 @@ impl Engine {
             shards,
             recovery,
         } = parts;
+        let memory = settings.memory;
         let ledger = Ledger::new(Arc::clone(&store), clock.clone(), tasks.clone());
         let means =
             Means { keep: Arc::new(ledger), clock: clock.clone(), tasks: Some(tasks.clone()) };
@@ -193,6 +195,8 @@ impl Engine {
             url: OnceLock::new(),
             open_runs: AtomicU64::new(0),
             watches: WatchBoard::default(),
+            memory: Memory::new(memory),
+            room_asked_ms: AtomicU64::new(0),
         });
         let watchdog = Watchdog::start()
             .map(Arc::new)

@@ -41,6 +41,8 @@ pub(crate) enum Msg {
     },
     /// What is on its way to a run is to be carried once more, in a while.
     Unheard(u64),
+    /// Drop what rests: the host has no room left.
+    MakeRoom,
     /// Take up stored runs by itself from now on.
     Recover,
     /// Stop: drop every run, then acknowledge.
@@ -57,6 +59,7 @@ impl Msg {
             | Self::Start(_)
             | Self::Committed { .. }
             | Self::Unheard(_)
+            | Self::MakeRoom
             | Self::Recover => false,
         }
     }

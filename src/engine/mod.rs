@@ -5,6 +5,7 @@
 //! the store's traits, a flow and backends. The API and the host call [`Engine`].
 
 mod accept;
+mod account;
 mod answer;
 mod attempt;
 mod auth;

@@ -44,12 +44,13 @@ impl Shard {
             program: Some(program),
             grant: std::sync::Arc::new(super::recover::grant_of(&started.grant)),
             flow: None,
-            inbox: std::collections::VecDeque::new(),
+            inbox: super::account::Inputs::default(),
+            account: self.account(),
             open: OpenSteps::default(),
             composing: std::collections::BTreeSet::new(),
             timers: Timers::default(),
             alarm: None,
-            state: Some(std::collections::BTreeMap::new()),
+            state: Some(super::account::OwnState::default()),
             artifacts: Some(Vec::new()),
             pending: super::run::Pending::default(),
             submitted: std::collections::VecDeque::new(),
@@ -390,7 +391,7 @@ pub(super) fn closed(run: &Run) -> EngineError {
 }
 
 /// Answers a message with an error, if it wants an answer.
-fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
+pub(super) fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
     fn send<T>(reply: ReplyTo<T>, error: EngineError) {
         // Who asked may be gone.
         let _ = reply.send(Err(error));

@@ -1,7 +1,7 @@
 //! A run in memory: its chain, its flow, and what is on its way to the disk.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     sync::Arc,
 };
 
@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     EngineError, EventView,
+    account::{Account, Inputs, OwnState},
     capacity::AgentKey,
     composite::OpenComposite,
     delta::{Audience, Feed},
@@ -22,14 +23,14 @@ use super::{
 };
 use crate::{
     blueprint::CompiledAgent,
-    flow::{Backoff, Input, StateOp, TaskRequest},
+    flow::{Backoff, StateOp, TaskRequest},
     journal::{Chain, Entry},
     lua::{Program, ScriptFlow},
     middleware::About,
     operator::{Inquiry, Residence, Ticket},
     protocol::{Json, RunId},
     session::Note,
-    store::{ArtifactRow, Check, Header, StateRow, TaskRow, Write},
+    store::{ArtifactRow, Check, Header, TaskRow, Write},
     token::Grant,
 };
 
@@ -55,14 +56,16 @@ pub(crate) struct Run {
     /// What the run may dispatch to.
     pub(crate) grant: Arc<Grant>,
     pub(crate) flow: Option<ScriptFlow>,
-    pub(crate) inbox: VecDeque<(Input, u64)>,
+    pub(crate) inbox: Inputs,
+    /// What it makes the host hold.
+    pub(crate) account: Account,
     pub(crate) open: OpenSteps,
     /// Open composites and loops of which something ended: they have not been asked since.
     pub(crate) composing: BTreeSet<u32>,
     pub(crate) timers: Timers,
     /// When the shard looks at it by itself, as far as the shard was told.
     pub(crate) alarm: Option<u64>,
-    pub(crate) state: Option<BTreeMap<String, StateRow>>,
+    pub(crate) state: Option<OwnState>,
     /// Its files, once one is written.
     pub(crate) artifacts: Option<Vec<ArtifactRow>>,
     pub(crate) pending: Pending,
@@ -271,9 +274,9 @@ impl Run {
     /// or some of what it did ahead of its commits.
     pub(crate) fn waits_for_commit(&self) -> bool {
         let first = self.submitted.front().map(|it| it.batch);
-        let fresh = self.fresh_after.is_some_and(|after| {
-            self.batches < after || first.is_some_and(|first| first <= after)
-        });
+        let fresh = self
+            .fresh_after
+            .is_some_and(|after| self.batches < after || first.is_some_and(|first| first <= after));
         fresh
             || self.submitted.len() >= AHEAD
             || self.submitted.iter().map(|it| it.bytes).sum::<usize>() >= AHEAD_BYTES
@@ -285,14 +288,14 @@ impl Run {
             || !self.pending.writes.is_empty()
             || !self.pending.after.replies.is_empty()
             || !self.pending.after.performs.is_empty()
+            || self.restate
     }
 
     /// Whether it may be dropped from memory: everything that matters is on the disk.
     pub(crate) fn is_idle(&self) -> bool {
         self.submitted.is_empty()
             && !self.has_pending()
-            && self.inbox.is_empty()
-            && self.composing.is_empty()
+            && (self.account.parked || self.inbox.is_empty() && self.composing.is_empty())
             && self.waiters.is_empty()
             && self.subscribers.is_empty()
             && self.open.sums().in_memory == 0

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     journal::{Chain, Decision, Fact, Outcome},
     lua,
+    memory::Level,
     protocol::{Json, RunId},
     store::{Header, RunFilter, RunStatus, StoreError, Write},
     token::{Need, ScopeKind, Verb},
@@ -160,8 +161,13 @@ impl Engine {
             match tokio::time::timeout_at(deadline, answer).await {
                 Ok(Ok(view)) => return Ok(view),
                 Err(_) => return self.run_view(run).await,
-                // The run was read again, or has ended meanwhile.
-                Ok(Err(_)) => self.ready().map_err(|_| EngineError::Stopping)?,
+                // The run was read again, has ended meanwhile, or cannot be read for now.
+                Ok(Err(_)) => {
+                    self.ready().map_err(|_| EngineError::Stopping)?;
+                    if self.shared().memory.level() == Level::Full {
+                        tokio::time::sleep(Duration::from_millis(super::account::ROOM_MS)).await;
+                    }
+                }
             }
         }
     }

@@ -27,6 +27,7 @@ use super::{
 use crate::{
     fault::{self, Break},
     lua::Vms,
+    memory::Level,
     store::StoreError,
 };
 
@@ -181,6 +182,8 @@ impl Shard {
         }
         self.tick();
         self.drive(&mut run);
+        self.weigh(&mut run);
+        Self::rest_weight(&mut run);
         self.flush(&mut run);
         if run.reload && run.submitted.is_empty() {
             cancel_workers(&mut run);
@@ -200,7 +203,8 @@ impl Shard {
         }
         self.set_alarm(&mut run);
         run.greedy = !run.inbox.is_empty();
-        if run.greedy && run.chain.paused().is_none() && !run.waits_for_commit() {
+        let is_held_up = run.waits_for_commit() || run.account.parked;
+        if run.greedy && run.chain.paused().is_none() && !is_held_up {
             self.line_up(&mut run);
         }
         self.recent.push_back(num);
@@ -227,6 +231,7 @@ impl Shard {
                 self.committed(run, batch, life, result);
             }
             Msg::Unheard(run) => self.carry_later(run, STORAGE_RETRY_MS),
+            Msg::MakeRoom => {}
             Msg::Recover => {
                 self.recovers = true;
                 self.poll_due();
@@ -300,13 +305,17 @@ impl Shard {
                 known = self.read_again(resting, &message);
             }
         }
+        if known.is_none() && !self.has_room_for(num, &message) {
+            self.put_off(num, message);
+            return;
+        }
         let run = match known {
             Some(run) => Some(run),
             None => match self.load(num, &message, false) {
                 Ok(run) => run,
                 Err(error) => {
                     tracing::error!(run = num, %error, "could not read a run");
-                    if matches!(error, StoreError::Damaged { .. }) {
+                    if matches!(error, StoreError::Damaged { .. } | StoreError::TooLarge { .. }) {
                         self.quarantine(num, &error);
                     }
                     self.refuse(message, &error);
@@ -394,7 +403,7 @@ impl Shard {
             Ok(None) => {}
             Err(error) => {
                 tracing::error!(run = num, %error, "could not read a run again");
-                if matches!(error, StoreError::Damaged { .. }) {
+                if matches!(error, StoreError::Damaged { .. } | StoreError::TooLarge { .. }) {
                     self.quarantine(num, &error);
                     return;
                 }
@@ -438,7 +447,15 @@ impl Shard {
     fn evict(&mut self) {
         let limit = self.shared.settings.live_runs;
         let mut looks = self.recent.len();
-        while self.runs.len() > limit && looks > 0 {
+        let mut dropped = 0;
+        let presses = |dropped: usize, level: Level| match level {
+            Level::Roomy => false,
+            // What its flow had is given back later: not everything goes at once.
+            Level::Tight => dropped < 8,
+            Level::Full => true,
+        };
+        while looks > 0 && (self.runs.len() > limit || presses(dropped, self.shared.memory.level()))
+        {
             looks -= 1;
             let Some(num) = self.recent.pop_front() else { break };
             match self.runs.get(&num) {
@@ -450,10 +467,14 @@ impl Shard {
                         self.timers.remove(&(due, num));
                     }
                     self.runs.remove(&num);
+                    dropped += 1;
                 }
                 Some(_) => self.recent.push_back(num),
                 None => {}
             }
+        }
+        if self.shared.memory.level() != Level::Roomy {
+            self.vms.relieve();
         }
         if self.recent.len() > 4 * limit + 1_024 {
             let mut seen = std::collections::HashSet::new();

@@ -1,6 +1,9 @@
 //! What the shards of one engine share.
 
-use std::sync::{Arc, OnceLock, atomic::AtomicU64};
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicU64, Ordering},
+};
 
 use super::{
     EngineError,
@@ -14,6 +17,7 @@ use super::{
 use crate::{
     clock::Clock,
     flow::RunLimits,
+    memory::Memory,
     operator::{QueueHub, Registry},
     session,
     spawner::SpawnerAdapter,
@@ -41,6 +45,10 @@ pub(crate) struct Shared {
     pub(crate) url: OnceLock<Arc<str>>,
     pub(crate) open_runs: AtomicU64,
     pub(crate) watches: WatchBoard,
+    /// What all runs make the host hold.
+    pub(crate) memory: Arc<Memory>,
+    /// When room was last asked for, in Unix milliseconds.
+    pub(crate) room_asked_ms: AtomicU64,
 }
 
 /// The engine's numbers.
@@ -54,6 +62,8 @@ pub struct Settings {
     pub park_ms: u64,
     /// How long compensations may take, in milliseconds.
     pub compensation_ms: u64,
+    /// What all runs together may make the host hold, in bytes.
+    pub memory: usize,
     /// Runs that a shard keeps in memory.
     pub live_runs: usize,
     /// Runs that may be open at all; more are refused with `too_many_runs`.
@@ -72,6 +82,31 @@ impl Shared {
     /// The shard that a run belongs to.
     pub(crate) fn shard_of(&self, run: u64) -> u64 {
         run % self.shards.len() as u64
+    }
+
+    /// The refusal for what would make the host hold more than it may.
+    pub(crate) fn no_room(&self, what: &str) -> EngineError {
+        let (used, limit) = (self.memory.used(), self.memory.limit());
+        EngineError::Busy {
+            code: "memory_full",
+            message: format!(
+                "{what}: the host holds {used} bytes for its runs, {limit} are allowed"
+            ),
+            retry_after_s: 2,
+        }
+    }
+
+    /// Asks every shard to drop what rests, a few times a second at most.
+    pub(crate) fn make_room(&self) {
+        let now_ms = self.clock.now_ms();
+        let before = self.room_asked_ms.load(Ordering::Relaxed);
+        let is_due = now_ms.abs_diff(before) >= super::account::ROOM_MS / 2;
+        let swap = |now| {
+            self.room_asked_ms.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed)
+        };
+        if is_due && swap(now_ms).is_ok() {
+            self.shards.iter().for_each(|shard| shard.send(Msg::MakeRoom));
+        }
     }
 
     /// Tells a run something. Nothing happens once the engine has stopped.

@@ -260,6 +260,7 @@ impl Stage {
                 lease_ms: 30_000,
                 park_ms: 24 * 3_600 * 1_000,
                 compensation_ms: 300_000,
+                memory: usize::MAX,
                 live_runs: 512,
                 open_runs: 100_000,
                 queued_signals: 1_000,

@@ -429,17 +429,33 @@ impl Fact {
         let payload = match self {
             Self::StepScheduled(step) => step.request.len(),
             Self::StepRecorded(step, outcome) => step.request.len() + outcome.size_hint(),
-            Self::StepEnded { outcome, .. } | Self::RunEnded(outcome) => outcome.size_hint(),
-            Self::RunStarted(started) => started.input.len() + started.grant.len() + ENVELOPE,
-            Self::SignalReceived(_)
-            | Self::AttemptDelivered { .. }
-            | Self::AttemptClosed(_)
-            | Self::AttemptOpened(_)
-            | Self::Noted { .. }
-            | Self::SecretAccessed { .. }
-            | Self::Decided(_) => 0,
+            Self::StepEnded { outcome, effects, .. } => {
+                outcome.size_hint() + effects.as_ref().map_or(0, Json::len)
+            }
+            Self::RunEnded(outcome) => outcome.size_hint(),
+            Self::RunStarted(started) => {
+                let queued = started.queued.iter().map(|(name, it)| name.len() + it.len());
+                started.input.len() + started.grant.len() + ENVELOPE + queued.sum::<usize>()
+            }
+            Self::SignalReceived(signal) => signal.payload.len(),
+            Self::Noted { note, .. } => note.size(),
+            Self::AttemptClosed(closed) => closed.error.size(),
+            Self::Decided(Decision::Follow(followed)) => followed.plan.len(),
+            Self::SecretAccessed { event, .. } => event.len(),
+            Self::AttemptDelivered { .. } | Self::AttemptOpened(_) | Self::Decided(_) => 0,
         };
         ENVELOPE + payload
+    }
+}
+
+impl Note {
+    /// About how many bytes it takes.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Self::Status { text, .. } => text.len(),
+            Self::Log { message, data, .. } => message.len() + data.as_ref().map_or(0, Json::len),
+            Self::Event { topic, data } => topic.len() + data.len(),
+        }
     }
 }
 
@@ -460,8 +476,13 @@ impl Scheduled {
 }
 
 impl Outcome {
-    fn size_hint(&self) -> usize {
-        self.output().map_or(0, Json::len)
+    /// About how many bytes it takes.
+    pub(crate) fn size_hint(&self) -> usize {
+        match self {
+            Self::Completed(output) => output.len(),
+            Self::Failed(failure) => failure.size(),
+            Self::Canceled(reason) => reason.len(),
+        }
     }
 
     /// The value, if it completed.

@@ -54,6 +54,7 @@ pub(super) struct FairQueue<T> {
     /// Whether the last group had nothing of the patient, who waited.
     passed_over: bool,
     len: usize,
+    bytes: usize,
 }
 
 impl<T> Default for FairQueue<T> {
@@ -64,6 +65,7 @@ impl<T> Default for FairQueue<T> {
             patient: VecDeque::new(),
             passed_over: false,
             len: 0,
+            bytes: 0,
         }
     }
 }
@@ -73,12 +75,18 @@ impl<T> FairQueue<T> {
         self.len
     }
 
+    /// About how many bytes all of it writes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     pub(super) fn push(&mut self, run: Option<u64>, weight: Weight, item: T) {
         self.len += 1;
+        self.bytes += weight.bytes;
         let lane = self.lanes.entry(run).or_default();
         lane.push_back((weight, item));
         if lane.len() == 1 {
@@ -92,7 +100,8 @@ impl<T> FairQueue<T> {
         let (mut taken, mut served_patient) = (Weight::default(), false);
         let mut patient_first = std::mem::take(&mut self.passed_over);
         loop {
-            let from_patient = (patient_first && !self.patient.is_empty()) || self.prompt.is_empty();
+            let from_patient =
+                (patient_first && !self.patient.is_empty()) || self.prompt.is_empty();
             patient_first = false;
             let line = if from_patient { &mut self.patient } else { &mut self.prompt };
             let Some(run) = line.pop_front() else { break };
@@ -107,18 +116,13 @@ impl<T> FairQueue<T> {
             served_patient |= from_patient;
         }
         self.len -= group.len();
+        self.bytes -= taken.bytes;
         self.passed_over = !served_patient && !self.patient.is_empty();
         group
     }
 
     /// Takes one run's share of a group, and lines the run up again if more of it waits.
-    fn take_of(
-        &mut self,
-        run: Option<u64>,
-        limit: Weight,
-        taken: &mut Weight,
-        group: &mut Vec<T>,
-    ) {
+    fn take_of(&mut self, run: Option<u64>, limit: Weight, taken: &mut Weight, group: &mut Vec<T>) {
         let Some(lane) = self.lanes.get_mut(&run) else { return };
         let (mut share, before) = (Weight::default(), group.len());
         while let Some((weight, _)) = lane.front() {

@@ -139,6 +139,18 @@ pub trait Reader: Send + Sync {
     /// See [`Reader::header`].
     fn state(&self, scope: &str) -> Result<Vec<StateRow>, StoreError>;
 
+    /// The bytes of all keys and values of one state scope.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn state_bytes(&self, scope: &str) -> Result<u64, StoreError>;
+
+    /// The bytes of the entries of a run's current history.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn history_bytes(&self, run: u64) -> Result<u64, StoreError>;
+
     /// One value of state, also one that has expired.
     ///
     /// # Errors
@@ -691,6 +703,18 @@ pub enum StoreError {
         what: String,
         /// Why.
         reason: String,
+    },
+    /// A history is larger than what may be read into memory.
+    #[error(
+        "read run {run}: its history has {bytes} bytes, and the host may hold {most} of one run"
+    )]
+    TooLarge {
+        /// The run's number.
+        run: u64,
+        /// The bytes of its current history.
+        bytes: u64,
+        /// The most that is read.
+        most: u64,
     },
     /// Anything else.
     #[error("{context}: {reason}")]

@@ -18,6 +18,8 @@ use crate::{
 
 /// Batches that may wait; a full queue holds its submitters back.
 const WAITING: usize = 4096;
+/// Bytes that may wait, beside one batch of any size.
+const WAITING_BYTES: usize = 64 << 20;
 /// What is written with one commit.
 const GROUP: Weight = Weight { rows: 256, bytes: 1024 * 1024 };
 /// How often it is tried whether writes that failed for want of room, or for a lock, work again.
@@ -105,7 +107,9 @@ impl Waiting {
     fn push(&self, batch: Batch) -> Result<(), Batch> {
         let weight = batch.weight();
         let mut state = self.lock();
-        while !state.closed && state.batches.len() >= WAITING {
+        while !state.closed
+            && (state.batches.len() >= WAITING || state.batches.bytes() >= WAITING_BYTES)
+        {
             state = self.emptied.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         if state.closed {

@@ -191,6 +191,7 @@ impl World {
                 lease_ms: LEASE_MS,
                 park_ms: 86_400_000,
                 compensation_ms: 300_000,
+                memory: usize::MAX,
                 live_runs: 2,
                 open_runs: 10_000,
                 queued_signals: 100,
