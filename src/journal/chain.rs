@@ -50,6 +50,8 @@ pub struct Chain {
     spent: Spent,
     sessions: BTreeSet<String>,
     keep_payloads: bool,
+    /// Whether it has no beginning: only what steps from the first one on came to is in it.
+    is_ending: bool,
 }
 
 /// Who holds an operator's seat in a run.
@@ -168,6 +170,35 @@ impl Chain {
         Self { keep_payloads: true, ..Self::default() }
     }
 
+    /// The fold of the last entries of a history, for showing the steps over `after` among them;
+    /// nothing if the entries do not reach back that far.
+    ///
+    /// # Errors
+    /// As [`Chain::apply`].
+    pub fn ending(entries: &[Entry], after: u32) -> Result<Option<Self>, ChainError> {
+        let mut chain = Self::full();
+        let mut rest = entries.iter();
+        if !matches!(entries.first().map(|entry| &entry.fact), Some(Fact::RunStarted(_))) {
+            let Some((place, first)) = entries.iter().enumerate().find_map(|(place, entry)| {
+                match &entry.fact {
+                    Fact::StepScheduled(it) | Fact::StepRecorded(it, _) => Some((place, it.step)),
+                    _ => None,
+                }
+            }) else {
+                return Ok(None);
+            };
+            if first > after + 1 {
+                return Ok(None);
+            }
+            (chain.first_step, chain.is_ending) = (first, true);
+            rest = entries[place..].iter();
+        }
+        for entry in rest {
+            chain.apply(entry)?;
+        }
+        Ok(Some(chain))
+    }
+
     /// Folds one entry.
     ///
     /// # Errors
@@ -179,6 +210,11 @@ impl Chain {
         }
         match (&self.started, &entry.fact) {
             (None, Fact::RunStarted(_)) => {}
+            (None, fact) if self.is_ending => {
+                if fact.step().is_some_and(|step| step < self.first_step) {
+                    return Ok(());
+                }
+            }
             (None, _) => return Err(ChainError::NotStarted(seq)),
             (Some(_), _) if matches!(self.state, RunState::Ended(_)) => {
                 return Err(ChainError::Ended(seq));
