@@ -30,7 +30,7 @@ pub use memory::{Commit, Memory};
 pub use rows::{
     ArtifactRow, AuditRow, BlueprintRow, Errand, EvidenceRow, FrameRow, Header, IdempotencyRow,
     OutboxRow, Retired, RunFilter, RunStatus, SessionRow, Space, StateRow, TaskFilter, TaskPhase,
-    TaskRow, TokenRow,
+    TaskRow, TokenRow, fresh_nonce,
 };
 
 pub use sqlite::{Options, Restored, Sqlite, Synchronous, restore};
