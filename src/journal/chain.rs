@@ -15,6 +15,8 @@
 //! | secret accessed | nothing changes |
 //! | run ended | ended, for ever |
 
+mod ending;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use super::{
@@ -168,35 +170,6 @@ impl Chain {
     /// A chain without entries that keeps what was asked and answered, for showing.
     pub fn full() -> Self {
         Self { keep_payloads: true, ..Self::default() }
-    }
-
-    /// The fold of the last entries of a history, for showing the steps over `after` among them;
-    /// nothing if the entries do not reach back that far.
-    ///
-    /// # Errors
-    /// As [`Chain::apply`].
-    pub fn ending(entries: &[Entry], after: u32) -> Result<Option<Self>, ChainError> {
-        let mut chain = Self::full();
-        let mut rest = entries.iter();
-        if !matches!(entries.first().map(|entry| &entry.fact), Some(Fact::RunStarted(_))) {
-            let Some((place, first)) = entries.iter().enumerate().find_map(|(place, entry)| {
-                match &entry.fact {
-                    Fact::StepScheduled(it) | Fact::StepRecorded(it, _) => Some((place, it.step)),
-                    _ => None,
-                }
-            }) else {
-                return Ok(None);
-            };
-            if first > after + 1 {
-                return Ok(None);
-            }
-            (chain.first_step, chain.is_ending) = (first, true);
-            rest = entries[place..].iter();
-        }
-        for entry in rest {
-            chain.apply(entry)?;
-        }
-        Ok(Some(chain))
     }
 
     /// Folds one entry.
