@@ -85,7 +85,7 @@ fn sent(
     sampler: Option<Sampler>,
 ) -> impl Stream<Item = Result<Event, Infallible>> {
     // Pulled one by one: who reads slowly holds back no more than the engine's own bounded queue.
-    futures::stream::unfold((events, sampler), |(mut events, mut sampler)| async {
+    futures::stream::unfold((events, sampler), |(mut events, mut sampler)| async move {
         // A store that cannot be read ends the stream; the client resumes with the last number.
         let event = match &mut sampler {
             None => events.next().await.ok()??,
