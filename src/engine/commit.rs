@@ -29,6 +29,9 @@ impl Shard {
         }
         run.batches += 1;
         let batch = run.batches;
+        if run.is_ended() && run.end_batch.is_none() {
+            run.end_batch = Some(batch);
+        }
         if let (true, Some(cursor)) = (pending.entries.is_empty(), run.cursor) {
             // Without entries nothing else would refuse it after a batch before it failed.
             pending.checks.push(Check::RunAt { run: run.num, cursor });

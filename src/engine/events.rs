@@ -4,13 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::mpsc;
 
-use super::{
-    EngineError, EventView,
-    message::{Msg, RunMsg},
-    rfc3339,
-    shared::Shared,
-    view,
-};
+use super::{EngineError, EventView, message::RunMsg, rfc3339, shared::Shared, view};
 use crate::{
     journal::{Decision, Entry, Fact, Note, Outcome},
     memory::Level,
@@ -74,7 +68,7 @@ impl Events {
             }
             match &mut self.live {
                 None => {
-                    self.subscribe().await?;
+                    self.subscribe().await;
                     self.read().await?;
                 }
                 Some(live) => match live.recv().await {
@@ -91,18 +85,16 @@ impl Events {
         }
     }
 
-    async fn subscribe(&mut self) -> Result<(), EngineError> {
+    async fn subscribe(&mut self) {
         let (to, live) = mpsc::channel(BUFFER);
         let (reply, subscribed) = tokio::sync::oneshot::channel();
-        let (run, message) = (self.run.num(), RunMsg::Subscribe(to, reply));
-        self.shared.offer(run, Msg::Run(run, message))?;
+        self.shared.tell(self.run.num(), RunMsg::Subscribe(to, reply));
         // A run that cannot be subscribed to has ended: the store has all of it.
         if subscribed.await.is_err() && self.shared.memory.level() == Level::Full {
             // Or it cannot be read for now.
             tokio::time::sleep(Duration::from_millis(super::account::ROOM_MS)).await;
         }
         self.live = Some(live);
-        Ok(())
     }
 
     async fn read(&mut self) -> Result<(), EngineError> {

@@ -191,6 +191,24 @@ pub(crate) enum RunMsg {
 }
 
 impl RunMsg {
+    /// Whether the store may refuse what comes of it, for the sake of who asked or with which key.
+    pub(crate) fn is_checked(&self) -> bool {
+        matches!(
+            self,
+            Self::Cancel { .. }
+                | Self::Pause { .. }
+                | Self::Resume { .. }
+                | Self::Signal { .. }
+                | Self::ChangeState { .. }
+                | Self::TakeSeat { .. }
+                | Self::Advise { .. }
+                | Self::Lease { .. }
+                | Self::Answer { .. }
+                | Self::Expire { .. }
+                | Self::Worker { .. }
+        )
+    }
+
     /// Whether it cancels the run.
     pub(crate) fn is_cancel(&self) -> bool {
         matches!(self, Self::Cancel { .. } | Self::CancelFrom { .. })

@@ -67,6 +67,7 @@ impl Shard {
             queued: false,
             greedy: false,
             fresh_after: None,
+            end_batch: None,
             told: 0,
         });
         run.audience.set(!run.subscribers.is_empty());
@@ -157,9 +158,7 @@ impl Shard {
             RunMsg::Wait(waiter) => {
                 run.waiters.retain(|waiter| !waiter.reply.is_closed());
                 run.waiters.push(waiter);
-                if run.submitted.is_empty() && !run.has_pending() {
-                    self.answer_waiters(run);
-                }
+                self.answer_waiters(run);
             }
             RunMsg::Subscribe(subscriber, reply) => {
                 // What is on its way to the disk was not made an event: nobody watched. The new
@@ -324,7 +323,8 @@ impl Shard {
 
     /// Answers whoever waits for what is so now.
     pub(super) fn answer_waiters(&mut self, run: &mut Run) {
-        if run.waiters.is_empty() || !run.submitted.is_empty() {
+        // What is not durable is not so yet.
+        if run.waiters.is_empty() || !run.submitted.is_empty() || run.has_pending() {
             return;
         }
         let ended = run.is_ended();
@@ -368,7 +368,12 @@ pub(super) fn view_of(run: &Run) -> super::RunView {
     view.delegate = run.chain.started().and_then(|(started, _)| started.delegate.clone());
     view.seats = view::seats(run.chain.seats());
     view.usage = super::budget::view(run.chain.spent());
-    if let RunState::Ended(Outcome::Completed(output)) = run.chain.state() {
+    if run.ends_on_its_way() {
+        // Another batch was before it: nobody is told of an end that is not durable.
+        view.status = RunStatus::Running;
+        view.ended_at = None;
+        view.error = None;
+    } else if let RunState::Ended(Outcome::Completed(output)) = run.chain.state() {
         view.output = Some(output.clone());
     }
     view

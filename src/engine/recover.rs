@@ -100,6 +100,7 @@ impl Shard {
             queued: false,
             greedy: false,
             fresh_after: None,
+            end_batch: None,
             told: 0,
         });
         if run.is_ended() && !for_query {

@@ -94,6 +94,8 @@ pub(crate) struct Run {
     pub(crate) greedy: bool,
     /// The batch that a fresh history waits for: with that it begins.
     pub(crate) fresh_after: Option<u64>,
+    /// The batch that ends it.
+    pub(crate) end_batch: Option<u64>,
     /// Events of its life since it was read into memory.
     pub(crate) told: u32,
 }
@@ -280,6 +282,15 @@ impl Run {
         fresh
             || self.submitted.len() >= AHEAD
             || self.submitted.iter().map(|it| it.bytes).sum::<usize>() >= AHEAD_BYTES
+    }
+
+    /// Whether it has ended in memory and not yet on the disk.
+    pub(crate) fn ends_on_its_way(&self) -> bool {
+        let first = self.submitted.front().map(|it| it.batch);
+        match self.end_batch {
+            Some(end) => first.is_some_and(|first| first <= end),
+            None => self.is_ended() && self.has_pending(),
+        }
     }
 
     /// Whether there is something for the next batch.

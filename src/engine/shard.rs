@@ -334,6 +334,12 @@ impl Shard {
                     run.greedy = false;
                     run.queued = false;
                 }
+                if run.has_pending() && (message.is_checked() || !run.pending.checks.is_empty()) {
+                    // A refusal is about one request: nothing else stands in its batch, least of
+                    // all the same request again.
+                    self.compose(&mut run);
+                    self.flush(&mut run);
+                }
                 self.receive(&mut run, message);
                 self.settle(run);
             }

@@ -15,6 +15,8 @@
 //! | secret accessed | nothing changes |
 //! | run ended | ended, for ever |
 
+mod ending;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use super::{
@@ -50,6 +52,8 @@ pub struct Chain {
     spent: Spent,
     sessions: BTreeSet<String>,
     keep_payloads: bool,
+    /// Whether it has no beginning: only what steps from the first one on came to is in it.
+    is_ending: bool,
     /// Bytes of the payloads of queued signals.
     signal_bytes: usize,
     /// Bytes of the failures and plans that steps have.
@@ -185,6 +189,11 @@ impl Chain {
         }
         match (&self.started, &entry.fact) {
             (None, Fact::RunStarted(_)) => {}
+            (None, fact) if self.is_ending => {
+                if fact.step().is_some_and(|step| step < self.first_step) {
+                    return Ok(());
+                }
+            }
             (None, _) => return Err(ChainError::NotStarted(seq)),
             (Some(_), _) if matches!(self.state, RunState::Ended(_)) => {
                 return Err(ChainError::Ended(seq));

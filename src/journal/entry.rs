@@ -423,6 +423,24 @@ impl Entry {
 }
 
 impl Fact {
+    /// The step that it changes, if that was scheduled before.
+    pub fn step(&self) -> Option<u32> {
+        match self {
+            Self::AttemptDelivered { step, .. } | Self::StepEnded { step, .. } => Some(*step),
+            Self::AttemptClosed(closed) => Some(closed.step),
+            Self::AttemptOpened(opened) => Some(opened.step),
+            Self::Decided(Decision::Follow(followed)) => Some(followed.step),
+            Self::RunStarted(_)
+            | Self::StepScheduled(_)
+            | Self::StepRecorded(..)
+            | Self::SignalReceived(_)
+            | Self::Noted { .. }
+            | Self::SecretAccessed { .. }
+            | Self::Decided(_)
+            | Self::RunEnded(_) => None,
+        }
+    }
+
     /// About how many bytes the stored form has; too little costs a copy, nothing else.
     pub(crate) fn size_hint(&self) -> usize {
         const ENVELOPE: usize = 128;

@@ -9,6 +9,7 @@ mod composites;
 mod copies;
 mod deltas;
 mod dispatches;
+mod fairness;
 mod inbox;
 mod loops;
 mod neighbours;
