@@ -70,6 +70,9 @@ pub enum EngineError {
     /// The store could not.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The keys could not be kept.
+    #[error("keep the keys: {0}")]
+    Keys(String),
     /// The system gave no thread, without which the engine cannot start.
     #[error("start {what}: {source}")]
     Thread {
@@ -115,6 +118,7 @@ impl EngineError {
             Self::Store(StoreError::Locked) => "storage_locked",
             Self::Store(StoreError::Damaged { .. }) => "damaged",
             Self::Store(_) => "storage",
+            Self::Keys(_) => "storage",
             Self::Thread { .. } => "internal",
             Self::Stopping => "stopping",
         }

@@ -15,7 +15,7 @@ const SPACE: u64 = 3 << 30;
 /// A run that only waits for the signal `go`.
 const NEIGHBOUR: &str = r#"
     local swarm = require("swarm")
-    return swarm.blueprint { name = "neighbour", flow = function(ctx) return ctx:wait("go").payload end }
+    return swarm.blueprint { name = "neighbour", flow = function(ctx) return (ctx:wait("go")) end }
 "#;
 
 fn source(flow: &str) -> String {

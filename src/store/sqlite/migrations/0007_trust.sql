@@ -3,6 +3,9 @@
 -- now. 0 is a run that was created before this format.
 ALTER TABLE runs ADD COLUMN nonce INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE frames ADD COLUMN nonce INTEGER NOT NULL DEFAULT 0;
+-- The open runs whose handles are of the form before: they are told apart by their epoch alone.
+CREATE INDEX runs_without_nonce ON runs (num, epoch)
+    WHERE nonce = 0 AND status NOT IN ('completed', 'failed', 'canceled');
 
 -- How many bytes a run stores: its journal, its own state and its files. Entries were not counted
 -- before; what they hold is summed here once, and own state is added when its run is next read.
