@@ -73,7 +73,12 @@ pub struct Long {
 }
 
 /// Measures each kind with a daemon of its own, then the long run.
-pub async fn measure(binary: &Path, dir: &Path, time: Duration, entries: usize) -> Result<Fairness> {
+pub async fn measure(
+    binary: &Path,
+    dir: &Path,
+    time: Duration,
+    entries: usize,
+) -> Result<Fairness> {
     let mut floods = Vec::with_capacity(KINDS.len());
     for (n, (kind, flow)) in KINDS.iter().enumerate() {
         floods.push(flood(binary, &dir.join(format!("flood-{n}")), kind, flow, time).await?);

@@ -165,8 +165,7 @@ async fn waiting(options: &Options, dir: &Path, report: &mut Report) -> Result<(
     if options.wants("fairness") {
         let entries = options.size(30_000, 200_000, 1_000_000);
         let dir = dir.join("fairness");
-        report.fairness =
-            Some(fairness::measure(&binary, &dir, options.time(), entries).await?);
+        report.fairness = Some(fairness::measure(&binary, &dir, options.time(), entries).await?);
     }
     if options.wants("pressure") {
         let (queued, workers) =

@@ -176,7 +176,8 @@ impl Report {
         );
         let fairness = self.fairness.as_ref();
         for flood in fairness.iter().flat_map(|it| &it.floods) {
-            let name = format!("ms, p99 of a small run beside eight of {} (at most 120)", flood.kind);
+            let name =
+                format!("ms, p99 of a small run beside eight of {} (at most 120)", flood.kind);
             hold(&name, Some(flood.p99_ms), |ms| ms <= 120.0);
             let name = format!("ms, a cancel of {} (at most 1,000)", flood.kind);
             hold(&name, Some(flood.cancel_ms), |ms| ms <= 1_000.0);

@@ -80,10 +80,7 @@ fn starting_after(asked: Option<u32>, headers: &HeaderMap) -> Result<u32, Proble
     }
 }
 
-fn sent(
-    events: Events,
-    sampler: Option<Sampler>,
-) -> impl Stream<Item = Result<Event, Infallible>> {
+fn sent(events: Events, sampler: Option<Sampler>) -> impl Stream<Item = Result<Event, Infallible>> {
     // Pulled one by one: who reads slowly holds back no more than the engine's own bounded queue.
     futures::stream::unfold((events, sampler), |(mut events, mut sampler)| async move {
         // A store that cannot be read ends the stream; the client resumes with the last number.

@@ -238,7 +238,9 @@ impl Engine {
         while after > 0 && back < header.seq {
             let from = header.seq - back;
             let entries = self.read(move |store| store.entries(run.num(), from)).await?;
-            if let Some(chain) = Chain::ending(&entries, after).map_err(|error| damaged(run, error))? {
+            if let Some(chain) =
+                Chain::ending(&entries, after).map_err(|error| damaged(run, error))?
+            {
                 return Ok(chain);
             }
             back = back.saturating_mul(4);

@@ -35,8 +35,7 @@ async fn a_value_that_replaces_another_is_not_counted_twice() {
 #[tokio::test]
 async fn a_signal_too_many_is_refused_and_the_run_goes_on() {
     let bench = small(100_000);
-    let run =
-        bench.start(r#"flow = function(ctx) return (ctx:wait("go")) end"#, "null").await;
+    let run = bench.start(r#"flow = function(ctx) return (ctx:wait("go")) end"#, "null").await;
     bench.waiting(run, "signal").await;
     let large = format!("\"{}\"", "x".repeat(60_000));
     bench.signal(run, "other", &large).await.unwrap();
