@@ -78,6 +78,9 @@ pub enum EngineError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The keys could not be kept.
+    #[error("keep the keys: {0}")]
+    Keys(String),
     /// The host is stopping.
     #[error("use the engine: it is stopping")]
     Stopping,
@@ -116,6 +119,7 @@ impl EngineError {
             Self::Store(StoreError::Damaged { .. }) => "damaged",
             Self::Store(_) => "storage",
             Self::Thread { .. } => "internal",
+            Self::Keys(_) => "storage",
             Self::Stopping => "stopping",
         }
     }

@@ -12,7 +12,7 @@ use std::{
 use tokio::sync::{Semaphore, oneshot};
 
 use super::{
-    Caller, EngineError, Settings,
+    Caller, EngineError, KeyFiles, Settings,
     auth::Auth,
     capacity::Capacity,
     ledger::Ledger,
@@ -72,6 +72,8 @@ pub struct EngineParts {
     pub keys: KeyRing,
     /// The key that handles are made with.
     pub handles: HandleKey,
+    /// Where both are kept.
+    pub key_files: Arc<dyn KeyFiles>,
     /// The limits of scripts.
     pub limits: Limits,
     /// The numbers.
@@ -160,6 +162,7 @@ impl Engine {
             sessions,
             keys,
             handles,
+            key_files,
             limits,
             settings,
             middleware,
@@ -197,7 +200,7 @@ impl Engine {
         let watchdog = Watchdog::start()
             .map(Arc::new)
             .map_err(|source| EngineError::Thread { what: "the watchdog", source })?;
-        let auth = Auth::open(Arc::clone(&shared.store), keys)?;
+        let auth = Auth::open(&*shared.store, keys, key_files)?;
         let recovers = recovery == Recovery::All;
         if recovery != Recovery::Asked {
             // Whoever takes up one run alone leaves the sessions of others to their host.
