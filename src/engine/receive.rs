@@ -62,6 +62,7 @@ impl Shard {
             copies: Vec::new(),
             reload: false,
             restate: false,
+            damaged: None,
             broken: false,
             queued: false,
             greedy: false,
@@ -234,6 +235,7 @@ impl Shard {
                     run.timers.insert((due, step, Due::Child));
                 }
             }
+            RunMsg::StateLater { step } => self.state_later(run, step),
             RunMsg::StateDone { step, outcome } => self.state_done(run, step, outcome),
             RunMsg::ChangeState { changes, jti, reply } => {
                 self.change_from_outside(run, changes, jti, reply);
@@ -416,6 +418,7 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
         | RunMsg::Tell { .. }
         | RunMsg::Rest { .. }
         | RunMsg::ChildEnded { .. }
+        | RunMsg::StateLater { .. }
         | RunMsg::StateDone { .. }
         // Dropping the channel says it.
         | RunMsg::Wait(_)

@@ -181,6 +181,14 @@ impl Shard {
         }
         self.tick();
         self.drive(&mut run);
+        if let Some(error) = run.damaged.take() {
+            self.fail(&mut run, Default::default(), &error);
+            match run.submitted.is_empty() {
+                true => self.lost(run),
+                false => drop(self.runs.insert(num, run)),
+            }
+            return;
+        }
         self.flush(&mut run);
         if run.reload && run.submitted.is_empty() {
             cancel_workers(&mut run);
