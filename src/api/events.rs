@@ -18,7 +18,11 @@ use super::{
     error::{Problem, ProblemBody},
     params::{self, Asker, At, Params},
 };
-use crate::engine::{EventView, Events};
+use crate::{
+    clock::Clock,
+    engine::{EngineError, EventView, Events, rfc3339},
+    protocol::Json,
+};
 
 /// Where to begin.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -40,7 +44,8 @@ const SAMPLE: Duration = Duration::from_millis(100);
 /// Streams the events of a run until it has ended.
 ///
 /// Each is sent as `event:` (its type), `data:` (the event as JSON) and, if it is durable, `id:`
-/// (its number). Numbers have no gaps; events without one (progress) may be lost.
+/// (its number). Numbers have no gaps; events without one (progress) may be lost. An event `problem`
+/// ends a stream that cannot go on; its data are the problem.
 #[utoipa::path(
     get, path = "/v1/runs/{run}/events", operation_id = "run_events", tag = "runs",
     params(
@@ -82,28 +87,38 @@ fn starting_after(asked: Option<u32>, headers: &HeaderMap) -> Result<u32, Proble
 
 fn sent(events: Events, sampler: Option<Sampler>) -> impl Stream<Item = Result<Event, Infallible>> {
     // Pulled one by one: who reads slowly holds back no more than the engine's own bounded queue.
-    futures::stream::unfold((events, sampler), |(mut events, mut sampler)| async move {
-        // A store that cannot be read ends the stream; the client resumes with the last number.
-        let event = match &mut sampler {
-            None => events.next().await.ok()??,
-            Some(sampler) => loop {
-                let next = match sampler.due() {
-                    None => events.next().await,
-                    Some(due) => match tokio::time::timeout_at(due, events.next()).await {
-                        Ok(next) => next,
-                        Err(_) => match sampler.take(Instant::now()) {
-                            Some(event) => break event,
-                            None => continue,
-                        },
-                    },
-                };
-                if let Some(event) = sampler.pass(next.ok()??, Instant::now()) {
-                    break event;
-                }
+    futures::stream::unfold(Some((events, sampler)), |reading| async {
+        let (mut events, mut sampler) = reading?;
+        match next(&mut events, sampler.as_mut()).await {
+            Ok(event) => Some((Ok(written(&event?)), Some((events, sampler)))),
+            // It says why it ends; whoever resumes from the last number would hear the same again.
+            Err(error) => Some((Ok(written(&broken(error))), None)),
+        }
+    })
+}
+
+/// The next event that is to be sent.
+async fn next(
+    events: &mut Events,
+    sampler: Option<&mut Sampler>,
+) -> Result<Option<EventView>, EngineError> {
+    let Some(sampler) = sampler else { return events.next().await };
+    loop {
+        let next = match sampler.due() {
+            None => events.next().await,
+            Some(due) => match tokio::time::timeout_at(due, events.next()).await {
+                Ok(next) => next,
+                Err(_) => match sampler.take(Instant::now()) {
+                    Some(event) => return Ok(Some(event)),
+                    None => continue,
+                },
             },
         };
-        Some((Ok(written(&event)), (events, sampler)))
-    })
+        let Some(event) = next? else { return Ok(None) };
+        if let Some(event) = sampler.pass(event, Instant::now()) {
+            return Ok(Some(event));
+        }
+    }
 }
 
 /// Leaves out events of single steps where there are very many.
@@ -159,6 +174,17 @@ impl Sampler {
     }
 }
 
+/// The last event of a stream that cannot go on: `problem`, without a number.
+pub(super) fn broken(error: EngineError) -> EventView {
+    let problem = Problem::from(error);
+    EventView {
+        seq: None,
+        kind: "problem".to_owned(),
+        at: rfc3339(Clock::system().now_ms()),
+        data: Json::encode(problem.body()).expect("a problem is plain data"),
+    }
+}
+
 fn written(event: &EventView) -> Event {
     let data = serde_json::to_string(event).expect("an event is plain data");
     let sent = Event::default().event(&event.kind).data(data);
@@ -173,7 +199,7 @@ mod tests {
     use axum::response::IntoResponse;
 
     use super::*;
-    use crate::protocol::Json;
+    use crate::store::StoreError;
 
     async fn text(event: EventView) -> String {
         let events = futures::stream::iter([Ok::<_, Infallible>(written(&event))]);
@@ -217,6 +243,14 @@ mod tests {
         id: 7
         "#);
         assert!(!text(event(None)).await.contains("id:"));
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_cannot_go_on_says_why() {
+        let (what, reason) = ("row 7".to_owned(), "a secret path".to_owned());
+        let text = text(broken(StoreError::Damaged { what, reason }.into())).await;
+        assert!(text.starts_with("event: problem\n") && text.contains(r#""code":"damaged""#));
+        assert!(!text.contains("id:") && !text.contains("secret"), "{text}");
     }
 
     #[test]

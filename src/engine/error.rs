@@ -70,9 +70,6 @@ pub enum EngineError {
     /// The store could not.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The keys could not be kept.
-    #[error("keep the keys: {0}")]
-    Keys(String),
     /// The system gave no thread, without which the engine cannot start.
     #[error("start {what}: {source}")]
     Thread {
@@ -81,6 +78,9 @@ pub enum EngineError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The keys could not be kept.
+    #[error("keep the keys: {0}")]
+    Keys(String),
     /// The host is stopping.
     #[error("use the engine: it is stopping")]
     Stopping,
@@ -118,8 +118,8 @@ impl EngineError {
             Self::Store(StoreError::Locked) => "storage_locked",
             Self::Store(StoreError::Damaged { .. }) => "damaged",
             Self::Store(_) => "storage",
-            Self::Keys(_) => "storage",
             Self::Thread { .. } => "internal",
+            Self::Keys(_) => "storage",
             Self::Stopping => "stopping",
         }
     }

@@ -96,6 +96,7 @@ impl Shard {
             copies: Vec::new(),
             reload: false,
             restate: false,
+            damaged: None,
             broken,
             queued: false,
             greedy: false,

@@ -182,6 +182,14 @@ impl Shard {
         }
         self.tick();
         self.drive(&mut run);
+        if let Some(error) = run.damaged.take() {
+            self.fail(&mut run, Default::default(), &error);
+            match run.submitted.is_empty() {
+                true => self.lost(run),
+                false => drop(self.runs.insert(num, run)),
+            }
+            return;
+        }
         self.weigh(&mut run);
         Self::rest_weight(&mut run);
         self.flush(&mut run);

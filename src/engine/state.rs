@@ -205,14 +205,15 @@ impl Shard {
         if run.state.is_none() {
             // Nothing of the run's state is on its way yet: the first write goes through here.
             let most = self.shared.memory.limit() / 2;
-            let stored = self.shared.store.state_bytes(&run_scope(run)).map_err(unread)?;
+            let scope = run_scope(run);
+            let stored = self.shared.store.state_bytes(&scope).map_err(|error| unread(run, error))?;
             if stored > most as u64 {
                 let message = format!(
                     "the run's state has {stored} bytes, and the host may hold {most} of one run"
                 );
                 return Err(Failure::new(kind::LIMIT, message));
             }
-            let rows = self.shared.store.state(&run_scope(run)).map_err(unread)?;
+            let rows = self.shared.store.state(&scope).map_err(|error| unread(run, error))?;
             let state: OwnState = rows.into_iter().collect();
             run.account.keep_state(state.bytes());
             run.state = Some(state);
@@ -221,8 +222,11 @@ impl Shard {
     }
 }
 
-fn unread(error: StoreError) -> Failure {
-    Failure::new("storage", format!("read the run's state: {error}")).retryable()
+fn unread(run: &mut Run, error: StoreError) -> Failure {
+    let failure = Failure::new("storage", format!("read the run's state: {error}"));
+    // The flow never hears of it: the run rests until it was repaired.
+    run.damaged = matches!(error, StoreError::Damaged { .. }).then_some(error);
+    failure.retryable()
 }
 
 /// Why the run's own state was not changed.

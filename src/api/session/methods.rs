@@ -20,6 +20,7 @@ use crate::{
         codes,
         door::Api,
         error::Problem,
+        events::broken,
         params,
         runs::{self, StartBody},
         sessions::{SeatTaken, ttl},
@@ -389,9 +390,14 @@ impl Asking {
         self.api.tasks.spawn(async move {
             let forward = async {
                 // Pulled one by one: who reads slowly holds back no more than a bounded queue.
-                while let Ok(Some(event)) = events.next().await {
+                loop {
+                    let (event, is_last) = match events.next().await {
+                        Ok(None) => return,
+                        Ok(Some(event)) => (event, false),
+                        Err(error) => (broken(error), true),
+                    };
                     let said = serde_json::json!({ "run": run, "event": event }).to_string();
-                    if to.send(said).await.is_err() {
+                    if to.send(said).await.is_err() || is_last {
                         return;
                     }
                 }

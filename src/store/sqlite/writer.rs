@@ -24,6 +24,8 @@ const WAITING_BYTES: usize = 64 << 20;
 const GROUP: Weight = Weight { rows: 256, bytes: 1024 * 1024 };
 /// How often it is tried whether writes that failed for want of room, or for a lock, work again.
 const PROBE: Duration = Duration::from_millis(250);
+/// How often an idle writer looks whether its files are still there.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// The way to the writer's thread.
 pub struct Queue {
@@ -50,7 +52,8 @@ struct State {
 /// What the writer does next.
 enum Next {
     Commit(Vec<Batch>),
-    Probe,
+    /// Nothing came for as long as it was patient.
+    Idle,
     End,
 }
 
@@ -121,22 +124,22 @@ impl Waiting {
         Ok(())
     }
 
-    /// Waits for batches; at most until the next probe where `probes`.
-    fn next(&self, probes: bool) -> Next {
+    /// Waits for batches, for so long where it is given.
+    fn next(&self, patience: Option<Duration>) -> Next {
         let mut state = self.lock();
         while state.batches.is_empty() {
             if state.closed {
                 return Next::End;
             }
-            if !probes {
+            let Some(patience) = patience else {
                 state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
-            }
-            let (after, timeout) =
-                self.filled.wait_timeout(state, PROBE).unwrap_or_else(PoisonError::into_inner);
+            };
+            let (after, waited) =
+                self.filled.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner);
             state = after;
-            if timeout.timed_out() && state.batches.is_empty() && !state.closed {
-                return Next::Probe;
+            if waited.timed_out() && state.batches.is_empty() && !state.closed {
+                return Next::Idle;
             }
         }
         let group = state.batches.take_group(GROUP);
@@ -173,9 +176,19 @@ fn panicked() -> StoreError {
 
 fn serve(waiting: &Waiting, mut committer: Committer, lock: Lock) -> Result<(), StoreError> {
     loop {
-        match waiting.next(committer.is_waiting()) {
+        let patience = match (committer.is_waiting(), committer.is_lost()) {
+            (true, _) => Some(PROBE),
+            (false, true) => None,
+            (false, false) => Some(LOOK),
+        };
+        match waiting.next(patience) {
             Next::Commit(group) => committer.commit(group),
-            Next::Probe => committer.probe(),
+            Next::Idle => {
+                committer.look();
+                if committer.is_waiting() {
+                    committer.probe();
+                }
+            }
             Next::End => break,
         }
     }
