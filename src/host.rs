@@ -35,6 +35,7 @@ use crate::{
     fault,
     flow::RunLimits,
     lua::Limits,
+    memory,
     operator::{Builtin, BundleDir, Coded, Declared, QueueHub, Registry, lua_calls},
     protocol::RunId,
     session,
@@ -69,6 +70,10 @@ pub struct HostConfig {
     /// Whether a host that died three times in a row, each time soon after its start, takes its runs
     /// up one at a time.
     pub safe_mode: bool,
+    /// What all runs together may make the host hold in memory, in bytes; by the machine if absent.
+    pub memory: Option<u64>,
+    /// What one run may make the host hold in memory, in bytes; 64 MiB if absent.
+    pub run_memory: Option<u64>,
     /// How long a pull worker keeps a task without a heartbeat.
     pub lease: Duration,
     /// Shards; 0 for one a core.
@@ -102,6 +107,8 @@ impl HostConfig {
             watch: BTreeMap::new(),
             recover: true,
             safe_mode: true,
+            memory: None,
+            run_memory: None,
             lease: crate::config::LEASE,
             shards: 0,
             retention: Retention::default(),
@@ -492,9 +499,14 @@ fn bundle_dirs(data: PathBuf) -> BundleDir {
 }
 
 fn settings(config: &HostConfig) -> Settings {
+    let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     let absolute = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
     Settings {
-        limits: RunLimits::default(),
+        memory: config.memory.map_or_else(memory::by_default, bytes),
+        limits: RunLimits {
+            held: config.run_memory.map_or(RunLimits::default().held, bytes),
+            ..RunLimits::default()
+        },
         lease_ms: u64::try_from(config.lease.as_millis()).unwrap_or(u64::MAX),
         park_ms: 24 * 3_600 * 1_000,
         compensation_ms: 300_000,

@@ -80,6 +80,7 @@ codes! {
     UPGRADE_REQUIRED = "upgrade_required", UPGRADE_REQUIRED, "It is a WebSocket";
     RATE_LIMITED = "rate_limited", TOO_MANY_REQUESTS, "The token asks too often";
     SIGNAL_QUEUE_FULL = "signal_queue_full", TOO_MANY_REQUESTS, "Too many signals wait to be read";
+    RUN_FULL = "run_full", TOO_MANY_REQUESTS, "The run holds as much as it may";
     TOO_MANY_RUNS = "too_many_runs", TOO_MANY_REQUESTS, "Too many runs are open";
     TOO_MANY_WORKERS = "too_many_workers", TOO_MANY_REQUESTS, "Too many workers wait for this queue";
     TOO_MANY_SESSIONS = "too_many_sessions", TOO_MANY_REQUESTS, "Too many sessions are open";
@@ -93,6 +94,7 @@ codes! {
     OVERLOADED = "overloaded", SERVICE_UNAVAILABLE, "Too many requests are under way";
     NOT_READY = "not_ready", SERVICE_UNAVAILABLE, "The host takes no work now";
     STOPPING = "stopping", SERVICE_UNAVAILABLE, "The host is stopping";
+    MEMORY_FULL = "memory_full", SERVICE_UNAVAILABLE, "The host has no memory left for runs";
     STORAGE_FULL = "storage_full", SERVICE_UNAVAILABLE, "The disk is full";
     STORAGE_LOCKED = "storage_locked", SERVICE_UNAVAILABLE, "Another process keeps the database locked";
 }

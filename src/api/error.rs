@@ -175,6 +175,9 @@ impl From<EngineError> for Problem {
                 problem
             }
             EngineError::Store(error) => storage(&error),
+            EngineError::Thread { .. } => {
+                Self::new(codes::INTERNAL, "a thread could not be started")
+            }
             EngineError::Keys(reason) => {
                 tracing::error!(%reason, "failed to keep the keys");
                 Self::new(codes::STORAGE, "the keys could not be written; the log says why")

@@ -247,6 +247,8 @@ fn embedded(config: &Config) -> HostConfig {
         watch: std::collections::BTreeMap::new(),
         recover: false,
         safe_mode: false,
+        memory: config.memory,
+        run_memory: config.run_memory,
         lease: config.lease,
         shards: config.shards,
         operators: config.operators.clone(),

@@ -74,6 +74,7 @@ impl Shard {
             WorkerAsk::Artifact { name, data, reply } => {
                 let of = (holder.step, holder.attempt);
                 let stored = standing.and_then(|()| {
+                    self.check_file(run, data.len())?;
                     self.put_artifact(run, of, &name, &data, false).map_err(bad_request)
                 });
                 rests_on_token(run, holder, &stored);

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     journal::RunStarted,
     lua,
+    memory::Level,
     protocol::{Json, RunId},
     respond,
     store::StoreError,
@@ -189,6 +190,10 @@ impl Engine {
 
     /// Refuses one more open run where there are too many.
     pub(super) fn check_room(&self) -> Result<(), EngineError> {
+        if self.shared().memory.level() == Level::Full {
+            self.shared().make_room();
+            return Err(self.shared().no_room("start a run"));
+        }
         let open = self.open_runs();
         if open < self.shared().settings.open_runs {
             return Ok(());
@@ -258,7 +263,7 @@ impl Engine {
             seats: start.seats.into_iter().collect(),
             joined: Vec::new(),
         };
-        shared.send(id.num(), Msg::Start(Box::new(new)));
+        shared.offer(id.num(), Msg::Start(Box::new(new)))?;
         match answer.await.map_err(|_| EngineError::Stopping)? {
             Ok(view) => Ok((Started { run: id, repeated: false }, Some(view))),
             Err(EngineError::Store(StoreError::KeyUsed { .. })) if key.is_some() => {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{
     EngineError,
     message::{Msg, ReplyTo, RunMsg},
-    run::{After, Failed, Live, Perform, Run},
+    run::{After, Failed, Live, Perform, Run, Submitted},
     shard::{STORAGE_RETRY_MS, Shard, cancel_workers},
     waiting::Quarantine,
 };
@@ -30,11 +30,15 @@ impl Shard {
         }
         run.batches += 1;
         let batch = run.batches;
+        if run.is_ended() && run.end_batch.is_none() {
+            run.end_batch = Some(batch);
+        }
         if let (true, Some(cursor)) = (pending.entries.is_empty(), run.cursor) {
             // Without entries nothing else would refuse it after a batch before it failed.
             pending.checks.push(Check::RunAt { run: run.num, cursor });
         }
         let write = states.then(|| self.run_write(run, &pending.entries));
+        let bytes = pending.bytes();
         if !run.subscribers.is_empty() {
             pending
                 .after
@@ -44,7 +48,7 @@ impl Shard {
         if fault::is_broken(Break::AckBeforeCommit) {
             self.perform(run, std::mem::take(&mut pending.after));
         }
-        run.submitted.push_back((batch, pending.after));
+        run.submitted.push_back(Submitted { batch, bytes, after: pending.after });
         let (num, life) = (run.num, run.life);
         let shared = Arc::clone(&self.shared);
         self.shared.store.submit(Batch {
@@ -62,7 +66,9 @@ impl Shard {
         let mut rows = Vec::with_capacity(entries.len());
         for entry in entries {
             let lsn = self.shared.store.next_lsn();
-            rows.push(JournalRow { lsn, prev: run.prev, bytes: entry.encode() });
+            let bytes = entry.encode();
+            run.header.bytes += bytes.len() as u64;
+            rows.push(JournalRow { lsn, prev: run.prev, bytes });
             run.prev = Some(lsn);
             run.cursor = Some(lsn);
         }
@@ -83,7 +89,7 @@ impl Shard {
                 super::waiting::describe(run, status, &self.shared.sessions, &self.shared.clock)
             }
             RunStatus::Running | RunStatus::Compensating
-                if !run.open.is_empty() || run.chain.paused().is_some() =>
+                if !run.open.is_empty() || run.chain.paused().is_some() || run.account.parked =>
             {
                 super::waiting::describe(run, status, &self.shared.sessions, &self.shared.clock)
             }
@@ -134,8 +140,8 @@ impl Shard {
             return;
         }
         let front = run.submitted.pop_front();
-        debug_assert!(front.as_ref().is_some_and(|(n, _)| *n == batch), "batches end in order");
-        let Some((_, after)) = front else { return };
+        debug_assert!(front.as_ref().is_some_and(|it| it.batch == batch), "batches end in order");
+        let Some(Submitted { after, .. }) = front else { return };
         match (result, &mut run.failed) {
             (Ok(()), None) => {
                 self.perform(&mut run, after);

@@ -62,10 +62,13 @@ impl Engine {
                 started.continues = prev.take();
             }
             let lsn = shared.store.next_lsn();
-            rows.push(JournalRow { lsn, prev, bytes: entry.encode() });
+            let bytes = entry.encode();
+            header.bytes += bytes.len() as u64;
+            rows.push(JournalRow { lsn, prev, bytes });
             prev = Some(lsn);
             header.cursor = lsn;
         }
+        header.bytes += stored(&writes);
         let goes_on = header.wake_at_ms.is_some();
         let mut checks = vec![Check::TokenLive(caller.jti.clone())];
         if let Some(key) = key {
@@ -147,6 +150,16 @@ pub(super) fn linked(
     Ok((!batch.changes.is_empty()).then(|| Write::ChangeState(Box::new(batch))))
 }
 
+/// The bytes of state and files that a copy begins with.
+fn stored(writes: &[Write]) -> u64 {
+    let bytes = writes.iter().map(|write| match write {
+        Write::PutState { key, value, .. } => (key.len() + value.len()) as u64,
+        Write::PutArtifact(row) => row.size,
+        _ => 0,
+    });
+    bytes.sum()
+}
+
 /// The chain of a history.
 pub(super) fn fold(entries: &[Entry]) -> Result<Chain, String> {
     let mut chain = Chain::lean();
@@ -213,5 +226,6 @@ fn header_of(id: RunId, chain: &Chain) -> Header {
         ended_ms: status.is_ended().then(|| chain.last_ms()),
         error,
         waiting_on,
+        bytes: 0,
     }
 }

@@ -44,6 +44,7 @@ impl Due {
             | Self::Lease
             | Self::Park
             | Self::Child
+            | Self::State
             | Self::Wall
             | Self::Compensation
             | Self::Loop

@@ -130,6 +130,9 @@ impl Shard {
         self.flush(run);
         started.continues = run.prev;
         run.prev = None;
+        // It begins once its start is durable, with a turn of its own: a run that does nothing but
+        // begin anew takes no more than others, hears of its cancel, and leaves nothing behind.
+        run.fresh_after = Some(run.batches + 1);
         run.inbox.clear();
         run.timers.keep(Due::Wall);
         self.append(run, Fact::RunStarted(Box::new(started)));

@@ -70,6 +70,14 @@ pub enum EngineError {
     /// The store could not.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The system gave no thread, without which the engine cannot start.
+    #[error("start {what}: {source}")]
+    Thread {
+        /// What was to run on it.
+        what: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// The keys could not be kept.
     #[error("keep the keys: {0}")]
     Keys(String),
@@ -110,6 +118,7 @@ impl EngineError {
             Self::Store(StoreError::Locked) => "storage_locked",
             Self::Store(StoreError::Damaged { .. }) => "damaged",
             Self::Store(_) => "storage",
+            Self::Thread { .. } => "internal",
             Self::Keys(_) => "storage",
             Self::Stopping => "stopping",
         }

@@ -1,12 +1,13 @@
 //! Entries as events, and subscriptions that miss none of the durable ones.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::mpsc;
 
 use super::{EngineError, EventView, message::RunMsg, rfc3339, shared::Shared, view};
 use crate::{
     journal::{Decision, Entry, Fact, Note, Outcome},
+    memory::Level,
     protocol::{Json, RunId, StepKind, TaskId},
     store::StoreError,
 };
@@ -89,7 +90,10 @@ impl Events {
         let (reply, subscribed) = tokio::sync::oneshot::channel();
         self.shared.tell(self.run.num(), RunMsg::Subscribe(to, reply));
         // A run that cannot be subscribed to has ended: the store has all of it.
-        drop(subscribed.await);
+        if subscribed.await.is_err() && self.shared.memory.level() == Level::Full {
+            // Or it cannot be read for now.
+            tokio::time::sleep(Duration::from_millis(super::account::ROOM_MS)).await;
+        }
         self.live = Some(live);
     }
 

@@ -9,13 +9,14 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 
 use super::{
     Caller, EngineError, KeyFiles, Settings,
     auth::Auth,
     capacity::Capacity,
     ledger::Ledger,
+    mailbox::Mailbox,
     message::{Msg, ReplyTo, RunMsg},
     programs::Programs,
     shard::Shard,
@@ -27,6 +28,7 @@ use crate::{
     clock::Clock,
     fault,
     lua::{Limits, Vms, Watchdog},
+    memory::Memory,
     middleware::Means,
     operator::{QueueHub, Registry, Ticket},
     protocol::RunId,
@@ -92,13 +94,13 @@ pub(super) struct Unstarted {
     limits: Limits,
     watchdog: Arc<Watchdog>,
     recovers: bool,
-    messages: mpsc::UnboundedReceiver<Msg>,
+    messages: Mailbox,
 }
 
 impl Unstarted {
     /// The shard itself, on the thread that is to be its own, and what it is told.
-    pub(super) fn enter(self) -> (Shard, mpsc::UnboundedReceiver<Msg>) {
-        let vms = Vms::new(self.limits, &self.watchdog);
+    pub(super) fn enter(self) -> (Shard, Mailbox) {
+        let vms = Vms::new(self.limits, &self.watchdog).within(&self.shared.memory);
         (Shard::new(self.index, self.shared, vms, self.recovers), self.messages)
     }
 }
@@ -134,7 +136,7 @@ impl Engine {
                     let (shard, messages) = unstarted.enter();
                     runtime.block_on(shard.serve(messages));
                 })
-                .map_err(|error| EngineError::BadRequest(format!("start a shard: {error}")))?;
+                .map_err(|source| EngineError::Thread { what: "a shard", source })?;
             threads.push(thread);
         }
         keep_looking(&engine.inner.shared);
@@ -169,11 +171,12 @@ impl Engine {
             shards,
             recovery,
         } = parts;
+        let memory = settings.memory;
         let ledger = Ledger::new(Arc::clone(&store), clock.clone(), tasks.clone());
         let means =
             Means { keep: Arc::new(ledger), clock: clock.clone(), tasks: Some(tasks.clone()) };
         let (senders, receivers): (Vec<_>, Vec<_>) =
-            (0..shards.max(1)).map(|_| mpsc::unbounded_channel()).unzip();
+            (0..shards.max(1)).map(|_| Mailbox::new()).unzip();
         let limits_of_state =
             StateLimits { value: settings.limits.value, ..StateLimits::default() };
         let state =
@@ -198,10 +201,12 @@ impl Engine {
             open_runs: AtomicU64::new(0),
             watches: WatchBoard::default(),
             taking_up: super::safe_mode::TakingUp::default(),
+            memory: Memory::new(memory),
+            room_asked_ms: AtomicU64::new(0),
         });
         let watchdog = Watchdog::start()
             .map(Arc::new)
-            .map_err(|error| EngineError::BadRequest(format!("start the watchdog: {error}")))?;
+            .map_err(|source| EngineError::Thread { what: "the watchdog", source })?;
         let auth = Auth::open(&*shared.store, keys, key_files)?;
         let recovers = recovery == Recovery::All;
         if recovery != Recovery::Asked {
@@ -254,10 +259,9 @@ impl Engine {
         self.inner.booted.store(false, Ordering::Release);
         for shard in &self.inner.shared.shards {
             let (done, stopped) = oneshot::channel();
-            if shard.send(Msg::Stop(done)).is_ok() {
-                // A shard that is gone already has stopped too.
-                let _ = tokio::time::timeout(Duration::from_secs(5), stopped).await;
-            }
+            shard.send(Msg::Stop(done));
+            // A shard that is gone already has stopped too.
+            let _ = tokio::time::timeout(Duration::from_secs(5), stopped).await;
         }
         let threads = std::mem::take(
             &mut *self.inner.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
@@ -315,7 +319,7 @@ impl Engine {
         message: impl FnOnce(ReplyTo<T>) -> RunMsg,
     ) -> Result<T, EngineError> {
         let (reply, answer) = oneshot::channel();
-        self.shared().tell(run, message(reply));
+        self.shared().offer(run, Msg::Run(run, message(reply)))?;
         answer.await.map_err(|_| EngineError::Stopping)?
     }
 

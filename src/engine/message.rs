@@ -26,6 +26,8 @@ pub(crate) enum Msg {
     Start(Box<NewRun>),
     /// Something for one run.
     Run(u64, RunMsg),
+    /// The same, where it came before something that was sent earlier and that it may need.
+    Late(u64, RunMsg),
     /// A batch was synced or refused.
     Committed {
         /// The run.
@@ -39,10 +41,28 @@ pub(crate) enum Msg {
     },
     /// What is on its way to a run is to be carried once more, in a while.
     Unheard(u64),
+    /// Drop what rests: the host has no room left.
+    MakeRoom,
     /// Take up stored runs by itself from now on.
     Recover,
     /// Stop: drop every run, then acknowledge.
     Stop(oneshot::Sender<()>),
+}
+
+impl Msg {
+    /// Whether it goes before what waits: it ends work, or lets it rest.
+    pub(crate) fn is_urgent(&self) -> bool {
+        match self {
+            Self::Stop(_) => true,
+            Self::Run(_, message) => message.is_cancel() || matches!(message, RunMsg::Pause { .. }),
+            Self::Late(..)
+            | Self::Start(_)
+            | Self::Committed { .. }
+            | Self::Unheard(_)
+            | Self::MakeRoom
+            | Self::Recover => false,
+        }
+    }
 }
 
 /// A run to begin.
@@ -81,8 +101,6 @@ pub(crate) enum RunMsg {
     IsAtRest(oneshot::Sender<bool>),
     /// Rest, without being read: the host died at it.
     Quarantine { reason: String, reply: ReplyTo<()> },
-    /// Go on with what the last turn left.
-    Continue,
     /// Answer when it is so.
     Wait(Waiter),
     /// Send every event from now on; answers with the number of the last durable event.
@@ -186,6 +204,24 @@ pub(crate) enum RunMsg {
 }
 
 impl RunMsg {
+    /// Whether the store may refuse what comes of it, for the sake of who asked or with which key.
+    pub(crate) fn is_checked(&self) -> bool {
+        matches!(
+            self,
+            Self::Cancel { .. }
+                | Self::Pause { .. }
+                | Self::Resume { .. }
+                | Self::Signal { .. }
+                | Self::ChangeState { .. }
+                | Self::TakeSeat { .. }
+                | Self::Advise { .. }
+                | Self::Lease { .. }
+                | Self::Answer { .. }
+                | Self::Expire { .. }
+                | Self::Worker { .. }
+        )
+    }
+
     /// Whether it cancels the run.
     pub(crate) fn is_cancel(&self) -> bool {
         matches!(self, Self::Cancel { .. } | Self::CancelFrom { .. })

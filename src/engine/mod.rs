@@ -5,6 +5,7 @@
 //! the store's traits, a flow and backends. The API and the host call [`Engine`].
 
 mod accept;
+mod account;
 mod answer;
 mod attempt;
 mod auth;
@@ -39,6 +40,7 @@ mod ledger;
 mod limits;
 mod lineage;
 mod listing;
+mod mailbox;
 mod message;
 mod model_loop;
 mod open;

@@ -70,6 +70,8 @@ pub(crate) struct OpenLoop {
     held: BTreeSet<usize>,
     /// Why it cannot go on: its history is not what it would do.
     broken: Option<Failure>,
+    /// The bytes of what came of its parts.
+    came: usize,
 }
 
 impl Shard {
@@ -158,6 +160,7 @@ impl Shard {
             recorded: 0,
             held: BTreeSet::new(),
             broken: None,
+            came: 0,
         })
     }
 
@@ -326,6 +329,7 @@ impl Shard {
     ) {
         let used = used_at(run, key);
         if let Some(open) = run.model_loop_mut(number) {
+            open.came += outcome.size_hint();
             open.flow.end(key.index as usize, outcome, &used);
             run.composing.insert(number);
         }

@@ -451,7 +451,9 @@ impl Reporter for AttemptReporter {
 
     fn progress(&self, data: Json) {
         let (step, attempt) = (self.step, self.attempt);
-        self.shared.tell(self.run, RunMsg::Progress { step, attempt, data });
+        let message = RunMsg::Progress { step, attempt, data };
+        // It is lossy: where too much waits, nobody is told.
+        let _ = self.shared.offer(self.run, Msg::Run(self.run, message));
     }
 
     fn delta(&self, delta: ModelDelta) {

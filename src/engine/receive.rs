@@ -44,12 +44,13 @@ impl Shard {
             program: Some(program),
             grant: std::sync::Arc::new(super::recover::grant_of(&started.grant)),
             flow: None,
-            inbox: std::collections::VecDeque::new(),
+            inbox: super::account::Inputs::default(),
+            account: self.account(),
             open: OpenSteps::default(),
             composing: std::collections::BTreeSet::new(),
             timers: Timers::default(),
             alarm: Times { wall: None, steady: None },
-            state: Some(std::collections::BTreeMap::new()),
+            state: Some(super::account::OwnState::default()),
             artifacts: Some(Vec::new()),
             pending: super::run::Pending::default(),
             submitted: std::collections::VecDeque::new(),
@@ -65,6 +66,9 @@ impl Shard {
             damaged: None,
             broken: false,
             queued: false,
+            greedy: false,
+            fresh_after: None,
+            end_batch: None,
             told: 0,
         });
         run.audience.set(!run.subscribers.is_empty());
@@ -140,7 +144,7 @@ impl Shard {
     pub(super) fn receive(&mut self, run: &mut Box<Run>, message: RunMsg) {
         match message {
             RunMsg::Wake => self.wake(run),
-            RunMsg::Continue | RunMsg::IsAtRest(_) => {}
+            RunMsg::IsAtRest(_) => {}
             RunMsg::TakeUp(reply) => {
                 self.wake(run);
                 run.restate = !run.is_ended();
@@ -153,15 +157,13 @@ impl Shard {
             RunMsg::Wait(waiter) => {
                 run.waiters.retain(|waiter| !waiter.reply.is_closed());
                 run.waiters.push(waiter);
-                if run.submitted.is_empty() && !run.has_pending() {
-                    self.answer_waiters(run);
-                }
+                self.answer_waiters(run);
             }
             RunMsg::Subscribe(subscriber, reply) => {
                 // What is on its way to the disk was not made an event: nobody watched. The new
                 // subscriber is told to read it once it is there.
-                if let Some((_, after)) = run.submitted.back_mut() {
-                    after.events.push(super::events::sync(self.now_ms));
+                if let Some(last) = run.submitted.back_mut() {
+                    last.after.events.push(super::events::sync(self.now_ms));
                 }
                 run.subscribers.retain(|subscriber| !subscriber.is_closed());
                 run.audience.set(true);
@@ -322,7 +324,8 @@ impl Shard {
 
     /// Answers whoever waits for what is so now.
     pub(super) fn answer_waiters(&mut self, run: &mut Run) {
-        if run.waiters.is_empty() || !run.submitted.is_empty() {
+        // What is not durable is not so yet.
+        if run.waiters.is_empty() || !run.submitted.is_empty() || run.has_pending() {
             return;
         }
         let ended = run.is_ended();
@@ -366,7 +369,12 @@ pub(super) fn view_of(run: &Run) -> super::RunView {
     view.delegate = run.chain.started().and_then(|(started, _)| started.delegate.clone());
     view.seats = view::seats(run.chain.seats());
     view.usage = super::budget::view(run.chain.spent());
-    if let RunState::Ended(Outcome::Completed(output)) = run.chain.state() {
+    if run.ends_on_its_way() {
+        // Another batch was before it: nobody is told of an end that is not durable.
+        view.status = RunStatus::Running;
+        view.ended_at = None;
+        view.error = None;
+    } else if let RunState::Ended(Outcome::Completed(output)) = run.chain.state() {
         view.output = Some(output.clone());
     }
     view
@@ -396,7 +404,6 @@ pub(super) fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
     }
     match message {
         RunMsg::Wake
-        | RunMsg::Continue
         | RunMsg::IsAtRest(_)
         | RunMsg::SignalFrom { .. }
         | RunMsg::CancelFrom { .. }

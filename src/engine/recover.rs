@@ -10,6 +10,7 @@ use std::{
 
 use super::{
     Divergence,
+    account::Inputs,
     budget::total,
     composite::Members,
     due::{Due, Timers, Times},
@@ -29,7 +30,7 @@ use crate::{
     lua::{Program, RunFacts, ScriptFlow},
     operator::Residence,
     protocol::{Failure, RunId, StepKind, failure::kind},
-    store::{RunStatus, StoreError, TaskPhase},
+    store::{Header, RunStatus, StoreError, TaskPhase},
     token::Grant,
 };
 
@@ -43,12 +44,11 @@ impl Shard {
     ) -> Result<Option<Box<Run>>, StoreError> {
         let Some(header) = self.shared.store.header(num)? else { return Ok(None) };
         let for_query = matches!(message, RunMsg::Query { .. });
-        if header.status.is_ended()
-            && matches!(message, RunMsg::Wake | RunMsg::Continue | RunMsg::TakeUp(_))
-        {
+        if header.status.is_ended() && matches!(message, RunMsg::Wake | RunMsg::TakeUp(_)) {
             return Ok(None);
         }
         fault::point("engine.load");
+        self.check_history(&header)?;
         let entries = self.shared.store.entries(num, 0)?;
         let mut chain = Chain::lean();
         for entry in &entries {
@@ -77,7 +77,8 @@ impl Shard {
             program: program.as_ref().ok().map(Arc::clone),
             grant,
             flow: None,
-            inbox: VecDeque::new(),
+            inbox: Inputs::default(),
+            account: self.account(),
             open: OpenSteps::default(),
             composing: BTreeSet::new(),
             timers: Timers::default(),
@@ -98,6 +99,9 @@ impl Shard {
             damaged: None,
             broken,
             queued: false,
+            greedy: false,
+            fresh_after: None,
+            end_batch: None,
             told: 0,
         });
         if run.is_ended() && !for_query {
@@ -108,6 +112,8 @@ impl Shard {
         }
         // It was quarantined, by its header alone.
         run.restate = run.header.status == RunStatus::Paused && run.chain.paused().is_none();
+        run.account.read(run.chain.history_bytes());
+        Self::keep_weight(&mut run);
         match program {
             Err(error) => {
                 self.rest(&mut run, &entries, format!("its blueprint cannot be loaded: {error}"));
@@ -118,6 +124,18 @@ impl Shard {
             Ok(program) => self.replay_into(&mut run, &program, &entries),
         }
         Ok(Some(run))
+    }
+
+    /// Refuses a history that is too large to be read, and would end the host.
+    fn check_history(&self, header: &Header) -> Result<(), StoreError> {
+        let most = self.shared.memory.limit() as u64 / 2;
+        if header.bytes <= most {
+            return Ok(());
+        }
+        match self.shared.store.history_bytes(header.num)? {
+            bytes if bytes > most => Err(StoreError::TooLarge { run: header.num, bytes, most }),
+            _ => Ok(()),
+        }
     }
 
     fn replay_into(&mut self, run: &mut Run, program: &Arc<Program>, entries: &[Entry]) {
@@ -134,6 +152,7 @@ impl Shard {
                 fault::point("engine.replayed");
                 run.flow = Some(replay.flow);
                 self.take_up_open(run, entries, replay.ops);
+                Self::keep_weight(run);
                 if !self.commands(run, replay.fresh) {
                     return;
                 }

@@ -2,16 +2,25 @@
 //!
 //! A shard is one thread. Every change to a run of it happens here, one message after the other;
 //! what is to leave the process waits in [`After`](super::run::After) until the batch that it follows from is synced.
+//!
+//! # Turns
+//!
+//! A message changes the facts of its run, which is little work, and lines the run up for a turn. In
+//! its turn a run's flow takes its inputs, for a few milliseconds or some hundred inputs or so many
+//! bytes, and what came of it is submitted as one batch. A run whose inputs are not at their end then
+//! is *greedy*: it lines up behind the others of its kind, and runs that need one short turn go
+//! before it. One with several batches on their way, or whose fresh history is not durable, waits
+//! for the commit. So a run that never rests is late by what its like take, and nobody else is by
+//! more than one turn.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet, VecDeque},
     sync::{Arc, atomic::Ordering},
 };
 
-use tokio::sync::mpsc;
-
 use super::{
     due::Times,
+    mailbox::Mailbox,
     message::{Msg, RunMsg},
     run::Run,
     shared::Shared,
@@ -19,11 +28,15 @@ use super::{
 use crate::{
     fault::{self, Break},
     lua::Vms,
+    memory::Level,
     store::StoreError,
 };
 
-/// Messages that are handled before the loop looks at timers and flushes.
+/// Messages that are handled before the loop looks at timers and gives turns.
 const DRAIN: usize = 256;
+/// Time that the messages, the timers and the turns of one round take each, in milliseconds, but for
+/// the last of them.
+const ROUND_MS: u64 = 5;
 /// How far ahead timers are kept in memory, in milliseconds; later ones are read when it is time.
 pub(super) const HORIZON_MS: u64 = 60_000;
 /// How long a run rests after a write of it failed, in milliseconds.
@@ -37,7 +50,10 @@ pub(crate) struct Shard {
     pub(super) runs: HashMap<u64, Box<Run>>,
     /// When runs are woken, on each of the clocks.
     alarms: Times<BTreeSet<(u64, u64)>>,
-    pub(super) ready: VecDeque<u64>,
+    /// The runs that wait for a turn and were done after their last.
+    prompt: VecDeque<u64>,
+    /// The greedy ones.
+    patient: VecDeque<u64>,
     pub(super) recent: VecDeque<u64>,
     pub(super) horizon_ms: u64,
     /// The time on the wall clock, and on the steady one, in milliseconds.
@@ -65,7 +81,8 @@ impl Shard {
             vms,
             runs: HashMap::new(),
             alarms: Times { wall: BTreeSet::new(), steady: BTreeSet::new() },
-            ready: VecDeque::new(),
+            prompt: VecDeque::new(),
+            patient: VecDeque::new(),
             recent: VecDeque::new(),
             horizon_ms: 0,
             now_ms,
@@ -80,32 +97,27 @@ impl Shard {
     }
 
     /// Handles messages until it is told to stop.
-    pub(crate) async fn serve(mut self, mut messages: mpsc::UnboundedReceiver<Msg>) {
+    pub(crate) async fn serve(mut self, mut messages: Mailbox) {
         self.boot();
         loop {
             let next = self.next_due();
             let clock = self.shared.clock.clone();
             tokio::select! {
                 biased;
-                message = messages.recv(), if self.ready.is_empty() => {
-                    let Some(message) = message else { return };
+                message = messages.next(), if !self.is_ready() => {
                     if !self.handle(message) { return }
                 }
-                () = clock.sleep_until_either(next.wall, next.steady), if self.ready.is_empty() => {}
-                () = std::future::ready(()), if !self.ready.is_empty() => {}
+                () = clock.sleep_until_either(next.wall, next.steady), if !self.is_ready() => {}
+                () = std::future::ready(()), if self.is_ready() => {}
             }
-            let began = self.shared.clock.steady_ms();
+            let began = clock.steady_ms();
             for _ in 0..DRAIN {
-                if self.shared.clock.steady_ms().saturating_sub(began) >= super::drive::TURN_MS {
+                if clock.steady_ms().saturating_sub(began) >= ROUND_MS {
                     break;
                 }
-                match messages.try_recv() {
-                    Ok(message) => {
-                        if !self.handle(message) {
-                            return;
-                        }
-                    }
-                    Err(_) => break,
+                let Some(message) = messages.take() else { break };
+                if !self.handle(message) {
+                    return;
                 }
             }
             self.turn();
@@ -117,26 +129,38 @@ impl Shard {
         self.poll_due();
     }
 
+    /// Whether a run waits for its turn.
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.prompt.is_empty() || !self.patient.is_empty()
+    }
+
     /// Fires what is due, gives waiting runs their turn, and drops what is idle.
     pub(crate) fn turn(&mut self) {
         self.tick();
         if self.recovers && self.now_ms + HORIZON_MS / 2 >= self.horizon_ms {
             self.poll_due();
         }
-        let until = self.steady_ms + super::drive::TURN_MS;
+        let until = self.steady_ms + ROUND_MS;
         while self.shared.clock.steady_ms() < until {
             let Some(run) = self.next_alarm() else { break };
             self.tell(run, RunMsg::Wake);
         }
-        for _ in 0..self.ready.len() {
-            if self.shared.clock.steady_ms() >= until + super::drive::TURN_MS {
+        let began = self.shared.clock.steady_ms();
+        let is_over =
+            |shard: &Self| shard.shared.clock.steady_ms().saturating_sub(began) >= ROUND_MS;
+        for _ in 0..self.prompt.len() {
+            let Some(run) = self.prompt.pop_front() else { break };
+            self.take_turn(run);
+            if is_over(self) {
                 break;
             }
-            let Some(run) = self.ready.pop_front() else { break };
-            if let Some(live) = self.runs.get_mut(&run) {
-                live.queued = false;
+        }
+        for _ in 0..self.patient.len() {
+            let Some(run) = self.patient.pop_front() else { break };
+            self.take_turn(run);
+            if is_over(self) {
+                break;
             }
-            self.tell(run, RunMsg::Continue);
         }
         self.evict();
     }
@@ -182,16 +206,81 @@ impl Shard {
         self.alarms.steady.insert((self.steady_ms + pause_ms, run));
     }
 
+    /// Lets a run wait for its turn.
+    fn line_up(&mut self, run: &mut Run) {
+        if run.queued {
+            return;
+        }
+        run.queued = true;
+        if run.greedy {
+            self.patient.push_back(run.num);
+        } else {
+            self.prompt.push_back(run.num);
+        }
+    }
+
+    /// Drives a run as far as its turn goes, submits what came of it, and keeps it.
+    fn take_turn(&mut self, num: u64) {
+        // It may have gone meanwhile, or have had its turn when it was canceled.
+        let Some(mut run) = self.runs.remove(&num) else { return };
+        if !std::mem::take(&mut run.queued) || run.failed.is_some() {
+            self.runs.insert(num, run);
+            return;
+        }
+        self.tick();
+        self.drive(&mut run);
+        if let Some(error) = run.damaged.take() {
+            self.fail(&mut run, Default::default(), &error);
+            match run.submitted.is_empty() {
+                true => self.lost(run),
+                false => drop(self.runs.insert(num, run)),
+            }
+            return;
+        }
+        self.weigh(&mut run);
+        Self::rest_weight(&mut run);
+        self.flush(&mut run);
+        if run.reload && run.submitted.is_empty() {
+            cancel_workers(&mut run);
+            self.recount_places(&mut run, Vec::new());
+            let (broken, waiters, subscribers) = (
+                run.broken,
+                std::mem::take(&mut run.waiters),
+                std::mem::take(&mut run.subscribers),
+            );
+            drop(run);
+            self.reload(num, broken, waiters, subscribers);
+            return;
+        }
+        if run.is_ended() && run.is_idle() {
+            self.silence(&run);
+            return;
+        }
+        self.set_alarm(&mut run);
+        run.greedy = !run.inbox.is_empty();
+        let is_held_up = run.waits_for_commit() || run.account.parked;
+        if run.greedy && run.chain.paused().is_none() && !is_held_up {
+            self.line_up(&mut run);
+        }
+        self.recent.push_back(num);
+        self.runs.insert(num, run);
+    }
+
     /// Handles one message; false once the shard is to stop.
     pub(crate) fn handle(&mut self, message: Msg) -> bool {
         self.tick();
         match message {
             Msg::Start(new) => self.begin(*new),
-            Msg::Run(run, message) => self.tell(run, message),
+            // It may have come before the start of the run, which was sent earlier.
+            Msg::Run(run, message @ RunMsg::CancelFrom { .. }) if !self.runs.contains_key(&run) => {
+                self.shared.send(run, Msg::Late(run, message));
+            }
+            Msg::Run(run, message) | Msg::Late(run, message) => self.tell(run, message),
             Msg::Committed { run, batch, life, result } => {
                 self.committed(run, batch, life, result);
             }
             Msg::Unheard(run) => self.carry_later(run, STORAGE_RETRY_MS),
+            Msg::MakeRoom => {}
             Msg::Recover => {
                 self.recovers = true;
                 self.poll_due();
@@ -274,13 +363,17 @@ impl Shard {
                 known = self.read_again(resting, &message);
             }
         }
+        if known.is_none() && !self.has_room_for(num, &message) {
+            self.put_off(num, message);
+            return;
+        }
         let run = match known {
             Some(run) => Some(run),
             None => match self.load(num, &message, false) {
                 Ok(run) => run,
                 Err(error) => {
                     tracing::error!(run = num, %error, "could not read a run");
-                    if matches!(error, StoreError::Damaged { .. }) {
+                    if matches!(error, StoreError::Damaged { .. } | StoreError::TooLarge { .. }) {
                         self.quarantine_damaged(num, &error);
                     }
                     self.refuse(message, &error);
@@ -294,6 +387,17 @@ impl Shard {
                 self.refuse_unknown(num, message);
             }
             Some(mut run) => {
+                if message.is_cancel() {
+                    // It does not stand in line behind its own kind.
+                    run.greedy = false;
+                    run.queued = false;
+                }
+                if run.has_pending() && (message.is_checked() || !run.pending.checks.is_empty()) {
+                    // A refusal is about one request: nothing else stands in its batch, least of
+                    // all the same request again.
+                    self.compose(&mut run);
+                    self.flush(&mut run);
+                }
                 self.receive(&mut run, message);
                 self.settle(run);
             }
@@ -314,41 +418,14 @@ impl Shard {
         Some(fresh)
     }
 
-    /// Drives a run as far as its turn goes, submits what came of it, and keeps it.
+    /// Keeps a run that something happened to; what follows from it comes with its next turn.
     pub(super) fn settle(&mut self, mut run: Box<Run>) {
-        self.drive(&mut run);
-        if let Some(error) = run.damaged.take() {
-            self.fail(&mut run, Default::default(), &error);
-            match run.submitted.is_empty() {
-                true => self.lost(run),
-                false => drop(self.runs.insert(run.num, run)),
-            }
-            return;
-        }
-        self.flush(&mut run);
-        if run.reload && run.submitted.is_empty() {
-            cancel_workers(&mut run);
-            self.recount_places(&mut run, Vec::new());
-            let (num, broken, waiters, subscribers) = (
-                run.num,
-                run.broken,
-                std::mem::take(&mut run.waiters),
-                std::mem::take(&mut run.subscribers),
-            );
-            drop(run);
-            self.reload(num, broken, waiters, subscribers);
-            return;
-        }
         if run.is_ended() && run.is_idle() {
+            // Whoever asks for it now reads it as it is stored.
             self.silence(&run);
             return;
         }
-        self.set_alarm(&mut run);
-        if !run.inbox.is_empty() && !run.queued && run.chain.paused().is_none() {
-            run.queued = true;
-            self.ready.push_back(run.num);
-        }
-        self.recent.push_back(run.num);
+        self.line_up(&mut run);
         self.runs.insert(run.num, run);
     }
 
@@ -381,7 +458,7 @@ impl Shard {
         num: u64,
         broken: bool,
         waiters: Vec<super::message::Waiter>,
-        subscribers: Vec<mpsc::Sender<super::EventView>>,
+        subscribers: Vec<tokio::sync::mpsc::Sender<super::EventView>>,
     ) {
         match self.load(num, &RunMsg::Wake, broken) {
             Ok(Some(mut run)) => {
@@ -394,7 +471,7 @@ impl Shard {
             Ok(None) => {}
             Err(error) => {
                 tracing::error!(run = num, %error, "could not read a run again");
-                if matches!(error, StoreError::Damaged { .. }) {
+                if matches!(error, StoreError::Damaged { .. } | StoreError::TooLarge { .. }) {
                     self.quarantine_damaged(num, &error);
                     return;
                 }
@@ -444,11 +521,19 @@ impl Shard {
     fn evict(&mut self) {
         let limit = self.shared.settings.live_runs;
         let mut looks = self.recent.len();
-        while self.runs.len() > limit && looks > 0 {
+        let mut dropped = 0;
+        let presses = |dropped: usize, level: Level| match level {
+            Level::Roomy => false,
+            // What its flow had is given back later: not everything goes at once.
+            Level::Tight => dropped < 8,
+            Level::Full => true,
+        };
+        while looks > 0 && (self.runs.len() > limit || presses(dropped, self.shared.memory.level()))
+        {
             looks -= 1;
             let Some(num) = self.recent.pop_front() else { break };
             match self.runs.get(&num) {
-                Some(run) if run.is_idle() => {
+                Some(run) if run.is_idle() && !run.queued => {
                     let next = super::waiting::first_alarm(run.alarm, &self.shared.clock);
                     let later = next.is_some_and(|due| due > self.horizon_ms);
                     let run = self.runs.remove(&num);
@@ -460,10 +545,14 @@ impl Shard {
                         // It is read from the store when its time is near.
                         self.silence(&run);
                     }
+                    dropped += 1;
                 }
                 Some(_) => self.recent.push_back(num),
                 None => {}
             }
+        }
+        if self.shared.memory.level() != Level::Roomy {
+            self.vms.relieve();
         }
         if self.recent.len() > 4 * limit + 1_024 {
             let mut seen = std::collections::HashSet::new();

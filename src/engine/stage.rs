@@ -14,12 +14,12 @@ use std::{
 use async_trait::async_trait;
 use tokio::{
     runtime::{Builder, EnterGuard, Runtime},
-    sync::{mpsc, oneshot},
+    sync::oneshot,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Caller, Engine, EngineError, EngineParts, Recovery, Retention, Settings, message::Msg,
+    Caller, Engine, EngineError, EngineParts, Recovery, Retention, Settings, mailbox::Mailbox,
     shard::Shard,
 };
 use crate::{
@@ -162,7 +162,7 @@ impl Backend for Played {
 /// Everything that a crash takes.
 struct Live {
     engine: Engine,
-    shards: Vec<(Shard, mpsc::UnboundedReceiver<Msg>)>,
+    shards: Vec<(Shard, Mailbox)>,
     driver: Driver,
 }
 
@@ -262,6 +262,7 @@ impl Stage {
                 lease_ms: 30_000,
                 park_ms: 24 * 3_600 * 1_000,
                 compensation_ms: 300_000,
+                memory: usize::MAX,
                 live_runs: 512,
                 open_runs: 100_000,
                 queued_signals: 1_000,
@@ -352,11 +353,11 @@ impl Stage {
     fn go_on(&mut self) -> Result<bool, EngineError> {
         let live = self.live.as_mut().expect("an engine is up between two crashes");
         for (shard, messages) in &mut live.shards {
-            if let Ok(message) = messages.try_recv() {
+            if let Some(message) = messages.take() {
                 shard.handle(message);
                 return Ok(true);
             }
-            if !shard.ready.is_empty() || shard.is_due() {
+            if shard.is_ready() || shard.is_due() {
                 shard.turn();
                 return Ok(true);
             }

@@ -46,6 +46,7 @@ impl Shard {
             | Due::SignalDeadline
             | Due::Retry
             | Due::Child
+            | Due::State
             | Due::Wall
             | Due::Compensation
             | Due::Reminder

@@ -78,6 +78,9 @@ pub struct RunView {
     /// What it used; only where one run is asked for, and somebody had work of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<SpentView>,
+    /// About how many bytes it stores: its journal, its own state and its files.
+    #[serde(default)]
+    pub stored_bytes: u64,
     /// The number of its last event.
     pub last_event: u32,
     /// RFC 3339, UTC.
@@ -442,6 +445,7 @@ pub(super) fn run(header: &Header) -> RunView {
         seats: BTreeMap::new(),
         delegate: None,
         usage: None,
+        stored_bytes: header.bytes,
         last_event: header.seq,
         created_at: rfc3339(header.created_ms),
         updated_at: rfc3339(header.updated_ms),

@@ -140,6 +140,16 @@ pub(crate) fn describe(
             command: Some(format!("moonswarm resume {}", run.id)),
         });
     }
+    if run.account.parked {
+        items.push(WaitingOn {
+            kind: "memory".into(),
+            what: "room: the host holds as much for its runs as it may".into(),
+            task: None,
+            since: rfc3339(run.chain.last_ms()),
+            until: None,
+            command: None,
+        });
+    }
     let running = matches!(status, RunStatus::Running | RunStatus::Compensating);
     // A composite says nothing itself; its members do.
     let open = run.chain.open().filter_map(|number| item(run, number, sessions, clock));

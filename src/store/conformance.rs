@@ -136,6 +136,7 @@ pub fn header(num: u64) -> Header {
         ended_ms: None,
         error: None,
         waiting_on: Some(r#"["timer"]"#.to_owned()),
+        bytes: 0,
     }
 }
 
@@ -175,8 +176,9 @@ pub fn append(writer: &dyn Writer, header: &mut Header, facts: Vec<Fact>) -> Run
         let prev = (!matches!(fact, Fact::RunStarted(_))).then_some(header.cursor);
         header.seq += 1;
         header.cursor = lsn;
-        let entry = Entry { seq: header.seq, at_ms: 5000, fact };
-        entries.push(JournalRow { lsn, prev, bytes: entry.encode() });
+        let bytes = Entry { seq: header.seq, at_ms: 5000, fact }.encode();
+        header.bytes += bytes.len() as u64;
+        entries.push(JournalRow { lsn, prev, bytes });
     }
     RunWrite { header: header.clone(), expected, entries, whole: false }
 }

@@ -8,10 +8,12 @@
 mod change;
 mod check;
 mod durable_state;
+mod fair;
 mod find;
 mod health;
 mod memory;
 mod rows;
+mod size;
 mod sqlite;
 
 #[cfg(test)]
@@ -54,8 +56,8 @@ impl<T: Writer + Reader> Store for T {}
 /// The one road by which anything becomes durable.
 pub trait Writer: Send + Sync {
     /// Queues a batch. Its `ack` is called once, on the writer's thread, after the batch is synced
-    /// or refused. Batches of one caller commit in the order of their submission. Blocks while
-    /// the queue is full.
+    /// or refused. Batches of one run commit in the order of their submission, and so do those that
+    /// belong to no run; between runs the order is a fair one. Blocks while the queue is full.
     fn submit(&self, batch: Batch);
 
     /// A number that no other row of the journal has, larger than all that were given before.
@@ -144,6 +146,18 @@ pub trait Reader: Send + Sync {
     /// # Errors
     /// See [`Reader::header`].
     fn state(&self, scope: &str) -> Result<Vec<StateRow>, StoreError>;
+
+    /// The bytes of all keys and values of one state scope.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn state_bytes(&self, scope: &str) -> Result<u64, StoreError>;
+
+    /// The bytes of the entries of a run's current history.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn history_bytes(&self, run: u64) -> Result<u64, StoreError>;
 
     /// One value of state, also one that has expired.
     ///
@@ -635,6 +649,7 @@ impl StoreError {
             | Self::KeyUsed { .. }
             | Self::Revision { .. }
             | Self::StateRefused { .. }
+            | Self::TooLarge { .. }
             | Self::Damaged { .. } => true,
             Self::Full
             | Self::Locked
@@ -751,6 +766,18 @@ pub enum StoreError {
         what: String,
         /// Why.
         reason: String,
+    },
+    /// A history is larger than what may be read into memory.
+    #[error(
+        "read run {run}: its history has {bytes} bytes, and the host may hold {most} of one run"
+    )]
+    TooLarge {
+        /// The run's number.
+        run: u64,
+        /// The bytes of its current history.
+        bytes: u64,
+        /// The most that is read.
+        most: u64,
     },
     /// Anything else.
     #[error("{context}: {reason}")]

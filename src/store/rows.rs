@@ -114,6 +114,8 @@ pub struct Header {
     pub error: Option<String>,
     /// What it waits for: a JSON array.
     pub waiting_on: Option<String>,
+    /// About how many bytes it stores: its journal, its own state and its files.
+    pub bytes: u64,
 }
 
 /// A random number for a new run; never 0, which stands for a run that has none.
@@ -147,6 +149,7 @@ impl Header {
             ended_ms: None,
             error: None,
             waiting_on: None,
+            bytes: 0,
         }
     }
 }

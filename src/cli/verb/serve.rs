@@ -29,6 +29,9 @@ pub struct Serve {
     /// How long a pull worker keeps a task without a heartbeat [default: 30s]
     #[arg(long, value_name = "DURATION", env = "MOONSWARM_LEASE", value_parser = crate::cli::values::duration)]
     pub lease: Option<Duration>,
+    /// What all runs together may make the host hold in memory [default: half of the machine's]
+    #[arg(long, value_name = "SIZE", env = "MOONSWARM_MEMORY", value_parser = crate::cli::values::size)]
+    pub memory: Option<u64>,
     /// How many connections the API has at a time, sockets of sessions among them [default: 8192]
     #[arg(long, value_name = "N", env = "MOONSWARM_CONNECTIONS")]
     pub connections: Option<usize>,
@@ -71,6 +74,8 @@ impl Serve {
                 ..crate::api::ApiConfig::default()
             },
             safe_mode: cx.config.safe_mode,
+            memory: cx.config.memory,
+            run_memory: cx.config.run_memory,
             lease: cx.config.lease,
             operators: cx.config.operators.clone(),
             environments: cx.config.environments.clone(),

@@ -93,8 +93,17 @@ async fn a_child_run_and_its_caller_both_go_on() {
     let run = bench.start(r#"flow = function(ctx) return { ctx:call("child") } end"#, "null").await;
     bench.waiting(run, "child").await;
     let bench = bench.restart().await;
-    let others = bench.engine.unfinished(10).await.unwrap();
-    let child = others.into_iter().find(|other| *other != run).expect("the child is open");
+    // It may not have begun before the restart.
+    let child = tokio::time::timeout(PATIENCE, async {
+        loop {
+            let others = bench.engine.unfinished(10).await.unwrap();
+            if let Some(child) = others.into_iter().find(|other| *other != run) {
+                return child;
+            }
+            tokio::task::yield_now().await;
+        }
+    });
+    let child = child.await.expect("the child is open");
     bench.signal(child, "go", "5").await.unwrap();
     assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "[5]");
 }

@@ -120,6 +120,16 @@ impl Reader for Memory {
         })
     }
 
+    fn state_bytes(&self, scope: &str) -> Result<u64, StoreError> {
+        let rows = self.state(scope)?;
+        Ok(rows.iter().map(|row| (row.key.len() + row.value.len()) as u64).sum())
+    }
+
+    fn history_bytes(&self, run: u64) -> Result<u64, StoreError> {
+        let entries = self.entries(run, 0)?;
+        Ok(entries.iter().map(|entry| entry.encode().len() as u64).sum())
+    }
+
     fn state_value(&self, scope: &str, key: &str) -> Result<Option<StateRow>, StoreError> {
         self.read(|tables| tables.state.get(&(scope.to_owned(), key.to_owned())).cloned())
     }

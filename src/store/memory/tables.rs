@@ -195,6 +195,7 @@ impl Tables {
                 header.steps = new.steps;
                 header.steps_done = new.steps_done;
                 header.updated_ms = new.updated_ms;
+                header.bytes = new.bytes;
             }
             btree_map::Entry::Occupied(mut header) => {
                 header.insert(write.header.clone());

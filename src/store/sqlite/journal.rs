@@ -37,6 +37,20 @@ const WALK: &str = "
     )
     SELECT run, prev_lsn, entry FROM walk";
 
+/// The bytes of the entries of a run's current history; none of them is read.
+pub fn history_bytes(conn: &Connection, run: u64) -> rusqlite::Result<u64> {
+    conn.prepare_cached(
+        "WITH RECURSIVE walk (prev_lsn, bytes) AS (
+             SELECT prev_lsn, length(entry) FROM journal
+                 WHERE lsn = (SELECT cursor FROM runs WHERE num = ?1)
+             UNION ALL
+             SELECT j.prev_lsn, length(j.entry) FROM walk JOIN journal j ON j.lsn = walk.prev_lsn
+         )
+         SELECT coalesce(sum(bytes), 0) FROM walk",
+    )?
+    .query_row([int(run)], |row| uint(row, 0))
+}
+
 /// The entries of a run with a number over `after_seq`, oldest first, in one state of the database.
 pub fn entries(
     conn: &Connection,

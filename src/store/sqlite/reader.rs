@@ -80,6 +80,14 @@ impl Reader for Sqlite {
         self.read("read state", |conn| state::list(conn, scope))
     }
 
+    fn state_bytes(&self, scope: &str) -> Result<u64, StoreError> {
+        self.read("sum up state", |conn| state::bytes(conn, scope))
+    }
+
+    fn history_bytes(&self, run: u64) -> Result<u64, StoreError> {
+        self.read("sum up a history", |conn| journal::history_bytes(conn, run))
+    }
+
     fn state_value(&self, scope: &str, key: &str) -> Result<Option<StateRow>, StoreError> {
         self.read("read a value of state", |conn| state::one(conn, scope, key))
     }

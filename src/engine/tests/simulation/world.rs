@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 mod calm;
 
@@ -25,7 +25,7 @@ use crate::{
     clock::Clock,
     engine::{
         Caller, Engine, EngineError, EngineParts, MintToken, Recovery, Retention, Settings,
-        message::Msg, shard::Shard,
+        mailbox::Mailbox, shard::Shard,
     },
     flow::{Rule, RunLimits},
     lua::Limits,
@@ -48,7 +48,7 @@ pub const SAFE: usize = 0;
 /// A live host: everything that a crash takes.
 struct Host {
     engine: Engine,
-    shards: Vec<(Shard, mpsc::UnboundedReceiver<Msg>)>,
+    shards: Vec<(Shard, Mailbox)>,
     driver: Driver,
 }
 
@@ -200,6 +200,7 @@ impl World {
                 lease_ms: LEASE_MS,
                 park_ms: 86_400_000,
                 compensation_ms: 300_000,
+                memory: usize::MAX,
                 live_runs: 2,
                 open_runs: 10_000,
                 queued_signals: 100,
@@ -371,7 +372,7 @@ impl World {
             if !messages.is_empty() {
                 picks.push((80, Pick::Deliver(n)));
             }
-            if !shard.ready.is_empty() || shard.is_due() {
+            if shard.is_ready() || shard.is_due() {
                 picks.push((50, Pick::Turn(n)));
             }
         }
@@ -455,7 +456,7 @@ impl World {
     fn deliver(&mut self, n: usize) {
         let host = self.host.as_mut().expect("a host is up");
         let (shard, messages) = &mut host.shards[n];
-        if let Ok(message) = messages.try_recv() {
+        if let Some(message) = messages.take() {
             shard.handle(message);
         }
     }
@@ -555,7 +556,7 @@ impl World {
                 if !messages.is_empty() {
                     self.deliver(n);
                     idle = false;
-                } else if !shard.ready.is_empty() || shard.is_due() {
+                } else if shard.is_ready() || shard.is_due() {
                     self.turn(n);
                     idle = false;
                 }

@@ -15,3 +15,13 @@ ALTER TABLE tasks ADD COLUMN graces INTEGER NOT NULL DEFAULT 0;
 -- The open runs whose handles are of the form before: they are told apart by their epoch alone.
 CREATE INDEX runs_without_nonce ON runs (num, epoch)
     WHERE nonce = 0 AND status NOT IN ('completed', 'failed', 'canceled');
+
+-- How many bytes a run stores: its journal, its own state and its files. Entries were not counted
+-- before; what they hold is summed here once, and own state is added when its run is next read.
+ALTER TABLE runs ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
+UPDATE runs SET bytes = j.bytes
+    FROM (SELECT run, sum(length(entry)) AS bytes FROM journal GROUP BY run) AS j
+    WHERE j.run = runs.num;
+UPDATE runs SET bytes = runs.bytes + a.bytes
+    FROM (SELECT run, sum(size) AS bytes FROM artifacts GROUP BY run) AS a
+    WHERE a.run = runs.num;
