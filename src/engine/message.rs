@@ -61,6 +61,8 @@ pub(crate) struct NewRun {
     pub(crate) subscriber: Option<mpsc::Sender<EventView>>,
     /// Who holds which operator's seat from the beginning.
     pub(crate) seats: Vec<(String, SessionId)>,
+    /// The sessions that took part in the run that calls it, with who stands behind them.
+    pub(crate) joined: Vec<(String, String)>,
 }
 
 /// Somebody who waits for a run.
@@ -128,12 +130,21 @@ pub(crate) enum RunMsg {
     Capacity { step: u32, agent: AgentKey },
     /// A called run could not be stored: it is to be started again.
     ChildLost { step: u32, child: RunId },
+    /// A step on shared state could not be written: it is to be asked for again.
+    StateLater { step: u32 },
     /// What came of a step on shared state.
     StateDone { step: u32, outcome: Outcome },
     /// Changes of its own state from outside.
     ChangeState { changes: Vec<StateChange>, jti: Option<String>, reply: ReplyTo<Vec<Changed>> },
     /// A called run ended.
-    ChildEnded { step: u32, child: RunId, outcome: Outcome, usage: Option<Usage> },
+    ChildEnded {
+        step: u32,
+        child: RunId,
+        outcome: Outcome,
+        usage: Option<Usage>,
+        /// The sessions that took part in it, with who stands behind them.
+        joined: Vec<(String, String)>,
+    },
     /// A session may be there for an attempt that waits for one.
     Redispatch { step: u32, attempt: u32 },
     /// The session that had an attempt is gone.

@@ -8,6 +8,7 @@ mod accept;
 mod answer;
 mod attempt;
 mod auth;
+mod authority;
 mod backup;
 mod begin;
 mod blueprints;
@@ -36,6 +37,7 @@ mod keys;
 mod layers;
 mod ledger;
 mod limits;
+mod lineage;
 mod listing;
 mod message;
 mod model_loop;
@@ -88,8 +90,8 @@ pub use listing::{AuditView, LayerView};
 pub use orchestrate::{DispatchView, Orchestration};
 pub use replay::ReplayView;
 pub use request::{
-    Answer, Bearer, Caller, Holder, IdempotencyKey, Leased, MintToken, Minted, Program, Report,
-    StartRun, Started, Verdict, WaitFor,
+    Answer, Bearer, Caller, Holder, IdempotencyKey, Leased, Made, MintToken, Minted, Program,
+    Report, StartRun, Started, Verdict, WaitFor,
 };
 pub use respond::{ModelView, Responding};
 pub use retell::{AskedView, Divergence};

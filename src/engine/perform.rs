@@ -2,12 +2,14 @@
 
 use std::{
     future::Future,
+    panic::AssertUnwindSafe,
     path::PathBuf,
     pin::Pin,
     sync::{Arc, OnceLock},
 };
 
 use async_trait::async_trait;
+use futures::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -110,10 +112,7 @@ impl Shard {
     pub(super) fn detach(&self, run: u64, step: u32, attempt: u32, future: DispatchFuture) {
         let shared = Arc::clone(&self.shared);
         self.shared.tasks.spawn(async move {
-            let guard = std::panic::AssertUnwindSafe(future);
-            let result = futures::FutureExt::catch_unwind(guard).await.unwrap_or_else(|_| {
-                Err(Failure::new(kind::WORKER, "the operator panicked").retryable())
-            });
+            let result = future.await;
             shared.tell(run, RunMsg::Finished { step, attempt, result });
         });
     }
@@ -198,7 +197,12 @@ impl Shard {
         let (shared, stacks) = (Arc::clone(&self.shared), self.stacks_of(run));
         let future = async move {
             let terminal = Spawn(&shared);
-            stacks.dispatch.run(dispatch, &terminal).await
+            let run = AssertUnwindSafe(stacks.dispatch.run(dispatch, &terminal));
+            // Code of a layer or an operator that panics ends its own attempt: the shard may be
+            // the one that polls it.
+            run.catch_unwind().await.unwrap_or_else(|_| {
+                Err(Failure::new(kind::WORKER, "the operator panicked").retryable())
+            })
         };
         Under { live, about, voice, future: Box::pin(future) }
     }
@@ -216,7 +220,9 @@ impl Shard {
         let own = run.program.as_ref().map(|program| {
             (program.blueprint().name().to_owned(), program.blueprint().hash().to_owned())
         });
-        let program = match self.shared.programs.resolve(&blueprint, own) {
+        let resolved = self.shared.programs.resolve(&blueprint, own);
+        let permitted = resolved.and_then(|program| self.may_call(run, &program).map(|()| program));
+        let program = match permitted {
             Ok(program) => program,
             Err(error) => {
                 let failure = Failure::new(kind::REFUSED, format!("call {blueprint}: {error}"));
@@ -253,6 +259,7 @@ impl Shard {
             unstored: false,
             subscriber: None,
             seats: seats.map(|(name, it)| (name.clone(), it.session.as_str().into())).collect(),
+            joined: super::lineage::all_of(&self.shared.sessions, run),
         };
         self.shared.send(child.num(), Msg::Start(Box::new(new)));
     }
@@ -265,7 +272,9 @@ impl Shard {
         };
         fault::point("engine.tell_parent");
         let usage = super::budget::total(run.chain.spent());
-        let message = RunMsg::ChildEnded { step, child: run.id, outcome: outcome.clone(), usage };
+        let (child, outcome) = (run.id, outcome.clone());
+        let joined = super::lineage::all_of(&self.shared.sessions, run);
+        let message = RunMsg::ChildEnded { step, child, outcome, usage, joined };
         self.shared.tell(parent, message);
     }
 

@@ -29,8 +29,8 @@ impl Shard {
         }
         fault::point("engine.accept_run");
         self.lives += 1;
-        let NewRun { id, program, started, jti, key, reply, waiter, unstored, subscriber, seats } =
-            new;
+        let NewRun { id, program, started, jti, key, reply, waiter, .. } = new;
+        let (unstored, subscriber) = (new.unstored, new.subscriber);
         let wall_ms = program.blueprint().definition().wall_ms;
         let parent = started.parent;
         let mut run = Box::new(Run {
@@ -62,6 +62,7 @@ impl Shard {
             copies: Vec::new(),
             reload: false,
             restate: false,
+            damaged: None,
             broken: false,
             queued: false,
             told: 0,
@@ -69,9 +70,16 @@ impl Shard {
         run.audience.set(!run.subscribers.is_empty());
         run.header.parent = parent;
         self.count_in(run.num);
-        let by = started.principal.clone();
+        let (by, delegate) = (started.principal.clone(), started.delegate.clone());
         self.append(&mut run, Fact::RunStarted(Box::new(started)));
-        for (operator, session) in seats {
+        for (session, party) in new.joined {
+            self.join(&mut run, session, party);
+        }
+        for session in delegate.iter().map(String::as_str) {
+            self.note_joined(&mut run, session);
+        }
+        for (operator, session) in new.seats {
+            self.note_joined(&mut run, session.as_str());
             let (by, session) = (by.clone(), session.0);
             let seat = Decision::Seat { by, operator, session, epoch: 1 };
             self.append(&mut run, Fact::Decided(seat));
@@ -234,12 +242,14 @@ impl Shard {
                     run.timers.insert((due, step, Due::Child));
                 }
             }
+            RunMsg::StateLater { step } => self.state_later(run, step),
             RunMsg::StateDone { step, outcome } => self.state_done(run, step, outcome),
             RunMsg::ChangeState { changes, jti, reply } => {
                 self.change_from_outside(run, changes, jti, reply);
             }
-            RunMsg::ChildEnded { step, child, outcome, usage } => {
+            RunMsg::ChildEnded { step, child, outcome, usage, joined } => {
                 if is_child(run, step, child) {
+                    self.join_all(run, joined);
                     self.child_ended(run, step, outcome, usage);
                 }
             }
@@ -411,6 +421,7 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
         | RunMsg::Tell { .. }
         | RunMsg::Rest { .. }
         | RunMsg::ChildEnded { .. }
+        | RunMsg::StateLater { .. }
         | RunMsg::StateDone { .. }
         // Dropping the channel says it.
         | RunMsg::Wait(_)

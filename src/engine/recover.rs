@@ -95,6 +95,7 @@ impl Shard {
             copies: Vec::new(),
             reload: false,
             restate: false,
+            damaged: None,
             broken,
             queued: false,
             told: 0,

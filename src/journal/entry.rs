@@ -349,6 +349,13 @@ pub enum Decision {
     Spent(Box<Spent>),
     /// An accepted result left something to others; the step goes on with another attempt.
     Follow(Box<Followed>),
+    /// A session takes part whose opener is not the admin token.
+    Joined {
+        /// The session.
+        session: String,
+        /// Who stands behind it: the first client or session of its opener's subject.
+        party: String,
+    },
 }
 
 /// A result that did not end its step.
@@ -394,7 +401,10 @@ pub enum EntryError {
     #[error("read an entry of version {0}: this program knows version {VERSION}")]
     Version(u8),
     /// Not readable at all.
-    #[error("decode an entry")]
+    #[error("decode an entry: {}", match .0 {
+        postcard::Error::SerdeDeCustom => "a value in it is no JSON".to_owned(),
+        other => other.to_string(),
+    })]
     Malformed(#[from] postcard::Error),
     /// No bytes.
     #[error("decode an entry: it is empty")]

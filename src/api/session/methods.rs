@@ -20,6 +20,7 @@ use crate::{
         codes,
         door::Api,
         error::Problem,
+        events::broken,
         params,
         runs::{self, StartBody},
         sessions::{SeatTaken, ttl},
@@ -325,17 +326,14 @@ impl Asking {
         let (start, wait) = read_json::<StartBody>(body.to_string().as_bytes())?.into_start()?;
         let key = self.key(idempotency_key, "run/start");
         let engine = &self.api.engine;
-        let view = match wait {
+        let made = match wait {
             Some(wait) => {
                 let patience = self.patience(wait);
                 engine.start_and_wait(&self.caller, start, key, WaitFor::Ended, patience).await?
             }
-            None => {
-                let run = engine.start(&self.caller, start, key).await?.run;
-                engine.run(&self.caller, run).await?
-            }
+            None => engine.start_seen(&self.caller, start, key).await?,
         };
-        Ok(json(&view))
+        Ok(json(&made))
     }
 
     async fn patience(&self, wait: Duration) {
@@ -389,9 +387,14 @@ impl Asking {
         self.api.tasks.spawn(async move {
             let forward = async {
                 // Pulled one by one: who reads slowly holds back no more than a bounded queue.
-                while let Ok(Some(event)) = events.next().await {
+                loop {
+                    let (event, is_last) = match events.next().await {
+                        Ok(None) => return,
+                        Ok(Some(event)) => (event, false),
+                        Err(error) => (broken(error), true),
+                    };
                     let said = serde_json::json!({ "run": run, "event": event }).to_string();
-                    if to.send(said).await.is_err() {
+                    if to.send(said).await.is_err() || is_last {
                         return;
                     }
                 }

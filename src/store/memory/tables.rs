@@ -274,7 +274,7 @@ impl Tables {
                 self.delete_states(|row| !row.is_live(now_ms), rows);
             }
             Write::PutBlob { hash, data } => {
-                self.blobs.entry(hash).or_insert(data);
+                self.blobs.insert(hash, data);
             }
             Write::PutArtifact(row) => {
                 self.artifacts.insert((row.run, row.n), row);
@@ -285,8 +285,10 @@ impl Tables {
                 }
             }
             Write::PutBlueprint(row) => {
-                if !self.blueprints.iter().any(|known| known.hash == row.hash) {
-                    self.blueprints.push(row);
+                match self.blueprints.iter_mut().find(|known| known.hash == row.hash) {
+                    None => self.blueprints.push(row),
+                    Some(known) if row.publisher.is_some() => known.publisher = row.publisher,
+                    Some(_) => {}
                 }
             }
             Write::NameBlueprint { name, hash, at_ms } => {

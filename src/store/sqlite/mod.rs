@@ -9,6 +9,7 @@ mod artifacts;
 mod backup;
 mod blobs;
 mod blueprints;
+mod check;
 mod committer;
 mod error;
 mod evidence;
@@ -20,9 +21,11 @@ mod journal;
 mod kept;
 mod links;
 mod lock;
+mod mark;
 mod meta;
 mod open;
 mod outbox;
+mod place;
 mod pool;
 mod reader;
 mod restore;
@@ -39,5 +42,6 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+pub use check::directory as check_directory;
 pub use open::{Options, Sqlite, Synchronous};
 pub use restore::{Restored, restore};
