@@ -295,7 +295,8 @@ async fn a_handle_of_a_history_that_was_rolled_back_is_good_for_nothing() {
     let daemon = Daemon::start(&data);
     begin(&daemon).await;
     let zombie = lease(&daemon).await;
-    let (_, made) = send(daemon.with(&zombie, Method::POST, "/v1/worker/token").json(&json!({}))).await;
+    let (_, made) =
+        send(daemon.with(&zombie, Method::POST, "/v1/worker/token").json(&json!({}))).await;
     let zombie_token = made["token"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned();
     daemon.kill();
     fs::remove_dir_all(&data).unwrap();
