@@ -242,8 +242,9 @@ async fn a_handle_is_changed_for_a_token_that_can_do_less_and_ends_by_itself() {
     assert_eq!(status, 201, "{whole}");
     let whole = Worker { daemon: &daemon, handle: whole["token"].as_str().unwrap().into() };
     assert_eq!(send(whole.get("prompt")).await.0, 200);
-    let fresh = send(whole.post("heartbeat", &Value::Null)).await.1["token"].clone();
-    assert!(fresh.is_string() && fresh != json!(whole.handle), "a heartbeat renews it: {fresh}");
+    let (_, beat) = send(whole.post("heartbeat", &Value::Null)).await;
+    let fresh = Worker { daemon: &daemon, handle: beat["token"].as_str().unwrap().into() };
+    assert_eq!(send(fresh.get("prompt")).await.0, 200, "a heartbeat renews it");
 
     let narrow = json!({"verbs": ["worker.prompt"], "ttl": "1m"});
     let (_, narrow) = send(whole.post("token", &narrow)).await;
@@ -266,6 +267,8 @@ async fn a_handle_is_changed_for_a_token_that_can_do_less_and_ends_by_itself() {
     let keys = KeyRing::new(SigningKey::from_pem(&key).unwrap());
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let verified = keys.verify(&whole.handle, &[TokenKind::Task], now_s).unwrap();
+    let renewed = keys.verify(&fresh.handle, &[TokenKind::Task], now_s).unwrap();
+    assert!(renewed.jti == verified.jti && renewed.exp >= verified.exp);
     let ended = Claims { iat: now_s - 660, nbf: now_s - 660, exp: now_s - 60, ..verified };
     let ended = Worker { daemon: &daemon, handle: keys.sign(&ended).unwrap() };
     let (status, problem) = send(ended.get("prompt")).await;
