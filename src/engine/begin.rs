@@ -2,11 +2,12 @@
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use super::{
-    Caller, Engine, EngineError, EventView, IdempotencyKey, RunView, StartRun, Started, WaitFor,
+    Caller, Engine, EngineError, IdempotencyKey, RunView, StartRun, Started, WaitFor,
     message::{Msg, NewRun, Waiter},
+    readers::Subscriber,
     runs,
 };
 use crate::{
@@ -30,7 +31,7 @@ pub(super) struct Watch {
     /// Whoever waits for something of it.
     pub(super) waiter: Option<Waiter>,
     /// Whoever is sent every event.
-    pub(super) subscriber: Option<mpsc::Sender<EventView>>,
+    pub(super) subscriber: Option<Subscriber>,
     /// Whether it is to go once they were told its end.
     pub(super) lets_go: bool,
 }

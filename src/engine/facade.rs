@@ -18,6 +18,7 @@ use super::{
     ledger::Ledger,
     message::{Msg, ReplyTo, RunMsg},
     programs::Programs,
+    readers::Readers,
     shard::Shard,
     shared::Shared,
     stacks::{Middleware, StackBook},
@@ -192,6 +193,7 @@ impl Engine {
             url: OnceLock::new(),
             open_runs: AtomicU64::new(0),
             watches: WatchBoard::default(),
+            readers: Readers::default(),
         });
         let watchdog = Watchdog::start()
             .map(Arc::new)

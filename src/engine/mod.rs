@@ -44,6 +44,7 @@ mod passage;
 mod pause;
 mod perform;
 mod programs;
+mod readers;
 mod receive;
 mod recover;
 mod replay;
@@ -84,6 +85,7 @@ pub use facade::{Engine, EngineParts, Recovery};
 pub use fork::Fork;
 pub use listing::{AuditView, LayerView};
 pub use orchestrate::{DispatchView, Orchestration};
+pub use readers::Held;
 pub use replay::ReplayView;
 pub use request::{
     Answer, Bearer, Caller, Holder, IdempotencyKey, Leased, MintToken, Minted, Program, Report,

@@ -371,7 +371,7 @@ impl Shard {
 
 /// Sends an event to whoever watches; who cannot keep up is dropped and reads on from the store.
 pub(super) fn publish(run: &mut Run, event: &super::EventView) {
-    run.subscribers.retain(|subscriber| subscriber.try_send(event.clone()).is_ok());
+    run.subscribers.retain(|subscriber| subscriber.send(event));
 }
 
 /// What the terminal and the gate find in a dispatch.

@@ -166,9 +166,11 @@ impl Shard {
                     after.events.push(super::events::sync(self.now_ms));
                 }
                 run.subscribers.retain(|subscriber| !subscriber.is_closed());
-                run.audience.set(true);
-                self.show_past(run, &subscriber);
-                run.subscribers.push(subscriber);
+                if !run.is_ended() || !run.submitted.is_empty() || run.has_pending() {
+                    run.audience.set(true);
+                    self.show_past(run, &subscriber);
+                    run.subscribers.push(subscriber);
+                }
                 // Who asked may be gone.
                 let _ = reply.send(run.chain.seq());
             }

@@ -42,9 +42,19 @@ impl Shard {
         broken: bool,
     ) -> Result<Option<Box<Run>>, StoreError> {
         let Some(header) = self.shared.store.header(num)? else { return Ok(None) };
-        let for_query = matches!(message, RunMsg::Query { .. });
+        let for_query = message.is_query();
         if header.status.is_ended()
-            && matches!(message, RunMsg::Wake | RunMsg::Continue | RunMsg::TakeUp(_))
+            && matches!(
+                message,
+                RunMsg::Wake
+                    | RunMsg::Continue
+                    | RunMsg::TakeUp(_)
+                    | RunMsg::Subscribe(..)
+                    | RunMsg::Wait(_)
+                    | RunMsg::Progress { .. }
+                    | RunMsg::Tell { .. }
+                    | RunMsg::Rest { .. }
+            )
         {
             return Ok(None);
         }

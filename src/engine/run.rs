@@ -5,7 +5,6 @@ use std::{
     sync::Arc,
 };
 
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -19,6 +18,7 @@ use super::{
     message::{Lease, ReplyTo, Waiter},
     model_loop::OpenLoop,
     open::OpenSteps,
+    readers::Subscriber,
 };
 use crate::{
     blueprint::CompiledAgent,
@@ -68,7 +68,7 @@ pub(crate) struct Run {
     /// What waits until nothing of the run is on its way to the disk.
     pub(crate) held: Vec<super::message::RunMsg>,
     pub(crate) waiters: Vec<Waiter>,
-    pub(crate) subscribers: Vec<mpsc::Sender<EventView>>,
+    pub(crate) subscribers: Vec<Subscriber>,
     pub(crate) audience: Arc<Audience>,
     /// Copies of its flow, in which the pieces of answers are heard.
     pub(crate) copies: Vec<ScriptFlow>,

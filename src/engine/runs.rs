@@ -248,7 +248,7 @@ impl Engine {
     ) -> Result<Events, EngineError> {
         caller.may(Verb::RunRead, run)?;
         self.header(run).await?;
-        Ok(Events::new(Arc::clone(&self.inner.shared), run, after))
+        Ok(Events::new(Arc::clone(&self.inner.shared), run, after, &caller.jti))
     }
 
     /// Cancels a run: its open attempts are closed and its compensations run.

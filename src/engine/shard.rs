@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 
 use super::{
     message::{Msg, RunMsg},
+    readers::Subscriber,
     run::Run,
     shared::Shared,
 };
@@ -211,10 +212,11 @@ impl Shard {
             self.runs.insert(num, failed);
             return;
         }
-        // A resting run has no flow; its cancel needs one, to compensate with.
-        if let (Some(run), true) = (&mut known, message.is_cancel())
+        // A resting run has no flow; its cancel needs one, to compensate with. An ended one has none
+        // either; a query needs it.
+        if let Some(run) = &mut known
             && run.flow.is_none()
-            && !run.is_ended()
+            && if run.is_ended() { message.is_query() } else { message.is_cancel() }
         {
             if !run.submitted.is_empty() || run.has_pending() {
                 run.held.push(message);
@@ -282,6 +284,10 @@ impl Shard {
             self.reload(num, broken, waiters, subscribers);
             return;
         }
+        if run.is_ended() && run.submitted.is_empty() && !run.has_pending() {
+            // They were sent the end, or read it from the store.
+            run.subscribers.clear();
+        }
         if run.is_ended() && run.is_idle() {
             self.silence(&run);
             return;
@@ -320,7 +326,7 @@ impl Shard {
         num: u64,
         broken: bool,
         waiters: Vec<super::message::Waiter>,
-        subscribers: Vec<mpsc::Sender<super::EventView>>,
+        subscribers: Vec<Subscriber>,
     ) {
         match self.load(num, &RunMsg::Wake, broken) {
             Ok(Some(mut run)) => {
@@ -380,6 +386,9 @@ impl Shard {
         while self.runs.len() > limit && looks > 0 {
             looks -= 1;
             let Some(num) = self.recent.pop_front() else { break };
+            if let Some(run) = self.runs.get_mut(&num) {
+                run.subscribers.retain(|subscriber| !subscriber.is_closed());
+            }
             match self.runs.get(&num) {
                 Some(run) if run.is_idle() => {
                     let stored = run.header.wake_at_ms;

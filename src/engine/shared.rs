@@ -8,6 +8,7 @@ use super::{
     capacity::Capacity,
     message::{Msg, RunMsg},
     programs::Programs,
+    readers::Readers,
     stacks::StackBook,
     watches::WatchBoard,
 };
@@ -41,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) url: OnceLock<Arc<str>>,
     pub(crate) open_runs: AtomicU64,
     pub(crate) watches: WatchBoard,
+    pub(crate) readers: Readers,
 }
 
 /// The engine's numbers.

@@ -25,6 +25,7 @@ macro_rules! conformance {
             what_was_appended_is_read_back
             a_plain_write_changes_cursor_and_counters_and_a_whole_one_the_rest
             a_continued_run_has_a_current_history_and_all_of_them
+            a_history_is_read_in_pages_that_are_bounded
             a_batch_whose_run_has_moved_is_refused_alone
             a_run_is_created_once
             writes_that_rest_on_a_row_fall_with_it

@@ -139,6 +139,38 @@ impl Header {
     }
 }
 
+/// Where a page of a run's history lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageMark {
+    /// The lsn of its last entry.
+    pub last: u64,
+    /// Its entries have numbers over this one.
+    pub after: u32,
+    /// The number of its last entry.
+    pub upto: u32,
+    /// The bytes of its entries, as they are stored.
+    pub bytes: usize,
+}
+
+impl PageMark {
+    /// A page without entries yet, which is to end with a row.
+    pub(crate) fn ending(last: u64, upto: u32) -> Self {
+        Self { last, after: upto, upto, bytes: 0 }
+    }
+
+    /// Takes the row before the first one; says whether there was room.
+    pub(crate) fn take(&mut self, bytes: usize) -> bool {
+        let entries = self.upto - self.after;
+        if entries > 0 && (entries >= super::PAGE_ENTRIES || self.bytes + bytes > super::PAGE_BYTES)
+        {
+            return false;
+        }
+        self.after = self.after.saturating_sub(1);
+        self.bytes += bytes;
+        true
+    }
+}
+
 /// Which runs to list.
 #[derive(Debug, Clone, Default)]
 pub struct RunFilter {

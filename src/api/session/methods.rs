@@ -25,7 +25,7 @@ use crate::{
         sessions::{SeatTaken, ttl},
         worker::{ProgressBody, ResultBody},
     },
-    engine::{Caller, EngineError, Holder, IdempotencyKey, Report, WaitFor, rfc3339},
+    engine::{Caller, EngineError, Held, Holder, IdempotencyKey, Report, WaitFor, rfc3339},
     protocol::{Json, RunId, SessionId, TaskId},
     token::Verb,
 };
@@ -51,17 +51,24 @@ pub(super) const METHODS: &[(&str, Verb)] = &[
     ("seat/acquire", Verb::SeatAcquire),
 ];
 
+/// An event of a run that a connection watches.
+pub(super) struct Watched {
+    pub(super) text: String,
+    /// Its room, until it is sent.
+    _held: Option<Arc<Held>>,
+}
+
 /// The runs that a connection watches.
 #[derive(Clone)]
 pub(super) struct Watch {
-    events: mpsc::Sender<String>,
+    events: mpsc::Sender<Watched>,
     gone: CancellationToken,
     count: Arc<AtomicUsize>,
 }
 
 impl Watch {
     /// Nothing is watched yet; what will be goes to `events` until `gone`.
-    pub(super) fn new(events: mpsc::Sender<String>, gone: CancellationToken) -> Self {
+    pub(super) fn new(events: mpsc::Sender<Watched>, gone: CancellationToken) -> Self {
         Self { events, gone, count: Arc::default() }
     }
 
@@ -390,8 +397,8 @@ impl Asking {
             let forward = async {
                 // Pulled one by one: who reads slowly holds back no more than a bounded queue.
                 while let Ok(Some(event)) = events.next().await {
-                    let said = serde_json::json!({ "run": run, "event": event }).to_string();
-                    if to.send(said).await.is_err() {
+                    let text = serde_json::json!({ "run": run, "event": event }).to_string();
+                    if to.send(Watched { text, _held: events.held() }).await.is_err() {
                         return;
                     }
                 }

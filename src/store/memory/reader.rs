@@ -6,8 +6,8 @@ use crate::{
     protocol::MemoryLink,
     store::{
         ArtifactRow, AuditRow, BlueprintRow, EvidenceRow, FrameRow, Header, IdempotencyRow,
-        OutboxRow, Reader, RunFilter, SessionRow, StateFilter, StateHit, StateRow, StateSearch,
-        StoreError, TaskFilter, TaskRow, TokenRow, UNSTORED, find,
+        OutboxRow, PAGES, PageMark, Reader, RunFilter, SessionRow, StateFilter, StateHit, StateRow,
+        StateSearch, StoreError, TaskFilter, TaskRow, TokenRow, UNSTORED, find,
     },
 };
 
@@ -61,6 +61,28 @@ impl Reader for Memory {
 
     fn entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {
         self.lock().tables.entries(run, after_seq, false)
+    }
+
+    fn pages(&self, run: u64, after_seq: u32) -> Result<Vec<PageMark>, StoreError> {
+        let entries = self.all_entries(run, after_seq)?;
+        let mut pages: Vec<PageMark> = Vec::new();
+        for entry in entries.iter().rev() {
+            let bytes = entry.encode().len();
+            if !pages.last_mut().is_some_and(|page| page.take(bytes)) {
+                let mut page = PageMark::ending(u64::from(entry.seq), entry.seq);
+                page.take(bytes);
+                pages.push(page);
+            }
+        }
+        pages.reverse();
+        pages.truncate(PAGES);
+        Ok(pages)
+    }
+
+    fn page(&self, run: u64, page: &PageMark) -> Result<Vec<Entry>, StoreError> {
+        let mut entries = self.all_entries(run, page.after)?;
+        entries.retain(|entry| entry.seq <= page.upto);
+        Ok(entries)
     }
 
     fn all_entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {

@@ -16,8 +16,8 @@ use crate::{
     protocol::MemoryLink,
     store::{
         ArtifactRow, AuditRow, BlueprintRow, EvidenceRow, FrameRow, Header, IdempotencyRow,
-        OutboxRow, Reader, Retired, RunFilter, SessionRow, Space, StateFilter, StateHit, StateRow,
-        StateSearch, StoreError, TaskFilter, TaskRow, TokenRow,
+        OutboxRow, PageMark, Reader, Retired, RunFilter, SessionRow, Space, StateFilter, StateHit,
+        StateRow, StateSearch, StoreError, TaskFilter, TaskRow, TokenRow,
     },
 };
 
@@ -52,6 +52,14 @@ impl Reader for Sqlite {
 
     fn entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {
         journal::entries(&*self.pool.lend()?, run, after_seq, Reach::Current)
+    }
+
+    fn pages(&self, run: u64, after_seq: u32) -> Result<Vec<PageMark>, StoreError> {
+        journal::pages(&*self.pool.lend()?, run, after_seq)
+    }
+
+    fn page(&self, run: u64, page: &PageMark) -> Result<Vec<Entry>, StoreError> {
+        journal::page(&*self.pool.lend()?, run, page)
     }
 
     fn all_entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {
