@@ -13,7 +13,7 @@ use crate::{
     protocol::{Json, MemoryLink, RunId, StepKind},
     store::{
         Answers, Batch, Check, Header, JournalRow, RunStatus, RunWrite, StateAct, StateBatch,
-        StateChange, Write,
+        StateChange, Write, fresh_nonce,
     },
 };
 
@@ -194,6 +194,7 @@ fn header_of(id: RunId, chain: &Chain) -> Header {
     Header {
         num: id.num(),
         created_ms: id.created_ms(),
+        nonce: fresh_nonce(),
         blueprint: started.blueprint.clone(),
         hash: started.hash.clone(),
         status,

@@ -152,6 +152,7 @@ impl Shard {
             ticket: Ticket { run: run.num, step, attempt },
             task,
             epoch: row.epoch,
+            nonce: 0,
             timeout_ms: None,
             params: params.to_string().into(),
         }));

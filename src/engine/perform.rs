@@ -150,6 +150,7 @@ impl Shard {
             run: run.id,
             attempt: task.attempt,
             epoch: run.header.epoch,
+            nonce: run.header.nonce,
             agent_name: Arc::clone(task.agent.name()),
             agent: Arc::clone(task.agent.agent()),
             operator: Arc::clone(&task.operator),

@@ -66,6 +66,7 @@ impl Attempt {
             run: RunId::new(1, 1_000),
             attempt: 1,
             epoch: 1,
+            nonce: 9,
             agent_name: "worker".into(),
             agent: Arc::new(self.agent),
             operator: "process".into(),

@@ -87,6 +87,7 @@ impl Backend for MainAi {
             ticket: Ticket { run: task.id.run(), step: task.id.step(), attempt: task.attempt },
             task: task.id,
             epoch: task.epoch,
+            nonce: task.nonce,
             operator: Arc::clone(&task.operator),
             seat: task.seat.clone(),
             timeout_ms: task.timeout_ms,

@@ -30,6 +30,8 @@ pub struct Task {
     pub attempt: u32,
     /// The attempt's epoch.
     pub epoch: u32,
+    /// The run's nonce.
+    pub nonce: u64,
     /// The agent's name.
     pub agent_name: Arc<str>,
     /// The agent.

@@ -49,6 +49,8 @@ pub struct Note {
     pub task: TaskId,
     /// The attempt's epoch.
     pub epoch: u32,
+    /// The run's nonce, for the handle of a spawn; 0 in any other note.
+    pub nonce: u64,
     /// The attempt's time from its delivery on, in milliseconds.
     pub timeout_ms: Option<u64>,
     /// The parameters, without what is made at delivery: a JSON object.
@@ -88,7 +90,7 @@ impl Frame {
 
     /// As it is stored.
     pub(super) fn row(&self, session: &str) -> FrameRow {
-        let Note { method, ticket, task, epoch, timeout_ms, params } = &self.note;
+        let Note { method, ticket, task, epoch, nonce, timeout_ms, params } = &self.note;
         FrameRow {
             session: session.to_owned(),
             seq: self.seq,
@@ -98,6 +100,7 @@ impl Frame {
             scheduled_ms: task.scheduled_ms(),
             attempt: ticket.attempt,
             epoch: *epoch,
+            nonce: *nonce,
             timeout_ms: *timeout_ms,
             params: params.to_string(),
         }
@@ -112,6 +115,7 @@ impl Frame {
                 ticket: Ticket { run: row.run, step: row.step, attempt: row.attempt },
                 task: TaskId::new(row.run, row.step, row.scheduled_ms),
                 epoch: row.epoch,
+                nonce: row.nonce,
                 timeout_ms: row.timeout_ms,
                 params: row.params.into(),
             },

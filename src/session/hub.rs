@@ -504,10 +504,10 @@ impl Inner {
                 if mailbox.has_room() {
                     let direct = spawn.direct || mailbox.row.direct;
                     let params = spawn.full.filter(|_| direct).unwrap_or(spawn.thin);
-                    let Spawn { task, epoch, timeout_ms, .. } = spawn;
+                    let Spawn { task, epoch, nonce, timeout_ms, .. } = spawn;
                     mailbox.held.insert(ticket, Held { task, epoch, delivered: false });
                     let method = Method::Spawn;
-                    mailbox.push(Note { method, ticket, task, epoch, timeout_ms, params });
+                    mailbox.push(Note { method, ticket, task, epoch, nonce, timeout_ms, params });
                     self.places.insert(ticket, Place::Held(session.clone()));
                     self.dirty.insert(session);
                     return;
@@ -569,5 +569,5 @@ fn cancel(ticket: Ticket, held: Held, reason: &str) -> Note {
     let Held { task, epoch, .. } = held;
     let params = serde_json::json!({ "task": task, "attempt": ticket.attempt, "reason": reason });
     let params = params.to_string().into();
-    Note { method: Method::Cancel, ticket, task, epoch, timeout_ms: None, params }
+    Note { method: Method::Cancel, ticket, task, epoch, nonce: 0, timeout_ms: None, params }
 }

@@ -24,6 +24,8 @@ pub struct Spawn {
     pub task: TaskId,
     /// Its epoch.
     pub epoch: u32,
+    /// The run's nonce.
+    pub nonce: u64,
     /// The operator's name.
     pub operator: Arc<str>,
     /// Who should have it.

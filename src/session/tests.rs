@@ -37,6 +37,7 @@ fn spawn(step: u32, seat: Seat) -> Spawn {
         ticket: ticket(step),
         task: TaskId::new(1, step, 5),
         epoch: 1,
+        nonce: 9,
         operator: "main-ai".into(),
         seat,
         timeout_ms: Some(60_000),

@@ -116,6 +116,7 @@ pub fn header(num: u64) -> Header {
     Header {
         num,
         created_ms: 1000 + num,
+        nonce: u64::MAX - num,
         blueprint: "ship".to_owned(),
         hash: "ab".repeat(32),
         status: RunStatus::Running,

@@ -28,7 +28,7 @@ pub use memory::{Commit, Memory};
 pub use rows::{
     ArtifactRow, AuditRow, BlueprintRow, Errand, EvidenceRow, FrameRow, Header, IdempotencyRow,
     OutboxRow, PageMark, Retired, RunFilter, RunStatus, SessionRow, Space, StateRow, TaskFilter,
-    TaskPhase, TaskRow, TokenRow,
+    TaskPhase, TaskRow, TokenRow, fresh_nonce,
 };
 
 pub use sqlite::{Options, Restored, Sqlite, Synchronous, restore};

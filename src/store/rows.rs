@@ -76,6 +76,9 @@ pub struct Header {
     pub num: u64,
     /// When it was created, in Unix milliseconds; with `num` it makes the run's id.
     pub created_ms: u64,
+    /// A random number from its creation on, which its handles carry: another run that gets the
+    /// same number after a rollback has another one. 0 if it was created by a release without them.
+    pub nonce: u64,
     /// The blueprint's name.
     pub blueprint: String,
     /// The blueprint's hash, in hex.
@@ -112,12 +115,20 @@ pub struct Header {
     pub waiting_on: Option<String>,
 }
 
+/// A random number for a new run; never 0, which stands for a run that has none.
+pub fn fresh_nonce() -> u64 {
+    let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
+    // The fixed bits of the two halves are not in the same places.
+    (high ^ low).max(1)
+}
+
 impl Header {
     /// That of a run that is made now, before its first entry.
     pub fn fresh(num: u64, created_ms: u64) -> Self {
         Self {
             num,
             created_ms,
+            nonce: fresh_nonce(),
             blueprint: String::new(),
             hash: String::new(),
             status: RunStatus::Queued,
@@ -482,6 +493,8 @@ pub struct FrameRow {
     pub scheduled_ms: u64,
     /// The attempt's epoch.
     pub epoch: u32,
+    /// The run's nonce, for the handle of a `task/spawn`; 0 in any other frame.
+    pub nonce: u64,
     /// The attempt's time from its delivery on, in milliseconds.
     pub timeout_ms: Option<u64>,
     /// The parameters, without what is made at delivery: a JSON object.

@@ -1,6 +1,6 @@
 //! The way from the format before, and from one that is too new.
 
-use std::{fs, path::Path};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
 use reqwest::Method;
 use rusqlite::Connection;
@@ -59,6 +59,38 @@ async fn a_database_of_the_format_before_goes_on() {
     let data = shell.path("data");
     golden(&data);
     goes_on(&data).await;
+}
+
+/// Of the golden file of format 6: a completed run, one with a task that a worker has, and the
+/// worker's handle, made with [`HANDLE_KEY`].
+const SIX: [&str; 2] = ["run_agragtltynyadaaaaaaaiaaaaa", "run_agragtlt2byadaaaaaaaqaaaaa"];
+const HANDLE_OF_SIX: &str = "wh_aiaqcuwjhlaim7cqe6vxqix3mspvdji";
+const HANDLE_KEY: [u8; 32] = [7; 32];
+
+#[tokio::test]
+async fn a_database_of_format_6_goes_on_and_a_worker_keeps_the_handle_it_has() {
+    let shell = Shell::new();
+    let data = shell.path("data");
+    fs::create_dir(&data).unwrap();
+    fs::copy(repository("tests/golden/format-6.db"), data.join("moonswarm.db")).unwrap();
+    fs::write(data.join("handle.key"), HANDLE_KEY).unwrap();
+    fs::set_permissions(data.join("handle.key"), fs::Permissions::from_mode(0o600)).unwrap();
+    let daemon = Daemon::start(&data);
+    let [done, open] = SIX;
+    assert_eq!(daemon.ended(done).await["output"]["said"], json!({ "n": 1 }));
+    let result = |handle: &str, output| {
+        let post = daemon.with(handle, Method::POST, "/v1/worker/result");
+        send(post.json(&json!({ "output": output })))
+    };
+    let (status, accepted) = result(HANDLE_OF_SIX, 7).await;
+    assert_eq!(status, 200, "{accepted}");
+    let ask = json!({ "queue": "q", "wait": "10s" });
+    let (_, leased) = send(daemon.post("/v1/worker/lease", &ask)).await;
+    assert_eq!(result(leased[0]["handle"].as_str().unwrap(), 8).await.0, 200, "{leased}");
+    let expected = json!({ "done": 7, "after": 8, "text": "written by format 6" });
+    assert_eq!(daemon.ended(open).await["output"], expected);
+    assert_eq!(daemon.stop(), Some(0));
+    assert_eq!(number(&data, "user_version"), newest());
 }
 
 #[tokio::test]

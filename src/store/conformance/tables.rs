@@ -96,6 +96,7 @@ fn frame(session: &str, seq: u64) -> FrameRow {
         attempt: 3,
         scheduled_ms: 4,
         epoch: 5,
+        nonce: u64::MAX - 7,
         timeout_ms: Some(6),
         params: "{}".to_owned(),
     }

@@ -43,6 +43,7 @@ const MIGRATIONS: &[Migration] = &[
         fill: Some(super::state_text::fill),
         ..Migration::of(include_str!("migrations/0006_scoped_words.sql"))
     },
+    Migration::of(include_str!("migrations/0007_trust.sql")),
 ];
 
 /// The newest format that this program knows.

@@ -2,15 +2,15 @@
 
 use rusqlite::{Connection, Row, params};
 
-use super::value::{int, uint, uint_or_null};
+use super::value::{bits, from_bits, int, uint, uint_or_null};
 use crate::store::FrameRow;
 
 /// Keeps a frame.
 pub fn put(conn: &Connection, frame: &FrameRow) -> rusqlite::Result<()> {
     conn.prepare_cached(
         "INSERT INTO frames (session, seq, method, run, step, attempt, epoch, timeout_ms, params,
-             scheduled_ms)
-         SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10
+             scheduled_ms, nonce)
+         SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11
          WHERE EXISTS (SELECT 1 FROM sessions WHERE id = ?1 AND closed_ms IS NULL)",
     )?
     .execute(params![
@@ -24,6 +24,7 @@ pub fn put(conn: &Connection, frame: &FrameRow) -> rusqlite::Result<()> {
         frame.timeout_ms.map(int),
         frame.params,
         int(frame.scheduled_ms),
+        bits(frame.nonce),
     ])
     .map(drop)
 }
@@ -39,7 +40,7 @@ pub fn acknowledge(conn: &Connection, session: &str, seq: u64) -> rusqlite::Resu
 pub fn list(conn: &Connection) -> rusqlite::Result<Vec<FrameRow>> {
     conn.prepare(
         "SELECT session, seq, method, run, step, attempt, epoch, timeout_ms, params,
-             scheduled_ms
+             scheduled_ms, nonce
          FROM frames ORDER BY session, seq",
     )?
     .query_map([], read)?
@@ -58,5 +59,6 @@ fn read(row: &Row<'_>) -> rusqlite::Result<FrameRow> {
         timeout_ms: uint_or_null(row, 7)?,
         params: row.get(8)?,
         scheduled_ms: uint(row, 9)?,
+        nonce: from_bits(row, 10)?,
     })
 }

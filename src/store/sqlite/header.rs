@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
-use super::value::{int, limit, uint, uint_or_null, word};
+use super::value::{bits, from_bits, int, limit, uint, uint_or_null, word};
 use crate::store::{Header, Retired, RunFilter, RunStatus, RunWrite};
 
 /// The columns, in the order of [`read`].
@@ -10,7 +10,7 @@ macro_rules! columns {
     () => {
         "num, cursor, seq, steps, steps_done, updated_ms, created_ms, status, wake_at_ms, epoch, \
          parent_run, parent_step, ended_ms, progress, blueprint, hash, principal, status_text, \
-         error, waiting_on"
+         error, waiting_on, nonce"
     };
 }
 
@@ -37,7 +37,7 @@ fn insert(conn: &Connection, header: &Header) -> rusqlite::Result<usize> {
         "INSERT INTO runs (",
         columns!(),
         ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, \
-         ?18, ?19, ?20) ON CONFLICT (num) DO NOTHING"
+         ?18, ?19, ?20, ?21) ON CONFLICT (num) DO NOTHING"
     ))?
     .execute(params![
         int(header.num),
@@ -60,6 +60,7 @@ fn insert(conn: &Connection, header: &Header) -> rusqlite::Result<usize> {
         header.status_text,
         header.error,
         header.waiting_on,
+        bits(header.nonce),
     ])
 }
 
@@ -80,7 +81,7 @@ fn advance(conn: &Connection, header: &Header, expected: u64) -> rusqlite::Resul
     ])
 }
 
-/// The update of everything that can change; number, creation, parent and principal never do.
+/// The update of everything that can change; number, creation, nonce, parent and principal never do.
 fn replace(conn: &Connection, header: &Header, expected: u64) -> rusqlite::Result<usize> {
     conn.prepare_cached(
         "UPDATE runs SET cursor = ?3, seq = ?4, steps = ?5, steps_done = ?6, updated_ms = ?7,
@@ -264,6 +265,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Header> {
         status_text: row.get(17)?,
         error: row.get(18)?,
         waiting_on: row.get(19)?,
+        nonce: from_bits(row, 20)?,
     })
 }
 
@@ -272,8 +274,8 @@ mod tests {
     use super::*;
 
     fn plan(sql: &str) -> String {
-        let conn = Connection::open_in_memory().unwrap();
-        conn.execute_batch(include_str!("migrations/0001_initial.sql")).unwrap();
+        let mut conn = Connection::open_in_memory().unwrap();
+        crate::store::sqlite::format::migrate(&mut conn, 0).unwrap();
         let mut statement = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
         let lines = statement.query_map([], |row| row.get::<_, String>(3)).unwrap();
         lines.map(Result::unwrap).collect::<Vec<_>>().join("; ")

@@ -28,6 +28,16 @@ pub fn uint_or_null(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<u64
     }
 }
 
+/// A number of which every bit counts, as a stored one.
+pub fn bits(value: u64) -> i64 {
+    value.cast_signed()
+}
+
+/// A stored number of which every bit counts.
+pub fn from_bits(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    row.get(column).map(i64::cast_unsigned)
+}
+
 /// A stored word, as what it stands for.
 pub fn word<T>(
     row: &Row<'_>,
