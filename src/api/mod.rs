@@ -24,6 +24,7 @@ mod openapi;
 mod operators;
 mod origin;
 mod params;
+mod patient;
 mod query;
 mod rate;
 mod responses;

@@ -15,7 +15,7 @@ use crate::{
     blueprint::parse_duration,
     engine::{MintToken, Minted, TokenView, rfc3339},
     protocol::Json,
-    token::Role,
+    token::{Quotas, Role},
 };
 
 /// A token to make; it can do no more than the one that asks.
@@ -34,6 +34,12 @@ pub(super) struct MintBody {
     /// Whose it is: people with a name each are told apart where several must answer. An admin's
     /// token gives a name as it is, any other puts its own subject and a slash before it.
     name: Option<String>,
+    /// How much may be done and kept under it, and under all tokens made from it: `{"open_runs":
+    /// 20, "starts_per_minute": 60, "stored_bytes": 1000000000, "tokens": 5000000, "usd": "20.00"}`;
+    /// bounded by the asking token's own quotas in any case.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    quotas: Quotas,
 }
 
 impl MintBody {
@@ -41,8 +47,8 @@ impl MintBody {
         let ttl_ms = parse_duration(&self.ttl).map_err(|error| {
             Problem::new(codes::INVALID_BODY, format!("failed to {error}")).at("$.ttl")
         })?;
-        let Self { role, verbs, scopes, name, .. } = self;
-        Ok(MintToken { role, verbs, scopes, ttl_ms, name })
+        let Self { role, verbs, scopes, name, quotas, .. } = self;
+        Ok(MintToken { role, verbs, scopes, ttl_ms, name, quotas })
     }
 }
 

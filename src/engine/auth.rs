@@ -6,15 +6,15 @@ use std::{
 };
 
 use super::{
-    Bearer, Caller, Engine, EngineError, Holder, IdempotencyKey, MintToken, Minted, TokenView,
-    rfc3339,
+    Bearer, Caller, Engine, EngineError, Holder, IdempotencyKey, MintToken, Minted, QuotaUse,
+    TokenView, rfc3339,
 };
 use crate::{
     fault,
     protocol::{Json, TaskId},
     session::End,
     store::{Check, Store, StoreError, TokenRow, Write},
-    token::{Claims, Handle, KeyRing, Role, Scopes, TaskClaim, TokenKind, Verb},
+    token::{Claims, Handle, KeyRing, Quotas, Role, Scopes, TaskClaim, TokenKind, Verb},
 };
 
 /// Verified tokens that are remembered.
@@ -168,7 +168,8 @@ impl Engine {
         }
         let parent = self.claims_of(caller);
         let subject = subject(caller, &mint)?;
-        let claims = mint_claims(&subject, grant, now_ms, expires_ms).child_of(&parent);
+        let mut claims = mint_claims(&subject, grant, now_ms, expires_ms).child_of(&parent);
+        claims.quotas = self.quotas_of(caller, mint.quotas)?;
         claims.check_narrower(&parent).map_err(|widening| EngineError::Conflict {
             code: widening.code(),
             message: widening.to_string(),
@@ -187,8 +188,21 @@ impl Engine {
         Ok(Minted { token, jti: row.jti, expires_ms: row.expires_ms })
     }
 
+    /// The quotas of a token that is to be made.
+    fn quotas_of(&self, caller: &Caller, asked: Quotas) -> Result<Option<Quotas>, EngineError> {
+        if let Some(fault) = asked.fault() {
+            return Err(EngineError::BadRequest(format!("mint a token: {fault}")));
+        }
+        if asked.is_open() {
+            return Ok(None);
+        }
+        self.shared().accounts.check_line(&caller.jti)?;
+        Ok(Some(asked))
+    }
+
     pub(super) fn claims_of(&self, caller: &Caller) -> Claims {
         let mut claims = mint_claims(&caller.subject, caller.grant.clone(), 0, caller.expires_ms);
+        claims.quotas = self.shared().accounts.bounds(&caller.jti);
         claims.jti.clone_from(&caller.jti);
         claims
     }
@@ -219,6 +233,7 @@ impl Engine {
             writes.push(write);
         }
         fault::point("engine.token_mint");
+        self.shared().accounts.add(&claims, now_ms);
         self.write(checks, writes).await?;
         Ok(Minted { token, jti: claims.jti, expires_ms })
     }
@@ -230,7 +245,8 @@ impl Engine {
     pub async fn tokens(&self, caller: &Caller) -> Result<Vec<TokenView>, EngineError> {
         caller.grant.check(Verb::TokenList, &[])?;
         let rows = self.read(|store| store.tokens()).await?;
-        Ok(rows.iter().map(view_token).collect())
+        let used = |row: &TokenRow| self.shared().accounts.used(&row.jti);
+        Ok(rows.iter().map(|row| view_token(row, used(row))).collect())
     }
 
     /// Revokes a token and what was made from it; nothing that comes with it later is accepted.
@@ -366,7 +382,7 @@ pub(super) fn mint_claims(
     Claims::new(TokenKind::Api, subject, jti, grant, now_ms / 1_000, ttl_s)
 }
 
-fn view_token(row: &TokenRow) -> TokenView {
+fn view_token(row: &TokenRow, used: Option<QuotaUse>) -> TokenView {
     let claims: Option<Claims> = serde_json::from_str(&row.claims).ok();
     let words = |claims: &Claims| {
         claims.verbs.as_ref().map(|v| v.iter().map(ToString::to_string).collect())
@@ -375,6 +391,8 @@ fn view_token(row: &TokenRow) -> TokenView {
         jti: row.jti.clone(),
         role: row.role.clone(),
         verbs: claims.as_ref().and_then(words),
+        quotas: claims.as_ref().and_then(|claims| claims.quotas),
+        used,
         scopes: claims
             .map(|claims| claims.scopes.0.iter().map(ToString::to_string).collect())
             .unwrap_or_default(),

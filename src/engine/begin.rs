@@ -216,6 +216,10 @@ impl Engine {
             unstored: watch.lets_go,
             subscriber: watch.subscriber,
             seats: start.seats.into_iter().collect(),
+            charged: shared
+                .accounts
+                .admit(&caller.jti, id.num(), shared.clock.now_ms())
+                .map_err(|exceeded| EngineError::Quota(Box::new(exceeded)))?,
         };
         shared.send(id.num(), Msg::Start(Box::new(new)));
         match answer.await.map_err(|_| EngineError::Stopping)? {

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use super::{
     EngineError,
     message::{Msg, RunMsg},
-    run::{After, Failed, Live, Perform, Run},
+    run::{After, Failed, Live, Pending, Perform, Run},
     shard::{STORAGE_RETRY_MS, Shard, cancel_workers},
 };
 use crate::{
     fault::{self, Break},
     journal::RunState,
-    store::{Batch, Check, JournalRow, RunStatus, RunWrite, StoreError},
+    store::{Batch, Check, JournalRow, RunStatus, RunWrite, StoreError, Write},
 };
 
 impl Shard {
@@ -34,6 +34,9 @@ impl Shard {
             pending.checks.push(Check::RunAt { run: run.num, cursor });
         }
         let write = states.then(|| self.run_write(run, &pending.entries));
+        if run.charged {
+            self.charge(run, &mut pending, write.as_ref());
+        }
         if !run.subscribers.is_empty() {
             pending
                 .after
@@ -54,6 +57,19 @@ impl Shard {
                 shared.send(num, Msg::Committed { run: num, batch, life, result });
             }),
         });
+    }
+
+    /// Charges a run for what it stores, in the commit that stores it.
+    fn charge(&self, run: &Run, pending: &mut Pending, write: Option<&RunWrite>) {
+        let rows = write.map_or(&[][..], |write| &write.entries);
+        let entries: u64 = rows.iter().map(|row| row.bytes.len() as u64).sum();
+        let files = pending.writes.iter().map(|write| match write {
+            Write::PutArtifact(file) => file.size,
+            _ => 0,
+        });
+        let bytes = entries + files.sum::<u64>();
+        let row = self.shared.accounts.charge(run.num, run.chain.spent(), bytes);
+        pending.writes.extend(row.map(Write::PutCharge));
     }
 
     fn run_write(&mut self, run: &mut Run, entries: &[crate::journal::Entry]) -> RunWrite {

@@ -13,6 +13,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::{
     Caller, EngineError, Settings,
+    accounts::Accounts,
     auth::Auth,
     capacity::Capacity,
     ledger::Ledger,
@@ -175,6 +176,7 @@ impl Engine {
             StateLimits { value: settings.limits.value, ..StateLimits::default() };
         let state =
             DurableState::new(Arc::clone(&store), clock.clone(), tasks.clone(), limits_of_state);
+        let accounts = Accounts::open(&*store, clock.now_ms())?;
         let shared = Arc::new(Shared {
             state,
             programs: Programs::new(Arc::clone(&store), registry.clone(), limits.clone()),
@@ -194,6 +196,7 @@ impl Engine {
             open_runs: AtomicU64::new(0),
             watches: WatchBoard::default(),
             readers: Readers::default(),
+            accounts,
         });
         let watchdog = Watchdog::start()
             .map(Arc::new)

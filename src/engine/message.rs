@@ -61,6 +61,8 @@ pub(crate) struct NewRun {
     pub(crate) subscriber: Option<Subscriber>,
     /// Who holds which operator's seat from the beginning.
     pub(crate) seats: Vec<(String, SessionId)>,
+    /// Whether it counts against the quotas of a token.
+    pub(crate) charged: bool,
 }
 
 /// Somebody who waits for a run.

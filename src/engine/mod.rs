@@ -5,6 +5,7 @@
 //! the store's traits, a flow and backends. The API and the host call [`Engine`].
 
 mod accept;
+mod accounts;
 mod answer;
 mod attempt;
 mod auth;
@@ -76,6 +77,7 @@ mod watches;
 mod worker_state;
 mod workers;
 
+pub use accounts::{Exceeded, QuotaUse};
 pub use blueprints::BlueprintView;
 pub use budget::SpentView;
 pub use effects::CustomEffects;

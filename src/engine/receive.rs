@@ -29,8 +29,19 @@ impl Shard {
         }
         fault::point("engine.accept_run");
         self.lives += 1;
-        let NewRun { id, program, started, jti, key, reply, waiter, unstored, subscriber, seats } =
-            new;
+        let NewRun {
+            id,
+            program,
+            started,
+            jti,
+            key,
+            reply,
+            waiter,
+            unstored,
+            subscriber,
+            seats,
+            charged,
+        } = new;
         let wall_ms = program.blueprint().definition().wall_ms;
         let parent = started.parent;
         let mut run = Box::new(Run {
@@ -64,6 +75,7 @@ impl Shard {
             restate: false,
             broken: false,
             queued: false,
+            charged,
             told: 0,
         });
         run.audience.set(!run.subscribers.is_empty());

@@ -107,8 +107,10 @@ impl Shard {
             restate: false,
             broken,
             queued: false,
+            charged: false,
             told: 0,
         });
+        run.charged = self.shared.accounts.take_up(num, &*self.shared.store, run.chain.spent());
         if run.is_ended() && !for_query {
             return Ok(Some(run));
         }

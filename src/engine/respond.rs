@@ -17,7 +17,6 @@ use crate::{
         Stream, candidates,
         open_responses::{Conversation, Create, last_text},
     },
-    store::Write,
     token::{Need, Verb},
 };
 
@@ -246,9 +245,7 @@ impl Engine {
             // Something open still needs it; it is looked at again later.
             return Ok(());
         }
-        self.write(Vec::new(), vec![Write::DeleteRun { run: num }]).await?;
-        self.forget_files(vec![run]).await;
-        Ok(())
+        self.delete_runs(Vec::new(), vec![run]).await
     }
 
     /// A response as it happens: its events so far, and those that come.

@@ -82,6 +82,8 @@ pub(crate) struct Run {
     pub(crate) broken: bool,
     /// Whether it waits for its next turn.
     pub(crate) queued: bool,
+    /// Whether it counts against the quotas of a token.
+    pub(crate) charged: bool,
     /// Events of its life since it was read into memory.
     pub(crate) told: u32,
 }

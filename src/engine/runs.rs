@@ -401,11 +401,8 @@ impl Engine {
                 ),
             });
         }
-        let writes = vec![Write::DeleteRun { run: num }];
         let live = crate::store::Check::TokenLive(caller.jti.clone());
-        self.write(vec![live], writes).await?;
-        self.forget_files(vec![run]).await;
-        Ok(())
+        self.delete_runs(vec![live], vec![run]).await
     }
 
     /// The runs that have not ended, at most `limit`.

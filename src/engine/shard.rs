@@ -180,6 +180,7 @@ impl Shard {
     pub(super) fn count_out(&mut self, run: u64) {
         if self.unfinished.remove(&run) {
             self.shared.open_runs.fetch_sub(1, Ordering::Relaxed);
+            self.shared.accounts.ended(run);
         }
     }
 
@@ -243,6 +244,8 @@ impl Shard {
         };
         match run {
             None => {
+                // One that has ended was counted out, and keeps what it was charged.
+                self.shared.accounts.never(num);
                 self.count_out(num);
                 self.refuse_unknown(num, message);
             }

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock, atomic::AtomicU64};
 use tokio::sync::mpsc;
 
 use super::{
+    accounts::Accounts,
     capacity::Capacity,
     message::{Msg, RunMsg},
     programs::Programs,
@@ -43,6 +44,7 @@ pub(crate) struct Shared {
     pub(crate) open_runs: AtomicU64,
     pub(crate) watches: WatchBoard,
     pub(crate) readers: Readers,
+    pub(crate) accounts: Accounts,
 }
 
 /// The engine's numbers.

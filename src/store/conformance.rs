@@ -44,6 +44,7 @@ macro_rules! conformance {
             a_revocation_outlives_everything_said_of_its_token
             signals_wait_in_order_until_they_arrive
             evidence_and_meta_are_kept
+            charges_are_summed_by_token_and_stay_used_when_their_run_is_deleted
             what_layers_keep_expires_and_audit_lines_stay_in_order
             a_session_keeps_its_frames_until_they_are_acknowledged_or_it_is_closed
             a_deleted_run_leaves_nothing_and_takes_nothing_of_others

@@ -26,9 +26,9 @@ pub use health::Health;
 pub use memory::{Commit, Memory};
 
 pub use rows::{
-    ArtifactRow, AuditRow, BlueprintRow, Errand, EvidenceRow, FrameRow, Header, IdempotencyRow,
-    OutboxRow, PageMark, Retired, RunFilter, RunStatus, SessionRow, Space, StateRow, TaskFilter,
-    TaskPhase, TaskRow, TokenRow, fresh_nonce,
+    ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, Errand, EvidenceRow, FrameRow,
+    Header, IdempotencyRow, OutboxRow, PageMark, Retired, RunFilter, RunStatus, SessionRow, Space,
+    StateRow, TaskFilter, TaskPhase, TaskRow, TokenRow, fresh_nonce,
 };
 
 pub use sqlite::{Options, Restored, Sqlite, Synchronous, restore};
@@ -132,6 +132,19 @@ pub trait Reader: Send + Sync {
     /// # Errors
     /// Also when an entry cannot be decoded.
     fn page(&self, run: u64, page: &PageMark) -> Result<Vec<Entry>, StoreError>;
+
+    /// What a run is charged, if anything counts it.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn charge(&self, run: u64) -> Result<Option<ChargeRow>, StoreError>;
+
+    /// What the open runs are charged, and the sums of all by token; with the runs of each that were
+    /// created at or after `since_ms`.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn charges(&self, since_ms: u64) -> Result<(Vec<ChargeRow>, Vec<ChargeSum>), StoreError>;
 
     /// The runs that a run called and that have not ended.
     ///
@@ -516,6 +529,8 @@ pub enum Write {
         /// When, in Unix milliseconds.
         at_ms: u64,
     },
+    /// Record what a run is charged.
+    PutCharge(ChargeRow),
     /// Record a token.
     PutToken(TokenRow),
     /// Revoke a token.

@@ -150,6 +150,43 @@ impl Header {
     }
 }
 
+/// What a run is charged, to the token that it was started with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChargeRow {
+    /// The run.
+    pub run: u64,
+    /// The token's id.
+    pub jti: String,
+    /// Bytes of its entries and files.
+    pub bytes: u64,
+    /// Tokens that it used of models.
+    pub tokens: u64,
+    /// Money that it used, in billionths of a US dollar.
+    pub nano_usd: u64,
+}
+
+impl ChargeRow {
+    /// A run that was charged nothing yet.
+    pub fn new(run: u64, jti: &str) -> Self {
+        Self { run, jti: jti.to_owned(), bytes: 0, tokens: 0, nano_usd: 0 }
+    }
+}
+
+/// What all runs that were started with a token were charged together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChargeSum {
+    /// The token's id.
+    pub jti: String,
+    /// Bytes of the runs that are there.
+    pub bytes: u64,
+    /// Tokens, of those too that were deleted.
+    pub tokens: u64,
+    /// Money, of those too that were deleted, in billionths of a US dollar.
+    pub nano_usd: u64,
+    /// Runs that were created since the time that was asked for.
+    pub starts: u64,
+}
+
 /// Where a page of a run's history lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageMark {

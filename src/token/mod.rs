@@ -10,6 +10,7 @@ mod ed25519;
 mod gate;
 mod handle;
 mod keys;
+mod quota;
 mod role;
 mod scope;
 mod verb;
@@ -18,6 +19,7 @@ pub use claims::{Axis, Claims, ISSUER, LEEWAY_S, TaskClaim, TokenError, TokenKin
 pub use gate::{Grant, Refusal, permits};
 pub use handle::{Handle, HandleError, HandleKey};
 pub use keys::{KeyError, KeyRing, SigningKey};
+pub use quota::{Quota, Quotas};
 pub use role::{Role, UnknownRole};
 pub use scope::{Need, Reach, Scope, ScopeError, ScopeKind, Scopes, StatePrefix};
 pub use verb::{UnknownVerb, Verb};

@@ -200,6 +200,7 @@ async fn a_session_that_works_on_a_run_answers_none_of_its_questions() {
         scopes: None,
         ttl_ms: 60_000,
         name: Some("ann".into()),
+        quotas: Default::default(),
     };
     let child = bench.engine.mint(&worker, mint, None).await.unwrap();
     let Bearer::Caller(child) = bench.engine.authenticate(&child.token).unwrap() else { panic!() };

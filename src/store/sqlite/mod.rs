@@ -9,6 +9,7 @@ mod artifacts;
 mod backup;
 mod blobs;
 mod blueprints;
+mod charges;
 mod committer;
 mod error;
 mod evidence;

@@ -5,7 +5,7 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use super::{
-    Sqlite, artifacts, backup, blobs, blueprints,
+    Sqlite, artifacts, backup, blobs, blueprints, charges,
     error::database,
     evidence, frames, header, idempotency,
     journal::{self, Reach},
@@ -15,9 +15,9 @@ use crate::{
     journal::Entry,
     protocol::MemoryLink,
     store::{
-        ArtifactRow, AuditRow, BlueprintRow, EvidenceRow, FrameRow, Header, IdempotencyRow,
-        OutboxRow, PageMark, Reader, Retired, RunFilter, SessionRow, Space, StateFilter, StateHit,
-        StateRow, StateSearch, StoreError, TaskFilter, TaskRow, TokenRow,
+        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
+        IdempotencyRow, OutboxRow, PageMark, Reader, Retired, RunFilter, SessionRow, Space,
+        StateFilter, StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskRow, TokenRow,
     },
 };
 
@@ -52,6 +52,16 @@ impl Reader for Sqlite {
 
     fn entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {
         journal::entries(&*self.pool.lend()?, run, after_seq, Reach::Current)
+    }
+
+    fn charge(&self, run: u64) -> Result<Option<ChargeRow>, StoreError> {
+        self.read("read what a run is charged", |conn| charges::one(conn, run))
+    }
+
+    fn charges(&self, since_ms: u64) -> Result<(Vec<ChargeRow>, Vec<ChargeSum>), StoreError> {
+        self.read("read what tokens are charged", |conn| {
+            Ok((charges::open(conn)?, charges::sums(conn, since_ms)?))
+        })
     }
 
     fn pages(&self, run: u64, after_seq: u32) -> Result<Vec<PageMark>, StoreError> {

@@ -230,8 +230,14 @@ impl World {
         for n in 0..3 {
             let (engine, by) = (self.engine().clone(), owner.clone());
             let ttl_ms = 300 * 86_400_000;
-            let mint =
-                MintToken { role: Role::Admin, verbs: None, scopes: None, ttl_ms, name: None };
+            let mint = MintToken {
+                role: Role::Admin,
+                verbs: None,
+                scopes: None,
+                ttl_ms,
+                name: None,
+                quotas: Default::default(),
+            };
             let minted = self.finish(async move { engine.mint(&by, mint, None).await }).unwrap();
             let subject = format!("client-{n}");
             self.tokens.push(Caller { subject, jti: minted.jti, ..owner.clone() });

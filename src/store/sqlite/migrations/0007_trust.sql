@@ -3,3 +3,18 @@
 -- now. 0 is a run that was created before this format.
 ALTER TABLE runs ADD COLUMN nonce INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE frames ADD COLUMN nonce INTEGER NOT NULL DEFAULT 0;
+
+-- What a run is charged, to the token that it was started with, where that or one that it was made
+-- from has a quota; and what runs used that were deleted.
+CREATE TABLE charges (
+    run      INTEGER PRIMARY KEY,
+    jti      TEXT NOT NULL,
+    bytes    INTEGER NOT NULL,
+    tokens   INTEGER NOT NULL,
+    nano_usd INTEGER NOT NULL
+);
+CREATE TABLE charged (
+    jti      TEXT PRIMARY KEY NOT NULL,
+    tokens   INTEGER NOT NULL,
+    nano_usd INTEGER NOT NULL
+) WITHOUT ROWID;
