@@ -23,8 +23,9 @@ const SYNC: &str = "sync";
 
 /// A live subscription: durable events from a number on without a gap, lossy ones between.
 ///
-/// The history comes in pages, each read when the one before it was taken; the run is subscribed to
-/// once its history was read, and not at all if it has ended.
+/// The history comes in pages, each read when the one before it was taken. The run is subscribed to
+/// before the last page is handed out, so that who has read what there is hears whatever comes next;
+/// one that has ended is not subscribed to.
 pub struct Events {
     shared: Arc<Shared>,
     run: RunId,
@@ -36,8 +37,12 @@ pub struct Events {
     /// The room of what is ready.
     held: Option<Arc<Held>>,
     after: u32,
-    /// Whether the store may have more than `pages`.
+    /// Whether the store is to be looked at.
     behind: bool,
+    /// Whether the store has more than `pages`.
+    more: bool,
+    /// Whether the run had ended when the store was looked at.
+    ended: bool,
     over: bool,
 }
 
@@ -54,6 +59,8 @@ impl Events {
             held: None,
             after,
             behind: true,
+            more: false,
+            ended: false,
             over: false,
         }
     }
@@ -90,26 +97,38 @@ impl Events {
             if self.over {
                 return Ok(None);
             }
-            if let Some(page) = self.pages.front().copied() {
-                self.read(page).await?;
-            } else if self.behind {
+            let is_last = self.pages.len() <= 1 && !self.more;
+            if self.behind {
                 self.look().await?;
-            } else if let Some(live) = &mut self.live {
-                match live.recv().await {
-                    None => self.live = None,
-                    Some(Live { event, held }) => match event.seq {
-                        None if event.kind == SYNC => self.behind = true,
-                        Some(seq) if seq <= self.after => {}
-                        Some(seq) if seq > self.after + 1 => self.behind = true,
-                        None | Some(_) => {
-                            self.ready.push_back(event);
-                            self.held = Some(Arc::new(held));
-                        }
-                    },
-                }
-            } else {
+            } else if self.live.is_none() && is_last && !self.ended {
                 self.subscribe().await;
+            } else if let Some(page) = self.pages.front().copied() {
+                self.read(page).await?;
+            } else if self.more {
+                self.behind = true;
+            } else {
+                self.hear().await;
             }
+        }
+    }
+
+    /// Takes what the run sends.
+    async fn hear(&mut self) {
+        let live = match &mut self.live {
+            Some(live) => live.recv().await,
+            None => None,
+        };
+        match live {
+            None => (self.live, self.behind) = (None, true),
+            Some(Live { event, held }) => match event.seq {
+                None if event.kind == SYNC => self.behind = true,
+                Some(seq) if seq <= self.after => {}
+                Some(seq) if seq > self.after + 1 => self.behind = true,
+                None | Some(_) => {
+                    self.ready.push_back(event);
+                    self.held = Some(Arc::new(held));
+                }
+            },
         }
     }
 
@@ -140,7 +159,7 @@ impl Events {
         let (ended, pages) = look.await.map_err(|_| EngineError::Stopping)??;
         // Who has seen the end already would wait for ever for what comes after it.
         self.over = ended && pages.is_empty();
-        self.behind = pages.len() == PAGES;
+        (self.behind, self.ended, self.more) = (false, ended, pages.len() == PAGES);
         self.pages = pages.into();
         Ok(())
     }
