@@ -83,6 +83,14 @@ ratios() {
   return 1
 }
 
+# The library as a dependency: a crate of somebody else's, without this repository's lock file.
+outside() {
+  cp -r tests/outside "$scratch/outside" &&
+    sed -i "s|path = \"../..\"|path = \"$PWD\"|" "$scratch/outside/Cargo.toml" &&
+    CARGO_TARGET_DIR="$(realpath -m "${CARGO_TARGET_DIR:-target}")/outside" \
+      cargo check --manifest-path "$scratch/outside/Cargo.toml"
+}
+
 report() {
   "$moonswarm" --data "$scratch/data" run blueprints/repo-report.lua path=. >"$scratch/report" &&
     test -s "$scratch/report"
@@ -121,6 +129,7 @@ else
 fi
 test -f "${OPEN_RESPONSES_OPENAPI:-../shared/data/open-responses/openapi.json}" ||
   skip "the schemas of Open Responses" "OPEN_RESPONSES_OPENAPI does not name its document; the order of events is checked anyway"
+step "a crate that depends on this one" outside
 step "build" cargo build --all-targets --features faults
 step "tests" tests
 step "doctests" doctests

@@ -40,11 +40,7 @@ use crate::{
     session,
     store::{Options, Reader as _, Sqlite},
     tasks::Tasks,
-    token::HandleKey,
 };
-
-/// The life of the admin token, in milliseconds.
-const ADMIN_TTL_MS: u64 = 365 * 24 * 3_600 * 1_000;
 
 /// Runs of an earlier process that an embedded host names.
 const LEFT_OPEN: usize = 100;
@@ -170,9 +166,9 @@ impl Host {
     pub async fn open(config: HostConfig) -> Result<Self, HostError> {
         let store = Sqlite::open(&config.data, &config.store)?;
         let files = files::DataFiles::open(&config.data)?;
-        let (keys, handles) = (files.signing_keys()?, files.handle_secret()?);
-        fault::point("host.keys");
         let incarnation = incarnation(&store).await?;
+        let (keys, handles) = files.keys(incarnation)?;
+        fault::point("host.keys");
 
         let tasks = Tasks::new(tokio::runtime::Handle::current());
         let hub = Arc::new(QueueHub::default());
@@ -193,7 +189,8 @@ impl Host {
             hub,
             sessions,
             keys,
-            handles: HandleKey::new(handles, incarnation),
+            handles,
+            key_files: Arc::new(files.clone()),
             limits: Limits::default(),
             settings: settings(&config),
             middleware: config.middleware.clone(),
@@ -217,10 +214,10 @@ impl Host {
         }
 
         fault::point("host.recovered");
-        let admin = match files.admin_token()?.filter(|token| engine.authenticate(token).is_ok()) {
+        let admin = match files.admin_token()?.filter(|token| engine.is_lasting(token)) {
             Some(token) => token,
             None => {
-                let token = engine.mint_admin(ADMIN_TTL_MS).await?.token;
+                let token = engine.mint_admin().await?.token;
                 fault::point("host.admin_minted");
                 files.put_admin_token(&token)?;
                 token

@@ -1,5 +1,7 @@
 //! Bodies: read within their limit and time, understood as JSON, refused with the place.
 
+use std::sync::Arc;
+
 use axum::{
     body::{Body, Bytes},
     extract::{FromRequest, Request},
@@ -13,6 +15,7 @@ use super::{
     codes,
     door::{Api, Rule},
     error::Problem,
+    places::Place,
 };
 
 /// How deep a body may nest.
@@ -41,6 +44,7 @@ impl FromRequest<Api> for Raw {
 
     async fn from_request(request: Request, api: &Api) -> Result<Self, Problem> {
         let limit = request.extensions().get::<Rule>().map_or(0, |rule| rule.body);
+        let place = request.extensions().get::<Arc<Place>>().cloned();
         let (parts, body) = request.into_parts();
         let kind = content_type(&parts.headers)?;
         let announced = parts
@@ -51,9 +55,11 @@ impl FromRequest<Api> for Raw {
             return Err(too_large(limit));
         }
         let bytes =
-            tokio::time::timeout(api.door.limits.body_time, collect(body, limit)).await.map_err(
-                |_| Problem::new(codes::BODY_TIMEOUT, "the rest of the body did not come"),
-            )??;
+            tokio::time::timeout(api.door.limits.body_time, collect(body, limit, place.as_deref()))
+                .await
+                .map_err(|_| {
+                    Problem::new(codes::BODY_TIMEOUT, "the rest of the body did not come")
+                })??;
         Ok(Self { bytes, kind })
     }
 }
@@ -108,7 +114,8 @@ fn too_large(limit: usize) -> Problem {
     Problem::new(codes::TOO_LARGE, format!("the body may have at most {limit} bytes"))
 }
 
-async fn collect(body: Body, limit: usize) -> Result<Bytes, Problem> {
+async fn collect(body: Body, limit: usize, place: Option<&Place>) -> Result<Bytes, Problem> {
+    let grow = |more| place.map_or(Ok(()), |place| place.grow(more));
     let lost = |_| Problem::new(codes::BAD_REQUEST, "the body broke off");
     let mut chunks = body.into_data_stream();
     let Some(first) = chunks.next().await else { return Ok(Bytes::new()) };
@@ -116,6 +123,7 @@ async fn collect(body: Body, limit: usize) -> Result<Bytes, Problem> {
     if first.len() > limit {
         return Err(too_large(limit));
     }
+    grow(first.len())?;
     // One chunk is the usual case, and needs no copy.
     let Some(second) = chunks.next().await else { return Ok(first) };
     let mut all = Vec::from(first);
@@ -124,6 +132,7 @@ async fn collect(body: Body, limit: usize) -> Result<Bytes, Problem> {
         if all.len() + chunk.len() > limit {
             return Err(too_large(limit));
         }
+        grow(chunk.len())?;
         all.extend_from_slice(&chunk);
         match chunks.next().await {
             Some(next) => chunk = next.map_err(lost)?,
@@ -290,7 +299,7 @@ mod tests {
         for (sizes, fits) in
             [(&[][..], true), (&[10], true), (&[11], false), (&[4, 6], true), (&[4, 4, 3], false)]
         {
-            let read = collect(chunked(sizes), 10).await.map_err(|problem| problem.code());
+            let read = collect(chunked(sizes), 10, None).await.map_err(|problem| problem.code());
             let expected = if fits { Ok(sizes.iter().sum()) } else { Err("too_large") };
             assert_eq!(read.map(|bytes| bytes.len()), expected, "{sizes:?}");
         }

@@ -50,6 +50,7 @@ codes! {
     BODY_TIMEOUT = "body_timeout", REQUEST_TIMEOUT, "The body did not arrive in time";
     ALREADY_ACCEPTED = "already_accepted", CONFLICT, "Another result was accepted before";
     IDEMPOTENCY_MISMATCH = "idempotency_mismatch", CONFLICT, "The key was used for another request";
+    REPEAT_WIDENS = "repeat_widens", CONFLICT, "The answer carries a wider token";
     FENCED = "fenced", CONFLICT, "Another attempt has taken over";
     RUN_CLOSED = "run_closed", CONFLICT, "The run has ended";
     RUN_PAUSED = "run_paused", CONFLICT, "The run rests and cannot be asked";

@@ -33,8 +33,10 @@ impl Default for ApiConfig {
 pub struct Limits {
     /// Connections at a time, sockets of sessions among them.
     pub connections: usize,
-    /// Requests at a time, over all connections.
+    /// Requests at a time, over all connections; one token has a quarter of them at most.
     pub in_flight: usize,
+    /// The bytes that the bodies of all requests may take at a time; those of one token a quarter.
+    pub body_bytes: usize,
     /// Requests a second for one token.
     pub rate: u32,
     /// Requests that one token may make at once.
@@ -60,6 +62,7 @@ impl Default for Limits {
         Self {
             connections: 8_192,
             in_flight: 4_096,
+            body_bytes: 256 << 20,
             rate: 5_000,
             burst: 10_000,
             head_time: Duration::from_secs(10),

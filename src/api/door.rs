@@ -1,7 +1,8 @@
 //! The door: what every request passes, in one order, before its handler sees it.
 //!
-//! Room for it → Host → Origin → bearer → rate → verb → (in the handler) body. A refusal tells
-//! nothing that a later check would have told.
+//! Host → Origin → bearer → rate → verb → a place → (in the handler) body. A refusal tells nothing
+//! that a later check would have told, and whoever has no valid bearer takes nothing from others:
+//! no place, no rate, no memory for a body.
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
@@ -12,13 +13,13 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures::FutureExt;
-use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     ApiConfig, Limits, codes, docs,
     error::{self, Problem},
     origin::Site,
+    places::{Place, Places},
     rate::Rates,
 };
 use crate::{
@@ -49,7 +50,7 @@ pub(super) struct Api {
 pub(super) struct Door {
     site: Site,
     rates: Rates,
-    room: Semaphore,
+    places: Arc<Places>,
     /// How much of everything.
     pub limits: Limits,
     /// The time.
@@ -99,7 +100,7 @@ impl Door {
         Self {
             site: Site::new(listens_on, &config.hosts, &config.origins),
             rates: Rates::new(config.clock.clone(), limits.rate, limits.burst),
-            room: Semaphore::new(limits.in_flight),
+            places: Places::new(limits.in_flight, limits.body_bytes),
             limits,
             clock: config.clock.clone(),
         }
@@ -111,15 +112,6 @@ impl Door {
     /// When it asks too often.
     pub(super) fn take_turn(&self, caller: &Caller) -> Result<(), Problem> {
         self.rates.take(&caller.jti).map_err(too_often)
-    }
-
-    fn take_room(&self, rule: Rule) -> Result<Option<SemaphorePermit<'_>>, Problem> {
-        if rule.who == Who::Anybody {
-            return Ok(None);
-        }
-        self.room.try_acquire().map(Some).map_err(|_| {
-            Problem::new(codes::OVERLOADED, "too many requests are under way").retry_after(1)
-        })
     }
 
     /// Looks at what needs no key: Host, Origin, and whether a bearer is there at all.
@@ -140,7 +132,7 @@ impl Door {
     fn admit(&self, rule: Rule, bearer: &Bearer) -> Result<(), Problem> {
         let taken = match bearer {
             Bearer::Caller(caller) => self.rates.take(&caller.jti),
-            Bearer::Holder(holder) => self.rates.take((holder.run, holder.step)),
+            Bearer::Holder(holder) => self.rates.take((holder.run, holder.step, holder.attempt)),
         };
         taken.map_err(too_often)?;
         match (rule.who, bearer) {
@@ -220,7 +212,7 @@ pub(super) async fn pass(
     next: Next,
 ) -> Response {
     let handled = async {
-        let _room = enter(&api, rule, &mut request).await?;
+        let _place = enter(&api, rule, &mut request)?;
         Ok(next.run(request).await)
     };
     let handled = AssertUnwindSafe(handled).catch_unwind().await.unwrap_or_else(|_| {
@@ -237,19 +229,19 @@ pub(super) async fn pass(
     hardened(if rule.models { error::for_models(response) } else { response })
 }
 
-async fn enter<'a>(
-    api: &'a Api,
-    rule: Rule,
-    request: &mut Request,
-) -> Result<Option<SemaphorePermit<'a>>, Problem> {
-    let room = api.door.take_room(rule)?;
+/// Looks at a request; its place is given back when what this returns is gone.
+fn enter(api: &Api, rule: Rule, request: &mut Request) -> Result<Option<Arc<Place>>, Problem> {
+    let mut place = None;
     if let Some(text) = api.door.screen(rule, request.uri(), request.headers())? {
         let bearer = api.engine.authenticate(text)?;
         api.door.admit(rule, &bearer)?;
+        let taken = api.door.places.take(&bearer)?;
         request.extensions_mut().insert(bearer);
+        request.extensions_mut().insert(Arc::clone(&taken));
+        place = Some(taken);
     }
     request.extensions_mut().insert(rule);
-    Ok(room)
+    Ok(place)
 }
 
 /// Says what a browser must not do with an answer. A handler's own header wins.
@@ -278,7 +270,7 @@ mod tests {
     };
 
     fn door() -> Door {
-        let limits = Limits { in_flight: 1, rate: 1, burst: 2, ..Limits::default() };
+        let limits = Limits { rate: 1, burst: 2, ..Limits::default() };
         let config = ApiConfig { limits, clock: Clock::manual(0), ..ApiConfig::default() };
         Door::new(&config, "127.0.0.1:7700".parse().unwrap())
     }
@@ -309,8 +301,8 @@ mod tests {
             run: 1,
             step: 2,
             attempt: 1,
-            epoch: None,
-            handle: None,
+            epoch: 1,
+            nonce: Some(1),
             jti: None,
             grant,
             session: None,
@@ -400,13 +392,5 @@ mod tests {
         assert_eq!(problem.code(), "rate_limited");
         assert_eq!(problem.into_response().headers()[header::RETRY_AFTER], "1");
         assert!(door.admit(read, &caller(Role::Observer)).is_ok());
-    }
-
-    #[test]
-    fn a_full_house_still_answers_whether_it_is_alive() {
-        let door = door();
-        let _room = door.take_room(rule(Who::AnyBearer)).unwrap();
-        assert_eq!(door.take_room(rule(Who::AnyBearer)).unwrap_err().code(), "overloaded");
-        assert!(door.take_room(rule(Who::Anybody)).is_ok());
     }
 }

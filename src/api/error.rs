@@ -187,6 +187,10 @@ impl From<EngineError> for Problem {
                 problem
             }
             EngineError::Store(error) => storage(&error),
+            EngineError::Keys(reason) => {
+                tracing::error!(%reason, "failed to keep the keys");
+                Self::new(codes::STORAGE, "the keys could not be written; the log says why")
+            }
             EngineError::Stopping => {
                 Self::new(codes::STOPPING, "the host is stopping; another start takes over")
                     .retry_after(1)

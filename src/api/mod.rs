@@ -1,6 +1,6 @@
 //! The HTTP API: what the outside may ask of the engine, and how it is told.
 //!
-//! Owns the accept loop, the order of checks at the door (Host, Origin, bearer, verb, body), the
+//! Owns the accept loop, the order of checks at the door (Host, Origin, bearer, verb, place, body), the
 //! table of routes with the verb of each, the wire form of requests and the only mapping from
 //! errors to HTTP statuses. Refuses what is too large, too slow, too often or unknown before the
 //! engine sees it; scopes are the engine's to check. `host.rs` starts it; nothing else calls it,
@@ -25,6 +25,7 @@ mod operators;
 mod origin;
 mod params;
 mod patient;
+mod places;
 mod query;
 mod rate;
 mod responses;

@@ -163,6 +163,7 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::TokenMint,         routes!(tokens::mint)),
     || caller(Verb::TokenList,         routes!(tokens::list)),
     || caller(Verb::TokenRevoke,       routes!(tokens::revoke)),
+    || caller(Verb::KeyRotate,         routes!(tokens::rotate)),
 
     || caller(Verb::WorkerLease,       routes!(worker::lease)),
     || holder(Verb::WorkerPrompt,      routes!(worker::prompt)),

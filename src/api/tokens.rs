@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     blueprint::parse_duration,
-    engine::{MintToken, Minted, TokenView, rfc3339},
+    engine::{MintToken, Minted, RotateKeys, Rotated, TokenView, rfc3339},
     protocol::Json,
     token::{Quotas, Role},
 };
@@ -76,7 +76,7 @@ impl From<Minted> for MintedView {
     request_body = MintBody,
     responses(
         (status = 201, description = "The token.", body = MintedView),
-        (status = 409, description = "`idempotency_mismatch`", body = ProblemBody),
+        (status = 409, description = "`idempotency_mismatch`, `repeat_widens`", body = ProblemBody),
     ),
 )]
 pub(super) async fn mint(
@@ -102,7 +102,8 @@ pub(super) async fn list(
     Ok(JsonBody(All::of(api.engine.tokens(&caller).await?)))
 }
 
-/// Makes a token, and every token made from it, worthless at once.
+/// Makes a token, and every token made from it, worthless at once. The id of a worker's token for a
+/// task is taken as well.
 #[utoipa::path(
     delete, path = "/v1/tokens/{jti}", operation_id = "token_revoke", tag = "tokens",
     params(("jti" = String, Path, description = "The token's id.")),
@@ -120,6 +121,88 @@ pub(super) async fn revoke(
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// Which keys to change.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RotateBody {
+    /// `signing` and `handles`; both if absent.
+    keys: Option<Vec<KeyName>>,
+    /// How long the keys before verify what they made: `"7d"`, which is the default.
+    grace: Option<String>,
+    /// Whether the keys before are refused at once, because one of them leaked; the keys that were
+    /// retired earlier end as well.
+    #[serde(default)]
+    now: bool,
+}
+
+/// A key of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum KeyName {
+    /// The key that signs tokens.
+    Signing,
+    /// The secret that handles are made with.
+    Handles,
+}
+
+/// How long the keys before verify if nothing else is asked for: as long as a session may live.
+const GRACE_MS: u64 = 7 * 86_400_000;
+
+impl RotateBody {
+    fn into_ask(self) -> Result<RotateKeys, Problem> {
+        let wrong = |detail: String| Problem::new(codes::INVALID_BODY, detail).at("$.grace");
+        let grace_ms = match (self.now, &self.grace) {
+            (true, None) => 0,
+            (true, Some(_)) => return Err(wrong("`now` leaves no grace; send one of them".into())),
+            (false, None) => GRACE_MS,
+            (false, Some(text)) => {
+                parse_duration(text).map_err(|error| wrong(format!("failed to {error}")))?
+            }
+        };
+        if grace_ms == 0 && !self.now {
+            return Err(wrong("a grace is longer than nothing; `now` asks for none".into()));
+        }
+        let has = |key| self.keys.as_ref().is_none_or(|keys| keys.contains(&key));
+        let (signing, handles) = (has(KeyName::Signing), has(KeyName::Handles));
+        Ok(RotateKeys { signing, handles, grace_ms })
+    }
+}
+
+/// The keys of now.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct RotatedView {
+    /// The id of the key that signs.
+    kid: String,
+    /// The token that asked, signed by that key: what it came with ends with its key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<String>,
+    /// RFC 3339, UTC: when the keys before cease to verify.
+    old_until: String,
+}
+
+impl From<Rotated> for RotatedView {
+    fn from(rotated: Rotated) -> Self {
+        let Rotated { kid, token, until_ms } = rotated;
+        Self { kid, token, old_until: rfc3339(until_ms) }
+    }
+}
+
+/// Changes the keys that tokens and handles are made with. The keys before go on to verify for the
+/// grace, over restarts as well; the file `admin.token` has a token of the new key when this answers.
+#[utoipa::path(
+    post, path = "/v1/keys/rotate", operation_id = "key_rotate", tag = "tokens",
+    request_body = Option<RotateBody>,
+    responses((status = 200, description = "They are changed.", body = RotatedView)),
+)]
+pub(super) async fn rotate(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+    posted: Posted<Option<RotateBody>>,
+) -> Result<JsonBody<RotatedView>, Problem> {
+    let ask = posted.body.unwrap_or_default().into_ask()?;
+    Ok(JsonBody(api.engine.rotate_keys(&caller, ask).await?.into()))
+}
+
 /// The public keys that tokens are verified with.
 #[utoipa::path(
     get, path = "/.well-known/jwks.json", operation_id = "jwks", tag = "tokens",
@@ -133,6 +216,21 @@ pub(super) async fn jwks(State(api): State<Api>) -> JsonBody<Json> {
 mod tests {
     use super::*;
     use crate::api::body::read_json;
+
+    #[test]
+    fn a_rotation_has_a_grace_or_none() {
+        let read = |text: &str| {
+            read_json::<RotateBody>(text.as_bytes()).and_then(RotateBody::into_ask).ok()
+        };
+        let both = RotateKeys { signing: true, handles: true, grace_ms: GRACE_MS };
+        assert_eq!(read("{}"), Some(both));
+        assert_eq!(read(r#"{"now":true}"#), Some(RotateKeys { grace_ms: 0, ..both }));
+        let handles = RotateKeys { signing: false, grace_ms: 60_000, ..both };
+        assert_eq!(read(r#"{"keys":["handles"],"grace":"1m"}"#), Some(handles));
+        for wrong in [r#"{"now":true,"grace":"1m"}"#, r#"{"grace":"0s"}"#, r#"{"keys":["all"]}"#] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn a_role_and_a_life_are_needed() {

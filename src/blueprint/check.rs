@@ -275,11 +275,7 @@ impl Checker<'_> {
 
     /// Names are parts of paths, references (`name@hash`) and environment variables.
     fn name(&mut self, name: &str, pointer: &str) {
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        let good = name.len() <= 64
-            && name.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && name.chars().all(plain);
-        if !good {
+        if !is_name(name) {
             let shown: String = name.chars().take(64).collect();
             let finding = self
                 .at_key(pointer, code::BAD_NAME, format!("{shown:?} is not a name"))
@@ -314,6 +310,14 @@ impl Checker<'_> {
             self.findings.push(finding);
         }
     }
+}
+
+/// Whether a blueprint or an agent may have this name.
+pub(crate) fn is_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    name.len() <= 64
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(plain)
 }
 
 #[cfg(test)]

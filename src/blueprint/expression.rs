@@ -5,7 +5,7 @@
 //! an expression by itself. It is minijinja as in prompts, with less fuel, since it runs where the
 //! flow does. The checker asks for the names, the sandbox for the values.
 
-use std::{collections::BTreeSet, sync::LazyLock};
+use std::{borrow::Cow, collections::BTreeSet, sync::LazyLock};
 
 use minijinja::{
     Environment,
@@ -15,7 +15,10 @@ use minijinja::{
 };
 use serde_json::{Map, Value};
 
-use super::template::{TemplateError, Templates, check_chains, object};
+use super::template::{
+    TemplateError, Templates, begin_bounded, bounded_expression, check_chains, object,
+    while_running,
+};
 
 /// Steps of the interpreter in one expression: a few milliseconds.
 const FUEL: u64 = 100_000;
@@ -76,10 +79,16 @@ pub fn evaluate(
         return SHARED.render(text, slots).map(Value::from);
     };
     let environment = checked(expression)?;
+    let source = match path(expression) {
+        // A look at what is there makes nothing.
+        Some(_) => Cow::Borrowed(expression),
+        None => bounded_expression(expression).map_err(|error| TemplateError::from(&error))?.into(),
+    };
+    begin_bounded();
     let value = environment
-        .compile_expression(expression)
+        .compile_expression(&source)
         .and_then(|parsed| parsed.eval(object(slots)))
-        .map_err(|error| TemplateError::from(&error))?;
+        .map_err(|error| while_running(&error))?;
     if value.is_undefined() {
         return Err(bare("there is nothing where it looks"));
     }

@@ -33,6 +33,7 @@ mod tokens;
 
 pub use budget::{Budget, UsedUp};
 pub use bundle::{Bundle, BundleError, MAX_BUNDLE_BYTES, MAX_FILE_BYTES, MAX_FILES};
+pub(crate) use check::is_name;
 pub use check::{Checked, Operators, check, check_files};
 pub use compiled::{Blueprint, CompiledAgent, Rendered, Slots};
 pub use compiled_loop::{CompiledLoop, CompiledTool, Does, LoopJudge, StateCall};
@@ -49,3 +50,4 @@ pub use template::{
     DIRECTIVE, FIXED_SLOTS, MAX_RENDERED_BYTES, TaskSlots, TemplateError, Templates,
     default_prompt, render_system, slots_from_prompt,
 };
+pub(crate) use template::{begin_bounded, bounded_environment, bounded_template, charge};

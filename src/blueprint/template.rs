@@ -10,7 +10,7 @@ use std::{
 };
 
 use minijinja::{
-    AutoEscape, Environment, ErrorKind, Template, UndefinedBehavior,
+    Environment, ErrorKind,
     machinery::{Token, tokenize},
     syntax::SyntaxConfig,
 };
@@ -19,11 +19,15 @@ use thiserror::Error;
 
 use super::bundle::{Bundle, MAX_FILES};
 
+mod bounded;
+mod rewrite;
+
+pub(crate) use bounded::{begin as begin_bounded, charge, environment as bounded_environment};
+
 /// The longest text that a template may render to, in bytes.
 pub const MAX_RENDERED_BYTES: usize = 1 << 20;
 
 const FUEL: u64 = 2_000_000;
-const MAX_RECURSION: usize = 64;
 
 /// Tokens in one tag, and `elif` tags in one template. The engine's parser recurses along chains
 /// of operators and of `elif`, a stack frame or more for each link.
@@ -79,14 +83,9 @@ impl Templates {
         let bundle = bundle.clone();
         templates.environment.set_loader(move |name| {
             let text = bundle.resolve_file(name).and_then(|path| bundle.file(path));
-            text.map(|text| check_chains(text).map(|()| text.to_string())).transpose()
+            text.map(|text| bounded_template(text)).transpose()
         });
         templates
-    }
-
-    fn parse<'t>(&self, template: &'t str) -> Result<Template<'_, 't>, minijinja::Error> {
-        check_chains(template)?;
-        self.environment.template_from_str(template)
     }
 
     /// A renderer without includes.
@@ -96,11 +95,7 @@ impl Templates {
 
     /// A renderer without includes whose templates may take `fuel` steps each.
     pub(super) fn with_fuel(fuel: u64) -> Self {
-        let mut environment = Environment::new();
-        environment.set_undefined_behavior(UndefinedBehavior::Strict);
-        environment.set_auto_escape_callback(|_| AutoEscape::None);
-        environment.set_fuel(Some(fuel));
-        environment.set_recursion_limit(MAX_RECURSION);
+        let mut environment = bounded::environment(fuel);
         environment.set_debug(true);
         Self { environment }
     }
@@ -119,9 +114,14 @@ impl Templates {
         slots: &Map<String, Value>,
     ) -> Result<String, TemplateError> {
         let mut out = BoundedText::default();
-        let rendered = self
-            .parse(template)
-            .and_then(|parsed| parsed.render_captured_to(object(slots), &mut out).map(drop));
+        let rendered = bounded_template(template).map_err(|error| TemplateError::from(&error));
+        let rendered = rendered.and_then(|source| {
+            bounded::begin();
+            self.environment
+                .template_from_str(&source)
+                .and_then(|parsed| parsed.render_captured_to(object(slots), &mut out).map(drop))
+                .map_err(|error| while_running(&error))
+        });
         match rendered {
             Ok(()) => Ok(String::from_utf8(out.bytes).expect("a template renders to text")),
             Err(_) if out.overflowed => Err(TemplateError {
@@ -130,7 +130,7 @@ impl Templates {
                 offset: None,
                 message: "the text is longer than 1 MiB".to_owned(),
             }),
-            Err(error) => Err(TemplateError::from(&error)),
+            Err(error) => Err(error),
         }
     }
 
@@ -140,12 +140,38 @@ impl Templates {
     /// # Errors
     /// When it does not parse.
     pub fn undeclared(&self, template: &str) -> Result<BTreeSet<String>, TemplateError> {
-        let parsed = self.parse(template).map_err(|error| TemplateError::from(&error))?;
+        let parsed = check_chains(template)
+            .and_then(|()| self.environment.template_from_str(template))
+            .map_err(|error| TemplateError::from(&error))?;
         let globals: BTreeSet<_> = self.environment.globals().map(|(name, _)| name).collect();
         let mut names: BTreeSet<String> = parsed.undeclared_variables(true).into_iter().collect();
         names.retain(|name| !globals.contains(name.split('.').next().unwrap_or(name)));
         Ok(names)
     }
+}
+
+/// The error of a template that parsed: its place is one in the bounded source, of which the lines
+/// alone are the author's.
+pub(super) fn while_running(error: &minijinja::Error) -> TemplateError {
+    TemplateError { offset: None, ..TemplateError::from(error) }
+}
+
+/// A template that can make no more than it may, ready for [`bounded_environment`].
+///
+/// # Errors
+/// When it does not parse.
+pub(crate) fn bounded_template(template: &str) -> Result<String, minijinja::Error> {
+    check_chains(template)?;
+    // Text without a tag makes nothing but itself.
+    if !template.contains('{') {
+        return Ok(template.to_owned());
+    }
+    rewrite::template(template)
+}
+
+/// The same of an expression.
+pub(super) fn bounded_expression(expression: &str) -> Result<String, minijinja::Error> {
+    rewrite::expression(expression)
 }
 
 /// Renders the template of a system prompt that includes no other file.

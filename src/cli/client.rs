@@ -300,6 +300,11 @@ impl Client {
         Ok(page.items)
     }
 
+    /// Changes the keys behind tokens and handles.
+    pub async fn rotate_keys(&self, body: &Value) -> Result<Value> {
+        self.post("/v1/keys/rotate", body).await
+    }
+
     /// Makes a token worthless.
     pub async fn revoke(&self, jti: &str) -> Result<()> {
         let path = format!("/v1/tokens/{}", segment(jti));

@@ -2,6 +2,7 @@
 
 use super::{
     CustomEffects, EngineError, Holder, PromptView, Report, Verdict,
+    auth::lineage,
     due::Due,
     message::WorkerAsk,
     receive::closed,
@@ -17,7 +18,7 @@ use crate::{
     operator::{Delivery, Prompt, Ticket},
     protocol::{Effect, Failure, Json, failure::kind, fold::fold},
     store::{Check, EvidenceRow, IdempotencyRow, Write},
-    token::Handle,
+    token::HandleError,
 };
 
 /// Results that break the schema before the attempt is over.
@@ -93,7 +94,7 @@ impl Shard {
                 Err(EngineError::Conflict { .. }) => drop(reply.send(Ok((None, true)))),
                 Err(error) => drop(reply.send(Err(error))),
             },
-            WorkerAsk::Epoch(reply) => drop(reply.send(standing.map(|()| run.header.epoch))),
+            WorkerAsk::Nonce(reply) => drop(reply.send(standing.map(|()| run.header.nonce))),
             WorkerAsk::Accept(reply) => {
                 let deadline = standing.map(|()| {
                     let delivery = Delivery { worker: worker_name(holder) };
@@ -153,10 +154,9 @@ impl Shard {
     /// Whether a bearer is the one of the open attempt.
     fn standing(&self, run: &Run, holder: &Holder) -> Result<(), EngineError> {
         let epoch = run.header.epoch;
-        if let Some(handle) = &holder.handle {
-            Handle::parse(handle)
-                .and_then(|handle| handle.verify(&self.shared.handles, epoch))
-                .map_err(|error| EngineError::Unauthenticated(error.to_string()))?;
+        if holder.nonce.is_some_and(|of| of != run.header.nonce) {
+            // Another run had the number when the bearer was made: its history was rolled back.
+            return Err(EngineError::Unauthenticated(HandleError::Forged.to_string()));
         }
         let step = run.chain.step(holder.step).ok_or_else(|| EngineError::NotFound {
             what: "task",
@@ -164,7 +164,7 @@ impl Shard {
         })?;
         let fenced =
             |message: &str| EngineError::Conflict { code: "fenced", message: message.into() };
-        if holder.epoch.is_some_and(|of| of != epoch) {
+        if holder.epoch != epoch {
             return Err(fenced("report: the run has changed hands since this attempt"));
         }
         if step.state.is_terminal() {
@@ -508,8 +508,9 @@ pub(super) fn bad_request(failure: Failure) -> EngineError {
     EngineError::BadRequest(failure.message)
 }
 
-fn live_token(holder: &Holder) -> Option<Check> {
-    holder.jti.clone().map(Check::TokenLive)
+fn live_token(holder: &Holder) -> impl Iterator<Item = Check> {
+    let line = holder.jti.as_deref().into_iter().flat_map(lineage);
+    line.map(|jti| Check::TokenLive(jti.to_owned()))
 }
 
 /// Lets what was written fall with the token that it came with. A refused request leaves no

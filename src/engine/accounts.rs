@@ -211,6 +211,13 @@ impl Accounts {
         quotas.reduce(Quotas::within)
     }
 
+    /// Whether whatever is done with the token `jti` counts against everything that `of` does.
+    pub(super) fn covers(&self, of: &str, jti: &str) -> bool {
+        let known = self.known();
+        let Some(of) = known.lines.get(of) else { return true };
+        known.lines.get(jti).is_some_and(|line| of.iter().all(|account| line.contains(account)))
+    }
+
     /// Refuses a quota where too many tokens in a line have one.
     pub(super) fn check_line(&self, parent: &str) -> Result<(), EngineError> {
         if self.known().lines.get(parent).is_none_or(|line| line.len() < LINE) {

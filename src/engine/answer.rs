@@ -63,8 +63,7 @@ impl Shard {
         }
         run.timers.insert((lease_ms, step, Due::Lease));
         self.delivered(run, step, attempt, Delivery { worker });
-        let epoch = run.header.epoch;
-        let handle = Handle::mint(&self.shared.handles, run.num, step, attempt, epoch).expose();
+        let handle = Handle::mint(&self.shared.handles, &run.attempt_id(step, attempt)).expose();
         run.pending.after.replies.push(Box::new(move |result| {
             drop(reply.send(result.map(|_| Lease { handle, scheduled_ms, lease_ms })));
         }));

@@ -5,16 +5,18 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
+use tokio::sync::Mutex;
+
 use super::{
-    Bearer, Caller, Engine, EngineError, Holder, IdempotencyKey, MintToken, Minted, QuotaUse,
-    TokenView, rfc3339,
+    Bearer, Caller, Engine, EngineError, Holder, IdempotencyKey, KeyFiles, MintToken, Minted,
+    QuotaUse, TokenView, rfc3339,
 };
 use crate::{
     fault,
     protocol::{Json, TaskId},
     session::End,
     store::{Check, Store, StoreError, TokenRow, Write},
-    token::{Claims, Handle, KeyRing, Quotas, Role, Scopes, TaskClaim, TokenKind, Verb},
+    token::{Claims, Handle, KeyRing, Quotas, Role, Scopes, TaskClaim, TokenKind, UNNAMED, Verb},
 };
 
 /// Verified tokens that are remembered.
@@ -26,23 +28,65 @@ const LONGEST_MS: u64 = 366 * 24 * 3_600 * 1_000;
 pub(super) const ATTEMPT_TOKEN_MS: u64 = 600_000;
 /// The longest life of a token for an attempt, in milliseconds.
 const LONGEST_ATTEMPT_TOKEN_MS: u64 = 3_600_000;
+/// What the id of a token for an attempt begins with.
+const ATTEMPT_JTI: &str = "wt_";
+/// The longest id of one: eight characters and a dot for each narrowing.
+const LONGEST_ATTEMPT_JTI: usize = ATTEMPT_JTI.len() + 32 + 9 * MOST_NARROWINGS;
+/// The characters of its id that tell an unnamed token's subject from others.
+const SHORT_JTI: usize = 12;
 /// The longest name of whoever holds a token, in characters.
 const LONGEST_NAME: usize = 64;
 /// Names that mean something else.
 const RESERVED: [&str; 4] = ["engine", "handle", "host", "token"];
 
+/// How long the token of the data directory's owner lives, in milliseconds.
+const ADMIN_TTL_MS: u64 = 365 * 24 * 3_600 * 1_000;
+/// How often a token for an attempt may be narrowed again.
+const MOST_NARROWINGS: usize = 8;
+
 /// Keys, and what is known of tokens.
 pub(super) struct Auth {
-    pub(super) keys: KeyRing,
+    keys: RwLock<KeyRing>,
+    /// Where the keys are kept; whoever changes them has it to themselves.
+    pub(super) files: Mutex<Arc<dyn KeyFiles>>,
     revoked: RwLock<HashSet<String>>,
+    /// Tokens of the key that signs. Those of a retired key are verified each time: its grace ends.
     verified: RwLock<HashMap<[u8; 32], Claims>>,
+    /// The epochs of the open runs that were created before there were nonces.
+    first_epochs: HashMap<u64, u32>,
 }
 
 impl Auth {
-    pub(super) fn open(store: Arc<dyn Store>, keys: KeyRing) -> Result<Self, EngineError> {
+    pub(super) fn open(
+        store: &dyn Store,
+        keys: KeyRing,
+        files: Arc<dyn KeyFiles>,
+    ) -> Result<Self, EngineError> {
         let revoked = store.tokens()?.into_iter().filter(|row| row.revoked_ms.is_some());
         let revoked = revoked.map(|row| row.jti).collect();
-        Ok(Self { keys, revoked: RwLock::new(revoked), verified: RwLock::default() })
+        Ok(Self {
+            keys: RwLock::new(keys),
+            files: Mutex::new(files),
+            revoked: RwLock::new(revoked),
+            verified: RwLock::default(),
+            first_epochs: store.runs_without_nonce()?.into_iter().collect(),
+        })
+    }
+
+    /// Looks at the keys.
+    pub(super) fn keys<T>(&self, look: impl FnOnce(&KeyRing) -> T) -> T {
+        look(&self.keys.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes other keys; nothing that the keys before said is remembered.
+    pub(super) fn change_keys(&self, keys: KeyRing) {
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
+        self.verified.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Signs claims with the key of now.
+    pub(super) fn sign(&self, claims: &Claims) -> Result<String, EngineError> {
+        self.keys(|keys| keys.sign(claims)).map_err(denied)
     }
 
     /// A signature is checked once; time and revocation are checked at every use.
@@ -56,22 +100,45 @@ impl Auth {
                 claims
             }
             None => {
-                let claims = self.keys.verify(token, &TokenKind::ALL, now_s).map_err(denied)?;
-                let mut verified = self.verified.write().unwrap_or_else(PoisonError::into_inner);
-                if verified.len() >= REMEMBERED {
-                    verified.clear();
+                // Under one look at the keys: what a key says is not remembered after its end.
+                let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+                let claims = keys.verify(token, &TokenKind::ALL, now_s).map_err(denied)?;
+                if keys.is_current(token) {
+                    let mut verified =
+                        self.verified.write().unwrap_or_else(PoisonError::into_inner);
+                    if verified.len() >= REMEMBERED {
+                        verified.clear();
+                    }
+                    verified.insert(mark, claims.clone());
                 }
-                verified.insert(mark, claims.clone());
                 claims
             }
         };
         let revoked = self.revoked.read().unwrap_or_else(PoisonError::into_inner);
-        let gone = |jti: &String| revoked.contains(jti);
-        if gone(&claims.jti) || claims.parent.as_ref().is_some_and(gone) {
+        let is_revoked =
+            lineage(&claims.jti).chain(claims.parent.as_deref()).any(|jti| revoked.contains(jti));
+        if is_revoked {
             return Err(StoreError::Revoked { jti: claims.jti }.into());
         }
         Ok(claims)
     }
+}
+
+/// The ids of a token and of those that it was narrowed from. The id of a token for an attempt
+/// begins with the id of the one before it: such tokens are stored nowhere.
+pub(super) fn lineage(jti: &str) -> impl Iterator<Item = &str> {
+    jti.match_indices('.').map(|(at, _)| &jti[..at]).chain(std::iter::once(jti))
+}
+
+/// Whether an id has the form of those of tokens for attempts.
+fn is_of_attempt(jti: &str) -> bool {
+    let mut parts = jti.strip_prefix(ATTEMPT_JTI).unwrap_or_default().split('.');
+    let hex = |part: &str, len| {
+        part.len() == len && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    jti.len() <= LONGEST_ATTEMPT_JTI
+        && parts.next().is_some_and(|root| hex(root, 32))
+        && parts.all(|part| hex(part, 8))
 }
 
 pub(super) fn denied(error: impl std::fmt::Display) -> EngineError {
@@ -81,19 +148,26 @@ pub(super) fn denied(error: impl std::fmt::Display) -> EngineError {
 impl Engine {
     /// Who holds a bearer: a token, or the handle of an attempt.
     ///
-    /// A handle's proof is checked where the attempt's epoch is known, with the first use.
+    /// Nothing is read for it: a handle and a token are verified with the keys alone. Whether the
+    /// attempt is still open is for its run to say, with the first use.
     ///
     /// # Errors
     /// When it is not a bearer of this host, has ended or was revoked.
     pub fn authenticate(&self, bearer: &str) -> Result<Bearer, EngineError> {
         if bearer.starts_with("wh_") {
-            let handle = Handle::parse(bearer).map_err(denied)?;
+            let now_s = self.shared().clock.now_ms() / 1_000;
+            let epochs = &self.inner.auth.first_epochs;
+            let of = Handle::parse(bearer)
+                .and_then(|handle| {
+                    handle.verify(&self.shared().handles, now_s, |run| epochs.get(&run).copied())
+                })
+                .map_err(denied)?;
             return Ok(Bearer::Holder(Holder {
-                run: handle.run(),
-                step: handle.step(),
-                attempt: handle.attempt(),
-                epoch: None,
-                handle: Some(bearer.to_owned()),
+                run: of.run,
+                step: of.step,
+                attempt: of.attempt,
+                epoch: of.epoch,
+                nonce: Some(of.nonce),
                 jti: None,
                 grant: None,
                 session: None,
@@ -106,8 +180,8 @@ impl Engine {
                 run: task.id.run(),
                 step: task.id.step(),
                 attempt: task.attempt,
-                epoch: Some(task.epoch),
-                handle: None,
+                epoch: task.epoch,
+                nonce: Some(task.nonce),
                 jti: Some(claims.jti.clone()),
                 grant: Some(grant),
                 session: None,
@@ -124,7 +198,8 @@ impl Engine {
 
     /// The public keys, as a JWK set.
     pub fn jwks(&self) -> Json {
-        let set = self.inner.auth.keys.jwks(self.shared().clock.now_ms() / 1_000);
+        let now_s = self.shared().clock.now_ms() / 1_000;
+        let set = self.inner.auth.keys(|keys| keys.jwks(now_s));
         Json::encode(&set).expect("a key set is plain data")
     }
 
@@ -142,7 +217,7 @@ impl Engine {
         if let Some(key) = &key
             && let Some(jti) = self.repeated(caller, key).await?
         {
-            return self.signed_again(jti).await;
+            return self.signed_again(caller, jti).await;
         }
         let now_ms = self.shared().clock.now_ms();
         if mint.ttl_ms == 0 || mint.ttl_ms > LONGEST_MS {
@@ -167,8 +242,8 @@ impl Engine {
             grant = grant.only(verbs.map_err(|error| EngineError::BadRequest(error.to_string()))?);
         }
         let parent = self.claims_of(caller);
-        let subject = subject(caller, &mint)?;
-        let mut claims = mint_claims(&subject, grant, now_ms, expires_ms).child_of(&parent);
+        let mut claims = mint_claims("", grant, now_ms, expires_ms).child_of(&parent);
+        claims.sub = subject(caller, &mint, &claims.jti)?;
         claims.quotas = self.quotas_of(caller, mint.quotas)?;
         claims.check_narrower(&parent).map_err(|widening| EngineError::Conflict {
             code: widening.code(),
@@ -178,13 +253,14 @@ impl Engine {
     }
 
     /// The token of a repeated request: what it says is stored, and signing that gives the token.
-    async fn signed_again(&self, jti: String) -> Result<Minted, EngineError> {
+    async fn signed_again(&self, caller: &Caller, jti: String) -> Result<Minted, EngineError> {
         let wanted = jti.clone();
         let row = self.read(move |store| store.token(&wanted)).await?;
         let row = row.ok_or(EngineError::NotFound { what: "token", id: jti })?;
         let claims: Claims =
             serde_json::from_str(&row.claims).expect("stored claims were written by this program");
-        let token = self.inner.auth.keys.sign(&claims).map_err(denied)?;
+        self.check_repeatable(caller, &claims)?;
+        let token = self.inner.auth.sign(&claims)?;
         Ok(Minted { token, jti: row.jti, expires_ms: row.expires_ms })
     }
 
@@ -198,6 +274,28 @@ impl Engine {
         }
         self.shared().accounts.check_line(&caller.jti)?;
         Ok(Some(asked))
+    }
+
+    /// Refuses to repeat an answer with a token in it to a caller that could not have asked for it:
+    /// whoever has the same subject may have less.
+    pub(super) fn check_repeatable(
+        &self,
+        caller: &Caller,
+        claims: &Claims,
+    ) -> Result<(), EngineError> {
+        if !self.shared().accounts.covers(&caller.jti, &claims.jti) {
+            let message = "repeat the request: its answer carries a token that does not count against \
+                           your quotas; use an Idempotency-Key of your own";
+            return Err(EngineError::Conflict { code: "repeat_widens", message: message.into() });
+        }
+        claims.check_repeatable(&self.claims_of(caller)).map_err(|widening| EngineError::Conflict {
+            code: "repeat_widens",
+            message: format!(
+                "repeat the request: its answer carries a token that is wider than yours in {}; \
+                 use an Idempotency-Key of your own",
+                widening.axis.as_str()
+            ),
+        })
     }
 
     pub(super) fn claims_of(&self, caller: &Caller) -> Claims {
@@ -215,16 +313,8 @@ impl Engine {
         expires_ms: u64,
         key: Option<IdempotencyKey>,
     ) -> Result<Minted, EngineError> {
-        let token = self.inner.auth.keys.sign(&claims).map_err(denied)?;
-        let row = TokenRow {
-            jti: claims.jti.clone(),
-            role: claims.role.to_string(),
-            claims: serde_json::to_string(&claims).expect("claims are plain data"),
-            parent: claims.parent.clone(),
-            created_ms: now_ms,
-            expires_ms,
-            revoked_ms: None,
-        };
+        let token = self.inner.auth.sign(&claims)?;
+        let row = token_row(&claims, now_ms, expires_ms);
         let mut checks = vec![Check::TokenLive(caller.jti.clone())];
         let mut writes = vec![Write::PutToken(row)];
         if let Some(key) = key {
@@ -257,8 +347,13 @@ impl Engine {
         caller.grant.check(Verb::TokenRevoke, &[])?;
         let wanted = jti.to_owned();
         let found = self.read(move |store| store.tokens()).await?;
+        let at_ms = self.shared().clock.now_ms();
+        let mut writes = Vec::new();
         if !found.iter().any(|row| row.jti == wanted) {
-            return Err(EngineError::NotFound { what: "token", id: wanted });
+            if !is_of_attempt(&wanted) {
+                return Err(EngineError::NotFound { what: "token", id: wanted });
+            }
+            writes.push(Write::PutToken(attempt_row(&wanted, at_ms)));
         }
         let mut doomed = vec![wanted];
         let mut at = 0;
@@ -275,9 +370,8 @@ impl Engine {
             revoked.extend(doomed.iter().cloned());
         }
         fault::point("engine.token_revoke");
-        let at_ms = self.shared().clock.now_ms();
         let sessions = self.shared().sessions.opened_with(&doomed);
-        let writes = doomed.into_iter().map(|jti| Write::RevokeToken { jti, at_ms }).collect();
+        writes.extend(doomed.into_iter().map(|jti| Write::RevokeToken { jti, at_ms }));
         self.write(Vec::new(), writes).await?;
         for session in sessions {
             self.end_session(&session, End::Revoked).await?;
@@ -289,31 +383,63 @@ impl Engine {
     ///
     /// # Errors
     /// When it cannot be stored.
-    pub async fn mint_admin(&self, ttl_ms: u64) -> Result<Minted, EngineError> {
+    pub async fn mint_admin(&self) -> Result<Minted, EngineError> {
         let now_ms = self.shared().clock.now_ms();
-        let grant = crate::token::Grant::new(Role::Admin, Scopes::all());
-        let claims = mint_claims("admin", grant.clone(), now_ms, now_ms + ttl_ms);
-        let owner = Caller {
-            subject: "host".into(),
-            grant,
-            jti: String::new(),
-            expires_ms: now_ms + ttl_ms,
-            session: None,
-        };
-        self.store_token(&owner, claims, now_ms, now_ms + ttl_ms, None).await
+        let claims = self.owner_claims(None, now_ms).await?;
+        let token = self.inner.auth.sign(&claims)?;
+        Ok(Minted { token, jti: claims.jti, expires_ms: claims.exp.saturating_mul(1_000) })
     }
 
-    /// A fresh token for a worker that came with one.
+    /// Stores what the token of the data directory's owner says. Where somebody asks for it, it
+    /// falls with their token.
+    pub(super) async fn owner_claims(
+        &self,
+        by: Option<&Caller>,
+        now_ms: u64,
+    ) -> Result<Claims, EngineError> {
+        let grant = crate::token::Grant::new(Role::Admin, Scopes::all());
+        let claims = mint_claims("admin", grant, now_ms, now_ms + ADMIN_TTL_MS);
+        let row = token_row(&claims, now_ms, now_ms + ADMIN_TTL_MS);
+        let checks = by.map(|by| Check::TokenLive(by.jti.clone())).into_iter().collect();
+        fault::point("engine.token_mint");
+        self.write(checks, vec![Write::PutToken(row)]).await?;
+        Ok(claims)
+    }
+
+    /// Whether a token is good, and will be when the keys before the one that signs are not.
+    pub fn is_lasting(&self, token: &str) -> bool {
+        self.authenticate(token).is_ok() && self.inner.auth.keys(|keys| keys.is_current(token))
+    }
+
+    /// The same token for a worker that came with one, for another while; it keeps its id, so that
+    /// revoking it ends what it became as well.
     pub(super) fn renew(&self, holder: &Holder) -> Option<String> {
-        let epoch = holder.epoch.filter(|_| holder.jti.is_some())?;
-        Some(self.attempt_token(holder, epoch, None, ATTEMPT_TOKEN_MS).ok()?.token)
+        let nonce = holder.nonce?;
+        let jti = holder.jti.clone()?;
+        Some(self.attempt_token(holder, nonce, jti, None, ATTEMPT_TOKEN_MS).ok()?.token)
+    }
+
+    /// The id of a token that is made from what a holder came with.
+    pub(super) fn attempt_jti(holder: &Holder) -> Result<String, EngineError> {
+        let fresh = uuid::Uuid::new_v4().simple().to_string();
+        let jti = match &holder.jti {
+            Some(parent) => format!("{parent}.{}", &fresh[..8]),
+            None => format!("{ATTEMPT_JTI}{fresh}"),
+        };
+        if jti.len() > LONGEST_ATTEMPT_JTI {
+            return Err(EngineError::BadRequest(format!(
+                "make a token for a task: it was narrowed {MOST_NARROWINGS} times already"
+            )));
+        }
+        Ok(jti)
     }
 
     /// Signs a token for an attempt that is no wider than what its holder came with.
     pub(super) fn attempt_token(
         &self,
         holder: &Holder,
-        epoch: u32,
+        nonce: u64,
+        jti: String,
         verbs: Option<&[String]>,
         ttl_ms: u64,
     ) -> Result<Minted, EngineError> {
@@ -326,12 +452,12 @@ impl Engine {
         let task = TaskClaim {
             id: TaskId::new(holder.run, holder.step, now_ms),
             attempt: holder.attempt,
-            epoch,
+            epoch: holder.epoch,
+            nonce,
         };
-        let jti = uuid::Uuid::new_v4().simple().to_string();
         let mut claims =
             Claims::for_attempt(task, "worker", jti.clone(), now_ms / 1_000, ttl_ms / 1_000);
-        claims.parent.clone_from(&holder.jti);
+        claims.parent = holder.jti.clone().filter(|parent| *parent != jti);
         if let Some(grant) = &holder.grant {
             claims.verbs.clone_from(&grant.verbs);
         }
@@ -346,16 +472,18 @@ impl Engine {
             }
             claims.verbs = Some(only);
         }
-        let token = self.inner.auth.keys.sign(&claims).map_err(denied)?;
+        let token = self.inner.auth.sign(&claims)?;
         Ok(Minted { token, jti, expires_ms: claims.exp.saturating_mul(1_000) })
     }
 }
 
 /// Whose a made token is: whoever asks for it, and below them its name or role. An admin gives out
-/// names of their own: those are people, who are told apart where several must answer.
-fn subject(caller: &Caller, mint: &MintToken) -> Result<String, EngineError> {
+/// names of their own: those are people, who are told apart where several must answer. A token
+/// without a name is a subject of its own, so that two of them share no Idempotency-Key.
+fn subject(caller: &Caller, mint: &MintToken, jti: &str) -> Result<String, EngineError> {
     let Some(name) = &mint.name else {
-        return Ok(format!("{}/{}", caller.subject, mint.role));
+        let own = &jti[..SHORT_JTI];
+        return Ok(format!("{}/{}{UNNAMED}{own}", caller.subject, mint.role));
     };
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-@+".contains(c);
     let fits = (1..=LONGEST_NAME).contains(&name.len()) && name.chars().all(plain);
@@ -380,6 +508,27 @@ pub(super) fn mint_claims(
     let jti = uuid::Uuid::new_v4().simple().to_string();
     let ttl_s = (expires_ms / 1_000).saturating_sub(now_ms / 1_000);
     Claims::new(TokenKind::Api, subject, jti, grant, now_ms / 1_000, ttl_s)
+}
+
+/// A token as it is stored: what it says, without the token itself.
+pub(super) fn token_row(claims: &Claims, created_ms: u64, expires_ms: u64) -> TokenRow {
+    TokenRow {
+        jti: claims.jti.clone(),
+        role: claims.role.to_string(),
+        claims: serde_json::to_string(claims).expect("claims are plain data"),
+        parent: claims.parent.clone(),
+        created_ms,
+        expires_ms,
+        revoked_ms: None,
+    }
+}
+
+/// The row of a revoked token for an attempt: all that is known of it is its id.
+fn attempt_row(jti: &str, now_ms: u64) -> TokenRow {
+    let grant = crate::token::Grant::new(Role::Worker, Scopes(Vec::new()));
+    let ttl_s = LONGEST_ATTEMPT_TOKEN_MS / 1_000;
+    let claims = Claims::new(TokenKind::Task, "worker", jti, grant, now_ms / 1_000, ttl_s);
+    token_row(&claims, now_ms, now_ms + LONGEST_ATTEMPT_TOKEN_MS)
 }
 
 fn view_token(row: &TokenRow, used: Option<QuotaUse>) -> TokenView {

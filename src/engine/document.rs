@@ -16,6 +16,10 @@ use crate::{
     store::{ArtifactRow, StateRow},
 };
 
+mod limits;
+
+pub(super) use limits::Limits;
+
 /// What the first line calls the document.
 pub(super) const FORMAT: &str = "moonswarm.run";
 /// The version that is written.
@@ -238,7 +242,7 @@ impl Document {
     ///
     /// # Errors
     /// What is wrong with it, with the line.
-    pub(super) fn read(bytes: &[u8]) -> Result<Self, String> {
+    pub(super) fn read(bytes: &[u8], limits: Limits) -> Result<Self, String> {
         let at = |n: u64, what: String| format!("line {n} of the document: {what}");
         let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
         let first = lines.next().unwrap_or_default();
@@ -254,6 +258,7 @@ impl Document {
             if seal.is_some() {
                 return Err(at(count + 1, "it comes after the end".to_owned()));
             }
+            limits.check(&line).map_err(|what| at(count + 1, what))?;
             match line {
                 Line::Run(_) => return Err(at(count + 1, "a second run begins".to_owned())),
                 Line::Blueprint(it) if it.bundle.hash() != it.hash => {
@@ -376,6 +381,10 @@ mod tests {
         (1..).zip(facts).map(entry).collect()
     }
 
+    fn limits() -> Limits {
+        Limits { value: 1 << 20, now_ms: 1_800_000_000_000 }
+    }
+
     fn bundle() -> Bundle {
         Bundle::from_source("hello.lua", "return 1").unwrap()
     }
@@ -434,7 +443,7 @@ mod tests {
     #[test]
     fn version_1_is_read_as_it_always_was() {
         let text = fs::read_to_string(golden("run_v1.jsonl")).unwrap();
-        let document = Document::read(text.as_bytes()).unwrap();
+        let document = Document::read(text.as_bytes(), limits()).unwrap();
         assert_eq!(document.entries[1..], entries()[1..]);
         let state: Vec<_> =
             document.state.iter().map(|it| (it.key.as_str(), it.expires_ms)).collect();
@@ -445,11 +454,11 @@ mod tests {
     #[test]
     fn a_link_in_version_1_and_an_unknown_version_are_refused() {
         let text = written().replacen("\"version\":2", "\"version\":1", 1);
-        let refused = Document::read(text.as_bytes()).unwrap_err();
+        let refused = Document::read(text.as_bytes(), limits()).unwrap_err();
         assert!(refused.contains("version 1 has no links"), "{refused}");
         for version in ["0", "3", "\"2\""] {
             let text = written().replacen("\"version\":2", &format!("\"version\":{version}"), 1);
-            let refused = Document::read(text.as_bytes()).unwrap_err();
+            let refused = Document::read(text.as_bytes(), limits()).unwrap_err();
             assert!(refused.contains("knows versions 1 to 2"), "{refused}");
         }
     }
@@ -463,7 +472,7 @@ mod tests {
         }
         let golden = fs::read_to_string(&file).unwrap();
         assert_eq!(written(), golden);
-        let document = Document::read(golden.as_bytes()).unwrap();
+        let document = Document::read(golden.as_bytes(), limits()).unwrap();
         assert_eq!(document.entries[1..], entries()[1..]);
         assert_eq!(
             (document.files.len(), document.state.len(), document.evidence.len()),
@@ -477,7 +486,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_not_the_ones_of_their_hash_are_refused() {
-        let mut document = Document::read(written().as_bytes()).unwrap();
+        let mut document = Document::read(written().as_bytes(), limits()).unwrap();
         let mut file = document.files.pop().unwrap();
         file.data = BASE64.encode(b"jello");
         assert!(file.open(1).unwrap_err().contains("a.txt"));

@@ -73,6 +73,9 @@ pub enum EngineError {
     /// The store could not.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The keys could not be kept.
+    #[error("keep the keys: {0}")]
+    Keys(String),
     /// The host is stopping.
     #[error("use the engine: it is stopping")]
     Stopping,
@@ -111,6 +114,7 @@ impl EngineError {
             Self::Store(StoreError::Locked) => "storage_locked",
             Self::Store(StoreError::Damaged { .. }) => "damaged",
             Self::Store(_) => "storage",
+            Self::Keys(_) => "storage",
             Self::Stopping => "stopping",
         }
     }

@@ -12,7 +12,7 @@ use std::{
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::{
-    Caller, EngineError, Settings,
+    Caller, EngineError, KeyFiles, Settings,
     accounts::Accounts,
     auth::Auth,
     capacity::Capacity,
@@ -73,6 +73,8 @@ pub struct EngineParts {
     pub keys: KeyRing,
     /// The key that handles are made with.
     pub handles: HandleKey,
+    /// Where both are kept.
+    pub key_files: Arc<dyn KeyFiles>,
     /// The limits of scripts.
     pub limits: Limits,
     /// The numbers.
@@ -161,6 +163,7 @@ impl Engine {
             sessions,
             keys,
             handles,
+            key_files,
             limits,
             settings,
             middleware,
@@ -201,7 +204,7 @@ impl Engine {
         let watchdog = Watchdog::start()
             .map(Arc::new)
             .map_err(|error| EngineError::BadRequest(format!("start the watchdog: {error}")))?;
-        let auth = Auth::open(Arc::clone(&shared.store), keys)?;
+        let auth = Auth::open(&*shared.store, keys, key_files)?;
         let recovers = recovery == Recovery::All;
         if recovery != Recovery::Asked {
             // Whoever takes up one run alone leaves the sessions of others to their host.

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The largest artifact, in bytes.
-const ARTIFACT_BYTES: usize = 64 << 20;
+pub(super) const ARTIFACT_BYTES: usize = 64 << 20;
 /// The longest name of an artifact, in bytes.
 const NAME_BYTES: usize = 255;
 
@@ -82,15 +82,7 @@ impl Shard {
         data: &[u8],
         published: bool,
     ) -> Result<(ArtifactId, String, u64), Failure> {
-        let bad_name = name.is_empty()
-            || name.len() > NAME_BYTES
-            || name.chars().any(|c| c.is_control() || c == '/' || c == '\\');
-        if bad_name {
-            let message = format!(
-                "an artifact's name has 1 to {NAME_BYTES} bytes and no slash, backslash or control character"
-            );
-            return Err(refused(message));
-        }
+        check_name(name).map_err(refused)?;
         if data.len() > ARTIFACT_BYTES {
             let message =
                 format!("artifact {name:?} has {} bytes; {ARTIFACT_BYTES} are allowed", data.len());
@@ -139,4 +131,17 @@ impl Shard {
         run.pending.writes.push(Write::PutArtifact(row));
         Ok((id, hash, size))
     }
+}
+
+/// Refuses a name that a file may not have.
+pub(super) fn check_name(name: &str) -> Result<(), String> {
+    let is_bad = name.is_empty()
+        || name.len() > NAME_BYTES
+        || name.chars().any(|c| c.is_control() || c == '/' || c == '\\');
+    if is_bad {
+        return Err(format!(
+            "an artifact's name has 1 to {NAME_BYTES} bytes and no slash, backslash or control character"
+        ));
+    }
+    Ok(())
 }

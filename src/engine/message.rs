@@ -213,7 +213,7 @@ impl WorkerAsk {
             Self::PutState { scope, key, value, reply } => {
                 Self::PutState { scope, key: text(key), value: json(value), reply }
             }
-            same @ (Self::Prompt(_) | Self::Heartbeat(_) | Self::Epoch(_) | Self::Accept(_)) => {
+            same @ (Self::Prompt(_) | Self::Heartbeat(_) | Self::Nonce(_) | Self::Accept(_)) => {
                 same
             }
         }
@@ -232,8 +232,8 @@ pub(crate) enum WorkerAsk {
     Progress { data: Json, reply: ReplyTo<()> },
     /// It is alive: (deadline, cancel).
     Heartbeat(ReplyTo<(Option<u64>, bool)>),
-    /// It wants a token: the attempt's epoch.
-    Epoch(ReplyTo<u32>),
+    /// It wants a token: the run's nonce.
+    Nonce(ReplyTo<u64>),
     /// Its session has it; answers with the deadline.
     Accept(ReplyTo<Option<u64>>),
     /// Its session does not want it.

@@ -140,8 +140,7 @@ impl Shard {
         let program = run.program.as_ref().expect("a task is prepared with the run's program");
         let leaves = task.residence != Residence::Inline;
         let handle = if leaves {
-            let epoch = run.header.epoch;
-            Handle::mint(&self.shared.handles, run.num, number, task.attempt, epoch).expose()
+            Handle::mint(&self.shared.handles, &run.attempt_id(number, task.attempt)).expose()
         } else {
             String::new()
         };

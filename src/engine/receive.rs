@@ -451,7 +451,7 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
             | super::message::WorkerAsk::Escalate { reply, .. }
             | super::message::WorkerAsk::PutState { reply, .. } => send(reply, error()),
             super::message::WorkerAsk::Heartbeat(reply) => send(reply, error()),
-            super::message::WorkerAsk::Epoch(reply) => send(reply, error()),
+            super::message::WorkerAsk::Nonce(reply) => send(reply, error()),
             super::message::WorkerAsk::GetState { reply, .. } => send(reply, error()),
         },
     }

@@ -33,11 +33,10 @@ pub struct Holder {
     pub step: u32,
     /// The attempt.
     pub attempt: u32,
-    /// The epoch that the bearer names; absent for a handle, which is checked against the
-    /// attempt's own.
-    pub epoch: Option<u32>,
-    /// The handle, to be verified where the attempt's epoch is known.
-    pub handle: Option<String>,
+    /// The run's epoch, as the bearer says.
+    pub epoch: u32,
+    /// The run's nonce, as the bearer says; absent for a session, whose tasks the host keeps.
+    pub nonce: Option<u64>,
     /// The token's id, where it is one.
     pub jti: Option<String>,
     /// The verbs and scopes, where a token narrows them.

@@ -30,7 +30,7 @@ use crate::{
     protocol::{Json, RunId},
     session::Note,
     store::{ArtifactRow, Check, Header, StateRow, TaskRow, Write},
-    token::Grant,
+    token::{AttemptId, Grant},
 };
 
 /// A run that a shard has in memory.
@@ -232,6 +232,12 @@ pub(crate) struct Live {
 }
 
 impl Run {
+    /// What the handle of an attempt names.
+    pub(crate) fn attempt_id(&self, step: u32, attempt: u32) -> AttemptId {
+        let Header { epoch, nonce, .. } = self.header;
+        AttemptId { run: self.num, step, attempt, epoch, nonce }
+    }
+
     /// Whether the run has ended.
     pub(crate) fn is_ended(&self) -> bool {
         matches!(self.chain.state(), crate::journal::RunState::Ended(_))

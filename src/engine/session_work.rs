@@ -13,8 +13,8 @@ use crate::{
     operator::{Prompt, Ticket},
     protocol::{Json, RunId, SessionId, TaskId},
     session::Link,
-    store::TaskRow,
-    token::{Handle, Need, Verb},
+    store::{Header, TaskRow},
+    token::{AttemptId, Handle, Need, Verb},
 };
 
 /// The longest reason of a decline, in bytes.
@@ -172,26 +172,27 @@ impl Engine {
         let held = self.shared().sessions.held(session);
         let rows = self
             .read(move |store| {
-                let mut rows: Vec<(TaskRow, RunId)> = Vec::new();
+                let mut rows: Vec<(TaskRow, Header)> = Vec::new();
                 for (Ticket { run, step, attempt }, _) in held {
                     let row = store.task(run, step)?.filter(|row| row.attempt == attempt);
                     if let (Some(row), Some(header)) = (row, store.header(run)?) {
-                        rows.push((row, RunId::new(run, header.created_ms)));
+                        rows.push((row, header));
                     }
                 }
                 Ok(rows)
             })
             .await?;
-        Ok(rows.iter().map(|(row, run)| self.spawn_view(row, *run)).collect())
+        Ok(rows.iter().map(|(row, header)| self.spawn_view(row, header)).collect())
     }
 
-    fn spawn_view(&self, row: &TaskRow, run: RunId) -> SpawnView {
-        let TaskRow { step, attempt, epoch, .. } = *row;
+    fn spawn_view(&self, row: &TaskRow, header: &Header) -> SpawnView {
+        let TaskRow { run, step, attempt, epoch, .. } = *row;
+        let of = AttemptId { run, step, attempt, epoch, nonce: header.nonce };
         let prompt = serde_json::from_str::<Prompt>(&row.prompt).ok();
         let (system, worker) = prompt.map_or((None, None), |it| (it.system, it.worker));
         SpawnView {
-            task: view::task(row, run, true),
-            handle: Handle::mint(&self.shared().handles, row.run, step, attempt, epoch).expose(),
+            task: view::task(row, RunId::new(run, header.created_ms), true),
+            handle: Handle::mint(&self.shared().handles, &of).expose(),
             worker,
             system,
         }
@@ -203,8 +204,8 @@ fn holder(caller: &Caller, session: &SessionId, ticket: Ticket, epoch: u32) -> H
         run: ticket.run,
         step: ticket.step,
         attempt: ticket.attempt,
-        epoch: Some(epoch),
-        handle: None,
+        epoch,
+        nonce: None,
         jti: Some(caller.jti.clone()),
         grant: Some(caller.grant.clone()),
         session: Some(session.clone()),

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::{
     Caller, Engine, EngineError, IdempotencyKey, StartRun,
-    auth::{denied, mint_claims},
+    auth::{denied, mint_claims, token_row},
     message::RunMsg,
     rfc3339,
     seats::{SUBJECT, wrong_seat},
@@ -14,7 +14,7 @@ use crate::{
     operator::Ticket,
     protocol::{RunId, SessionId},
     session::{End, Looks, SessionError},
-    store::{Check, SessionRow, TokenRow, Write},
+    store::{Check, SessionRow, Write},
     token::{Claims, Grant, Need, Role, Scopes, TokenKind, Verb},
 };
 
@@ -102,7 +102,7 @@ impl Engine {
         if let Some(key) = &key
             && let Some(id) = self.repeated(caller, key).await?
         {
-            return self.opened_again(id).await;
+            return self.opened_again(caller, id).await;
         }
         let shared = self.shared();
         let Some(operator) = shared.registry.get(&open.operator) else {
@@ -154,7 +154,7 @@ impl Engine {
             checks.push(check);
             writes.push(write);
         }
-        let token = self.inner.auth.keys.sign(&claims).map_err(denied)?;
+        let token = self.inner.auth.sign(&claims)?;
         let engine = self.clone();
         // Who asked may go away meanwhile; what is stored and what is known stay the same.
         shared.accounts.add(&claims, now_ms);
@@ -199,11 +199,12 @@ impl Engine {
 
     /// The session of a repeated request: what its token says is stored, and signing that gives
     /// the token.
-    async fn opened_again(&self, id: String) -> Result<Opened, EngineError> {
+    async fn opened_again(&self, caller: &Caller, id: String) -> Result<Opened, EngineError> {
         let missing = EngineError::NotFound { what: "session", id: id.clone() };
         let row = self.read(move |store| store.session(&id)).await?.ok_or(missing)?;
         let claims = self.stored_claims(row.jti).await?;
-        let token = self.inner.auth.keys.sign(&claims).map_err(denied)?;
+        self.check_repeatable(caller, &claims)?;
+        let token = self.inner.auth.sign(&claims)?;
         Ok(Opened { session: row.id.into(), token, expires_ms: row.expires_ms })
     }
 
@@ -369,20 +370,8 @@ impl Engine {
         ];
         self.write(vec![Check::TokenLive(claims.jti.clone())], writes).await?;
         self.shared().sessions.extend(&session, expires_ms);
-        let token = self.inner.auth.keys.sign(&claims).map_err(denied)?;
+        let token = self.inner.auth.sign(&claims)?;
         Ok(Opened { session, token, expires_ms })
-    }
-}
-
-fn token_row(claims: &Claims, created_ms: u64, expires_ms: u64) -> TokenRow {
-    TokenRow {
-        jti: claims.jti.clone(),
-        role: claims.role.to_string(),
-        claims: serde_json::to_string(claims).expect("claims are plain data"),
-        parent: claims.parent.clone(),
-        created_ms,
-        expires_ms,
-        revoked_ms: None,
     }
 }
 

@@ -252,6 +252,7 @@ impl Stage {
             sessions: Arc::default(),
             keys: KeyRing::new(SigningKey::from_seed(&[1; 32])),
             handles: HandleKey::new([2; 32], 1),
+            key_files: Arc::new(crate::engine::Unkept),
             limits,
             middleware: super::Middleware::default(),
             settings: Settings {

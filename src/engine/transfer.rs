@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use super::{
     Caller, Engine, EngineError, IdempotencyKey, RunView,
     copy::{Copy, fold, linked},
-    document::{Document, FORMAT, File, Head, Kept, Line, Scribe, Source, VERSION, Value},
+    document::{Document, FORMAT, File, Head, Kept, Limits, Line, Scribe, Source, VERSION, Value},
     passage::Passage,
     rfc3339,
 };
@@ -86,7 +86,12 @@ impl Engine {
         }
         self.check_room()?;
         let _turn = self.inner.heavy.acquire().await.map_err(|_| EngineError::Stopping)?;
-        let read = self.shared().tasks.spawn_blocking(move || Document::read(document.as_ref()));
+        let limits = Limits {
+            value: self.shared().settings.limits.value,
+            now_ms: self.shared().clock.now_ms(),
+        };
+        let read = move || Document::read(document.as_ref(), limits);
+        let read = self.shared().tasks.spawn_blocking(read);
         let refused = |what: String| EngineError::BadRequest(format!("import a run: {what}"));
         let document = read.await.map_err(|_| EngineError::Stopping)?.map_err(refused)?;
         let origin: RunId = document

@@ -299,8 +299,8 @@ impl Engine {
         verbs: Option<&[String]>,
         ttl_ms: u64,
     ) -> Result<Minted, EngineError> {
-        let epoch = self.work(holder, Verb::WorkerToken, WorkerAsk::Epoch).await?;
-        self.attempt_token(holder, epoch, verbs, ttl_ms)
+        let nonce = self.work(holder, Verb::WorkerToken, WorkerAsk::Nonce).await?;
+        self.attempt_token(holder, nonce, Self::attempt_jti(holder)?, verbs, ttl_ms)
     }
 
     /// A value of the run's state, or of another scope that the worker may see.

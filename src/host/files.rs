@@ -7,10 +7,33 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
 use super::HostError;
-use crate::token::{KeyRing, SigningKey};
+use crate::{
+    engine::KeyFiles,
+    token::{HandleKey, KeyRing, SigningKey},
+};
+
+/// The file of the key that signs.
+const SIGNING: &str = "signing.key";
+/// The file of the secret that handles are made with.
+const HANDLES: &str = "handle.key";
+/// The file of the keys that only verify.
+const RETIRED: &str = "retired.keys";
+/// The file of the owner's token.
+const ADMIN: &str = "admin.token";
+
+/// The keys that only verify, each with the end of its grace in Unix seconds.
+#[derive(Default, Serialize, Deserialize)]
+struct RetiredKeys {
+    signing: Vec<(String, u64)>,
+    handles: Vec<(String, u64)>,
+}
 
 /// The files of one data directory.
+#[derive(Clone)]
 pub(super) struct DataFiles {
     dir: PathBuf,
 }
@@ -38,23 +61,43 @@ impl DataFiles {
         }
     }
 
-    /// The key that signs tokens; made at the first start.
-    pub(super) fn signing_keys(&self) -> Result<KeyRing, HostError> {
-        let path = self.dir.join("signing.key");
-        let key = match self.read_secret(&path)? {
-            Some(pem) => SigningKey::from_pem(&pem).map_err(|error| fault("read", &path, error))?,
-            None => {
-                let key = SigningKey::from_seed(&random_bytes());
-                self.write_secret(&path, key.to_pem().as_bytes())?;
-                key
+    /// The keys of tokens and of handles; made at the first start.
+    pub(super) fn keys(&self, incarnation: u64) -> Result<(KeyRing, HandleKey), HostError> {
+        let path = self.dir.join(RETIRED);
+        let wrong = |error: String| fault("read", &path, error);
+        let retired: RetiredKeys = match self.read_secret(&path)? {
+            Some(text) => {
+                serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?
             }
+            None => RetiredKeys::default(),
         };
-        Ok(KeyRing::new(key))
+        let mut keys = KeyRing::new(self.signing_key()?);
+        for (pem, until_s) in retired.signing {
+            let key = SigningKey::from_pem(pem.as_bytes());
+            keys = keys.with_retired(key.map_err(|error| wrong(error.to_string()))?, until_s);
+        }
+        let mut handles = HandleKey::new(self.handle_secret()?, incarnation);
+        for (text, until_s) in retired.handles {
+            let secret = data_encoding::BASE64.decode(text.as_bytes()).ok();
+            let secret = secret.and_then(|secret| <[u8; 32]>::try_from(secret).ok());
+            let secret = secret.ok_or_else(|| wrong("a handle secret has not 32 bytes".into()))?;
+            handles = handles.with_retired(Zeroizing::new(secret), until_s);
+        }
+        Ok((keys, handles))
     }
 
-    /// The secret that handles are made with; made at the first start.
-    pub(super) fn handle_secret(&self) -> Result<[u8; 32], HostError> {
-        let path = self.dir.join("handle.key");
+    fn signing_key(&self) -> Result<SigningKey, HostError> {
+        let path = self.dir.join(SIGNING);
+        if let Some(pem) = self.read_secret(&path)? {
+            return SigningKey::from_pem(&pem).map_err(|error| fault("read", &path, error));
+        }
+        let key = SigningKey::from_seed(&random_bytes());
+        self.write_secret(&path, key.to_pem().as_bytes())?;
+        Ok(key)
+    }
+
+    fn handle_secret(&self) -> Result<[u8; 32], HostError> {
+        let path = self.dir.join(HANDLES);
         if let Some(bytes) = self.read_secret(&path)? {
             return bytes
                 .as_slice()
@@ -68,13 +111,13 @@ impl DataFiles {
 
     /// The admin token, if there is one.
     pub(super) fn admin_token(&self) -> Result<Option<String>, HostError> {
-        let text = self.read_secret(&self.dir.join("admin.token"))?;
+        let text = self.read_secret(&self.dir.join(ADMIN))?;
         Ok(text.and_then(|bytes| String::from_utf8(bytes).ok()).map(|t| t.trim().to_owned()))
     }
 
     /// Writes the admin token.
     pub(super) fn put_admin_token(&self, token: &str) -> Result<(), HostError> {
-        self.write_secret(&self.dir.join("admin.token"), token.as_bytes())
+        self.write_secret(&self.dir.join(ADMIN), token.as_bytes())
     }
 
     /// Says where the owner listens.
@@ -124,9 +167,40 @@ impl DataFiles {
             file.write_all(bytes)?;
             file.sync_all()?;
             crate::fault::point("host.secret_drafted");
-            fs::rename(&draft, path)
+            fs::rename(&draft, path)?;
+            // A key that a crash takes back would leave the tokens of nobody.
+            fs::File::open(&self.dir)?.sync_all()
         };
         write().map_err(|error: std::io::Error| fault("write", path, error))
+    }
+}
+
+impl KeyFiles for DataFiles {
+    fn seed(&self) -> [u8; 32] {
+        random_bytes()
+    }
+
+    fn keep(&self, keys: &KeyRing, handles: &HandleKey) -> Result<(), String> {
+        let signing = keys.retired().map(|(key, until_s)| (key.to_pem().to_string(), until_s));
+        let secret = |secret: &[u8; 32]| data_encoding::BASE64.encode(secret);
+        let retired = RetiredKeys {
+            signing: signing.collect(),
+            handles: handles.retired().iter().map(|(it, until_s)| (secret(it), *until_s)).collect(),
+        };
+        let retired = Zeroizing::new(serde_json::to_vec(&retired).expect("plain data"));
+        let (pem, secret) = (keys.current().to_pem(), handles.current());
+        // The keys of before verify from here on, whatever comes of the rest.
+        let all: [(&str, &[u8]); 3] =
+            [(RETIRED, &retired), (SIGNING, pem.as_bytes()), (HANDLES, secret.as_slice())];
+        for (name, bytes) in all {
+            self.write_secret(&self.dir.join(name), bytes).map_err(|error| error.to_string())?;
+            crate::fault::point("host.key_kept");
+        }
+        Ok(())
+    }
+
+    fn keep_admin(&self, token: &str) -> Result<(), String> {
+        self.put_admin_token(token).map_err(|error| error.to_string())
     }
 }
 

@@ -9,7 +9,7 @@ use super::{Backend, Builtin, Prompt, Reply, Residence, Settings, Task};
 use crate::{
     flow::Asking,
     protocol::{Failure, Json},
-    token::Role,
+    token::{Role, person},
 };
 
 /// The kind of the operators that are people.
@@ -74,13 +74,14 @@ impl Inquiry {
         self.by.is_empty()
             || self.by.iter().any(|who| match who.parse::<Role>() {
                 Ok(asked) => role.holds(asked),
-                Err(_) => who == subject,
+                Err(_) => who == subject || *who == person(subject),
             })
     }
 
     /// Whether somebody has answered already.
     pub fn has_heard(&self, subject: &str) -> bool {
-        self.answers.iter().any(|given| given.by == subject)
+        let asked = person(subject);
+        self.answers.iter().any(|given| person(&given.by) == asked)
     }
 
     /// Whether one more answer is still not enough.
@@ -189,6 +190,16 @@ mod tests {
         let ann = inquiry(&["ann"], 1);
         assert!(ann.asks("ann", Role::Observer));
         assert!(!ann.asks("admin", Role::Admin));
+    }
+
+    #[test]
+    fn one_person_with_two_unnamed_tokens_has_answered_once() {
+        let mut two = inquiry(&[], 2);
+        let by = "admin/approver#0a1b2c3d4e5f".to_owned();
+        two.answers.push(Given { by, at_ms: 1, output: Json::null() });
+        assert!(two.has_heard("admin/approver#5f4e3d2c1b0a"));
+        assert!(!two.has_heard("ann"));
+        assert!(inquiry(&["admin/approver"], 1).asks("admin/approver#0a1b", Role::Observer));
     }
 
     #[test]

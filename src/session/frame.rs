@@ -6,7 +6,7 @@ use crate::{
     clock::rfc3339,
     protocol::{TaskId, Ticket},
     store::FrameRow,
-    token::{Handle, HandleKey},
+    token::{AttemptId, Handle, HandleKey},
 };
 
 /// What a numbered frame says.
@@ -72,14 +72,15 @@ impl Frame {
     /// The handle of a spawn is made here and stored nowhere; so is the deadline, which is
     /// counted from the delivery.
     pub fn wire(&self, key: &HandleKey, now_ms: u64) -> String {
-        let Note { method, ticket, epoch, timeout_ms, params, .. } = &self.note;
+        let Note { method, ticket, epoch, nonce, timeout_ms, params, .. } = &self.note;
         let word = method.as_str();
         let head = format!(r#"{{"jsonrpc":"2.0","method":"{word}","seq":{},"params":"#, self.seq);
         if *method != Method::Spawn {
             return format!("{head}{params}}}");
         }
         let Ticket { run, step, attempt } = *ticket;
-        let handle = Handle::mint(key, run, step, attempt, *epoch).expose();
+        let of = AttemptId { run, step, attempt, epoch: *epoch, nonce: *nonce };
+        let handle = Handle::mint(key, &of).expose();
         let deadline = match timeout_ms {
             Some(timeout) => format!("\"{}\"", rfc3339(now_ms + timeout)),
             None => "null".to_owned(),

@@ -108,6 +108,12 @@ pub trait Reader: Send + Sync {
         limit: usize,
     ) -> Result<Vec<(u64, u64)>, StoreError>;
 
+    /// The open runs that have no nonce, with their epochs: a release without nonces made them.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn runs_without_nonce(&self) -> Result<Vec<(u64, u32)>, StoreError>;
+
     /// The entries of a run's current history with a number over `after_seq`, oldest first.
     ///
     /// # Errors

@@ -10,6 +10,16 @@ use crate::protocol::TaskId;
 /// Who issues every token of this host.
 pub const ISSUER: &str = "moonswarm";
 
+/// What stands in the subject of a token without a name, between its role and what is its own.
+pub const UNNAMED: char = '#';
+
+/// The person whom a subject stands for. Unnamed tokens of one maker and role are one person's,
+/// however many there are: being asked for two answers is no reason to make two tokens.
+pub fn person(subject: &str) -> String {
+    let named = |part: &str| part.split(UNNAMED).next().unwrap_or_default().to_owned();
+    subject.split('/').map(named).collect::<Vec<_>>().join("/")
+}
+
 /// How far two clocks may differ, in seconds.
 pub const LEEWAY_S: u64 = 30;
 
@@ -62,7 +72,7 @@ pub struct Claims {
     pub jti: String,
     /// When it was issued.
     pub iat: u64,
-    /// When it becomes good.
+    /// When it becomes good: when it was issued. It is not held against the clock.
     pub nbf: u64,
     /// When it ceases to be good.
     pub exp: u64,
@@ -94,6 +104,14 @@ pub struct TaskClaim {
     pub attempt: u32,
     /// The run's epoch when the attempt was opened.
     pub epoch: u32,
+    /// The run's nonce; 0 for a run that was created before there were any.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub nonce: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Why a token is not good; every one of them is a 401.
@@ -117,9 +135,6 @@ pub enum TokenError {
     /// Its time is over.
     #[error("use the token: it expired {0} s ago")]
     Expired(u64),
-    /// Its time has not come.
-    #[error("use the token: it is not good for another {0} s")]
-    Immature(u64),
 }
 
 impl TokenError {
@@ -131,7 +146,6 @@ impl TokenError {
             Self::Signature => "token_signature",
             Self::WrongKind { .. } => "token_wrong_kind",
             Self::Expired(_) => "token_expired",
-            Self::Immature(_) => "token_immature",
         }
     }
 }
@@ -247,16 +261,17 @@ impl Claims {
         Grant { role: self.role, verbs: self.verbs.clone(), scopes: self.scopes.clone() }
     }
 
-    /// Whether its time has come and is not over, within [`LEEWAY_S`].
+    /// Whether its time is not over, within [`LEEWAY_S`].
+    ///
+    /// `iat` and `nbf` are not looked at. Only this host signs, and it signs no token for later:
+    /// one that begins in the future was made before the host's clock was set back, and refusing it
+    /// would lock out its owner and nobody else.
     ///
     /// # Errors
-    /// When it is too early or too late.
+    /// When it has expired.
     pub fn check_time(&self, now_s: u64) -> Result<(), TokenError> {
         if self.exp.saturating_add(LEEWAY_S) <= now_s {
             return Err(TokenError::Expired(now_s - self.exp));
-        }
-        if self.nbf > now_s.saturating_add(LEEWAY_S) {
-            return Err(TokenError::Immature(self.nbf - now_s));
         }
         Ok(())
     }
@@ -283,6 +298,15 @@ impl Claims {
             None => Ok(()),
             Some((axis, _)) => Err(Widening { axis }),
         }
+    }
+
+    /// Whether an answer that carries a token with these claims may be repeated to `asker`, who
+    /// sent the request with the same key again: only to a token that could have made it.
+    ///
+    /// # Errors
+    /// The first axis in which they have more.
+    pub fn check_repeatable(&self, asker: &Self) -> Result<(), Widening> {
+        Self { parent: Some(asker.jti.clone()), ..self.clone() }.check_narrower(asker)
     }
 }
 

@@ -8,12 +8,12 @@ use super::{
     Need, Role, Scopes, Verb,
     Verb::{
         ArtifactRead, ArtifactWrite, AuditRead, BlueprintCheck, BlueprintRead, BlueprintWrite,
-        Dispatch, HostBackup, HostGc, HostRead, OperatorRead, RunCancel, RunDelete, RunExport,
-        RunFork, RunImport, RunPause, RunQuery, RunRead, RunReplay, RunResume, RunSignal, RunStart,
-        SeatAcquire, SessionClose, SessionOpen, SessionRead, StateRead, StateWrite, TaskAdvise,
-        TaskAnswer, TaskEscalate, TaskExpire, TaskList, TaskRead, TokenList, TokenMint,
-        TokenRevoke, WorkerArtifact, WorkerHeartbeat, WorkerLease, WorkerProgress, WorkerPrompt,
-        WorkerResult, WorkerState, WorkerSubmit, WorkerToken,
+        Dispatch, HostBackup, HostGc, HostRead, KeyRotate, OperatorRead, RunCancel, RunDelete,
+        RunExport, RunFork, RunImport, RunPause, RunQuery, RunRead, RunReplay, RunResume,
+        RunSignal, RunStart, SeatAcquire, SessionClose, SessionOpen, SessionRead, StateRead,
+        StateWrite, TaskAdvise, TaskAnswer, TaskEscalate, TaskExpire, TaskList, TaskRead,
+        TokenList, TokenMint, TokenRevoke, WorkerArtifact, WorkerHeartbeat, WorkerLease,
+        WorkerProgress, WorkerPrompt, WorkerResult, WorkerState, WorkerSubmit, WorkerToken,
     },
 };
 
@@ -71,6 +71,7 @@ const TABLE: [(Verb, [bool; Role::ALL.len()]); Verb::ALL.len()] = [
     (TokenMint,       [Y,    Y,    N,     N,    N,    N,     N]),
     (TokenList,       [Y,    N,    N,     N,    N,    N,     N]),
     (TokenRevoke,     [Y,    N,    N,     N,    N,    N,     N]),
+    (KeyRotate,       [Y,    N,    N,     N,    N,    N,     N]),
 ];
 
 /// Whether a role may do something at all, whatever it reaches.

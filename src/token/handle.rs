@@ -1,10 +1,21 @@
 //! The handle: a task token short enough for a language model to copy.
 //!
-//! It names run, step and attempt, and proves itself by a keyed hash over them, the run's epoch
-//! and the data directory's incarnation. It is computed again whenever it is needed, and stored
-//! nowhere.
+//! It names run, step, attempt, the run's epoch and the run's nonce, and proves itself by a keyed
+//! hash over them and the data directory's incarnation: whoever has the key verifies it without a
+//! look at the run. It is computed again whenever it is needed, and stored nowhere.
+//!
+//! | form | text after `wh_`, in base32 | verified with |
+//! |---|---|---|
+//! | 1 | run, step, attempt, proof | the key and the run's epoch |
+//! | 2 | run, step, attempt, epoch, nonce, proof | the key |
+//!
+//! Numbers are LEB128, the nonce has 8 bytes and the proof 16; the form follows from the length.
+//! Handles of form 1 were made by releases without nonces, and are only read.
 
-use std::fmt;
+use std::{
+    fmt,
+    sync::{Arc, PoisonError, RwLock},
+};
 
 use data_encoding::BASE32_NOPAD;
 use zeroize::Zeroizing;
@@ -13,14 +24,44 @@ use zeroize::Zeroizing;
 const PREFIX: &str = "wh_";
 /// The bytes of the proof.
 const MAC_LEN: usize = 16;
+/// The bytes of the nonce.
+const NONCE_LEN: usize = 8;
 /// The longest number: a `u64` at seven bits a byte.
 const VARINT_LEN: usize = 10;
+/// The bytes of the longest handle.
+const MOST_BYTES: usize = 4 * VARINT_LEN + NONCE_LEN + MAC_LEN;
 
-/// The secret that handles are proved with.
+/// A secret that handles are proved with.
+pub type HandleSecret = Zeroizing<[u8; 32]>;
+
+/// The secrets that handles are proved with: one makes them, and those before it verify until
+/// their grace is over. Clones share them.
 #[derive(Clone)]
 pub struct HandleKey {
-    secret: Zeroizing<[u8; 32]>,
+    secrets: Arc<RwLock<Secrets>>,
     incarnation: u64,
+}
+
+#[derive(Clone)]
+struct Secrets {
+    current: HandleSecret,
+    /// Each with the end of its grace in Unix seconds.
+    retired: Vec<(HandleSecret, u64)>,
+}
+
+/// The attempt that a handle is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AttemptId {
+    /// The run's number.
+    pub run: u64,
+    /// The step's number within its run.
+    pub step: u32,
+    /// The attempt's number.
+    pub attempt: u32,
+    /// The run's epoch when the attempt was opened.
+    pub epoch: u32,
+    /// The run's nonce; 0 for a run that was created before there were any.
+    pub nonce: u64,
 }
 
 /// Names one attempt at one task, and proves that this host named it.
@@ -29,6 +70,8 @@ pub struct Handle {
     run: u64,
     step: u32,
     attempt: u32,
+    /// The epoch and the nonce; nothing in form 1.
+    stamp: Option<(u32, u64)>,
     mac: [u8; MAC_LEN],
 }
 
@@ -36,10 +79,11 @@ pub struct Handle {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HandleError {
     /// It is not a handle's text: a character is missing, was added or changed.
-    #[error("read the handle: expected `wh_` and about 40 letters and digits, copied exactly")]
+    #[error("read the handle: expected `wh_` and about 50 letters and digits, copied exactly")]
     Malformed,
-    /// It does not prove itself: it was changed, or belongs to an earlier epoch or another host.
-    #[error("verify the handle: it was not given out for this attempt")]
+    /// It does not prove itself: it was changed, or belongs to another host, an earlier epoch or a
+    /// history that was rolled back, or the key that it was made with is retired.
+    #[error("verify the handle: it was not given out for this attempt, or its key is retired")]
     Forged,
 }
 
@@ -56,19 +100,82 @@ impl HandleError {
 impl HandleKey {
     /// The key of one incarnation of a data directory; another one's handles are not good in it.
     pub fn new(secret: [u8; 32], incarnation: u64) -> Self {
-        Self { secret: Zeroizing::new(secret), incarnation }
+        let secrets = Secrets { current: Zeroizing::new(secret), retired: Vec::new() };
+        Self { secrets: Arc::new(RwLock::new(secrets)), incarnation }
     }
 
-    fn mac(&self, run: u64, step: u32, attempt: u32, epoch: u32) -> [u8; MAC_LEN] {
+    /// The same, with a secret that verifies until `until_s` (Unix seconds) and makes no handles.
+    #[must_use]
+    pub fn with_retired(self, secret: HandleSecret, until_s: u64) -> Self {
+        let mut secrets = self.secrets.write().unwrap_or_else(PoisonError::into_inner);
+        secrets.retired.push((secret, until_s));
+        drop(secrets);
+        self
+    }
+
+    /// A key of its own with `next` in the place of the secret that makes handles. The one before
+    /// verifies for another `grace_s` seconds; with none, it and all before it verify no more.
+    #[must_use]
+    pub fn rotated(&self, next: [u8; 32], now_s: u64, grace_s: u64) -> Self {
+        let mut secrets = self.read(Secrets::clone);
+        let before = std::mem::replace(&mut secrets.current, Zeroizing::new(next));
+        secrets.retired.push((before, now_s.saturating_add(grace_s)));
+        secrets.retired.retain(|(_, until_s)| grace_s > 0 && *until_s > now_s);
+        Self { secrets: Arc::new(RwLock::new(secrets)), incarnation: self.incarnation }
+    }
+
+    /// Takes the secrets of `other`, for all who share this key.
+    pub fn become_like(&self, other: &Self) {
+        let secrets = other.read(Secrets::clone);
+        *self.secrets.write().unwrap_or_else(PoisonError::into_inner) = secrets;
+    }
+
+    /// The secret that makes handles.
+    pub fn current(&self) -> HandleSecret {
+        self.read(|secrets| secrets.current.clone())
+    }
+
+    /// The secrets that only verify, each with the end of its grace in Unix seconds.
+    pub fn retired(&self) -> Vec<(HandleSecret, u64)> {
+        self.read(|secrets| secrets.retired.clone())
+    }
+
+    fn read<T>(&self, look: impl FnOnce(&Secrets) -> T) -> T {
+        look(&self.secrets.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether a secret that is good at `now_s` makes `mac` of a message.
+    fn proves(&self, message: &[u8], mac: &[u8; MAC_LEN], now_s: u64) -> bool {
+        self.read(|secrets| {
+            let graced = secrets.retired.iter().filter(|(_, until_s)| *until_s > now_s);
+            std::iter::once(&secrets.current)
+                .chain(graced.map(|(secret, _)| secret))
+                .any(|secret| same(mac, &keyed(secret, message)))
+        })
+    }
+
+    /// What the proof of form 2 is made over.
+    fn message(&self, of: &AttemptId) -> [u8; 36] {
+        let mut message = [0; 36];
+        message[..28].copy_from_slice(&self.first_message((of.run, of.step, of.attempt), of.epoch));
+        message[28..].copy_from_slice(&of.nonce.to_le_bytes());
+        message
+    }
+
+    /// What the proof of form 1 is made over.
+    fn first_message(&self, (run, step, attempt): (u64, u32, u32), epoch: u32) -> [u8; 28] {
         let mut message = [0; 28];
         message[..8].copy_from_slice(&self.incarnation.to_le_bytes());
         message[8..16].copy_from_slice(&run.to_le_bytes());
         message[16..20].copy_from_slice(&step.to_le_bytes());
         message[20..24].copy_from_slice(&attempt.to_le_bytes());
         message[24..].copy_from_slice(&epoch.to_le_bytes());
-        let hash = blake3::keyed_hash(&self.secret, &message);
-        *hash.as_bytes().first_chunk().expect("a hash has 32 bytes")
+        message
     }
+}
+
+fn keyed(secret: &[u8; 32], message: &[u8]) -> [u8; MAC_LEN] {
+    *blake3::keyed_hash(secret, message).as_bytes().first_chunk().expect("a hash has 32 bytes")
 }
 
 impl fmt::Debug for HandleKey {
@@ -78,9 +185,11 @@ impl fmt::Debug for HandleKey {
 }
 
 impl Handle {
-    /// The handle of an attempt that was opened in `epoch`.
-    pub fn mint(key: &HandleKey, run: u64, step: u32, attempt: u32, epoch: u32) -> Self {
-        Self { run, step, attempt, mac: key.mac(run, step, attempt, epoch) }
+    /// The handle of an attempt.
+    pub fn mint(key: &HandleKey, of: &AttemptId) -> Self {
+        let AttemptId { run, step, attempt, epoch, nonce } = *of;
+        let mac = key.read(|secrets| keyed(&secrets.current, &key.message(of)));
+        Self { run, step, attempt, stamp: Some((epoch, nonce)), mac }
     }
 
     /// Reads a handle's text; what it says is worth nothing before [`Handle::verify`].
@@ -91,21 +200,41 @@ impl Handle {
         Self::decode(text).ok_or(HandleError::Malformed)
     }
 
-    /// Whether this host gave it out for an attempt of `epoch`; takes the same time either way.
+    /// The attempt that this host gave it out for. A handle of form 1 has no epoch in it:
+    /// `first_epoch` is that of its run, if the run was created before there were nonces.
     ///
     /// # Errors
-    /// When it did not.
-    pub fn verify(&self, key: &HandleKey, epoch: u32) -> Result<(), HandleError> {
-        let expected = key.mac(self.run, self.step, self.attempt, epoch);
-        if same(&self.mac, &expected) { Ok(()) } else { Err(HandleError::Forged) }
+    /// When this host did not give it out, or the secret's grace is over at `now_s`.
+    pub fn verify(
+        &self,
+        key: &HandleKey,
+        now_s: u64,
+        first_epoch: impl FnOnce(u64) -> Option<u32>,
+    ) -> Result<AttemptId, HandleError> {
+        let Self { run, step, attempt, stamp, mac } = *self;
+        let (epoch, nonce) = match stamp {
+            Some(stamp) => stamp,
+            None => (first_epoch(run).ok_or(HandleError::Forged)?, 0),
+        };
+        let of = AttemptId { run, step, attempt, epoch, nonce };
+        let first = || key.first_message((run, step, attempt), epoch);
+        let proven = match stamp {
+            Some(_) => key.proves(&key.message(&of), &mac, now_s),
+            None => key.proves(&first(), &mac, now_s),
+        };
+        if proven { Ok(of) } else { Err(HandleError::Forged) }
     }
 
     /// The text to hand out; whoever has it may work on the task.
     pub fn expose(&self) -> String {
-        let mut bytes = Vec::with_capacity(3 * VARINT_LEN + MAC_LEN);
+        let mut bytes = Vec::with_capacity(MOST_BYTES);
         write_varint(&mut bytes, self.run);
         write_varint(&mut bytes, self.step.into());
         write_varint(&mut bytes, self.attempt.into());
+        if let Some((epoch, nonce)) = self.stamp {
+            write_varint(&mut bytes, epoch.into());
+            bytes.extend_from_slice(&nonce.to_le_bytes());
+        }
         bytes.extend_from_slice(&self.mac);
         let mut text = String::with_capacity(PREFIX.len() + BASE32_NOPAD.encode_len(bytes.len()));
         text.push_str(PREFIX);
@@ -131,7 +260,7 @@ impl Handle {
 
     fn decode(text: &str) -> Option<Self> {
         let body = text.strip_prefix(PREFIX)?;
-        let longest = BASE32_NOPAD.encode_len(3 * VARINT_LEN + MAC_LEN);
+        let longest = BASE32_NOPAD.encode_len(MOST_BYTES);
         // One spelling only: an upper-case letter is a changed character.
         if body.len() > longest || body.bytes().any(|byte| byte.is_ascii_uppercase()) {
             return None;
@@ -141,7 +270,14 @@ impl Handle {
         let run = read_varint(&mut rest)?;
         let step = read_varint(&mut rest)?.try_into().ok()?;
         let attempt = read_varint(&mut rest)?.try_into().ok()?;
-        Some(Self { run, step, attempt, mac: rest.try_into().ok()? })
+        let mut stamp = None;
+        if rest.len() != MAC_LEN {
+            let epoch = read_varint(&mut rest)?.try_into().ok()?;
+            let (nonce, mac) = rest.split_first_chunk::<NONCE_LEN>()?;
+            stamp = Some((epoch, u64::from_le_bytes(*nonce)));
+            rest = mac;
+        }
+        Some(Self { run, step, attempt, stamp, mac: rest.try_into().ok()? })
     }
 }
 
@@ -194,89 +330,4 @@ fn read_varint(from: &mut &[u8]) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn key() -> HandleKey {
-        HandleKey::new([7; 32], 42)
-    }
-
-    #[test]
-    fn the_text_of_a_handle_never_changes() {
-        let handle = Handle::mint(&key(), 123_456, 17, 2, 3);
-        assert_eq!(handle.expose(), "wh_ydcaoeicpv4nt2bjbjap6nf4epxoq63744");
-    }
-
-    #[test]
-    fn it_is_about_forty_characters() {
-        assert_eq!(Handle::mint(&key(), 1, 1, 1, 1).expose().len(), 34);
-        let long = Handle::mint(&key(), (1 << 36) - 1, (1 << 20) - 1, 99, 1).expose();
-        assert_eq!(long.len(), 45);
-    }
-
-    #[test]
-    fn a_changed_character_is_refused_wherever_it_stands() {
-        let text = Handle::mint(&key(), 123_456, 17, 2, 3).expose();
-        for place in 0..text.len() {
-            for with in "abcdefghijklmnopqrstuvwxyz234567_AZ019-".chars() {
-                let mut changed = text.clone();
-                changed.replace_range(place..=place, with.encode_utf8(&mut [0; 4]));
-                let good = Handle::parse(&changed).and_then(|handle| handle.verify(&key(), 3));
-                assert_eq!(good.is_ok(), changed == text, "{changed}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_cut_or_lengthened_handle_is_malformed() {
-        let text = Handle::mint(&key(), 123_456, 17, 2, 3).expose();
-        for end in 0..text.len() {
-            assert_eq!(Handle::parse(&text[..end]), Err(HandleError::Malformed));
-        }
-        for more in ["a", " ", "\n", "aaaaaaaa"] {
-            assert_eq!(Handle::parse(&format!("{text}{more}")), Err(HandleError::Malformed));
-        }
-        assert_eq!(
-            Handle::parse(&format!("wh_{}", "a".repeat(1 << 20))).unwrap_err().code(),
-            "handle_malformed"
-        );
-    }
-
-    #[test]
-    fn it_is_good_for_one_epoch_of_one_incarnation_under_one_key() {
-        let handle = Handle::mint(&key(), 7, 1, 1, 3);
-        assert_eq!(handle.verify(&key(), 3), Ok(()));
-        let forged = Err(HandleError::Forged);
-        assert_eq!(handle.verify(&key(), 4), forged);
-        assert_eq!(handle.verify(&HandleKey::new([7; 32], 43), 3), forged);
-        assert_eq!(handle.verify(&HandleKey::new([8; 32], 42), 3), forged);
-    }
-
-    #[test]
-    fn debug_never_prints_what_opens_the_task() {
-        let handle = Handle::mint(&key(), 123_456, 17, 2, 3);
-        let debug = format!("{handle:?} {:?}", key());
-        assert_eq!(
-            debug,
-            "Handle { run: 123456, step: 17, attempt: 2, .. } HandleKey { incarnation: 42, .. }"
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn every_handle_is_read_back(run: u64, step: u32, attempt: u32, epoch: u32) {
-            let handle = Handle::mint(&key(), run, step, attempt, epoch);
-            prop_assert_eq!(Handle::parse(&handle.expose()), Ok(handle));
-            prop_assert_eq!(handle.verify(&key(), epoch), Ok(()));
-        }
-
-        #[test]
-        fn no_text_makes_parsing_panic(text in "(wh_)?[a-z2-7]{0,80}|.{0,40}") {
-            if let Ok(handle) = Handle::parse(&text) {
-                prop_assert_eq!(handle.expose(), text);
-            }
-        }
-    }
-}
+mod tests;

@@ -117,11 +117,18 @@ impl KeyRing {
         self
     }
 
-    /// Signs with `next` from now on; the key before it verifies for another `grace_s` seconds.
+    /// Signs with `next` from now on. The key before it verifies for another `grace_s` seconds;
+    /// with none, it and all before it verify no more.
     pub fn rotate(&mut self, next: SigningKey, now_s: u64, grace_s: u64) {
         let before = std::mem::replace(&mut self.current, next);
-        self.retired.retain(|(_, until_s)| *until_s > now_s);
         self.retired.push((before, now_s.saturating_add(grace_s)));
+        self.retired.retain(|(_, until_s)| grace_s > 0 && *until_s > now_s);
+    }
+
+    /// Whether a token names the key that signs, as one that the key has signed does.
+    pub fn is_current(&self, token: &str) -> bool {
+        jsonwebtoken::decode_header(token)
+            .is_ok_and(|header| header.kid.as_deref() == Some(self.current.kid.as_str()))
     }
 
     /// The key that signs.

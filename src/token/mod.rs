@@ -15,9 +15,11 @@ mod role;
 mod scope;
 mod verb;
 
-pub use claims::{Axis, Claims, ISSUER, LEEWAY_S, TaskClaim, TokenError, TokenKind, Widening};
+pub use claims::{
+    Axis, Claims, ISSUER, LEEWAY_S, TaskClaim, TokenError, TokenKind, UNNAMED, Widening, person,
+};
 pub use gate::{Grant, Refusal, permits};
-pub use handle::{Handle, HandleError, HandleKey};
+pub use handle::{AttemptId, Handle, HandleError, HandleKey, HandleSecret};
 pub use keys::{KeyError, KeyRing, SigningKey};
 pub use quota::{Quota, Quotas};
 pub use role::{Role, UnknownRole};

@@ -131,6 +131,8 @@ verbs! {
     TokenList = "token.list",
     /// Revoke a token.
     TokenRevoke = "token.revoke",
+    /// Change the keys that tokens and handles are made with.
+    KeyRotate = "key.rotate",
 }
 
 impl fmt::Display for Verb {

@@ -98,3 +98,106 @@ fn literal_includes_are_found_with_their_places() {
     assert_eq!(found, [(2, "x.md".to_owned()), (22, "y.md".to_owned())]);
     assert!(includes("{% include é %}{%é").is_empty());
 }
+
+/// Templates that would make far more than they are long, each by another way.
+const BOMBS: &[&str] = &[
+    "{{ '%10000000000d' | format(1) }}",
+    "{{ '%.9999999999f' | format(1.5) }}",
+    "{{ '%*d' | format(9999999999, 1) }}",
+    "{% set big = 'x' * 1000000 %}{{ (('%(a)s' * 9999) | format(a=big)) | length }}",
+    "{{ 'x' | replace('', 'y' * 1000000) | replace('y', 'z' * 1000) }}",
+    "{{ 'a\nb' | indent(9999999999) }}",
+    "{{ (['a'] * 99999) | join('y' * 1000000) | length }}",
+    "{{ [1] | batch(9999999999, 'x') | length }}",
+    "{{ [1] | slice(9999999999, 'x') | length }}",
+    "{{ [[1]] | tojson(indent=9999999999) | length }}",
+    "{{ [[[]]] * 99999999 }}",
+    "{{ ('x' * 90000000) | length }}",
+    "{{ 99999999 * 'x' }}",
+    "{% set ns = namespace(s='x') %}{% for i in range(64) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s | length }}",
+    "{% set ns = namespace(s='x') %}{% for i in range(64) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s | length }}",
+    "{% set ns = namespace(l=[1]) %}{% for i in range(64) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l == ns.l }}",
+    "{% set ns = namespace(l=[1]) %}{% for i in range(64) %}{% set ns.l = {'a': ns.l, 'b': ns.l} %}{% endfor %}{{ ns.l in 'x' }}",
+    "{% set ns = namespace(l=(1, 2)) %}{% for i in range(64) %}{% set ns.l = ns.l, ns.l %}{% endfor %}{{ ns.l in 'x' }}",
+    "{% set ns = namespace(l={}) %}{% for i in range(64) %}{% set ns.l = dict(a=ns.l, b=ns.l) %}{% endfor %}{{ ns.l in 'x' }}",
+    "{% set ns = namespace(l=[1]) %}{% for i in range(64) %}{% set ns.l = ns.l + ns.l %}{% endfor %}{{ ns.l | length }}",
+    "{% set ns = namespace() %}{% set ns.x = ns %}{% set ns.x = [ns, ns] %}{{ ns }}{% for i in range(64) %}{% set ns.x = [ns, ns] %}{% endfor %}{{ ns }}",
+    "{% set a %}{% for i in range(99999) %}0123456789012345678901234567890123456789{% for j in range(99999) %}0123456789012345678901234567890123456789{% endfor %}{% endfor %}{% endset %}{{ a | length }}",
+    "{% set a %}{% for i in range(99999) %}{% raw %}01234567890123456789012345678901234567890123456789012345678901234567890123456789{% endraw %}{% for j in range(20) %}{{ i }}{% endfor %}{% endfor %}{% endset %}{{ a | length }}",
+    "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{{ m(n - 1) }}{{ m(n - 1) }}{% else %}0123456789{% endif %}{% endmacro %}{% set x = m(30) %}{{ x | length }}",
+    "{{ range(99999) | map('replace', '', 'y' * 999999) | list | length }}",
+    "{{ range(99999) | map('format', 'y' * 999999) | list | length }}",
+    "{% set y = 'y' * 4000000 %}{% for i in range(9999) %}{% set z = y[1:] %}{% endfor %}{{ y | length }}",
+    "{% filter replace('y', 'z' * 999999) %}{{ 'y' * 99999 }}{% endfilter %}",
+    "{% set x | replace('y', 'z' * 999999) %}{{ 'y' * 99999 }}{% endset %}{{ x | length }}",
+];
+
+#[test]
+fn nothing_that_a_template_makes_is_larger_than_it_may_be() {
+    for bomb in BOMBS {
+        let since = crate::clock::Clock::system().now_ms();
+        let error = render(bomb, json!({})).expect_err(bomb);
+        let known =
+            ["larger than 4 MiB", "more than 64 MiB", "longer than 1 MiB", "nested too deep"];
+        let fuel = error.message.contains("fuel") || error.message.contains("indented by");
+        assert!(fuel || known.iter().any(|it| error.message.contains(it)), "{bomb}: {error}");
+        let took = crate::clock::Clock::system().now_ms().saturating_sub(since);
+        assert!(took < 10_000, "{bomb} took {took} ms");
+    }
+}
+
+#[test]
+fn bounded_templates_say_what_they_said_before() {
+    let slots = slots(json!({
+        "a": "x", "n": 3, "list": [1, "two", {"k": [3.5, null, true]}], "text": "l1\nl2",
+    }));
+    let unbounded = {
+        let mut environment = Environment::new();
+        environment.set_undefined_behavior(minijinja::UndefinedBehavior::Strict);
+        environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+        environment
+    };
+    let same = |template: &str| {
+        let plain = unbounded.render_str(template, object(&slots)).expect(template);
+        assert_eq!(render_system(template, &slots).expect(template), plain, "{template}");
+    };
+    let long = "long text between two tags, which is counted as it is written";
+    for template in [
+        "{{ a ~ n ~ 'y' }} {{ (a ~ n) ~ (n + 1) * 2 }} {{ 2 * n + 1 - 4 // 3 }} {{ 'ab' * n }} {{ n * 'ab' }}",
+        "{{ 1.5 * n }} {{ -n * 2 ** 3 }} {{ [1] + [2] }} {{ [1, 2] * 2 }} {{ (1, 2) + (3,) }} {{ not (a ~ a == 'xx') }}",
+        "{{ a in 'xyz' }} {{ n not in [1, 2] }} {{ 1 < n <= 3 }} {{ [n, 1] in [[3, 1]] }} {{ 'k' in list[2] }}",
+        "{{ list[0:2] }} {{ text[::-1] }} {{ list[2].k[0] }} {{ {'a': n, a: [n]} }} {{ (n, a) }} {{ (n) }} {{ () }}",
+        "{{ 'a' if n > 2 else 'b' ~ n }} {{ a | upper | replace('X', 'yy' ~ n) }} {{ nope | default(a ~ 1) }}",
+        "{{ list | tojson }} {{ list | tojson(indent=2) }} {{ text | indent(2) }} {{ text | indent(width=3, first=true) }}",
+        "{{ [1, 2, 3] | join(', ' ~ a) }} {{ [{'k': 1}] | join('-', attribute='k') }} {{ '%s is %5.2f %03d' | format(a, 1.5, n) }}",
+        "{{ range(7) | batch(3, '-') | list }} {{ range(7) | slice(3) | list }} {{ range(4) | map('string') | join(d='+') }}",
+        "{% for k, v in {'a': 1}|items %}{{ k ~ v }}{% endfor %}{% for x in (1, 2) %}{{ x }}{% endfor %}",
+        "{% set ns = namespace(t='') %}{% for x in list %}{% set ns.t = ns.t ~ x %}{% endfor %}{{ ns.t }}",
+        "{% set (p, q) = (1, n) %}{{ p + q }}{% set p, q = 4, 5 %}{{ p * q }}{% with z = a ~ a %}{{ z }}{% endwith %}",
+        "{% macro m(x, y=a ~ 1) %}<{{ x + y }}{{ caller() if caller is defined else '-' }}>{% endmacro %}{{ m('q') }}{% call m(a) %}in {{ n }}{% endcall %}",
+        "{% filter upper | replace('L', 'm' ~ a) %}{{ text }}{% endfilter %}{% set s | trim %}  {{ a }} {% endset %}[{{ s }}]",
+        "{% if a ~ n == 'x3' and n in [3] %}yes{% elif n * 2 %}no{% else %}{{ n }}{% endif %}{% do namespace() %}",
+        &format!(
+            "  {long}  {{%- if n -%}}   {long}   {{%- endif %}}  \n {{%- raw %}} {{{{ {long} }}}} {{% endraw -%}}  {long} {{# {long} #}} {long}\n"
+        ),
+        &format!(
+            "{long}\n{{% raw -%}}   {{{{ {long} {{%- endraw %}}\n{{%- for i in range(2) %}} {long}\n   {{%- endfor -%}}\n\n"
+        ),
+        "{{ list[2].k[0:2][0] }} {{ (list)[0:2][1:] }} {{ ((a ~ a)[1:] ~ (list[2]).k[:1] | length) }} {{ (a ~ '(')[0:1] }}",
+        "{{ list[2].k[0] in [3.5] }} {{ (list[2]).k[1] not in list[2].k[:1] }} {{ (a|upper)[0:] ~ text[0:1].x|default('(d)') }}",
+        "{{ dict(a=1, b=n) }} {{ list | length + 1 }} {{ [a, a] | unique | list }} {{ 'ab' | list }} {{ (a ~ a) | length }}",
+        "{{ [3, 1] | sort | first ~ [1] | last }} {{ [1, 2] | sum * 2 }} {{ list | select('string') | list }} {{ a is string and n is divisibleby 3 }}",
+    ] {
+        same(template);
+    }
+}
+
+#[test]
+fn the_line_of_a_mistake_is_the_authors() {
+    let error =
+        render("{{ 'a' ~ 'b' }}\n{{ agent ~ agent }} {{ nope ~ 1 }}", json!({})).unwrap_err();
+    assert_eq!((error.line, error.offset), (Some(2), None), "{error}");
+    let error = render("{{ agent ~ }}", json!({})).unwrap_err();
+    assert_eq!(error.line, Some(1));
+    assert!(render("{{ debug() }}", json!({})).is_err());
+}

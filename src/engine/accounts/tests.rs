@@ -152,6 +152,9 @@ fn quotas_of_a_line_are_bounded_in_number_and_by_the_tightest() {
     assert_eq!(accounts.bounds("mid"), Some(runs(3)));
     assert_eq!(accounts.bounds("low"), Some(runs(2)));
     assert_eq!(accounts.bounds("root"), None);
+    assert!(accounts.covers("top", "low") && accounts.covers("root", "low"));
+    assert!(accounts.covers("mid", "top") && !accounts.covers("top", "root"));
+    assert!(!accounts.covers("low", "top"), "its own quota would be gone");
     let mut parent = "low".to_owned();
     for n in 0..LINE - 2 {
         accounts.check_line(&parent).unwrap();

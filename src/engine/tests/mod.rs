@@ -125,6 +125,7 @@ impl Bench {
             sessions,
             keys: KeyRing::new(SigningKey::from_seed(&[7; 32])),
             handles: HandleKey::new([9; 32], 1),
+            key_files: Arc::new(crate::engine::Unkept),
             limits: Limits::default(),
             settings: Settings {
                 limits,

@@ -123,7 +123,7 @@ async fn a_person_answers_a_form_and_a_rejection_is_raised() {
 #[tokio::test]
 async fn a_revoked_token_is_refused_at_once() {
     let bench = Bench::new();
-    let admin = bench.engine.mint_admin(3_600_000).await.unwrap();
+    let admin = bench.engine.mint_admin().await.unwrap();
     let Bearer::Caller(caller) = bench.engine.authenticate(&admin.token).unwrap() else { panic!() };
     let mint = MintToken {
         role: Role::Operator,

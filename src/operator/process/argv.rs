@@ -1,15 +1,17 @@
 //! The templates of a command: its arguments and its environment.
 
 use std::{
+    borrow::Cow,
     ffi::OsString,
     io,
     path::{Path, PathBuf},
 };
 
-use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior, Value, value::ValueKind};
+use minijinja::{Environment, ErrorKind, Value, value::ValueKind};
 use serde_json::{Map, json};
 
 use crate::{
+    blueprint::{begin_bounded, bounded_environment, bounded_template, charge},
     environment::INHERITED,
     operator::Task,
     protocol::{Failure, Json, failure::kind},
@@ -44,14 +46,15 @@ impl Templates {
         if let Ok(program) = std::env::current_exe() {
             slots.insert("moonswarm".to_owned(), json!(program.to_string_lossy()));
         }
-        let mut environment = Environment::new();
-        environment.set_undefined_behavior(UndefinedBehavior::Strict);
-        environment.set_auto_escape_callback(|_| AutoEscape::None);
-        environment.set_fuel(Some(FUEL));
-        environment.set_formatter(|out, _state, value| match value.as_str() {
-            Some(text) => Ok(out.write_str(text)?),
-            None if value.is_undefined() => Err(ErrorKind::UndefinedError.into()),
-            None => Ok(out.write_str(&json_of(value)?.to_string())?),
+        let mut environment = bounded_environment(FUEL);
+        environment.set_formatter(|out, _state, value| {
+            let text: Cow<'_, str> = match value.as_str() {
+                Some(text) => text.into(),
+                None if value.is_undefined() => return Err(ErrorKind::UndefinedError.into()),
+                None => json_of(value)?.to_string().into(),
+            };
+            charge(text.len())?;
+            Ok(out.write_str(&text)?)
         });
         Self { environment, slots: object_of(&slots) }
     }
@@ -68,10 +71,11 @@ impl Templates {
             )
         };
         let mut out = Capped(Vec::new());
-        let rendered = self
-            .environment
-            .template_from_str(template)
-            .and_then(|parsed| parsed.render_captured_to(self.slots.clone(), &mut out).map(drop));
+        let rendered = bounded_template(template).and_then(|source| {
+            begin_bounded();
+            let parsed = self.environment.template_from_str(&source)?;
+            parsed.render_captured_to(self.slots.clone(), &mut out).map(drop)
+        });
         match rendered {
             Ok(()) => String::from_utf8(out.0).map_err(|error| failure(error.to_string())),
             Err(_) if out.0.len() > MAX_LEN => Err(failure(format!(

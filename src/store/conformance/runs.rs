@@ -213,6 +213,14 @@ pub fn due_runs_come_soonest_first_and_only_of_their_shard(store: &dyn Store) {
     assert_eq!(store.due(0, 1, u64::MAX, 1).unwrap(), [(3, 0)]);
 }
 
+pub fn open_runs_without_a_nonce_are_found_and_a_nonce_is_kept(store: &dyn Store) {
+    begin(store, header(1));
+    begin(store, Header { nonce: 0, epoch: 7, ..header(2) });
+    begin(store, Header { nonce: 0, status: RunStatus::Canceled, ..header(3) });
+    assert_eq!(store.runs_without_nonce().unwrap(), [(2, 7)]);
+    assert_eq!(store.header(1).unwrap().unwrap().nonce, u64::MAX - 1);
+}
+
 pub fn only_open_children_are_listed(store: &dyn Store) {
     begin(store, Header { parent: Some((9, 1)), ..header(1) });
     begin(store, Header { parent: Some((9, 2)), status: RunStatus::Failed, ..header(2) });

@@ -61,6 +61,14 @@ impl Reader for Memory {
         })
     }
 
+    fn runs_without_nonce(&self) -> Result<Vec<(u64, u32)>, StoreError> {
+        self.read(|tables| {
+            let old = |header: &&Header| header.nonce == 0 && !header.status.is_ended();
+            let old = tables.headers.values().filter(old);
+            old.map(|header| (header.num, header.epoch)).collect()
+        })
+    }
+
     fn entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {
         self.lock().tables.entries(run, after_seq, false)
     }

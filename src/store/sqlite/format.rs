@@ -90,7 +90,12 @@ pub fn lay_out(conn: &Connection) -> rusqlite::Result<()> {
 /// # Errors
 /// What the database says.
 pub fn migrate(conn: &mut Connection, found: u32) -> Result<(), StoreError> {
-    for (from, migration) in (0..).zip(MIGRATIONS).skip(found as usize) {
+    migrate_to(conn, found, known())
+}
+
+/// The same, to a format that need not be the newest.
+pub(super) fn migrate_to(conn: &mut Connection, found: u32, to: u32) -> Result<(), StoreError> {
+    for (from, migration) in (0..to).zip(MIGRATIONS).skip(found as usize) {
         run(conn, migration, from + 1)
             .map_err(database(format!("migrate the database from format {from}")))?;
         if found > 0 {

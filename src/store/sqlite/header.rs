@@ -182,6 +182,13 @@ pub fn children(conn: &Connection, run: u64) -> rusqlite::Result<Vec<Header>> {
     .collect()
 }
 
+/// The open runs that were created before there were nonces: (run, epoch).
+pub fn without_nonce(conn: &Connection) -> rusqlite::Result<Vec<(u64, u32)>> {
+    conn.prepare(concat!("SELECT num, epoch FROM runs WHERE nonce = 0 AND ", is_open!()))?
+        .query_map([], |row| Ok((uint(row, 0)?, row.get(1)?)))?
+        .collect()
+}
+
 /// Whether a run's journal ends with a row.
 pub fn is_at(conn: &Connection, run: u64, cursor: u64) -> rusqlite::Result<bool> {
     conn.prepare_cached("SELECT 1 FROM runs WHERE num = ?1 AND cursor = ?2")?
@@ -289,6 +296,8 @@ mod tests {
         );
         assert!(due.contains("COVERING INDEX runs_wake"), "{due}");
         assert!(!due.contains("TEMP B-TREE"), "{due}");
+        let old = plan(concat!("SELECT num, epoch FROM runs WHERE nonce = 0 AND ", is_open!()));
+        assert!(old.contains("INDEX runs_without_nonce"), "{old}");
         let children = plan(concat!(
             "SELECT ",
             columns!(),

@@ -50,6 +50,10 @@ impl Reader for Sqlite {
         self.read("list due runs", |conn| header::due(conn, (shard, shards), until_ms, limit))
     }
 
+    fn runs_without_nonce(&self) -> Result<Vec<(u64, u32)>, StoreError> {
+        self.read("list runs without a nonce", header::without_nonce)
+    }
+
     fn entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {
         journal::entries(&*self.pool.lend()?, run, after_seq, Reach::Current)
     }

@@ -64,18 +64,15 @@ fn a_newer_format_is_refused_and_left_as_it_is() {
 
 #[test]
 fn values_of_the_format_before_are_found_once_their_words_have_their_scope() {
-    let (dir, store) = fresh();
-    drop(store);
-    let before = raw(&dir);
+    let dir = TempDir::new().unwrap();
+    fs::create_dir(dir.path().join("data")).unwrap();
+    let mut before = raw(&dir);
+    super::format::migrate_to(&mut before, 0, 5).unwrap();
     before
         .execute_batch(
-            "DROP TABLE state_text;
-             CREATE VIRTUAL TABLE state_text USING fts5 (scope, key, text,
-                 content = '', contentless_delete = 1, tokenize = 'unicode61 remove_diacritics 0');
-             INSERT INTO state (scope, key, revision, updated_ms, value)
+            "INSERT INTO state (scope, key, revision, updated_ms, value)
                  VALUES ('global', 'note', 1, 1, '\"a quick fox\"'), ('custom:x', 'k', 1, 1, '\"quick\"');
-             INSERT INTO state_text (rowid, scope, key, text) SELECT id, hex(scope), key, value FROM state;
-             PRAGMA user_version = 5;",
+             INSERT INTO state_text (rowid, scope, key, text) SELECT id, hex(scope), key, value FROM state;",
         )
         .unwrap();
     drop(before);

@@ -17,7 +17,7 @@ use crate::{
     },
     protocol::{Effect, Failure, Json, RunId, TaskId},
     store::{Reader as _, TaskFilter, TaskPhase},
-    token::Handle,
+    token::{AttemptId, Handle},
 };
 
 /// Runs that a world has.
@@ -193,13 +193,14 @@ pub fn perform(world: &World, ask: &Ask) -> BoxFuture<'static, Result<Told, Engi
 
 /// Who reports: the bearer of a handle, or of a token.
 fn holder(world: &World, engine: &Engine, of: Of) -> Holder {
-    let handle = Handle::mint(&world.handles, of.run, of.step, of.attempt, 1).expose();
+    let Of { run, step, attempt, .. } = of;
+    let nonce = world.store.header(run).ok().flatten().map_or(0, |header| header.nonce);
+    let of_attempt = AttemptId { run, step, attempt, epoch: 1, nonce };
+    let handle = Handle::mint(&world.handles, &of_attempt).expose();
     let Ok(Bearer::Holder(mut holder)) = engine.authenticate(&handle) else {
         unreachable!("a handle is a holder's");
     };
     if let Some(token) = of.token {
-        holder.handle = None;
-        holder.epoch = Some(1);
         holder.jti = Some(world.tokens[token].jti.clone());
     }
     holder

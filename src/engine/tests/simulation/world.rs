@@ -184,6 +184,7 @@ impl World {
             sessions: Arc::default(),
             keys: KeyRing::new(SigningKey::from_seed(&[7; 32])),
             handles: self.handles.clone(),
+            key_files: Arc::new(crate::engine::Unkept),
             limits,
             settings: Settings {
                 retention: Retention::FOR_EVER,

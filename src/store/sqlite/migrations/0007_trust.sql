@@ -3,6 +3,9 @@
 -- now. 0 is a run that was created before this format.
 ALTER TABLE runs ADD COLUMN nonce INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE frames ADD COLUMN nonce INTEGER NOT NULL DEFAULT 0;
+-- The open runs whose handles are of the form before: they are told apart by their epoch alone.
+CREATE INDEX runs_without_nonce ON runs (num, epoch)
+    WHERE nonce = 0 AND status NOT IN ('completed', 'failed', 'canceled');
 
 -- What a run is charged, to the token that it was started with, where that or one that it was made
 -- from has a quota; and what runs used that were deleted.

@@ -1,0 +1,275 @@
+//! Places: how many requests are under way, and how much their bodies take, for each bearer and in
+//! all.
+//!
+//! A place is taken for a bearer that was verified, and given back when its request was answered.
+//! What one bearer has is bounded, and so is what all bearers of one account have (the tokens that
+//! somebody made from theirs, or the attempts of one run): whoever sends slowly, or much at once,
+//! keeps nobody else out. Admins have a reserve beyond what everybody has together.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, Hash, RandomState},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use super::{codes, error::Problem};
+use crate::{engine::Bearer, token::Role};
+
+/// Of everything, the part that all bearers of one account may have.
+const ACCOUNT_SHARE: usize = 2;
+/// Of everything, the part that one bearer may have.
+const BEARER_SHARE: usize = 4;
+/// Of all places, the part that is kept for admins beside them.
+const PLACE_RESERVE: usize = 16;
+/// Of all bytes, the part that is kept for admins beside them.
+const BYTE_RESERVE: usize = 2;
+
+/// Who has which places.
+#[derive(Debug)]
+pub(super) struct Places {
+    requests: usize,
+    bytes: usize,
+    hasher: RandomState,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    all: Load,
+    by: HashMap<u64, Load>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Load {
+    requests: usize,
+    bytes: usize,
+}
+
+/// The place of one request.
+#[derive(Debug)]
+pub(super) struct Place {
+    places: Arc<Places>,
+    /// The bearer and its account.
+    holders: [u64; 2],
+    is_admin: bool,
+    bytes: AtomicUsize,
+}
+
+impl Places {
+    /// Places for so many requests, whose bodies take so many bytes.
+    pub(super) fn new(requests: usize, bytes: usize) -> Arc<Self> {
+        let hasher = RandomState::new();
+        Arc::new(Self { requests, bytes, hasher, taken: Mutex::default() })
+    }
+
+    /// Takes a place for a request.
+    ///
+    /// # Errors
+    /// When the bearer, its account or all together have no more.
+    pub(super) fn take(self: &Arc<Self>, bearer: &Bearer) -> Result<Arc<Place>, Problem> {
+        let (holders, is_admin) = match bearer {
+            Bearer::Caller(caller) => (
+                [self.hash((&caller.jti,)), self.hash(account(&caller.subject))],
+                caller.grant.role == Role::Admin,
+            ),
+            Bearer::Holder(it) => {
+                ([self.hash((it.run, it.step, it.attempt)), self.hash((it.run,))], false)
+            }
+        };
+        let mut taken = self.lock();
+        for (holder, share) in holders.iter().zip([BEARER_SHARE, ACCOUNT_SHARE]) {
+            let most = (self.requests / share).max(1);
+            if taken.of(*holder).requests >= most {
+                return Err(own(format!("{most} requests of this bearer are under way")));
+            }
+        }
+        let reserve = if is_admin { (self.requests / PLACE_RESERVE).max(1) } else { 0 };
+        if taken.all.requests >= self.requests + reserve {
+            return Err(full("too many requests are under way"));
+        }
+        taken.change(&holders, |load| load.requests += 1);
+        drop(taken);
+        let places = Arc::clone(self);
+        Ok(Arc::new(Place { places, holders, is_admin, bytes: AtomicUsize::new(0) }))
+    }
+
+    fn hash(&self, who: impl Hash) -> u64 {
+        self.hasher.hash_one(who)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Taken {
+    fn of(&self, holder: u64) -> Load {
+        self.by.get(&holder).copied().unwrap_or_default()
+    }
+
+    /// Changes what holders have, and all together; who has nothing is forgotten.
+    fn change(&mut self, holders: &[u64], change: impl Fn(&mut Load)) {
+        change(&mut self.all);
+        for holder in holders {
+            let load = self.by.entry(*holder).or_default();
+            change(load);
+            if *load == Load::default() {
+                self.by.remove(holder);
+            }
+        }
+    }
+}
+
+impl Place {
+    /// Makes room for more of the request's body. A body that is the only one of its account is
+    /// bounded by its route alone.
+    ///
+    /// # Errors
+    /// When the bodies of the bearer, its account or all together are too large.
+    pub(super) fn grow(&self, more: usize) -> Result<(), Problem> {
+        let own_bytes = self.bytes.load(Ordering::Relaxed);
+        let mut taken = self.places.lock();
+        for (holder, share) in self.holders.iter().zip([BEARER_SHARE, ACCOUNT_SHARE]) {
+            let (has, most) = (taken.of(*holder).bytes, self.places.bytes / share);
+            if has > own_bytes && has + more > most {
+                return Err(own(format!("the bodies of this bearer have {has} bytes by now")));
+            }
+        }
+        let reserve = if self.is_admin { self.places.bytes / BYTE_RESERVE } else { 0 };
+        if taken.all.bytes + more > self.places.bytes + reserve {
+            return Err(full("the bodies of the requests that are under way are too large"));
+        }
+        taken.change(&self.holders, |load| load.bytes += more);
+        self.bytes.fetch_add(more, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let bytes = *self.bytes.get_mut();
+        self.places.lock().change(&self.holders, |load| {
+            load.requests -= 1;
+            load.bytes -= bytes;
+        });
+    }
+}
+
+/// Whom a token's places are counted against: the first in its line below the owner.
+fn account(subject: &str) -> &str {
+    let mut end = 0;
+    for part in subject.split('/') {
+        end += part.len() + usize::from(end > 0);
+        if !matches!(part, "admin" | "session") {
+            break;
+        }
+    }
+    &subject[..end]
+}
+
+fn own(detail: String) -> Problem {
+    Problem::new(codes::BUSY, detail).retry_after(1)
+}
+
+fn full(detail: &str) -> Problem {
+    Problem::new(codes::OVERLOADED, detail).retry_after(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        engine::{Caller, Holder},
+        token::{Grant, Scopes},
+    };
+
+    fn caller(role: Role, subject: &str, jti: &str) -> Bearer {
+        Bearer::Caller(Caller {
+            subject: subject.to_owned(),
+            grant: Grant::new(role, Scopes::all()),
+            jti: jti.to_owned(),
+            expires_ms: u64::MAX,
+            session: None,
+        })
+    }
+
+    fn holder(step: u32) -> Bearer {
+        Bearer::Holder(Holder {
+            run: 1,
+            step,
+            attempt: 1,
+            epoch: 1,
+            nonce: Some(1),
+            jti: None,
+            grant: None,
+            session: None,
+        })
+    }
+
+    /// Takes places until one is refused.
+    fn fill(places: &Arc<Places>, bearer: &Bearer) -> (Vec<Arc<Place>>, &'static str) {
+        let mut held = Vec::new();
+        loop {
+            match places.take(bearer) {
+                Ok(place) => held.push(place),
+                Err(problem) => return (held, problem.code()),
+            }
+        }
+    }
+
+    #[test]
+    fn a_bearer_and_an_account_have_their_share_and_admins_a_reserve() {
+        let places = Places::new(16, 0);
+        let ada = |jti| caller(Role::Operator, "ada/operator", jti);
+        let (first, code) = fill(&places, &ada("a"));
+        assert_eq!((first.len(), code), (4, "busy"));
+        let (second, _) = fill(&places, &ada("b"));
+        assert_eq!(second.len(), 4);
+        assert_eq!(fill(&places, &ada("c")).0.len(), 0, "the account has its half");
+        let (attempt, code) = fill(&places, &holder(1));
+        assert_eq!((attempt.len(), code), (4, "busy"));
+        let (other, _) = fill(&places, &holder(2));
+        let bob = caller(Role::Operator, "bob", "d");
+        assert_eq!((other.len(), fill(&places, &bob).1), (4, "overloaded"));
+        let (admin, code) = fill(&places, &caller(Role::Admin, "admin", "e"));
+        assert_eq!((admin.len(), code), (1, "overloaded"));
+        drop(first);
+        assert_eq!(fill(&places, &bob).0.len(), 4 - 1, "the reserve is not theirs");
+    }
+
+    #[test]
+    fn bytes_are_bounded_and_given_back() {
+        let places = Places::new(16, 100);
+        let ada = caller(Role::Operator, "ada", "a");
+        let (one, two) = (places.take(&ada).unwrap(), places.take(&ada).unwrap());
+        assert!(one.grow(90).is_ok(), "a body that is alone is bounded by its route");
+        assert_eq!(two.grow(1).unwrap_err().code(), "busy");
+        let bob = places.take(&caller(Role::Operator, "bob", "b")).unwrap();
+        assert_eq!(bob.grow(11).unwrap_err().code(), "overloaded");
+        let admin = places.take(&caller(Role::Admin, "admin", "c")).unwrap();
+        assert!(admin.grow(60).is_ok());
+        drop(one);
+        assert!(bob.grow(11).is_ok() && two.grow(1).is_ok());
+        drop((two, bob, admin));
+        let taken = places.lock();
+        assert_eq!((taken.all, taken.by.len()), (Load::default(), 0));
+    }
+
+    #[test]
+    fn an_account_is_the_first_below_the_owner() {
+        for (subject, expected) in [
+            ("admin", "admin"),
+            ("ada", "ada"),
+            ("ada/operator#1", "ada"),
+            ("admin/operator#1/worker#2", "admin/operator#1"),
+            ("session/ses_a/operator#1", "session/ses_a"),
+            ("admin/session/ses_a", "admin/session/ses_a"),
+            ("", ""),
+        ] {
+            assert_eq!(account(subject), expected);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! `key`: changes the keys behind tokens and handles.
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use crate::cli::{
+    connect::{Connection, Start},
+    context::Context,
+    exit::Exit,
+};
+
+/// Change the keys that tokens and workers' handles are made with
+#[derive(Debug, Args)]
+pub struct Key {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Make new keys; what the keys before made stays good for the grace
+    Rotate(Rotate),
+}
+
+#[derive(Debug, Args)]
+struct Rotate {
+    /// signing or handles (may be given more than once) [default: both]
+    #[arg(long = "key", value_name = "KEY")]
+    keys: Vec<String>,
+    /// How long the keys before verify what they made [default: 7d]
+    #[arg(long, conflicts_with = "now")]
+    grace: Option<String>,
+    /// Refuse what the keys before made at once: one of them leaked
+    #[arg(long)]
+    now: bool,
+}
+
+impl Key {
+    /// Asks the daemon for it.
+    ///
+    /// # Errors
+    /// A token that may not do that, or a grace that is none.
+    pub async fn execute(&self, cx: &Context) -> Result<Exit> {
+        let What::Rotate(rotate) = &self.what;
+        cx.with(Start::Existing, async |at| rotate.execute(cx, at).await).await
+    }
+}
+
+impl Rotate {
+    async fn execute(&self, cx: &Context, at: &Connection) -> Result<Exit> {
+        let rotated = at.client.rotate_keys(&self.body()).await?;
+        if cx.terminal.json {
+            cx.terminal.print_json(&rotated)?;
+            return Ok(Exit::Ok);
+        }
+        let said = |key: &str| rotated[key].as_str().unwrap_or_default().to_owned();
+        cx.terminal.say(&format!("the key that signs is {}", said("kid")));
+        match self.now {
+            true => cx.terminal.say("what the keys before made is refused; mint the tokens anew"),
+            false => cx
+                .terminal
+                .say(&format!("what the keys before made is good until {}", said("old_until"))),
+        }
+        Ok(Exit::Ok)
+    }
+
+    fn body(&self) -> Value {
+        let mut body = json!({ "now": self.now });
+        if !self.keys.is_empty() {
+            body["keys"] = json!(self.keys);
+        }
+        if let Some(grace) = &self.grace {
+            body["grace"] = json!(grace);
+        }
+        body
+    }
+}
