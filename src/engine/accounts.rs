@@ -146,6 +146,8 @@ struct Charge {
     /// What its chain says that it used, tokens and money, when it was last looked at; nothing
     /// before it was read into memory.
     seen: Option<(u64, u64)>,
+    /// Whether there is something that no commit has yet.
+    is_new: bool,
 }
 
 impl Accounts {
@@ -255,8 +257,8 @@ impl Accounts {
             account.used.open_runs += 1;
             account.starts.left = account.starts.left.saturating_sub(MINUTE_MS);
         });
-        let jti = Arc::from(jti);
-        let charge = Charge { jti, bytes: 0, tokens: 0, nano_usd: 0, seen: Some((0, 0)) };
+        let fresh = Charge::of(&ChargeRow::new(run, jti));
+        let charge = Charge { seen: Some((0, 0)), ..fresh };
         known.runs.insert(run, charge);
         Ok(true)
     }
@@ -299,28 +301,12 @@ impl Accounts {
     /// written with it.
     pub(super) fn charge(&self, run: u64, spent: &Spent, bytes: u64) -> Option<ChargeRow> {
         let mut known = self.known();
+        known.spend(run, spent, bytes);
         let charge = known.runs.get_mut(&run)?;
-        let (tokens, nano_usd) = own(spent);
-        let (before_tokens, before_nano) = charge.seen.unwrap_or((tokens, nano_usd));
-        charge.seen = Some((tokens, nano_usd));
-        let tokens = tokens.saturating_sub(before_tokens);
-        let nano_usd = nano_usd.saturating_sub(before_nano);
-        if (bytes, tokens, nano_usd) == (0, 0, 0) {
-            return None;
-        }
-        charge.bytes = (charge.bytes + bytes).min(MOST);
-        charge.tokens = (charge.tokens + tokens).min(MOST);
-        charge.nano_usd = (charge.nano_usd + nano_usd).min(MOST);
-        let row = charge.row(run);
-        known.each(&row.jti, |Account { used, .. }| {
-            used.bytes = (used.bytes + bytes).min(MOST);
-            used.tokens = (used.tokens + tokens).min(MOST);
-            used.nano_usd = (used.nano_usd + nano_usd).min(MOST);
-        });
-        Some(row)
+        std::mem::take(&mut charge.is_new).then(|| charge.row(run))
     }
 
-    /// Counts a run out that ended; what it keeps and used stays.
+    /// Counts a run out whose end is stored; what it keeps and used stays.
     pub(super) fn ended(&self, run: u64) {
         if !self.are_kept() {
             return;
@@ -360,8 +346,9 @@ impl Accounts {
         }
     }
 
-    /// The quota of tokens or money that an open run has used up.
-    pub(super) fn over_budget(&self, run: u64) -> Option<Exceeded> {
+    /// The quota of tokens or money that an open run has used up with what it used until now.
+    pub(super) fn over_budget(&self, run: u64, spent: &Spent) -> Option<Exceeded> {
+        self.known().spend(run, spent, 0);
         self.over(run, Account::over_budget)
     }
 
@@ -398,6 +385,29 @@ impl Known {
         if !line.is_empty() {
             self.lines.insert(claims.jti.clone(), line.into());
         }
+    }
+
+    /// Charges an open run what it used until now, and bytes.
+    fn spend(&mut self, run: u64, spent: &Spent, bytes: u64) {
+        let Some(charge) = self.runs.get_mut(&run) else { return };
+        let (tokens, nano_usd) = own(spent);
+        let (before_tokens, before_nano) = charge.seen.unwrap_or((tokens, nano_usd));
+        charge.seen = Some((tokens, nano_usd));
+        let tokens = tokens.saturating_sub(before_tokens);
+        let nano_usd = nano_usd.saturating_sub(before_nano);
+        if (bytes, tokens, nano_usd) == (0, 0, 0) {
+            return;
+        }
+        charge.is_new = true;
+        charge.bytes = (charge.bytes + bytes).min(MOST);
+        charge.tokens = (charge.tokens + tokens).min(MOST);
+        charge.nano_usd = (charge.nano_usd + nano_usd).min(MOST);
+        let jti = Arc::clone(&charge.jti);
+        self.each(&jti, |Account { used, .. }| {
+            used.bytes = (used.bytes + bytes).min(MOST);
+            used.tokens = (used.tokens + tokens).min(MOST);
+            used.nano_usd = (used.nano_usd + nano_usd).min(MOST);
+        });
     }
 
     /// Does something to every account that a token counts against.
@@ -477,7 +487,7 @@ impl Charge {
     fn of(row: &ChargeRow) -> Self {
         let ChargeRow { jti, bytes, tokens, nano_usd, .. } = row;
         let (bytes, tokens, nano_usd) = (*bytes, *tokens, *nano_usd);
-        Self { jti: jti.as_str().into(), bytes, tokens, nano_usd, seen: None }
+        Self { jti: jti.as_str().into(), bytes, tokens, nano_usd, seen: None, is_new: false }
     }
 
     fn row(&self, run: u64) -> ChargeRow {

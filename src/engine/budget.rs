@@ -68,7 +68,7 @@ impl Shard {
     /// Why a run may not use anything more, if its budget is used up.
     pub(super) fn run_over_budget(&self, run: &Run) -> Option<Failure> {
         if run.charged
-            && let Some(exceeded) = self.shared.accounts.over_budget(run.num)
+            && let Some(exceeded) = self.shared.accounts.over_budget(run.num, run.chain.spent())
         {
             return Some(exceeded.failure());
         }

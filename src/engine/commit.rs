@@ -152,6 +152,9 @@ impl Shard {
         let Some((_, after)) = front else { return };
         match (result, &mut run.failed) {
             (Ok(()), None) => {
+                if run.charged && run.is_ended() && run.submitted.is_empty() {
+                    self.shared.accounts.ended(run.num);
+                }
                 self.perform(&mut run, after);
                 if run.submitted.is_empty() {
                     for message in std::mem::take(&mut run.held) {

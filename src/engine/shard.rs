@@ -180,7 +180,6 @@ impl Shard {
     pub(super) fn count_out(&mut self, run: u64) {
         if self.unfinished.remove(&run) {
             self.shared.open_runs.fetch_sub(1, Ordering::Relaxed);
-            self.shared.accounts.ended(run);
         }
     }
 

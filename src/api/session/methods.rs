@@ -25,7 +25,9 @@ use crate::{
         sessions::{SeatTaken, ttl},
         worker::{ProgressBody, ResultBody},
     },
-    engine::{Caller, EngineError, Held, Holder, IdempotencyKey, Report, WaitFor, rfc3339},
+    engine::{
+        Caller, EngineError, EventView, Held, Holder, IdempotencyKey, Report, WaitFor, rfc3339,
+    },
     protocol::{Json, RunId, SessionId, TaskId},
     token::Verb,
 };
@@ -56,6 +58,13 @@ pub(super) struct Watched {
     pub(super) text: String,
     /// Its room, until it is sent.
     _held: Option<Arc<Held>>,
+}
+
+/// What a connection is told of a run that it watches.
+#[derive(Serialize)]
+struct Said<'a> {
+    run: RunId,
+    event: &'a EventView,
 }
 
 /// The runs that a connection watches.
@@ -397,7 +406,8 @@ impl Asking {
             let forward = async {
                 // Pulled one by one: who reads slowly holds back no more than a bounded queue.
                 while let Ok(Some(event)) = events.next().await {
-                    let text = serde_json::json!({ "run": run, "event": event }).to_string();
+                    let said = Said { run, event: &event };
+                    let text = serde_json::to_string(&said).expect("an event is plain data");
                     if to.send(Watched { text, _held: events.held() }).await.is_err() {
                         return;
                     }

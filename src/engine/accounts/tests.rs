@@ -102,9 +102,13 @@ fn what_a_run_uses_is_charged_once_and_stays_used() {
     assert_eq!(accounts.charge(1, &spent(100, "0.01"), 0), None, "nothing is new");
     let row = accounts.charge(1, &spent(150, "0.02"), 100).unwrap();
     assert_eq!((row.bytes, row.tokens, row.nano_usd), (500, 150, 20_000_000));
-    assert_eq!((accounts.over_budget(1), accounts.over_bytes(1)), (None, None));
+    assert_eq!(
+        (accounts.over_budget(1, &spent(150, "0.02")), accounts.over_bytes(1)),
+        (None, None)
+    );
     accounts.charge(1, &spent(150, "0.05"), 500).unwrap();
-    let (budget, bytes) = (accounts.over_budget(1).unwrap(), accounts.over_bytes(1).unwrap());
+    let (budget, bytes) =
+        (accounts.over_budget(1, &spent(150, "0.05")).unwrap(), accounts.over_bytes(1).unwrap());
     assert_eq!(
         (budget.quota, budget.used.as_str(), budget.allowed.as_str()),
         (Quota::Usd, "0.05", "0.05")
@@ -118,6 +122,19 @@ fn what_a_run_uses_is_charged_once_and_stays_used() {
     assert_eq!(refused(&accounts, "mid", 2), ("top".to_owned(), "usd", None));
     let used = accounts.used("top").unwrap();
     assert_eq!((used.stored_bytes, used.tokens, used.usd), (0, 150, Decimal::new(5, 2)));
+}
+
+#[test]
+fn what_is_used_counts_before_it_is_stored_and_is_stored_with_the_next_commit() {
+    let top = Quotas { tokens: Some(100), ..Quotas::default() };
+    let accounts = family(top, Quotas::default());
+    accounts.admit("low", 1, 0).unwrap();
+    accounts.charge(1, &Spent::default(), 10).unwrap();
+    assert_eq!(accounts.over_budget(1, &spent(99, "0")), None);
+    assert_eq!(accounts.over_budget(1, &spent(100, "0")).unwrap().quota, Quota::Tokens);
+    let row = accounts.charge(1, &spent(100, "0"), 0).unwrap();
+    assert_eq!((row.bytes, row.tokens), (10, 100));
+    assert_eq!(accounts.charge(1, &spent(100, "0"), 0), None);
 }
 
 #[test]
