@@ -297,7 +297,7 @@ impl Host {
     /// the store closed last.
     pub async fn stop(self, grace: Duration) {
         fault::point("host.stop");
-        self.files.remove_server();
+        self.files.remove_server(&self.url);
         self.tasks.stopping().cancel();
         if let Err(error) = boot::end_well(&self.engine).await {
             tracing::warn!(%error, "could not note the clean end");

@@ -17,7 +17,11 @@ use super::{
     error::{Problem, ProblemBody},
     params::{self, Asker, At, Params},
 };
-use crate::engine::{EventView, Events};
+use crate::{
+    clock::Clock,
+    engine::{EngineError, EventView, Events, rfc3339},
+    protocol::Json,
+};
 
 /// Where to begin.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -31,7 +35,8 @@ pub(super) struct StreamParams {
 /// Streams the events of a run until it has ended.
 ///
 /// Each is sent as `event:` (its type), `data:` (the event as JSON) and, if it is durable, `id:`
-/// (its number). Numbers have no gaps; events without one (progress) may be lost.
+/// (its number). Numbers have no gaps; events without one (progress) may be lost. An event `problem`
+/// ends a stream that cannot go on; its data are the problem.
 #[utoipa::path(
     get, path = "/v1/runs/{run}/events", operation_id = "run_events", tag = "runs",
     params(
@@ -72,11 +77,25 @@ fn starting_after(asked: Option<u32>, headers: &HeaderMap) -> Result<u32, Proble
 
 fn sent(events: Events) -> impl Stream<Item = Result<Event, Infallible>> {
     // Pulled one by one: who reads slowly holds back no more than the engine's own bounded queue.
-    futures::stream::unfold(events, |mut events| async {
-        // A store that cannot be read ends the stream; the client resumes with the last number.
-        let event = events.next().await.ok()??;
-        Some((Ok(written(&event)), events))
+    futures::stream::unfold(Some(events), |events| async {
+        let mut events = events?;
+        match events.next().await {
+            Ok(event) => Some((Ok(written(&event?)), Some(events))),
+            // It says why it ends; whoever resumes from the last number would hear the same again.
+            Err(error) => Some((Ok(written(&broken(error))), None)),
+        }
     })
+}
+
+/// The last event of a stream that cannot go on: `problem`, without a number.
+pub(super) fn broken(error: EngineError) -> EventView {
+    let problem = Problem::from(error);
+    EventView {
+        seq: None,
+        kind: "problem".to_owned(),
+        at: rfc3339(Clock::system().now_ms()),
+        data: Json::encode(problem.body()).expect("a problem is plain data"),
+    }
 }
 
 fn written(event: &EventView) -> Event {
@@ -93,7 +112,7 @@ mod tests {
     use axum::response::IntoResponse;
 
     use super::*;
-    use crate::protocol::Json;
+    use crate::store::StoreError;
 
     async fn text(event: EventView) -> String {
         let events = futures::stream::iter([Ok::<_, Infallible>(written(&event))]);
@@ -118,6 +137,14 @@ mod tests {
         id: 7
         "#);
         assert!(!text(event(None)).await.contains("id:"));
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_cannot_go_on_says_why() {
+        let (what, reason) = ("row 7".to_owned(), "a secret path".to_owned());
+        let text = text(broken(StoreError::Damaged { what, reason }.into())).await;
+        assert!(text.starts_with("event: problem\n") && text.contains(r#""code":"damaged""#));
+        assert!(!text.contains("id:") && !text.contains("secret"), "{text}");
     }
 
     #[test]

@@ -156,6 +156,7 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::SeatAcquire,       routes!(sessions::seat)),
 
     || caller(Verb::HostBackup,        routes!(upkeep::backup)),
+    || caller(Verb::HostBackup,        routes!(upkeep::check)),
     || caller(Verb::HostRead,          routes!(layers::list)),
     || caller(Verb::AuditRead,         routes!(layers::audit)),
     || caller(Verb::HostGc,            routes!(upkeep::gc)),

@@ -17,7 +17,7 @@ use super::{
     error::{Problem, ProblemBody},
     params::Asker,
 };
-use crate::engine::GcView;
+use crate::{engine::GcView, store::Checked};
 
 /// Bytes that are read of a backup at a time.
 const CHUNK: usize = 256 << 10;
@@ -42,6 +42,37 @@ pub(super) async fn backup(
         (header::CONTENT_LENGTH, HeaderValue::from(size)),
     ];
     Ok((headers, Body::from_stream(stream)).into_response())
+}
+
+/// Reads everything that is stored once, and says what is not what was stored.
+///
+/// The answer comes line by line, as the check goes on; its last line says `done`, or `failed` where
+/// the database cannot be read at all.
+#[utoipa::path(
+    get, path = "/v1/check", operation_id = "host_check", tag = "host",
+    responses(
+        (status = 200, description = "The lines of the check.", body = Checked, content_type = "application/x-ndjson"),
+        (status = 403, description = "`forbidden_verb`", body = ProblemBody),
+    ),
+)]
+pub(super) async fn check(
+    State(api): State<Api>,
+    Asker(caller): Asker,
+) -> Result<Response, Problem> {
+    let lines = api.engine.check_store(&caller).await?;
+    let lines = futures::stream::unfold(lines, |mut lines| async {
+        let line = match lines.recv().await? {
+            Ok(line) => serde_json::to_string(&line).expect("a line is plain data"),
+            Err(error) => {
+                let problem = Problem::from(error);
+                let body = serde_json::to_value(problem.body()).expect("a problem is plain data");
+                serde_json::json!({ "type": "failed", "problem": body }).to_string()
+            }
+        };
+        Some((Ok::<_, std::convert::Infallible>(line + "\n"), lines))
+    });
+    let kind = [(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"))];
+    Ok((kind, Body::from_stream(lines)).into_response())
 }
 
 /// What a collection is to do.

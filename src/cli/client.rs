@@ -260,6 +260,11 @@ impl Client {
         self.send(self.request(Method::GET, "/v1/backup", &[])?).await
     }
 
+    /// A check of everything that is stored, line by line.
+    pub async fn check_store(&self) -> Result<Response> {
+        self.send(self.request(Method::GET, "/v1/check", &[])?).await
+    }
+
     /// Lets old runs go, or says which would.
     pub async fn gc(&self, dry_run: bool) -> Result<GcView> {
         let request = self.request(Method::POST, "/v1/gc", &[])?;

@@ -196,10 +196,18 @@ impl Connection {
     }
 }
 
-/// The failure of a program whose disk failed under a write.
+/// The failure of a program that lost what it stores under its hands.
 pub fn disk_failed(error: &StoreError) -> Stop {
-    Stop::new(Exit::Unavailable, format!("failed to {error}"))
-        .next("look at the disk; what was acknowledged is there at the next start")
+    let next = match error {
+        StoreError::Gone { .. } => {
+            "put the directory back where it was, or bring it back from a backup: `moonswarm restore`"
+        }
+        StoreError::Damaged { .. } => {
+            "start it again: the start checks the database, and says whether it is whole"
+        }
+        _ => "look at the disk; what was acknowledged is there at the next start",
+    };
+    Stop::new(Exit::Unavailable, format!("failed to {error}")).next(next)
 }
 
 /// A host for as long as one verb takes.

@@ -32,7 +32,7 @@ pub enum Exit {
     Waiting = 9,
     /// A budget or a limit is used up.
     Limit = 10,
-    /// No daemon answers.
+    /// No daemon answers, or the host could store nothing any more.
     Unavailable = 69,
     /// Ctrl-C.
     Interrupted = 130,

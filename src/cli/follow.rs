@@ -95,12 +95,16 @@ impl Follow<'_> {
     /// Returns whether it stopped for people; otherwise the run has ended.
     async fn watch(&self, watch: &mut Watch) -> Result<bool> {
         let mut questions = self.ask.then(Questions::new);
-        let mut feed = Feed { client: self.client, run: watch.run.id, after: 0, events: None };
+        let run = watch.run.id;
+        let mut feed = Feed { client: self.client, run, after: 0, events: None, broken: None };
         loop {
             let began = self.clock.now_ms();
             watch.refresh(self.client, began).await?;
             if watch.run.status.is_ended() {
                 return Ok(false);
+            }
+            if let Some(why) = feed.broken.take() {
+                return Err(why.into());
             }
             if people::only_people_left(&watch.run) {
                 watch.announce(self.client, began).await?;
@@ -179,6 +183,8 @@ struct Feed<'a> {
     run: RunId,
     after: u32,
     events: Option<Events>,
+    /// Why it cannot go on.
+    broken: Option<Stop>,
 }
 
 impl Feed<'_> {
@@ -188,7 +194,12 @@ impl Feed<'_> {
             self.events = self.client.events(self.run, self.after).await.ok();
         }
         let next = match &mut self.events {
-            Some(events) => events.next().await.ok().flatten(),
+            Some(events) => events.next().await.unwrap_or_else(|error| {
+                // What is damaged stays so; anything else may pass.
+                let why = error.downcast::<Stop>().ok();
+                self.broken = why.filter(|why| why.code.as_deref() == Some("damaged"));
+                None
+            }),
             None => None,
         };
         match &next {

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use anyhow::{Context, Result};
 use futures::{Stream, StreamExt};
 
+use super::exit::Stop;
 use crate::engine::EventView;
 
 /// Cuts a byte stream into the data of its events. Comments, and fields other than `data`, are
@@ -61,14 +62,18 @@ impl Events {
     /// The next event; `None` where the stream ends.
     ///
     /// # Errors
-    /// A connection that breaks.
+    /// A connection that breaks, and a [`Stop`] where the daemon says why it cannot go on.
     ///
     /// # Cancel safety
     /// No event is lost when this is dropped.
     pub async fn next(&mut self) -> Result<Option<EventView>> {
         loop {
-            if let Some(event) = self.ready.pop_front() {
-                return Ok(Some(event));
+            match self.ready.pop_front() {
+                Some(event) if event.kind == "problem" => {
+                    return Err(Stop::from_response(500, event.data.as_str()).into());
+                }
+                Some(event) => return Ok(Some(event)),
+                None => {}
             }
             let Some(chunk) = self.bytes.next().await else {
                 return Ok(None);

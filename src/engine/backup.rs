@@ -1,12 +1,17 @@
-//! A copy of everything, while it is in use.
+//! A copy of everything, and a check of everything, while it is in use.
 
-use std::{fs::File, path::Path};
+use std::{fs::File, path::Path, sync::Arc};
+
+use tokio::sync::mpsc;
 
 use super::{Caller, Engine, EngineError};
 use crate::{
-    store::{Store, StoreError},
+    store::{Checked, Store, StoreError},
     token::Verb,
 };
+
+/// Lines of a check that wait for a slow reader.
+const AHEAD: usize = 64;
 
 impl Engine {
     /// One state of the whole database as a file of its own, to be read from its beginning, and its
@@ -21,6 +26,33 @@ impl Engine {
         let _turn = self.inner.heavy.acquire().await.map_err(|_| EngineError::Stopping)?;
         let dir = self.shared().settings.work.clone();
         self.read(move |store| copy(store, &dir)).await
+    }
+
+    /// Reads everything that is stored once, and tells of what is not what was stored; the last line
+    /// is [`Checked::Done`]. It ends early where nobody reads it. One is made at a time.
+    ///
+    /// # Errors
+    /// When the caller may not.
+    pub async fn check_store(
+        &self,
+        caller: &Caller,
+    ) -> Result<mpsc::Receiver<Result<Checked, EngineError>>, EngineError> {
+        caller.grant.check(Verb::HostBackup, &[])?;
+        let inner = Arc::clone(&self.inner);
+        let (to, lines) = mpsc::channel(AHEAD);
+        self.shared().tasks.spawn(async move {
+            let Ok(turn) = inner.heavy.acquire().await else { return };
+            let store = Arc::clone(&inner.shared.store);
+            let told = to.clone();
+            let check = move || store.check(&mut |line| told.blocking_send(Ok(line)).is_ok());
+            let checked = inner.shared.tasks.spawn_blocking(check).await;
+            drop(turn);
+            if let Ok(Err(error)) = checked {
+                // A reader who is gone needs no reason.
+                let _ = to.send(Err(error.into())).await;
+            }
+        });
+        Ok(lines)
     }
 }
 

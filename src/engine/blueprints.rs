@@ -211,8 +211,7 @@ impl Engine {
         let [row] = rows.as_slice() else {
             return Err(EngineError::NotFound { what: "blueprint", id: format!("{name}@{hash}") });
         };
-        Bundle::decode(&row.bundle)
-            .map_err(|error| EngineError::BadRequest(format!("read blueprint {name}: {error}")))
+        Ok(row.open()?)
     }
 
     pub(super) async fn program_by(&self, hash: String) -> Result<Arc<Program>, EngineError> {

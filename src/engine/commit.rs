@@ -18,7 +18,7 @@ use crate::{
 impl Shard {
     /// Submits what a run has for the disk, as one batch.
     pub(super) fn flush(&mut self, run: &mut Run) {
-        if !run.has_pending() {
+        if !run.has_pending() || run.damaged.is_some() {
             return;
         }
         let mut pending = std::mem::take(&mut run.pending);
@@ -175,15 +175,19 @@ impl Shard {
     }
 
     /// A batch was refused: what the run is in memory never happened. Nothing more comes of it.
-    fn fail(&mut self, run: &mut Run, after: After, error: &StoreError) {
+    pub(super) fn fail(&mut self, run: &mut Run, after: After, error: &StoreError) {
         let refusal = matches!(error, StoreError::Revoked { .. } | StoreError::KeyUsed { .. });
         if !refusal {
             tracing::error!(run = %run.id, %error, "could not write a run; it is read again");
         }
-        let mut failed = Failed { refusal, places: Vec::new() };
+        let damage = matches!(error, StoreError::Damaged { .. }).then(|| error.to_string());
+        let mut failed = Failed { refusal, damage, places: Vec::new() };
         undo(&mut failed, after, error);
         // The refusal is about one request; what came after it only stood behind it.
-        let behind = StoreError::Moved { run: run.num };
+        let behind = match failed.damage {
+            Some(_) => error.clone(),
+            None => StoreError::Moved { run: run.num },
+        };
         undo(&mut failed, std::mem::take(&mut run.pending).after, &behind);
         run.inbox.clear();
         cancel_workers(run);
@@ -191,8 +195,8 @@ impl Shard {
     }
 
     /// Lets go of a run that failed, once the fate of all its batches is known. It is read again.
-    fn lost(&mut self, mut run: Box<Run>) {
-        let Some(Failed { refusal, places }) = run.failed.take() else { return };
+    pub(super) fn lost(&mut self, mut run: Box<Run>) {
+        let Some(Failed { refusal, damage, places }) = run.failed.take() else { return };
         self.recount_places(&mut run, places);
         if let (Some((parent, step)), Ok(None)) =
             (run.header.parent, self.shared.store.header(run.num))
@@ -202,7 +206,15 @@ impl Shard {
         for message in std::mem::take(&mut run.held) {
             self.shared.tell(run.num, message);
         }
-        self.carry_later(run.num, if refusal { 0 } else { STORAGE_RETRY_MS });
+        match damage {
+            Some(damage) => {
+                // Whoever asks for the run finds the reason in its header.
+                let (reply, _) = tokio::sync::oneshot::channel();
+                let reason = format!("it cannot go on: failed to {damage}");
+                self.tell(run.num, RunMsg::Quarantine { reason, reply });
+            }
+            None => self.carry_later(run.num, if refusal { 0 } else { STORAGE_RETRY_MS }),
+        }
     }
 
     /// Carries once more what is on its way to a run, and reads the run, after a pause.

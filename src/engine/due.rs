@@ -19,6 +19,8 @@ pub(crate) enum Due {
     Retry,
     /// A called run could not be stored; it is started again.
     Child,
+    /// A change of shared state could not be written; it is asked for again.
+    State,
     /// The run's `wall` limit.
     Wall,
     /// The end of the time for compensations.

@@ -130,6 +130,8 @@ pub(crate) enum RunMsg {
     Capacity { step: u32, agent: AgentKey },
     /// A called run could not be stored: it is to be started again.
     ChildLost { step: u32, child: RunId },
+    /// A step on shared state could not be written: it is to be asked for again.
+    StateLater { step: u32 },
     /// What came of a step on shared state.
     StateDone { step: u32, outcome: Outcome },
     /// Changes of its own state from outside.

@@ -200,10 +200,7 @@ impl Programs {
     }
 
     fn decode(&self, row: &BlueprintRow) -> Result<Arc<Program>, EngineError> {
-        let bundle = Bundle::decode(&row.bundle).map_err(|error| {
-            EngineError::BadRequest(format!("read blueprint {}: {error}", row.name))
-        })?;
-        let (program, _) = self.compile(&bundle).map_err(EngineError::Findings)?;
+        let (program, _) = self.compile(&row.open()?).map_err(EngineError::Findings)?;
         Ok(program)
     }
 

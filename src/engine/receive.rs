@@ -73,6 +73,7 @@ impl Shard {
             copies: Vec::new(),
             reload: false,
             restate: false,
+            damaged: None,
             broken: false,
             queued: false,
             charged,
@@ -248,6 +249,7 @@ impl Shard {
                     run.timers.insert((due, step, Due::Child));
                 }
             }
+            RunMsg::StateLater { step } => self.state_later(run, step),
             RunMsg::StateDone { step, outcome } => self.state_done(run, step, outcome),
             RunMsg::ChangeState { changes, jti, reply } => {
                 self.change_from_outside(run, changes, jti, reply);
@@ -425,6 +427,7 @@ fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
         | RunMsg::Tell { .. }
         | RunMsg::Rest { .. }
         | RunMsg::ChildEnded { .. }
+        | RunMsg::StateLater { .. }
         | RunMsg::StateDone { .. }
         // Dropping the channel says it.
         | RunMsg::Wait(_)

@@ -105,6 +105,7 @@ impl Shard {
             copies: Vec::new(),
             reload: false,
             restate: false,
+            damaged: None,
             broken,
             queued: false,
             charged: false,

@@ -29,7 +29,7 @@ use crate::{
     operator::{Inquiry, Residence, Ticket},
     protocol::{Json, RunId},
     session::Note,
-    store::{ArtifactRow, Check, Header, StateRow, TaskRow, Write},
+    store::{ArtifactRow, Check, Header, StateRow, StoreError, TaskRow, Write},
     token::{AttemptId, Grant},
 };
 
@@ -77,6 +77,8 @@ pub(crate) struct Run {
     /// Whether its header is written with the next batch even if nothing happened: what it says was
     /// written by somebody who had only the journal.
     pub(crate) restate: bool,
+    /// What of it turned out to be damaged in this turn: nothing of the turn is written.
+    pub(crate) damaged: Option<StoreError>,
     /// Whether it is read again because its VM had no room: a limit that it breaks then, past its
     /// recorded history, is its own.
     pub(crate) broken: bool,
@@ -92,6 +94,8 @@ pub(crate) struct Run {
 pub(crate) struct Failed {
     /// Whether the batch was refused for what it asked, and not by a failure of the disk.
     pub(crate) refusal: bool,
+    /// What is damaged, where that is why: the run rests until somebody has repaired it.
+    pub(crate) damage: Option<String>,
     /// Places that it would have given back.
     pub(crate) places: Vec<AgentKey>,
 }

@@ -7,9 +7,10 @@
 use std::sync::Arc;
 
 use super::{
+    due::Due,
     message::RunMsg,
     run::{Open, OpenKind, Perform, Run},
-    shard::Shard,
+    shard::{STORAGE_RETRY_MS, Shard},
     state::{refused, run_scope, state_failure},
 };
 use crate::{
@@ -17,7 +18,7 @@ use crate::{
     flow::{StateOp, StepOp},
     journal::{Outcome, Scheduled, StepKey},
     protocol::{Failure, Json, OperatorInput, Scope, SessionId, StoreOptions, WorkflowId},
-    store::{DurableState, Reducer, StateAct, StateChange, Write, number_text},
+    store::{DurableState, Reducer, StateAct, StateChange, StoreError, Write, number_text},
     token::{Need, Verb},
 };
 
@@ -107,7 +108,14 @@ impl Shard {
         self.shared.tasks.spawn(async move {
             let done = match passage {
                 Some(passage) => passage.read_for_step(&op, &scope).await,
-                None => execute(&shared.state, &scope, &op, (num, number)).await,
+                None => match execute(&shared.state, &scope, &op, (num, number)).await {
+                    Ok(done) => done,
+                    Err(error) => {
+                        tracing::warn!(run = num, %error, "a change of state waits for the store");
+                        shared.tell(num, RunMsg::StateLater { step: number });
+                        return;
+                    }
+                },
             };
             let outcome = match done {
                 Ok(value) => Outcome::Completed(value),
@@ -115,6 +123,14 @@ impl Shard {
             };
             shared.tell(num, RunMsg::StateDone { step: number, outcome });
         });
+    }
+
+    /// The store could not be written: the change is asked for again, once it may be.
+    pub(super) fn state_later(&mut self, run: &mut Run, number: u32) {
+        if matches!(run.open.get(number), Some(Open { kind: OpenKind::State { .. } })) {
+            let due = self.time_of(run) + STORAGE_RETRY_MS;
+            run.timers.insert((due, number, Due::State));
+        }
     }
 
     /// What came of it.
@@ -179,17 +195,29 @@ pub(super) fn is_within(run: &Run, scope: &str) -> bool {
 }
 
 /// Makes a change once, however often it is asked for.
+///
+/// # Errors
+/// Where the store could not be written, and the change is to be asked for once more. What comes of
+/// one that the store looked at is inside.
 async fn execute(
     state: &DurableState,
     scope: &str,
     op: &StateOp,
     receipt: (u64, u32),
-) -> Result<Json, Failure> {
-    let change = change_of(scope, op)?;
-    let answers = state.change(Vec::new(), vec![change], Some(receipt)).await;
-    let answer = answers.map_err(|error| state_failure(op.name(), error))?.pop();
-    let value = answer.and_then(|answer| answer.value);
-    Ok(value.map_or_else(Json::null, Json::from_trusted))
+) -> Result<Result<Json, Failure>, StoreError> {
+    let change = match change_of(scope, op) {
+        Ok(change) => change,
+        Err(failure) => return Ok(Err(failure)),
+    };
+    let mut answers = match state.change(Vec::new(), vec![change], Some(receipt)).await {
+        Ok(answers) => answers,
+        Err(error) if error.is_about_the_change() => {
+            return Ok(Err(state_failure(op.name(), error)));
+        }
+        Err(error) => return Err(error),
+    };
+    let value = answers.pop().and_then(|answer| answer.value);
+    Ok(Ok(value.map_or_else(Json::null, Json::from_trusted)))
 }
 
 fn change_of(scope: &str, op: &StateOp) -> Result<StateChange, Failure> {

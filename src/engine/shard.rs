@@ -272,6 +272,14 @@ impl Shard {
     /// Drives a run as far as its turn goes, submits what came of it, and keeps it.
     pub(super) fn settle(&mut self, mut run: Box<Run>) {
         self.drive(&mut run);
+        if let Some(error) = run.damaged.take() {
+            self.fail(&mut run, Default::default(), &error);
+            match run.submitted.is_empty() {
+                true => self.lost(run),
+                false => drop(self.runs.insert(run.num, run)),
+            }
+            return;
+        }
         self.flush(&mut run);
         if run.reload && run.submitted.is_empty() {
             cancel_workers(&mut run);

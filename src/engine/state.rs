@@ -184,7 +184,10 @@ impl Shard {
         if run.state.is_none() {
             // Nothing of the run's state is on its way yet: the first write goes through here.
             let rows = self.shared.store.state(&run_scope(run)).map_err(|error| {
-                Failure::new("storage", format!("read the run's state: {error}")).retryable()
+                let failure = Failure::new("storage", format!("read the run's state: {error}"));
+                // The flow never hears of it: the run rests until it was repaired.
+                run.damaged = matches!(error, StoreError::Damaged { .. }).then_some(error);
+                failure.retryable()
             })?;
             run.state = Some(rows.into_iter().map(|row| (row.key.clone(), row)).collect());
         }

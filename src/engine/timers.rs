@@ -64,6 +64,9 @@ impl Shard {
             Due::Child => {
                 run.pending.after.performs.push(Perform::StartChild { step: number });
             }
+            Due::State => {
+                run.pending.after.performs.push(Perform::State { step: number });
+            }
             Due::Wall => {
                 let failure = Failure::new(kind::LIMIT, "the run took longer than its wall limit");
                 self.wind_up(run, Outcome::Failed(failure));

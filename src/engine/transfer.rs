@@ -12,7 +12,6 @@ use super::{
     rfc3339,
 };
 use crate::{
-    blueprint::Bundle,
     flow::StateOp,
     journal::{Decision, Entry, Fact, RunState},
     protocol::{Failure, Json, MemoryLink, RunId},
@@ -227,10 +226,7 @@ fn write(
         program: env!("CARGO_PKG_VERSION").to_owned(),
     };
     let row = store.blueprint(&header.hash)?.ok_or_else(|| gone("the blueprint"))?;
-    let bundle = Bundle::decode(&row.bundle).map_err(|error| StoreError::Damaged {
-        what: format!("blueprint {}", row.name),
-        reason: error.to_string(),
-    })?;
+    let bundle = row.open()?;
     let source = Source { name: row.name, hash: row.hash, bundle };
     if !say(&Line::Run(head)) || !say(&Line::Blueprint(source)) {
         return Ok(());

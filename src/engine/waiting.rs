@@ -27,8 +27,11 @@ pub(crate) fn status(run: &Run) -> RunStatus {
         RunState::Ended(Outcome::Completed(_)) => RunStatus::Completed,
         RunState::Ended(Outcome::Failed(_)) => RunStatus::Failed,
         RunState::Ended(Outcome::Canceled(_)) => RunStatus::Canceled,
+        // Whoever looks for runs that need a person finds it, whatever it was doing.
+        RunState::Compensating(_) | RunState::Active if run.chain.paused().is_some() => {
+            RunStatus::Paused
+        }
         RunState::Compensating(_) => RunStatus::Compensating,
-        RunState::Active if run.chain.paused().is_some() => RunStatus::Paused,
         RunState::Active if run.open.is_empty() => RunStatus::Running,
         RunState::Active if run.open.sums().worked_on > 0 => RunStatus::Running,
         RunState::Active => RunStatus::Waiting,

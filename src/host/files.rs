@@ -131,10 +131,20 @@ impl DataFiles {
         self.write_secret(&self.dir.join("server.json"), server.to_string().as_bytes())
     }
 
-    /// Says that nobody listens any more.
-    pub(super) fn remove_server(&self) {
-        // A file that is gone already says the same.
-        let _ = fs::remove_file(self.dir.join("server.json"));
+    /// Says that nobody listens any more, unless another host says where it does.
+    pub(super) fn remove_server(&self, url: &str) {
+        #[derive(serde::Deserialize)]
+        struct Server {
+            url: String,
+            pid: u32,
+        }
+        let path = self.dir.join("server.json");
+        let said = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        let is_ours = |it: &Server| it.url == url && it.pid == std::process::id();
+        if said.as_ref().is_some_and(is_ours) {
+            // A file that is gone already says the same.
+            let _ = fs::remove_file(path);
+        }
     }
 
     fn read_secret(&self, path: &Path) -> Result<Option<Vec<u8>>, HostError> {

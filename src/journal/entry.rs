@@ -394,7 +394,10 @@ pub enum EntryError {
     #[error("read an entry of version {0}: this program knows version {VERSION}")]
     Version(u8),
     /// Not readable at all.
-    #[error("decode an entry")]
+    #[error("decode an entry: {}", match .0 {
+        postcard::Error::SerdeDeCustom => "a value in it is no JSON".to_owned(),
+        other => other.to_string(),
+    })]
     Malformed(#[from] postcard::Error),
     /// No bytes.
     #[error("decode an entry: it is empty")]

@@ -115,7 +115,10 @@ impl<'de> Deserialize<'de> for Json {
             let raw = Box::<RawValue>::deserialize(from)?;
             Ok(Self(Box::<str>::from(raw).into()))
         } else {
-            String::deserialize(from).map(|text| Self(text.into()))
+            // What is read back is looked at: a document that was damaged is noticed here, and not in
+            // the middle of an answer.
+            let text = String::deserialize(from)?;
+            Self::parse(text).map_err(|_| serde::de::Error::custom("a value is no JSON"))
         }
     }
 }
@@ -142,5 +145,7 @@ mod tests {
         assert_eq!(serde_json::to_string(&row).unwrap(), r#"{"v":[1,2]}"#);
         let bytes = postcard::to_stdvec(&row).unwrap();
         assert_eq!(postcard::from_bytes::<Row>(&bytes).unwrap(), row);
+        let broken = postcard::to_stdvec(&Row { v: Json::from_trusted("[1,2") }).unwrap();
+        assert!(postcard::from_bytes::<Row>(&broken).is_err());
     }
 }

@@ -40,6 +40,8 @@ macro_rules! conformance {
             a_task_is_replaced_and_closed
             tasks_are_filtered_and_paged
             a_value_of_state_counts_its_revisions
+            a_blob_is_given_as_what_was_stored_or_not_at_all
+            a_value_in_a_journal_that_is_no_json_is_damage
             files_are_staged_and_then_published_with_their_attempt
             blueprints_are_kept_by_hash_and_found_by_name_and_prefix
             a_revocation_outlives_everything_said_of_its_token

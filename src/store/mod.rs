@@ -6,6 +6,7 @@
 //! adapter, `memory/` the one for simulations; only this room knows SQL.
 
 mod change;
+mod check;
 mod durable_state;
 mod find;
 mod health;
@@ -20,6 +21,7 @@ pub use change::{
     Answers, Changed, Reducer, StateAct, StateBatch, StateChange, lay_over, number_text, reduce,
 };
 pub(crate) use change::{Planned, plan};
+pub use check::{Checked, Tell};
 pub use durable_state::{DurableState, StateLimits};
 pub use find::{StateFilter, StateHit, StateSearch};
 pub use health::Health;
@@ -31,7 +33,7 @@ pub use rows::{
     StateRow, TaskFilter, TaskPhase, TaskRow, TokenRow, fresh_nonce,
 };
 
-pub use sqlite::{Options, Restored, Sqlite, Synchronous, restore};
+pub use sqlite::{Options, Restored, Sqlite, Synchronous, check_directory, restore};
 
 use std::{path::Path, sync::Arc};
 
@@ -374,6 +376,15 @@ pub trait Reader: Send + Sync {
         Ok(0)
     }
 
+    /// Reads everything once and tells of what is not what was stored. Holds no writer up.
+    ///
+    /// # Errors
+    /// When the database cannot be read at all.
+    fn check(&self, tell: Tell<'_>) -> Result<(), StoreError> {
+        tell(Checked::Done { runs: 0, entries: 0, state: 0, blobs: 0, damaged: 0 });
+        Ok(())
+    }
+
     /// Writes one state of the whole store into the new file `to`, synced, and gives its size in
     /// bytes. Holds no writer up.
     ///
@@ -649,6 +660,30 @@ pub enum Write {
     },
 }
 
+impl StoreError {
+    /// Whether what was asked for is refused for what it is, so that it would be refused again. Any
+    /// other error says that the store could not be written, or not now.
+    pub fn is_about_the_change(&self) -> bool {
+        match self {
+            Self::Moved { .. }
+            | Self::Revoked { .. }
+            | Self::KeyUsed { .. }
+            | Self::Revision { .. }
+            | Self::StateRefused { .. }
+            | Self::Damaged { .. } => true,
+            Self::Full
+            | Self::Locked
+            | Self::Gone { .. }
+            | Self::LogMissing { .. }
+            | Self::Owned { .. }
+            | Self::Newer { .. }
+            | Self::Occupied { .. }
+            | Self::Database { .. }
+            | Self::Closed => false,
+        }
+    }
+}
+
 /// Why something was not stored or read.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
@@ -694,6 +729,27 @@ pub enum StoreError {
     /// Another process has locked the database for too long.
     #[error("write to the database: another process keeps it locked")]
     Locked,
+    /// The files are no longer where they were opened; whoever looks for them finds others, or none.
+    #[error(
+        "write to {path}: {file} was deleted, moved or replaced while it was in use; give the \
+         directory back its files before the next start"
+    )]
+    Gone {
+        /// The data directory.
+        path: String,
+        /// The file that is not found any more.
+        file: String,
+    },
+    /// The log that held the last commits is not there.
+    #[error(
+        "open {path}: its log ({path}-wal) is missing, though its last owner did not close it: what \
+         was committed last is lost; put the file back, or accept the loss with \
+         `moonswarm serve --accept-loss`"
+    )]
+    LogMissing {
+        /// The database's path.
+        path: String,
+    },
     /// Another process owns the data directory.
     #[error("own {path}: another process does (pid {pid})")]
     Owned {

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::StoreOptions;
+use super::StoreError;
+use crate::{blueprint::Bundle, protocol::StoreOptions};
 
 /// Where a run stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -335,6 +336,39 @@ pub struct BlueprintRow {
     pub bundle: Vec<u8>,
     /// When it was first stored, in Unix milliseconds.
     pub created_ms: u64,
+}
+
+impl BlueprintRow {
+    /// The bundle, if it is the one that was stored.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`].
+    pub fn open(&self) -> Result<Bundle, StoreError> {
+        let damaged = |reason: String| StoreError::Damaged {
+            what: format!("blueprint {}@{}", self.name, self.hash),
+            reason: format!("{reason}; publish it again, or bring it back from a backup"),
+        };
+        let bundle = Bundle::decode(&self.bundle).map_err(|error| damaged(error.to_string()))?;
+        match bundle.hash() {
+            hash if hash == self.hash => Ok(bundle),
+            other => Err(damaged(format!("its files have the hash {other}"))),
+        }
+    }
+}
+
+/// Whether bytes are those that were stored under a hash (BLAKE3, hex).
+///
+/// # Errors
+/// [`StoreError::Damaged`] if they are others.
+pub(super) fn is_blob(hash: &str, data: &[u8]) -> Result<(), StoreError> {
+    let found = blake3::hash(data).to_hex();
+    if found.as_str() == hash {
+        return Ok(());
+    }
+    Err(StoreError::Damaged {
+        what: format!("blob {hash}"),
+        reason: format!("its {} bytes have the hash {found}", data.len()),
+    })
 }
 
 /// A file of a run.

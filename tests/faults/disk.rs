@@ -210,6 +210,39 @@ async fn a_sync_that_fails_while_the_log_is_written_back_ends_the_daemon_too() {
     }
 }
 
+const SHARES: &str = r#"
+local swarm = require("swarm")
+return swarm.blueprint {
+  name = "steps", agents = {},
+  flow = function(ctx, input)
+    ctx:scope("global"):add("sum", 1)
+    ctx:scope("global"):append("log", input.n)
+    return input.n
+  end,
+}
+"#;
+
+#[tokio::test]
+async fn a_change_of_shared_state_waits_for_room_and_is_made_once() {
+    let shell = Shell::new();
+    let shim = Shim::build(shell.path("").as_path(), "moonswarm.db");
+    let data = shell.path("data");
+    let daemon = shim.start(&data);
+    let body = json!({ "files": { "main.lua": SHARES } });
+    assert_eq!(send(daemon.put("/v1/blueprints/steps", &body)).await.0, 200);
+    let mut at = 1;
+    while fill(&shim, &daemon, at).await {
+        at += 1;
+    }
+    println!("the disk was full at each of {} writes", at - 1);
+    assert!(at > 10, "the shim hits too little");
+    all_completed(&daemon, at).await;
+    let (_, sum) = send(daemon.get("/v1/state/global/sum")).await;
+    assert_eq!(sum["value"], at, "each change is made once");
+    let (_, log) = send(daemon.get("/v1/state/global/log")).await;
+    assert_eq!(log["value"], json!((1..=at).collect::<Vec<_>>()));
+}
+
 /// What a power cut may leave of a log.
 type Tear = fn(&mut Vec<u8>);
 

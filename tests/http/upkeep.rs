@@ -26,9 +26,12 @@ async fn only_an_admin_copies_collects_and_takes_in() {
     let mint = json!({"role": "operator", "ttl": "1h"});
     let (_, minted) = send(daemon.post("/v1/tokens", &mint)).await;
     let token = minted["token"].as_str().unwrap();
-    for (method, path) in
-        [(Method::GET, "/v1/backup"), (Method::POST, "/v1/gc"), (Method::POST, "/v1/runs/import")]
-    {
+    for (method, path) in [
+        (Method::GET, "/v1/backup"),
+        (Method::GET, "/v1/check"),
+        (Method::POST, "/v1/gc"),
+        (Method::POST, "/v1/runs/import"),
+    ] {
         let refused = refusal(daemon.with(token, method, path)).await;
         assert_eq!(refused, (403, "forbidden_verb".to_owned()), "{path}");
     }

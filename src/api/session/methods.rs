@@ -20,6 +20,7 @@ use crate::{
         codes,
         door::Api,
         error::Problem,
+        events::broken,
         params,
         runs::{self, StartBody},
         sessions::{SeatTaken, ttl},
@@ -405,10 +406,16 @@ impl Asking {
         self.api.tasks.spawn(async move {
             let forward = async {
                 // Pulled one by one: who reads slowly holds back no more than a bounded queue.
-                while let Ok(Some(event)) = events.next().await {
+                loop {
+                    let (event, is_last) = match events.next().await {
+                        Ok(None) => return,
+                        Ok(Some(event)) => (event, false),
+                        Err(error) => (broken(error), true),
+                    };
                     let said = Said { run, event: &event };
                     let text = serde_json::to_string(&said).expect("an event is plain data");
-                    if to.send(Watched { text, _held: events.held() }).await.is_err() {
+                    let said = Watched { text, _held: events.held() };
+                    if to.send(said).await.is_err() || is_last {
                         return;
                     }
                 }

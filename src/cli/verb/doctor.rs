@@ -1,5 +1,7 @@
 //! `doctor`: what could keep this machine from running moonswarm well.
 
+mod deep;
+
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
 
 use anyhow::Result;
@@ -26,7 +28,11 @@ const FULL_DISK: u64 = 64 << 20;
 
 /// Check this machine and the data directory
 #[derive(Debug, Args)]
-pub struct Doctor {}
+pub struct Doctor {
+    /// Read everything that is stored once, and list what is damaged
+    #[arg(long)]
+    deep: bool,
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -74,6 +80,9 @@ impl Doctor {
         lines.extend(watched(cx));
         lines.extend(programs());
         lines.push(terminal(cx));
+        if self.deep {
+            lines.extend(deep::check(cx).await);
+        }
         if cx.terminal.json {
             cx.terminal.print_json(&lines)?;
         } else {
@@ -126,6 +135,14 @@ fn secret(data: &Path, name: &'static str) -> Option<Line> {
     })
 }
 
+/// The way to an owner that answers.
+async fn answering(owner: &Owner, data: &Path) -> Option<Client> {
+    let token = fs::read_to_string(data.join("admin.token")).unwrap_or_default();
+    let client = Client::new(&owner.url, token.trim()).ok()?;
+    client.ready(Duration::from_secs(2)).await.ok()?;
+    Some(client)
+}
+
 /// Whether the data directory can be used: by its owner, or else by opening it.
 async fn daemon(cx: &Context) -> Line {
     const WHAT: &str = "daemon";
@@ -133,10 +150,7 @@ async fn daemon(cx: &Context) -> Line {
     let named = cx.target.server.clone();
     let owner = Owner::read(data);
     if let Some(owner) = owner.as_ref().filter(|_| named.is_none()) {
-        let token = fs::read_to_string(data.join("admin.token")).unwrap_or_default();
-        if let Ok(client) = Client::new(&owner.url, token.trim())
-            && client.ready(Duration::from_secs(2)).await.is_ok()
-        {
+        if answering(owner, data).await.is_some() {
             let says = format!("{} answers (pid {}, {})", owner.url, owner.pid, owner.version);
             return match owner.version == env!("CARGO_PKG_VERSION") {
                 true => Line::new(Verdict::Ok, WHAT, says),

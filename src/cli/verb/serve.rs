@@ -32,6 +32,9 @@ pub struct Serve {
     /// How many connections the API has at a time, sockets of sessions among them [default: 8192]
     #[arg(long, value_name = "N", env = "MOONSWARM_CONNECTIONS")]
     pub connections: Option<usize>,
+    /// Open a data directory whose log is missing, without the commits that were in it
+    #[arg(long)]
+    accept_loss: bool,
     /// How long work that is under way may take at the end
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = crate::cli::values::duration)]
     grace: Duration,
@@ -57,7 +60,10 @@ impl Serve {
             shards: cx.config.shards,
             retention: cx.config.retention,
             effects: cx.config.effects,
-            store: crate::store::Options::default(),
+            store: crate::store::Options {
+                accept_loss: self.accept_loss,
+                ..crate::store::Options::default()
+            },
             api: crate::api::ApiConfig {
                 hosts: cx.config.hosts.clone(),
                 origins: cx.config.origins.clone(),

@@ -107,6 +107,31 @@ async fn a_cancel_runs_the_compensations_in_reverse_and_cannot_be_caught() {
 }
 
 #[tokio::test]
+async fn a_run_that_rests_while_it_compensates_is_found_among_the_paused() {
+    let bench = Bench::new();
+    let body = r#"agents = {},
+        flow = function(ctx)
+            ctx:defer(function() ctx:wait("undone") end)
+            ctx:wait("never")
+        end"#;
+    let run = bench.start(body, "null").await;
+    bench.waiting(run, "signal").await;
+    let admin = bench.admin();
+    bench.engine.cancel(&admin, run, "enough".into(), None).await.unwrap();
+    bench.until(run, "compensating", |view| view.status == RunStatus::Compensating).await;
+    let paused = bench.engine.pause(&admin, run, "look at it".into()).await.unwrap();
+    assert_eq!(paused.status, RunStatus::Paused);
+    assert_eq!(paused.waiting_on[0].kind, "resume");
+    let filter = RunFilter { status: vec![RunStatus::Paused], limit: 9, ..RunFilter::default() };
+    let listed = bench.store.headers(&filter).unwrap();
+    assert_eq!(listed.iter().map(|header| header.num).collect::<Vec<_>>(), [run.num()]);
+    bench.engine.resume(&admin, run).await.unwrap();
+    bench.until(run, "compensating", |view| view.status == RunStatus::Compensating).await;
+    bench.engine.signal(&admin, run, "undone".into(), Json::null(), None).await.unwrap();
+    assert_eq!(bench.ended(run).await.status, RunStatus::Canceled);
+}
+
+#[tokio::test]
 async fn a_paused_run_accepts_results_and_goes_on_when_resumed() {
     let bench = Bench::new();
     let body = r#"agents = { q = { operator = "queue", queue = "q" } },

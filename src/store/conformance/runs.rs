@@ -3,6 +3,7 @@
 use super::{append, batch, begin, commit, header, put, resumed, seqs, started};
 use crate::{
     journal::{Decision, Fact},
+    protocol::Json,
     store::{
         Check, Header, IdempotencyRow, PAGE_BYTES, PAGE_ENTRIES, RunFilter, RunStatus, Store,
         StoreError, Write,
@@ -31,6 +32,23 @@ pub fn what_was_appended_is_read_back(store: &dyn Store) {
     assert_eq!(store.entries(1, 3).unwrap(), []);
     assert_eq!(store.entries(2, 0).unwrap(), []);
     assert_eq!(store.header(2).unwrap(), None);
+}
+
+pub fn a_value_in_a_journal_that_is_no_json_is_damage(store: &dyn Store) {
+    let mut run = header(1);
+    let Fact::RunStarted(mut begun) = started(None) else { panic!("a start") };
+    begun.input = Json::from_trusted(r#"{"a":"b}"#);
+    let first = append(store, &mut run, vec![Fact::RunStarted(begun)]);
+    commit(store, vec![], Some(first), vec![]).unwrap();
+    let error = store.entries(1, 0).unwrap_err();
+    assert!(
+        matches!(&error, StoreError::Damaged { what, reason }
+            if what.contains("journal of run 1") && reason.contains("no JSON")),
+        "{error}"
+    );
+    store.all_entries(1, 0).unwrap_err();
+    // The header stands, and says where the run is.
+    assert_eq!(store.header(1).unwrap(), Some(run));
 }
 
 pub fn a_plain_write_changes_cursor_and_counters_and_a_whole_one_the_rest(store: &dyn Store) {

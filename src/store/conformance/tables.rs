@@ -7,8 +7,8 @@ use crate::{
     protocol::StoreOptions,
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, Errand, EvidenceRow, FrameRow,
-        OutboxRow, RunStatus, SessionRow, Store, TaskFilter, TaskPhase, TaskRow, TokenRow,
-        UNSTORED, Write,
+        OutboxRow, RunStatus, SessionRow, Store, StoreError, TaskFilter, TaskPhase, TaskRow,
+        TokenRow, UNSTORED, Write,
     },
 };
 
@@ -38,12 +38,12 @@ fn put_task(store: &dyn Store, task: &TaskRow) {
     put(store, vec![Write::PutTask(Box::new(task.clone()))]);
 }
 
-fn artifact(run: u64, n: u32, hash: &str) -> ArtifactRow {
+fn artifact(run: u64, n: u32, text: &str) -> ArtifactRow {
     ArtifactRow {
         run,
         n,
         name: "report.md".to_owned(),
-        hash: hash.to_owned(),
+        hash: hash(text),
         size: 5,
         created_ms: 6,
         step: n,
@@ -52,8 +52,28 @@ fn artifact(run: u64, n: u32, hash: &str) -> ArtifactRow {
     }
 }
 
-fn blob(hash: &str) -> Write {
-    Write::PutBlob { hash: hash.to_owned(), data: Arc::from(hash.as_bytes()) }
+fn blob(text: &str) -> Write {
+    Write::PutBlob { hash: hash(text), data: Arc::from(text.as_bytes()) }
+}
+
+fn hash(text: &str) -> String {
+    blake3::hash(text.as_bytes()).to_hex().to_string()
+}
+
+pub fn a_blob_is_given_as_what_was_stored_or_not_at_all(store: &dyn Store) {
+    let data: Arc<[u8]> = Arc::from(&b"right, and then some"[..]);
+    let mut flipped = data.to_vec();
+    flipped[3] ^= 1;
+    let hash = hash("right, and then some");
+    put(store, vec![Write::PutBlob { hash: hash.clone(), data: Arc::from(flipped) }]);
+    let error = store.blob(&hash).unwrap_err();
+    assert!(
+        matches!(&error, StoreError::Damaged { what, .. } if *what == format!("blob {hash}")),
+        "{error}"
+    );
+    // Whoever stores it once more heals it.
+    put(store, vec![Write::PutBlob { hash: hash.clone(), data: Arc::clone(&data) }]);
+    assert_eq!(store.blob(&hash).unwrap().as_deref(), Some(&*data));
 }
 
 pub fn a_task_is_replaced_and_closed(store: &dyn Store) {
@@ -186,8 +206,8 @@ pub fn files_are_staged_and_then_published_with_their_attempt(store: &dyn Store)
         store.artifacts(1).unwrap().iter().map(|file| (file.n, file.published)).collect();
     assert_eq!(published, [(1, false), (2, true)]);
     assert_eq!(store.artifacts(1).unwrap()[0], artifact(1, 1, "h1"));
-    assert_eq!(store.blob("h1").unwrap().as_deref(), Some(&b"h1"[..]));
-    assert_eq!(store.blob("none").unwrap(), None);
+    assert_eq!(store.blob(&hash("h1")).unwrap().as_deref(), Some(&b"h1"[..]));
+    assert_eq!(store.blob(&hash("none")).unwrap(), None);
 }
 
 pub fn blueprints_are_kept_by_hash_and_found_by_name_and_prefix(store: &dyn Store) {
@@ -288,8 +308,8 @@ pub fn a_deleted_run_leaves_nothing_and_takes_nothing_of_others(store: &dyn Stor
     assert_eq!(store.unstored().unwrap(), [0_u64; 0]);
     assert_eq!(store.header(1).unwrap(), None);
     assert_eq!((store.artifacts(1).unwrap(), store.task(1, 1).unwrap()), (vec![], None));
-    assert_eq!(store.blob("mine").unwrap(), None);
-    assert!(store.blob("shared").unwrap().is_some());
+    assert_eq!(store.blob(&hash("mine")).unwrap(), None);
+    assert!(store.blob(&hash("shared")).unwrap().is_some());
     assert!(store.task(2, 1).unwrap().is_some());
     assert_eq!(store.entries(2, 0).unwrap().len(), 1);
     put(store, vec![Write::DeleteRun { run: 1 }]);

@@ -10,6 +10,7 @@ use crate::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
         IdempotencyRow, OutboxRow, PAGES, PageMark, Reader, RunFilter, SessionRow, StateFilter,
         StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskRow, TokenRow, UNSTORED, find,
+        rows::is_blob,
     },
 };
 
@@ -274,7 +275,8 @@ impl Reader for Memory {
     }
 
     fn blob(&self, hash: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.read(|tables| tables.blobs.get(hash).map(|data| data.to_vec()))
+        let found = self.read(|tables| tables.blobs.get(hash).map(|data| data.to_vec()))?;
+        found.map(|data| is_blob(hash, &data).map(|()| data)).transpose()
     }
 
     fn tokens(&self) -> Result<Vec<TokenRow>, StoreError> {

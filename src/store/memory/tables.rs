@@ -276,7 +276,7 @@ impl Tables {
                 self.delete_states(|row| !row.is_live(now_ms), rows);
             }
             Write::PutBlob { hash, data } => {
-                self.blobs.entry(hash).or_insert(data);
+                self.blobs.insert(hash, data);
             }
             Write::PutArtifact(row) => {
                 self.artifacts.insert((row.run, row.n), row);

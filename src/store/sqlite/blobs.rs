@@ -2,22 +2,30 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::value::int;
+use super::{error::Unreadable, value::int};
+use crate::store::{StoreError, rows::is_blob};
 
-/// Stores bytes, if they are not there.
+/// Stores bytes; those that are there under the same hash are only replaced where they are others,
+/// which then were damaged.
 pub fn put(conn: &Connection, hash: &str, data: &[u8]) -> rusqlite::Result<()> {
     conn.prepare_cached(
-        "INSERT INTO blobs (hash, data) VALUES (?1, ?2) ON CONFLICT (hash) DO NOTHING",
+        "INSERT INTO blobs (hash, data) VALUES (?1, ?2) ON CONFLICT (hash)
+         DO UPDATE SET data = excluded.data WHERE data <> excluded.data",
     )?
     .execute(params![hash, data])
     .map(drop)
 }
 
-/// Stored bytes.
+/// Stored bytes, if they are those that were stored.
 pub fn one(conn: &Connection, hash: &str) -> rusqlite::Result<Option<Vec<u8>>> {
-    conn.prepare_cached("SELECT data FROM blobs WHERE hash = ?1")?
+    let data: Option<Vec<u8>> = conn
+        .prepare_cached("SELECT data FROM blobs WHERE hash = ?1")?
         .query_row([hash], |row| row.get(0))
-        .optional()
+        .optional()?;
+    match data.as_ref().map(|data| is_blob(hash, data)) {
+        Some(Err(StoreError::Damaged { what, reason })) => Err(Unreadable { what, reason }.into()),
+        _ => Ok(data),
+    }
 }
 
 /// Deletes the blobs that only the artifacts of `run` refer to; before those are deleted.

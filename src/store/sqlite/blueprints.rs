@@ -5,11 +5,11 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::value::{int, uint};
 use crate::store::BlueprintRow;
 
-/// Stores a version, if it is not there.
+/// Stores a version, if it is not there or not what was stored.
 pub fn put(conn: &Connection, version: &BlueprintRow) -> rusqlite::Result<()> {
     conn.prepare_cached(
         "INSERT INTO blueprints (hash, name, created_ms, bundle) VALUES (?1, ?2, ?3, ?4)
-         ON CONFLICT (hash) DO NOTHING",
+         ON CONFLICT (hash) DO UPDATE SET bundle = excluded.bundle WHERE bundle <> excluded.bundle",
     )?
     .execute(params![version.hash, version.name, int(version.created_ms), version.bundle])
     .map(drop)

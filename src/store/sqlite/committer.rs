@@ -14,8 +14,12 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::watch;
 
 use super::{
-    error::{database, is_disk_failure, is_locked},
-    header, idempotency, journal, state, tokens, write,
+    error::{database, is_locked, is_lost, is_of_a_row},
+    header, idempotency, journal,
+    mark::{self, Mark, MarkFile},
+    meta,
+    place::Place,
+    state, tokens, write,
 };
 use crate::{
     fault,
@@ -38,6 +42,12 @@ pub struct Committer {
     revoked: HashSet<String>,
     /// How it goes; told to whoever asks.
     health: watch::Sender<Health>,
+    /// Where the files are to be found.
+    place: Place,
+    /// How far the database has come, for the next start.
+    mark: MarkFile,
+    /// Whether the next commit is to count the mark up.
+    mark_is_due: bool,
     /// The pages that the log had after the last commit that wrote something.
     log: Arc<AtomicI32>,
     /// How often it was tried whether something can be written.
@@ -70,11 +80,17 @@ impl From<rusqlite::Error> for Stop {
 }
 
 impl Committer {
-    /// Writes through `conn`, `delay` slower than the disk.
+    /// Writes through `conn`, `delay` slower than the disk, as long as the files stay in their
+    /// `place`.
     ///
     /// # Errors
     /// When the revoked tokens cannot be read.
-    pub fn new(mut conn: Connection, delay: Duration) -> Result<Self, StoreError> {
+    pub fn new(
+        mut conn: Connection,
+        place: Place,
+        mark: MarkFile,
+        delay: Duration,
+    ) -> Result<Self, StoreError> {
         let revoked = tokens::revoked(&conn).map_err(database("read the revoked tokens"))?;
         let log = Arc::new(AtomicI32::new(0));
         let pages = Arc::clone(&log);
@@ -85,7 +101,8 @@ impl Committer {
         }))
         .and_then(|()| conn.busy_timeout(LOCK_TRY))
         .map_err(database("configure the database"))?;
-        Ok(Self { conn, revoked, health: watch::Sender::default(), log, probes: 0, delay })
+        let health = watch::Sender::default();
+        Ok(Self { conn, revoked, health, place, mark, mark_is_due: true, log, probes: 0, delay })
     }
 
     /// How it goes, from now on.
@@ -96,6 +113,18 @@ impl Committer {
     /// Whether nothing can be written for now, and it is worth trying.
     pub fn is_waiting(&self) -> bool {
         matches!(*self.health.borrow(), Health::Waiting(_))
+    }
+
+    /// Whether nothing is written any more.
+    pub fn is_lost(&self) -> bool {
+        matches!(*self.health.borrow(), Health::Lost(_))
+    }
+
+    /// Looks whether the files are still where they are looked for.
+    pub fn look(&self) {
+        if let Err(error) = self.place.check() {
+            self.lose(&error);
+        }
     }
 
     /// Tries whether something can be written.
@@ -132,22 +161,36 @@ impl Committer {
         if self.log.load(Ordering::Relaxed) < LOG_PAGES {
             return;
         }
+        self.mark_is_due = true;
         if let Err(error) = self.conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
-            let is_final = is_disk_failure(&error);
+            let is_final = is_lost(&error);
             self.judge(is_final, database("write the log back into the database")(error));
         }
+    }
+
+    /// Nothing is written for now.
+    fn wait_for(&self, error: StoreError) {
+        if !self.is_lost() {
+            self.health.send_replace(Health::Waiting(error));
+        }
+    }
+
+    /// Nothing is written any more.
+    fn lose(&self, error: &StoreError) {
+        tracing::error!(%error, "nothing is written until a restart");
+        self.health.send_replace(Health::Lost(error.clone()));
     }
 
     /// Notes a failure, and whether anything can follow it.
     fn judge(&mut self, is_final: bool, error: StoreError) -> StoreError {
         if is_final {
-            tracing::error!(%error, "the disk failed: nothing is written until a restart");
-            self.health.send_replace(Health::Lost(error.clone()));
+            self.lose(&error);
+            self.mark.suspect(&error.to_string());
         } else if matches!(error, StoreError::Full | StoreError::Locked) {
             if !self.is_waiting() {
                 tracing::error!(%error, "nothing is written until that is over");
             }
-            self.health.send_replace(Health::Waiting(error.clone()));
+            self.wait_for(error.clone());
         }
         error
     }
@@ -157,13 +200,21 @@ impl Committer {
     ///
     /// # Errors
     /// What the database says.
-    pub fn checkpoint(&self) -> Result<(), StoreError> {
-        if matches!(*self.health.borrow(), Health::Lost(_)) {
+    pub fn checkpoint(&mut self) -> Result<(), StoreError> {
+        if self.is_lost() {
             return Ok(());
         }
-        self.conn
-            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
-            .map_err(database("write the log back into the database"))
+        let is_busy: bool = self
+            .conn
+            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
+            .map_err(database("write the log back into the database"))?;
+        if !is_busy && !self.mark_is_due {
+            let found = Mark::of(&self.conn)?;
+            self.mark.put(Mark { open: false, ..found });
+        } else if !is_busy {
+            self.mark.close();
+        }
+        Ok(())
     }
 
     /// The verdict on each batch of a group that is now durable, or why nothing of it is.
@@ -174,6 +225,14 @@ impl Committer {
         let before = self.log.swap(NOTHING_WRITTEN, Ordering::Relaxed);
         match self.write(group) {
             Ok((verdicts, revoked)) => {
+                // Nobody is told of a commit into files that nobody will find.
+                if let Err(error) = self.place.check() {
+                    self.lose(&error);
+                    return Err(error);
+                }
+                if std::mem::take(&mut self.mark_is_due) {
+                    self.put_mark();
+                }
                 self.revoked.extend(revoked);
                 // A group of refusals commits without writing, which says nothing of the disk.
                 let wrote = self.log.load(Ordering::Relaxed) != NOTHING_WRITTEN;
@@ -186,9 +245,17 @@ impl Committer {
                 Ok(verdicts)
             }
             Err(error) => {
-                let is_final = is_disk_failure(&error);
+                let is_final = is_lost(&error);
                 Err(self.judge(is_final, database("write to the database")(error)))
             }
+        }
+    }
+
+    /// Says beside the database how far it has come; the commit before has counted it up.
+    fn put_mark(&mut self) {
+        match Mark::of(&self.conn) {
+            Ok(found) => self.mark.put(Mark { open: true, ..found }),
+            Err(error) => tracing::warn!(%error, "could not read how far the database has come"),
         }
     }
 
@@ -198,10 +265,11 @@ impl Committer {
         loop {
             let tx = Transaction::new_unchecked(&self.conn, TransactionBehavior::Immediate);
             match tx {
-                Err(error) if is_locked(&error) && tries < LOCK_TRIES => {
+                Err(error) if is_locked(&error) && tries < LOCK_TRIES && !self.is_lost() => {
+                    self.look();
                     if tries == 0 {
                         tracing::warn!("another process has locked the database; waiting for it");
-                        self.health.send_replace(Health::Waiting(StoreError::Locked));
+                        self.wait_for(StoreError::Locked);
                     }
                     tries += 1;
                 }
@@ -226,6 +294,9 @@ impl Committer {
                 Err(Stop::Refused(error)) => verdicts.push(Err(error)),
                 Err(Stop::Failed(error)) => return Err(error),
             }
+        }
+        if self.mark_is_due {
+            meta::put(&tx, mark::KEY, &(self.mark.mark().number + 1).to_string())?;
         }
         if !self.delay.is_zero() {
             thread::park_timeout(self.delay);
@@ -264,7 +335,7 @@ fn apply(
     let mut plans = Vec::new();
     for each in &batch.writes {
         if let Write::ChangeState(changes) = each {
-            plans.push(state::plan::<Stop>(tx, changes)?);
+            plans.push(state::plan::<Stop>(tx, changes).map_err(of_a_row)?);
         }
     }
     if let Some(run) = &batch.run {
@@ -288,6 +359,16 @@ fn apply(
         }
     }
     Ok(())
+}
+
+/// A row that cannot be read refuses the batch that needs it, and no other of its group.
+fn of_a_row(stop: Stop) -> Stop {
+    match stop {
+        Stop::Failed(error) if is_of_a_row(&error) => {
+            Stop::Refused(database("read what is to be changed")(error))
+        }
+        stop => stop,
+    }
 }
 
 #[cfg(test)]

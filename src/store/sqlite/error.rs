@@ -11,6 +11,11 @@ pub fn database(context: impl Into<String>) -> impl FnOnce(Error) -> StoreError 
     move |error| match (error.sqlite_error_code(), &error) {
         _ if is_full(&error) => StoreError::Full,
         (Some(ErrorCode::DatabaseBusy), _) => StoreError::Locked,
+        (None, Error::FromSqlConversionFailure(_, _, source)) if source.is::<Unreadable>() => {
+            let Unreadable { what, reason } =
+                source.downcast_ref().expect("it was looked at just now");
+            StoreError::Damaged { what: what.clone(), reason: reason.clone() }
+        }
         (Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase), _)
         | (
             None,
@@ -44,12 +49,58 @@ pub fn file(verb: &str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     }
 }
 
-/// Whether a failed commit leaves open what is on the disk.
+/// A part of a row that is not what was stored, on its way through [`rusqlite::Error`].
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {reason}")]
+pub struct Unreadable {
+    /// Which row, or which part of it.
+    pub what: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl From<Unreadable> for Error {
+    fn from(it: Unreadable) -> Self {
+        Self::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(it))
+    }
+}
+
+/// Names the row whose columns could not be read; any other error stays as it is.
+pub fn in_row(what: impl FnOnce() -> String) -> impl FnOnce(Error) -> Error {
+    move |error| match &error {
+        Error::FromSqlConversionFailure(_, _, source) if source.is::<Unreadable>() => error,
+        Error::FromSqlConversionFailure(..)
+        | Error::IntegralValueOutOfRange(..)
+        | Error::InvalidColumnType(..) => {
+            Unreadable { what: what(), reason: error.to_string() }.into()
+        }
+        _ => error,
+    }
+}
+
+/// Whether only a row is not what was stored: whoever asked for it is refused, and nobody else.
+pub fn is_of_a_row(error: &Error) -> bool {
+    error.sqlite_error_code().is_none()
+        && matches!(
+            error,
+            Error::FromSqlConversionFailure(..)
+                | Error::IntegralValueOutOfRange(..)
+                | Error::InvalidColumnType(..)
+        )
+}
+
+/// Whether a failed commit leaves open what is on the disk, or shows that it is not what was
+/// written.
 ///
-/// After a failed sync the kernel may have dropped the pages and call the next sync a success, so
-/// nothing that follows in the same process can be trusted.
-pub fn is_disk_failure(error: &Error) -> bool {
-    error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) && !is_full(error)
+/// After a failed sync the kernel may have dropped the pages and call the next sync a success, and a
+/// page that is malformed is one of many that may be: nothing that follows in the same process can
+/// be trusted.
+pub fn is_lost(error: &Error) -> bool {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::SystemIoFailure) => !is_full(error),
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => true,
+        _ => false,
+    }
 }
 
 /// Whether another process has the lock.
@@ -74,13 +125,31 @@ mod tests {
     }
 
     #[test]
-    fn every_io_error_is_a_disk_failure_and_a_full_disk_is_not() {
-        for code in [ffi::SQLITE_IOERR, ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_IOERR_WRITE] {
-            assert!(is_disk_failure(&failure(code)), "{code}");
+    fn an_io_error_and_a_malformed_database_lose_the_store_and_a_full_disk_does_not() {
+        for code in [
+            ffi::SQLITE_IOERR,
+            ffi::SQLITE_IOERR_FSYNC,
+            ffi::SQLITE_IOERR_WRITE,
+            ffi::SQLITE_CORRUPT,
+            ffi::SQLITE_CORRUPT_VTAB,
+            ffi::SQLITE_NOTADB,
+        ] {
+            assert!(is_lost(&failure(code)), "{code}");
         }
-        for code in [ffi::SQLITE_FULL, ffi::SQLITE_IOERR_SHMSIZE] {
-            assert!(!is_disk_failure(&failure(code)), "{code}");
+        for code in [ffi::SQLITE_FULL, ffi::SQLITE_IOERR_SHMSIZE, ffi::SQLITE_BUSY] {
+            assert!(!is_lost(&failure(code)), "{code}");
         }
+    }
+
+    #[test]
+    fn a_row_that_cannot_be_read_is_named() {
+        let conversion = || Error::IntegralValueOutOfRange(0, -1);
+        let error = in_row(|| "token t".to_owned())(conversion());
+        assert!(is_of_a_row(&error) && is_of_a_row(&conversion()));
+        // Whoever knows it more closely comes first.
+        let error = database("read tokens")(in_row(|| "any".to_owned())(error));
+        assert!(matches!(&error, StoreError::Damaged { what, .. } if what == "token t"), "{error}");
+        assert!(!is_of_a_row(&failure(ffi::SQLITE_CORRUPT)));
     }
 
     #[test]

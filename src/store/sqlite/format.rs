@@ -47,7 +47,7 @@ const MIGRATIONS: &[Migration] = &[
 ];
 
 /// The newest format that this program knows.
-fn known() -> u32 {
+pub fn known() -> u32 {
     u32::try_from(MIGRATIONS.len()).expect("there are few migrations")
 }
 

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, Row, params};
 
-use super::value::{bits, from_bits, int, uint, uint_or_null};
+use super::value::{bits, from_bits, int, json, sound, uint, uint_or_null};
 use crate::store::FrameRow;
 
 /// Keeps a frame.
@@ -38,13 +38,12 @@ pub fn acknowledge(conn: &Connection, session: &str, seq: u64) -> rusqlite::Resu
 
 /// Every frame of every session, by session and in order.
 pub fn list(conn: &Connection) -> rusqlite::Result<Vec<FrameRow>> {
-    conn.prepare(
+    let mut frames = conn.prepare(
         "SELECT session, seq, method, run, step, attempt, epoch, timeout_ms, params,
              scheduled_ms, nonce
          FROM frames ORDER BY session, seq",
-    )?
-    .query_map([], read)?
-    .collect()
+    )?;
+    sound(frames.query_map([], read)?)
 }
 
 fn read(row: &Row<'_>) -> rusqlite::Result<FrameRow> {
@@ -57,7 +56,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<FrameRow> {
         attempt: row.get(5)?,
         epoch: row.get(6)?,
         timeout_ms: uint_or_null(row, 7)?,
-        params: row.get(8)?,
+        params: json(row, 8, || "a frame of a session".to_owned())?,
         scheduled_ms: uint(row, 9)?,
         nonce: from_bits(row, 10)?,
     })

@@ -2,7 +2,10 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
-use super::value::{bits, from_bits, int, limit, uint, uint_or_null, word};
+use super::{
+    error::in_row,
+    value::{bits, from_bits, int, json_or_null, limit, sound, uint, uint_or_null, word},
+};
 use crate::store::{Header, Retired, RunFilter, RunStatus, RunWrite};
 
 /// The columns, in the order of [`read`].
@@ -148,7 +151,7 @@ pub fn list(conn: &Connection, filter: &RunFilter) -> rusqlite::Result<Vec<Heade
     }
     sql.push_str(" ORDER BY num DESC LIMIT ?");
     values.push(limit(filter.limit).into());
-    conn.prepare_cached(&sql)?.query_map(params_from_iter(values), read)?.collect()
+    sound(conn.prepare_cached(&sql)?.query_map(params_from_iter(values), read)?)
 }
 
 /// Runs of a shard that are due: (run, wake_at_ms), soonest first.
@@ -252,6 +255,11 @@ pub fn high_water(conn: &Connection) -> rusqlite::Result<(u64, u64)> {
 }
 
 fn read(row: &Row<'_>) -> rusqlite::Result<Header> {
+    let what = || format!("the header of run {}", row.get(0).unwrap_or(0));
+    fields(row, &what).map_err(in_row(what))
+}
+
+fn fields(row: &Row<'_>, what: &impl Fn() -> String) -> rusqlite::Result<Header> {
     Ok(Header {
         num: uint(row, 0)?,
         cursor: uint(row, 1)?,
@@ -270,8 +278,8 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Header> {
         hash: row.get(15)?,
         principal: row.get(16)?,
         status_text: row.get(17)?,
-        error: row.get(18)?,
-        waiting_on: row.get(19)?,
+        error: json_or_null(row, 18, what)?,
+        waiting_on: json_or_null(row, 19, what)?,
         nonce: from_bits(row, 20)?,
     })
 }

@@ -144,7 +144,7 @@ fn end(conn: &Connection, run: u64) -> rusqlite::Result<Option<(u64, u32)>> {
 
 /// Collects one history that ends at row `last`, newest entry first, and says at which row the
 /// history before it ended, if that has entries over `after_seq` too.
-fn history(
+pub fn history(
     conn: &Connection,
     run: u64,
     last: u64,

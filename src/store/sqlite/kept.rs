@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::value::{int, uint};
+use super::value::{int, json, uint};
 use crate::store::AuditRow;
 
 /// Keeps a value.
@@ -44,7 +44,8 @@ pub fn one(
     conn.prepare_cached("SELECT value, expires_ms FROM kept WHERE layer = ?1 AND key = ?2")?
         .query_row([layer, key], |row| {
             let expires: Option<i64> = row.get(1)?;
-            Ok((row.get(0)?, expires.map(|at| u64::try_from(at).unwrap_or(0))))
+            let value = json(row, 0, || format!("what layer {layer} keeps under {key:?}"))?;
+            Ok((value, expires.map(|at| u64::try_from(at).unwrap_or(0))))
         })
         .optional()
 }

@@ -10,6 +10,7 @@ mod backup;
 mod blobs;
 mod blueprints;
 mod charges;
+mod check;
 mod committer;
 mod error;
 mod evidence;
@@ -21,9 +22,11 @@ mod journal;
 mod kept;
 mod links;
 mod lock;
+mod mark;
 mod meta;
 mod open;
 mod outbox;
+mod place;
 mod pool;
 mod reader;
 mod restore;
@@ -40,5 +43,6 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+pub use check::directory as check_directory;
 pub use open::{Options, Sqlite, Synchronous};
 pub use restore::{Restored, restore};

@@ -1,7 +1,7 @@
 //! Opening and closing a data directory.
 
 use std::{
-    fs::{DirBuilder, File, OpenOptions},
+    fs::{self, DirBuilder, File, OpenOptions},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{
@@ -15,11 +15,15 @@ use rusqlite::{Connection, OpenFlags, config::DbConfig};
 use tokio::sync::watch;
 
 use super::{
+    check,
     committer::Committer,
     error::{database, file},
-    format, header,
-    lock::Lock,
+    format,
+    lock::{self, Lock},
+    mark::{Mark, MarkFile},
+    place::Place,
     pool::Pool,
+    restore,
     writer::Queue,
 };
 use crate::{
@@ -29,6 +33,8 @@ use crate::{
 
 /// The database's name within the data directory.
 pub(super) const DATABASE: &str = "moonswarm.db";
+/// The log's and its index's names.
+const LOG: [&str; 2] = ["moonswarm.db-wal", "moonswarm.db-shm"];
 /// Prepared statements that a connection keeps: more than there are.
 const STATEMENTS: usize = 64;
 /// How long a statement waits for a lock, which a checkpoint, a recovery or another program takes.
@@ -43,11 +49,18 @@ pub struct Options {
     pub readers: usize,
     /// Time added to each commit, to stand for a slower disk in benchmarks.
     pub commit_delay: Duration,
+    /// Whether a database is opened whose log is missing, without the commits that were in it.
+    pub accept_loss: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { synchronous: Synchronous::Full, readers: 4, commit_delay: Duration::ZERO }
+        Self {
+            synchronous: Synchronous::Full,
+            readers: 4,
+            commit_delay: Duration::ZERO,
+            accept_loss: false,
+        }
     }
 }
 
@@ -75,29 +88,62 @@ impl Sqlite {
     /// which is created or brought to this program's format.
     ///
     /// # Errors
-    /// [`StoreError::Owned`], [`StoreError::Newer`], and what the file system or the database say.
+    /// [`StoreError::Owned`], [`StoreError::Newer`], [`StoreError::LogMissing`],
+    /// [`StoreError::Damaged`] for a database that its last owner gave up and that is not whole,
+    /// and what the file system or the database say.
     pub fn open(dir: &Path, options: &Options) -> Result<Arc<Self>, StoreError> {
+        Self::take(dir, options).map_err(check::advised)
+    }
+
+    fn take(dir: &Path, options: &Options) -> Result<Arc<Self>, StoreError> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(file("create", dir))?;
         let lock = Lock::take(dir)?;
         fault::point("store.locked");
         let path = dir.join(DATABASE);
+        let mut mark = MarkFile::open(dir, options.synchronous == Synchronous::Full)?;
+        if let Some(reason) = &mark.mark().suspect {
+            tracing::warn!(reason, "its last owner gave the database up; checking it");
+            check::quick(&path)?;
+            tracing::warn!("the database is whole; going on");
+        }
+        let has_log = fs::metadata(dir.join(LOG[0])).is_ok_and(|log| log.len() > 0);
         create(&path)?;
         fault::point("store.created");
-        let conn = writable(&path, options.synchronous)?;
+        // Looked at before anything is written: a start that is refused leaves all as it was.
+        let mut found = come_to(&path)?;
+        let has_lost = mark.mark().is_ahead_of(&found);
+        if has_lost && mark.mark().open && !has_log && !options.accept_loss {
+            return Err(StoreError::LogMissing { path: path.display().to_string() });
+        }
+        let mut conn = writable(&path, options.synchronous)?;
         sync(dir)?;
         fault::point("store.opened");
-        let (run, lsn) = header::high_water(&conn).map_err(database("read the last numbers"))?;
+        if has_lost {
+            tracing::warn!(
+                known = ?mark.mark(),
+                ?found,
+                "the database has lost commits: its files were rolled back, or its log was removed; \
+                 handles from before are void, and open runs go on from what is there"
+            );
+            restore::begin_after(&mut conn, mark.mark())?;
+            found = Mark::of(&conn)?;
+        }
+        if mark.mark().suspect.is_some() {
+            super::state_text::refill(&conn).map_err(database("index the state anew"))?;
+        }
+        mark.begin(&found);
         let readers =
             (0..options.readers.max(1)).map(|_| reader(&path)).collect::<Result<_, _>>()?;
-        let committer = Committer::new(conn, options.commit_delay)?;
+        let place = Place::of(dir, &[lock::NAME, DATABASE, LOG[0], LOG[1]]);
+        let committer = Committer::new(conn, place, mark, options.commit_delay)?;
         let health = committer.watch();
         Ok(Arc::new(Self {
             health,
             queue: Queue::start(committer, lock)?,
             pool: Pool::new(readers),
             path,
-            lsn: AtomicU64::new(lsn),
-            run: AtomicU64::new(run),
+            lsn: AtomicU64::new(found.lsn),
+            run: AtomicU64::new(found.run),
         }))
     }
 
@@ -196,6 +242,15 @@ pub(super) fn writable(path: &Path, synchronous: Synchronous) -> Result<Connecti
     Ok(conn)
 }
 
+/// How far a database has come, before it is brought to this program's format.
+fn come_to(path: &Path) -> Result<Mark, StoreError> {
+    let conn = connect(path)?;
+    match format::check(&conn, path)? {
+        0 => Ok(Mark::default()),
+        _ => Mark::of(&conn),
+    }
+}
+
 fn connect(path: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags)
@@ -210,7 +265,7 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
     Ok(conn)
 }
 
-fn reader(path: &Path) -> Result<Connection, StoreError> {
+pub(super) fn reader(path: &Path) -> Result<Connection, StoreError> {
     let conn = connect(path)?;
     conn.execute_batch("PRAGMA query_only = ON; PRAGMA temp_store = MEMORY;")
         .map_err(database(format!("configure {}", path.display())))?;

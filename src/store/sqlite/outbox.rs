@@ -1,8 +1,11 @@
 //! The table `outbox`: signals and cancels between runs that have not arrived.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Row, params};
 
-use super::value::{int, uint};
+use super::{
+    error::in_row,
+    value::{int, json, sound, uint},
+};
 use crate::store::{Errand, OutboxRow};
 
 /// Keeps an errand; a repetition of the same step changes nothing.
@@ -34,13 +37,21 @@ pub fn delete_of(conn: &Connection, run: u64) -> rusqlite::Result<()> {
 
 /// Everything, oldest first.
 pub fn list(conn: &Connection) -> rusqlite::Result<Vec<OutboxRow>> {
-    conn.prepare_cached("SELECT run, step, target, name, payload, cancels FROM outbox ORDER BY id")?
+    sound(
+        conn.prepare_cached(
+            "SELECT run, step, target, name, payload, cancels FROM outbox ORDER BY id",
+        )?
         .query_map([], |row| {
-            let errand = match row.get(5)? {
-                false => Errand::Signal { name: row.get(3)?, payload: row.get(4)? },
-                true => Errand::Cancel { by: row.get(3)?, reason: row.get(4)? },
-            };
-            Ok(OutboxRow { run: uint(row, 0)?, step: row.get(1)?, to: uint(row, 2)?, errand })
-        })?
-        .collect()
+            let what = || format!("the errand of run {}", row.get(0).unwrap_or(0));
+            read(row, &what).map_err(in_row(what))
+        })?,
+    )
+}
+
+fn read(row: &Row<'_>, what: &impl Fn() -> String) -> rusqlite::Result<OutboxRow> {
+    let errand = match row.get(5)? {
+        false => Errand::Signal { name: row.get(3)?, payload: json(row, 4, what)? },
+        true => Errand::Cancel { by: row.get(3)?, reason: row.get(4)? },
+    };
+    Ok(OutboxRow { run: uint(row, 0)?, step: row.get(1)?, to: uint(row, 2)?, errand })
 }

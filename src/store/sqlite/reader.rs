@@ -5,11 +5,13 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use super::{
-    Sqlite, artifacts, backup, blobs, blueprints, charges,
+    Sqlite, artifacts, backup, blobs, blueprints, charges, check,
     error::database,
     evidence, frames, header, idempotency,
     journal::{self, Reach},
-    kept, links, meta, outbox, retention, sessions, state, state_text, tasks, tokens,
+    kept, links, meta,
+    open::reader,
+    outbox, retention, sessions, state, state_text, tasks, tokens,
 };
 use crate::{
     journal::Entry,
@@ -17,7 +19,8 @@ use crate::{
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
         IdempotencyRow, OutboxRow, PageMark, Reader, Retired, RunFilter, SessionRow, Space,
-        StateFilter, StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskRow, TokenRow,
+        StateFilter, StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskRow, Tell,
+        TokenRow,
     },
 };
 
@@ -225,6 +228,12 @@ impl Reader for Sqlite {
 
     fn run_bytes(&self, run: u64) -> Result<u64, StoreError> {
         self.read("measure a run", |conn| retention::run_bytes(conn, run))
+    }
+
+    fn check(&self, tell: Tell<'_>) -> Result<(), StoreError> {
+        // A connection of its own: the readers have other things to do meanwhile.
+        drop(self.pool.lend()?);
+        check::everything(&reader(&self.path)?, tell)
     }
 
     fn backup(&self, to: &Path) -> Result<u64, StoreError> {

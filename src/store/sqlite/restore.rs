@@ -13,12 +13,13 @@ use std::{
 use rusqlite::{Connection, OpenFlags};
 
 use super::{
-    backup,
+    backup, check,
     error::{database, file},
     format, header,
     lock::Lock,
+    mark::Mark,
     open::{DATABASE, Synchronous, sync, writable},
-    value::uint,
+    value::{int, uint},
 };
 use crate::store::StoreError;
 
@@ -71,12 +72,9 @@ fn verify(from: &Path) -> Result<(), StoreError> {
         let reason = "it is not a database of moonswarm".to_owned();
         return Err(StoreError::Database { context: context(), reason });
     }
-    let verdict: String = conn
-        .query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))
-        .map_err(database(context()))?;
-    match verdict.as_str() {
-        "ok" => Ok(()),
-        _ => Err(StoreError::Damaged { what: from.display().to_string(), reason: verdict }),
+    match check::pages(&conn, "integrity_check", 1)?.pop() {
+        None => Ok(()),
+        Some(reason) => Err(StoreError::Damaged { what: from.display().to_string(), reason }),
     }
 }
 
@@ -105,11 +103,25 @@ fn begin_anew(draft: &Path) -> Result<Restored, StoreError> {
         .map_err(database("give the copy a life of its own"))
 }
 
+/// Cuts a database that has lost commits off from the life in which they were made: what that gave
+/// out is good for nothing, and its numbers up to `mark` are not given again.
+pub fn begin_after(conn: &mut Connection, mark: &Mark) -> Result<(), StoreError> {
+    conn.execute(
+        "UPDATE high_water SET run = max(run, ?1), lsn = max(lsn, ?2)",
+        [int(mark.run), int(mark.lsn)],
+    )
+    .and_then(|_| change_hands(conn))
+    .map(drop)
+    .map_err(database("begin anew after a loss"))
+}
+
 fn change_hands(conn: &mut Connection) -> rusqlite::Result<Restored> {
     const OPEN: &str = "status NOT IN ('completed', 'failed', 'canceled')";
     let tx = conn.transaction()?;
     // The first start makes another incarnation, with keys of its own.
-    tx.execute_batch("DELETE FROM meta WHERE key IN ('incarnation', 'bad_ends', 'taking_up')")?;
+    tx.execute_batch(
+        "DELETE FROM meta WHERE key IN ('incarnation', 'bad_ends', 'taking_up', 'mark')",
+    )?;
     let open = tx.execute(&format!("UPDATE runs SET epoch = epoch + 1 WHERE {OPEN}"), [])?;
     // Whoever held an attempt cannot report any more: its run is looked at when the host starts.
     tx.execute_batch(

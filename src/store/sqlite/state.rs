@@ -3,8 +3,9 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{
+    error::{Unreadable, in_row},
     links, state_text,
-    value::{int, uint, uint_or_null},
+    value::{int, json, uint, uint_or_null},
 };
 use crate::{
     protocol::{RunId, StoreOptions},
@@ -183,10 +184,28 @@ fn answered(conn: &Connection, run: u64, step: u32) -> rusqlite::Result<Option<V
         .prepare_cached("SELECT answer FROM state_receipts WHERE run = ?1 AND step = ?2")?
         .query_row(params![int(run), step], |row| row.get(0))
         .optional()?;
-    Ok(answer.and_then(|answer| serde_json::from_str(&answer).ok()))
+    let read = answer.map(|answer| serde_json::from_str(&answer)).transpose();
+    // Without it the step would be done a second time.
+    read.map_err(|error| {
+        let what = format!("the answer to step {step} of run {run}");
+        Unreadable { what, reason: error.to_string() }.into()
+    })
+}
+
+/// One value by the number of its row.
+pub fn by_id(conn: &Connection, id: i64) -> rusqlite::Result<Option<StateRow>> {
+    conn.prepare_cached(&format!("SELECT {COLUMNS} FROM state WHERE id = ?1"))?
+        .query_row([id], read)
+        .optional()
 }
 
 fn read(row: &Row<'_>) -> rusqlite::Result<StateRow> {
+    let text = |column| row.get::<_, String>(column).unwrap_or_else(|_| "?".to_owned());
+    let what = || format!("state {:?} of {}", text(1), text(0));
+    fields(row, &what).map_err(in_row(what))
+}
+
+fn fields(row: &Row<'_>, what: &impl Fn() -> String) -> rusqlite::Result<StateRow> {
     let hints: Option<String> = row.get(5)?;
     Ok(StateRow {
         scope: row.get(0)?,
@@ -196,6 +215,6 @@ fn read(row: &Row<'_>) -> rusqlite::Result<StateRow> {
         expires_ms: uint_or_null(row, 4)?,
         // Hints are advice: what cannot be read of them is as if it had not been given.
         hints: hints.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default(),
-        value: row.get(6)?,
+        value: json(row, 6, what)?,
     })
 }

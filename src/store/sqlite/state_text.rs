@@ -39,6 +39,14 @@ pub fn fill(conn: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
+/// Indexes every value anew: the index is made of the values, and is not worth a doubt.
+pub fn refill(conn: &Connection) -> rusqlite::Result<()> {
+    let tx = conn.unchecked_transaction()?;
+    tx.execute("INSERT INTO state_text (state_text) VALUES ('delete-all')", [])?;
+    fill(&tx)?;
+    tx.commit()
+}
+
 /// The values that have every word, the best first.
 pub fn search(conn: &Connection, search: &StateSearch) -> rusqlite::Result<Vec<StateHit>> {
     let words = find::words(&search.query);

@@ -2,7 +2,10 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
-use super::value::{int, limit, uint, uint_or_null, word};
+use super::{
+    error::in_row,
+    value::{int, json, json_or_null, limit, sound, uint, uint_or_null, word},
+};
 use crate::store::{TaskFilter, TaskPhase, TaskRow};
 
 /// The columns, in the order of [`read`].
@@ -89,10 +92,15 @@ pub fn list(conn: &Connection, filter: &TaskFilter) -> rusqlite::Result<Vec<Task
     }
     sql.push_str(" ORDER BY run, step LIMIT ?");
     values.push(limit(filter.limit).into());
-    conn.prepare_cached(&sql)?.query_map(params_from_iter(values), read)?.collect()
+    sound(conn.prepare_cached(&sql)?.query_map(params_from_iter(values), read)?)
 }
 
 fn read(row: &Row<'_>) -> rusqlite::Result<TaskRow> {
+    let what = || format!("open task {}/{}", row.get(0).unwrap_or(0), row.get(1).unwrap_or(0));
+    fields(row, &what).map_err(in_row(what))
+}
+
+fn fields(row: &Row<'_>, what: &impl Fn() -> String) -> rusqlite::Result<TaskRow> {
     Ok(TaskRow {
         run: uint(row, 0)?,
         step: row.get(1)?,
@@ -109,8 +117,8 @@ fn read(row: &Row<'_>) -> rusqlite::Result<TaskRow> {
         deadline_ms: uint_or_null(row, 12)?,
         lease_ms: uint_or_null(row, 13)?,
         summary: row.get(14)?,
-        prompt: row.get(15)?,
-        question: row.get(16)?,
+        prompt: json(row, 15, what)?,
+        question: json_or_null(row, 16, what)?,
     })
 }
 

@@ -395,3 +395,5 @@ fn what_is_no_whole_backup_is_not_restored() {
     assert!(!to.exists(), "nothing was made");
     restore(&good, &to).unwrap();
 }
+
+mod trust;

@@ -4,6 +4,9 @@ use rusqlite::{
     Row,
     types::{FromSqlError, Type},
 };
+use serde::de::IgnoredAny;
+
+use super::error::{Unreadable, in_row, is_of_a_row};
 
 /// An unsigned number as a stored one.
 ///
@@ -49,6 +52,44 @@ pub fn word<T>(
         let source = FromSqlError::Other(format!("unknown word {text:?}").into());
         rusqlite::Error::FromSqlConversionFailure(column, Type::Text, Box::new(source))
     })
+}
+
+/// A stored JSON document; `what` names it where it is none.
+pub fn json(row: &Row<'_>, column: usize, what: impl Fn() -> String) -> rusqlite::Result<String> {
+    let text: String = row.get(column).map_err(in_row(&what))?;
+    checked(text, what)
+}
+
+/// A stored JSON document, or nothing.
+pub fn json_or_null(
+    row: &Row<'_>,
+    column: usize,
+    what: impl Fn() -> String,
+) -> rusqlite::Result<Option<String>> {
+    let text: Option<String> = row.get(column).map_err(in_row(&what))?;
+    text.map(|text| checked(text, what)).transpose()
+}
+
+fn checked(text: String, what: impl Fn() -> String) -> rusqlite::Result<String> {
+    match serde_json::from_str::<IgnoredAny>(&text) {
+        Ok(_) => Ok(text),
+        Err(error) => {
+            Err(Unreadable { what: what(), reason: format!("it is no JSON: {error}") }.into())
+        }
+    }
+}
+
+/// The rows of a list that can be read: one that is damaged is logged and left out, so that it does
+/// not take the others with it. Who asks for it by itself is refused.
+pub fn sound<T>(rows: impl Iterator<Item = rusqlite::Result<T>>) -> rusqlite::Result<Vec<T>> {
+    let sound = rows.filter(|row| match row {
+        Err(error) if is_of_a_row(error) => {
+            tracing::error!(%error, "a damaged row is left out; `moonswarm doctor --deep` lists all");
+            false
+        }
+        Ok(_) | Err(_) => true,
+    });
+    sound.collect()
 }
 
 /// A limit as SQLite wants it.

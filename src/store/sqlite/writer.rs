@@ -23,6 +23,8 @@ const GROUP_ROWS: usize = 256;
 const GROUP_BYTES: usize = 1024 * 1024;
 /// How often it is tried whether writes that failed for want of room, or for a lock, work again.
 const PROBE: Duration = Duration::from_millis(250);
+/// How often an idle writer looks whether its files are still there.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// The way to the writer's thread.
 pub struct Queue {
@@ -96,14 +98,23 @@ fn serve(
             None if committer.is_waiting() => match batches.recv_timeout(PROBE) {
                 Ok(batch) => batch,
                 Err(RecvTimeoutError::Timeout) => {
+                    committer.look();
                     committer.probe();
                     continue;
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
             },
-            None => match batches.recv() {
+            None if committer.is_lost() => match batches.recv() {
                 Ok(batch) => batch,
                 Err(RecvError) => break,
+            },
+            None => match batches.recv_timeout(LOOK) {
+                Ok(batch) => batch,
+                Err(RecvTimeoutError::Timeout) => {
+                    committer.look();
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
             },
         };
         let (group, rest) = gather(first, batches);

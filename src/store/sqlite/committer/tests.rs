@@ -18,7 +18,9 @@ fn committer() -> (TempDir, Committer) {
     let path = dir.path().join("test.db");
     create(&path).unwrap();
     let conn = writable(&path, Synchronous::Normal).unwrap();
-    (dir, Committer::new(conn, Duration::ZERO).unwrap())
+    let place = Place::of(dir.path(), &["test.db"]);
+    let mark = MarkFile::open(dir.path(), false).unwrap();
+    (dir, Committer::new(conn, place, mark, Duration::ZERO).unwrap())
 }
 
 /// Commits a group and returns what each batch heard.

@@ -1,0 +1,49 @@
+//! What a check of everything that is stored finds.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A line of a check, in the order in which it comes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Checked {
+    /// How far it is: more of one part was read.
+    Progress {
+        /// The part: `pages`, `runs`, `state`, `blobs`, `blueprints`, `rows`.
+        part: String,
+        /// How much of it was read.
+        done: u64,
+        /// How much there is, about.
+        of: u64,
+    },
+    /// Something is not what was stored.
+    Damaged {
+        /// What.
+        what: String,
+        /// What is wrong with it.
+        reason: String,
+        /// What helps.
+        next: String,
+    },
+    /// Something is there that nothing refers to; it takes room and does no harm.
+    Orphan {
+        /// What.
+        what: String,
+    },
+    /// All of it was read.
+    Done {
+        /// Runs that were read, with every row of their histories.
+        runs: u64,
+        /// Rows of their histories.
+        entries: u64,
+        /// Values of state that were read.
+        state: u64,
+        /// Files that were hashed.
+        blobs: u64,
+        /// How many lines before this one said `damaged`.
+        damaged: u64,
+    },
+}
+
+/// What is told of a check as it goes on; false where nobody listens any more.
+pub type Tell<'a> = &'a mut dyn FnMut(Checked) -> bool;

@@ -1,0 +1,200 @@
+//! The mark: a small file beside the lock that says how far the database had come.
+//!
+//! It is written over in place after the first commit of a start and after each checkpoint, and
+//! stands outside the database on purpose: a database that is behind its mark has lost commits, be
+//! it that its log was removed or that its file was rolled back.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Read},
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::Path,
+};
+
+use rusqlite::Connection;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    error::{database, file},
+    header, meta,
+};
+use crate::store::StoreError;
+
+/// The file's name within the data directory.
+const NAME: &str = "mark";
+/// The file's size: it never grows, so that a full disk takes it too.
+const BYTES: usize = 1_024;
+/// The longest reason that is kept, in characters.
+const REASON: usize = 128;
+/// Where the database keeps the number of the last mark.
+pub const KEY: &str = "mark";
+
+/// How far a database had come.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Mark {
+    /// Counts the marks; the database holds the same number from the commit before this one on.
+    pub number: u64,
+    /// The largest number of a run.
+    pub run: u64,
+    /// The largest number of a row of the journal.
+    pub lsn: u64,
+    /// Whether its owner has not closed it in order.
+    pub open: bool,
+    /// Why its owner gave it up, if the next one is to check it.
+    pub suspect: Option<String>,
+}
+
+impl Mark {
+    /// How far the database behind `conn` has come.
+    ///
+    /// # Errors
+    /// What the database says.
+    pub fn of(conn: &Connection) -> Result<Self, StoreError> {
+        let failed = || database("read how far the database has come");
+        let (run, lsn) = header::high_water(conn).map_err(failed())?;
+        let number = meta::one(conn, KEY).map_err(failed())?;
+        let number = number.and_then(|number| number.parse().ok()).unwrap_or_default();
+        Ok(Self { number, run, lsn, ..Self::default() })
+    }
+
+    /// Whether a database that has come as far as `found` has lost commits.
+    pub fn is_ahead_of(&self, found: &Self) -> bool {
+        self.number > found.number || self.run > found.run || self.lsn > found.lsn
+    }
+}
+
+/// The file of a mark.
+pub struct MarkFile {
+    file: File,
+    mark: Mark,
+    durable: bool,
+}
+
+impl MarkFile {
+    /// Reads the mark of `dir`; one that is not there, or that was cut off while it was written, is
+    /// as if nothing was known.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn open(dir: &Path, durable: bool) -> Result<Self, StoreError> {
+        let path = dir.join(NAME);
+        let mut it = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(file("open", &path))?;
+        let mut bytes = Vec::new();
+        Read::by_ref(&mut it)
+            .take(BYTES as u64)
+            .read_to_end(&mut bytes)
+            .map_err(file("read", &path))?;
+        let mark = decode(&bytes);
+        if mark.is_none() && !bytes.is_empty() {
+            tracing::warn!(path = %path.display(), "the mark beside the database cannot be read");
+        }
+        Ok(Self { file: it, mark: mark.unwrap_or_default(), durable })
+    }
+
+    /// The mark as it stands.
+    pub fn mark(&self) -> &Mark {
+        &self.mark
+    }
+
+    /// Counts on from a database that has come this far, and clears what was suspected of it.
+    pub fn begin(&mut self, found: &Mark) {
+        let number = self.mark.number.max(found.number);
+        self.mark = Mark { number, suspect: None, ..self.mark.clone() };
+    }
+
+    /// Writes another mark, if it is another.
+    ///
+    /// A mark that could not be written leaves the one before: it is behind the database then, which
+    /// is never taken for a loss.
+    pub fn put(&mut self, mark: Mark) {
+        if mark == self.mark {
+            return;
+        }
+        match self.write(&mark) {
+            Ok(()) => self.mark = mark,
+            Err(error) => tracing::warn!(%error, "could not write the mark beside the database"),
+        }
+    }
+
+    /// Notes why the database is given up: the next start checks it.
+    pub fn suspect(&mut self, reason: &str) {
+        // Plain characters only: each takes at most four bytes, and the file has room for all.
+        let plain = reason.chars().filter(|c| !c.is_control() && !matches!(c, '"' | '\\'));
+        let reason = plain.take(REASON).collect();
+        self.put(Mark { suspect: Some(reason), ..self.mark.clone() });
+    }
+
+    /// Notes that the database was closed in order.
+    pub fn close(&mut self) {
+        self.put(Mark { open: false, ..self.mark.clone() });
+    }
+
+    fn write(&self, mark: &Mark) -> io::Result<()> {
+        self.file.write_all_at(&encode(mark), 0)?;
+        if self.durable { self.file.sync_data() } else { Ok(()) }
+    }
+}
+
+/// The mark as JSON and its sum, each on a line, filled up with blanks.
+fn encode(mark: &Mark) -> Vec<u8> {
+    let text = serde_json::to_string(mark).expect("a mark is plain data");
+    let mut bytes = format!("{text}\n{}\n", sum(&text)).into_bytes();
+    bytes.resize(BYTES.max(bytes.len()), b' ');
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> Option<Mark> {
+    let mut lines = std::str::from_utf8(bytes).ok()?.lines();
+    let text = lines.next()?;
+    (lines.next()? == sum(text)).then(|| serde_json::from_str(text).ok()).flatten()
+}
+
+fn sum(text: &str) -> String {
+    blake3::hash(text.as_bytes()).to_hex()[..16].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_read_back_and_one_that_was_cut_off_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = MarkFile::open(dir.path(), true).unwrap();
+        assert_eq!(*file.mark(), Mark::default());
+        let mark = Mark { number: 7, run: 8, lsn: 9, open: true, suspect: None };
+        file.put(mark.clone());
+        file.suspect(&"\u{1}\"🌙".repeat(9_999));
+        assert_eq!(std::fs::read(dir.path().join(NAME)).unwrap().len(), BYTES);
+        file.put(Mark { suspect: None, ..mark.clone() });
+        drop(file);
+        assert_eq!(*MarkFile::open(dir.path(), true).unwrap().mark(), mark);
+
+        let mut bytes = encode(&mark);
+        bytes[10] ^= 1;
+        assert_eq!(decode(&bytes), None);
+        assert_eq!(decode(&encode(&mark)[..20]), None);
+    }
+
+    #[test]
+    fn a_database_that_is_behind_in_anything_has_lost_commits() {
+        let mark = Mark { number: 2, run: 2, lsn: 2, ..Mark::default() };
+        assert!(!mark.is_ahead_of(&mark));
+        assert!(!mark.is_ahead_of(&Mark { number: 3, lsn: 4, ..mark.clone() }));
+        for behind in [
+            Mark { number: 1, ..mark.clone() },
+            Mark { run: 1, ..mark.clone() },
+            Mark { lsn: 1, ..mark.clone() },
+        ] {
+            assert!(mark.is_ahead_of(&behind), "{behind:?}");
+        }
+    }
+}

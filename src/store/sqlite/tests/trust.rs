@@ -1,0 +1,266 @@
+//! Files that are not as they were left: flipped, removed, rolled back.
+
+use super::*;
+use crate::store::{Answers, Checked, Health, StateAct, StateBatch, StateChange};
+
+fn data(dir: &TempDir) -> std::path::PathBuf {
+    dir.path().join("data")
+}
+
+fn open(dir: &TempDir) -> Result<Arc<Sqlite>, StoreError> {
+    Sqlite::open(&data(dir), &options())
+}
+
+/// What is left by a host that was killed: the files as they are now, in another directory.
+fn killed(dir: &TempDir) -> TempDir {
+    let copy = TempDir::new().unwrap();
+    fs::create_dir(data(&copy)).unwrap();
+    for file in fs::read_dir(data(dir)).unwrap().flatten() {
+        fs::copy(file.path(), data(&copy).join(file.file_name())).unwrap();
+    }
+    copy
+}
+
+fn damaged<T: std::fmt::Debug>(read: Result<T, StoreError>) -> String {
+    match read {
+        Err(StoreError::Damaged { what, .. }) => what,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn add(scope: &str, key: &str) -> Write {
+    let act = StateAct::Put {
+        value: "1".to_owned(),
+        reducer: crate::store::Reducer::Sum,
+        hints: Default::default(),
+    };
+    let change = StateChange { scope: scope.into(), key: key.into(), if_revision: None, act };
+    Write::ChangeState(Box::new(StateBatch {
+        changes: vec![change],
+        at_ms: 1,
+        most: usize::MAX,
+        receipt: None,
+        answers: Answers::default(),
+    }))
+}
+
+#[test]
+fn a_damaged_value_is_named_and_refuses_only_who_needs_it() {
+    let (dir, store) = fresh();
+    put(&*store, vec![add("global", "a"), add("global", "b")]);
+    raw(&dir).execute("UPDATE state SET value = '{\"x' WHERE key = 'a'", []).unwrap();
+    assert_eq!(damaged(store.state_value("global", "a")), r#"state "a" of global"#);
+    assert!(store.state_value("global", "b").unwrap().is_some());
+
+    // All three are one group, or would be: what one of them cannot read concerns no other.
+    let verdicts = ["b", "a", "b"].map(|key| {
+        let (batch, verdict) = batch(vec![], None, vec![add("global", key)]);
+        store.submit(batch);
+        verdict
+    });
+    let [before, refused, after] = verdicts.map(|verdict| verdict.recv().unwrap());
+    before.unwrap();
+    assert_eq!(damaged(refused), r#"state "a" of global"#);
+    after.unwrap();
+    assert_eq!(store.state_value("global", "b").unwrap().unwrap().value, "3");
+    assert!(matches!(store.health(), Health::Well));
+}
+
+#[test]
+fn a_header_that_cannot_be_read_is_named_and_does_not_hide_the_others() {
+    let (dir, store) = fresh();
+    begin(&*store, header(1));
+    begin(&*store, header(2));
+    begin(&*store, header(3));
+    raw(&dir)
+        .execute_batch(
+            "UPDATE runs SET status = 'runnjng' WHERE num = 1;
+             UPDATE runs SET waiting_on = '[' WHERE num = 2;",
+        )
+        .unwrap();
+    assert_eq!(damaged(store.header(1)), "the header of run 1");
+    assert_eq!(damaged(store.header(2)), "the header of run 2");
+    let all = crate::store::RunFilter { limit: 9, ..Default::default() };
+    let listed = store.headers(&all).unwrap();
+    assert_eq!(listed.iter().map(|header| header.num).collect::<Vec<_>>(), [3]);
+}
+
+#[test]
+fn a_check_reads_everything_and_names_what_is_damaged() {
+    let (dir, store) = fresh();
+    let mut run = begin(&*store, header(1));
+    let write = append(&*store, &mut run, vec![resumed(), resumed()]);
+    commit(&*store, vec![], Some(write), vec![]).unwrap();
+    begin(&*store, header(2));
+    let bytes: Arc<[u8]> = Arc::from(vec![7; 9_000]);
+    let hash = blake3::hash(&bytes).to_hex().to_string();
+    put(&*store, vec![add("global", "a"), Write::PutBlob { hash: hash.clone(), data: bytes }]);
+    let check = || {
+        let mut lines = Vec::new();
+        let mut tell = |line| {
+            lines.push(line);
+            true
+        };
+        store.check(&mut tell).unwrap();
+        lines
+    };
+    let of_damage = |lines: &[Checked]| -> Vec<String> {
+        let named = lines.iter().filter_map(|line| match line {
+            Checked::Damaged { what, .. } => Some(what.clone()),
+            _ => None,
+        });
+        named.filter(|what| !what.starts_with("run ")).collect()
+    };
+    let sound = check();
+    // The blueprint of these runs was never stored, which open runs need.
+    assert!(of_damage(&sound).is_empty(), "{sound:?}");
+    assert!(
+        sound.iter().any(|line| matches!(line, Checked::Orphan { what } if what.contains(&hash)))
+    );
+    let Some(Checked::Done { runs: 2, entries: 4, state: 1, blobs: 1, damaged: 2 }) = sound.last()
+    else {
+        panic!("{:?}", sound.last())
+    };
+
+    raw(&dir)
+        .execute_batch(
+            "UPDATE blobs SET data = zeroblob(9000);
+             UPDATE state SET value = 'nul';
+             UPDATE journal SET entry = x'01' WHERE lsn = 2;
+             UPDATE runs SET seq = 7 WHERE num = 2;",
+        )
+        .unwrap();
+    let found = of_damage(&check());
+    for part in ["blob ", "\"a\" of global", "row 2 of the journal of run 1", "history of run run_"]
+    {
+        assert!(found.iter().any(|what| what.contains(part)), "{part} is not in {found:?}");
+    }
+    assert_eq!(found.len(), 4, "{found:?}");
+    // Whoever has enough of it is not told on.
+    let mut told = 0;
+    store
+        .check(&mut |_| {
+            told += 1;
+            told < 3
+        })
+        .unwrap();
+    assert!(told < 20, "{told}");
+}
+
+#[test]
+fn a_missing_log_is_refused_until_the_loss_is_accepted() {
+    let (dir, store) = fresh();
+    put(&*store, vec![meta("first")]);
+    let dead = killed(&dir);
+    fs::remove_file(data(&dead).join("moonswarm.db-wal")).unwrap();
+    for _ in 0..2 {
+        let refused = open(&dead).err().unwrap();
+        assert!(matches!(refused, StoreError::LogMissing { .. }), "{refused}");
+    }
+    let accepted = Options { accept_loss: true, ..options() };
+    let store = Sqlite::open(&data(&dead), &accepted).unwrap();
+    assert_eq!(store.meta("first").unwrap(), None);
+    put(&*store, vec![meta("second")]);
+    drop(store);
+    assert!(open(&dead).unwrap().meta("second").unwrap().is_some());
+}
+
+#[test]
+fn a_log_that_somebody_wrote_back_is_not_missed() {
+    let (dir, store) = fresh();
+    put(&*store, vec![meta("first")]);
+    let dead = killed(&dir);
+    // The program `sqlite3` does that when it closes a database that nobody else has open.
+    let log = data(&dead).join("moonswarm.db-wal");
+    drop(raw(&dead).query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())));
+    assert!(fs::metadata(&log).map_or(0, |log| log.len()) == 0);
+    assert!(open(&dead).unwrap().meta("first").unwrap().is_some());
+    // Nor is one that its owner wrote back at its end.
+    store.close().unwrap();
+    let _ = fs::remove_file(data(&dir).join("moonswarm.db-wal"));
+    open(&dir).unwrap();
+}
+
+#[test]
+fn a_rolled_back_database_begins_a_life_of_its_own_past_every_number() {
+    let (dir, store) = fresh();
+    begin(&*store, header(store.next_run()));
+    put(&*store, vec![Write::PutMeta { key: "incarnation".into(), value: "7".into() }]);
+    store.close().unwrap();
+    let path = data(&dir).join("moonswarm.db");
+    fs::copy(&path, dir.path().join("snapshot")).unwrap();
+
+    let store = reopen(&dir);
+    let later = begin(&*store, header(store.next_run()));
+    store.close().unwrap();
+    fs::copy(dir.path().join("snapshot"), &path).unwrap();
+    let _ = fs::remove_file(data(&dir).join("moonswarm.db-wal"));
+
+    let store = reopen(&dir);
+    assert_eq!(store.header(later.num).unwrap(), None);
+    assert_eq!(store.header(1).unwrap().unwrap().epoch, header(1).epoch + 1, "it changes hands");
+    assert_eq!(store.meta("incarnation").unwrap(), None);
+    assert!(store.next_run() > later.num && store.next_lsn() > later.cursor);
+    put(&*store, vec![meta("on")]);
+    drop(store);
+    // It is said once.
+    assert_eq!(reopen(&dir).header(1).unwrap().unwrap().epoch, header(1).epoch + 1);
+}
+
+#[test]
+fn files_that_are_gone_lose_the_store_before_anything_is_acknowledged() {
+    let (dir, store) = fresh();
+    put(&*store, vec![meta("before")]);
+    fs::rename(data(&dir), dir.path().join("elsewhere")).unwrap();
+    let lost = commit(&*store, vec![], None, vec![meta("after")]).unwrap_err();
+    assert!(matches!(lost, StoreError::Gone { .. }), "{lost}");
+    assert!(matches!(store.health(), Health::Lost(_)));
+}
+
+#[test]
+fn a_malformed_page_under_a_write_loses_the_store_and_the_next_start_checks_it() {
+    let (dir, store) = fresh();
+    store.close().unwrap();
+    let path = data(&dir).join("moonswarm.db");
+    let root: u32 = raw(&dir)
+        .query_row("SELECT rootpage FROM sqlite_schema WHERE name = 'kept'", [], |row| row.get(0))
+        .unwrap();
+    let sound = fs::read(&path).unwrap();
+    let mut bytes = sound.clone();
+    let end = root as usize * 4_096;
+    bytes[end - 4_096..end].fill(0xee);
+    fs::write(&path, bytes).unwrap();
+
+    // Nobody reads that page until something is written to it.
+    let store = reopen(&dir);
+    put(&*store, vec![meta("on")]);
+    let (layer, key, value) = ("l".to_owned(), "k".to_owned(), "1".to_owned());
+    let kept = Write::PutKept { layer, key, value, expires_ms: None };
+    let lost = commit(&*store, vec![], None, vec![kept]).unwrap_err();
+    assert!(matches!(lost, StoreError::Damaged { .. }), "{lost}");
+    assert!(matches!(store.health(), Health::Lost(_)));
+    commit(&*store, vec![], None, vec![meta("after")]).unwrap_err();
+    drop(store);
+    for _ in 0..2 {
+        let refused = open(&dir).err().unwrap();
+        let StoreError::Damaged { reason, .. } = &refused else { panic!("{refused}") };
+        assert!(reason.contains("moonswarm restore"), "{reason}");
+    }
+
+    fs::write(&path, sound).unwrap();
+    let _ = fs::remove_file(data(&dir).join("moonswarm.db-wal"));
+    let store = Sqlite::open(&data(&dir), &Options { accept_loss: true, ..options() }).unwrap();
+    put(&*store, vec![meta("whole")]);
+    drop(store);
+    assert!(reopen(&dir).meta("whole").unwrap().is_some());
+}
+
+#[test]
+fn a_lock_whose_file_was_removed_still_keeps_others_out() {
+    let (dir, store) = fresh();
+    fs::remove_file(data(&dir).join("lock")).unwrap();
+    let refused = open(&dir).err().unwrap();
+    assert!(matches!(refused, StoreError::Owned { .. }), "{refused}");
+    drop(store);
+    open(&dir).unwrap();
+}
