@@ -36,7 +36,8 @@ pub(super) struct ForkBody {
     input_patch: Option<Json>,
     /// A stored blueprint to go on with: `name` or `name@hash-prefix`; the original's own if absent.
     blueprint: Option<String>,
-    /// Lua source to go on with; it is stored by its hash and moves no name.
+    /// Lua source to go on with; it is stored by its hash and moves no name. Takes the verb
+    /// `run.source`, as `files` does.
     source: Option<String>,
     /// The files around `source`, or all of a bundle: text by relative path.
     files: Option<BTreeMap<String, String>>,
@@ -98,7 +99,7 @@ pub(super) async fn fork(
     let key = key.of("POST /v1/runs/{run}/fork", &posted.raw);
     let fork = Fork { from_step, input_patch, program };
     let view = api.engine.fork(&caller, params::id(&run)?, fork, key).await?;
-    Ok(created(view))
+    Ok(created(&view))
 }
 
 /// Replays a run's history without effects, against its own source or another one.
@@ -163,5 +164,5 @@ pub(super) async fn import(
     raw: Raw,
 ) -> Result<Response, Problem> {
     let key = key.of("POST /v1/runs/import", &raw.bytes);
-    Ok(created(api.engine.import(&caller, raw.bytes, key).await?))
+    Ok(created(&api.engine.import(&caller, raw.bytes, key).await?))
 }

@@ -9,6 +9,7 @@ use super::{
     error::Problem,
     params::{All, Asker},
 };
+use crate::token::Need;
 
 /// An operator.
 #[derive(Debug, Serialize, ToSchema)]
@@ -26,12 +27,12 @@ pub(super) struct OperatorView {
     /// How a composite's members work together: fallback, race, quorum, round_robin.
     #[serde(skip_serializing_if = "Option::is_none")]
     rule: Option<&'static str>,
-    /// The operators that a composite stands for.
+    /// The operators that a composite stands for, as far as the token reaches them.
     #[serde(skip_serializing_if = "Option::is_none")]
     members: Option<Vec<String>>,
 }
 
-/// Lists the operators.
+/// Lists the operators that the token reaches.
 #[utoipa::path(
     get, path = "/v1/operators", operation_id = "operator_list", tag = "operators",
     responses((status = 200, description = "All of them.", body = All<OperatorView>)),
@@ -41,14 +42,19 @@ pub(super) async fn list(
     Asker(caller): Asker,
 ) -> Result<JsonBody<All<OperatorView>>, Problem> {
     let sessions = api.engine.sessions(&caller)?;
+    let reaches = |name: &str| caller.grant.scopes.cover(&Need::Operator(name));
     let view = |(name, kind): (String, String)| {
         let own = || sessions.iter().filter(|session| session.operator == name);
         let (open, connected) = (own().count(), own().filter(|it| it.connected).count());
         let is_one = kind == "main_ai";
         let (sessions, connected) = (is_one.then_some(open), is_one.then_some(connected));
-        let (rule, members) = api.engine.composite(&name).unzip();
+        let (rule, mut members) = api.engine.composite(&name).unzip();
+        if let Some(members) = &mut members {
+            members.retain(|member| reaches(member));
+        }
         OperatorView { name, kind, sessions, connected, rule, members }
     };
-    let operators = api.engine.operators().into_iter().map(view);
+    let operators = api.engine.operators().into_iter();
+    let operators = operators.filter(|(name, _)| reaches(name)).map(view);
     Ok(JsonBody(All::of(operators.collect())))
 }

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     blueprint::Bundle,
-    engine::{Caller, EngineError, Page, Program, RunView, StartRun, WaitFor},
+    engine::{Caller, EngineError, Made, Page, Program, RunView, StartRun, WaitFor},
     protocol::{Json, RunId, SessionId},
     store::{RunFilter, RunStatus},
 };
@@ -34,7 +34,8 @@ pub(super) const ENTRY: &str = "main.lua";
 pub(super) struct StartBody {
     /// A stored blueprint: `name` or `name@hash-prefix`. Either this, or `source`, `files`, `flow`.
     blueprint: Option<String>,
-    /// The Lua source; it is stored by its hash and moves no name.
+    /// The Lua source; it is stored by its hash and moves no name. Takes the verb `run.source`, as
+    /// `files` and `flow` do.
     source: Option<String>,
     /// The files around `source`, or all of a bundle: text by relative path.
     files: Option<BTreeMap<String, String>>,
@@ -61,7 +62,7 @@ pub(super) struct StartBody {
     seats: Option<BTreeMap<String, SessionId>>,
     /// The session that takes every task, whatever operators the agents name.
     delegate: Option<String>,
-    /// Where its child processes run; an absolute path on the host.
+    /// Where its child processes run; an absolute path on the host. Takes the verb `run.workdir`.
     workdir: Option<String>,
 }
 
@@ -153,7 +154,7 @@ pub(super) fn bundle(
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition harmless for 24 hours.")),
     request_body = StartBody,
     responses(
-        (status = 201, description = "The run, as it is after at most `wait`; `Location` names it.", body = RunView),
+        (status = 201, description = "The run, as it is after at most `wait`; `Location` names it. A token that may not read the run gets its `id` alone, at once.", body = RunView),
         (status = 404, description = "`not_found`", body = ProblemBody),
         (status = 409, description = "`idempotency_mismatch`", body = ProblemBody),
         (status = 422, description = "`blueprint_invalid` with `findings`, `invalid_input` with `violations`", body = ProblemBody),
@@ -167,7 +168,7 @@ pub(super) async fn start(
 ) -> Result<Response, Problem> {
     let (start, wait) = posted.body.into_start()?;
     let key = key.of("POST /v1/runs", &posted.raw);
-    let view = match wait {
+    let made = match wait {
         Some(wait) => {
             let patience = async {
                 tokio::select! {
@@ -177,18 +178,16 @@ pub(super) async fn start(
             };
             api.engine.start_and_wait(&caller, start, key, WaitFor::Ended, patience).await?
         }
-        None => {
-            let run = api.engine.start(&caller, start, key).await?.run;
-            api.engine.run(&caller, run).await?
-        }
+        None => api.engine.start_seen(&caller, start, key).await?,
     };
-    Ok(created(view))
+    Ok(created(&made))
 }
 
-/// The answer to whoever made a run.
-pub(super) fn created(view: RunView) -> Response {
-    let location = HeaderValue::try_from(format!("/v1/runs/{}", view.id)).expect("an id is ASCII");
-    (StatusCode::CREATED, [(header::LOCATION, location)], JsonBody(view)).into_response()
+/// The answer to whoever made a run: all of it, or its id where the token may not read it.
+pub(super) fn created(made: &Made) -> Response {
+    let location = format!("/v1/runs/{}", made.id());
+    let location = HeaderValue::try_from(location).expect("an id is ASCII");
+    (StatusCode::CREATED, [(header::LOCATION, location)], JsonBody(made)).into_response()
 }
 
 /// Waits for a run, but not longer than the host lives.

@@ -35,6 +35,9 @@ pub(super) struct OpenBody {
     ttl: Option<String>,
     /// Only these scopes; the caller's own by default.
     scopes: Option<Vec<String>>,
+    /// Verbs that an operator has only where its token names them, such as `run.source`; the
+    /// opening token must have them.
+    extra_verbs: Option<Vec<String>>,
     /// Whether its frames carry system prompt and prompt; otherwise they are fetched with the
     /// handle.
     direct: Option<bool>,
@@ -90,6 +93,7 @@ pub(super) async fn open(
         operator,
         ttl_ms: ttl(body.ttl.as_deref())?,
         scopes: body.scopes,
+        extra_verbs: body.extra_verbs.unwrap_or_default(),
         direct: body.direct.unwrap_or(false),
     };
     let key = key.of("POST /v1/operators/{name}/sessions", &posted.raw);

@@ -64,8 +64,8 @@ pub(super) async fn start(
 ) -> Result<Response, Problem> {
     let payload = payload_of(&posted);
     let key = key.of("POST /v1/blueprints/{name}/signals/{signal}", &posted.raw);
-    let view = api.engine.signal_blueprint(&caller, &name, &signal, payload, key).await?;
-    Ok(created(view))
+    let made = api.engine.signal_blueprint(&caller, &name, &signal, payload, key).await?;
+    Ok(created(&made))
 }
 
 fn payload_of(posted: &Posted<Json>) -> Json {

@@ -27,12 +27,16 @@ pub(super) struct MintBody {
     role: Role,
     /// Only these verbs of the role; all of them if absent.
     verbs: Option<Vec<String>>,
+    /// Verbs beside those, which the role has only where a token names them: for an operator
+    /// `run.source`, `run.workdir`, `task.answer`, `task.expire`.
+    extra_verbs: Option<Vec<String>>,
     /// Its scopes; the asking token's if absent.
     scopes: Option<Vec<String>>,
     /// How long it lives: `"12h"`.
     ttl: String,
-    /// Whose it is: people with a name each are told apart where several must answer. An admin's
-    /// token gives a name as it is, any other puts its own subject and a slash before it.
+    /// Whose it is: people with a name each are told apart where several must answer. A token that
+    /// may do everything gives a name as it is, any other puts its own subject and a slash before
+    /// it.
     name: Option<String>,
     /// How much may be done and kept under it, and under all tokens made from it: `{"open_runs":
     /// 20, "starts_per_minute": 60, "stored_bytes": 1000000000, "tokens": 5000000, "usd": "20.00"}`;
@@ -47,8 +51,9 @@ impl MintBody {
         let ttl_ms = parse_duration(&self.ttl).map_err(|error| {
             Problem::new(codes::INVALID_BODY, format!("failed to {error}")).at("$.ttl")
         })?;
-        let Self { role, verbs, scopes, name, quotas, .. } = self;
-        Ok(MintToken { role, verbs, scopes, ttl_ms, name, quotas })
+        let Self { role, verbs, extra_verbs, scopes, name, quotas, .. } = self;
+        let extra_verbs = extra_verbs.unwrap_or_default();
+        Ok(MintToken { role, verbs, extra_verbs, scopes, ttl_ms, name, quotas })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{net::IpAddr, time::Duration};
 
 use anyhow::{Context, Result};
+use data_encoding::BASE64URL_NOPAD;
 use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -14,11 +15,12 @@ use super::{
 use crate::{
     engine::{
         ArtifactView, AuditView, BlueprintView, ChangedView, GcView, HeartbeatView, LayerView,
-        LeaseView, PromptView, ReplayView, RunView, SessionView, StateItem, StateView, StepView,
-        TaskView, TokenView,
+        LeaseView, Made, PromptView, ReplayView, RunView, SessionView, StateItem, StateView,
+        StepView, TaskView, TokenView,
     },
     environment::http_client,
     protocol::{RunId, TaskId},
+    token::{Grant, Verb},
 };
 
 /// How long an answer may take; long polls and event streams have their own limits.
@@ -138,9 +140,24 @@ impl Client {
         self.send(request).await.map(drop)
     }
 
+    /// Whether the token says that it has a verb; the daemon has the last word.
+    pub fn may(&self, verb: Verb) -> bool {
+        let claims = self.token.split('.').nth(1);
+        let claims = claims.and_then(|it| BASE64URL_NOPAD.decode(it.as_bytes()).ok());
+        let grant = claims.and_then(|it| serde_json::from_slice::<Grant>(&it).ok());
+        grant.is_some_and(|grant| grant.has(verb))
+    }
+
     /// Starts a run.
-    pub async fn start(&self, body: &Value) -> Result<RunView> {
+    pub async fn start(&self, body: &Value) -> Result<Made> {
         self.post("/v1/runs", body).await
+    }
+
+    /// Starts a run that is watched from then on.
+    pub async fn start_watched(&self, body: &Value) -> Result<RunView> {
+        let made = self.start(body).await?;
+        let hidden = format!("run {} was started, and this token may not read it", made.id());
+        Ok(made.view().ok_or_else(|| Stop::new(Exit::Denied, hidden))?)
     }
 
     /// One run, with input and output.
@@ -201,7 +218,7 @@ impl Client {
         name: &str,
         signal: &str,
         payload: &Value,
-    ) -> Result<RunView> {
+    ) -> Result<Made> {
         let path = format!("/v1/blueprints/{}/signals/{}", segment(name), segment(signal));
         let request = self.request(Method::POST, &path, &[])?.timeout(ANSWER).json(payload);
         read(self.send(request.header("idempotency-key", fresh_key())).await?).await

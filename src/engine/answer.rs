@@ -4,6 +4,7 @@ use super::{
     Answer, Caller, EngineError, IdempotencyKey,
     due::Due,
     inbox::asked,
+    lineage::is_same,
     message::{Lease, ReplyTo},
     run::{Phase, Run},
     shard::Shard,
@@ -158,7 +159,8 @@ impl Shard {
         revision: Option<&str>,
         caller: &Caller,
     ) -> Result<Outcome, EngineError> {
-        let (task, inquiry) = asked(run, step, caller)?;
+        let sessions = &self.shared.sessions;
+        let (task, inquiry) = asked(sessions, run, step, caller)?;
         let denied = |code, message: String| Err(EngineError::Conflict { code, message });
         if !inquiry.asks(&caller.subject, caller.grant.role) {
             let message = format!("answer the task: it asks {}", inquiry.by.join(", "));
@@ -171,7 +173,9 @@ impl Shard {
             );
             return denied("stale_task", message);
         }
-        if inquiry.has_heard(&caller.subject) {
+        let of_party = |by: &str| is_same(sessions, by, &caller.subject);
+        let heard = inquiry.has_heard(&caller.subject);
+        if heard || inquiry.answers.iter().any(|given| of_party(&given.by)) {
             let message = format!("answer the task: {} has answered already", caller.subject);
             return denied("already_answered", message);
         }

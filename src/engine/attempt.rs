@@ -575,6 +575,7 @@ impl Shard {
             run.timers.insert((deadline, number, Due::Attempt));
         }
         let worker = by.worker;
+        self.note_joined(run, &worker);
         self.append(run, Fact::AttemptDelivered { step: number, attempt, worker, deadline_ms });
     }
 

@@ -16,7 +16,9 @@ use crate::{
     protocol::{Json, TaskId},
     session::End,
     store::{Check, Store, StoreError, TokenRow, Write},
-    token::{Claims, Handle, KeyRing, Quotas, Role, Scopes, TaskClaim, TokenKind, UNNAMED, Verb},
+    token::{
+        Claims, Grant, Handle, KeyRing, Quotas, Role, Scopes, TaskClaim, TokenKind, UNNAMED, Verb,
+    },
 };
 
 /// Verified tokens that are remembered.
@@ -37,7 +39,7 @@ const SHORT_JTI: usize = 12;
 /// The longest name of whoever holds a token, in characters.
 const LONGEST_NAME: usize = 64;
 /// Names that mean something else.
-const RESERVED: [&str; 4] = ["engine", "handle", "host", "token"];
+const RESERVED: [&str; 5] = ["engine", "handle", "host", "session", "token"];
 
 /// How long the token of the data directory's owner lives, in milliseconds.
 const ADMIN_TTL_MS: u64 = 365 * 24 * 3_600 * 1_000;
@@ -235,12 +237,13 @@ impl Engine {
                 )?)
             }
         };
-        let mut grant = crate::token::Grant::new(mint.role, scopes);
+        let mut grant = Grant::new(mint.role, scopes);
         if let Some(verbs) = &mint.verbs {
             let verbs =
                 verbs.iter().map(|word| word.parse::<Verb>()).collect::<Result<Vec<_>, _>>();
             grant = grant.only(verbs.map_err(|error| EngineError::BadRequest(error.to_string()))?);
         }
+        let grant = with_more(grant, &mint.extra_verbs)?;
         let parent = self.claims_of(caller);
         let mut claims = mint_claims("", grant, now_ms, expires_ms).child_of(&parent);
         claims.sub = subject(caller, &mint, &claims.jti)?;
@@ -397,7 +400,7 @@ impl Engine {
         by: Option<&Caller>,
         now_ms: u64,
     ) -> Result<Claims, EngineError> {
-        let grant = crate::token::Grant::new(Role::Admin, Scopes::all());
+        let grant = Grant::everything();
         let claims = mint_claims("admin", grant, now_ms, now_ms + ADMIN_TTL_MS);
         let row = token_row(&claims, now_ms, now_ms + ADMIN_TTL_MS);
         let checks = by.map(|by| Check::TokenLive(by.jti.clone())).into_iter().collect();
@@ -477,9 +480,23 @@ impl Engine {
     }
 }
 
-/// Whose a made token is: whoever asks for it, and below them its name or role. An admin gives out
-/// names of their own: those are people, who are told apart where several must answer. A token
-/// without a name is a subject of its own, so that two of them share no Idempotency-Key.
+/// A grant with the verbs that somebody asks for beside its own.
+pub(super) fn with_more(grant: Grant, words: &[String]) -> Result<Grant, EngineError> {
+    let verbs = words.iter().map(|word| word.parse::<Verb>()).collect::<Result<Vec<_>, _>>();
+    let verbs = verbs.map_err(|error| EngineError::BadRequest(error.to_string()))?;
+    let role = grant.role;
+    grant.and(&verbs).ok_or_else(|| {
+        let words = words.join(", ");
+        EngineError::BadRequest(format!(
+            "add the verbs {words}: the role {role} never has all of them"
+        ))
+    })
+}
+
+/// Whose a made token is: whoever asks for it, and below them its name or role. An admin who may do
+/// everything gives out names of their own: those are people, who are told apart where several
+/// must answer. A token without a name is a subject of its own, so that two of them share no
+/// Idempotency-Key.
 fn subject(caller: &Caller, mint: &MintToken, jti: &str) -> Result<String, EngineError> {
     let Some(name) = &mint.name else {
         let own = &jti[..SHORT_JTI];
@@ -493,9 +510,9 @@ fn subject(caller: &Caller, mint: &MintToken, jti: &str) -> Result<String, Engin
              no role's"
         )));
     }
-    match caller.grant.role {
-        Role::Admin => Ok(name.clone()),
-        _ => Ok(format!("{}/{name}", caller.subject)),
+    match caller.grant.covers(&Grant::everything()) {
+        true => Ok(name.clone()),
+        false => Ok(format!("{}/{name}", caller.subject)),
     }
 }
 

@@ -5,7 +5,8 @@ use std::{pin::pin, sync::Arc, time::Duration};
 use tokio::sync::oneshot;
 
 use super::{
-    Caller, Engine, EngineError, IdempotencyKey, RunView, StartRun, Started, WaitFor,
+    Caller, Engine, EngineError, IdempotencyKey, Made, Program, RunView, StartRun, Started,
+    WaitFor,
     message::{Msg, NewRun, Waiter},
     readers::Subscriber,
     runs,
@@ -16,7 +17,7 @@ use crate::{
     protocol::{Json, RunId},
     respond,
     store::StoreError,
-    token::{Need, Verb},
+    token::{Refusal, Verb},
 };
 
 /// Longer than any wait: who waits has a patience of its own.
@@ -24,6 +25,15 @@ pub(super) const FOREVER: Duration = Duration::from_secs(24 * 3_600);
 
 /// A run that was begun, where its end is told, and its view if it has ended already.
 pub(super) type Begun = (Started, oneshot::Receiver<RunView>, Option<RunView>);
+
+/// Whether the rights of whoever starts a run are still to be looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Permit {
+    /// They are.
+    Ask,
+    /// Another verb covers it, or it is the host's own.
+    Given,
+}
 
 /// Who watches a run that begins.
 #[derive(Default)]
@@ -47,11 +57,33 @@ impl Engine {
         start: StartRun,
         key: Option<IdempotencyKey>,
     ) -> Result<Started, EngineError> {
-        Ok(self.begin(caller, start, key, None, Verb::RunStart).await?.0)
+        Ok(self.begin(caller, start, key, None, Permit::Ask).await?.0)
+    }
+
+    /// Starts a run; answers with as much of it as the caller may see.
+    ///
+    /// # Errors
+    /// As [`Engine::start`].
+    pub async fn start_seen(
+        &self,
+        caller: &Caller,
+        start: StartRun,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Made, EngineError> {
+        let Started { run, .. } = self.start(caller, start, key).await?;
+        self.seen(caller, run).await
+    }
+
+    /// As much of a run as the caller may see, who has just made it.
+    pub(super) async fn seen(&self, caller: &Caller, run: RunId) -> Result<Made, EngineError> {
+        match caller.may(Verb::RunRead, run) {
+            Ok(()) => Ok(Made::Seen(Box::new(self.run_view(run).await?))),
+            Err(_) => Ok(Made::Hidden { id: run }),
+        }
     }
 
     /// Starts a run, waits for it until `patience` is over, and answers with the run as it is
-    /// then.
+    /// then. Whoever may not see the run does not wait for it.
     ///
     /// A run that ends in its first transitions is answered from memory, by the commit that ends
     /// it; nothing is read back.
@@ -68,11 +100,13 @@ impl Engine {
         key: Option<IdempotencyKey>,
         until: WaitFor,
         patience: impl Future<Output = ()>,
-    ) -> Result<RunView, EngineError> {
-        let begun = self.begin_waiting(caller, start, key, until, Verb::RunStart).await?;
-        let (started, ended, view) = begun;
-        caller.may(Verb::RunRead, started.run)?;
-        self.await_begun((started, ended, view), until, patience).await
+    ) -> Result<Made, EngineError> {
+        let begun = self.begin_waiting(caller, start, key, until, Permit::Ask).await?;
+        let id = begun.0.run;
+        if caller.may(Verb::RunRead, id).is_err() {
+            return Ok(Made::Hidden { id });
+        }
+        Ok(Made::Seen(Box::new(self.await_begun(begun, until, patience).await?)))
     }
 
     pub(super) async fn begin_waiting(
@@ -81,11 +115,11 @@ impl Engine {
         start: StartRun,
         key: Option<IdempotencyKey>,
         until: WaitFor,
-        verb: Verb,
+        permit: Permit,
     ) -> Result<Begun, EngineError> {
         let (reply, ended) = oneshot::channel();
         let waiter = Waiter { until, reply };
-        let (started, view) = self.begin(caller, start, key, Some(waiter), verb).await?;
+        let (started, view) = self.begin(caller, start, key, Some(waiter), permit).await?;
         Ok((started, ended, view))
     }
 
@@ -112,13 +146,15 @@ impl Engine {
         }
     }
 
-    async fn begin(
+    /// Begins a run. What came with the request is stored last: once it is known that the caller
+    /// may run it, and that it can be run.
+    pub(super) async fn begin(
         &self,
         caller: &Caller,
         start: StartRun,
         key: Option<IdempotencyKey>,
         waiter: Option<Waiter>,
-        verb: Verb,
+        permit: Permit,
     ) -> Result<(Started, Option<RunView>), EngineError> {
         if let Some(key) = &key
             && let Some(run) = self.repeated(caller, key).await?
@@ -127,10 +163,12 @@ impl Engine {
             return Ok((Started { run, repeated: true }, None));
         }
         self.check_room()?;
+        if permit == Permit::Ask {
+            may_bring(caller, &start)?;
+        }
         let program = self.program_of(&start.program).await?;
-        let name = program.blueprint().name();
-        if verb == Verb::RunStart {
-            caller.grant.check(verb, &[Need::Blueprint(name)])?;
+        if permit == Permit::Ask && matches!(start.program, Program::Named(_)) {
+            self.reach(caller, Verb::RunStart, &program).await?;
         }
         self.check_seats(caller, &start)?;
         if start.trigger.to_value()["kind"] == respond::TRIGGER {
@@ -185,6 +223,9 @@ impl Engine {
     ) -> Result<(Started, Option<RunView>), EngineError> {
         let shared = self.shared();
         self.check_sizes(&start)?;
+        if matches!(start.program, Program::Bundle(_)) {
+            self.keep_posted(&program).await?;
+        }
         let id = RunId::new(shared.store.next_run(), shared.clock.now_ms());
         let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
         let started = RunStarted {
@@ -220,6 +261,7 @@ impl Engine {
                 .accounts
                 .admit(&caller.jti, id.num(), shared.clock.now_ms())
                 .map_err(|exceeded| EngineError::Quota(Box::new(exceeded)))?,
+            joined: Vec::new(),
         };
         shared.send(id.num(), Msg::Start(Box::new(new)));
         match answer.await.map_err(|_| EngineError::Stopping)? {
@@ -233,4 +275,16 @@ impl Engine {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Whether a caller may bring what a start brings along: code, and a directory to work in.
+fn may_bring(caller: &Caller, start: &StartRun) -> Result<(), Refusal> {
+    caller.grant.check(Verb::RunStart, &[])?;
+    if matches!(start.program, Program::Bundle(_)) {
+        caller.grant.check(Verb::RunSource, &[])?;
+    }
+    if start.workdir.is_some() {
+        caller.grant.check(Verb::RunWorkdir, &[])?;
+    }
+    Ok(())
 }

@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    Caller, Engine, EngineError, IdempotencyKey, TriggerView, programs::Programs, rfc3339,
+    Caller, Engine, EngineError, IdempotencyKey, TriggerView,
+    programs::{Programs, Publisher},
+    rfc3339,
 };
 use crate::{
     blueprint::{Bundle, Finding},
@@ -14,7 +16,7 @@ use crate::{
     lua::Program,
     protocol::Json,
     store::{Check, Write},
-    token::{Need, ScopeKind, Verb},
+    token::{Grant, Need, ScopeKind, Verb},
 };
 
 /// A blueprint version.
@@ -58,27 +60,101 @@ impl Engine {
         })
     }
 
-    /// Compiles a bundle and stores it under its hash, for ever. No name moves.
-    pub(super) async fn keep_program(
+    /// Compiles a bundle; nothing is stored.
+    pub(super) async fn compiled(
         &self,
         bundle: Bundle,
     ) -> Result<(Arc<Program>, Vec<Finding>), EngineError> {
         let shared = Arc::clone(&self.inner.shared);
-        if let Some(program) = shared.programs.stored(bundle.hash()) {
+        if let Some(program) = shared.programs.kept(bundle.hash()) {
             return Ok((program, Vec::new()));
         }
         let tasks = shared.tasks.clone();
         let compile = tasks.spawn_blocking(move || shared.programs.compile(&bundle));
         let compiled = compile.await.map_err(|_| EngineError::Stopping)?;
-        let (program, warnings) = compiled.map_err(EngineError::Findings)?;
-        let now_ms = self.shared().clock.now_ms();
-        fault::point("engine.blueprint_keep");
-        self.write(Vec::new(), vec![Programs::write_of(&program, now_ms)]).await?;
-        self.shared().programs.mark_stored(&program);
-        Ok((program, warnings))
+        compiled.map_err(EngineError::Findings)
     }
 
-    /// Stores a version and lets `name` stand for it.
+    /// Stores what came with a request under its hash, for ever. No name moves.
+    pub(super) async fn keep_posted(&self, program: &Arc<Program>) -> Result<(), EngineError> {
+        let programs = &self.shared().programs;
+        if programs.stored(program.blueprint().hash()).is_some() {
+            return Ok(());
+        }
+        let now_ms = self.shared().clock.now_ms();
+        fault::point("engine.blueprint_keep");
+        self.write(Vec::new(), vec![Programs::write_of(program, None, now_ms)]).await?;
+        programs.mark_stored(program);
+        Ok(())
+    }
+
+    /// Stores a version and lets its name stand for it: its flows may call, signal and link what
+    /// `grant` allows.
+    async fn publish(
+        &self,
+        program: &Arc<Program>,
+        grant: Grant,
+        checks: Vec<Check>,
+        more: Vec<Write>,
+        now_ms: u64,
+    ) -> Result<(), EngineError> {
+        let hash = program.blueprint().hash().to_owned();
+        let before = self.publisher_of(&hash).await?;
+        // Whoever vouched for the same text with more still does.
+        let grant = before.filter(|it| it.covers(&grant)).unwrap_or_else(|| Arc::new(grant));
+        let name = program.blueprint().name().to_owned();
+        let naming = Write::NameBlueprint { name: name.clone(), hash: hash.clone(), at_ms: now_ms };
+        let mut writes = vec![Programs::write_of(program, Some(&grant), now_ms), naming];
+        writes.extend(more);
+        fault::point("engine.blueprint_name");
+        let shared = Arc::clone(&self.inner.shared);
+        self.write_then(checks, writes, move |durable| {
+            if durable {
+                shared.programs.published(&hash, grant);
+            }
+            shared.programs.moved(&name);
+            shared.watches.moved();
+        })
+        .await?;
+        self.shared().programs.mark_stored(program);
+        Ok(())
+    }
+
+    /// What the publisher of a version could do; none if nobody published it.
+    pub(super) async fn publisher_of(&self, hash: &str) -> Result<Publisher, EngineError> {
+        let shared = Arc::clone(&self.inner.shared);
+        if let Some(known) = shared.programs.known_publisher(hash) {
+            return Ok(known);
+        }
+        let (tasks, hash) = (shared.tasks.clone(), hash.to_owned());
+        let find = tasks.spawn_blocking(move || shared.programs.publisher(&hash));
+        find.await.map_err(|_| EngineError::Stopping)?
+    }
+
+    /// Whether a caller may do something with a version: one that was published by the scopes of
+    /// its name, one that only came with a request by the right to bring code, or to read all.
+    ///
+    /// # Errors
+    /// The gate's refusal.
+    pub(super) async fn reach(
+        &self,
+        caller: &Caller,
+        verb: Verb,
+        program: &Program,
+    ) -> Result<(), EngineError> {
+        let blueprint = program.blueprint();
+        if self.publisher_of(blueprint.hash()).await?.is_some() {
+            return Ok(caller.grant.check(verb, &[Need::Blueprint(blueprint.name())])?);
+        }
+        if verb == Verb::BlueprintRead {
+            return Ok(caller.grant.check(verb, &[Need::Every(ScopeKind::Blueprint)])?);
+        }
+        caller.grant.check(verb, &[])?;
+        Ok(caller.grant.check(Verb::RunSource, &[])?)
+    }
+
+    /// Stores a version and lets `name` stand for it, with what the caller may do: its flows call,
+    /// signal and link under that.
     ///
     /// # Errors
     /// When the caller may not, the blueprint has errors, or it names itself otherwise.
@@ -96,7 +172,7 @@ impl Engine {
             let view = self.view_version(&name, &hash).await?;
             return Ok((view, Vec::new()));
         }
-        let (program, warnings) = self.keep_program(bundle).await?;
+        let (program, warnings) = self.compiled(bundle).await?;
         let blueprint = program.blueprint();
         if blueprint.name() != name {
             return Err(EngineError::BadRequest(format!(
@@ -106,15 +182,14 @@ impl Engine {
         }
         let now_ms = self.shared().clock.now_ms();
         let hash = blueprint.hash().to_owned();
-        let mut writes =
-            vec![Write::NameBlueprint { name: name.clone(), hash: hash.clone(), at_ms: now_ms }];
+        let mut writes = Vec::new();
         let mut checks = vec![Check::TokenLive(caller.jti.clone())];
         if let Some(key) = key {
             let (check, write) = key.keep(&caller.subject, hash, now_ms);
             checks.push(check);
             writes.push(write);
         }
-        self.move_name(name, checks, writes).await?;
+        self.publish(&program, caller.grant.clone(), checks, writes, now_ms).await?;
         Ok((view_of(&program, now_ms, now_ms), warnings))
     }
 
@@ -123,28 +198,10 @@ impl Engine {
     /// # Errors
     /// When the blueprint has errors or cannot be stored.
     pub async fn adopt_blueprint(&self, bundle: Bundle) -> Result<BlueprintView, EngineError> {
-        let (program, _) = self.keep_program(bundle).await?;
+        let (program, _) = self.compiled(bundle).await?;
         let now_ms = self.shared().clock.now_ms();
-        let (name, hash) =
-            (program.blueprint().name().to_owned(), program.blueprint().hash().to_owned());
-        let naming = Write::NameBlueprint { name: name.clone(), hash, at_ms: now_ms };
-        self.move_name(name, Vec::new(), vec![naming]).await?;
+        self.publish(&program, Grant::everything(), Vec::new(), Vec::new(), now_ms).await?;
         Ok(view_of(&program, now_ms, now_ms))
-    }
-
-    async fn move_name(
-        &self,
-        name: String,
-        checks: Vec<Check>,
-        writes: Vec<Write>,
-    ) -> Result<(), EngineError> {
-        fault::point("engine.blueprint_name");
-        let shared = Arc::clone(&self.inner.shared);
-        self.write_then(checks, writes, move || {
-            shared.programs.moved(&name);
-            shared.watches.moved();
-        })
-        .await
     }
 
     /// The names, each with the version that it stands for.
@@ -185,6 +242,7 @@ impl Engine {
         let tasks = shared.tasks.clone();
         let resolve = tasks.spawn_blocking(move || shared.programs.resolve(&reference, None));
         let program = resolve.await.map_err(|_| EngineError::Stopping)??;
+        self.reach(caller, Verb::BlueprintRead, &program).await?;
         let row = {
             let hash = program.blueprint().hash().to_owned();
             self.read(move |store| store.blueprint(&hash)).await?
@@ -207,7 +265,10 @@ impl Engine {
     ) -> Result<Bundle, EngineError> {
         caller.grant.check(Verb::BlueprintRead, &[Need::Blueprint(name)])?;
         let (wanted, prefix) = (name.to_owned(), hash.to_owned());
-        let rows = self.read(move |store| store.blueprint_versions(&wanted, &prefix)).await?;
+        let mut rows = self.read(move |store| store.blueprint_versions(&wanted, &prefix)).await?;
+        if !caller.grant.scopes.cover(&Need::Every(ScopeKind::Blueprint)) {
+            rows.retain(|row| row.publisher.is_some());
+        }
         let [row] = rows.as_slice() else {
             return Err(EngineError::NotFound { what: "blueprint", id: format!("{name}@{hash}") });
         };

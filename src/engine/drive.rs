@@ -337,6 +337,7 @@ impl Shard {
                 .programs
                 .resolve(&blueprint, own)
                 .and_then(|program| {
+                    self.may_call(run, &program)?;
                     let input = super::programs::accept_input(&program, &input)?;
                     Ok((program, input))
                 })
@@ -366,8 +367,14 @@ impl Shard {
         let Ok(receiver) = to.parse::<RunId>() else {
             return refused(format!("signal {name:?}: {to:?} is not the id of a run"));
         };
-        if receiver.num() != run.num {
+        if let Err(error) = self.may_signal(run, receiver) {
+            return refused(format!("signal {name:?}: {error}"));
+        }
+        if receiver != run.id {
             match self.shared.store.header(receiver.num()) {
+                Ok(Some(header)) if header.created_ms != receiver.created_ms() => {
+                    return refused(format!("signal {name:?}: there is no run {to}"));
+                }
                 Ok(Some(header)) if header.status.is_ended() => {
                     return refused(format!("signal {name:?}: run {to} has ended"));
                 }

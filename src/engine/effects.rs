@@ -104,21 +104,26 @@ impl Shard {
                 fits("a key", &link.from_key)?;
                 fits("a key", &link.to_key)?;
                 fits("a relation", &link.relation)?;
-                self.may_write(run, step, scope, &link.from_key, &name)
+                self.may_write(run, step, scope, &link.from_key, &name)?;
+                self.may_write(run, step, scope, &link.to_key, &name)
             }
             Effect::UnlinkMemory { scope, from_key, to_key, relation } => {
                 fits("a key", from_key)?;
                 fits("a key", to_key)?;
                 fits("a relation", relation)?;
-                self.may_write(run, step, scope, from_key, &name)
+                self.may_write(run, step, scope, from_key, &name)?;
+                self.may_write(run, step, scope, to_key, &name)
             }
             Effect::Log { .. } => Ok(()),
             Effect::Signal { target, .. } => match target.to_string().parse::<RunId>() {
-                Ok(to) if to == run.id => Ok(()),
-                Ok(to) => {
-                    let need = Need::Run(to);
-                    run.grant.check(Verb::RunSignal, &[need]).map_err(|error| no(error.to_string()))
-                }
+                Ok(to) => match self.is_family(run, to) {
+                    Ok(true) => Ok(()),
+                    Ok(false) => run
+                        .grant
+                        .check(Verb::RunSignal, &[Need::Run(to)])
+                        .map_err(|error| no(error.to_string())),
+                    Err(error) => Err(no(format!("signal: {error}"))),
+                },
                 Err(error) => Err(no(format!("signal: {error}"))),
             },
             Effect::Custom { effect_type, data }

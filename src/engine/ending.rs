@@ -122,6 +122,7 @@ impl Shard {
         // What lies before must have its row number: it is the fresh history's predecessor.
         let signals = run.chain.signals();
         let (seats, spent) = (run.chain.seats().clone(), run.chain.spent().clone());
+        let joined = super::lineage::all_of(&self.shared.sessions, run);
         started.generation += 1;
         started.first_step = run.chain.next_step();
         started.queued = signals;
@@ -134,6 +135,9 @@ impl Shard {
         self.append(run, Fact::RunStarted(Box::new(started)));
         if !spent.is_empty() {
             self.append(run, Fact::Decided(Decision::Spent(Box::new(spent))));
+        }
+        for (session, party) in joined {
+            self.join(run, session, party);
         }
         for (operator, held) in seats {
             let Held { session, epoch } = held;

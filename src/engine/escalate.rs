@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Caller, EngineError, Holder, IdempotencyKey,
     due::Due,
+    lineage::refuse_own,
     message::ReplyTo,
     receive::closed,
     rfc3339,
@@ -122,7 +123,7 @@ impl Shard {
             let message = "advise: the task asks nothing".into();
             Some(EngineError::Conflict { code: "no_question", message })
         } else {
-            None
+            refuse_own(&self.shared.sessions, run, caller).err()
         };
         if let Some(refusal) = refusal {
             drop(reply.send(Err(refusal)));

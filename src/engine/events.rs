@@ -290,6 +290,9 @@ fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) {
                 json!({ "by": by, "operator": operator, "session": session, "epoch": epoch }),
             ),
             Decision::Spent(spent) => ("run.spent", json!(spent)),
+            Decision::Joined { session, party } => {
+                ("session.joined", json!({ "session": session, "party": party }))
+            }
             Decision::Escalate { step, attempt, question } => (
                 "step.escalated",
                 json!({ "step": step, "attempt": attempt, "question": question }),

@@ -332,16 +332,16 @@ impl Engine {
         checks: Vec<crate::store::Check>,
         writes: Vec<Write>,
     ) -> Result<(), EngineError> {
-        self.write_then(checks, writes, || {}).await
+        self.write_then(checks, writes, |_| {}).await
     }
 
-    /// As [`Engine::write`]; `then` runs once the write's fate is known, even if whoever asked
-    /// for it is gone by then.
+    /// As [`Engine::write`]; `then` runs once the write's fate is known (true: it is durable), even
+    /// if whoever asked for it is gone by then.
     pub(super) async fn write_then(
         &self,
         checks: Vec<crate::store::Check>,
         writes: Vec<Write>,
-        then: impl FnOnce() + Send + 'static,
+        then: impl FnOnce(bool) + Send + 'static,
     ) -> Result<(), EngineError> {
         let (ack, acked) = oneshot::channel();
         let batch = Batch {
@@ -349,7 +349,7 @@ impl Engine {
             run: None,
             writes,
             ack: Box::new(move |result| {
-                then();
+                then(result.is_ok());
                 // Who asked may be gone; the write stands.
                 let _ = ack.send(result);
             }),

@@ -12,17 +12,17 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::{
-    Caller, Engine, EngineError, IdempotencyKey, Program, RunView,
+    Caller, Engine, EngineError, IdempotencyKey, Made, Program,
     copy::{Copy, linked},
     passage::Passage,
-    programs::accept_input,
+    programs::{Programs, accept_input},
 };
 use crate::{
     flow::StateOp,
     journal::{Decision, Entry, Fact, Outcome},
     protocol::{Effect, Failure, Json, Lifetime, MemoryLink, RunId, Scope, StepKind, StoreOptions},
     store::{ArtifactRow, StateRow, Write, lay_over},
-    token::{Need, Verb},
+    token::Verb,
 };
 
 /// What a fork is to be.
@@ -50,13 +50,16 @@ impl Engine {
         run: RunId,
         fork: Fork,
         key: Option<IdempotencyKey>,
-    ) -> Result<RunView, EngineError> {
+    ) -> Result<Made, EngineError> {
         caller.may(Verb::RunFork, run)?;
         if let Some(key) = &key
             && let Some(made) = self.repeated(caller, key).await?
         {
             let id = || EngineError::NotFound { what: "run", id: made.clone() };
-            return self.run_view(made.parse().map_err(|_| id())?).await;
+            return self.seen(caller, made.parse().map_err(|_| id())?).await;
+        }
+        if matches!(fork.program, Some(Program::Bundle(_))) {
+            caller.grant.check(Verb::RunSource, &[])?;
         }
         self.check_room()?;
         let header = self.header(run).await?;
@@ -66,7 +69,9 @@ impl Engine {
             None => self.program_by(header.hash).await?,
         };
         let name = program.blueprint().name();
-        caller.grant.check(Verb::RunFork, &[Need::Run(run), Need::Blueprint(name)])?;
+        if !matches!(fork.program, Some(Program::Bundle(_))) {
+            self.reach(caller, Verb::RunFork, &program).await?;
+        }
 
         let (num, scope) = (run.num(), format!("run:{run}"));
         let (entries, state, files) = self
@@ -119,8 +124,12 @@ impl Engine {
             step: Some(fork.from_step),
         };
         kept.push(Entry { seq: 0, at_ms, fact: Fact::Decided(copied) });
+        if matches!(fork.program, Some(Program::Bundle(_))) {
+            // With the run, or not at all.
+            writes.push(Programs::write_of(&program, None, now_ms));
+        }
         self.put_copy(caller, Copy { id, entries: kept, writes, key }).await?;
-        self.run_view(id).await
+        self.seen(caller, id).await
     }
 }
 
@@ -183,7 +192,10 @@ fn cut(entries: &[Entry], from: u32) -> Result<Vec<Entry>, Refusal> {
         Fact::StepEnded { step, outcome, .. } => ended.contains(step) && counts(*place, outcome),
         Fact::SignalReceived(_) | Fact::Noted { .. } => *place < at,
         Fact::Decided(decision) => {
-            matches!(decision, Decision::Copied { .. } | Decision::Spent(_))
+            matches!(
+                decision,
+                Decision::Copied { .. } | Decision::Spent(_) | Decision::Joined { .. }
+            )
         }
         Fact::RunEnded(_) => false,
     };

@@ -1,16 +1,16 @@
 //! Tasks for people while they are open: who is asked, reminders, and an end before their time.
 //!
 //! What a task asks, and what was said so far, stands in its row, beside what its attempt was
-//! rendered to. Refuses an answer of whoever asked: a bearer that comes from a run's own attempt
-//! decides nothing that the run asks people.
+//! rendered to. Refuses an answer of whoever asked: a bearer that comes from a run's own attempt, or
+//! of whoever stands behind one, decides nothing that the run asks people.
 
 use super::{
     Caller, EngineError, IdempotencyKey,
     due::Due,
+    lineage::refuse_own,
     message::ReplyTo,
     receive::closed,
     run::{OpenTask, Run},
-    seats::SUBJECT,
     shard::Shard,
 };
 use crate::{
@@ -19,6 +19,7 @@ use crate::{
     journal::{Decision, Fact},
     operator::{HUMAN, Inquiry, Prompt},
     protocol::{Failure, failure::kind},
+    session::Hub,
     store::{Check, TaskRow, Write},
 };
 
@@ -35,6 +36,7 @@ pub(super) fn inquiry(row: &TaskRow) -> Option<Inquiry> {
 
 /// An open task that asks people, if this caller may say anything to it.
 pub(super) fn asked<'a>(
+    sessions: &Hub,
     run: &'a Run,
     step: u32,
     caller: &Caller,
@@ -53,29 +55,8 @@ pub(super) fn asked<'a>(
         let message = "answer the task: it is not one for people; its worker reports".into();
         return Err(EngineError::Conflict { code: "not_human", message });
     };
-    if let Some(session) = session_behind(&caller.subject)
-        && takes_part(run, session)
-    {
-        let message = format!("answer the task: {session} works on this run and asks through it");
-        return Err(EngineError::Conflict { code: "self_approval", message });
-    }
+    refuse_own(sessions, run, caller)?;
     Ok((task, inquiry))
-}
-
-/// The session that a token is of, or was made by: its subject begins with it.
-fn session_behind(subject: &str) -> Option<&str> {
-    let session = subject.strip_prefix(SUBJECT)?;
-    Some(session.split_once('/').map_or(session, |(session, _)| session))
-}
-
-/// Whether a session worked on a run, has a seat in it, takes all of its tasks, or started it.
-fn takes_part(run: &Run, session: &str) -> bool {
-    let started = run.chain.started().is_some_and(|(started, _)| {
-        started.delegate.as_deref() == Some(session)
-            || session_behind(&started.principal) == Some(session)
-    });
-    let seated = || run.chain.seats().values().any(|held| held.session == session);
-    started || seated() || run.chain.has_worked(session)
 }
 
 impl Shard {
@@ -127,7 +108,7 @@ impl Shard {
         key: Option<IdempotencyKey>,
         reply: ReplyTo<()>,
     ) {
-        let attempt = match asked(run, step, caller) {
+        let attempt = match asked(&self.shared.sessions, run, step, caller) {
             Ok((task, _)) => task.attempt,
             Err(error) => {
                 drop(reply.send(Err(error)));
@@ -146,17 +127,5 @@ impl Shard {
         run.pending.after.replies.push(Box::new(move |result| {
             drop(reply.send(result.map(|_| ())));
         }));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::session_behind;
-
-    #[test]
-    fn a_token_that_a_session_made_is_its_own() {
-        assert_eq!(session_behind("session/ses_a"), Some("ses_a"));
-        assert_eq!(session_behind("session/ses_a/approver/operator"), Some("ses_a"));
-        assert_eq!(session_behind("admin/session"), None);
     }
 }

@@ -63,6 +63,8 @@ pub(crate) struct NewRun {
     pub(crate) seats: Vec<(String, SessionId)>,
     /// Whether it counts against the quotas of a token.
     pub(crate) charged: bool,
+    /// The sessions that took part in the run that calls it, with who stands behind them.
+    pub(crate) joined: Vec<(String, String)>,
 }
 
 /// Somebody who waits for a run.
@@ -137,7 +139,14 @@ pub(crate) enum RunMsg {
     /// Changes of its own state from outside.
     ChangeState { changes: Vec<StateChange>, jti: Option<String>, reply: ReplyTo<Vec<Changed>> },
     /// A called run ended.
-    ChildEnded { step: u32, child: RunId, outcome: Outcome, usage: Option<Usage> },
+    ChildEnded {
+        step: u32,
+        child: RunId,
+        outcome: Outcome,
+        usage: Option<Usage>,
+        /// The sessions that took part in it, with who stands behind them.
+        joined: Vec<(String, String)>,
+    },
     /// A session may be there for an attempt that waits for one.
     Redispatch { step: u32, attempt: u32 },
     /// The session that had an attempt is gone.

@@ -9,6 +9,7 @@ mod accounts;
 mod answer;
 mod attempt;
 mod auth;
+mod authority;
 mod backup;
 mod begin;
 mod blueprints;
@@ -37,6 +38,7 @@ mod keys;
 mod layers;
 mod ledger;
 mod limits;
+mod lineage;
 mod listing;
 mod message;
 mod model_loop;
@@ -92,8 +94,8 @@ pub use orchestrate::{DispatchView, Orchestration};
 pub use readers::Held;
 pub use replay::ReplayView;
 pub use request::{
-    Answer, Bearer, Caller, Holder, IdempotencyKey, Leased, MintToken, Minted, Program, Report,
-    StartRun, Started, Verdict, WaitFor,
+    Answer, Bearer, Caller, Holder, IdempotencyKey, Leased, Made, MintToken, Minted, Program,
+    Report, StartRun, Started, Verdict, WaitFor,
 };
 pub use respond::{ModelView, Responding};
 pub use retell::{AskedView, Divergence};

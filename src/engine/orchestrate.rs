@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::{
-    Caller, Engine, EngineError, FailureView, Program, RunView, StartRun, WaitFor,
+    Caller, Engine, EngineError, FailureView, Program, RunView, StartRun, WaitFor, begin::Permit,
     scoped::task_input,
 };
 use crate::{
@@ -24,7 +24,7 @@ use crate::{
         failure::kind,
     },
     store::RunStatus,
-    token::{Grant, Need, Role, Scopes, Verb},
+    token::{Grant, Need, Verb},
 };
 
 /// What a dispatch runs.
@@ -139,7 +139,7 @@ impl Engine {
         until: WaitFor,
         patience: impl Future<Output = ()>,
     ) -> Result<RunView, EngineError> {
-        let begun = self.begin_waiting(caller, start, None, until, Verb::Dispatch).await?;
+        let begun = self.begin_waiting(caller, start, None, until, Permit::Given).await?;
         self.await_begun(begun, until, patience).await
     }
 
@@ -161,7 +161,7 @@ impl Engine {
     fn owner(&self) -> Caller {
         Caller {
             subject: "host".into(),
-            grant: Grant::new(Role::Admin, Scopes::all()),
+            grant: Grant::everything(),
             jti: String::new(),
             expires_ms: u64::MAX,
             session: None,

@@ -217,7 +217,9 @@ impl Shard {
         let own = run.program.as_ref().map(|program| {
             (program.blueprint().name().to_owned(), program.blueprint().hash().to_owned())
         });
-        let program = match self.shared.programs.resolve(&blueprint, own) {
+        let resolved = self.shared.programs.resolve(&blueprint, own);
+        let permitted = resolved.and_then(|program| self.may_call(run, &program).map(|()| program));
+        let program = match permitted {
             Ok(program) => program,
             Err(error) => {
                 let failure = Failure::new(kind::REFUSED, format!("call {blueprint}: {error}"));
@@ -257,6 +259,7 @@ impl Shard {
             subscriber: None,
             seats: seats.map(|(name, it)| (name.clone(), it.session.as_str().into())).collect(),
             charged,
+            joined: super::lineage::all_of(&self.shared.sessions, run),
         };
         self.shared.send(child.num(), Msg::Start(Box::new(new)));
     }
@@ -289,7 +292,9 @@ impl Shard {
         };
         fault::point("engine.tell_parent");
         let usage = super::budget::total(run.chain.spent());
-        let message = RunMsg::ChildEnded { step, child: run.id, outcome: outcome.clone(), usage };
+        let (child, outcome) = (run.id, outcome.clone());
+        let joined = super::lineage::all_of(&self.shared.sessions, run);
+        let message = RunMsg::ChildEnded { step, child, outcome, usage, joined };
         self.shared.tell(parent, message);
     }
 

@@ -14,10 +14,13 @@ use crate::{
     operator::Registry,
     protocol::Json,
     store::{BlueprintRow, RunFilter, RunStatus, Store, Write},
+    token::Grant,
 };
 
 /// Programs that stay compiled.
 const KEPT: usize = 256;
+/// Versions whose publisher is remembered.
+const KEPT_PUBLISHERS: usize = 4_096;
 /// Waiting runs whose programs are compiled ahead, and how many of those.
 const AHEAD_RUNS: usize = 256;
 const AHEAD: usize = 16;
@@ -30,7 +33,11 @@ pub(crate) struct Programs {
     compiled: Mutex<HashMap<String, Arc<Program>>>,
     stored: Mutex<HashSet<String>>,
     names: Mutex<Names>,
+    publishers: Mutex<HashMap<String, Publisher>>,
 }
+
+/// What the publisher of a version could do when it was published; none if nobody published it.
+pub(super) type Publisher = Option<Arc<Grant>>;
 
 /// What names stood for when they were last looked up.
 #[derive(Default)]
@@ -49,7 +56,39 @@ impl Programs {
             compiled: Mutex::new(HashMap::new()),
             stored: Mutex::default(),
             names: Mutex::default(),
+            publishers: Mutex::default(),
         }
+    }
+
+    /// The publisher of a version, if it was looked up before.
+    pub(crate) fn known_publisher(&self, hash: &str) -> Option<Publisher> {
+        self.publishers().get(hash).cloned()
+    }
+
+    /// The publisher of a version. One that is not stored has none.
+    pub(crate) fn publisher(&self, hash: &str) -> Result<Publisher, EngineError> {
+        if let Some(known) = self.known_publisher(hash) {
+            return Ok(known);
+        }
+        let row = self.store.blueprint(hash)?;
+        let grant = row
+            .and_then(|row| row.publisher)
+            .map(|text| Arc::new(super::recover::grant_of(&Json::from_trusted(text))));
+        // Who published it meanwhile is right.
+        Ok(self.publishers().entry(hash.to_owned()).or_insert(grant).clone())
+    }
+
+    /// Remembers who published a version.
+    pub(crate) fn published(&self, hash: &str, grant: Arc<Grant>) {
+        self.publishers().insert(hash.to_owned(), Some(grant));
+    }
+
+    fn publishers(&self) -> MutexGuard<'_, HashMap<String, Publisher>> {
+        let mut all = self.publishers.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= KEPT_PUBLISHERS {
+            all.clear();
+        }
+        all
     }
 
     /// The limits of every sandbox.
@@ -172,7 +211,11 @@ impl Programs {
         let hash = match prefix {
             None => self.named(name)?.ok_or_else(|| unknown(reference))?,
             Some(prefix) => {
-                let versions = self.store.blueprint_versions(name, prefix)?;
+                let mut versions = self.store.blueprint_versions(name, prefix)?;
+                // What was published goes before what merely names itself so.
+                if versions.iter().any(|row| row.publisher.is_some()) {
+                    versions.retain(|row| row.publisher.is_some());
+                }
                 match versions.as_slice() {
                     [] => return Err(unknown(reference)),
                     [one] => return self.decode(one),
@@ -188,14 +231,16 @@ impl Programs {
         self.by_hash(&hash)
     }
 
-    /// What stores a version.
-    pub(crate) fn write_of(program: &Program, now_ms: u64) -> Write {
+    /// What stores a version, with what its publisher may do if it is published.
+    pub(crate) fn write_of(program: &Program, publisher: Option<&Grant>, now_ms: u64) -> Write {
         let blueprint = program.blueprint();
         Write::PutBlueprint(BlueprintRow {
             hash: blueprint.hash().to_owned(),
             name: blueprint.name().to_owned(),
             bundle: blueprint.bundle().encode(),
             created_ms: now_ms,
+            publisher: publisher
+                .map(|grant| serde_json::to_string(grant).expect("a grant is plain data")),
         })
     }
 

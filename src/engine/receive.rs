@@ -29,19 +29,8 @@ impl Shard {
         }
         fault::point("engine.accept_run");
         self.lives += 1;
-        let NewRun {
-            id,
-            program,
-            started,
-            jti,
-            key,
-            reply,
-            waiter,
-            unstored,
-            subscriber,
-            seats,
-            charged,
-        } = new;
+        let NewRun { id, program, started, jti, key, reply, waiter, .. } = new;
+        let (unstored, subscriber, charged) = (new.unstored, new.subscriber, new.charged);
         let wall_ms = program.blueprint().definition().wall_ms;
         let parent = started.parent;
         let mut run = Box::new(Run {
@@ -82,9 +71,16 @@ impl Shard {
         run.audience.set(!run.subscribers.is_empty());
         run.header.parent = parent;
         self.count_in(run.num);
-        let by = started.principal.clone();
+        let (by, delegate) = (started.principal.clone(), started.delegate.clone());
         self.append(&mut run, Fact::RunStarted(Box::new(started)));
-        for (operator, session) in seats {
+        for (session, party) in new.joined {
+            self.join(&mut run, session, party);
+        }
+        for session in delegate.iter().map(String::as_str) {
+            self.note_joined(&mut run, session);
+        }
+        for (operator, session) in new.seats {
+            self.note_joined(&mut run, session.as_str());
             let (by, session) = (by.clone(), session.0);
             let seat = Decision::Seat { by, operator, session, epoch: 1 };
             self.append(&mut run, Fact::Decided(seat));
@@ -254,8 +250,9 @@ impl Shard {
             RunMsg::ChangeState { changes, jti, reply } => {
                 self.change_from_outside(run, changes, jti, reply);
             }
-            RunMsg::ChildEnded { step, child, outcome, usage } => {
+            RunMsg::ChildEnded { step, child, outcome, usage, joined } => {
                 if is_child(run, step, child) {
+                    self.join_all(run, joined);
                     self.child_ended(run, step, outcome, usage);
                 }
             }

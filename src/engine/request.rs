@@ -179,6 +179,8 @@ pub struct MintToken {
     pub role: Role,
     /// Only these verbs; all of the role if absent.
     pub verbs: Option<Vec<String>>,
+    /// Verbs beside those, which the role has only where a token names them.
+    pub extra_verbs: Vec<String>,
     /// Its scopes; the caller's own if absent.
     pub scopes: Option<Vec<String>>,
     /// How long it lives, in milliseconds.
@@ -216,6 +218,37 @@ pub struct Started {
     pub run: RunId,
     /// Whether an earlier request with the same key had started it.
     pub repeated: bool,
+}
+
+/// A run that was made, as far as whoever made it may see it.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+#[serde(untagged)]
+pub enum Made {
+    /// All of it.
+    Seen(Box<super::RunView>),
+    /// Its id alone: the token may start runs, and not read this one.
+    Hidden {
+        /// The run.
+        id: RunId,
+    },
+}
+
+impl Made {
+    /// The run's id.
+    pub fn id(&self) -> RunId {
+        match self {
+            Self::Seen(view) => view.id,
+            Self::Hidden { id } => *id,
+        }
+    }
+
+    /// The run, if it may be seen.
+    pub fn view(self) -> Option<super::RunView> {
+        match self {
+            Self::Seen(view) => Some(*view),
+            Self::Hidden { .. } => None,
+        }
+    }
 }
 
 /// A task that a queue worker was given.

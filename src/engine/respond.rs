@@ -62,7 +62,8 @@ impl Engine {
         let (name, _) = parts(id);
         let bare = name.split('@').next().unwrap_or(name).to_owned();
         caller.grant.check(Verb::BlueprintRead, &[Need::Blueprint(&bare)])?;
-        self.answering(id).await?;
+        let (program, _) = self.answering(id).await?;
+        self.reach(caller, Verb::BlueprintRead, &program).await?;
         let names = self.read(|store| store.blueprint_names()).await?;
         let set = names.into_iter().find(|(name, ..)| *name == bare);
         Ok(ModelView { id: id.to_owned(), created_ms: set.map_or(0, |(_, _, at_ms)| at_ms) })
@@ -96,7 +97,7 @@ impl Engine {
     ) -> Result<bool, EngineError> {
         let (program, agent) = self.answering(id).await?;
         let blueprint = program.blueprint();
-        caller.grant.check(Verb::RunStart, &[Need::Blueprint(blueprint.name())])?;
+        self.reach(caller, Verb::RunStart, &program).await?;
         let agent = agent.and_then(|name| blueprint.agent(&name).cloned());
         Ok(agent.is_some_and(|agent| self.is_model(agent.operator())))
     }
@@ -127,7 +128,7 @@ impl Engine {
         self.check_room()?;
         let (program, agent) = self.answering(&create.model).await?;
         let blueprint = program.blueprint();
-        caller.grant.check(Verb::RunStart, &[Need::Blueprint(blueprint.name())])?;
+        self.reach(caller, Verb::RunStart, &program).await?;
         let text = last_text(&conversation.items);
         let definition = blueprint.definition();
         let input = match &agent {

@@ -22,6 +22,7 @@ use crate::{
 const NAME_BYTES: usize = 200;
 
 impl Engine {
+    /// What a request names, or brings; nothing is stored.
     pub(super) async fn program_of(
         &self,
         program: &Program,
@@ -38,7 +39,7 @@ impl Engine {
                     resolve.await.map_err(|_| EngineError::Stopping)?
                 }
             },
-            Program::Bundle(bundle) => Ok(self.keep_program(bundle.clone()).await?.0),
+            Program::Bundle(bundle) => Ok(self.compiled(bundle.clone()).await?.0),
         }
     }
 

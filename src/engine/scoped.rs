@@ -84,12 +84,16 @@ impl Shard {
         Ok(scope.to_string())
     }
 
-    /// Whether the run's starter may do that to a scope. The run itself and its operators are the
-    /// run's own.
+    /// Whether the run may do that to a scope: its starter reads and writes, its flow's authority
+    /// links. The run itself and its operators are the run's own.
     fn permit(&self, run: &Run, scope: &str, op: &StateOp) -> Result<(), Failure> {
         let own = scope == run_scope(run) || is_within(run, scope);
         if own {
             return Ok(());
+        }
+        if let StateOp::Link { key, to, .. } | StateOp::Unlink { key, to, .. } = op {
+            let permitted = self.may_link(run, scope, [key, to]);
+            return permitted.map_err(|refusal| refused(refusal.to_string()));
         }
         let verb = if op.is_read() { Verb::StateRead } else { Verb::StateWrite };
         let need = Need::State { scope, key: op.key() };

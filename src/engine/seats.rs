@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::{
     EngineError, WaitingOn,
+    lineage::session_in,
     message::ReplyTo,
     receive::closed,
     run::{OpenTask, Perform, Phase, Run},
@@ -22,9 +23,6 @@ use crate::{
     store::Check,
 };
 
-/// What the subject of a session's token begins with.
-pub(super) const SUBJECT: &str = "session/";
-
 /// The epoch of an operator's seat in a run; 0 where nobody took it.
 pub(super) fn seat_epoch(run: &Run, operator: &str) -> u32 {
     run.chain.seats().get(operator).map_or(0, |held| held.epoch)
@@ -34,7 +32,7 @@ pub(super) fn seat_epoch(run: &Run, operator: &str) -> u32 {
 fn seat(run: &Run, operator: &str) -> Seat {
     let holder = run.chain.seats().get(operator);
     let (delegate, starter) = run.chain.started().map_or((None, None), |(started, _)| {
-        (started.delegate.as_deref(), started.principal.strip_prefix(SUBJECT))
+        (started.delegate.as_deref(), session_in(&started.principal))
     });
     Seat {
         delegate: delegate.map(SessionId::from),
@@ -102,6 +100,7 @@ impl Shard {
         run.pending.checks.extend(jti.map(Check::TokenLive));
         if !same {
             epoch += 1;
+            self.note_joined(run, session.as_str());
             let session = session.to_string();
             let seat = Decision::Seat { by, operator: operator.clone(), session, epoch };
             self.append(run, Fact::Decided(seat));

@@ -5,10 +5,11 @@ use utoipa::ToSchema;
 
 use super::{
     Caller, Engine, EngineError, IdempotencyKey, StartRun,
-    auth::{denied, mint_claims, token_row},
+    auth::{denied, mint_claims, token_row, with_more},
+    lineage,
     message::RunMsg,
     rfc3339,
-    seats::{SUBJECT, wrong_seat},
+    seats::wrong_seat,
 };
 use crate::{
     operator::Ticket,
@@ -30,6 +31,9 @@ pub struct OpenSession {
     pub ttl_ms: u64,
     /// Only these scopes; the caller's own if absent.
     pub scopes: Option<Vec<String>>,
+    /// Verbs that an operator has only where its token names them; a session that is not given
+    /// them has none of them, whatever the caller has.
+    pub extra_verbs: Vec<String>,
     /// Whether its frames carry the prompts themselves.
     pub direct: bool,
 }
@@ -186,8 +190,9 @@ impl Engine {
         };
         let mut grant = Grant::new(Role::Operator, scopes);
         grant.verbs.clone_from(&caller.grant.verbs);
+        let grant = with_more(grant.by_default(), &open.extra_verbs)?;
         let parent = self.claims_of(caller);
-        let subject = format!("{SUBJECT}{session}");
+        let subject = lineage::session_of(&caller.subject, session);
         let mut claims = mint_claims(&subject, grant, now_ms, expires_ms).child_of(&parent);
         TokenKind::Session.audience().clone_into(&mut claims.aud);
         claims.check_narrower(&parent).map_err(|widening| EngineError::Conflict {
@@ -222,7 +227,7 @@ impl Engine {
         if claims.kind() != Some(TokenKind::Session) {
             return Ok(None);
         }
-        let session = SessionId::from(claims.sub.strip_prefix(SUBJECT).unwrap_or_default());
+        let session = SessionId::from(lineage::session_in(&claims.sub).unwrap_or_default());
         match self.shared().sessions.operator_of(&session) {
             Some(_) => Ok(Some(session)),
             None => Err(denied(format!("session {session} is closed; open another"))),

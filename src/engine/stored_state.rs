@@ -225,6 +225,11 @@ impl Engine {
         for (_, change) in &changes {
             let need = Need::State { scope: &change.scope, key: &change.key };
             caller.grant.check(Verb::StateWrite, &[need])?;
+            // A link is a change of both its ends.
+            if let StateAct::Link { to, .. } | StateAct::Unlink { to, .. } = &change.act {
+                let need = Need::State { scope: &change.scope, key: to };
+                caller.grant.check(Verb::StateWrite, &[need])?;
+            }
         }
         let passage = self.passage(&caller.subject);
         let pass = |(scope, change)| {

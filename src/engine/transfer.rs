@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use super::{
-    Caller, Engine, EngineError, IdempotencyKey, RunView,
+    Caller, Engine, EngineError, IdempotencyKey, Made,
     copy::{Copy, fold, linked},
     document::{Document, FORMAT, File, Head, Kept, Limits, Line, Scribe, Source, VERSION, Value},
     passage::Passage,
@@ -75,13 +75,15 @@ impl Engine {
         caller: &Caller,
         document: impl AsRef<[u8]> + Send + 'static,
         key: Option<IdempotencyKey>,
-    ) -> Result<RunView, EngineError> {
+    ) -> Result<Made, EngineError> {
         caller.grant.check(Verb::RunImport, &[])?;
+        // A document brings the source of its run along.
+        caller.grant.check(Verb::RunSource, &[])?;
         if let Some(key) = &key
             && let Some(made) = self.repeated(caller, key).await?
         {
             let id = || EngineError::NotFound { what: "run", id: made.clone() };
-            return self.run_view(made.parse().map_err(|_| id())?).await;
+            return self.seen(caller, made.parse().map_err(|_| id())?).await;
         }
         self.check_room()?;
         let _turn = self.inner.heavy.acquire().await.map_err(|_| EngineError::Stopping)?;
@@ -142,6 +144,7 @@ impl Engine {
             name,
             bundle: bundle.encode(),
             created_ms: now_ms,
+            publisher: None,
         })];
         let scope = format!("run:{id}");
         let passage = self.passage(&caller.subject);
@@ -176,7 +179,7 @@ impl Engine {
             }));
         }
         self.put_copy(caller, Copy { id, entries, writes, key }).await?;
-        self.run_view(id).await
+        self.seen(caller, id).await
     }
 }
 

@@ -17,7 +17,6 @@ use tokio::sync::Notify;
 
 use super::{
     BlueprintView, Engine, EngineError, IdempotencyKey, Program, Schedules, StartRun, rfc3339,
-    schedules,
 };
 use crate::{
     blueprint::{FileWatch, Missed, Trigger, TriggerEvent},
@@ -296,7 +295,7 @@ impl Engine {
         };
         let word = format!("{} {}", watched.id(), kept.batch);
         let key = IdempotencyKey { route: "watch", body: word.clone(), key: word };
-        match self.start(&schedules::host("watch", &watched.name), start, Some(key)).await {
+        match self.start_by_itself("watch", &watched.name, start, key).await {
             Ok(started) => kept.open.push(started.run),
             Err(
                 error @ (EngineError::Busy { .. } | EngineError::Store(_) | EngineError::Stopping),

@@ -44,6 +44,7 @@ impl Host {
             seats: std::collections::BTreeMap::new(),
         };
         let (owner, until) = (self.owner()?, WaitFor::Ended);
-        Ok(self.engine().start_and_wait(&owner, start, None, until, pending()).await?)
+        let made = self.engine().start_and_wait(&owner, start, None, until, pending()).await?;
+        Ok(made.view().expect("the owner reads every run"))
     }
 }

@@ -49,6 +49,7 @@ pub struct Chain {
     origins: Vec<String>,
     spent: Spent,
     sessions: BTreeSet<String>,
+    joined: BTreeMap<String, String>,
     keep_payloads: bool,
 }
 
@@ -255,6 +256,9 @@ impl Chain {
                 | Decision::Expire { .. }
                 | Decision::Told { .. } => {}
                 Decision::Spent(spent) => self.spent.clone_from(spent),
+                Decision::Joined { session, party } => {
+                    self.joined.insert(session.clone(), party.clone());
+                }
                 Decision::Seat { operator, session, epoch, .. } => {
                     let held = Held { session: session.clone(), epoch: *epoch };
                     self.seats.insert(operator.clone(), held);
@@ -548,9 +552,14 @@ impl Chain {
         &self.spent
     }
 
-    /// Whether a session worked, or works, on one of this history's tasks.
-    pub fn has_worked(&self, session: &str) -> bool {
-        self.sessions.contains(session)
+    /// The sessions that worked, or work, on tasks of this history.
+    pub fn worked(&self) -> impl Iterator<Item = &String> {
+        self.sessions.iter()
+    }
+
+    /// The sessions that took part and are noted with who stands behind them.
+    pub fn joined(&self) -> &BTreeMap<String, String> {
+        &self.joined
     }
 
     /// What the flow last said of itself.

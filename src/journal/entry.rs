@@ -349,6 +349,13 @@ pub enum Decision {
     Spent(Box<Spent>),
     /// An accepted result left something to others; the step goes on with another attempt.
     Follow(Box<Followed>),
+    /// A session takes part whose opener is not the admin token.
+    Joined {
+        /// The session.
+        session: String,
+        /// Who stands behind it: the first client or session of its opener's subject.
+        party: String,
+    },
 }
 
 /// A result that did not end its step.

@@ -366,6 +366,11 @@ impl Hub {
         self.lock().sessions.get(session).map(|mailbox| mailbox.row.operator.clone())
     }
 
+    /// The subject of whoever opened an open session.
+    pub fn opener(&self, session: &SessionId) -> Option<String> {
+        self.lock().sessions.get(session).map(|mailbox| mailbox.row.principal.clone())
+    }
+
     /// How an open session looks.
     pub fn looks(&self, session: &SessionId) -> Option<Looks> {
         self.lock().sessions.get(session).map(looks)

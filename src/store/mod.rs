@@ -535,7 +535,7 @@ pub enum Write {
         /// The attempt.
         attempt: u32,
     },
-    /// Store a blueprint version, if it is not there.
+    /// Store a blueprint version, if it is not there; a publisher replaces the one before.
     PutBlueprint(BlueprintRow),
     /// Let a name stand for a version.
     NameBlueprint {

@@ -336,6 +336,9 @@ pub struct BlueprintRow {
     pub bundle: Vec<u8>,
     /// When it was first stored, in Unix milliseconds.
     pub created_ms: u64,
+    /// What whoever published it could do then: a grant as JSON. Absent in a version that only came
+    /// with a request to run it.
+    pub publisher: Option<String>,
 }
 
 impl BlueprintRow {

@@ -10,25 +10,40 @@ use super::{
         ArtifactRead, ArtifactWrite, AuditRead, BlueprintCheck, BlueprintRead, BlueprintWrite,
         Dispatch, HostBackup, HostGc, HostRead, KeyRotate, OperatorRead, RunCancel, RunDelete,
         RunExport, RunFork, RunImport, RunPause, RunQuery, RunRead, RunReplay, RunResume,
-        RunSignal, RunStart, SeatAcquire, SessionClose, SessionOpen, SessionRead, StateRead,
-        StateWrite, TaskAdvise, TaskAnswer, TaskEscalate, TaskExpire, TaskList, TaskRead,
-        TokenList, TokenMint, TokenRevoke, WorkerArtifact, WorkerHeartbeat, WorkerLease,
-        WorkerProgress, WorkerPrompt, WorkerResult, WorkerState, WorkerSubmit, WorkerToken,
+        RunSignal, RunSource, RunStart, RunWorkdir, SeatAcquire, SessionClose, SessionOpen,
+        SessionRead, StateRead, StateWrite, TaskAdvise, TaskAnswer, TaskEscalate, TaskExpire,
+        TaskList, TaskRead, TokenList, TokenMint, TokenRevoke, WorkerArtifact, WorkerHeartbeat,
+        WorkerLease, WorkerProgress, WorkerPrompt, WorkerResult, WorkerState, WorkerSubmit,
+        WorkerToken,
     },
 };
 
-const Y: bool = true;
-const N: bool = false;
+/// How a role stands to a verb.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Right {
+    /// The role has it.
+    Has,
+    /// The role has it only in a token that names the verb.
+    Named,
+    /// The role never has it.
+    Never,
+}
+
+const Y: Right = Right::Has;
+const O: Right = Right::Named;
+const N: Right = Right::Never;
 
 /// A row a verb, in the order of [`Verb::ALL`]; a column a role, in the order of [`Role::ALL`].
 #[rustfmt::skip]
-const TABLE: [(Verb, [bool; Role::ALL.len()]); Verb::ALL.len()] = [
+const TABLE: [(Verb, [Right; Role::ALL.len()]); Verb::ALL.len()] = [
     //                 admin oper. worker queue appr. senior observer
     (HostRead,        [Y,    Y,    N,     N,    N,    N,     Y]),
     (HostBackup,      [Y,    N,    N,     N,    N,    N,     N]),
     (AuditRead,       [Y,    N,    N,     N,    N,    N,     N]),
     (HostGc,          [Y,    N,    N,     N,    N,    N,     N]),
     (RunStart,        [Y,    Y,    N,     N,    N,    N,     N]),
+    (RunSource,       [Y,    O,    N,     N,    N,    N,     N]),
+    (RunWorkdir,      [Y,    O,    N,     N,    N,    N,     N]),
     (RunRead,         [Y,    Y,    N,     N,    Y,    Y,     Y]),
     (RunCancel,       [Y,    Y,    N,     N,    N,    N,     N]),
     (RunPause,        [Y,    Y,    N,     N,    N,    N,     N]),
@@ -45,8 +60,8 @@ const TABLE: [(Verb, [bool; Role::ALL.len()]); Verb::ALL.len()] = [
     (BlueprintCheck,  [Y,    Y,    N,     N,    N,    N,     N]),
     (TaskList,        [Y,    Y,    N,     N,    Y,    Y,     Y]),
     (TaskRead,        [Y,    Y,    N,     N,    Y,    Y,     Y]),
-    (TaskAnswer,      [Y,    Y,    N,     N,    Y,    N,     N]),
-    (TaskExpire,      [Y,    Y,    N,     N,    N,    N,     N]),
+    (TaskAnswer,      [Y,    O,    N,     N,    Y,    N,     N]),
+    (TaskExpire,      [Y,    O,    N,     N,    N,    N,     N]),
     (TaskEscalate,    [Y,    Y,    Y,     N,    N,    N,     N]),
     (TaskAdvise,      [Y,    N,    N,     N,    N,    Y,     N]),
     (ArtifactRead,    [Y,    Y,    Y,     N,    Y,    Y,     Y]),
@@ -74,8 +89,17 @@ const TABLE: [(Verb, [bool; Role::ALL.len()]); Verb::ALL.len()] = [
     (KeyRotate,       [Y,    N,    N,     N,    N,    N,     N]),
 ];
 
-/// Whether a role may do something at all, whatever it reaches.
+/// Whether a role may do something by itself, whatever it reaches.
 pub const fn permits(role: Role, verb: Verb) -> bool {
+    matches!(right(role, verb), Right::Has)
+}
+
+/// Whether a role has a verb only in a token that names it.
+pub const fn is_on_purpose(role: Role, verb: Verb) -> bool {
+    matches!(right(role, verb), Right::Named)
+}
+
+const fn right(role: Role, verb: Verb) -> Right {
     TABLE[verb as usize].1[role as usize]
 }
 
@@ -137,7 +161,43 @@ impl Grant {
 
     /// Whether it has a verb, whatever it reaches.
     pub fn has(&self, verb: Verb) -> bool {
-        permits(self.role, verb) && self.verbs.as_ref().is_none_or(|only| only.contains(&verb))
+        match (right(self.role, verb), &self.verbs) {
+            (Right::Has, None) => true,
+            (Right::Has | Right::Named, Some(only)) => only.contains(&verb),
+            (Right::Named, None) | (Right::Never, _) => false,
+        }
+    }
+
+    /// The same with more verbs, beside those that it has; `None` names one that the role never
+    /// has.
+    pub fn and(mut self, more: &[Verb]) -> Option<Self> {
+        if more.is_empty() {
+            return Some(self);
+        }
+        let own = Verb::ALL.iter().copied().filter(|verb| self.has(*verb));
+        self.verbs = Some(own.chain(more.iter().copied()).collect());
+        more.iter().all(|verb| self.has(*verb)).then_some(self)
+    }
+
+    /// The same without the verbs that only a token which names them has.
+    #[must_use]
+    pub fn by_default(mut self) -> Self {
+        if let Some(verbs) = &mut self.verbs {
+            verbs.retain(|verb| !is_on_purpose(self.role, *verb));
+        }
+        self
+    }
+
+    /// Whether it allows everything that `other` does.
+    pub fn covers(&self, other: &Self) -> bool {
+        self.role.holds(other.role)
+            && Verb::ALL.iter().all(|verb| !other.has(*verb) || self.has(*verb))
+            && self.scopes.contain(&other.scopes)
+    }
+
+    /// Everything.
+    pub fn everything() -> Self {
+        Self::new(Role::Admin, Scopes::all())
     }
 
     /// Lets an act through if the verb is there and every need is reached.
@@ -175,6 +235,23 @@ mod tests {
         let queue: Vec<_> =
             Verb::ALL.iter().copied().filter(|verb| permits(Role::Queue, *verb)).collect();
         assert_eq!(queue, [Verb::WorkerLease]);
+    }
+
+    #[test]
+    fn an_operator_brings_code_and_answers_people_only_where_its_token_says_so() {
+        let given = [Verb::RunSource, Verb::RunWorkdir, Verb::TaskAnswer, Verb::TaskExpire];
+        let plain = Grant::new(Role::Operator, Scopes::all());
+        for verb in given {
+            assert!(!plain.has(verb) && !permits(Role::Operator, verb), "{verb}");
+            assert!(plain.clone().only([verb]).has(verb), "{verb}");
+        }
+        let more = plain.clone().and(&[Verb::RunSource]).unwrap();
+        assert!(more.has(Verb::RunSource) && more.has(Verb::RunStart) && more.has(Verb::RunRead));
+        assert!(!more.has(Verb::TaskAnswer));
+        assert!(!more.by_default().has(Verb::RunSource));
+        assert_eq!(plain.clone().and(&[Verb::HostGc]), None);
+        let observer = Grant::new(Role::Observer, Scopes::all());
+        assert_eq!(observer.and(&[Verb::RunSource]), None);
     }
 
     #[test]

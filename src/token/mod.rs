@@ -18,7 +18,7 @@ mod verb;
 pub use claims::{
     Axis, Claims, ISSUER, LEEWAY_S, TaskClaim, TokenError, TokenKind, UNNAMED, Widening, person,
 };
-pub use gate::{Grant, Refusal, permits};
+pub use gate::{Grant, Refusal, is_on_purpose, permits};
 pub use handle::{AttemptId, Handle, HandleError, HandleKey, HandleSecret};
 pub use keys::{KeyError, KeyRing, SigningKey};
 pub use quota::{Quota, Quotas};

@@ -47,6 +47,10 @@ verbs! {
     HostGc = "host.gc",
     /// Start a run.
     RunStart = "run.start",
+    /// Run code that nobody published: source, files or a flow that come with a request.
+    RunSource = "run.source",
+    /// Choose where the children of a run work.
+    RunWorkdir = "run.workdir",
     /// Read runs, their steps and their events.
     RunRead = "run.read",
     /// Cancel a run.

@@ -46,8 +46,9 @@ pub async fn open(daemon: &Daemon) -> Opened {
     open_with(daemon, json!({})).await
 }
 
-/// Opens a session of `main-ai` with a body.
-pub async fn open_with(daemon: &Daemon, body: Value) -> Opened {
+/// Opens a session of `main-ai` with a body; it may bring code.
+pub async fn open_with(daemon: &Daemon, mut body: Value) -> Opened {
+    body["extra_verbs"] = json!(["run.source"]);
     let (status, opened) = send(daemon.post("/v1/operators/main-ai/sessions", &body)).await;
     assert_eq!(status, 201, "{opened}");
     let text = |name: &str| opened[name].as_str().unwrap().to_owned();

@@ -342,17 +342,14 @@ impl Asking {
         let (start, wait) = read_json::<StartBody>(body.to_string().as_bytes())?.into_start()?;
         let key = self.key(idempotency_key, "run/start");
         let engine = &self.api.engine;
-        let view = match wait {
+        let made = match wait {
             Some(wait) => {
                 let patience = self.patience(wait);
                 engine.start_and_wait(&self.caller, start, key, WaitFor::Ended, patience).await?
             }
-            None => {
-                let run = engine.start(&self.caller, start, key).await?.run;
-                engine.run(&self.caller, run).await?
-            }
+            None => engine.start_seen(&self.caller, start, key).await?,
         };
-        Ok(json(&view))
+        Ok(json(&made))
     }
 
     async fn patience(&self, wait: Duration) {

@@ -98,7 +98,7 @@ impl Session {
         let mut body = compile::program(&bundle);
         body["input"] = Value::Object(self.values.clone());
         body["trigger"] = json!({"kind": "repl"});
-        let run = match at.client.start(&body).await {
+        let run = match at.client.start_watched(&body).await {
             Ok(run) => run,
             Err(error) => {
                 cx.terminal.say(&format!("{error:#}"));

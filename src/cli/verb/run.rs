@@ -24,6 +24,7 @@ use crate::{
     engine::RunView,
     protocol::RunId,
     store::RunStatus,
+    token::Verb,
 };
 
 /// How many runs that were left open are named.
@@ -49,7 +50,7 @@ pub struct Run {
     /// Wait at most this long, for people as well; then exit with 7
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     wait: Option<Duration>,
-    /// Where child processes run [default: the current directory]
+    /// Where child processes run [default: the current directory, if the token may choose one]
     #[arg(long, value_name = "DIR")]
     workdir: Option<std::path::PathBuf>,
     /// Which session holds an operator's seat (may be given more than once)
@@ -76,14 +77,15 @@ impl Run {
         let start = if self.detach { Start::Attached } else { Start::Fresh };
         cx.with(start, async |at| {
             let body = self.request(cx, at, base).await?;
-            let run = at.client.start(&body).await?;
             if self.detach {
+                let made = at.client.start(&body).await?;
                 match cx.terminal.json {
-                    true => cx.terminal.print_json(&run)?,
-                    false => cx.terminal.print(&run.id.to_string())?,
+                    true => cx.terminal.print_json(&made)?,
+                    false => cx.terminal.print(&made.id().to_string())?,
                 }
                 return Ok(Exit::Ok);
             }
+            let run = at.client.start_watched(&body).await?;
             let id = run.id;
             let exit = self.watch(cx, at, run, &mut signal(SignalKind::interrupt())?).await?;
             leave(cx, at, id).await?;
@@ -109,7 +111,7 @@ impl Run {
                     cx.terminal.say("  the last good version stays; waiting for a change");
                 } else {
                     let begun = match self.request(cx, at, base.clone()).await {
-                        Ok(body) => at.client.start(&body).await,
+                        Ok(body) => at.client.start_watched(&body).await,
                         Err(error) => Err(error),
                     };
                     match begun {
@@ -196,7 +198,8 @@ impl Run {
     fn workdir(&self, at: &Connection) -> Result<Option<String>> {
         let dir = match &self.workdir {
             Some(dir) => dir.canonicalize().with_context(|| format!("find {}", dir.display()))?,
-            None if at.client.is_local() => {
+            // What runs without the right to choose works in a directory of its own.
+            None if at.client.is_local() && at.client.may(Verb::RunWorkdir) => {
                 std::env::current_dir().context("find the current directory")?
             }
             None => return Ok(None),

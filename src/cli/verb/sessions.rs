@@ -43,6 +43,9 @@ struct Open {
     /// A scope (may be given more than once) [default: your own]
     #[arg(long = "scope")]
     scopes: Vec<String>,
+    /// A verb that an operator has only by name, `run.source` (may be given more than once)
+    #[arg(long = "extra-verb", value_name = "VERB")]
+    extra_verbs: Vec<String>,
     /// Send the prompts in the frames
     #[arg(long)]
     direct: bool,
@@ -79,6 +82,9 @@ impl Open {
         let mut body = json!({"ttl": self.ttl, "direct": self.direct});
         if !self.scopes.is_empty() {
             body["scopes"] = json!(self.scopes);
+        }
+        if !self.extra_verbs.is_empty() {
+            body["extra_verbs"] = json!(self.extra_verbs);
         }
         let opened = at.client.open_session(&self.operator, &body).await?;
         if cx.terminal.json {

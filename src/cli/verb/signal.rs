@@ -31,12 +31,12 @@ impl Signal {
         cx.with(Start::Existing, async |at| {
             let payload = payload.unwrap_or(Value::Bool(true));
             if self.blueprint {
-                let run = at.client.signal_blueprint(&self.run, &self.name, &payload).await?;
+                let made = at.client.signal_blueprint(&self.run, &self.name, &payload).await?;
                 match cx.terminal.json {
-                    true => cx.terminal.print_json(&run)?,
-                    false => cx.terminal.print(&run.id.to_string())?,
+                    true => cx.terminal.print_json(&made)?,
+                    false => cx.terminal.print(&made.id().to_string())?,
                 }
-                settle(cx, at, run.id).await?;
+                settle(cx, at, made.id()).await?;
                 return Ok(Exit::Ok);
             }
             let id = resolve::run(&at.client, &self.run).await?;

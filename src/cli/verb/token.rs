@@ -49,6 +49,9 @@ struct Mint {
     /// Only this verb of the role (may be given more than once)
     #[arg(long = "verb")]
     verbs: Vec<String>,
+    /// A verb that the role has only by name, `run.source` (may be given more than once)
+    #[arg(long = "extra-verb", value_name = "VERB")]
+    extra_verbs: Vec<String>,
     /// A scope, `queue:builds` or `run:*` (may be given more than once) [default: your own]
     #[arg(long = "scope")]
     scopes: Vec<String>,
@@ -101,6 +104,9 @@ impl Mint {
         let mut body = json!({"role": self.role, "ttl": self.ttl});
         if !self.verbs.is_empty() {
             body["verbs"] = json!(self.verbs);
+        }
+        if !self.extra_verbs.is_empty() {
+            body["extra_verbs"] = json!(self.extra_verbs);
         }
         if !self.scopes.is_empty() {
             body["scopes"] = json!(self.scopes);

@@ -144,6 +144,8 @@ async fn a_start_by_name_gets_what_the_name_stands_for_now() {
                 .engine
                 .start_and_wait(&bench.admin(), start, None, WaitFor::Ended, forever)
                 .await
+                .unwrap()
+                .view()
                 .unwrap();
             assert_eq!(view.output.unwrap().as_str(), version.to_string());
         }

@@ -243,7 +243,8 @@ async fn an_operator_reads_the_state_that_its_attempt_may_through_the_layers() {
         end }"#;
     let scopes = ["blueprint:*", "run:*", "operator:*", "state:global/t/k", "state:global/k"];
     let scopes = scopes.map(|scope| scope.parse().unwrap()).into_iter().collect();
-    let caller = Caller { grant: Grant::new(Role::Operator, scopes), ..bench.admin() };
+    let grant = Grant::new(Role::Operator, scopes).and(&[Verb::RunSource]).unwrap();
+    let caller = Caller { grant, ..bench.admin() };
     let start = StartRun {
         program: Program::Bundle(Bundle::from_source("it.lua", source).unwrap()),
         input: Json::null(),

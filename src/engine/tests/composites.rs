@@ -244,7 +244,7 @@ async fn a_fork_between_two_members_does_the_second_anew() {
     bench.ended(run).await;
     // Step 1 is the composite, 2 and 3 its members; the composite itself is open again.
     let fork = Fork { from_step: 1, input_patch: None, program: None };
-    let copy = bench.engine.fork(&bench.admin(), run, fork, None).await.unwrap().id;
+    let copy = bench.engine.fork(&bench.admin(), run, fork, None).await.unwrap().id();
     bench.refuses("a").await;
     let leased = bench.lease("b").await;
     assert!(bench.report(&leased.handle, r#"{"v":3}"#).await.unwrap());

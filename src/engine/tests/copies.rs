@@ -39,7 +39,7 @@ async fn fork(bench: &Bench, run: RunId, from_step: u32, patch: Option<&str>) ->
         input_patch: patch.map(|text| Json::parse(text).unwrap()),
         program: None,
     };
-    bench.engine.fork(&bench.admin(), run, fork, None).await.unwrap()
+    bench.engine.fork(&bench.admin(), run, fork, None).await.unwrap().view().unwrap()
 }
 
 fn other(body: &str) -> Option<Program> {
@@ -209,7 +209,8 @@ async fn an_exported_run_goes_on_elsewhere() {
     let bytes = document(&bench, run).await;
 
     let there = Bench::new();
-    let view = there.engine.import(&there.admin(), bytes.clone(), None).await.unwrap();
+    let view =
+        there.engine.import(&there.admin(), bytes.clone(), None).await.unwrap().view().unwrap();
     assert_eq!((view.id, view.status), (run, RunStatus::Paused));
     assert!(view.waiting_on[0].what.contains(&format!("moonswarm resume {run}")));
     there.engine.resume(&there.admin(), run).await.unwrap();
@@ -217,7 +218,7 @@ async fn an_exported_run_goes_on_elsewhere() {
     assert_eq!(there.ended(run).await.output.unwrap().as_str(), r#"["hello",7]"#);
 
     // Its number is taken now; the copy is another run, and finds its files under its old name.
-    let again = there.engine.import(&there.admin(), bytes, None).await.unwrap();
+    let again = there.engine.import(&there.admin(), bytes, None).await.unwrap().view().unwrap();
     assert_ne!(again.id, run);
     assert_eq!(again.copied_from.unwrap().run, run.to_string());
     there.engine.resume(&there.admin(), again.id).await.unwrap();
@@ -233,7 +234,7 @@ async fn an_ended_run_is_the_same_in_another_directory() {
     let run = chained(&bench).await;
     let bytes = document(&bench, run).await;
     let there = Bench::new();
-    let view = there.engine.import(&there.admin(), bytes, None).await.unwrap();
+    let view = there.engine.import(&there.admin(), bytes, None).await.unwrap().view().unwrap();
     assert_eq!((view.id, view.status), (run, RunStatus::Completed));
     assert_eq!(view.output.unwrap().as_str(), r#"[10,"first",2]"#);
     let replay = there.engine.replay(&there.admin(), run, None).await.unwrap();
@@ -360,7 +361,7 @@ async fn an_imported_run_has_its_links_and_what_is_said_of_its_values() {
     bench.lease("q").await;
     let bytes = document(&bench, run).await;
     let there = Bench::new();
-    let view = there.engine.import(&there.admin(), bytes, None).await.unwrap();
+    let view = there.engine.import(&there.admin(), bytes, None).await.unwrap().view().unwrap();
     assert_eq!(links(&there, view.id), ["a-near-b", "b-noted-xhand", "c-later-a"]);
     let row = there.store.state_value(&format!("run:{run}"), "a").unwrap().unwrap();
     assert_eq!((row.hints.salience, row.value.as_str()), (Some(0.5), "1"));

@@ -40,6 +40,43 @@ impl Bench {
         said.map_err(|error| error.code().to_owned())
     }
 
+    /// Opens a session of `main-ai` with more verbs than an operator has.
+    async fn opened(&self, by: &Caller, extra: &[&str]) -> Opened {
+        let open = OpenSession {
+            operator: MAIN_AI.to_owned(),
+            ttl_ms: 3_600_000,
+            scopes: None,
+            extra_verbs: extra.iter().map(ToString::to_string).collect(),
+            direct: false,
+        };
+        self.engine.open_session(by, open, None).await.unwrap()
+    }
+
+    async fn operates(&self, by: &Caller, extra: &[&str]) -> Caller {
+        self.caller(&self.opened(by, extra).await.token)
+    }
+
+    /// Whoever comes with a token.
+    fn caller(&self, token: &str) -> Caller {
+        match self.engine.authenticate(token).unwrap() {
+            Bearer::Caller(caller) => caller,
+            Bearer::Holder(_) => panic!("it is a task's"),
+        }
+    }
+
+    async fn token(&self, by: &Caller, role: Role, name: &str, extra: &[&str]) -> Caller {
+        let mint = MintToken {
+            role,
+            verbs: None,
+            extra_verbs: extra.iter().map(ToString::to_string).collect(),
+            scopes: None,
+            ttl_ms: 3_600_000,
+            name: Some(name.to_owned()),
+            quotas: Default::default(),
+        };
+        self.caller(&self.engine.mint(by, mint, None).await.unwrap().token)
+    }
+
     fn decided(&self, run: RunId, is: impl Fn(&Decision) -> bool) -> usize {
         self.count(run, |fact| matches!(fact, Fact::Decided(decision) if is(decision)))
     }
@@ -160,19 +197,44 @@ async fn an_answer_to_what_is_not_asked_any_more_is_stale() {
 #[tokio::test]
 async fn a_session_that_works_on_a_run_answers_none_of_its_questions() {
     let bench = Bench::new();
-    let open = || OpenSession {
-        operator: MAIN_AI.to_owned(),
-        ttl_ms: 3_600_000,
-        scopes: None,
-        direct: false,
-    };
-    let opened = bench.engine.open_session(&bench.admin(), open(), None).await.unwrap();
-    let Bearer::Caller(worker) = bench.engine.authenticate(&opened.token).unwrap() else {
-        panic!()
-    };
+    let extra = ["task.answer", "task.expire"];
+    let opened = bench.opened(&bench.admin(), &extra).await;
+    let worker = bench.caller(&opened.token);
     let body = r#"agents = { a = { operator = "main-ai", worker = { subagent_type = "x" } } },
         flow = function(ctx) ctx:run("a", 1) return ctx:approve { title = "Ship it?" } end"#;
     let run = bench.start(body, "null").await;
+    work(&bench, run, &opened).await;
+    bench.until(run, "the question", |view| view.steps == 2).await;
+    let bench = bench.restart().await;
+    let question = bench.asked(run).await.id;
+    let yes = r#"{"approved":true}"#;
+    assert_eq!(bench.say(&worker, question, yes).await.unwrap_err(), "self_approval");
+    assert_eq!(bench.reject(&worker, question).await.unwrap_err(), "self_approval");
+    let expired = bench.engine.expire(&worker, question, None).await.unwrap_err();
+    assert_eq!(expired.code(), "self_approval");
+    let mint = MintToken {
+        role: Role::Operator,
+        verbs: None,
+        extra_verbs: vec!["task.answer".into()],
+        scopes: None,
+        ttl_ms: 60_000,
+        name: Some("ann".into()),
+        quotas: Default::default(),
+    };
+    let child = bench.engine.mint(&worker, mint, None).await.unwrap();
+    let child = bench.caller(&child.token);
+    assert_eq!(bench.say(&child, question, yes).await.unwrap_err(), "self_approval");
+
+    let plain = bench.operates(&bench.admin(), &[]).await;
+    assert_eq!(bench.say(&plain, question, yes).await.unwrap_err(), "forbidden_verb");
+    let other = bench.operates(&bench.admin(), &["task.answer"]).await;
+    bench.say(&other, question, yes).await.unwrap();
+    bench.ended(run).await;
+}
+
+/// Does one task as a session, and returns the question that follows.
+async fn work(bench: &Bench, run: RunId, opened: &Opened) -> TaskId {
+    let worker = bench.caller(&opened.token);
     let link = bench.engine.connect(&worker, &opened.session, None).await.unwrap();
     let spawned = tokio::time::timeout(PATIENCE, async {
         loop {
@@ -186,30 +248,173 @@ async fn a_session_that_works_on_a_run_answers_none_of_its_questions() {
     let task: TaskId = frame["params"]["task"].as_str().unwrap().parse().unwrap();
     let holder = bench.engine.holder_of(&worker, task).await.unwrap();
     bench.engine.report(&holder, report("1")).await.unwrap();
-    bench.until(run, "the question", |view| view.steps == 2).await;
+    let human = || TaskFilter { kind: Some("human".into()), limit: 10, ..Default::default() };
+    let asks =
+        |_: &RunView| bench.store.tasks(&human()).unwrap().iter().any(|task| task.run == run.num());
+    bench.until(run, "the question", asks).await;
+    bench.asked(run).await.id
+}
+
+const WORKS_AND_ASKS: &str = r#"agents = { a = { operator = "main-ai", worker = { subagent_type = "x" } } },
+    flow = function(ctx, again)
+        if again ~= "asks" then ctx:run("a", 1) end
+        if again == "works" then ctx:continue_as("asks") end
+        return ctx:approve { title = "Ship it?" }
+    end"#;
+
+#[tokio::test]
+async fn whoever_stands_behind_a_session_that_works_on_a_run_answers_none_of_its_questions() {
+    let bench = Bench::new();
+    let may = ["task.answer", "task.expire"];
+    // A main agent that kept the token with which it opens sessions.
+    let agent = bench.token(&bench.admin(), Role::Operator, "agent", &may).await;
+    let opened = bench.opened(&agent, &may).await;
+    let own = bench.caller(&opened.token);
+    assert_eq!(own.subject, format!("agent/session/{}", opened.session));
+    let run = bench.start(WORKS_AND_ASKS, "null").await;
+    let question = work(&bench, run, &opened).await;
+    assert_eq!(bench.decided(run, |it| matches!(it, Decision::Joined { .. })), 1);
+    // Who took part is known after the session and a restart, too.
+    bench.engine.close_session(&bench.admin(), &opened.session).await.unwrap();
     let bench = bench.restart().await;
+    let yes = r#"{"approved":true}"#;
+    let second = bench.operates(&agent, &may).await;
+    let below = bench.operates(&second, &may).await;
+    let minted = bench.token(&agent, Role::Operator, "ann", &may).await;
+    let of_session = bench.token(&below, Role::Operator, "ann", &may).await;
+    for own in [&agent, &own, &second, &below, &minted, &of_session] {
+        let who = &own.subject;
+        assert_eq!(bench.say(own, question, yes).await.unwrap_err(), "self_approval", "{who}");
+        assert_eq!(bench.reject(own, question).await.unwrap_err(), "self_approval", "{who}");
+        let expired = bench.engine.expire(own, question, None).await.unwrap_err();
+        assert_eq!(expired.code(), "self_approval", "{who}");
+    }
+    bench.say(&approver("ann"), question, yes).await.unwrap();
+    bench.ended(run).await;
+}
+
+#[tokio::test]
+async fn a_session_that_opens_another_one_does_not_answer_itself_through_it() {
+    let bench = Bench::new();
+    let opened = bench.opened(&bench.admin(), &["task.answer", "run.source"]).await;
+    let first = bench.caller(&opened.token);
+    let second = bench.operates(&first, &["task.answer", "run.source"]).await;
+    assert!(second.subject.starts_with(&format!("session/{}/session/", opened.session)));
+    let source = r#"local swarm = require("swarm") return swarm.blueprint { name = "it",
+        flow = function(ctx) return ctx:approve { title = "Delete it?" } end }"#;
+    let start = StartRun {
+        program: Program::Bundle(Bundle::from_source("it.lua", source).unwrap()),
+        input: Json::null(),
+        trigger: Json::null(),
+        workdir: None,
+        delegate: None,
+        seats: Default::default(),
+    };
+    let run = bench.engine.start(&second, start, None).await.unwrap().run;
     let question = bench.asked(run).await.id;
     let yes = r#"{"approved":true}"#;
-    assert_eq!(bench.say(&worker, question, yes).await.unwrap_err(), "self_approval");
-    assert_eq!(bench.reject(&worker, question).await.unwrap_err(), "self_approval");
-    let expired = bench.engine.expire(&worker, question, None).await.unwrap_err();
-    assert_eq!(expired.code(), "self_approval");
-    let mint = MintToken {
-        role: Role::Operator,
-        verbs: None,
-        scopes: None,
-        ttl_ms: 60_000,
-        name: Some("ann".into()),
-        quotas: Default::default(),
-    };
-    let child = bench.engine.mint(&worker, mint, None).await.unwrap();
-    let Bearer::Caller(child) = bench.engine.authenticate(&child.token).unwrap() else { panic!() };
-    assert_eq!(bench.say(&child, question, yes).await.unwrap_err(), "self_approval");
-
-    let other = bench.engine.open_session(&bench.admin(), open(), None).await.unwrap();
-    let Bearer::Caller(other) = bench.engine.authenticate(&other.token).unwrap() else { panic!() };
-    bench.say(&other, question, yes).await.unwrap();
+    for own in [&first, &second, &bench.operates(&first, &["task.answer"]).await] {
+        assert_eq!(bench.say(own, question, yes).await.unwrap_err(), "self_approval");
+    }
+    let stranger = bench.operates(&bench.admin(), &["task.answer"]).await;
+    bench.say(&stranger, question, yes).await.unwrap();
     bench.ended(run).await;
+}
+
+#[tokio::test]
+async fn a_session_that_worked_on_an_earlier_history_answers_none_of_the_next_one() {
+    let bench = Bench::new();
+    let opened = bench.opened(&bench.admin(), &["task.answer"]).await;
+    let run = bench.start(WORKS_AND_ASKS, "\"works\"").await;
+    let question = work(&bench, run, &opened).await;
+    let worker = bench.caller(&opened.token);
+    let yes = r#"{"approved":true}"#;
+    assert_eq!(bench.say(&worker, question, yes).await.unwrap_err(), "self_approval");
+    bench.say(&bench.admin(), question, yes).await.unwrap();
+    bench.ended(run).await;
+}
+
+#[tokio::test]
+async fn a_session_that_works_on_a_called_run_answers_neither_it_nor_its_caller() {
+    let bench = Bench::new();
+    let agent = bench.token(&bench.admin(), Role::Operator, "agent", &["task.answer"]).await;
+    let opened = bench.opened(&agent, &["task.answer"]).await;
+    let below = format!(
+        "local swarm = require(\"swarm\") return swarm.blueprint {{ name = \"below\", {WORKS_AND_ASKS} }}"
+    );
+    let below = Bundle::from_source("below.lua", below).unwrap();
+    bench.engine.put_blueprint(&bench.admin(), "below".into(), below, None).await.unwrap();
+    let body = r#"flow = function(ctx)
+            ctx:call("below")
+            return ctx:approve { title = "And all of it?" }
+        end"#;
+    let run = bench.start(body, "null").await;
+    let yes = r#"{"approved":true}"#;
+    let called = || {
+        let filter = RunFilter { blueprint: Some("below".into()), limit: 1, ..Default::default() };
+        bench.store.headers(&filter).unwrap().pop()
+    };
+    bench.waiting(run, "child").await;
+    let begins = async {
+        while called().is_none() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, begins).await.expect("the called run begins");
+    let child = called().unwrap();
+    let child = RunId::new(child.num, child.created_ms);
+    let question = work(&bench, child, &opened).await;
+    assert_eq!(bench.say(&agent, question, yes).await.unwrap_err(), "self_approval");
+    bench.say(&approver("ann"), question, yes).await.unwrap();
+    let question = bench.asked(run).await.id;
+    assert_eq!(bench.say(&agent, question, yes).await.unwrap_err(), "self_approval");
+    bench.say(&approver("ann"), question, yes).await.unwrap();
+    bench.ended(run).await;
+}
+
+#[tokio::test]
+async fn one_party_counts_once_where_several_must_answer() {
+    let bench = Bench::new();
+    let run = bench.start(TWO, "null").await;
+    let task = bench.asked(run).await.id;
+    let yes = r#"{"approved":true,"note":"a"}"#;
+    bench.say(&approver("ann"), task, yes).await.unwrap();
+    let again = bench.say(&approver("ann/deputy"), task, yes).await.unwrap_err();
+    assert_eq!(again, "already_answered");
+    bench.say(&approver("bob"), task, yes).await.unwrap();
+    bench.ended(run).await;
+}
+
+#[tokio::test]
+async fn a_person_answers_what_their_own_run_asks_and_a_program_does_not() {
+    let bench = Bench::new();
+    let body = r#"flow = function(ctx) return ctx:approve { title = "x" } end"#;
+    let yes = r#"{"approved":true}"#;
+    let source = format!(
+        "local swarm = require(\"swarm\") return swarm.blueprint {{ name = \"it\", {body} }}"
+    );
+    for (role, refused) in [(Role::Admin, false), (Role::Operator, true)] {
+        let starter = match role {
+            Role::Admin => bench.token(&bench.admin(), role, "ada", &[]).await,
+            _ => bench.token(&bench.admin(), role, "bot", &["run.source", "task.answer"]).await,
+        };
+        let start = StartRun {
+            program: Program::Bundle(Bundle::from_source("it.lua", source.clone()).unwrap()),
+            input: Json::null(),
+            trigger: Json::null(),
+            workdir: None,
+            delegate: None,
+            seats: Default::default(),
+        };
+        let run = bench.engine.start(&starter, start, None).await.unwrap().run;
+        let question = bench.asked(run).await.id;
+        let said = bench.say(&starter, question, yes).await;
+        assert_eq!(said.as_ref().err().map(String::as_str), refused.then_some("self_approval"));
+        if refused {
+            bench.say(&approver("ann"), question, yes).await.unwrap();
+        }
+        bench.ended(run).await;
+    }
 }
 
 #[tokio::test]
@@ -264,7 +469,12 @@ async fn the_time_for_an_answer_is_shown_and_ends_also_over_a_restart() {
     let task = bench.asked(run).await.id;
     let denied = bench.engine.expire(&approver("ann"), task, None).await.unwrap_err();
     assert_eq!(denied.code(), "forbidden_verb");
-    let expired = bench.engine.expire(&who("op", Role::Operator), task, None).await.unwrap();
+    let operator = who("op", Role::Operator);
+    let denied = bench.engine.expire(&operator, task, None).await.unwrap_err();
+    assert_eq!(denied.code(), "forbidden_verb");
+    let grant = operator.grant.clone().and(&[Verb::TaskExpire]).unwrap();
+    let operator = Caller { grant, ..operator };
+    let expired = bench.engine.expire(&operator, task, None).await.unwrap();
     assert_eq!(expired.state, "failed");
     let output = bench.ended(run).await.output.unwrap();
     assert_eq!(output.as_str(), r#"["timeout","op ended the wait for an answer"]"#);

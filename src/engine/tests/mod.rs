@@ -1,6 +1,7 @@
 //! The engine over a real database, real scripts and a clock that is moved by hand.
 
 mod attempts;
+mod authority;
 mod basics;
 mod boundary;
 mod budgets;
@@ -32,7 +33,7 @@ use crate::{
     protocol::{Json, RunId},
     store::{Reader as _, RunFilter, RunStatus, Sqlite, TaskFilter},
     tasks::Tasks,
-    token::{Grant, HandleKey, KeyRing, Role, Scopes, SigningKey},
+    token::{Grant, HandleKey, KeyRing, Role, Scopes, SigningKey, Verb},
 };
 
 /// How long a test waits for what must come.

@@ -16,6 +16,7 @@ impl Bench {
             operator: MAIN_AI.to_owned(),
             ttl_ms: 7 * 86_400_000,
             scopes: None,
+            extra_verbs: Vec::new(),
             direct: false,
         };
         let opened = self.engine.open_session(&self.admin(), open, None).await.unwrap();

@@ -128,6 +128,7 @@ async fn a_revoked_token_is_refused_at_once() {
     let mint = MintToken {
         role: Role::Operator,
         verbs: None,
+        extra_verbs: Vec::new(),
         scopes: Some(vec!["run:*".into()]),
         ttl_ms: 60_000,
         name: None,

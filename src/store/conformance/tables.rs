@@ -216,6 +216,7 @@ pub fn blueprints_are_kept_by_hash_and_found_by_name_and_prefix(store: &dyn Stor
         name: name.to_owned(),
         bundle: vec![1, 2],
         created_ms,
+        publisher: None,
     };
     let versions = [version("aa1", "x", 1), version("aa2", "x", 2), version("ab3", "x", 3)];
     let other = version("aa9", "y", 1);
@@ -228,6 +229,18 @@ pub fn blueprints_are_kept_by_hash_and_found_by_name_and_prefix(store: &dyn Stor
         [versions[1].clone(), versions[0].clone()]
     );
     assert_eq!(store.blueprint_versions("x", "").unwrap().len(), 3);
+    let published = |by: Option<&str>| {
+        let publisher = by.map(str::to_owned);
+        put(store, vec![Write::PutBlueprint(BlueprintRow { publisher, ..versions[0].clone() })]);
+        store.blueprint("aa1").unwrap().unwrap()
+    };
+    assert_eq!(published(Some("a")).publisher.as_deref(), Some("a"));
+    assert_eq!(published(None).publisher.as_deref(), Some("a"), "posted again");
+    assert_eq!(
+        published(Some("b")),
+        BlueprintRow { publisher: Some("b".into()), ..versions[0].clone() }
+    );
+    assert_eq!(store.blueprint_versions("x", "aa1").unwrap()[0].publisher.as_deref(), Some("b"));
     let name = |name: &str, hash: &str, at_ms| Write::NameBlueprint {
         name: name.to_owned(),
         hash: hash.to_owned(),

@@ -287,8 +287,10 @@ impl Tables {
                 }
             }
             Write::PutBlueprint(row) => {
-                if !self.blueprints.iter().any(|known| known.hash == row.hash) {
-                    self.blueprints.push(row);
+                match self.blueprints.iter_mut().find(|known| known.hash == row.hash) {
+                    None => self.blueprints.push(row),
+                    Some(known) if row.publisher.is_some() => known.publisher = row.publisher,
+                    Some(_) => {}
                 }
             }
             Write::NameBlueprint { name, hash, at_ms } => {

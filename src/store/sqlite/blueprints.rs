@@ -5,13 +5,23 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::value::{int, uint};
 use crate::store::BlueprintRow;
 
-/// Stores a version, if it is not there or not what was stored.
+/// Stores a version, if it is not there or not what was stored; a publisher replaces the one
+/// before.
 pub fn put(conn: &Connection, version: &BlueprintRow) -> rusqlite::Result<()> {
     conn.prepare_cached(
-        "INSERT INTO blueprints (hash, name, created_ms, bundle) VALUES (?1, ?2, ?3, ?4)
-         ON CONFLICT (hash) DO UPDATE SET bundle = excluded.bundle WHERE bundle <> excluded.bundle",
+        "INSERT INTO blueprints (hash, name, created_ms, bundle, publisher)
+         VALUES (?1, ?2, ?3, ?4, ?5)
+         ON CONFLICT (hash) DO UPDATE SET bundle = excluded.bundle,
+             publisher = coalesce(excluded.publisher, publisher)
+         WHERE bundle <> excluded.bundle OR excluded.publisher IS NOT NULL",
     )?
-    .execute(params![version.hash, version.name, int(version.created_ms), version.bundle])
+    .execute(params![
+        version.hash,
+        version.name,
+        int(version.created_ms),
+        version.bundle,
+        version.publisher,
+    ])
     .map(drop)
 }
 
@@ -26,9 +36,11 @@ pub fn name(conn: &Connection, name: &str, hash: &str, at_ms: u64) -> rusqlite::
 
 /// A version by its whole hash.
 pub fn one(conn: &Connection, hash: &str) -> rusqlite::Result<Option<BlueprintRow>> {
-    conn.prepare_cached("SELECT hash, name, created_ms, bundle FROM blueprints WHERE hash = ?1")?
-        .query_row([hash], read)
-        .optional()
+    conn.prepare_cached(
+        "SELECT hash, name, created_ms, bundle, publisher FROM blueprints WHERE hash = ?1",
+    )?
+    .query_row([hash], read)
+    .optional()
 }
 
 /// The hash that a name stands for.
@@ -45,7 +57,7 @@ pub fn versions(
     prefix: &str,
 ) -> rusqlite::Result<Vec<BlueprintRow>> {
     conn.prepare_cached(
-        "SELECT hash, name, created_ms, bundle FROM blueprints
+        "SELECT hash, name, created_ms, bundle, publisher FROM blueprints
          WHERE name = ?1 AND substr(hash, 1, length(?2)) = ?2
          ORDER BY created_ms DESC, rowid DESC",
     )?
@@ -66,5 +78,30 @@ fn read(row: &Row<'_>) -> rusqlite::Result<BlueprintRow> {
         name: row.get(1)?,
         created_ms: uint(row, 2)?,
         bundle: row.get(3)?,
+        publisher: row.get(4)?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::sqlite::format;
+
+    #[test]
+    fn versions_of_an_older_release_were_published_if_a_name_stands_for_them() {
+        let mut conn = Connection::open_in_memory().unwrap();
+        conn.execute_batch(include_str!("migrations/0001_initial.sql")).unwrap();
+        for hash in ["named", "posted"] {
+            let insert = "INSERT INTO blueprints (hash, name, created_ms, bundle)
+                          VALUES (?1, 'x', 1, x'00')";
+            conn.execute(insert, [hash]).unwrap();
+        }
+        name(&conn, "x", "named", 1).unwrap();
+        format::migrate(&mut conn, 1).unwrap();
+        let publisher = |hash: &str| one(&conn, hash).unwrap().unwrap().publisher;
+        let grant: crate::token::Grant =
+            serde_json::from_str(&publisher("named").unwrap()).unwrap();
+        assert_eq!(grant, crate::token::Grant::everything());
+        assert_eq!(publisher("posted"), None);
+    }
 }

@@ -234,6 +234,7 @@ impl World {
             let mint = MintToken {
                 role: Role::Admin,
                 verbs: None,
+                extra_verbs: Vec::new(),
                 scopes: None,
                 ttl_ms,
                 name: None,
