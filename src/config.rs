@@ -19,7 +19,7 @@ use toml::{
 };
 
 use crate::{
-    blueprint::parse_duration,
+    blueprint::{parse_duration, read_text},
     engine::{CustomEffects, Retention},
     environment::{self, Declaration, KeptSecret, Vault},
     middleware,
@@ -28,6 +28,9 @@ use crate::{
 
 /// The file that is read when no other one is named, if it is there.
 pub const DEFAULT_FILE: &str = "moonswarm.toml";
+
+/// The largest file, in bytes.
+const LARGEST: u64 = 4 << 20;
 
 /// How long a pull worker keeps a task without a heartbeat, if nobody says.
 pub const LEASE: Duration = Duration::from_secs(30);
@@ -78,6 +81,8 @@ pub struct Layer {
     pub vault: Option<Vault>,
     /// Environments that agents name.
     pub environments: Option<BTreeMap<String, Declaration>>,
+    /// Whether the data directory is hidden from children, where the system can.
+    pub hide_data: Option<bool>,
     /// Directories, by name, whose files blueprints may watch.
     pub watch: Option<BTreeMap<String, PathBuf>>,
     /// What becomes of what results declare.
@@ -173,6 +178,7 @@ impl Layer {
             secrets: self.secrets.or(below.secrets),
             vault: self.vault.or(below.vault),
             environments: self.environments.or(below.environments),
+            hide_data: self.hide_data.or(below.hide_data),
             watch: self.watch.or(below.watch),
             effects: self.effects.or(below.effects),
             operators: self.operators.or(below.operators),
@@ -208,7 +214,7 @@ impl Layer {
     /// As [`Layer::parse`], and what reading a file can run into.
     pub fn read(named: Option<&Path>) -> Result<Self, ConfigError> {
         let file = named.unwrap_or(Path::new(DEFAULT_FILE));
-        match std::fs::read_to_string(file) {
+        match read_text(file, LARGEST) {
             Ok(text) => Self::parse(&text, file),
             Err(error) if error.kind() == io::ErrorKind::NotFound && named.is_none() => {
                 Ok(Self::default())
@@ -331,6 +337,7 @@ impl From<Layer> for Config {
                     .collect(),
                 environments: it.environments.unwrap_or_default(),
                 vault: it.vault,
+                show_data: it.hide_data == Some(false),
             },
             watch: it.watch.unwrap_or_default(),
             middleware: it.middleware.unwrap_or_default(),

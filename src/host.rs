@@ -176,6 +176,9 @@ impl Host {
         let environments = Arc::new(environments(&config));
         // Before anything runs: what is there now is of a host that was cut off.
         environments.sweep();
+        if config.recover {
+            warn_of_children(&environments, &tasks);
+        }
         let registry = registry(&config, &tasks, &hub, &sessions, environments);
 
         let boot = boot::Boot::begin(&store, config.recover).await?;
@@ -377,6 +380,20 @@ fn keep_time(engine: &Engine, tasks: &Tasks) {
             }
         }
     });
+}
+
+/// Logs that children can read what is in the data directory, where it cannot be hidden from them.
+fn warn_of_children(environments: &Arc<Environments>, tasks: &Tasks) {
+    let environments = Arc::clone(environments);
+    drop(tasks.spawn_blocking(move || {
+        if let Err(reason) = environments.hides() {
+            tracing::warn!(
+                reason,
+                "children of the same user can read the keys and tokens of the data directory, \
+                 unless their agent has an `environment`"
+            );
+        }
+    }));
 }
 
 /// The environments of a host.

@@ -1,12 +1,16 @@
-//! Where log lines go: to stderr, filtered, as text or JSON.
+//! Where log lines go: to stderr, filtered, as text or JSON, without what steers a terminal.
 //!
 //! Called once by `cli`, before anything else runs.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 
-use tracing_subscriber::{EnvFilter, fmt, util::SubscriberInitExt};
+use tracing_subscriber::{
+    EnvFilter,
+    fmt::{self, MakeWriter},
+    util::SubscriberInitExt,
+};
 
-use crate::config::LogFormat;
+use crate::{config::LogFormat, protocol::plain};
 
 /// A filter that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -25,13 +29,52 @@ pub fn init(filter: &str, format: LogFormat) -> Result<(), BadFilter> {
     let env = EnvFilter::try_new(filter)
         .map_err(|source| BadFilter { filter: filter.to_owned(), source })?;
     let colors = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let lines = fmt().with_env_filter(env).with_writer(io::stderr).with_ansi(colors);
+    let lines = fmt::fmt().with_env_filter(env).with_writer(Clean(format, colors));
+    let lines = lines.with_ansi(colors);
     // Only a test process initialises twice, and the first subscriber stays in place there.
     let _ = match format {
         LogFormat::Text => lines.with_target(false).finish().try_init(),
         LogFormat::Json => lines.json().flatten_event(true).finish().try_init(),
     };
     Ok(())
+}
+
+/// Takes out of each log line what steers a terminal: fields have text of strangers in them.
+#[derive(Debug, Clone, Copy)]
+struct Clean(LogFormat, bool);
+
+impl<'a> MakeWriter<'a> for Clean {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        *self
+    }
+}
+
+impl Clean {
+    fn clean(self, line: &str) -> String {
+        let text = line.trim_end_matches('\n');
+        let mut clean = match self {
+            Self(LogFormat::Json, _) => plain::json(text),
+            // What is no color of the writer of lines itself, it has escaped.
+            Self(LogFormat::Text, true) => plain::painted(text).replace('\n', "\n    "),
+            Self(LogFormat::Text, false) => plain::indented(text, "    "),
+        };
+        clean.push('\n');
+        clean
+    }
+}
+
+impl Write for Clean {
+    /// Takes one whole line, as it is always given.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        io::stderr().lock().write_all(self.clean(&String::from_utf8_lossy(line)).as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
 }
 
 #[cfg(test)]
@@ -42,5 +85,14 @@ mod tests {
     fn a_filter_that_cannot_be_read_is_named() {
         let text = init("moonswarm=nonsense", LogFormat::Text).unwrap_err().to_string();
         assert!(text.contains("moonswarm=nonsense"), "{text}");
+    }
+
+    #[test]
+    fn a_log_line_is_one_line_without_escapes() {
+        let evil = "WARN a file x=\u{1b}[2J\u{9b}8m\u{202e}\nERROR forged\n";
+        let shown = Clean(LogFormat::Text, false).clean(evil);
+        assert_eq!(shown, "WARN a file x= [2J 8m \n    ERROR forged\n");
+        let json = Clean(LogFormat::Json, false).clean("{\"x\":\"\u{202e}\"}\n");
+        assert_eq!(json, "{\"x\":\"\\u202e\"}\n");
     }
 }

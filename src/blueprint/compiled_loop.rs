@@ -1,7 +1,7 @@
 //! An agent's loop, compiled: what its model sees of its tools, who executes them, what its rules say.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -398,11 +398,15 @@ impl Judge for LoopJudge {
         };
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let shown = tools.into_iter().filter(allowed).take(SHOWN);
+        let mut taken = HashSet::new();
         shown
-            .map(|mut tool| {
+            .filter_map(|mut tool| {
                 let name = tool_name(&format!("{}__{}", of.name, tool.name));
-                found.insert(name.clone(), (server.to_owned(), std::mem::take(&mut tool.name)));
-                face(of, name, tool.description, object(&tool.parameters.into()))
+                // One that would pass for another of the same server is not shown.
+                taken.insert(name.clone()).then(|| {
+                    found.insert(name.clone(), (server.to_owned(), std::mem::take(&mut tool.name)));
+                    face(of, name, tool.description, object(&tool.parameters.into()))
+                })
             })
             .collect()
     }

@@ -25,6 +25,7 @@ pub mod library;
 mod locate;
 pub mod manual;
 pub mod model_loop;
+mod regular;
 mod schedule;
 mod schema;
 pub mod stubs;
@@ -44,6 +45,7 @@ pub use file_watch::{BadWatch, FileWatch};
 pub use flow_nodes::{FlowNode, flow_nodes};
 pub use form::{Field, Form};
 pub use labels::{BadLabels, Labels};
+pub use regular::{read_regular, read_text};
 pub use schedule::{BadSchedule, Schedule};
 pub use schema::{MAX_VIOLATIONS, Schema, SchemaError, Violation};
 pub use template::{

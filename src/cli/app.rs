@@ -152,6 +152,7 @@ impl App {
             secrets: None,
             vault: None,
             environments: None,
+            hide_data: None,
             watch: None,
             effects: None,
             operators: None,

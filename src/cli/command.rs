@@ -1,17 +1,13 @@
 //! A command as a worker runs it: input on stdin, a small environment, a process group of its own.
 
-use std::{io, process::Stdio};
+use std::io;
 
 use anyhow::{Context, Result};
-use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
-    process::Command,
-};
+use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// What a command inherits; everything else stays here, tokens above all.
-const INHERITED: [&str; 5] = ["PATH", "HOME", "LANG", "TZ", "TMPDIR"];
+use crate::environment::{DeathWatch, Environments, INHERITED, Input, NotStarted};
+
 /// The bytes that are kept of each output.
 const KEPT: u64 = 4 << 20;
 const SUMMARY_CHARS: usize = 200;
@@ -54,18 +50,6 @@ impl Finished {
     }
 }
 
-/// Kills the group when it goes away, unless the command has ended.
-struct Group(Option<Pid>);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if let Some(group) = self.0 {
-            // A group that is already gone is as good as killed.
-            let _ = kill_process_group(group, Signal::KILL);
-        }
-    }
-}
-
 /// Runs a command to its end.
 ///
 /// # Errors
@@ -73,25 +57,33 @@ impl Drop for Group {
 ///
 /// # Cancel safety
 /// Dropping this kills the command and everything in its process group.
-pub async fn run(argv: &[String], env: &[(&str, String)], input: &str) -> Result<Finished> {
+pub async fn run(
+    environments: &Environments,
+    argv: &[String],
+    env: &[(&str, String)],
+    input: &str,
+) -> Result<Finished> {
     let (program, arguments) = argv.split_first().context("find the command: it is empty")?;
-    let mut command = Command::new(program);
-    command.args(arguments).env_clear().process_group(0);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let inherited = INHERITED.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
-    command.envs(inherited).envs(env.iter().map(|(name, value)| (name, value)));
-    let mut child = command.spawn().with_context(|| format!("start {program}"))?;
-    let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-    let group = Group(group);
-    let mut stdin = child.stdin.take().context("open the command's stdin")?;
-    let stdout = child.stdout.take().context("open the command's stdout")?;
-    let stderr = child.stderr.take().context("open the command's stderr")?;
-    let feed = async move {
-        // A command that does not read its input is no failure.
-        let _ = stdin.write_all(input.as_bytes()).await;
-    };
-    let ((), stdout, stderr, status) = tokio::join!(feed, keep(stdout), keep(stderr), child.wait());
-    drop(group);
+    let inherited = INHERITED.into_iter();
+    let variables = inherited
+        .filter_map(|name| Some((name.to_owned(), std::env::var_os(name)?)))
+        .chain(env.iter().map(|(name, value)| ((*name).to_owned(), value.into())))
+        .collect();
+    let cwd = std::env::current_dir().context("find the working directory")?;
+    let launched = environments
+        .launch(program, arguments, variables, &cwd, &[&cwd])
+        .and_then(|it| it.start(Input::Whole(input.as_bytes()), &DeathWatch::of_process()));
+    let mut launched = launched.with_context(|| format!("start {program}"))?;
+    let stdout = launched.child.stdout.take().context("open the command's stdout")?;
+    let stderr = launched.child.stderr.take().context("open the command's stderr")?;
+    let (stdout, stderr, status) = tokio::join!(keep(stdout), keep(stderr), launched.child.wait());
+    match launched.not_started() {
+        None => {}
+        Some(NotStarted::Boundary(error)) => return Err(error.into()),
+        Some(NotStarted::Program(error)) => {
+            return Err(error).with_context(|| format!("start {program}"));
+        }
+    }
     let status = status.with_context(|| format!("wait for {program}"))?;
     Ok(Finished {
         exit_code: status.code(),
@@ -110,15 +102,22 @@ async fn keep(mut from: impl AsyncRead + Unpin) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{path::Path, time::Duration};
 
     use tokio::{fs::File, time::timeout};
 
     use super::*;
+    use crate::{clock::Clock, environment::Config};
+
+    fn environments() -> Environments {
+        Environments::new(Config::default(), Path::new(""), Clock::system())
+    }
 
     async fn sh(script: &str, input: &str) -> Finished {
         let argv = ["sh", "-c", script].map(str::to_owned);
-        run(&argv, &[("MOONSWARM_TASK", "task_x".to_owned())], input).await.unwrap()
+        run(&environments(), &argv, &[("MOONSWARM_TASK", "task_x".to_owned())], input)
+            .await
+            .unwrap()
     }
 
     #[tokio::test]
@@ -158,9 +157,10 @@ mod tests {
             alive
         };
 
+        let environments = environments();
         let mut alive = tokio::select! {
             alive = up => alive,
-            _ = run(&argv, &[], "") => unreachable!("the command sleeps"),
+            _ = run(&environments, &argv, &[], "") => unreachable!("the command sleeps"),
         };
 
         // The pipe ends when nobody holds its other end any more, neither the shell nor the sleep.
@@ -171,7 +171,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_command_that_is_not_there_is_named() {
-        let error = run(&["/nonexistent/cmd".to_owned()], &[], "").await.unwrap_err();
+        let error =
+            run(&environments(), &["/nonexistent/cmd".to_owned()], &[], "").await.unwrap_err();
         assert!(error.to_string().contains("start /nonexistent/cmd"));
     }
 }

@@ -4,7 +4,9 @@ use std::{fmt, io, process::ExitCode};
 
 use serde::Deserialize;
 
-use crate::{engine::RunView, protocol::failure::kind, store::RunStatus};
+use crate::{
+    engine::RunView, protocol::failure::kind, protocol::plain::indented, store::RunStatus,
+};
 
 /// The exit codes, which scripts may rely on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,11 +119,13 @@ impl Stop {
             .detail
             .or(problem.title)
             .unwrap_or_else(|| format!("the daemon answered {status}"));
+        // It may quote what somebody wrote.
+        message = indented(&message, "    ");
         if let Some(path) = problem.path.as_ref().filter(|path| !message.contains(*path)) {
             message.push_str(&format!(" (at {path})"));
         }
         for breach in &problem.violations {
-            let line = format!("{}: {}", breach.path, breach.message);
+            let line = indented(&format!("{}: {}", breach.path, breach.message), "    ");
             if !message.contains(&line) {
                 message.push_str(&format!("\n  {line}"));
             }
@@ -131,7 +135,7 @@ impl Stop {
             "the blueprint cannot run:".clone_into(&mut message);
         }
         for finding in &problem.findings {
-            message.push_str(&format!("\n  {finding}"));
+            message.push_str(&format!("\n  {}", indented(&finding.to_string(), "    ")));
         }
         let next = next_step(&code, &message).map(str::to_owned);
         Self { exit: Exit::of_problem(status, &code), message, code: Some(code), next }
@@ -230,7 +234,7 @@ pub fn judge(error: &anyhow::Error) -> (Exit, Option<String>) {
     if io.is_some_and(|io| io.kind() == io::ErrorKind::BrokenPipe) {
         return (Exit::Ok, None);
     }
-    (Exit::Failed, Some(format!("{error:#}")))
+    (Exit::Failed, Some(indented(&format!("{error:#}"), "    ")))
 }
 
 #[cfg(test)]

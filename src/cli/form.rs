@@ -13,6 +13,7 @@ use crate::{
     blueprint::{Field, Form},
     engine::TaskView,
     protocol::Json,
+    protocol::plain::{indented, one_line},
 };
 
 /// A task as a person reads it before they answer.
@@ -48,7 +49,7 @@ pub fn shown(task: &TaskView) -> Result<String> {
         text.push_str(&format!("input: {}\n", serde_json::to_string_pretty(&value.to_value())?));
     }
     if let Some(prompt) = &task.prompt {
-        text.push_str(&format!("prompt:\n{}\n", prompt.replace('\u{1b}', " ")));
+        text.push_str(&format!("prompt:\n  {}\n", indented(prompt, "  ")));
     }
     match (&task.form, &task.output_schema) {
         (Some(form), _) => {
@@ -65,7 +66,7 @@ pub fn shown(task: &TaskView) -> Result<String> {
         text.push_str(&format!("revision {revision}\n"));
     }
     if let Some(command) = &task.command {
-        text.push_str(&format!("→ {command}\n"));
+        text.push_str(&format!("→ {}\n", one_line(command)));
     }
     Ok(text)
 }

@@ -7,7 +7,6 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
     fs, io,
-    io::Read as _,
     os::unix::ffi::OsStrExt as _,
     path::Path,
     process::{Command, Stdio},
@@ -18,7 +17,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::exit::Exit;
-use crate::environment::http_client;
+use crate::{blueprint::read_regular, environment::http_client};
 
 /// A file with more bytes is not taken for code.
 const LARGEST: usize = 16 * 1024 * 1024;
@@ -198,9 +197,11 @@ fn count(root: &Path, names: &[String]) -> Value {
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut data = Vec::new();
-    fs::File::open(path)?.take(LARGEST as u64 + 1).read_to_end(&mut data)?;
-    Ok(data)
+    match read_regular(path, LARGEST as u64) {
+        // Too large for code, as one byte more than that is.
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Ok(vec![0; LARGEST + 1]),
+        read => read,
+    }
 }
 
 /// The mark of a line's comment, with what follows it.

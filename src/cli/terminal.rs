@@ -1,10 +1,16 @@
 //! What the program writes to: data on stdout, everything else on stderr.
+//!
+//! This is the only way to a terminal. What text from outside has in it to steer one is taken out
+//! here, whatever verb it comes from; JSON has it escaped, and data that goes into a file or a
+//! pipe is left as it is.
 
 use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
+
+use crate::protocol::plain;
 
 /// How the two outputs look.
 #[derive(Debug, Clone, Copy)]
@@ -32,19 +38,31 @@ impl Terminal {
         Self { json: false, live: false, asks: false, quiet: true }
     }
 
-    /// Writes a line for a person to stderr.
-    pub fn say(&self, line: &str) {
+    /// Writes text for a person to stderr.
+    pub fn say(&self, text: &str) {
         if !self.quiet {
             // A closed stderr leaves nobody to tell.
-            let _ = writeln!(io::stderr().lock(), "{line}");
+            let _ = writeln!(io::stderr().lock(), "{}", plain::lines(text));
         }
     }
 
-    /// Writes text to stdout and ends it with a newline if it has none.
+    /// Writes text for a person to stdout and ends it with a newline if it has none.
     ///
     /// # Errors
     /// A closed or full stdout.
     pub fn print(&self, text: &str) -> io::Result<()> {
+        Self::write(&plain::lines(text))
+    }
+
+    /// The same for text that was painted; what came from outside is on one line each, and plain.
+    ///
+    /// # Errors
+    /// A closed or full stdout.
+    pub fn print_painted(&self, text: &str) -> io::Result<()> {
+        Self::write(&plain::painted(text))
+    }
+
+    fn write(text: &str) -> io::Result<()> {
         let mut out = io::stdout().lock();
         out.write_all(text.as_bytes())?;
         if !text.is_empty() && !text.ends_with('\n') {
@@ -53,12 +71,16 @@ impl Terminal {
         out.flush()
     }
 
-    /// Writes bytes to stdout as they are.
+    /// Writes bytes to stdout: as they are, unless it is a terminal.
     ///
     /// # Errors
     /// A closed or full stdout.
     pub fn print_bytes(&self, bytes: &[u8]) -> io::Result<()> {
         let mut out = io::stdout().lock();
+        if out.is_terminal() {
+            out.write_all(plain::lines(&String::from_utf8_lossy(bytes)).as_bytes())?;
+            return out.flush();
+        }
         out.write_all(bytes)?;
         out.flush()
     }
@@ -68,7 +90,7 @@ impl Terminal {
     /// # Errors
     /// A closed or full stdout.
     pub fn print_json<T: Serialize + ?Sized>(&self, value: &T) -> io::Result<()> {
-        self.print(&serde_json::to_string_pretty(value)?)
+        Self::write(&plain::json(&serde_json::to_string_pretty(value)?))
     }
 
     /// Writes JSON to stdout as one line.
@@ -76,7 +98,7 @@ impl Terminal {
     /// # Errors
     /// A closed or full stdout.
     pub fn print_json_line<T: Serialize + ?Sized>(&self, value: &T) -> io::Result<()> {
-        self.print(&serde_json::to_string(value)?)
+        Self::write(&plain::json(&serde_json::to_string(value)?))
     }
 
     /// Writes a value: a string as its text, everything else as JSON.
@@ -85,7 +107,8 @@ impl Terminal {
     /// A closed or full stdout.
     pub fn print_value(&self, value: &Value) -> io::Result<()> {
         match value {
-            Value::String(text) if !self.json => self.print(text),
+            Value::String(text) if !self.json && io::stdout().is_terminal() => self.print(text),
+            Value::String(text) if !self.json => Self::write(text),
             other => self.print_json(other),
         }
     }
@@ -108,7 +131,7 @@ impl Questions {
     /// # Cancel safety
     /// A line that is typed after this is dropped answers the next question.
     pub async fn ask(&mut self, question: &str) -> io::Result<Option<String>> {
-        write!(io::stderr().lock(), "{question} ")?;
+        write!(io::stderr().lock(), "{} ", plain::lines(question))?;
         Ok(self.0.next_line().await?.map(|line| line.trim().to_owned()))
     }
 }

@@ -8,6 +8,9 @@ use serde_json::{Map, Value};
 use super::exit::Stop;
 use crate::blueprint::did_you_mean;
 
+/// The longest document that is read, in bytes.
+const LARGEST: u64 = 64 << 20;
+
 /// One `key=value` of a command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pair {
@@ -35,14 +38,10 @@ impl std::str::FromStr for Pair {
 pub fn document(argument: &str) -> Result<Value> {
     let (text, origin) = match argument.strip_prefix('@') {
         Some(file) => {
-            let read = std::fs::read_to_string(file);
+            let read = std::fs::File::open(file).map_err(Into::into).and_then(text);
             (read.with_context(|| format!("read {file}"))?, file)
         }
-        None if argument == "-" => {
-            let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text).context("read stdin")?;
-            (text, "stdin")
-        }
+        None if argument == "-" => (text(std::io::stdin()).context("read stdin")?, "stdin"),
         None => (argument.to_owned(), "the argument"),
     };
     serde_json::from_str(&text).map_err(|error| {
@@ -50,6 +49,16 @@ pub fn document(argument: &str) -> Result<Value> {
             .next("quote it for the shell: -i '{\"name\":\"world\"}'")
             .into()
     })
+}
+
+/// Reads text to its end; a shell may give a pipe as well as a file, and either may have none.
+fn text(from: impl Read) -> Result<String> {
+    let mut text = String::new();
+    from.take(LARGEST + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > LARGEST {
+        true => Err(Stop::usage(format!("it has more than {} MiB", LARGEST >> 20)).into()),
+        false => Ok(text),
+    }
 }
 
 /// Puts the pairs over the document. A value is JSON if it parses, else a string; where the schema

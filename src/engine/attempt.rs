@@ -10,6 +10,7 @@
 //! | interrupted | closes, uncounted | the next opens at once |
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     task::{Context, Poll, Waker},
 };
@@ -135,7 +136,10 @@ impl Shard {
             }
         }
         let retry = request.opts.retry.clone().unwrap_or_else(|| agent.agent().retry.clone());
-        let input = self.stacks_of(run).dispatch.prepare(&request.agent, &operator, input);
+        let stacks = self.stacks_of(run);
+        let prepare = || stacks.dispatch.prepare(&request.agent, &operator, input);
+        let input = catch_unwind(AssertUnwindSafe(prepare))
+            .map_err(|_| Failure::new(kind::WORKER, "a layer of the middleware panicked"))?;
         Ok(OpenTask {
             request: TaskRequest { input, ..request.clone() },
             timeout_ms: request.opts.timeout_ms.or(agent.agent().timeout_ms).or_else(|| {

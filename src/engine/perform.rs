@@ -2,12 +2,14 @@
 
 use std::{
     future::Future,
+    panic::AssertUnwindSafe,
     path::PathBuf,
     pin::Pin,
     sync::{Arc, OnceLock},
 };
 
 use async_trait::async_trait;
+use futures::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -112,10 +114,7 @@ impl Shard {
     pub(super) fn detach(&self, run: u64, step: u32, attempt: u32, future: DispatchFuture) {
         let shared = Arc::clone(&self.shared);
         self.shared.tasks.spawn(async move {
-            let guard = std::panic::AssertUnwindSafe(future);
-            let result = futures::FutureExt::catch_unwind(guard).await.unwrap_or_else(|_| {
-                Err(Failure::new(kind::WORKER, "the operator panicked").retryable())
-            });
+            let result = future.await;
             shared.tell(run, RunMsg::Finished { step, attempt, result });
         });
     }
@@ -200,7 +199,12 @@ impl Shard {
         let (shared, stacks) = (Arc::clone(&self.shared), self.stacks_of(run));
         let future = async move {
             let terminal = Spawn(&shared);
-            stacks.dispatch.run(dispatch, &terminal).await
+            let run = AssertUnwindSafe(stacks.dispatch.run(dispatch, &terminal));
+            // Code of a layer or an operator that panics ends its own attempt: the shard may be
+            // the one that polls it.
+            run.catch_unwind().await.unwrap_or_else(|_| {
+                Err(Failure::new(kind::WORKER, "the operator panicked").retryable())
+            })
         };
         Under { live, about, voice, future: Box::pin(future) }
     }

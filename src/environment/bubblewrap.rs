@@ -113,7 +113,7 @@ pub(super) fn network() -> io::Result<String> {
     Ok(fs::read_link("/proc/self/ns/net")?.to_string_lossy().into_owned())
 }
 
-fn is_program(file: &Path) -> bool {
+pub(super) fn is_program(file: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt as _;
     fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }

@@ -28,6 +28,8 @@ pub struct Config {
     pub environments: BTreeMap<String, Declaration>,
     /// The vault.
     pub vault: Option<Vault>,
+    /// Whether children may see the data directory, keys and tokens included.
+    pub show_data: bool,
 }
 
 /// A Vault server.

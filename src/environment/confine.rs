@@ -2,18 +2,20 @@
 //!
 //! Between fork and exec only unsafe code could do this; a program of its own does it in safe
 //! code, one call after the other. It is single-threaded, and knows neither configuration nor
-//! store. What goes wrong it writes into the plan's report, which the child cannot reach.
+//! store. It waits at the gate first, and says there what goes wrong (`gate.rs`).
 
 use std::{
     ffi::{OsStr, OsString},
-    fs::{self, File},
-    io::{self, Write as _},
-    os::unix::{
-        ffi::{OsStrExt as _, OsStringExt as _},
-        process::CommandExt as _,
+    fs, io,
+    os::{
+        fd::OwnedFd,
+        unix::{
+            ffi::{OsStrExt as _, OsStringExt as _},
+            process::CommandExt as _,
+        },
     },
     path::{Path, PathBuf},
-    process::{Command, ExitCode},
+    process::{Command, ExitCode, Stdio},
 };
 
 use rustix::{
@@ -26,15 +28,19 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     bubblewrap::{TRIAL_BYTES, network},
-    paths,
+    gate::Gate,
+    helper, paths,
+    veil::{self, Cover},
 };
 
 /// The verb.
 pub(super) const VERB: &str = "__confine";
-/// Instead of a plan: try what can be done, and say it.
+/// Instead of a program: try what can be done, and say it.
 pub(super) const PROBE: &str = "--probe";
-/// Instead of a plan: say what another program has done already.
+/// Instead of a program: say what another program has done already.
 pub(super) const PROBE_WITHIN: &str = "--probe-within";
+/// Instead of a program: try to hide a directory.
+pub(super) const PROBE_VEIL: &str = "--probe-veil";
 /// What stands before the name of each variable of the child, so that none of them is one of this
 /// program or of its loader.
 pub(super) const CHILD: &str = "child:";
@@ -44,8 +50,10 @@ const NOT_BEGUN: u8 = 125;
 /// What to give up.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Plan {
-    /// Where to say what went wrong.
-    pub(super) report: PathBuf,
+    /// Whether the child gets a boundary; else it is only kept from what is covered.
+    pub(super) confined: bool,
+    /// What is hidden.
+    pub(super) cover: Option<Cover>,
     /// The lists of processes to get into.
     pub(super) groups: Vec<PathBuf>,
     /// Whether the network is left behind.
@@ -89,54 +97,66 @@ pub(super) fn said(tried: Option<String>) -> Result<(), String> {
 
 /// Does it, if the command line says so. Comes back only if it does not, or with the exit code of
 /// a child that was not begun.
+///
+/// A program that embeds a host calls this first of all in its `main`: its children are then hidden
+/// from, confined and gated by the program itself, as those of `moonswarm` are.
 pub fn confined() -> Option<ExitCode> {
-    let mut words = std::env::args_os().skip(1);
+    helper::answers();
+    let mut words = std::env::args_os().skip(1).peekable();
     if words.next()? != VERB {
         return None;
     }
-    let plan = words.next()?;
-    if plan == PROBE {
-        let probed = Probed { network: probe_network().err(), disk: probe_disk().err() };
-        // Who asked may be gone.
-        let _ = serde_json::to_writer(io::stdout(), &probed);
-        return Some(ExitCode::SUCCESS);
-    }
-    if plan == PROBE_WITHIN {
-        let outside = words.next()?.into_string().ok()?;
-        let room = PathBuf::from(words.next()?);
-        let probed = Probed {
-            network: left(&outside).err().map(|error| error.to_string()),
-            disk: sized(&room, TRIAL_BYTES).err().map(|error| error.to_string()),
-        };
-        // Who asked may be gone.
-        let _ = serde_json::to_writer(io::stdout(), &probed);
-        return Some(ExitCode::SUCCESS);
+    match words.peek()?.to_str() {
+        Some(PROBE) => {
+            let probed = Probed { network: probe_network().err(), disk: probe_disk().err() };
+            // Who asked may be gone.
+            let _ = serde_json::to_writer(io::stdout(), &probed);
+            return Some(ExitCode::SUCCESS);
+        }
+        Some(PROBE_WITHIN) => {
+            let outside = words.nth(1)?.into_string().ok()?;
+            let room = PathBuf::from(words.next()?);
+            let probed = Probed {
+                network: left(&outside).err().map(|error| error.to_string()),
+                disk: sized(&room, TRIAL_BYTES).err().map(|error| error.to_string()),
+            };
+            // Who asked may be gone.
+            let _ = serde_json::to_writer(io::stdout(), &probed);
+            return Some(ExitCode::SUCCESS);
+        }
+        Some(PROBE_VEIL) => {
+            let data = PathBuf::from(words.nth(1)?);
+            let why = veil::probe(&data, || part(UnshareFlags::NEWNS)).err();
+            // Who asked may be gone.
+            let _ = serde_json::to_writer(io::stdout(), &why);
+            return Some(ExitCode::SUCCESS);
+        }
+        _ => {}
     }
     let argv: Vec<OsString> = words.collect();
-    Some(ExitCode::from(match begin(Path::new(&plan), &argv) {
+    Some(ExitCode::from(match begin(&argv) {
         Ok(never) => match never {},
-        Err(why) => {
+        Err(Some(why)) => {
             eprintln!("moonswarm: {}: {}", why.what, why.reason);
             NOT_BEGUN
         }
+        // The host is gone, and nobody waits for this child.
+        Err(None) => NOT_BEGUN,
     }))
 }
 
-fn begin(plan: &Path, argv: &[OsString]) -> Result<std::convert::Infallible, NotBegun> {
-    let tell = |what: &str, error: &dyn std::fmt::Display| NotBegun {
-        what: what.to_owned(),
+fn begin(argv: &[OsString]) -> Result<std::convert::Infallible, Option<NotBegun>> {
+    let waited = Gate::wait().map_err(|error| NotBegun {
+        what: "wait at the gate".to_owned(),
         reason: error.to_string(),
         exec: None,
-    };
-    let text = fs::read(plan).map_err(|error| tell("read the plan", &error))?;
-    let plan: Plan =
-        serde_json::from_slice(&text).map_err(|error| tell("understand the plan", &error))?;
-    // Opened while it can be; closed by the exec.
-    let mut report = File::create(&plan.report).map_err(|error| tell("open the report", &error))?;
+    });
+    let (gate, plan, input) = waited.map_err(Some)?.ok_or(None)?;
     let why = match give_up(&plan) {
         Err((what, reason)) => NotBegun { what: what.to_owned(), reason, exec: None },
         Ok(()) => {
-            let error = become_child(argv);
+            gate.begins();
+            let error = become_child(argv, input);
             NotBegun {
                 what: "start the program".to_owned(),
                 reason: error.to_string(),
@@ -144,11 +164,8 @@ fn begin(plan: &Path, argv: &[OsString]) -> Result<std::convert::Infallible, Not
             }
         }
     };
-    if let Ok(json) = serde_json::to_vec(&why) {
-        // Then all that is left is the exit code.
-        let _ = report.write_all(&json);
-    }
-    Err(why)
+    gate.fails(&why);
+    Err(Some(why))
 }
 
 fn give_up(plan: &Plan) -> Result<(), (&'static str, String)> {
@@ -156,39 +173,54 @@ fn give_up(plan: &Plan) -> Result<(), (&'static str, String)> {
     for group in &plan.groups {
         fs::write(group, "0").map_err(step("enter the control group"))?;
     }
-    // A core file would hold the secrets.
-    let none = Rlimit { current: Some(0), maximum: Some(0) };
-    limit(Resource::Core, none).map_err(step("forbid core files"))?;
+    if plan.confined {
+        // A core file would hold the secrets.
+        let none = Rlimit { current: Some(0), maximum: Some(0) };
+        limit(Resource::Core, none).map_err(step("forbid core files"))?;
+    }
     if let Some(bytes) = plan.disk {
         let most = Rlimit { current: Some(bytes), maximum: Some(bytes) };
         limit(Resource::Fsize, most).map_err(step("limit the files"))?;
     }
-    match &plan.parted {
-        Some(outside) => stands_apart(plan, outside).map_err(step("trust the namespaces"))?,
-        None => stand_apart(plan)?,
+    if let Some(outside) = &plan.parted {
+        stands_apart(plan, outside).map_err(step("trust the namespaces"))?;
     }
+    stand_apart(plan)?;
     for dir in &plan.make {
         fs::create_dir_all(dir).map_err(step("make a directory"))?;
     }
     std::env::set_current_dir(&plan.cwd).map_err(step("enter the working directory"))?;
+    if !plan.confined {
+        return Ok(());
+    }
     paths::restrict(&plan.read, &plan.write).map_err(|reason| ("restrict the paths", reason))?;
     drop_capabilities().map_err(step("drop the capabilities"))
 }
 
-/// Makes the namespaces of a plan.
+/// Makes the namespaces of a plan, but for those that another program has made.
 fn stand_apart(plan: &Plan) -> Result<(), (&'static str, String)> {
     let step = |what: &'static str| move |error: io::Error| (what, error.to_string());
+    let is_own = plan.parted.is_none();
+    let (closed, disk) = (is_own && plan.closed, plan.disk.filter(|_| is_own));
     let mut apart = UnshareFlags::empty();
-    apart.set(UnshareFlags::NEWNET, plan.closed);
-    apart.set(UnshareFlags::NEWNS, plan.disk.is_some());
+    apart.set(UnshareFlags::NEWNET, closed);
+    apart.set(UnshareFlags::NEWNS, disk.is_some() || plan.cover.is_some());
+    let mut privileged = false;
     if !apart.is_empty() {
-        part(apart).map_err(step("make the namespaces"))?;
+        privileged = part(apart).map_err(step("make the namespaces"))?;
     }
-    if plan.closed {
+    if closed {
         raise_loopback().map_err(step("raise the loopback of the closed network"))?;
     }
-    if let Some(bytes) = plan.disk {
+    if let Some(bytes) = disk {
         own_file_system(&plan.room, bytes).map_err(step("mount the room for files"))?;
+    }
+    if let Some(cover) = &plan.cover {
+        cover.put().map_err(step("hide the data directory"))?;
+        if privileged && !plan.confined {
+            paths::stay().map_err(|reason| ("keep the data directory hidden", reason))?;
+            give_up_looking_around().map_err(step("give up looking around"))?;
+        }
     }
     Ok(())
 }
@@ -234,16 +266,18 @@ fn limit(resource: Resource, to: Rlimit) -> io::Result<()> {
     Ok(rustix::process::setrlimit(resource, Rlimit { current: most, maximum: most })?)
 }
 
-/// Goes into namespaces of its own; who may not, in a user namespace of its own.
-fn part(flags: UnshareFlags) -> io::Result<()> {
+/// Goes into namespaces of its own; who may not, in a user namespace of its own. Says whether it
+/// may: then so may what comes of it.
+fn part(flags: UnshareFlags) -> io::Result<bool> {
     if unshare(flags).is_ok() {
-        return Ok(());
+        return Ok(true);
     }
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     unshare(flags | UnshareFlags::NEWUSER)?;
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
-    fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))
+    fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
+    Ok(false)
 }
 
 #[expect(deprecated, reason = "its danger is other threads, and there are none")]
@@ -291,6 +325,23 @@ fn own_file_system(room: &Path, bytes: u64) -> io::Result<()> {
     Ok(rustix::mount::mount("moonswarm", room, "tmpfs", flags, options.as_c_str())?)
 }
 
+/// Leaves root nothing that looks into the host's memory, or opens a file behind a cover.
+fn give_up_looking_around() -> io::Result<()> {
+    let around = [
+        CapabilitySet::SYS_ADMIN,
+        CapabilitySet::PERFMON,
+        CapabilitySet::SYS_PTRACE,
+        CapabilitySet::DAC_READ_SEARCH,
+    ];
+    for capability in around {
+        // A kernel does not know all of them.
+        let _ = rustix::thread::remove_capability_from_bounding_set(capability);
+    }
+    let now = rustix::thread::capabilities(None)?;
+    let none = CapabilitySet::empty();
+    Ok(rustix::thread::set_capabilities(None, CapabilitySets { inheritable: none, ..now })?)
+}
+
 /// Leaves nothing that root may and its owner's files do not allow.
 fn drop_capabilities() -> io::Result<()> {
     let now = rustix::thread::capabilities(None)?;
@@ -305,8 +356,8 @@ fn drop_capabilities() -> io::Result<()> {
     Ok(rustix::thread::set_capabilities(None, none)?)
 }
 
-/// Executes the program with the variables that are the child's.
-fn become_child(argv: &[OsString]) -> io::Error {
+/// Executes the program with the variables and the input that are the child's.
+fn become_child(argv: &[OsString], input: OwnedFd) -> io::Error {
     let Some((program, arguments)) = argv.split_first() else {
         return io::ErrorKind::InvalidInput.into();
     };
@@ -314,7 +365,12 @@ fn become_child(argv: &[OsString]) -> io::Error {
         let name = name.as_bytes().strip_prefix(CHILD.as_bytes())?;
         Some((OsString::from_vec(name.to_vec()), value))
     });
-    Command::new(program).args(arguments).env_clear().envs(variables).exec()
+    Command::new(program)
+        .args(arguments)
+        .env_clear()
+        .envs(variables)
+        .stdin(Stdio::from(input))
+        .exec()
 }
 
 /// The name under which a variable of the child is handed on.
@@ -326,12 +382,12 @@ pub(super) fn handed_on(name: &OsStr) -> OsString {
 
 fn probe_network() -> Result<(), String> {
     part(UnshareFlags::NEWNET)
-        .and_then(|()| raise_loopback())
+        .and_then(|_| raise_loopback())
         .map_err(|error| format!("this machine makes no network namespace ({error})"))
 }
 
 fn probe_disk() -> Result<(), String> {
     part(UnshareFlags::NEWNS)
-        .and_then(|()| own_file_system(Path::new("/tmp"), 1 << 16))
+        .and_then(|_| own_file_system(Path::new("/tmp"), 1 << 16))
         .map_err(|error| format!("this machine makes no mount namespace ({error})"))
 }

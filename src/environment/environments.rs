@@ -1,7 +1,8 @@
 //! The environments of a host: judged when a blueprint is checked, provisioned for each attempt.
 
 use std::{
-    fmt,
+    ffi::OsString,
+    fmt, io,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
 };
@@ -9,12 +10,15 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    Config, Declaration, Held, Helper, Machine, Provisioned, Refusal, Scrubber, Secret, bubblewrap,
+    Config, Declaration, Held, Helper, Launch, Machine, Provisioned, Refusal, Scrubber, Secret,
+    bubblewrap,
     cgroup::{Cage, Cgroups},
     confine::Plan,
+    launch::Program,
     needs::Needs,
     place::{self, Place},
     source,
+    veil::Cover,
 };
 use crate::{
     clock::Clock,
@@ -26,10 +30,12 @@ use crate::{
 /// Provisions the environments of one data directory.
 pub struct Environments {
     config: Config,
+    data: PathBuf,
     root: PathBuf,
     id: String,
     helper: Helper,
     machine: OnceLock<Machine>,
+    veil: OnceLock<Result<PathBuf, String>>,
     held: Arc<Held>,
     clock: Clock,
 }
@@ -60,10 +66,12 @@ impl Environments {
         let hash = blake3::hash(data.as_os_str().as_encoded_bytes()).to_hex();
         Self {
             config,
+            data: data.to_owned(),
             root: data.join("work/.attempts"),
             id: hash[..16].to_owned(),
             helper: Helper::own(),
             machine: OnceLock::new(),
+            veil: OnceLock::new(),
             held: Arc::default(),
             clock,
         }
@@ -72,7 +80,54 @@ impl Environments {
     /// The same with another program that confines.
     #[must_use]
     pub fn with_helper(self, helper: Helper) -> Self {
-        Self { helper, machine: OnceLock::new(), ..self }
+        Self { helper, machine: OnceLock::new(), veil: OnceLock::new(), ..self }
+    }
+
+    /// Whether the data directory is hidden from children; found out when it is first asked.
+    ///
+    /// # Errors
+    /// Why it is not, and children of the same user can read its keys and tokens.
+    pub fn hides(&self) -> Result<(), &str> {
+        self.veil().map(drop)
+    }
+
+    /// The directory to hide, without links on the way to it.
+    fn veil(&self) -> Result<&Path, &str> {
+        let tried = self.veil.get_or_init(|| {
+            if self.config.show_data {
+                return Err("the configuration says `hide_data = false`".to_owned());
+            }
+            let data = self.data.canonicalize();
+            let data = data.map_err(|error| format!("{}: {error}", self.data.display()))?;
+            self.helper.probe_veil(&data).map(|()| data)
+        });
+        tried.as_deref().map_err(String::as_str)
+    }
+
+    /// A child without a boundary, which is kept from the data directory but for some directories
+    /// in it.
+    ///
+    /// # Errors
+    /// When the program is not there.
+    pub fn launch(
+        &self,
+        program: &str,
+        arguments: &[String],
+        variables: Vec<(String, OsString)>,
+        cwd: &Path,
+        keep: &[&Path],
+    ) -> io::Result<Launch> {
+        let program = Program { name: program, arguments, variables };
+        if !self.helper.usable() {
+            return Ok(Launch::direct(program, cwd));
+        }
+        let cover = self.cover(keep.iter().map(|path| (*path).to_owned()));
+        let plan = Plan { cover, cwd: cwd.to_owned(), ..Plan::default() };
+        Launch::through(&self.helper, None, plan, program)
+    }
+
+    fn cover(&self, keep: impl IntoIterator<Item = PathBuf>) -> Option<Cover> {
+        self.veil().ok().map(|data| Cover::new(data.to_owned(), keep))
     }
 
     /// What this machine can enforce; found out when it is first asked.
@@ -167,13 +222,15 @@ impl Environments {
             .map(|ticket| self.held.hold(ticket, Arc::clone(&scrubber)));
         let mut cage = Cage::default();
         let (mut plan, mut around) = (None, None);
-        if needs.confined {
-            cage = self
-                .machine()
-                .cgroups
-                .cage(asked.name, &needs)
-                .map_err(|error| failed("make the control groups", &error))?;
+        if needs.confined || self.helper.usable() {
             let mut drawn = self.plan(&needs, &place, &asked);
+            if needs.confined {
+                cage = self
+                    .machine()
+                    .cgroups
+                    .cage(asked.name, &needs)
+                    .map_err(|error| failed("make the control groups", &error))?;
+            }
             drawn.groups = cage.doors();
             if drawn.closed || drawn.disk.is_some() {
                 around.clone_from(&self.machine().bubblewrap);
@@ -206,8 +263,11 @@ impl Environments {
         read.push(place.secrets());
         let mut write: Vec<PathBuf> = needs.paths.write.iter().map(absolute).collect();
         write.extend([place.work(), place.tmp()]);
+        let seen = read.iter().chain(&write).cloned();
+        let seen = seen.chain([asked.workdir.to_owned(), place.room()]);
         Plan {
-            report: place.report(),
+            confined: needs.confined,
+            cover: self.cover(seen),
             groups: Vec::new(),
             closed: needs.closed,
             room: place.room(),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access as _, AccessFs, CompatLevel, Compatible as _, PathBeneath, PathFd, Ruleset,
-    RulesetAttr as _, RulesetCreatedAttr as _, Scope,
+    RulesetAttr as _, RulesetCreated, RulesetCreatedAttr as _, Scope,
 };
 
 /// What every child may read and run: programs, libraries, and what these look up. Of `/proc`, what
@@ -54,6 +54,23 @@ pub(super) fn supported() -> Result<(), String> {
         .and_then(Ruleset::create)
         .map(drop)
         .map_err(|_| "this kernel has no Landlock".to_owned())
+}
+
+/// Keeps this process and all that come of it from changing what is mounted where, and from looking
+/// into processes outside; every file stays as it is.
+pub(super) fn stay() -> Result<(), String> {
+    let failed = |error: &dyn std::fmt::Display| format!("Landlock: {error}");
+    let root = PathFd::new("/").map_err(|error| failed(&error))?;
+    // One right is handled, and given everywhere: all else comes with any Landlock domain.
+    Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::Refer)
+        .and_then(Ruleset::create)
+        .and_then(|rules| rules.add_rule(PathBeneath::new(root, AccessFs::Refer)))
+        .map(|rules| rules.no_new_privs(false))
+        .and_then(RulesetCreated::restrict_self)
+        .map(drop)
+        .map_err(|error| failed(&error))
 }
 
 /// Restricts this process and all that come of it: for good.

@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! <data>/work/.attempts/<run>-<step>-<attempt>/
-//!   plan, report   what the helper is told, and what it says (out of the child's reach)
 //!   secrets/       files of credentials, 0600
 //!   room/work      where the child begins
 //!   room/tmp       its TMPDIR
@@ -37,14 +36,6 @@ impl Place {
             private(&dir)?;
         }
         Ok(place)
-    }
-
-    pub(super) fn plan(&self) -> PathBuf {
-        self.0.join("plan")
-    }
-
-    pub(super) fn report(&self) -> PathBuf {
-        self.0.join("report")
     }
 
     pub(super) fn secrets(&self) -> PathBuf {

@@ -1,15 +1,11 @@
 //! A command as an operator, each call in a child process of its own.
 
-use std::{io, process::Stdio, sync::Arc};
+use std::{io, sync::Arc};
 
 use async_trait::async_trait;
-use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    process::Child,
-};
+use tokio::io::AsyncReadExt as _;
 
-use super::{Asked, Environments, INHERITED, NotStarted, Provisioned};
+use super::{Asked, DeathWatch, Environments, INHERITED, Input, NotStarted, Provisioned};
 use crate::protocol::{
     Content, EnvError, Environment, EnvironmentSpec, ExitReason, OperatorError, OperatorInput,
     OperatorOutput, SecretAccessEvent,
@@ -60,27 +56,17 @@ impl Process {
             .collect();
         let here = std::env::current_dir().map_err(failed)?;
         variables.extend(provisioned.surroundings(&here));
-        let mut child = provisioned
-            .command(program, arguments, provisioned.work(), &variables)?
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(failed)?;
-        let _group = Group::of(&child);
-        let text = input.message.as_text().unwrap_or_default().to_owned();
+        let text = input.message.as_text().unwrap_or_default();
+        let mut launched = provisioned
+            .launch(program, arguments, provisioned.work(), variables)
+            .and_then(|it| it.start(Input::Whole(text.as_bytes()), &DeathWatch::of_process()))
+            .map_err(|error| {
+                let why = format!("failed to start `{program}`: {error}");
+                EnvError::OperatorError(OperatorError::NonRetryable(why))
+            })?;
         let (mut answer, mut complaint) = (Vec::new(), Vec::new());
-        let (stdin, stdout, stderr) =
-            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (stdout, stderr) = (launched.child.stdout.take(), launched.child.stderr.take());
         let work = async {
-            let feed = async {
-                if let Some(mut stdin) = stdin {
-                    // Who does not read it is no failure.
-                    let _ = stdin.write_all(text.as_bytes()).await;
-                }
-            };
             let read = async {
                 match stdout {
                     Some(it) => it.take(ANSWER + 1).read_to_end(&mut answer).await.map(drop),
@@ -93,9 +79,9 @@ impl Process {
                     None => Ok(()),
                 }
             };
-            let ((), read, heard) = tokio::join!(feed, read, hear);
+            let (read, heard) = tokio::join!(read, hear);
             read.and(heard)?;
-            child.wait().await
+            launched.child.wait().await
         };
         let status = match provisioned.wall() {
             None => work.await,
@@ -105,7 +91,7 @@ impl Process {
             },
         }
         .map_err(failed)?;
-        match provisioned.not_started() {
+        match launched.not_started() {
             None => {}
             Some(NotStarted::Boundary(error)) => return Err(error),
             Some(NotStarted::Program(error)) => {
@@ -156,23 +142,5 @@ impl Environment for Process {
         let output = self.execute(&input, &provisioned).await;
         provisioned.tear_down().await;
         output
-    }
-}
-
-/// A child's group, killed when nobody looks after it any more.
-struct Group(Option<Pid>);
-
-impl Group {
-    fn of(child: &Child) -> Self {
-        Self(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)))
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if let Some(pid) = self.0 {
-            // It may be gone already, which is what was wanted.
-            let _ = kill_process_group(pid, Signal::KILL);
-        }
     }
 }

@@ -2,19 +2,18 @@
 
 use std::{
     ffi::OsString,
-    fs, io,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
-use tokio::process::Command;
-
 use super::{
-    Helper, Holds, Scrubber, Secret,
+    Helper, Holds, Launch, Scrubber, Secret,
     bubblewrap::Bubblewrap,
     cgroup::{Broken, Cage},
-    confine::{NotBegun, Plan, VERB, handed_on},
+    confine::Plan,
+    launch::Program,
     place::Place,
 };
 use crate::protocol::{EnvError, ResourceLimits};
@@ -98,85 +97,29 @@ impl Provisioned {
             ("MOONSWARM_WORKDIR".to_owned(), workdir.as_os_str().to_owned()),
             ("MOONSWARM_SECRETS".to_owned(), place.secrets().into_os_string()),
         ];
-        if self.plan.is_some() {
+        if self.plan.as_ref().is_some_and(|plan| plan.confined) {
             variables.push(("HOME".to_owned(), place.work().into_os_string()));
         }
         variables
     }
 
-    /// The command that runs a program within the boundary, with these variables and its
-    /// credentials.
+    /// The program within the boundary, with these variables and its credentials.
     ///
     /// # Errors
-    /// When what the boundary goes by cannot be written.
-    pub fn command(
+    /// When the program is not there.
+    pub fn launch(
         &self,
-        program: &str,
+        name: &str,
         arguments: &[String],
         cwd: &Path,
-        variables: &[(String, OsString)],
-    ) -> Result<Command, EnvError> {
-        let secrets = self
-            .variables
-            .iter()
-            .map(|(name, secret)| (name.clone(), OsString::from(secret.expose())));
-        let variables = variables.iter().cloned().chain(secrets);
-        let (Some(plan), Some(place)) = (&self.plan, &self.place) else {
-            let mut command = Command::new(program);
-            command.args(arguments).env_clear().envs(variables).current_dir(cwd);
-            return Ok(command);
-        };
+        mut variables: Vec<(String, OsString)>,
+    ) -> io::Result<Launch> {
+        let secrets = self.variables.iter();
+        variables.extend(secrets.map(|(name, secret)| (name.clone(), secret.expose().into())));
+        let program = Program { name, arguments, variables };
+        let Some(plan) = &self.plan else { return Ok(Launch::direct(program, cwd)) };
         let plan = Plan { cwd: cwd.to_owned(), ..plan.clone() };
-        let text = serde_json::to_vec(&plan)
-            .map_err(|error| EnvError::ProvisionFailed(format!("write the plan: {error}")))?;
-        fs::write(place.plan(), text)
-            .map_err(|error| EnvError::ProvisionFailed(format!("write the plan: {error}")))?;
-        let mut command = match &self.around {
-            None => Command::new(self.helper.program()),
-            Some(bubblewrap) => {
-                let path = self.helper.path().map_err(|error| {
-                    EnvError::ProvisionFailed(format!("find the program that confines: {error}"))
-                })?;
-                let disk = plan.disk.map(|bytes| (plan.room.as_path(), bytes));
-                let mut command = Command::new(bubblewrap.program());
-                command.args(Bubblewrap::arguments(plan.closed, disk)).arg(path);
-                command
-            }
-        };
-        command
-            .arg(VERB)
-            .arg(place.plan())
-            .arg(program)
-            .args(arguments)
-            .env_clear()
-            .envs(variables.map(|(name, value)| (handed_on(name.as_ref()), value)))
-            .current_dir("/");
-        Ok(command)
-    }
-
-    /// Why the child was not begun, once it has ended; nothing if it was.
-    pub fn not_started(&self) -> Option<NotStarted> {
-        self.plan.as_ref()?;
-        let place = self.place.as_ref()?;
-        let said = match fs::read(place.report()) {
-            Ok(said) if said.is_empty() => return None,
-            Ok(said) => said,
-            // The helper begins with a report: nobody got as far as to it.
-            Err(_) if self.around.is_some() => {
-                let why = "bubblewrap did not begin the child; its stderr says why".to_owned();
-                return Some(NotStarted::Boundary(EnvError::ProvisionFailed(why)));
-            }
-            // Killed before it could say anything.
-            Err(_) => return None,
-        };
-        let why = match serde_json::from_slice::<NotBegun>(&said) {
-            Ok(NotBegun { exec: Some(code), .. }) => {
-                return Some(NotStarted::Program(io::Error::from_raw_os_error(code)));
-            }
-            Ok(NotBegun { what, reason, exec: None }) => format!("{what}: {reason}"),
-            Err(_) => "the report of the helper is cut off".to_owned(),
-        };
-        Some(NotStarted::Boundary(EnvError::ProvisionFailed(why)))
+        Launch::through(&self.helper, self.around.as_ref(), plan, program)
     }
 
     /// Which limit the child broke, once it has ended; nothing if none. One that ended well could

@@ -2,6 +2,7 @@
 
 use std::{fmt, io, io::Read as _, path::PathBuf};
 
+use rustix::fs::{Mode, OFlags};
 use serde::{
     Deserialize, Deserializer,
     de::{self, MapAccess, Visitor, value::MapAccessDeserializer},
@@ -134,8 +135,15 @@ fn variable(name: &str) -> Result<Zeroizing<String>, SecretError> {
 
 fn file(path: &PathBuf) -> Result<Zeroizing<String>, SecretError> {
     let failed = |source| SecretError::Read { path: path.clone(), source };
-    let file = std::fs::File::open(path).map_err(failed)?;
-    let length = file.metadata().map_err(failed)?.len();
+    // A pipe would stop the host, and a device fill it.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(path, flags, Mode::empty());
+    let file = std::fs::File::from(opened.map_err(|error| failed(error.into()))?);
+    let meta = file.metadata().map_err(failed)?;
+    if !meta.is_file() {
+        return Err(failed(std::io::Error::other("it is not a regular file")));
+    }
+    let length = meta.len();
     let mut bytes = Zeroizing::new(Vec::with_capacity(
         usize::try_from(length.min(MAX_LEN)).unwrap_or_default() + 1,
     ));

@@ -169,11 +169,14 @@ impl Eye {
 /// What tells of changes, and wakes whoever looks.
 fn watcher(again: &Arc<Notify>) -> notify::Result<RecommendedWatcher> {
     let changed = Arc::clone(again);
-    let made = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+    let told = move |event: notify::Result<notify::Event>| {
         if event.is_ok_and(|event| !event.kind.is_access()) {
             changed.notify_one();
         }
-    });
+    };
+    // A link leads out of the directory, and nothing behind it counts.
+    let within = notify::Config::default().with_follow_symlinks(false);
+    let made = RecommendedWatcher::new(told, within);
     if let Err(error) = &made {
         tracing::warn!(%error, "watched files are looked at every few seconds only");
     }

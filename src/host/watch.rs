@@ -14,11 +14,13 @@ use tokio::sync::mpsc;
 
 use super::HostError;
 use crate::{
-    blueprint::Bundle,
+    blueprint::{Bundle, MAX_FILE_BYTES, read_text},
     engine::{Engine, EngineError},
     tasks::Tasks,
 };
 
+/// The names of the main file of a directory that is one blueprint.
+const MAIN: [&str; 2] = ["main.lua", "main.luau"];
 /// How long a directory must be quiet before it is read again.
 const QUIET: Duration = Duration::from_millis(200);
 
@@ -44,18 +46,20 @@ impl Watch {
         };
         let dir = std::path::absolute(dir).map_err(|error| fault(error.to_string()))?;
         let (changed, mut changes) = mpsc::channel(1);
+        let told = move |event: notify::Result<notify::Event>| {
+            if event.is_ok_and(|event| !event.kind.is_access()) {
+                // One change that waits stands for all.
+                let _ = changed.try_send(());
+            }
+        };
+        // A link may lead to the whole disk.
+        let within = notify::Config::default().with_follow_symlinks(false);
         let mut watcher =
-            notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-                if event.is_ok_and(|event| !event.kind.is_access()) {
-                    // One change that waits stands for all.
-                    let _ = changed.try_send(());
-                }
-            })
-            .map_err(|error| fault(error.to_string()))?;
+            RecommendedWatcher::new(told, within).map_err(|error| fault(error.to_string()))?;
         watcher.watch(&dir, RecursiveMode::Recursive).map_err(|error| fault(error.to_string()))?;
         let mut seen = Seen::new();
-        adopt(&dir, &engine, &mut seen).await;
-        let stopping = tasks.stopping().clone();
+        adopt(&dir, &engine, tasks, &mut seen).await;
+        let (stopping, own) = (tasks.stopping().clone(), tasks.clone());
         tasks.spawn(async move {
             loop {
                 tokio::select! {
@@ -64,7 +68,7 @@ impl Watch {
                 }
                 tokio::time::sleep(QUIET).await;
                 while changes.try_recv().is_ok() {}
-                adopt(&dir, &engine, &mut seen).await;
+                adopt(&dir, &engine, &own, &mut seen).await;
             }
         });
         Ok(Self { _watcher: watcher })
@@ -72,11 +76,24 @@ impl Watch {
 }
 
 /// Takes over what is new or other than it was.
-async fn adopt(dir: &Path, engine: &Engine, seen: &mut Seen) {
-    let paths = blueprints_in(dir);
-    seen.retain(|path, _| paths.contains(path));
-    for path in paths {
-        let bundle = Bundle::load(&path);
+async fn adopt(dir: &Path, engine: &Engine, tasks: &Tasks, seen: &mut Seen) {
+    let within = dir.to_owned();
+    // A disk may be slow: the threads of the runtime do not wait for it.
+    let look = tasks.spawn_blocking(move || {
+        let Listed { files, refused } = list(&within);
+        let load = |path: PathBuf| (Bundle::load(&path), path);
+        (files.into_iter().map(load).collect::<Vec<_>>(), refused)
+    });
+    // Only a host that stops does not look.
+    let Ok((bundles, refused)) = look.await else { return };
+    seen.retain(|path, _| bundles.iter().any(|(_, it)| it == path) || refused.contains(path));
+    for path in refused {
+        let reason = "it is a link out of the directory, or no regular file: it is left out";
+        if seen.insert(path.clone(), Err(reason.to_owned())).is_none() {
+            tracing::warn!(file = %path.display(), reason);
+        }
+    }
+    for (bundle, path) in bundles {
         let now = match &bundle {
             Ok(bundle) => Ok(bundle.hash().to_owned()),
             Err(error) => Err(error.to_string()),
@@ -113,40 +130,57 @@ async fn adopt(dir: &Path, engine: &Engine, seen: &mut Seen) {
     }
 }
 
-/// The main files of the blueprints in a directory, sorted.
+/// What is in a directory of blueprints.
+struct Listed {
+    /// The main files, sorted.
+    files: Vec<PathBuf>,
+    /// What is called like one and is not taken.
+    refused: Vec<PathBuf>,
+}
+
+/// The main files of the blueprints in a directory, sorted: regular files in it.
 pub fn blueprints_in(dir: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut found: Vec<PathBuf> = entries
-        .filter_map(|entry| {
-            let path = entry.path();
-            let is_source =
-                path.extension().is_some_and(|extension| extension == "lua" || extension == "luau");
-            if path.is_dir() {
-                main_file(&path)
-            } else if is_flow(&path) || (is_source && says_blueprint(&path)) {
-                Some(path)
-            } else {
-                None
-            }
-        })
-        .collect();
-    found.sort();
-    found
+    list(dir).files
+}
+
+fn list(dir: &Path) -> Listed {
+    let mut listed = Listed { files: Vec::new(), refused: Vec::new() };
+    let Ok(root) = std::fs::canonicalize(dir) else { return listed };
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let (path, is_main) = match path.is_dir() {
+            true => (main_file(&path), true),
+            false => (Some(path).filter(|path| is_source(path) || is_flow(path)), false),
+        };
+        let Some(path) = path else { continue };
+        let is_inside = std::fs::canonicalize(&path).is_ok_and(|file| file.starts_with(&root));
+        if !is_inside || !path.is_file() {
+            listed.refused.push(path);
+        } else if is_main || is_flow(&path) || says_blueprint(&path) {
+            listed.files.push(path);
+        }
+    }
+    listed.files.sort();
+    listed
+}
+
+fn is_source(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "lua" || extension == "luau")
 }
 
 /// The main file of a directory that is one blueprint.
 pub fn main_file(dir: &Path) -> Option<PathBuf> {
-    ["main.lua", "main.luau"].iter().map(|name| dir.join(name)).find(|path| path.is_file())
+    MAIN.iter().map(|name| dir.join(name)).find(|path| path.is_file())
 }
 
 /// Whether a file is a flow as JSON. Other JSON may be anything.
 fn is_flow(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
-    path.is_file()
-        && name.is_some_and(|name| name.ends_with(".flow.json") && !name.starts_with('.'))
+    name.is_some_and(|name| name.ends_with(".flow.json") && !name.starts_with('.'))
 }
 
 /// Whether a file declares a blueprint; others are modules that blueprints require.
 fn says_blueprint(path: &Path) -> bool {
-    std::fs::read_to_string(path).is_ok_and(|text| text.contains("swarm.blueprint"))
+    let text = read_text(path, MAX_FILE_BYTES as u64);
+    text.is_ok_and(|text| text.contains("swarm.blueprint"))
 }

@@ -18,6 +18,7 @@ pub mod middleware;
 pub mod model;
 pub mod operator;
 pub mod orchestrator;
+pub mod plain;
 mod run_id;
 mod scope_text;
 pub mod secret;

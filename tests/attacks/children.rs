@@ -1,1 +1,359 @@
 //! Children: their input, their death with the host, and what they can read.
+
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt as _, chown},
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use crate::support::{Daemon, PATIENCE, send};
+
+/// A user who may nothing.
+const NOBODY: u32 = 65_534;
+
+/// A blueprint whose branches are children of a shell each: the script, and how many.
+fn shells(script: &str, branches: usize) -> String {
+    let script = serde_json::to_string(script).unwrap();
+    format!(
+        r#"local swarm = require("swarm")
+return swarm.blueprint {{
+  name = "shells",
+  agents = {{ sh = {{ operator = "process", command = {{ "sh", "-c", {script} }}, check = false }} }},
+  flow = function(ctx, input)
+    local items = {{}}
+    for n = 1, {branches} do items[n] = n end
+    return ctx:map(items, function(n) return ctx:run("sh", {{ n = n, text = input.text }}) end)
+  end,
+}}"#
+    )
+}
+
+/// The processes, dead ones aside, that have this word in their command line.
+fn alive(word: &str) -> Vec<i32> {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let has = |pid: &i32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(word)
+    };
+    pids.filter(has).collect()
+}
+
+/// Waits until no process has this word in its command line.
+fn gone(word: &str) {
+    let since = Instant::now();
+    while !alive(word).is_empty() {
+        assert!(since.elapsed() < Duration::from_secs(20), "{:?} live on", alive(word));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn lines(file: &Path) -> Vec<String> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+async fn start(daemon: &Daemon, source: &str, text: &str) -> bool {
+    let body = json!({ "source": source, "input": { "text": text } });
+    // It may be killed before it answers.
+    daemon.post("/v1/runs", &body).send().await.is_ok_and(|answer| answer.status() == 201)
+}
+
+/// A child that is forked, or that the watch even knows of, has not begun before it is let in.
+#[cfg(feature = "faults")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_does_not_begin_if_its_host_dies_at_its_birth() {
+    for (n, point) in
+        ["operator.process_spawned#1", "operator.process_watched#2"].iter().enumerate()
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let (log, word) = (dir.path().join("log"), format!("birth-{n}-{}", std::process::id()));
+        let script = format!(": {word}; echo $$ >> {}; sleep 1000", log.display());
+        let data = dir.path().join("data");
+        let kill = [("MOONSWARM_KILL_AT", *point)];
+        let daemon = Daemon::launch(&data, &kill).unwrap();
+        start(&daemon, &shells(&script, 1 + n), "").await;
+        assert!(daemon.died(), "{point} was reached");
+        gone(&word);
+        let ran = lines(&log).len();
+        assert!(ran <= n, "{point}: {ran} children began");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_child_reads_a_cut_input_or_outlives_a_killed_host() {
+    const WHOLE: usize = 300_000;
+    let dir = tempfile::tempdir().unwrap();
+    let (sizes, word) = (dir.path().join("sizes"), format!("storm-{}", std::process::id()));
+    let script = format!(": {word}; n=$(wc -c); echo $n >> {}; sleep 1000", sizes.display());
+    let (source, text) = (shells(&script, 8), "x".repeat(WHOLE));
+    for round in 0..8 {
+        let data = dir.path().join(format!("data-{round}"));
+        let daemon = Daemon::start(&data);
+        let before = lines(&sizes).len();
+        assert!(start(&daemon, &source, &text).await);
+        // Some are killed while they start their first child, some while they start the others.
+        let since = Instant::now();
+        while round > 1 && lines(&sizes).len() < before + round - 1 {
+            assert!(since.elapsed() < PATIENCE, "no child begins: {}", daemon.log());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        daemon.kill();
+        gone(&word);
+    }
+    let read = lines(&sizes);
+    assert!(read.len() >= 21, "{read:?}");
+    let cut: Vec<_> = read.iter().filter(|size| size.parse().unwrap_or(0) < WHOLE).collect();
+    println!("{} children read, {} of them less than all", read.len(), cut.len());
+    assert!(cut.is_empty(), "{cut:?}");
+}
+
+/// What a child tries to get at, each as a line of a shell that prints what it got.
+fn attempts(data: &Path, pid: u32) -> Vec<String> {
+    let data = data.display();
+    let files = ["admin.token", "signing.key", "handle.key", "server.json", "moonswarm.db", "lock"];
+    let read = files.iter().map(|file| format!("head -c 40 {data}/{file}"));
+    let others = [
+        format!("ls -A {data}/work/.attempts | grep -v -- -1-1"),
+        format!("head -c 40 /proc/{pid}/root{data}/admin.token"),
+        format!("head -c 40 /proc/{pid}/cwd/data/admin.token"),
+        format!("head -c 40 /proc/{pid}/environ"),
+        format!("for fd in /proc/{pid}/fd/*; do head -c 40 $fd; done"),
+        format!("umount -l {data} && head -c 40 {data}/admin.token"),
+        format!("unshare -rm sh -c 'umount -l {data}; head -c 40 {data}/admin.token'"),
+        format!("nsenter -t {pid} -m head -c 40 {data}/admin.token"),
+        format!("nsenter -t {pid} -U -m head -c 40 {data}/admin.token"),
+        format!("echo x > {data}/planted && echo planted"),
+    ];
+    read.chain(others).collect()
+}
+
+async fn tries_everything(daemon: &Daemon, data: &Path, declared: &str) {
+    let attempts = attempts(data, daemon.pid());
+    let all: String =
+        attempts.iter().map(|it| format!("({it}) </dev/null 2>/dev/null\n")).collect();
+    let script = format!("{all}echo end");
+    let own = "mkdir -p a b && echo x > a/f && mv a/f b/g && cat b/g && head -c 5 \"$MOONSWARM_BUNDLE\"/*.lua && \
+               curl -s -H \"Authorization: Bearer $MOONSWARM_HANDLE\" \
+               $MOONSWARM_URL/v1/worker/prompt | grep -c '\"n\"'";
+    let (script, own) =
+        (serde_json::to_string(&script).unwrap(), serde_json::to_string(own).unwrap());
+    let source = format!(
+        r#"local swarm = require("swarm")
+return swarm.blueprint {{
+  name = "thief",
+  agents = {{
+    thief = {{ operator = "process", command = {{ "sh", "-c", {script} }}, check = false, {declared} }},
+    own = {{ operator = "process", command = {{ "sh", "-c", {own} }}, check = false, {declared} }},
+  }},
+  flow = function(ctx, input)
+    return {{ thief = ctx:run("thief", {{ n = 1 }}), own = ctx:run("own", {{ n = 1 }}) }}
+  end,
+}}"#
+    );
+    let body = json!({ "source": source, "input": {}, "wait": "60s" });
+    let (status, view) = send(daemon.post("/v1/runs", &body)).await;
+    assert_eq!((status, &view["status"]), (201, &json!("completed")), "{view}");
+    let got = &view["output"]["thief"]["stdout"];
+    assert_eq!(got, "end\n", "a child got at what is not its own: {view}");
+    if declared.is_empty() {
+        let own = view["output"]["own"]["stdout"].as_str().unwrap().split_whitespace();
+        let own: Vec<_> = own.collect();
+        assert_eq!(own, ["x", "local1"], "what is its own it can use: {view}");
+    }
+}
+
+fn doctor_says(daemon_data: &Path) -> Value {
+    let output = crate::support::program()
+        .args(["doctor", "--json", "--data"])
+        .arg(daemon_data)
+        .output()
+        .unwrap();
+    let lines: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    lines.into_iter().find(|line| line["what"] == "children").unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_of_root_gets_at_no_key_and_no_token() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let daemon = Daemon::start(&data);
+    tries_everything(&daemon, &data, "").await;
+    tries_everything(&daemon, &data, "environment = { isolation = \"local\" }").await;
+    // What it may write to has the data directory in it.
+    let whole = format!("environment = {{ paths = {{ write = {{ {:?} }} }} }}", dir.path());
+    tries_everything(&daemon, &data, &whole).await;
+    assert_eq!(doctor_says(&data)["verdict"], "ok");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_of_a_plain_user_gets_at_no_key_and_no_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let daemon = match rustix::process::geteuid().is_root() {
+        true => {
+            fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+            fs::create_dir(&data).unwrap();
+            chown(&data, Some(NOBODY), Some(NOBODY)).unwrap();
+            let words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+            Daemon::start_through(&words, &data, &[("HOME", "/tmp")])
+        }
+        false => Daemon::start(&data),
+    };
+    tries_everything(&daemon, &data, "").await;
+    tries_everything(&daemon, &data, "environment = { isolation = \"local\" }").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_may_not_hide_its_keys_says_so_and_runs_its_children_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    fs::write(dir.path().join("moonswarm.toml"), "hide_data = false\n").unwrap();
+    let config = dir.path().join("moonswarm.toml");
+    let env = [("MOONSWARM_CONFIG", config.to_str().unwrap())];
+    let daemon = Daemon::launch(&data, &env).unwrap();
+    let script = shells(&format!("head -c 3 {}/admin.token", data.display()), 1);
+    let body = json!({ "source": script, "input": {}, "wait": "60s" });
+    let (status, view) = send(daemon.post("/v1/runs", &body)).await;
+    assert_eq!(status, 201);
+    assert!(!view["output"][0]["stdout"].as_str().unwrap().is_empty(), "{view}");
+    assert!(
+        daemon.log().contains("children of the same user can read the keys"),
+        "{}",
+        daemon.log()
+    );
+}
+
+/// A child of `moonswarm worker` is one like any other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_of_a_worker_dies_with_it_and_had_its_whole_input() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let daemon = Daemon::start(&data);
+    let source = r#"local swarm = require("swarm")
+return swarm.blueprint {
+  name = "pull",
+  agents = { q = { operator = "queue", queue = "q" } },
+  flow = function(ctx, input) return ctx:run("q", input) end,
+}"#;
+    daemon.run_source(source, json!({ "text": "x".repeat(200_000) })).await;
+    let (sizes, word) = (dir.path().join("sizes"), format!("pull-{}", std::process::id()));
+    let token = data.join("admin.token");
+    let script = format!(
+        ": {word}; n=$(wc -c); cat {} >/dev/null 2>&1 && n=token; echo $n > {}; sleep 1000",
+        token.display(),
+        sizes.display()
+    );
+    let mut worker = crate::support::program();
+    worker.args(["worker", "--queue", "q", "--data"]).arg(&data);
+    let mut worker: std::process::Child =
+        Command::spawn(worker.args(["--", "sh", "-c", &script])).unwrap();
+    let since = Instant::now();
+    while lines(&sizes).is_empty() {
+        assert!(since.elapsed() < PATIENCE, "the command does not begin");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+    let own = alive(&word);
+    gone(&word);
+    let size = lines(&sizes)[0].parse::<usize>().unwrap_or(0);
+    assert!(size > 200_000, "{:?} {own:?}", lines(&sizes));
+}
+
+/// A program that was replaced under its host is still there for its children.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_whose_program_was_removed_still_starts_children() {
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("copy");
+    fs::copy(env!("CARGO_BIN_EXE_moonswarm"), &copy).unwrap();
+    let data = dir.path().join("data");
+    let run = format!("exec {} \"$@\"", copy.display());
+    // The last word is the program of the build, which `sh` takes for its own name.
+    let daemon = Daemon::start_through(&["sh", "-c", &run], &data, &[]);
+    fs::remove_file(&copy).unwrap();
+    tries_everything(&daemon, &data, "").await;
+}
+
+/// Runs one command as a step, once, and gives the run when it has ended.
+async fn once(daemon: &Daemon, command: &str, timeout: &str) -> Value {
+    let command = serde_json::to_string(command).unwrap();
+    let source = format!(
+        r#"local swarm = require("swarm")
+return swarm.blueprint {{
+  name = "once",
+  agents = {{ sh = {{ operator = "process", command = {{ "sh", "-c", {command} }}, timeout = "{timeout}",
+    retry = {{ max_attempts = 1 }} }} }},
+  flow = function(ctx) return ctx:run("sh") end,
+}}"#
+    );
+    let body = json!({ "source": source, "input": {}, "wait": "60s" });
+    let (status, view) = send(daemon.post("/v1/runs", &body)).await;
+    assert_eq!(status, 201, "{view}");
+    view
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_that_forks_without_end_is_gone_with_its_timeout_and_the_daemon_goes_on() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir(&data).unwrap();
+    // A user of its own, whose processes are all of this test.
+    let user = 70_000 + std::process::id() % 10_000;
+    chown(&data, Some(user), Some(user)).unwrap();
+    let (uid, gid) = (format!("--reuid={user}"), format!("--regid={user}"));
+    let words = ["prlimit", "--nproc=150", "setpriv", &uid, &gid, "--clear-groups"];
+    let daemon = Daemon::start_through(&words, &data, &[("HOME", "/tmp")]);
+    let word = format!("bomb-{}", std::process::id());
+    let bomb =
+        format!("exec perl -e 'while (1) {{ fork; select undef, undef, undef, 0.01 }}' {word}");
+    let view = once(&daemon, &bomb, "1s").await;
+    assert_eq!(view["error"]["kind"], "timeout", "{view}");
+    gone(&word);
+    let view = once(&daemon, "echo 7", "20s").await;
+    assert_eq!(view["output"], 7, "{view}");
+    assert_eq!(daemon.stop(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_that_fills_the_disk_of_the_daemon_stops_nothing_for_good() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let small =
+        format!("mount -t tmpfs -o size=24m small {} && exec \"$0\" \"$@\"", data.display());
+    // Only the daemon and its children see that disk; the token is read through its root.
+    let words = ["unshare", "-m", "sh", "-c", &small];
+    let daemon = Daemon::start_through(&words, &data, &[]);
+    let inside = format!("/proc/{}/root{}", daemon.pid(), data.display());
+    let source = shells("head -c 100M /dev/zero > big; echo filled", 1);
+    let body = json!({ "source": source, "input": {} });
+    let (status, view) = send(daemon.post("/v1/runs", &body)).await;
+    assert_eq!(status, 201, "{view}");
+    let run = view["id"].as_str().unwrap().to_owned();
+    let big = format!("{inside}/work/{run}/big");
+    let since = Instant::now();
+    while fs::metadata(&big).map_or(0, |meta| meta.len()) < 1 << 20 {
+        assert!(since.elapsed() < PATIENCE, "nothing is written: {}", daemon.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(daemon.bare(reqwest::Method::GET, "/healthz").send().await.unwrap().status(), 200);
+    fs::remove_file(&big).unwrap();
+    let view = daemon.ended(&run).await;
+    assert_eq!(view["status"], "completed", "{view}");
+    assert_eq!(daemon.stop(), Some(0));
+}

@@ -9,6 +9,7 @@ mod support;
 mod authority;
 mod children;
 mod credentials;
+mod egress;
 mod fairness;
 mod held;
 mod import;

@@ -82,6 +82,14 @@ impl Daemon {
             .unwrap_or_else(|| panic!("it did not start: {}", tail(&data.with_extension("log"))))
     }
 
+    /// Starts one through another program: `setpriv`, with its arguments.
+    pub fn start_through(words: &[&str], data: &Path, env: &[(&str, &str)]) -> Self {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).arg(env!("CARGO_BIN_EXE_moonswarm"));
+        Self::spawn_as(as_program(command), data, &[], env)
+            .unwrap_or_else(|| panic!("it did not start: {}", tail(&data.with_extension("log"))))
+    }
+
     fn spawn(data: &Path, flags: &[&OsStr], env: &[(&str, &str)]) -> Option<Self> {
         Self::spawn_as(program(), data, flags, env)
     }
@@ -111,7 +119,10 @@ impl Daemon {
             return None;
         };
         let token_file = said["token_file"].as_str().unwrap();
-        let token = std::fs::read_to_string(token_file).unwrap().trim().to_owned();
+        // It may be on a disk that only the daemon sees.
+        let seen = format!("/proc/{}/root{token_file}", child.id());
+        let token = std::fs::read_to_string(token_file).or_else(|_| std::fs::read_to_string(seen));
+        let token = token.unwrap().trim().to_owned();
         let url = said["url"].as_str().unwrap().to_owned();
         Some(Self { child: Some(child), url, token, log, http: client() })
     }

@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::{self, Read, Write},
+    io::{self, Write},
     path::{Component, Path},
     sync::{
         Arc,
@@ -18,6 +18,7 @@ use super::{
 };
 use crate::blueprint::{
     locate::{Outline, Target},
+    regular::read_regular,
     template,
     tokens::tokens,
 };
@@ -178,12 +179,12 @@ fn is_plain_file(root: &Path, path: &str) -> Result<bool, BundleError> {
 
 fn read(path: &Path, name: &str) -> Result<Arc<str>, BundleError> {
     let io = |source| BundleError::Io { path: name.to_owned(), source };
-    let mut bytes = Vec::new();
-    let limit = MAX_FILE_BYTES as u64 + 1;
-    fs::File::open(path).map_err(io)?.take(limit).read_to_end(&mut bytes).map_err(io)?;
-    if bytes.len() > MAX_FILE_BYTES {
-        return Err(BundleError::FileTooLarge(name.to_owned()));
-    }
+    let bytes = match read_regular(path, MAX_FILE_BYTES as u64) {
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+            return Err(BundleError::FileTooLarge(name.to_owned()));
+        }
+        read => read.map_err(io)?,
+    };
     let text = String::from_utf8(bytes).map_err(|_| BundleError::NotText(name.to_owned()))?;
     Ok(text.into())
 }

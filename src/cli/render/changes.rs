@@ -79,7 +79,7 @@ fn step_line(step: &StepView) -> Option<String> {
         line.push_str(&format!(" ({})", elapsed(ms)));
     }
     if let Some(error) = &step.error {
-        line.push_str(&format!(": {}: {}", error.kind, printable(&error.message)));
+        line.push_str(&format!(": {}: {}", printable(&error.kind), printable(&error.message)));
     }
     Some(line)
 }

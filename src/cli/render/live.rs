@@ -8,7 +8,10 @@ use std::fmt::Write as _;
 use console::{Term, measure_text_width, truncate_str};
 
 use super::{said::Said, tree::Tree};
-use crate::engine::{RunView, StepView};
+use crate::{
+    engine::{RunView, StepView},
+    protocol::plain::{self, painted},
+};
 
 /// One picture of the spinner lasts this long, in milliseconds.
 pub const FRAME_MS: u64 = 100;
@@ -41,14 +44,14 @@ impl Live {
         let spinner = FRAMES.iter().zip(0..).find(|(_, at)| *at == frame).map_or(' ', |it| *it.0);
         let mut lines = vec![format!("{spinner} {}", tree.header(run))];
         lines.extend(fit(&tree.lines(steps), usize::from(height).saturating_sub(4)));
-        let lines = lines.iter().map(|line| cut(line, usize::from(width))).collect();
+        let lines = lines.iter().map(|line| cut(&painted(line), usize::from(width))).collect();
         self.put(None, lines);
     }
 
     /// Writes a line that stays, above the tree.
     pub fn say(&mut self, line: &str) {
         let lines = self.shown.clone();
-        self.put(Some(line), lines);
+        self.put(Some(&plain::lines(line)), lines);
     }
 
     /// Takes the drawing away.

@@ -2,13 +2,15 @@
 
 use comfy_table::{ContentArrangement, Table, presets};
 
-/// A table without borders; lines are cut to the width of the terminal, if there is one.
+use crate::protocol::plain::one_line;
+
+/// A table without borders, a line for each row whatever is in its cells.
 pub fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(head.iter().map(|name| name.to_uppercase()));
     for row in rows {
-        table.add_row(row);
+        table.add_row(row.iter().map(|cell| one_line(cell)));
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
@@ -19,6 +21,12 @@ pub fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cell_makes_no_row_of_its_own() {
+        let shown = table(&["id"], [vec!["a\nb\u{1b}[2J".to_owned()]]);
+        assert_eq!(shown, "ID\na b [2J\n");
+    }
 
     #[test]
     fn columns_line_up_without_borders() {

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     engine::{RunView, StepView, WaitingOn},
     journal::Usage,
+    protocol::plain::one_line,
 };
 
 /// A join with more branches than this is shown as counts.
@@ -67,7 +68,9 @@ impl Tree<'_> {
         };
         format!(
             "{} {status}{text}{progress} · {}/{} steps · {took}",
-            run.blueprint, run.steps_done, run.steps
+            printable(&run.blueprint),
+            run.steps_done,
+            run.steps
         )
     }
 
@@ -137,7 +140,7 @@ impl Tree<'_> {
             line.push_str(&format!("  attempt {}", step.attempts));
         }
         if let Some(error) = &step.error {
-            let text = format!("{}: {}", error.kind, printable(&error.message));
+            let text = format!("{}: {}", printable(&error.kind), printable(&error.message));
             line.push_str(&format!("  {}", self.paint("failed", &text)));
         }
         line
@@ -189,7 +192,7 @@ pub fn waiting(on: &WaitingOn, now_ms: u64) -> String {
     let since = elapsed(since_ms(&on.since, now_ms));
     let mut line = format!("waiting for {what} since {since}{left}");
     if let Some(command) = &on.command {
-        line.push_str(&format!("\n  → {}", harmless(command)));
+        line.push_str(&format!("\n  → {}", one_line(command)));
     }
     line
 }
@@ -216,21 +219,12 @@ pub(super) fn title(step: &StepView) -> String {
 
 /// Text that came from a worker or a flow: one line, nothing that steers a terminal.
 pub fn printable(text: &str) -> String {
-    let mut shown = harmless(text.get(..LONGEST * 4).unwrap_or(text));
+    let mut shown = one_line(text.get(..LONGEST * 4).unwrap_or(text));
     if let Some((end, _)) = shown.char_indices().nth(LONGEST) {
         shown.truncate(end);
         shown.push('…');
     }
     shown
-}
-
-/// Text of any length without what steers a terminal or turns the direction of what follows.
-fn harmless(text: &str) -> String {
-    let steers = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    text.chars().map(|c| if steers(c) { ' ' } else { c }).collect()
 }
 
 struct Placed<'a> {

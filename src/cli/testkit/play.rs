@@ -12,7 +12,7 @@ use super::{
     snapshot::{Snapshots, compare},
 };
 use crate::{
-    blueprint::{Bundle, Finding, parse_duration, seconds_to_ms},
+    blueprint::{Bundle, Finding, parse_duration, read_text, seconds_to_ms},
     engine::{
         Answer, Caller, Engine, EngineError, IdempotencyKey, Job, Program, RunView, Stage, StartRun,
     },
@@ -24,6 +24,8 @@ use crate::{
 
 /// What a test makes of its own mistakes.
 const USAGE: &str = "usage";
+/// The largest exported run, in bytes.
+const DOCUMENT: u64 = 1 << 30;
 /// How often time moves on before a run is taken for one that never ends.
 const MOST_WAITS: usize = 100_000;
 /// Steps that a test sees of a run.
@@ -557,7 +559,7 @@ fn refused(error: &EngineError) -> Failure {
 
 /// What the agents of an exported run answered, by agent, in the order of its history.
 fn recorded(path: &Path) -> Result<BTreeMap<String, VecDeque<Given>>, Failure> {
-    let text = std::fs::read_to_string(path)
+    let text = read_text(path, DOCUMENT)
         .map_err(|error| usage(format!("read {}: {error}", path.display())))?;
     let mut agents: HashMap<u64, String> = HashMap::new();
     let mut answers: BTreeMap<String, VecDeque<Given>> = BTreeMap::new();

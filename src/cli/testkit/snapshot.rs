@@ -4,6 +4,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::blueprint::read_text;
+
+/// The largest snapshot, in bytes.
+const LARGEST: u64 = 64 << 20;
+
 /// What becomes of a snapshot that is not there, or differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Snapshots {
@@ -27,7 +32,7 @@ pub(super) fn compare(
 ) -> Result<Option<String>, String> {
     let path = place(test_file, name)?;
     let text = format!("{value:#}\n");
-    let was = match std::fs::read_to_string(&path) {
+    let was = match read_text(&path, LARGEST) {
         Ok(was) => Some(was),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         Err(error) => return Err(format!("read {}: {error}", path.display())),

@@ -8,8 +8,9 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     blueprint::{
+        MAX_FILE_BYTES,
         agent_md::{self, AgentFile, KeyReport, Standing},
-        code,
+        code, read_text,
     },
     cli::{
         compile,
@@ -83,7 +84,7 @@ impl Import {
         }
         let (mut good, mut refused, mut shown) = (Vec::new(), 0, Vec::new());
         for path in &files {
-            let text = std::fs::read_to_string(path)
+            let text = read_text(path, MAX_FILE_BYTES as u64)
                 .with_context(|| format!("read {}", path.display()))?;
             if self.from.is_dir() && !text.trim_start_matches('\u{feff}').starts_with("---") {
                 cx.terminal.say(&format!("{}: no agent, it has no frontmatter", path.display()));
@@ -218,7 +219,7 @@ fn report(path: &Path, name: &str, file: &AgentFile) -> String {
 }
 
 fn markdown(from: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<()> {
-    if from.is_file() {
+    if !from.is_dir() {
         files.push(from.to_owned());
         return Ok(());
     }

@@ -21,6 +21,7 @@ use crate::{
         exit::{Exit, Stop},
     },
     host,
+    protocol::plain::{self, indented, one_line},
 };
 
 /// Check blueprints without running anything
@@ -79,7 +80,7 @@ impl Check {
             }
             for finding in &findings {
                 let text = compile::text(&bundle, &finding.file);
-                cx.terminal.print(&render(finding, text, colors))?;
+                cx.terminal.print_painted(&render(finding, text, colors))?;
             }
             match findings.len() {
                 0 => cx.terminal.say(&format!("{}: no findings", path.display())),
@@ -196,16 +197,19 @@ fn render(finding: &Found, text: Option<&str>, colors: bool) -> String {
         Severity::Error => miette::Severity::Error,
         Severity::Warning => miette::Severity::Warning,
     };
-    let mut shown =
-        MietteDiagnostic::new(&finding.message).with_code(&finding.code).with_severity(severity);
-    if let Some(hint) = &finding.hint {
-        shown = shown.with_help(hint);
+    // What the report quotes is plain before it is painted; each character stays one.
+    let Found { message, hint, file, .. } = finding;
+    let (message, file) = (indented(message, "  "), one_line(file));
+    let text = text.map(plain::columns);
+    let mut shown = MietteDiagnostic::new(message).with_code(&finding.code).with_severity(severity);
+    if let Some(hint) = hint {
+        shown = shown.with_help(indented(hint, "  "));
     }
     let report = match text {
         Some(text) => {
-            shown =
-                shown.with_label(LabeledSpan::underline(span(text, finding.line, finding.column)));
-            Report::new(shown).with_source_code(NamedSource::new(&finding.file, text.to_owned()))
+            let place = span(&text, finding.line, finding.column);
+            shown = shown.with_label(LabeledSpan::underline(place));
+            Report::new(shown).with_source_code(NamedSource::new(file, text))
         }
         None => Report::new(shown),
     };

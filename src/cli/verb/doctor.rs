@@ -259,7 +259,22 @@ fn enforces(cx: &Context) -> Vec<Line> {
             }
         }
     });
-    machine.chain(declared).collect()
+    machine.chain([hidden(&environments)]).chain(declared).collect()
+}
+
+/// Whether children see keys and tokens.
+fn hidden(environments: &Environments) -> Line {
+    const WHAT: &str = "children";
+    match environments.hides() {
+        Ok(()) => Line::new(Verdict::Ok, WHAT, "the data directory is hidden from them"),
+        Err(reason) => {
+            let says = format!(
+                "those of the same user can read the keys and tokens of the data directory: {reason}"
+            );
+            Line::new(Verdict::Warn, WHAT, says)
+                .next("give agents an `environment`, or let users make namespaces")
+        }
+    }
 }
 
 /// Whether the directories that blueprints may watch are there.

@@ -11,13 +11,14 @@ use crate::{
     },
     engine::RunView,
     protocol::RunId,
+    protocol::plain::indented,
 };
 
-/// How a run ended, in one line for a person.
+/// How a run ended, for a person; lines of a message stand further in than those of this program.
 pub fn failure(run: &RunView) -> String {
     let mut text = format!("run {}", run.status.as_str());
     if let Some(error) = &run.error {
-        text.push_str(&format!(": {}: {}", error.kind, error.message));
+        text.push_str(&format!(": {}: {}", error.kind, indented(&error.message, "    ")));
         if let Some(agent) = &error.agent {
             text.push_str(&format!(" (agent {agent}"));
             text.push_str(&error.step.map_or(String::new(), |step| format!(", step {step}")));

@@ -15,6 +15,7 @@ use crate::cli::{
 use crate::{
     cli::form,
     engine::SpentView,
+    protocol::plain,
     protocol::{Json, TaskId},
     store::RunStatus,
 };
@@ -81,7 +82,7 @@ impl Show {
                 all: self.all,
             };
             let mut lines = vec![format!("{id}  {}", tree.header(&run))];
-            lines.push(format!("started {} by {}", run.created_at, run.started_by));
+            lines.push(format!("started {} by {}", run.created_at, printable(&run.started_by)));
             lines.extend(run.parent.map(|parent| format!("called by {parent}")));
             lines.extend(run.copied_from.as_ref().map(|from| match from.step {
                 Some(step) => format!("forked from {} at step {step}", from.run),
@@ -93,14 +94,15 @@ impl Show {
                 lines.push(format!("effects of step {}: {}", step.seq, names.join(", ")));
             }
             if run.error.is_some() {
-                lines.push(failure(&run));
+                lines.push(plain::lines(&failure(&run)));
             }
             lines.extend(run.usage.as_ref().and_then(spent));
             lines.extend(run.waiting_on.iter().map(|on| waiting(on, tree.now_ms)));
             for file in &artifacts {
-                lines.push(format!("file {}  {} bytes  {}", file.name, file.size, file.id));
+                let name = printable(&file.name);
+                lines.push(format!("file {name}  {} bytes  {}", file.size, file.id));
             }
-            cx.terminal.print(&lines.join("\n"))?;
+            cx.terminal.print_painted(&lines.join("\n"))?;
             Ok(Exit::Ok)
         })
         .await

@@ -20,7 +20,7 @@ use crate::cli::{
     exit::{Exit, Stop},
     render::unix_ms,
 };
-use crate::{blueprint::Labels, engine::LeaseView};
+use crate::{blueprint::Labels, engine::LeaseView, environment::Environments};
 
 /// How long one question for work waits at the daemon.
 const POLL: &str = "20s";
@@ -72,6 +72,9 @@ impl Worker {
         let say = |line: &str| cx.terminal.say(line);
         say(&format!("taking tasks of {}{labels} (Ctrl-C: finish, twice: stop)", self.queue));
         let now = CancellationToken::new();
+        // The command is not to find the keys of a daemon on the same machine.
+        let (config, data) = (cx.config.environments.clone(), &cx.config.data);
+        let environments = Environments::new(config, data, cx.clock.clone());
         let mut open = FuturesUnordered::new();
         // Kept while tasks end beside it: a question that is dropped may have been answered.
         let mut question = Box::pin(self.take(cx, client, labels, self.max_in_flight.into()));
@@ -82,7 +85,7 @@ impl Worker {
                 leased = &mut question, if taking && free > 0 => {
                     for lease in leased? {
                         say(&format!("{} begun", lease.task));
-                        open.push(self.work(cx, client, lease, now.clone()));
+                        open.push(self.work(cx, client, &environments, lease, now.clone()));
                     }
                     let free = usize::from(self.max_in_flight) - open.len();
                     question = Box::pin(self.take(cx, client, labels, free.max(1)));
@@ -142,13 +145,14 @@ impl Worker {
         &self,
         cx: &Context,
         daemon: &Client,
+        environments: &Environments,
         lease: LeaseView,
         now: CancellationToken,
     ) -> String {
         let client = daemon.with_token(&lease.handle);
         let task = lease.task;
         tokio::select! {
-            done = self.attempt(cx, &client, &lease) => match done {
+            done = self.attempt(cx, &client, environments, &lease) => match done {
                 Ok(true) => format!("{task} done"),
                 Ok(false) => format!("{task} failed"),
                 Err(error) => format!("{task}: {error:#}"),
@@ -159,7 +163,13 @@ impl Worker {
     }
 
     /// Runs the command and reports; dropping this kills the command and its children.
-    async fn attempt(&self, cx: &Context, client: &Client, lease: &LeaseView) -> Result<bool> {
+    async fn attempt(
+        &self,
+        cx: &Context,
+        client: &Client,
+        environments: &Environments,
+        lease: &LeaseView,
+    ) -> Result<bool> {
         let prompt = patiently(cx, "the prompt", async || client.prompt().await).await?;
         let env = [
             ("MOONSWARM_URL", client.url().to_owned()),
@@ -167,11 +177,12 @@ impl Worker {
             ("MOONSWARM_TASK", lease.task.to_string()),
             ("MOONSWARM_ATTEMPT", prompt.attempt.to_string()),
         ];
-        let body = match command::run(&self.command, &env, prompt.input.as_str()).await {
-            Ok(finished) => report(&finished),
-            Err(error) => json!({"ok": false, "output": null,
+        let body =
+            match command::run(environments, &self.command, &env, prompt.input.as_str()).await {
+                Ok(finished) => report(&finished),
+                Err(error) => json!({"ok": false, "output": null,
                 "error": {"message": format!("{error:#}"), "retryable": true}}),
-        };
+            };
         // The work is done: a daemon that restarts meanwhile is waited for as long as it takes.
         let reported = patiently(cx, "the report", async || client.report(&body).await).await;
         let Err(error) = reported else { return Ok(body["ok"] == true) };

@@ -87,3 +87,60 @@ async fn a_caller_dispatches_to_what_its_token_reaches() {
     assert_eq!(dispatch("echo").await.unwrap().output.unwrap().as_str(), "5");
     assert_eq!(dispatch("human").await.unwrap_err().code(), "forbidden_scope");
 }
+
+/// Code of somebody else with a mistake in it.
+struct Panics(crate::operator::Residence);
+
+#[async_trait::async_trait]
+impl crate::operator::Backend for Panics {
+    fn kind(&self) -> &'static str {
+        "panics"
+    }
+
+    fn residence(&self) -> crate::operator::Residence {
+        self.0
+    }
+
+    async fn execute(
+        &self,
+        _: Arc<crate::operator::Task>,
+        _: Json,
+    ) -> Result<crate::operator::Reply, crate::protocol::Failure> {
+        panic!("as it does")
+    }
+}
+
+#[tokio::test]
+async fn an_operator_that_panics_ends_its_own_attempt_and_no_neighbour() {
+    use crate::operator::Residence;
+    let code = Coded::default()
+        .and("inline", Panics(Residence::Inline))
+        .and("host", Panics(Residence::Host));
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let bench = Bench::open_coded(dir, Clock::manual(1_700_000_000_000), &code);
+    // Both shards have a neighbour that waits.
+    let mut neighbours = Vec::new();
+    for _ in 0..2 {
+        let waits = "flow = function(ctx) return ctx:wait(\"go\") end";
+        let run = bench.start(waits, "null").await;
+        bench.waiting(run, "signal").await;
+        neighbours.push(run);
+    }
+    for operator in ["inline", "host", "inline", "host"] {
+        let agents = format!(
+            "agents = {{ w = {{ operator = \"{operator}\", retry = {{ max_attempts = 1 }} }} }}"
+        );
+        let body = format!(
+            "{agents}, flow = function(ctx) local ok, why = pcall(ctx.run, ctx, \"w\") return {{ ok, why.kind, why.message }} end"
+        );
+        let out = bench.output(&body, "null").await;
+        assert_eq!(out, r#"[false,"worker","the operator panicked"]"#, "{operator}");
+    }
+    for run in neighbours {
+        let target = WorkflowId::new(run.to_string());
+        Orchestrator::signal(&bench.engine, &target, SignalPayload::new("go", json!(7)))
+            .await
+            .unwrap();
+        assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "7");
+    }
+}

@@ -7,6 +7,7 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -25,7 +26,7 @@ use super::{
     wrong::by_status,
 };
 use crate::{
-    blueprint::parse_duration,
+    blueprint::{parse_duration, read_text},
     operator::{Delivery, Task},
     protocol::{Failure, Json, ModelRequest, ModelStop, failure::kind},
 };
@@ -298,11 +299,10 @@ fn last_said(request: &ModelRequest) -> String {
 
 fn read(path: &Path) -> Result<Turns, String> {
     let failed = |why: String| format!("failed to read the turns in {}: {why}", path.display());
-    let size = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?.len();
-    if size > LARGEST {
-        return Err(failed(format!("the file has more than {LARGEST} bytes")));
-    }
-    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    let text = read_text(path, LARGEST).map_err(|error| match error.kind() {
+        io::ErrorKind::FileTooLarge => failed(format!("the file has more than {LARGEST} bytes")),
+        _ => failed(error.to_string()),
+    })?;
     let turns = serde_json::from_str::<Turns>(&text);
     turns.map_err(|error| failed(format!("it is neither a list nor lists by agent ({error})")))
 }

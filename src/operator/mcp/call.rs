@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     blueprint::did_you_mean,
+    environment::Environments,
     middleware::TaskDone,
     operator::{Backend, Delivery, Reply, Residence, Task},
     protocol::{Failure, FunctionTool, Json, failure::kind},
@@ -30,9 +31,9 @@ pub(super) struct Mcp {
 }
 
 impl Mcp {
-    pub(super) fn new(settings: McpSettings) -> Self {
+    pub(super) fn new(settings: McpSettings, environments: Arc<Environments>) -> Self {
         Self {
-            server: Server::new(settings.server, settings.start_within),
+            server: Server::new(settings.server, settings.start_within, environments),
             tool: settings.tool,
             timeout: settings.timeout,
         }

@@ -1,6 +1,6 @@
 //! `kind = "mcp"` in a file.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use reqwest::Url;
@@ -8,7 +8,8 @@ use serde::{Deserialize, de::Error as _};
 
 use super::{call::Mcp, server::Server};
 use crate::{
-    environment::{Egress, Text},
+    clock::Clock,
+    environment::{Config, Egress, Environments, Text},
     operator::{
         Backend, Builtin, Settings,
         declared::{HeaderNameText, duration, maybe_url, variables},
@@ -112,12 +113,13 @@ impl Settings for McpSettings {
         "mcp"
     }
 
-    fn build(&self, _builtin: &Builtin) -> Arc<dyn Backend> {
-        Arc::new(Mcp::new(self.clone()))
+    fn build(&self, builtin: &Builtin) -> Arc<dyn Backend> {
+        Arc::new(Mcp::new(self.clone(), Arc::clone(&builtin.environments)))
     }
 
     async fn inspect(&self) -> Result<String, String> {
-        let server = Server::new(self.server.clone(), self.start_within);
+        let nobodys = Environments::new(Config::default(), Path::new(""), Clock::system());
+        let server = Server::new(self.server.clone(), self.start_within, Arc::new(nobodys));
         let tools = tokio::time::timeout(INSPECTION, server.tools())
             .await
             .map_err(|_| format!("the server did not list its tools within {INSPECTION:?}"))?

@@ -4,7 +4,6 @@ use std::{
     collections::{BTreeMap, VecDeque},
     io,
     pin::Pin,
-    process::Stdio,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
 };
@@ -12,12 +11,13 @@ use std::{
 use rmcp::{RoleClient, transport::async_rw::AsyncRwTransport};
 use tokio::{
     io::{AsyncRead, ReadBuf},
-    process::{ChildStderr, ChildStdin, ChildStdout, Command},
+    net::unix::pipe::Sender,
+    process::{ChildStderr, ChildStdout},
 };
 
 use crate::{
-    environment::{INHERITED, Text},
-    operator::process::{DeathWatch, Running},
+    environment::{DeathWatch, Environments, INHERITED, Input, Text},
+    operator::process::Running,
     protocol::{Failure, failure::kind},
 };
 
@@ -27,7 +27,7 @@ const LONGEST: usize = 8 * 1024 * 1024;
 const TAIL: usize = 2 * 1024;
 
 /// The pipes of a server, as its connection takes them.
-pub(super) type Pipes = AsyncRwTransport<RoleClient, Talk, ChildStdin>;
+pub(super) type Pipes = AsyncRwTransport<RoleClient, Talk, Sender>;
 
 /// The end of what a server complained about.
 #[derive(Debug, Clone, Default)]
@@ -44,25 +44,30 @@ pub(super) struct Started {
 pub(super) fn start(
     command: &[String],
     env: &BTreeMap<String, Text>,
-    watch: &Arc<DeathWatch>,
+    environments: &Environments,
 ) -> Result<Started, Failure> {
     let failed = |why: String| Failure::new(kind::OPERATOR_UNAVAILABLE, why).retryable();
     let program = &command[0];
-    let mut child = Command::new(program);
-    child.args(&command[1..]).env_clear();
-    for name in INHERITED {
-        if let Some(value) = std::env::var_os(name) {
-            child.env(name, value);
-        }
-    }
+    let inherited = INHERITED.into_iter();
+    let mut variables: Vec<_> =
+        inherited.filter_map(|name| Some((name.to_owned(), std::env::var_os(name)?))).collect();
     for (name, text) in env {
         let value = text.resolve().map_err(|error| failed(format!("failed to {error}")))?;
-        child.env(name, value.expose());
+        variables.push((name.clone(), value.expose().into()));
     }
-    child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = Running::spawn(&mut child, watch)
-        .map_err(|error| failed(format!("failed to start the MCP server `{program}`: {error}")))?;
-    let (stdin, stdout, stderr) = child.pipes().expect("the streams of a new child are pipes");
+    let start = || {
+        let cwd = std::env::current_dir()?;
+        let (theirs, ours) = std::io::pipe()?;
+        // Messages, and no input that could be cut: the end of the pipe is the end of the server.
+        let stdin = Sender::from_owned_fd(ours.into())?;
+        let launch = environments.launch(program, &command[1..], variables, &cwd, &[&cwd])?;
+        let input = Input::Pipe(theirs.into());
+        Ok((Running::start(launch, input, &DeathWatch::of_process())?, stdin))
+    };
+    let (mut child, stdin) = start().map_err(|error: io::Error| {
+        failed(format!("failed to start the MCP server `{program}`: {error}"))
+    })?;
+    let (stdout, stderr) = child.pipes().expect("the streams of a new child are pipes");
     let complaints = Complaints::default();
     let talk = Talk { stdout, stderr: Some(stderr), complaints: complaints.clone() };
     let pipes = AsyncRwTransport::new(talk, stdin).with_max_line_length(LONGEST);

@@ -9,7 +9,10 @@ use serde_json::{Value, json};
 
 use super::{call::Mcp, settings::McpSettings};
 use crate::{
-    operator::{Backend as _, Reply, Settings as _, fixture::Attempt},
+    operator::{
+        Backend as _, Reply, Settings as _,
+        fixture::{Attempt, environments},
+    },
     protocol::{Failure, Json, failure::kind},
 };
 
@@ -20,7 +23,10 @@ fn settings(toml: &str) -> McpSettings {
 }
 
 fn over_pipes() -> Mcp {
-    Mcp::new(settings(&format!("command = [\"python3\", {SERVER:?}]\nenv = {{ EXTRA = \"1\" }}")))
+    Mcp::new(
+        settings(&format!("command = [\"python3\", {SERVER:?}]\nenv = {{ EXTRA = \"1\" }}")),
+        environments(),
+    )
 }
 
 async fn call(mcp: &Mcp, tool: &str, input: Value) -> Result<Value, Failure> {
@@ -124,13 +130,15 @@ async fn a_server_over_http_gets_its_headers_and_only_where_it_is_allowed() {
     let remote = Remote::start();
     let toml =
         |more: &str| format!("url = {:?}\nheaders = {{ x-key = \"s3cret\" }}\n{more}", remote.url);
-    let mcp = Mcp::new(settings(&toml("allow_hosts = [\"127.0.0.1\"]\ntool = \"add\"")));
+    let mcp =
+        Mcp::new(settings(&toml("allow_hosts = [\"127.0.0.1\"]\ntool = \"add\"")), environments());
     let task = Attempt::new().task();
     let input = json!({ "a": 20, "b": 22 });
     let Ok(Reply::Done(done)) = mcp.execute(task, input.into()).await else { panic!("it is done") };
     assert_eq!(done.output.as_str(), r#"{"sum":42}"#);
 
-    let failure = call(&Mcp::new(settings(&toml(""))), "add", json!({})).await.unwrap_err();
+    let failure =
+        call(&Mcp::new(settings(&toml("")), environments()), "add", json!({})).await.unwrap_err();
     assert!(failure.is(kind::REFUSED) && failure.message.contains("allow_hosts"), "{failure}");
 }
 

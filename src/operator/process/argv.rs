@@ -12,7 +12,7 @@ use serde_json::{Map, json};
 
 use crate::{
     blueprint::{begin_bounded, bounded_environment, bounded_template, charge},
-    environment::INHERITED,
+    environment::{INHERITED, own_file},
     operator::Task,
     protocol::{Failure, Json, failure::kind},
 };
@@ -43,7 +43,7 @@ impl Templates {
         slots.insert("agent".to_owned(), json!(&*task.agent_name));
         slots.insert("attempt".to_owned(), json!(task.attempt));
         slots.insert("bundle".to_owned(), json!(bundle.to_string_lossy()));
-        if let Ok(program) = std::env::current_exe() {
+        if let Ok(program) = own_file() {
             slots.insert("moonswarm".to_owned(), json!(program.to_string_lossy()));
         }
         let mut environment = bounded_environment(FUEL);

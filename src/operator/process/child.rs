@@ -1,16 +1,18 @@
-//! A child process with its group, its pipes and its end.
+//! A child process, what it says and its end.
 
 use std::{io, process::ExitStatus, sync::Arc, time::Duration};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::Signal;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
-    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
+    io::{AsyncRead, AsyncReadExt as _},
+    process::{ChildStderr, ChildStdout},
     time::timeout,
 };
 
-use super::death_watch::DeathWatch;
-use crate::{environment::Scrubber, operator::Task};
+use crate::{
+    environment::{DeathWatch, Input, Launch, Launched, NotStarted, Scrubber},
+    operator::Task,
+};
 
 /// How much and how long a child may.
 #[derive(Debug, Clone, Copy)]
@@ -47,6 +49,8 @@ impl Default for Limits {
 pub(super) enum End {
     /// By itself.
     Exited(Exit),
+    /// Before it began.
+    NotStarted(NotStarted),
     /// The attempt was given up.
     Canceled,
     /// Its result came over HTTP.
@@ -84,46 +88,30 @@ impl Exit {
 }
 
 /// A child in a group of its own.
-pub(in crate::operator) struct Running {
-    child: Child,
-    group: Group,
-}
+pub(in crate::operator) struct Running(Launched);
 
 impl Running {
-    /// Starts a command, whose streams are pipes.
-    pub(in crate::operator) fn spawn(
-        command: &mut Command,
+    /// Starts a child.
+    pub(in crate::operator) fn start(
+        launch: Launch,
+        input: Input<'_>,
         watch: &Arc<DeathWatch>,
     ) -> io::Result<Self> {
-        crate::fault::point("operator.process_spawn");
-        let child = command.process_group(0).kill_on_drop(true).spawn()?;
-        crate::fault::point("operator.process_spawned");
-        let pid = child
-            .id()
-            .and_then(|id| i32::try_from(id).ok())
-            .and_then(Pid::from_raw)
-            .expect("a child that was not awaited has its pid");
-        watch.add(pid);
-        Ok(Self { child, group: Group { pid, watch: Arc::clone(watch) } })
+        launch.start(input, watch).map(Self)
     }
 
     /// The child's pid, which is its group's number.
     pub(super) fn pid(&self) -> i32 {
-        self.group.pid.as_raw_nonzero().get()
+        self.0.group.number()
     }
 
-    /// Its streams, for whoever speaks to it as long as it lives; nothing if they are taken.
-    pub(in crate::operator) fn pipes(&mut self) -> Option<(ChildStdin, ChildStdout, ChildStderr)> {
-        Some((self.child.stdin.take()?, self.child.stdout.take()?, self.child.stderr.take()?))
+    /// What it says, for whoever listens as long as it lives; nothing if it is taken.
+    pub(in crate::operator) fn pipes(&mut self) -> Option<(ChildStdout, ChildStderr)> {
+        Some((self.0.child.stdout.take()?, self.0.child.stderr.take()?))
     }
 
-    /// Feeds and reads the child until it or its attempt ends. Its group is dead afterwards.
-    pub(super) async fn finish(
-        mut self,
-        task: &Task,
-        input: &[u8],
-        limits: Limits,
-    ) -> io::Result<End> {
+    /// Reads the child until it or its attempt ends. Its group is dead afterwards.
+    pub(super) async fn finish(mut self, task: &Task, limits: Limits) -> io::Result<End> {
         let wall = async {
             match limits.wall {
                 Some(wall) => tokio::time::sleep(wall).await,
@@ -131,14 +119,12 @@ impl Running {
             }
         };
         tokio::pin!(wall);
-        let stdin = self.child.stdin.take();
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-        let out = self.child.stdout.take();
-        let err = self.child.stderr.take();
+        let out = self.0.child.stdout.take();
+        let err = self.0.child.stderr.take();
         let ended = {
             let pump = async {
                 tokio::try_join!(
-                    feed(stdin, input),
                     collect(out, &mut stdout, limits.stdout),
                     keep_tail(err, &mut stderr, limits.stderr),
                 )
@@ -156,7 +142,7 @@ impl Running {
                     () = task.reported.cancelled() => {
                         let exit = async {
                             tokio::select! {
-                                status = self.child.wait() => status.map(|_| ()),
+                                status = self.0.child.wait() => status.map(|_| ()),
                                 () = idle_after(pump, pumping) => Ok(()),
                             }
                         };
@@ -170,9 +156,9 @@ impl Running {
                             break Err(End::Overflow);
                         }
                     }
-                    status = self.child.wait() => {
+                    status = self.0.child.wait() => {
                         let status = status?;
-                        self.group.kill();
+                        self.0.group.kill();
                         if pumping
                             && let Ok(Err(Overflow)) = timeout(limits.drain, pump).await
                         {
@@ -184,10 +170,14 @@ impl Running {
             }
         };
         if ended.is_err() {
-            self.group.kill();
-            self.child.wait().await?;
+            self.0.group.kill();
+            self.0.child.wait().await?;
         }
-        Ok(ended.map_or_else(|end| end, |status| End::Exited(Exit { status, stdout, stderr })))
+        Ok(match (ended, self.0.not_started()) {
+            (Err(end), _) => end,
+            (Ok(_), Some(why)) => End::NotStarted(why),
+            (Ok(status), None) => End::Exited(Exit { status, stdout, stderr }),
+        })
     }
 
     /// Asks the group to end; what has not after `grace` is killed by the caller.
@@ -197,10 +187,10 @@ impl Running {
         pumping: bool,
         grace: Duration,
     ) -> io::Result<()> {
-        self.group.signal(Signal::TERM);
+        self.0.group.signal(Signal::TERM);
         let exit = async {
             tokio::select! {
-                status = self.child.wait() => status.map(|_| ()),
+                status = self.0.child.wait() => status.map(|_| ()),
                 () = idle_after(pump, pumping) => Ok(()),
             }
         };
@@ -217,41 +207,8 @@ async fn idle_after(pump: impl Future<Output = Result<(), Overflow>>, pumping: b
     std::future::pending::<()>().await;
 }
 
-/// A process group, killed when nobody looks after it any more.
-struct Group {
-    pid: Pid,
-    watch: Arc<DeathWatch>,
-}
-
-impl Group {
-    fn signal(&self, signal: Signal) {
-        // The group may be gone already, which is what was wanted.
-        let _ = kill_process_group(self.pid, signal);
-    }
-
-    fn kill(&self) {
-        self.signal(Signal::KILL);
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        self.kill();
-        self.watch.remove(self.pid);
-    }
-}
-
 /// More output than allowed.
 struct Overflow;
-
-/// Writes the input; a child that does not read it is no failure.
-async fn feed(stdin: Option<ChildStdin>, input: &[u8]) -> Result<(), Overflow> {
-    if let Some(mut stdin) = stdin {
-        let _ = stdin.write_all(input).await;
-        let _ = stdin.shutdown().await;
-    }
-    Ok(())
-}
 
 /// Reads a stream to its end, or to one byte more than `cap`.
 async fn collect(

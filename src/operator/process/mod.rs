@@ -6,7 +6,6 @@
 
 mod argv;
 mod child;
-mod death_watch;
 mod outcome;
 mod run;
 mod settings;
@@ -14,6 +13,5 @@ mod settings;
 mod tests;
 
 pub(in crate::operator) use child::Running;
-pub(in crate::operator) use death_watch::DeathWatch;
 pub use run::{BundleDir, Process};
 pub(in crate::operator) use settings::ProcessSettings;

@@ -1,21 +1,20 @@
 //! The backend: from a task to a child and from its end to a reply.
 
-use std::{
-    collections::BTreeMap, ffi::OsString, fmt, io, path::PathBuf, process::Stdio, sync::Arc,
-};
+use std::{collections::BTreeMap, ffi::OsString, fmt, io, path::PathBuf, sync::Arc};
 
 use async_trait::async_trait;
-use tokio::process::Command;
 
 use super::{
     argv::{self, Templates},
     child::{End, Limits, Running},
-    death_watch::DeathWatch,
     outcome,
 };
 use crate::{
     blueprint::Blueprint,
-    environment::{Asked, Environments, Holds, NotStarted, Provisioned, Scrubber, Secret, Text},
+    environment::{
+        Asked, DeathWatch, Environments, Holds, Input, NotStarted, Provisioned, Scrubber, Secret,
+        Text,
+    },
     middleware::{Dispatched, ExecCall, ExecTerminal, TaskDone},
     operator::{Backend, Delivery, Reply, Residence, Task},
     protocol::{EnvError, Failure, Json, failure::kind},
@@ -30,7 +29,7 @@ pub type BundleDir = Arc<dyn Fn(&Blueprint) -> io::Result<PathBuf> + Send + Sync
 pub struct Process {
     bundle_dir: BundleDir,
     pub(super) environments: Arc<Environments>,
-    watch: Arc<DeathWatch>,
+    pub(super) watch: Arc<DeathWatch>,
     env: Arc<BTreeMap<String, Text>>,
     pub(super) limits: Limits,
 }
@@ -41,7 +40,7 @@ impl Process {
         Self {
             bundle_dir,
             environments,
-            watch: Arc::default(),
+            watch: DeathWatch::of_process(),
             env: Arc::default(),
             limits: Limits::default(),
         }
@@ -144,23 +143,22 @@ impl Process {
         let known = prepared.known.iter().map(|(name, it)| (name.clone(), it.expose().into()));
         variables.extend(known);
         let within = argv::directory(task, &prepared.workdir)?;
-        let mut command = match &prepared.provisioned {
+        let not_started = |error: &io::Error| outcome::not_started(program, error);
+        let launch = match &prepared.provisioned {
             None => {
-                let mut command = Command::new(program);
                 let cwd = within.unwrap_or_else(|| prepared.workdir.clone());
-                command.args(arguments).env_clear().envs(variables).current_dir(cwd);
-                command
+                let keep = [prepared.workdir.as_path(), prepared.bundle.as_path()];
+                self.environments.launch(program, &arguments, variables, &cwd, &keep)
             }
             Some(provisioned) => {
                 let cwd = within.unwrap_or_else(|| provisioned.work().to_owned());
-                let variables: Variables = variables;
-                provisioned.command(program, &arguments, &cwd, &variables).map_err(failure_of)?
+                provisioned.launch(program, &arguments, &cwd, variables)
             }
         };
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let running = Running::spawn(&mut command, &self.watch)
-            .map_err(|error| outcome::not_started(program, &error))?;
-        Ok(running)
+        let input = Input::Whole(input.as_str().as_bytes());
+        launch
+            .and_then(|launch| Running::start(launch, input, &self.watch))
+            .map_err(|error| not_started(&error))
     }
 
     /// What the end of a child means: for its boundary and limits first, then for its task.
@@ -178,22 +176,19 @@ impl Process {
         let environment = prepared.provisioned.as_ref();
         match end {
             Ok(End::Exited(exit)) => {
-                if let Some(environment) = environment {
-                    match environment.not_started() {
-                        None => {}
-                        Some(NotStarted::Boundary(error)) => return Err(failure_of(error)),
-                        Some(NotStarted::Program(error)) => {
-                            return Err(outcome::not_started_within(program, &error));
-                        }
-                    }
-                    if let Some(broken) = environment.broken(exit.status.success()) {
-                        return Err(failure_of(broken));
-                    }
+                let broken = environment.and_then(|it| it.broken(exit.status.success()));
+                if let Some(broken) = broken {
+                    return Err(failure_of(broken));
                 }
                 let exit = exit.scrubbed(&prepared.scrubber, self.limits.stderr);
                 let output = outcome::outcome(program, exit, task.agent.check)?;
                 Ok(Reply::Done(TaskDone { output, usage: None, effects: Vec::new() }))
             }
+            Ok(End::NotStarted(NotStarted::Boundary(error))) => Err(failure_of(error)),
+            Ok(End::NotStarted(NotStarted::Program(error))) => Err(match environment {
+                Some(_) => outcome::not_started_within(program, &error),
+                None => outcome::not_started(program, &error),
+            }),
             Ok(End::Canceled) => Err(given_up()),
             Ok(End::Reported) => Ok(Reply::Parked),
             Ok(End::Overflow) => Err(outcome::overflow(program, self.limits.stdout)),
@@ -320,7 +315,7 @@ impl ExecTerminal for Child<'_> {
         let wall = prepared.provisioned.as_ref().and_then(Provisioned::wall);
         let more = prepared.scrubber.longest();
         let limits = Limits { wall, stderr: process.limits.stderr + more, ..process.limits };
-        let end = running.finish(task, input.as_str().as_bytes(), limits).await;
+        let end = running.finish(task, limits).await;
         process.judge(task, &call.program, prepared, end).map(|reply| match reply {
             Reply::Done(done) => Dispatched::Done(done),
             Reply::Short(short) => Dispatched::Short(short),

@@ -1,15 +1,9 @@
-use std::{
-    fs,
-    path::Path,
-    process::{Command, Stdio},
-    sync::Arc,
-    time::Duration,
-};
+use std::{fs, path::Path, process::Command, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _};
+use tokio::io::AsyncBufReadExt as _;
 
-use super::{Process, death_watch::DeathWatch};
+use super::Process;
 use crate::{
     blueprint::Blueprint,
     environment::{Environments, Text},
@@ -416,41 +410,4 @@ async fn half_a_secret_where_the_complaints_were_cut_off_is_not_kept() {
     let got = got.await.unwrap();
     let stderr = got["stderr"].as_str().unwrap();
     assert!(!stderr.contains("canary") && stderr.ends_with("9 [secret KEY]\n"), "{stderr}");
-}
-
-#[tokio::test]
-async fn the_watch_kills_what_a_killed_host_leaves() {
-    let mut sleeper = group("sleep 1000 & echo $!; wait").await;
-    let mut other = group("read x; echo done").await;
-    let watch = DeathWatch::default();
-    let pid = |child: &tokio::process::Child| {
-        rustix::process::Pid::from_raw(child.id().unwrap().try_into().unwrap()).unwrap()
-    };
-    watch.add(pid(&sleeper));
-    watch.add(pid(&other));
-    watch.remove(pid(&other));
-    let mut grandchild = String::new();
-    let mut out = tokio::io::BufReader::new(sleeper.stdout.take().unwrap());
-    out.read_line(&mut grandchild).await.unwrap();
-
-    watch.lose_host();
-
-    let end = tokio::time::timeout(Duration::from_secs(10), sleeper.wait()).await;
-    assert!(!end.expect("it is killed").unwrap().success());
-    gone(grandchild.trim()).await;
-    drop(other.stdin.take());
-    let mut said = String::new();
-    other.stdout.take().unwrap().read_to_string(&mut said).await.unwrap();
-    assert_eq!(said, "done\n", "a group that was removed is left alone");
-}
-
-async fn group(script: &str) -> tokio::process::Child {
-    tokio::process::Command::new("sh")
-        .args(["-c", script])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .process_group(0)
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap()
 }

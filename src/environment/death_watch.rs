@@ -3,18 +3,18 @@
 //! A host that ends in order ends its children itself. For one that is killed, a tiny shell
 //! script in a group of its own holds the other end of a pipe: it is told each group that begins
 //! and ends, and when the pipe closes it kills those that are left. Against
-//! `PR_SET_PDEATHSIG`, that needs no code between fork and exec, does not depend on the thread
-//! that spawned, takes grandchildren along and works wherever there is a shell.
+//! `PR_SET_PDEATHSIG`, that does not depend on the thread that spawned, takes grandchildren along
+//! and works wherever there is a shell.
 //!
-//! What is left open: a host killed between a fork and the write that follows it. The child has
-//! not been given its input then, and its attempt is fenced like any other.
+//! The script runs before the first child does, and a child behind a gate (`gate.rs`) becomes its
+//! program only after the script was told of it.
 
 use std::{
     collections::BTreeSet,
     io::{self, Write as _},
     os::unix::process::CommandExt as _,
     process::{Child, Command, Stdio},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
 };
 
 use rustix::{
@@ -34,9 +34,12 @@ done
 for group in $groups; do kill -s KILL -- "-$group"; done 2>/dev/null
 "#;
 
+/// The one of this process.
+static OF_PROCESS: LazyLock<Arc<DeathWatch>> = LazyLock::new(Arc::default);
+
 /// The groups that are alive, and who ends them if the host cannot.
 #[derive(Debug, Default)]
-pub(in crate::operator) struct DeathWatch {
+pub struct DeathWatch {
     state: Mutex<State>,
 }
 
@@ -47,16 +50,27 @@ struct State {
 }
 
 impl DeathWatch {
+    /// The watch over all children of this process.
+    pub fn of_process() -> Arc<Self> {
+        Arc::clone(&OF_PROCESS)
+    }
+
+    /// Starts the script, unless it runs: before a child that it is to watch over.
+    pub(super) fn begin(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let runs = state.script.as_mut().is_some_and(|it| matches!(it.try_wait(), Ok(None)));
+        if !runs {
+            state.restart();
+        }
+    }
+
     /// Watches over a group from now on.
     pub(super) fn add(&self, group: Pid) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let group = group.as_raw_nonzero().get();
         state.groups.insert(group);
-        if state.script.is_some() && state.tell(&format!("+ {group}\n")).is_ok() {
-            return;
-        }
-        if let Err(error) = state.start() {
-            tracing::warn!(%error, "children may outlive a killed host: no shell watches them");
+        if state.script.is_none() || state.tell(&format!("+ {group}\n")).is_err() {
+            state.restart();
         }
     }
 
@@ -84,6 +98,12 @@ impl DeathWatch {
 }
 
 impl State {
+    fn restart(&mut self) {
+        if let Err(error) = self.start() {
+            tracing::warn!(%error, "children may outlive a killed host: no shell watches them");
+        }
+    }
+
     fn start(&mut self) -> io::Result<()> {
         self.stop();
         let mut script = Command::new("/bin/sh")
@@ -131,5 +151,70 @@ impl Drop for State {
             }
         }
         self.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{BufRead as _, BufReader, Read as _},
+        process::{Child, Command, Stdio},
+    };
+
+    use super::*;
+
+    fn group(script: &str) -> (Child, Pid) {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let child = command.process_group(0).spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        (child, pid)
+    }
+
+    #[test]
+    fn the_watch_kills_what_a_killed_host_leaves() {
+        let (mut sleeper, first) = group("sleep 1000 & echo $!; wait");
+        let (mut other, second) = group("read x; echo done");
+        let watch = DeathWatch::default();
+        watch.begin();
+        watch.add(first);
+        watch.add(second);
+        watch.remove(second);
+        let mut grandchild = String::new();
+        BufReader::new(sleeper.stdout.take().unwrap()).read_line(&mut grandchild).unwrap();
+
+        watch.lose_host();
+
+        assert!(!sleeper.wait().unwrap().success());
+        // Nobody may be there to bury it.
+        let stat = format!("/proc/{}/stat", grandchild.trim());
+        let lives = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+        let since = std::time::Instant::now();
+        while lives() {
+            assert!(since.elapsed().as_secs() < 20, "the grandchild lives");
+            std::thread::yield_now();
+        }
+        drop(other.stdin.take());
+        let mut said = String::new();
+        other.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(said, "done\n", "a group that was removed is left alone");
+    }
+
+    #[test]
+    fn a_watch_that_was_killed_begins_again_with_what_it_knew() {
+        let (mut sleeper, pid) = group("sleep 1000");
+        let watch = DeathWatch::default();
+        watch.begin();
+        watch.add(pid);
+        let mut state = watch.state.lock().unwrap();
+        let script = state.script.as_mut().unwrap();
+        script.kill().unwrap();
+        script.wait().unwrap();
+        drop(state);
+
+        watch.begin();
+        watch.lose_host();
+
+        assert!(!sleeper.wait().unwrap().success());
     }
 }
