@@ -85,6 +85,7 @@ codes! {
     TOO_MANY_WORKERS = "too_many_workers", TOO_MANY_REQUESTS, "Too many workers wait for this queue";
     TOO_MANY_SESSIONS = "too_many_sessions", TOO_MANY_REQUESTS, "Too many sessions are open";
     TOO_MANY_SUBSCRIPTIONS = "too_many_subscriptions", TOO_MANY_REQUESTS, "The connection watches too many runs";
+    QUOTA_EXCEEDED = "quota_exceeded", TOO_MANY_REQUESTS, "A quota of the token is used up";
     TOO_MANY_CONNECTIONS = "too_many_connections", SERVICE_UNAVAILABLE, "Every connection is taken";
     BUSY = "busy", TOO_MANY_REQUESTS, "There is too much to do";
     INTERNAL = "internal", INTERNAL_SERVER_ERROR, "The server failed";

@@ -2,12 +2,13 @@
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use super::{
-    Caller, Engine, EngineError, EventView, IdempotencyKey, Made, Program, RunView, StartRun,
-    Started, WaitFor,
+    Caller, Engine, EngineError, IdempotencyKey, Made, Program, RunView, StartRun, Started,
+    WaitFor,
     message::{Msg, NewRun, Waiter},
+    readers::Subscriber,
     runs,
 };
 use crate::{
@@ -41,7 +42,7 @@ pub(super) struct Watch {
     /// Whoever waits for something of it.
     pub(super) waiter: Option<Waiter>,
     /// Whoever is sent every event.
-    pub(super) subscriber: Option<mpsc::Sender<EventView>>,
+    pub(super) subscriber: Option<Subscriber>,
     /// Whether it is to go once they were told its end.
     pub(super) lets_go: bool,
 }
@@ -261,6 +262,10 @@ impl Engine {
             unstored: watch.lets_go,
             subscriber: watch.subscriber,
             seats: start.seats.into_iter().collect(),
+            charged: shared
+                .accounts
+                .admit(&caller.jti, id.num(), shared.clock.now_ms())
+                .map_err(|exceeded| EngineError::Quota(Box::new(exceeded)))?,
             joined: Vec::new(),
         };
         shared.offer(id.num(), Msg::Start(Box::new(new)))?;

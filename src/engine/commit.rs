@@ -6,14 +6,14 @@ use std::sync::Arc;
 use super::{
     EngineError,
     message::{Msg, ReplyTo, RunMsg},
-    run::{After, Failed, Live, Perform, Run, Submitted},
+    run::{After, Failed, Live, Pending, Perform, Run, Submitted},
     shard::{STORAGE_RETRY_MS, Shard, cancel_workers},
     waiting::Quarantine,
 };
 use crate::{
     fault::{self, Break},
     journal::RunState,
-    store::{Batch, Check, JournalRow, RunStatus, RunWrite, StoreError},
+    store::{Batch, Check, JournalRow, RunStatus, RunWrite, StoreError, Write},
 };
 
 impl Shard {
@@ -38,6 +38,9 @@ impl Shard {
             pending.checks.push(Check::RunAt { run: run.num, cursor });
         }
         let write = states.then(|| self.run_write(run, &pending.entries));
+        if run.charged {
+            self.charge(run, &mut pending, write.as_ref());
+        }
         let bytes = pending.bytes();
         if !run.subscribers.is_empty() {
             pending
@@ -59,6 +62,19 @@ impl Shard {
                 shared.send(num, Msg::Committed { run: num, batch, life, result });
             }),
         });
+    }
+
+    /// Charges a run for what it stores, in the commit that stores it.
+    fn charge(&self, run: &Run, pending: &mut Pending, write: Option<&RunWrite>) {
+        let rows = write.map_or(&[][..], |write| &write.entries);
+        let entries: u64 = rows.iter().map(|row| row.bytes.len() as u64).sum();
+        let files = pending.writes.iter().map(|write| match write {
+            Write::PutArtifact(file) => file.size,
+            _ => 0,
+        });
+        let bytes = entries + files.sum::<u64>();
+        let row = self.shared.accounts.charge(run.num, run.chain.spent(), bytes);
+        pending.writes.extend(row.map(Write::PutCharge));
     }
 
     fn run_write(&mut self, run: &mut Run, entries: &[crate::journal::Entry]) -> RunWrite {
@@ -144,6 +160,9 @@ impl Shard {
         let Some(Submitted { after, .. }) = front else { return };
         match (result, &mut run.failed) {
             (Ok(()), None) => {
+                if run.charged && run.is_ended() && run.submitted.is_empty() {
+                    self.shared.accounts.ended(run.num);
+                }
                 self.perform(&mut run, after);
                 if run.submitted.is_empty() {
                     for message in std::mem::take(&mut run.held) {

@@ -9,7 +9,7 @@ use super::{
     rfc3339, waiting,
 };
 use crate::{
-    journal::{Chain, Entry, Fact, Outcome, RunState, Scheduled},
+    journal::{Chain, Entry, Fact, Outcome, RunState, Scheduled, Spent},
     protocol::{Json, MemoryLink, RunId, StepKind},
     store::{
         Answers, Batch, Check, Header, JournalRow, RunStatus, RunWrite, StateAct, StateBatch,
@@ -76,8 +76,20 @@ impl Engine {
             checks.push(check);
             writes.push(write);
         }
+        let ended = header.status.is_ended();
+        let bytes = rows.iter().map(|row| row.bytes.len() as u64).sum();
+        let admitted = shared.accounts.admit(&caller.jti, id.num(), now_ms);
+        admitted.map_err(|exceeded| EngineError::Quota(Box::new(exceeded)))?;
+        let charge = shared.accounts.charge(id.num(), &Spent::default(), bytes);
+        writes.extend(charge.map(Write::PutCharge));
         let run = RunWrite { header, expected: None, entries: rows, whole: true };
-        self.submit(checks, run, writes).await?;
+        if let Err(error) = self.submit(checks, run, writes).await {
+            shared.accounts.never(id.num());
+            return Err(error);
+        }
+        if ended {
+            shared.accounts.ended(id.num());
+        }
         if goes_on {
             self.ask(id.num(), RunMsg::TakeUp).await?;
         }

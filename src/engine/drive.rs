@@ -49,9 +49,22 @@ impl Shard {
     /// Lets the flow take its inputs, as many as one turn allows.
     pub(super) fn drive(&mut self, run: &mut Run) {
         let began = self.shared.clock.steady_ms();
+        self.hold_to_quotas(run);
         self.take_inputs(run, began);
         // Whatever the last input asked for begins in the same commit.
         self.compose(run);
+    }
+
+    /// Ends a run that would go on although the runs under its token keep more than they may.
+    fn hold_to_quotas(&mut self, run: &mut Run) {
+        if run.charged
+            && !run.inbox.is_empty()
+            && run.chain.paused().is_none()
+            && *run.chain.state() == RunState::Active
+            && let Some(exceeded) = self.shared.accounts.over_bytes(run.num)
+        {
+            self.wind_up(run, Outcome::Failed(exceeded.failure()));
+        }
     }
 
     fn take_inputs(&mut self, run: &mut Run, began: u64) {

@@ -51,6 +51,9 @@ pub enum EngineError {
         /// When to try again, in seconds.
         retry_after_s: u64,
     },
+    /// A quota of the caller's token, or of one that it was made from, is used up.
+    #[error("start a run: {0}")]
+    Quota(Box<super::Exceeded>),
     /// Something is larger than it may be.
     #[error("accept {what} of {size} bytes: at most {limit} are allowed")]
     TooLarge {
@@ -107,6 +110,7 @@ impl EngineError {
             Self::Refused(refusal) => refusal.code(),
             Self::Unauthenticated(_) => "unauthenticated",
             Self::Conflict { code, .. } | Self::Busy { code, .. } => code,
+            Self::Quota(_) => "quota_exceeded",
             Self::TooLarge { .. } => "too_large",
             Self::Guarded(_) => "forbidden",
             Self::Flow(_) => "flow_failed",

@@ -13,12 +13,14 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::{
     Caller, EngineError, KeyFiles, Settings,
+    accounts::Accounts,
     auth::Auth,
     capacity::Capacity,
     ledger::Ledger,
     mailbox::Mailbox,
     message::{Msg, ReplyTo, RunMsg},
     programs::Programs,
+    readers::Readers,
     shard::Shard,
     shared::Shared,
     stacks::{Middleware, StackBook},
@@ -181,6 +183,7 @@ impl Engine {
             StateLimits { value: settings.limits.value, ..StateLimits::default() };
         let state =
             DurableState::new(Arc::clone(&store), clock.clone(), tasks.clone(), limits_of_state);
+        let accounts = Accounts::open(&*store, clock.now_ms())?;
         let shared = Arc::new(Shared {
             state,
             programs: Programs::new(Arc::clone(&store), registry.clone(), limits.clone()),
@@ -203,6 +206,8 @@ impl Engine {
             taking_up: super::safe_mode::TakingUp::default(),
             memory: Memory::new(memory),
             room_asked_ms: AtomicU64::new(0),
+            readers: Readers::default(),
+            accounts,
         });
         let watchdog = Watchdog::start()
             .map(Arc::new)

@@ -1,10 +1,10 @@
 //! What a shard is told.
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use super::{
-    Answer, Caller, EngineError, EventView, Holder, IdempotencyKey, Report, RunView, WaitFor,
-    capacity::AgentKey, delta::Feed,
+    Answer, Caller, EngineError, Holder, IdempotencyKey, Report, RunView, WaitFor,
+    capacity::AgentKey, delta::Feed, readers::Subscriber,
 };
 use crate::{
     environment::Scrubber,
@@ -78,9 +78,11 @@ pub(crate) struct NewRun {
     /// Whether it is to go once it has ended and whoever asked was told.
     pub(crate) unstored: bool,
     /// Who is sent every event from the first on.
-    pub(crate) subscriber: Option<mpsc::Sender<EventView>>,
+    pub(crate) subscriber: Option<Subscriber>,
     /// Who holds which operator's seat from the beginning.
     pub(crate) seats: Vec<(String, SessionId)>,
+    /// Whether it counts against the quotas of a token.
+    pub(crate) charged: bool,
     /// The sessions that took part in the run that calls it, with who stands behind them.
     pub(crate) joined: Vec<(String, String)>,
 }
@@ -104,7 +106,7 @@ pub(crate) enum RunMsg {
     /// Answer when it is so.
     Wait(Waiter),
     /// Send every event from now on; answers with the number of the last durable event.
-    Subscribe(mpsc::Sender<EventView>, oneshot::Sender<u32>),
+    Subscribe(Subscriber, oneshot::Sender<u32>),
     /// Cancel it.
     Cancel {
         by: String,
@@ -220,6 +222,11 @@ impl RunMsg {
                 | Self::Expire { .. }
                 | Self::Worker { .. }
         )
+    }
+
+    /// Whether it asks one of the run's query functions.
+    pub(crate) fn is_query(&self) -> bool {
+        matches!(self, Self::Query { .. })
     }
 
     /// Whether it cancels the run.

@@ -6,6 +6,7 @@
 
 mod accept;
 mod account;
+mod accounts;
 mod answer;
 mod attempt;
 mod auth;
@@ -50,6 +51,7 @@ mod pause;
 mod perform;
 mod programs;
 mod quarantine;
+mod readers;
 mod receive;
 mod recover;
 mod replay;
@@ -81,6 +83,7 @@ mod watches;
 mod worker_state;
 mod workers;
 
+pub use accounts::{Exceeded, QuotaUse};
 pub use blueprints::BlueprintView;
 pub use budget::SpentView;
 pub use effects::CustomEffects;
@@ -91,6 +94,7 @@ pub use fork::Fork;
 pub use keys::{KeyFiles, RotateKeys, Rotated, Unkept};
 pub use listing::{AuditView, LayerView};
 pub use orchestrate::{DispatchView, Orchestration};
+pub use readers::Held;
 pub use replay::ReplayView;
 pub use request::{
     Answer, Bearer, Caller, Holder, IdempotencyKey, Leased, Made, MintToken, Minted, Program,

@@ -30,7 +30,7 @@ impl Shard {
         fault::point("engine.accept_run");
         self.lives += 1;
         let NewRun { id, program, started, jti, key, reply, waiter, .. } = new;
-        let (unstored, subscriber) = (new.unstored, new.subscriber);
+        let (unstored, subscriber, charged) = (new.unstored, new.subscriber, new.charged);
         let wall_ms = program.blueprint().definition().wall_ms;
         let parent = started.parent;
         let mut run = Box::new(Run {
@@ -69,6 +69,7 @@ impl Shard {
             greedy: false,
             fresh_after: None,
             end_batch: None,
+            charged,
             told: 0,
         });
         run.audience.set(!run.subscribers.is_empty());
@@ -166,9 +167,11 @@ impl Shard {
                     last.after.events.push(super::events::sync(self.now_ms));
                 }
                 run.subscribers.retain(|subscriber| !subscriber.is_closed());
-                run.audience.set(true);
-                self.show_past(run, &subscriber);
-                run.subscribers.push(subscriber);
+                if !run.is_ended() || !run.submitted.is_empty() || run.has_pending() {
+                    run.audience.set(true);
+                    self.show_past(run, &subscriber);
+                    run.subscribers.push(subscriber);
+                }
                 // Who asked may be gone.
                 let _ = reply.send(run.chain.seq());
             }

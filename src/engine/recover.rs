@@ -43,8 +43,19 @@ impl Shard {
         broken: bool,
     ) -> Result<Option<Box<Run>>, StoreError> {
         let Some(header) = self.shared.store.header(num)? else { return Ok(None) };
-        let for_query = matches!(message, RunMsg::Query { .. });
-        if header.status.is_ended() && matches!(message, RunMsg::Wake | RunMsg::TakeUp(_)) {
+        let for_query = message.is_query();
+        if header.status.is_ended()
+            && matches!(
+                message,
+                RunMsg::Wake
+                    | RunMsg::TakeUp(_)
+                    | RunMsg::Subscribe(..)
+                    | RunMsg::Wait(_)
+                    | RunMsg::Progress { .. }
+                    | RunMsg::Tell { .. }
+                    | RunMsg::Rest { .. }
+            )
+        {
             return Ok(None);
         }
         fault::point("engine.load");
@@ -102,8 +113,10 @@ impl Shard {
             greedy: false,
             fresh_after: None,
             end_batch: None,
+            charged: false,
             told: 0,
         });
+        run.charged = self.shared.accounts.take_up(num, &*self.shared.store, run.chain.spent());
         if run.is_ended() && !for_query {
             return Ok(Some(run));
         }

@@ -5,7 +5,6 @@ use std::{
     sync::Arc,
 };
 
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -20,6 +19,7 @@ use super::{
     message::{Lease, ReplyTo, Waiter},
     model_loop::OpenLoop,
     open::OpenSteps,
+    readers::Subscriber,
 };
 use crate::{
     blueprint::CompiledAgent,
@@ -76,7 +76,7 @@ pub(crate) struct Run {
     /// What waits until nothing of the run is on its way to the disk.
     pub(crate) held: Vec<super::message::RunMsg>,
     pub(crate) waiters: Vec<Waiter>,
-    pub(crate) subscribers: Vec<mpsc::Sender<EventView>>,
+    pub(crate) subscribers: Vec<Subscriber>,
     pub(crate) audience: Arc<Audience>,
     /// Copies of its flow, in which the pieces of answers are heard.
     pub(crate) copies: Vec<ScriptFlow>,
@@ -98,6 +98,8 @@ pub(crate) struct Run {
     pub(crate) fresh_after: Option<u64>,
     /// The batch that ends it.
     pub(crate) end_batch: Option<u64>,
+    /// Whether it counts against the quotas of a token.
+    pub(crate) charged: bool,
     /// Events of its life since it was read into memory.
     pub(crate) told: u32,
 }

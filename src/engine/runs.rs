@@ -271,7 +271,7 @@ impl Engine {
     ) -> Result<Events, EngineError> {
         caller.may(Verb::RunRead, run)?;
         self.header(run).await?;
-        Ok(Events::new(Arc::clone(&self.inner.shared), run, after))
+        Ok(Events::new(Arc::clone(&self.inner.shared), run, after, &caller.jti))
     }
 
     /// Cancels a run: its open attempts are closed and its compensations run.
@@ -424,11 +424,8 @@ impl Engine {
                 ),
             });
         }
-        let writes = vec![Write::DeleteRun { run: num }];
         let live = crate::store::Check::TokenLive(caller.jti.clone());
-        self.write(vec![live], writes).await?;
-        self.forget_files(vec![run]).await;
-        Ok(())
+        self.delete_runs(vec![live], vec![run]).await
     }
 
     /// The runs that have not ended, at most `limit`.

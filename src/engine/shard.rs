@@ -22,6 +22,7 @@ use super::{
     due::Times,
     mailbox::Mailbox,
     message::{Msg, RunMsg},
+    readers::Subscriber,
     run::Run,
     shared::Shared,
 };
@@ -252,6 +253,10 @@ impl Shard {
             self.reload(num, broken, waiters, subscribers);
             return;
         }
+        if run.is_ended() && run.submitted.is_empty() && !run.has_pending() {
+            // They were sent the end, or read it from the store.
+            run.subscribers.clear();
+        }
         if run.is_ended() && run.is_idle() {
             self.silence(&run);
             return;
@@ -349,10 +354,11 @@ impl Shard {
             self.runs.insert(num, failed);
             return;
         }
-        // A resting run has no flow; its cancel needs one, to compensate with.
-        if let (Some(run), true) = (&mut known, message.is_cancel())
+        // A resting run has no flow; its cancel needs one, to compensate with. An ended one has none
+        // either; a query needs it.
+        if let Some(run) = &mut known
             && run.flow.is_none()
-            && !run.is_ended()
+            && if run.is_ended() { message.is_query() } else { message.is_cancel() }
         {
             if !run.submitted.is_empty() || run.has_pending() {
                 run.held.push(message);
@@ -383,6 +389,8 @@ impl Shard {
         };
         match run {
             None => {
+                // One that has ended was counted out, and keeps what it was charged.
+                self.shared.accounts.never(num);
                 self.count_out(num);
                 self.refuse_unknown(num, message);
             }
@@ -420,6 +428,10 @@ impl Shard {
 
     /// Keeps a run that something happened to; what follows from it comes with its next turn.
     pub(super) fn settle(&mut self, mut run: Box<Run>) {
+        if run.is_ended() && run.submitted.is_empty() && !run.has_pending() {
+            // They were sent the end, or read it from the store.
+            run.subscribers.clear();
+        }
         if run.is_ended() && run.is_idle() {
             // Whoever asks for it now reads it as it is stored.
             self.silence(&run);
@@ -458,7 +470,7 @@ impl Shard {
         num: u64,
         broken: bool,
         waiters: Vec<super::message::Waiter>,
-        subscribers: Vec<tokio::sync::mpsc::Sender<super::EventView>>,
+        subscribers: Vec<Subscriber>,
     ) {
         match self.load(num, &RunMsg::Wake, broken) {
             Ok(Some(mut run)) => {
@@ -532,6 +544,9 @@ impl Shard {
         {
             looks -= 1;
             let Some(num) = self.recent.pop_front() else { break };
+            if let Some(run) = self.runs.get_mut(&num) {
+                run.subscribers.retain(|subscriber| !subscriber.is_closed());
+            }
             match self.runs.get(&num) {
                 Some(run) if run.is_idle() && !run.queued => {
                     let next = super::waiting::first_alarm(run.alarm, &self.shared.clock);

@@ -7,10 +7,12 @@ use std::sync::{
 
 use super::{
     EngineError,
+    accounts::Accounts,
     capacity::Capacity,
     mailbox::Mail,
     message::{Msg, RunMsg},
     programs::Programs,
+    readers::Readers,
     stacks::StackBook,
     watches::WatchBoard,
 };
@@ -52,6 +54,8 @@ pub(crate) struct Shared {
     pub(crate) memory: Arc<Memory>,
     /// When room was last asked for, in Unix milliseconds.
     pub(crate) room_asked_ms: AtomicU64,
+    pub(crate) readers: Readers,
+    pub(crate) accounts: Accounts,
 }
 
 /// The engine's numbers.

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Breach, budget::SpentView};
+use super::{Breach, QuotaUse, budget::SpentView};
 pub use crate::clock::rfc3339;
 use crate::{
     blueprint::{Form, Violation, WorkerBinding},
     journal::{Held, Outcome, Step, Usage},
     protocol::{ArtifactId, Failure, Json, RunId, StepKind, StepState, TaskId},
     store::{ArtifactRow, Header, RunStatus},
+    token::Quotas,
 };
 
 mod tasks;
@@ -420,6 +421,14 @@ pub struct TokenView {
     pub expires_at: String,
     /// RFC 3339, UTC.
     pub revoked_at: Option<String>,
+    /// How much may be done and kept under it and all tokens made from it: `{open_runs,
+    /// starts_per_minute, stored_bytes, tokens, usd}`.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub quotas: Option<Quotas>,
+    /// How much of its quotas is used.
+    #[serde(default)]
+    pub used: Option<QuotaUse>,
 }
 
 /// A run as its header shows it.

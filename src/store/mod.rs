@@ -30,9 +30,9 @@ pub use health::Health;
 pub use memory::{Commit, Memory};
 
 pub use rows::{
-    ArtifactRow, AuditRow, BlueprintRow, Errand, EvidenceRow, FrameRow, Header, IdempotencyRow,
-    OutboxRow, Retired, RunFilter, RunStatus, SessionRow, Space, StateRow, TaskFilter, TaskPhase,
-    TaskRow, TokenRow, fresh_nonce,
+    ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, Errand, EvidenceRow, FrameRow,
+    Header, IdempotencyRow, OutboxRow, PageMark, Retired, RunFilter, RunStatus, SessionRow, Space,
+    StateRow, TaskFilter, TaskPhase, TaskRow, TokenRow, fresh_nonce,
 };
 
 pub use sqlite::{Options, Restored, Sqlite, Synchronous, check_directory, restore};
@@ -47,6 +47,13 @@ use crate::{
 /// What the keys in `meta` begin with of runs that are to go once they have ended; the run's number
 /// follows. Deleting the run removes it.
 pub const UNSTORED: &str = "unstored:";
+
+/// The most entries of a page of a history.
+pub const PAGE_ENTRIES: u32 = 256;
+/// The most bytes of a page of a history, as far as one entry is not larger.
+pub const PAGE_BYTES: usize = 64 << 10;
+/// The most pages of a history that are looked up at a time.
+pub const PAGES: usize = 1_024;
 
 /// Everything the engine needs of a database.
 pub trait Store: Writer + Reader {}
@@ -122,6 +129,32 @@ pub trait Reader: Send + Sync {
     /// # Errors
     /// Also when an entry cannot be decoded.
     fn all_entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError>;
+
+    /// Where the pages lie of the entries of all histories of a run with a number over `after_seq`,
+    /// oldest first: the first [`PAGES`] of them, where there are more.
+    ///
+    /// # Errors
+    /// Also when a row on the way there is missing.
+    fn pages(&self, run: u64, after_seq: u32) -> Result<Vec<PageMark>, StoreError>;
+
+    /// The entries of a page, oldest first; none once the run is deleted.
+    ///
+    /// # Errors
+    /// Also when an entry cannot be decoded.
+    fn page(&self, run: u64, page: &PageMark) -> Result<Vec<Entry>, StoreError>;
+
+    /// What a run is charged, if anything counts it.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn charge(&self, run: u64) -> Result<Option<ChargeRow>, StoreError>;
+
+    /// What the open runs are charged, and the sums of all by token; with the runs of each that were
+    /// created at or after `since_ms`.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn charges(&self, since_ms: u64) -> Result<(Vec<ChargeRow>, Vec<ChargeSum>), StoreError>;
 
     /// The runs that a run called and that have not ended.
     ///
@@ -527,6 +560,8 @@ pub enum Write {
         /// When, in Unix milliseconds.
         at_ms: u64,
     },
+    /// Record what a run is charged.
+    PutCharge(ChargeRow),
     /// Record a token.
     PutToken(TokenRow),
     /// Revoke a token.

@@ -154,6 +154,75 @@ impl Header {
     }
 }
 
+/// What a run is charged, to the token that it was started with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChargeRow {
+    /// The run.
+    pub run: u64,
+    /// The token's id.
+    pub jti: String,
+    /// Bytes of its entries and files.
+    pub bytes: u64,
+    /// Tokens that it used of models.
+    pub tokens: u64,
+    /// Money that it used, in billionths of a US dollar.
+    pub nano_usd: u64,
+}
+
+impl ChargeRow {
+    /// A run that was charged nothing yet.
+    pub fn new(run: u64, jti: &str) -> Self {
+        Self { run, jti: jti.to_owned(), bytes: 0, tokens: 0, nano_usd: 0 }
+    }
+}
+
+/// What all runs that were started with a token were charged together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChargeSum {
+    /// The token's id.
+    pub jti: String,
+    /// Bytes of the runs that are there.
+    pub bytes: u64,
+    /// Tokens, of those too that were deleted.
+    pub tokens: u64,
+    /// Money, of those too that were deleted, in billionths of a US dollar.
+    pub nano_usd: u64,
+    /// Runs that were created since the time that was asked for.
+    pub starts: u64,
+}
+
+/// Where a page of a run's history lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageMark {
+    /// The lsn of its last entry.
+    pub last: u64,
+    /// Its entries have numbers over this one.
+    pub after: u32,
+    /// The number of its last entry.
+    pub upto: u32,
+    /// The bytes of its entries, as they are stored.
+    pub bytes: usize,
+}
+
+impl PageMark {
+    /// A page without entries yet, which is to end with a row.
+    pub(crate) fn ending(last: u64, upto: u32) -> Self {
+        Self { last, after: upto, upto, bytes: 0 }
+    }
+
+    /// Takes the row before the first one; says whether there was room.
+    pub(crate) fn take(&mut self, bytes: usize) -> bool {
+        let entries = self.upto - self.after;
+        if entries > 0 && (entries >= super::PAGE_ENTRIES || self.bytes + bytes > super::PAGE_BYTES)
+        {
+            return false;
+        }
+        self.after = self.after.saturating_sub(1);
+        self.bytes += bytes;
+        true
+    }
+}
+
 /// Which runs to list.
 #[derive(Debug, Clone, Default)]
 pub struct RunFilter {

@@ -54,6 +54,7 @@ impl Write {
             | Self::DeleteState { .. }
             | Self::PutArtifact(_)
             | Self::PublishArtifacts { .. }
+            | Self::PutCharge(_)
             | Self::NameBlueprint { .. }
             | Self::RevokeToken { .. }
             | Self::DeleteOutbox { .. }

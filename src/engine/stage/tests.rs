@@ -226,7 +226,7 @@ fn without_commits(stage: &mut Stage) -> usize {
         let (shard, messages) = &mut live.shards[0];
         if let Some(message) = messages.take() {
             shard.handle(message);
-        } else if shard.is_ready() || shard.next_due_ms() <= now {
+        } else if shard.is_ready() || shard.is_due() {
             shard.turn();
         } else {
             return stage.store.waiting();

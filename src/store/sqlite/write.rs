@@ -3,8 +3,8 @@
 use rusqlite::Connection;
 
 use super::{
-    artifacts, blobs, blueprints, evidence, frames, header, idempotency, kept, meta, outbox,
-    retention, sessions, state, tasks, tokens,
+    artifacts, blobs, blueprints, charges, evidence, frames, header, idempotency, kept, meta,
+    outbox, retention, sessions, state, tasks, tokens,
 };
 use crate::store::Write;
 
@@ -29,6 +29,7 @@ pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
         }
         Write::PutBlueprint(version) => blueprints::put(conn, version),
         Write::NameBlueprint { name, hash, at_ms } => blueprints::name(conn, name, hash, *at_ms),
+        Write::PutCharge(row) => charges::put(conn, row),
         Write::PutToken(token) => tokens::put(conn, token),
         Write::RevokeToken { jti, at_ms } => tokens::revoke(conn, jti, *at_ms),
         Write::PutIdempotency(row) => idempotency::put(conn, row),
@@ -84,6 +85,7 @@ pub fn revokes(write: &Write) -> Option<&str> {
         | Write::PublishArtifacts { .. }
         | Write::PutBlueprint(_)
         | Write::NameBlueprint { .. }
+        | Write::PutCharge(_)
         | Write::PutIdempotency(_)
         | Write::PutOutbox(_)
         | Write::DeleteOutbox { .. }

@@ -247,6 +247,7 @@ impl World {
                 scopes: None,
                 ttl_ms,
                 name: None,
+                quotas: Default::default(),
             };
             let minted = self.finish(async move { engine.mint(&by, mint, None).await }).unwrap();
             let subject = format!("client-{n}");

@@ -25,3 +25,17 @@ UPDATE runs SET bytes = j.bytes
 UPDATE runs SET bytes = runs.bytes + a.bytes
     FROM (SELECT run, sum(size) AS bytes FROM artifacts GROUP BY run) AS a
     WHERE a.run = runs.num;
+-- What a run is charged, to the token that it was started with, where that or one that it was made
+-- from has a quota; and what runs used that were deleted.
+CREATE TABLE charges (
+    run      INTEGER PRIMARY KEY,
+    jti      TEXT NOT NULL,
+    bytes    INTEGER NOT NULL,
+    tokens   INTEGER NOT NULL,
+    nano_usd INTEGER NOT NULL
+);
+CREATE TABLE charged (
+    jti      TEXT PRIMARY KEY NOT NULL,
+    tokens   INTEGER NOT NULL,
+    nano_usd INTEGER NOT NULL
+) WITHOUT ROWID;
