@@ -220,7 +220,6 @@ fn a_caller_is_refused_when_too_much_waits_at_a_shard_and_a_cancel_is_not() {
 
 /// Lets shards go on without a commit until they rest, and gives the batches that wait for one.
 fn without_commits(stage: &mut Stage) -> usize {
-    let now = stage.now_ms();
     for _ in 0..ROUNDS {
         let live = stage.live.as_mut().unwrap();
         let (shard, messages) = &mut live.shards[0];
