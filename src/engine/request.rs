@@ -221,7 +221,7 @@ pub struct Started {
 }
 
 /// A run that was made, as far as whoever made it may see it.
-#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, serde::Serialize)]
 #[serde(untagged)]
 pub enum Made {
     /// All of it.
@@ -231,6 +231,28 @@ pub enum Made {
         /// The run.
         id: RunId,
     },
+}
+
+impl<'de> serde::Deserialize<'de> for Made {
+    /// Takes the whole text first: a view has values in it that are kept as they are written, and
+    /// these are not found any more in what serde puts aside for an untagged choice.
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        #[derive(serde::Deserialize)]
+        struct Hidden {
+            id: RunId,
+        }
+        let made = Json::deserialize(from)?;
+        match made.decode() {
+            Ok(view) => Ok(Self::Seen(Box::new(view))),
+            Err(error) => match made.decode::<serde_json::Map<String, serde_json::Value>>() {
+                Ok(keys) if keys.len() == 1 => {
+                    made.decode().map(|Hidden { id }| Self::Hidden { id })
+                }
+                Ok(_) | Err(_) => Err(error),
+            }
+            .map_err(serde::de::Error::custom),
+        }
+    }
 }
 
 impl Made {
