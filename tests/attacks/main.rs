@@ -14,7 +14,6 @@ mod children;
 mod credentials;
 mod egress;
 mod fairness;
-mod held;
 mod import;
 mod memory;
 mod quotas;

@@ -201,7 +201,9 @@ fn a_mock_answers_for_a_model_as_a_whole() {
 #[test]
 fn a_caller_is_refused_when_too_much_waits_at_a_shard_and_a_cancel_is_not() {
     let mut stage = Stage::set(&Registry::new(BTreeMap::new())).unwrap();
-    let started = start(&mut stage);
+    let waits = "function(ctx) ctx:wait(\"go\") end";
+    let head = "local swarm = require(\"swarm\") return swarm.blueprint { name = \"t\", flow = ";
+    let started = start_of(&mut stage, &format!("{head} {waits} }}"));
     let engine = stage.live().engine.clone();
     let num = started.run.num();
     let wake = || crate::engine::message::Msg::Run(num, crate::engine::message::RunMsg::Wake);

@@ -1,1 +1,0 @@
-//! Attacks that have always been refused, so that they stay so.
