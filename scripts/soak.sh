@@ -3,7 +3,8 @@
 #   scripts/soak.sh 30m
 # First every mutant of scripts/mutants is made, and has to be noticed; that is not part of the time.
 # Each round kills the daemon at every kill point, kills it more often in the middle of work, fills
-# and breaks the disk, sends it what nobody wrote on purpose, and simulates with fresh seeds. Ends non-zero at the first failure.
+# and breaks the disk, sends it what nobody wrote on purpose, and simulates with fresh seeds (from the
+# time on, or MOONSWARM_SEED_FROM). Ends non-zero at the first failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}" RUST_BACKTRACE="${RUST_BACKTRACE:-1}"
@@ -34,6 +35,8 @@ while ((SECONDS < end)); do
   PROPTEST_CASES="${PROPTEST_CASES:-20000}" run --lib lua::tests::values
   run --test faults
   MOONSWARM_KILLS="${MOONSWARM_KILLS:-500}" MOONSWARM_KILL_RUNS="${MOONSWARM_KILL_RUNS:-400}" run --test kill
-  MOONSWARM_SEEDS="${MOONSWARM_SEEDS:-100000}" run --lib simulation
+  from="${MOONSWARM_SEED_FROM:-$(($(date +%s) * 1000))}"
+  echo "── seeds from $from"
+  MOONSWARM_SEED_FROM="$from" MOONSWARM_SEEDS="${MOONSWARM_SEEDS:-100000}" run --lib simulation
 done
 echo "══ $round rounds without a failure"

@@ -1,15 +1,34 @@
-//! Time as a seam: the system's clock, and one that a test moves by hand.
+//! Time as a seam: the system's clocks, and ones that a test moves by hand.
+//!
+//! There are two. The *wall clock* says what time it is for people: schedules, `sleep_until`,
+//! tokens and the journal go by it. It can be set, also back. The *steady clock* only goes
+//! forward, at the pace of seconds: leases, timeouts and pauses are measured with it, so that
+//! setting the wall clock ends none of them. On the system it is `CLOCK_MONOTONIC`: time in which
+//! the whole machine is suspended does not count, because nobody could have worked on it either.
+//!
+//! The steady clock is written as Unix milliseconds as well. It agrees with the wall clock until
+//! that one is set; the difference from then on is the *offset*, kept over restarts by whoever
+//! stores times of the steady clock.
 
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use tokio::sync::Notify;
+
+/// How often a process looks at its clocks, at least.
+pub const LOOK: Duration = Duration::from_secs(1);
+/// A look that comes this much later than it should follows a pause, in milliseconds.
+const LATE_MS: u64 = 1_000;
+/// The wall clock was set if it moved against the steady one by more than this, in milliseconds.
+const STEP_MS: u64 = 500;
+/// How many settings of the wall clock are remembered.
+const STEPS: usize = 64;
 
 /// What tells the time, in Unix milliseconds.
 #[derive(Clone)]
@@ -17,66 +36,254 @@ pub struct Clock(Source);
 
 #[derive(Clone)]
 enum Source {
-    System,
+    System(Arc<System>),
     Manual(Arc<Manual>),
+}
+
+struct System {
+    /// What the wall clock was ahead of the steady one when the process began.
+    ahead_ms: i64,
+    looked_ms: AtomicU64,
+    resumed_ms: AtomicU64,
+    offsets: Offsets,
 }
 
 struct Manual {
     now_ms: AtomicU64,
+    steady_ms: AtomicU64,
+    resumed_ms: AtomicU64,
+    offsets: Offsets,
     moved: Notify,
 }
 
-impl Clock {
-    /// The system's clock.
-    pub fn system() -> Self {
-        Self(Source::System)
+/// How far the wall clock was ahead of the steady one, and since when on the steady clock.
+struct Offsets(Mutex<Vec<(u64, i64)>>);
+
+impl Offsets {
+    fn new(offset_ms: i64) -> Self {
+        Self(Mutex::new(vec![(0, offset_ms)]))
     }
 
-    /// A clock that stands at `now_ms` until [`Clock::advance`] moves it.
+    fn all(&self) -> std::sync::MutexGuard<'_, Vec<(u64, i64)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn last(&self) -> i64 {
+        self.all().last().map_or(0, |(_, offset)| *offset)
+    }
+
+    fn note(&self, steady_ms: u64, offset_ms: i64) {
+        let mut all = self.all();
+        if all.len() == STEPS {
+            all.remove(0);
+        }
+        all.push((steady_ms, offset_ms));
+    }
+}
+
+/// When this process began, on both clocks of the system.
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
+fn began() -> (Instant, u64) {
+    static BEGAN: OnceLock<(Instant, u64)> = OnceLock::new();
+    *BEGAN.get_or_init(|| (Instant::now(), wall_ms()))
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
+fn wall_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, millis)
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Clock {
+    /// The system's clocks.
+    pub fn system() -> Self {
+        Self::system_ahead(0)
+    }
+
+    /// The system's clocks, with the wall clock `ahead_ms` ahead of the steady one, as an earlier
+    /// process left them.
+    pub fn system_ahead(ahead_ms: i64) -> Self {
+        let looked_ms = began().1.saturating_add_signed(-ahead_ms);
+        let clock = Self(Source::System(Arc::new(System {
+            ahead_ms,
+            looked_ms: AtomicU64::new(looked_ms),
+            resumed_ms: AtomicU64::new(0),
+            offsets: Offsets::new(ahead_ms),
+        })));
+        if let Source::System(system) = &clock.0 {
+            // Nobody looked before.
+            system.looked_ms.store(clock.steady_ms(), Ordering::Release);
+        }
+        clock
+    }
+
+    /// Clocks that stand at `now_ms` until [`Clock::advance`] moves them.
     pub fn manual(now_ms: u64) -> Self {
-        let manual = Manual { now_ms: AtomicU64::new(now_ms), moved: Notify::new() };
+        let manual = Manual {
+            now_ms: AtomicU64::new(now_ms),
+            steady_ms: AtomicU64::new(now_ms),
+            resumed_ms: AtomicU64::new(0),
+            offsets: Offsets::new(0),
+            moved: Notify::new(),
+        };
         Self(Source::Manual(Arc::new(manual)))
     }
 
-    /// The time now.
-    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
+    /// The time now, on the wall clock.
     pub fn now_ms(&self) -> u64 {
         match &self.0 {
-            Source::System => SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)),
+            Source::System(_) => wall_ms(),
             Source::Manual(manual) => manual.now_ms.load(Ordering::Acquire),
         }
     }
 
-    /// Moves a manual clock forward and wakes who sleeps on it; the system's clock moves itself.
+    /// The time now, on the steady clock.
+    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
+    pub fn steady_ms(&self) -> u64 {
+        match &self.0 {
+            Source::System(system) => {
+                let (instant, wall_ms) = began();
+                let passed = millis(Instant::now().saturating_duration_since(instant));
+                wall_ms.saturating_add(passed).saturating_add_signed(-system.ahead_ms)
+            }
+            Source::Manual(manual) => manual.steady_ms.load(Ordering::Acquire),
+        }
+    }
+
+    /// How far the wall clock is ahead of the steady one, as of the last look.
+    pub fn offset_ms(&self) -> i64 {
+        self.offsets().last()
+    }
+
+    /// What the wall clock shows at a time of the steady one, unless it is set until then.
+    pub fn wall_of(&self, steady_ms: u64) -> u64 {
+        steady_ms.saturating_add_signed(self.offset_ms())
+    }
+
+    /// When it was, on the steady clock, that the wall clock showed `past_ms` last.
+    pub fn steady_of(&self, past_ms: u64) -> u64 {
+        let now = self.steady_ms();
+        let all = self.offsets().all();
+        let found = all.iter().rev().find_map(|(since, offset)| {
+            let steady = past_ms.saturating_add_signed(-offset);
+            (steady >= *since && steady <= now).then_some(steady)
+        });
+        let first = all.first().map_or(0, |(_, offset)| *offset);
+        found.unwrap_or_else(|| past_ms.saturating_add_signed(-first).min(now))
+    }
+
+    /// The earliest time on the steady clock that may have been written down as `wall_ms`.
+    pub fn earliest_of(&self, wall_ms: u64) -> u64 {
+        let most = self.offsets().all().iter().map(|(_, offset)| *offset).max().unwrap_or(0);
+        wall_ms.saturating_add_signed(-most)
+    }
+
+    /// How much further ahead the wall clock was once, than it is now.
+    pub fn slack_ms(&self) -> u64 {
+        let all = self.offsets().all();
+        let most = all.iter().map(|(_, offset)| *offset).max().unwrap_or(0);
+        most.abs_diff(all.last().map_or(most, |(_, offset)| *offset))
+    }
+
+    /// When the last pause of the whole process ended, on the steady clock; 0 before the first.
+    pub fn resumed_ms(&self) -> u64 {
+        match &self.0 {
+            Source::System(system) => system.resumed_ms.load(Ordering::Acquire),
+            Source::Manual(manual) => manual.resumed_ms.load(Ordering::Acquire),
+        }
+    }
+
+    fn offsets(&self) -> &Offsets {
+        match &self.0 {
+            Source::System(system) => &system.offsets,
+            Source::Manual(manual) => &manual.offsets,
+        }
+    }
+
+    /// Notices that the process was paused, or the wall clock set. Whoever measures with this clock
+    /// calls it at least every [`LOOK`]; a manual clock knows by itself.
+    pub fn look(&self) {
+        let Source::System(system) = &self.0 else { return };
+        let (before, wall, now) = (self.steady_ms(), self.now_ms(), self.steady_ms());
+        let looked = system.looked_ms.load(Ordering::Acquire);
+        if now.saturating_sub(looked) > millis(LOOK) + LATE_MS {
+            system.resumed_ms.fetch_max(now, Ordering::AcqRel);
+        }
+        system.looked_ms.fetch_max(now, Ordering::AcqRel);
+        let offset = wall.cast_signed().saturating_sub(now.cast_signed());
+        // Whoever is stopped between the readings compares nothing.
+        if now - before < STEP_MS / 4 && offset.abs_diff(system.offsets.last()) > STEP_MS {
+            system.offsets.note(now, offset);
+        }
+    }
+
+    /// Whether somebody must look at it.
+    pub fn wants_looks(&self) -> bool {
+        matches!(self.0, Source::System(_))
+    }
+
+    /// Moves manual clocks forward and wakes who sleeps on them; the system's move by themselves.
     pub fn advance(&self, by: Duration) {
         if let Source::Manual(manual) = &self.0 {
-            let by = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
-            manual.now_ms.fetch_add(by, Ordering::AcqRel);
+            manual.steady_ms.fetch_add(millis(by), Ordering::AcqRel);
+            manual.now_ms.fetch_add(millis(by), Ordering::AcqRel);
             manual.moved.notify_waiters();
         }
     }
 
-    /// Sets a manual clock, also back, and wakes who sleeps on it; the system's clock is set by
-    /// others.
+    /// Moves manual clocks forward as if the process had been paused meanwhile.
+    pub fn pause(&self, by: Duration) {
+        if let Source::Manual(manual) = &self.0 {
+            let now = manual.steady_ms.load(Ordering::Acquire) + millis(by);
+            manual.resumed_ms.store(now, Ordering::Release);
+            self.advance(by);
+        }
+    }
+
+    /// Sets a manual wall clock, also back, and wakes who sleeps on it; the system's is set by
+    /// others. The steady clock stays as it is.
     pub fn set(&self, now_ms: u64) {
         if let Source::Manual(manual) = &self.0 {
             manual.now_ms.store(now_ms, Ordering::Release);
+            let steady = manual.steady_ms.load(Ordering::Acquire);
+            manual.offsets.note(steady, now_ms.cast_signed() - steady.cast_signed());
             manual.moved.notify_waiters();
         }
     }
 
-    /// Waits until the time is at least `at_ms`. A jump of the system's clock is noticed within
-    /// a minute.
+    /// Waits until the wall clock shows at least `at_ms`. That it was set is noticed within a
+    /// minute.
     ///
     /// # Cancel safety
     /// May be dropped at any time.
     pub async fn sleep_until(&self, at_ms: u64) {
+        self.sleep_until_either(at_ms, u64::MAX).await;
+    }
+
+    /// Waits for a time, however the wall clock is set meanwhile.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time.
+    pub async fn sleep(&self, ms: u64) {
+        self.sleep_until_either(u64::MAX, self.steady_ms().saturating_add(ms)).await;
+    }
+
+    /// Waits until the wall clock shows `wall_ms` or the steady one `steady_ms`.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time.
+    pub async fn sleep_until_either(&self, wall_ms: u64, steady_ms: u64) {
         loop {
+            let left = || {
+                let wall = wall_ms.saturating_sub(self.now_ms());
+                wall.min(steady_ms.saturating_sub(self.steady_ms()))
+            };
             match &self.0 {
-                Source::System => {
-                    let left = at_ms.saturating_sub(self.now_ms());
+                Source::System(_) => {
+                    let left = left();
                     if left == 0 {
                         return;
                     }
@@ -86,7 +293,7 @@ impl Clock {
                     let moved = manual.moved.notified();
                     tokio::pin!(moved);
                     moved.as_mut().enable();
-                    if self.now_ms() >= at_ms {
+                    if left() == 0 {
                         return;
                     }
                     moved.await;
@@ -108,5 +315,55 @@ pub fn rfc3339(ms: u64) -> String {
 impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Clock").field(&self.now_ms()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: u64 = 3_600_000;
+
+    #[test]
+    fn setting_the_wall_clock_leaves_the_steady_one_alone() {
+        let clock = Clock::manual(10 * HOUR);
+        clock.set(11 * HOUR);
+        assert_eq!((clock.now_ms(), clock.steady_ms()), (11 * HOUR, 10 * HOUR));
+        clock.advance(Duration::from_millis(5));
+        assert_eq!((clock.now_ms(), clock.steady_ms()), (11 * HOUR + 5, 10 * HOUR + 5));
+        assert_eq!(clock.wall_of(10 * HOUR), 11 * HOUR);
+    }
+
+    #[test]
+    fn what_was_written_before_and_after_a_step_is_found_on_the_steady_clock() {
+        let clock = Clock::manual(10 * HOUR);
+        clock.advance(Duration::from_millis(HOUR));
+        clock.set(14 * HOUR);
+        clock.advance(Duration::from_millis(HOUR));
+        assert_eq!(clock.steady_of(10 * HOUR + 1), 10 * HOUR + 1);
+        assert_eq!(clock.steady_of(14 * HOUR + 1), 11 * HOUR + 1);
+        assert_eq!((clock.earliest_of(15 * HOUR), clock.slack_ms()), (12 * HOUR, 0));
+        clock.set(9 * HOUR);
+        clock.advance(Duration::from_millis(HOUR));
+        assert_eq!(clock.steady_of(9 * HOUR + 7), 12 * HOUR + 7, "the last time it showed that");
+        assert_eq!(clock.slack_ms(), 6 * HOUR);
+    }
+
+    #[test]
+    fn a_process_that_goes_on_in_time_was_not_paused() {
+        let clock = Clock::system_ahead(5_000);
+        assert_eq!(clock.offset_ms(), 5_000);
+        assert!(clock.now_ms().abs_diff(clock.steady_ms() + 5_000) < STEP_MS);
+        clock.look();
+        assert_eq!((clock.resumed_ms(), clock.offset_ms()), (0, 5_000));
+    }
+
+    #[test]
+    fn a_look_that_comes_late_notices_the_pause() {
+        let clock = Clock::system();
+        let Source::System(system) = &clock.0 else { unreachable!() };
+        system.looked_ms.store(clock.steady_ms() - 2_100, Ordering::Release);
+        clock.look();
+        assert!(clock.resumed_ms() > 0);
     }
 }

@@ -60,6 +60,12 @@ pub struct Layer {
     pub shards: Option<usize>,
     /// Whether a daemon that died at its start again and again takes its runs up one at a time.
     pub safe_mode: Option<bool>,
+    /// What all runs together may make the host hold in memory: `2GiB`.
+    #[serde(default, deserialize_with = "size")]
+    pub memory: Option<u64>,
+    /// What one run may make the host hold in memory, beside its script's own: `64MiB`.
+    #[serde(default, deserialize_with = "size")]
+    pub run_memory: Option<u64>,
     /// How long a pull worker keeps a task without a heartbeat: `30s`.
     #[serde(default, deserialize_with = "duration")]
     pub lease: Option<Duration>,
@@ -143,7 +149,7 @@ fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
 }
 
 /// Reads `10GiB`, `500 MiB`, `64KiB` or a number of bytes.
-fn parse_size(text: &str) -> Option<u64> {
+pub(crate) fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -168,6 +174,8 @@ impl Layer {
             blueprints: self.blueprints.or(below.blueprints),
             shards: self.shards.or(below.shards),
             safe_mode: self.safe_mode.or(below.safe_mode),
+            memory: self.memory.or(below.memory),
+            run_memory: self.run_memory.or(below.run_memory),
             lease: self.lease.or(below.lease),
             connections: self.connections.or(below.connections),
             hosts: self.hosts.or(below.hosts),
@@ -285,6 +293,10 @@ pub struct Config {
     pub shards: usize,
     /// Whether a daemon that died at its start again and again takes its runs up one at a time.
     pub safe_mode: bool,
+    /// What all runs together may make the host hold in memory, in bytes; by the machine if absent.
+    pub memory: Option<u64>,
+    /// What one run may make the host hold in memory, in bytes; 64 MiB if absent.
+    pub run_memory: Option<u64>,
     /// How long a pull worker keeps a task without a heartbeat.
     pub lease: Duration,
     /// How many connections the API has at a time; as many as it has by default if absent.
@@ -319,6 +331,8 @@ impl From<Layer> for Config {
             blueprints: it.blueprints,
             shards: it.shards.unwrap_or(0),
             safe_mode: it.safe_mode.unwrap_or(true),
+            memory: it.memory.filter(|bytes| *bytes > 0),
+            run_memory: it.run_memory.filter(|bytes| *bytes > 0),
             lease: it.lease.unwrap_or(LEASE),
             connections: it.connections.filter(|most| *most > 0),
             hosts: it.hosts.unwrap_or_default(),

@@ -28,13 +28,14 @@ use crate::{
     api,
     clock::Clock,
     engine::{
-        CustomEffects, Engine, EngineParts, Middleware, Recovery, Retention, Schedules, Settings,
-        Sweeper,
+        CustomEffects, Engine, EngineError, EngineParts, Middleware, Recovery, Retention,
+        Schedules, Settings, Sweeper,
     },
     environment::{self, Environments},
     fault,
     flow::RunLimits,
     lua::Limits,
+    memory,
     operator::{Builtin, BundleDir, Coded, Declared, QueueHub, Registry, lua_calls},
     protocol::RunId,
     session,
@@ -69,6 +70,10 @@ pub struct HostConfig {
     /// Whether a host that died three times in a row, each time soon after its start, takes its runs
     /// up one at a time.
     pub safe_mode: bool,
+    /// What all runs together may make the host hold in memory, in bytes; by the machine if absent.
+    pub memory: Option<u64>,
+    /// What one run may make the host hold in memory, in bytes; 64 MiB if absent.
+    pub run_memory: Option<u64>,
     /// How long a pull worker keeps a task without a heartbeat.
     pub lease: Duration,
     /// Shards; 0 for one a core.
@@ -102,6 +107,8 @@ impl HostConfig {
             watch: BTreeMap::new(),
             recover: true,
             safe_mode: true,
+            memory: None,
+            run_memory: None,
             lease: crate::config::LEASE,
             shards: 0,
             retention: Retention::default(),
@@ -165,12 +172,28 @@ impl Host {
     /// others, or the address is taken.
     pub async fn open(config: HostConfig) -> Result<Self, HostError> {
         let store = Sqlite::open(&config.data, &config.store)?;
+        let tasks = Tasks::new(tokio::runtime::Handle::current());
+        let opened = Self::open_on(config, Arc::clone(&store), tasks.clone()).await;
+        if opened.is_err() {
+            // A start that fails in order is no death: the next one is told so.
+            tasks.stopping().cancel();
+            if let Err(error) = store.close() {
+                tracing::warn!(%error, "could not close the database");
+            }
+        }
+        opened
+    }
+
+    async fn open_on(
+        config: HostConfig,
+        store: Arc<Sqlite>,
+        tasks: Tasks,
+    ) -> Result<Self, HostError> {
         let files = files::DataFiles::open(&config.data)?;
         let incarnation = incarnation(&store).await?;
         let (keys, handles) = files.keys(incarnation)?;
         fault::point("host.keys");
 
-        let tasks = Tasks::new(tokio::runtime::Handle::current());
         let hub = Arc::new(QueueHub::default());
         let sessions = Arc::new(session::Hub::default());
         let environments = Arc::new(environments(&config));
@@ -186,7 +209,7 @@ impl Host {
         let careful = config.safe_mode && boot.is_a_crash_loop();
         let engine = Engine::start_up(EngineParts {
             store: Arc::clone(&store) as Arc<dyn crate::store::Store>,
-            clock: Clock::system(),
+            clock: Clock::system_ahead(boot::clock_offset(&store)?),
             tasks: tasks.clone(),
             registry,
             hub,
@@ -201,22 +224,14 @@ impl Host {
             recovery: match (config.recover, careful) {
                 (false, _) => Recovery::Asked,
                 (true, false) => Recovery::All,
-                (true, true) => Recovery::OneByOne,
+                (true, true) => Recovery::Careful,
             },
         })?;
         let left_open =
             if config.recover { Vec::new() } else { engine.unfinished(LEFT_OPEN).await? };
-        if config.recover {
-            boot.watch(&engine, &tasks);
-        }
-        if config.recover && careful {
-            tracing::warn!("the host died again and again: its runs are taken up one at a time");
-            for run in engine.take_up_one_by_one().await? {
-                tracing::warn!(run, "quarantined; see it with `moonswarm show`");
-            }
-        }
+        boot::keep_clock_offset(&engine, &tasks);
+        engine.set_taking_up(config.recover && careful);
 
-        fault::point("host.recovered");
         let admin = match files.admin_token()?.filter(|token| engine.is_lasting(token)) {
             Some(token) => token,
             None => {
@@ -251,16 +266,12 @@ impl Host {
         files.put_server(&url, incarnation)?;
         fault::point("host.announced");
 
-        if config.recover {
-            engine.take_up_unstored().await?;
-        }
         keep_house(&engine, &tasks);
         sweep(&engine, &tasks);
         if config.recover {
-            keep_time(&engine, &tasks);
-        }
-        if config.recover && (watch.is_some() || !config.watch.is_empty()) {
-            file_watch::start(&engine, &tasks, config.watch.clone());
+            let watched =
+                (watch.is_some() || !config.watch.is_empty()).then(|| config.watch.clone());
+            recover(&engine, &tasks, careful.then_some(boot), watched);
         }
         Ok(Self { engine, store, tasks, files, url, admin, left_open, _watch: watch })
     }
@@ -313,6 +324,41 @@ impl Host {
             tracing::error!(%error, "could not close the database");
         }
     }
+}
+
+/// Takes runs up, with care if a boot asks for it, and then begins what starts more of them.
+/// Requests are answered meanwhile.
+fn recover(
+    engine: &Engine,
+    tasks: &Tasks,
+    careful: Option<boot::Boot>,
+    watched: Option<BTreeMap<String, PathBuf>>,
+) {
+    let (engine, tasks_of) = (engine.clone(), tasks.clone());
+    tasks.spawn(async move {
+        if let Some(boot) = careful {
+            tracing::warn!("the host died again and again: its runs are taken up with care");
+            match engine.take_up_with_care(boot.follows_a_death()).await {
+                Ok(Some(run)) => tracing::warn!(run, "quarantined; see it with `moonswarm show`"),
+                Ok(None) => {}
+                Err(EngineError::Stopping) => return,
+                Err(error) => tracing::error!(%error, "could not take runs up with care"),
+            }
+            if let Err(error) = engine.take_up_the_rest().await {
+                tracing::error!(%error, "could not take up what was on its way to runs");
+            }
+            engine.set_taking_up(false);
+        }
+        fault::point("host.recovered");
+        boot::Boot::watch(&engine, &tasks_of);
+        if let Err(error) = engine.take_up_unstored().await {
+            tracing::warn!(%error, "could not look for runs that are not to be stored");
+        }
+        keep_time(&engine, &tasks_of);
+        if let Some(roots) = watched {
+            file_watch::start(&engine, &tasks_of, roots);
+        }
+    });
 }
 
 /// Forgets, once an hour, what is only kept for a day.
@@ -453,9 +499,14 @@ fn bundle_dirs(data: PathBuf) -> BundleDir {
 }
 
 fn settings(config: &HostConfig) -> Settings {
+    let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     let absolute = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
     Settings {
-        limits: RunLimits::default(),
+        memory: config.memory.map_or_else(memory::by_default, bytes),
+        limits: RunLimits {
+            held: config.run_memory.map_or(RunLimits::default().held, bytes),
+            ..RunLimits::default()
+        },
         lease_ms: u64::try_from(config.lease.as_millis()).unwrap_or(u64::MAX),
         park_ms: 24 * 3_600 * 1_000,
         compensation_ms: 300_000,

@@ -51,8 +51,8 @@
 //! | [`host`] | the only wiring |
 //! | [`cli`] | the program, one verb a file |
 //!
-//! Beside them stand [`clock`] and [`tasks`], for any room that needs time or a spawn, [`fault`],
-//! where tests end or break the program, and [`config`] and [`telemetry`], for the program.
+//! Beside them stand [`clock`] and [`tasks`], for any room that needs time or a spawn, [`memory`],
+//! which counts what is held for runs, [`fault`], where tests end or break the program, and [`config`] and [`telemetry`], for the program.
 //!
 //! # Example
 //!
@@ -116,5 +116,6 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod fault;
+pub mod memory;
 pub mod tasks;
 pub mod telemetry;

@@ -16,6 +16,7 @@ const ORDER: &[&str] = &[
     "token",
     "clock",
     "tasks",
+    "memory",
     "fault",
     "blueprint",
     "lua",

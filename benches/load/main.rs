@@ -11,6 +11,7 @@ mod bare;
 mod client;
 mod daemon;
 mod drive;
+mod fairness;
 mod llm;
 mod options;
 mod parked;
@@ -160,6 +161,11 @@ async fn waiting(options: &Options, dir: &Path, report: &mut Report) -> Result<(
     if options.wants("llm") {
         let streams = options.size(100, 1_000, 1_000);
         report.llm = Some(llm::measure(&binary, &dir.join("llm"), streams, options.time()).await?);
+    }
+    if options.wants("fairness") {
+        let entries = options.size(30_000, 200_000, 1_000_000);
+        let dir = dir.join("fairness");
+        report.fairness = Some(fairness::measure(&binary, &dir, options.time(), entries).await?);
     }
     if options.wants("pressure") {
         let (queued, workers) =

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::{
     bare::Bare,
+    fairness::Fairness,
     llm::Llm,
     parked::{Parked, Replay, Timers},
     pressure::Pressure,
@@ -90,6 +91,8 @@ pub struct Report {
     pub pressure: Option<Pressure>,
     /// State, read, written and searched.
     pub state: Option<StateRates>,
+    /// Small runs beside floods.
+    pub fairness: Option<Fairness>,
     /// Connected operators.
     pub sessions: Option<Sessions>,
     /// Streams of models.
@@ -170,6 +173,20 @@ impl Report {
             "KiB of resident memory for a stream (at most 60)",
             llm.and_then(|it| it.bytes_each).map(|bytes| bytes / 1024.0),
             |kib| kib <= 60.0,
+        );
+        let fairness = self.fairness.as_ref();
+        for flood in fairness.iter().flat_map(|it| &it.floods) {
+            let name =
+                format!("ms, p99 of a small run beside eight of {} (at most 120)", flood.kind);
+            hold(&name, Some(flood.p99_ms), |ms| ms <= 120.0);
+            let name = format!("ms, a cancel of {} (at most 1,000)", flood.kind);
+            hold(&name, Some(flood.cancel_ms), |ms| ms <= 1_000.0);
+        }
+        let long = fairness.and_then(|it| it.long.last_bytes.zip(it.long.first_bytes));
+        hold(
+            "resident memory after a run in many histories, over that after a tenth (at most 1.5)",
+            long.map(|(last, first)| last as f64 / first as f64),
+            |ratio| ratio <= 1.5,
         );
         ensure!(broken.is_empty(), "beyond their limits: {}", broken.join("; "));
         Ok(())
@@ -301,6 +318,28 @@ impl Report {
             println!(
                 "timers due at the boot        {}: {:.0} /s, new runs meanwhile p99 {:.2} ms",
                 it.runs, it.per_second, it.new_run_p99_ms
+            );
+        }
+        for it in self.fairness.iter().flat_map(|it| &it.floods) {
+            println!(
+                "beside 8 of {:<17} p50 {:.2} ms, p99 {:.2} ms, max {:.2} ms of {} small runs; a cancel {:.0} ms, {} MiB",
+                it.kind,
+                it.p50_ms,
+                it.p99_ms,
+                it.max_ms,
+                it.runs,
+                it.cancel_ms,
+                mib(it.rss_bytes)
+            );
+        }
+        if let Some(it) = self.fairness.as_ref().map(|it| &it.long) {
+            println!(
+                "one run of {:<18} {:>9.0} entries/s, {} MiB after a tenth, {} MiB after all; listed in {:.1} ms",
+                it.entries,
+                it.per_second,
+                mib(it.first_bytes),
+                mib(it.last_bytes),
+                it.view_ms
             );
         }
         if let Some(it) = &self.pressure {

@@ -80,10 +80,12 @@ codes! {
     UPGRADE_REQUIRED = "upgrade_required", UPGRADE_REQUIRED, "It is a WebSocket";
     RATE_LIMITED = "rate_limited", TOO_MANY_REQUESTS, "The token asks too often";
     SIGNAL_QUEUE_FULL = "signal_queue_full", TOO_MANY_REQUESTS, "Too many signals wait to be read";
+    RUN_FULL = "run_full", TOO_MANY_REQUESTS, "The run holds as much as it may";
     TOO_MANY_RUNS = "too_many_runs", TOO_MANY_REQUESTS, "Too many runs are open";
     TOO_MANY_WORKERS = "too_many_workers", TOO_MANY_REQUESTS, "Too many workers wait for this queue";
     TOO_MANY_SESSIONS = "too_many_sessions", TOO_MANY_REQUESTS, "Too many sessions are open";
     TOO_MANY_SUBSCRIPTIONS = "too_many_subscriptions", TOO_MANY_REQUESTS, "The connection watches too many runs";
+    QUOTA_EXCEEDED = "quota_exceeded", TOO_MANY_REQUESTS, "A quota of the token is used up";
     TOO_MANY_CONNECTIONS = "too_many_connections", SERVICE_UNAVAILABLE, "Every connection is taken";
     BUSY = "busy", TOO_MANY_REQUESTS, "There is too much to do";
     INTERNAL = "internal", INTERNAL_SERVER_ERROR, "The server failed";
@@ -93,6 +95,7 @@ codes! {
     OVERLOADED = "overloaded", SERVICE_UNAVAILABLE, "Too many requests are under way";
     NOT_READY = "not_ready", SERVICE_UNAVAILABLE, "The host takes no work now";
     STOPPING = "stopping", SERVICE_UNAVAILABLE, "The host is stopping";
+    MEMORY_FULL = "memory_full", SERVICE_UNAVAILABLE, "The host has no memory left for runs";
     STORAGE_FULL = "storage_full", SERVICE_UNAVAILABLE, "The disk is full";
     STORAGE_LOCKED = "storage_locked", SERVICE_UNAVAILABLE, "Another process keeps the database locked";
 }

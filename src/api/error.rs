@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use super::codes::{self, Code};
 use crate::{
     blueprint::Finding,
-    engine::{Breach, EngineError, FailureView},
+    engine::{Breach, EngineError, Exceeded, FailureView},
     store::StoreError,
 };
 
@@ -54,6 +54,9 @@ pub(super) struct ProblemBody {
     /// What the flow raised.
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<FailureView>,
+    /// Which quota is used up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    quota: Option<Exceeded>,
 }
 
 impl Problem {
@@ -69,6 +72,7 @@ impl Problem {
             violations: Vec::new(),
             findings: Vec::new(),
             failure: None,
+            quota: None,
         };
         Self(Box::new(Inner { code, body, headers: Vec::new() }))
     }
@@ -164,6 +168,14 @@ impl From<EngineError> for Problem {
             EngineError::Busy { code, message, retry_after_s } => {
                 Self::new(codes::named(code, codes::BUSY), message).retry_after(retry_after_s)
             }
+            EngineError::Quota(exceeded) => {
+                let mut problem = Self::new(codes::QUOTA_EXCEEDED, exceeded.to_string());
+                if let Some(after) = exceeded.retry_after_s {
+                    problem = problem.retry_after(after);
+                }
+                problem.0.body.quota = Some(*exceeded);
+                problem
+            }
             EngineError::TooLarge { what, size, limit } => {
                 let detail = format!("{what} has {size} bytes; at most {limit} are allowed");
                 Self::new(codes::TOO_LARGE, detail)
@@ -175,6 +187,9 @@ impl From<EngineError> for Problem {
                 problem
             }
             EngineError::Store(error) => storage(&error),
+            EngineError::Thread { .. } => {
+                Self::new(codes::INTERNAL, "a thread could not be started")
+            }
             EngineError::Keys(reason) => {
                 tracing::error!(%reason, "failed to keep the keys");
                 Self::new(codes::STORAGE, "the keys could not be written; the log says why")

@@ -1,6 +1,6 @@
 //! The events of a run as they happen: server-sent events that resume without a gap.
 
-use std::convert::Infallible;
+use std::{convert::Infallible, time::Duration};
 
 use axum::{
     extract::State,
@@ -9,6 +9,7 @@ use axum::{
 };
 use futures::{Stream, StreamExt};
 use serde::Deserialize;
+use tokio::time::Instant;
 use utoipa::IntoParams;
 
 use super::{
@@ -30,7 +31,15 @@ use crate::{
 pub(super) struct StreamParams {
     /// Only events after this number; from the first by default. Wins over `Last-Event-ID`.
     starting_after: Option<u32>,
+    /// Whether events of single steps may be left out where there are very many: for whoever shows
+    /// how far a run is. All others are sent, and so is the last one of a flood.
+    sampled: Option<bool>,
 }
+
+/// Events of single steps that a sampled stream sends at once; beyond them it leaves some out.
+const BURST: u32 = 256;
+/// Beyond the burst it sends one in so much time.
+const SAMPLE: Duration = Duration::from_millis(100);
 
 /// Streams the events of a run until it has ended.
 ///
@@ -60,7 +69,8 @@ pub(super) async fn stream(
     let events = api.engine.events(&caller, params::id(&run)?, after).await?;
     let stopping = api.stopping.clone().cancelled_owned();
     let keep_alive = KeepAlive::new().interval(api.door.limits.keep_alive);
-    Ok(Sse::new(sent(events).take_until(stopping)).keep_alive(keep_alive))
+    let sampler = params.sampled.unwrap_or(false).then(Sampler::new);
+    Ok(Sse::new(sent(events, sampler).take_until(stopping)).keep_alive(keep_alive))
 }
 
 fn starting_after(asked: Option<u32>, headers: &HeaderMap) -> Result<u32, Problem> {
@@ -75,16 +85,93 @@ fn starting_after(asked: Option<u32>, headers: &HeaderMap) -> Result<u32, Proble
     }
 }
 
-fn sent(events: Events) -> impl Stream<Item = Result<Event, Infallible>> {
+fn sent(events: Events, sampler: Option<Sampler>) -> impl Stream<Item = Result<Event, Infallible>> {
     // Pulled one by one: who reads slowly holds back no more than the engine's own bounded queue.
-    futures::stream::unfold(Some(events), |events| async {
-        let mut events = events?;
-        match events.next().await {
-            Ok(event) => Some((Ok(written(&event?)), Some(events))),
+    futures::stream::unfold(Some((events, sampler)), |reading| async {
+        let (mut events, mut sampler) = reading?;
+        match next(&mut events, sampler.as_mut()).await {
+            Ok(event) => Some((Ok(written(&event?)), Some((events, sampler)))),
             // It says why it ends; whoever resumes from the last number would hear the same again.
             Err(error) => Some((Ok(written(&broken(error))), None)),
         }
     })
+}
+
+/// The next event that is to be sent.
+async fn next(
+    events: &mut Events,
+    sampler: Option<&mut Sampler>,
+) -> Result<Option<EventView>, EngineError> {
+    let Some(sampler) = sampler else { return events.next().await };
+    loop {
+        let next = match sampler.due() {
+            None => events.next().await,
+            Some(due) => match tokio::time::timeout_at(due, events.next()).await {
+                Ok(next) => next,
+                Err(_) => match sampler.take(Instant::now()) {
+                    Some(event) => return Ok(Some(event)),
+                    None => continue,
+                },
+            },
+        };
+        let Some(event) = next? else { return Ok(None) };
+        if let Some(event) = sampler.pass(event, Instant::now()) {
+            return Ok(Some(event));
+        }
+    }
+}
+
+/// Leaves out events of single steps where there are very many.
+struct Sampler {
+    left: u32,
+    refilled: Instant,
+    /// The last one that was left out.
+    owed: Option<EventView>,
+}
+
+impl Sampler {
+    fn new() -> Self {
+        Self { left: BURST, refilled: Instant::now(), owed: None }
+    }
+
+    /// The event, if it is to be sent now.
+    fn pass(&mut self, event: EventView, now: Instant) -> Option<EventView> {
+        if !event.kind.starts_with("step.") && !event.kind.starts_with("attempt.") {
+            return Some(event);
+        }
+        self.refill(now);
+        match self.left.checked_sub(1) {
+            Some(left) => {
+                self.left = left;
+                self.owed = None;
+                Some(event)
+            }
+            None => {
+                self.owed = Some(event);
+                None
+            }
+        }
+    }
+
+    /// When something is to be sent that was left out.
+    fn due(&self) -> Option<Instant> {
+        self.owed.as_ref().map(|_| self.refilled + SAMPLE)
+    }
+
+    /// What was left out last, once it is due.
+    fn take(&mut self, now: Instant) -> Option<EventView> {
+        let owed = self.owed.take()?;
+        self.pass(owed, now)
+    }
+
+    fn refill(&mut self, now: Instant) {
+        let samples = now.duration_since(self.refilled).as_millis() / SAMPLE.as_millis();
+        let samples = u32::try_from(samples).unwrap_or(BURST).min(BURST);
+        if samples > 0 {
+            self.left = (self.left + samples).min(BURST);
+            self.refilled = now;
+        }
+    }
 }
 
 /// The last event of a stream that cannot go on: `problem`, without a number.
@@ -127,6 +214,25 @@ mod tests {
             at: "2026-01-01T00:00:00.000Z".to_owned(),
             data: Json::from_trusted(r#"{"text":"a\nb"}"#),
         }
+    }
+
+    #[test]
+    fn a_flood_of_steps_is_sampled_and_nothing_else_is_left_out() {
+        let began = Instant::now();
+        let mut sampler = Sampler::new();
+        let step = |seq| EventView { kind: "step.completed".to_owned(), ..event(Some(seq)) };
+        let at = |ms: u64| began + Duration::from_millis(ms);
+        let (mut steps, mut logs) = (0, 0);
+        for seq in 1..=10_000 {
+            steps += usize::from(sampler.pass(step(seq), at(u64::from(seq) / 10)).is_some());
+            logs += usize::from(sampler.pass(event(None), at(u64::from(seq) / 10)).is_some());
+        }
+        assert!((256..=267).contains(&steps), "{steps} in a second");
+        assert_eq!(logs, 10_000);
+        assert!(sampler.due().unwrap() <= at(1_100));
+        assert_eq!(sampler.take(at(1_100)).unwrap().seq, Some(10_000), "the last is not lost");
+        assert!(sampler.due().is_none());
+        assert!((10_001..10_200).all(|seq| sampler.pass(step(seq), at(60_000)).is_some()));
     }
 
     #[tokio::test]

@@ -40,11 +40,12 @@ pub(super) struct ReadyView {
     get, path = "/readyz", operation_id = "readyz", tag = "host",
     responses(
         (status = 200, description = "It does.", body = ReadyView),
-        (status = 503, description = "`not_ready`: it is starting, stopping, or cannot store anything.", body = ProblemBody),
+        (status = 503, description = "`not_ready`: it is taking runs up, stopping, or cannot store anything.", body = ProblemBody),
     ),
 )]
 pub(super) async fn readyz(State(api): State<Api>) -> Result<JsonBody<ReadyView>, Problem> {
-    match api.engine.ready() {
+    let ready = api.engine.ready().and_then(|()| api.engine.taking_up().map_or(Ok(()), Err));
+    match ready {
         Ok(()) => Ok(JsonBody(ReadyView { status: "ready", version: env!("CARGO_PKG_VERSION") })),
         Err(reason) => Err(Problem::new(codes::NOT_READY, reason).retry_after(1)),
     }

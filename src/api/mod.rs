@@ -24,6 +24,7 @@ mod openapi;
 mod operators;
 mod origin;
 mod params;
+mod patient;
 mod places;
 mod query;
 mod rate;

@@ -44,7 +44,7 @@ impl Rates {
     /// # Errors
     /// The seconds after which there is one, where the bucket is empty.
     pub(super) fn take(&self, who: impl Hash) -> Result<(), u64> {
-        let now = self.clock.now_ms();
+        let now = self.clock.steady_ms();
         let key = self.hasher.hash_one(who);
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         if buckets.len() >= MOST_BUCKETS && !buckets.contains_key(&key) {

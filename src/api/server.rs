@@ -23,6 +23,7 @@ use super::{
     ApiConfig, Limits, codes,
     door::{Api, Door},
     error::Problem,
+    patient::Patient,
     routes,
 };
 use crate::{engine::Engine, tasks::Tasks};
@@ -42,6 +43,9 @@ fn full(most: usize) -> String {
 
 /// How long the loop rests after the system refused a connection (no descriptors, say).
 const REST: Duration = Duration::from_millis(50);
+
+/// How many times as long as a socket's peer has for a message a peer may take nothing at all.
+const TAKEN: u32 = 3;
 
 /// Serves the API on `listener` until `tasks` is told to stop; then no connection is taken any
 /// more, what is under way is answered, and the future ends.
@@ -93,6 +97,7 @@ async fn accept(listener: TcpListener, router: Router, limits: &Limits, tasks: &
                 router.clone().call(request.map(Body::new))
             })
         };
+        let stream = Patient::new(stream, limits.send_time.saturating_mul(TAKEN));
         let connection =
             builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
         let connection = graceful.watch(connection);

@@ -118,7 +118,7 @@ struct Line {
     caller: Caller,
     token: String,
     calls: FuturesUnordered<BoxFuture<'static, Answer>>,
-    events: mpsc::Receiver<String>,
+    events: mpsc::Receiver<methods::Watched>,
     watch: methods::Watch,
     /// When the peer last said anything.
     heard: Instant,
@@ -168,8 +168,8 @@ impl Line {
                     self.answer(answer).await?;
                 }
                 Some(event) = self.events.recv() => {
-                    let event = rpc::notify("event", self.link.sent(), &event);
-                    self.send(Message::text(event)).await?;
+                    let text = rpc::notify("event", self.link.sent(), &event.text);
+                    self.send(Message::text(text)).await?;
                 }
                 message = self.socket.recv(), if self.calls.len() < CALLS => match message {
                     None => return Ok(None),

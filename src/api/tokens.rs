@@ -15,7 +15,7 @@ use crate::{
     blueprint::parse_duration,
     engine::{MintToken, Minted, RotateKeys, Rotated, TokenView, rfc3339},
     protocol::Json,
-    token::Role,
+    token::{Quotas, Role},
 };
 
 /// A token to make; it can do no more than the one that asks.
@@ -38,6 +38,12 @@ pub(super) struct MintBody {
     /// may do everything gives a name as it is, any other puts its own subject and a slash before
     /// it.
     name: Option<String>,
+    /// How much may be done and kept under it, and under all tokens made from it: `{"open_runs":
+    /// 20, "starts_per_minute": 60, "stored_bytes": 1000000000, "tokens": 5000000, "usd": "20.00"}`;
+    /// bounded by the asking token's own quotas in any case.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    quotas: Quotas,
 }
 
 impl MintBody {
@@ -45,9 +51,9 @@ impl MintBody {
         let ttl_ms = parse_duration(&self.ttl).map_err(|error| {
             Problem::new(codes::INVALID_BODY, format!("failed to {error}")).at("$.ttl")
         })?;
-        let Self { role, verbs, extra_verbs, scopes, name, .. } = self;
+        let Self { role, verbs, extra_verbs, scopes, name, quotas, .. } = self;
         let extra_verbs = extra_verbs.unwrap_or_default();
-        Ok(MintToken { role, verbs, extra_verbs, scopes, ttl_ms, name })
+        Ok(MintToken { role, verbs, extra_verbs, scopes, ttl_ms, name, quotas })
     }
 }
 

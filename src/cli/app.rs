@@ -136,7 +136,13 @@ impl App {
             }
             _ => (None, None, None, None),
         };
+        let memory = match &self.verb {
+            Verb::Serve(serve) => serve.memory,
+            _ => None,
+        };
         Layer {
+            memory,
+            run_memory: None,
             data: self.global.data.clone(),
             listen,
             blueprints,

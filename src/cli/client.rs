@@ -194,8 +194,17 @@ impl Client {
 
     /// The events of a run after number `after`, as they happen.
     pub async fn events(&self, run: RunId, after: u32) -> Result<Events> {
-        let query = [("starting_after", after.to_string())];
-        let request = self.request(Method::GET, &format!("/v1/runs/{run}/events"), &query)?;
+        self.stream(run, &[("starting_after", after.to_string())]).await
+    }
+
+    /// The same, for whoever shows how far the run is: of very many steps only some.
+    pub async fn sampled_events(&self, run: RunId, after: u32) -> Result<Events> {
+        let query = [("starting_after", after.to_string()), ("sampled", "true".to_owned())];
+        self.stream(run, &query).await
+    }
+
+    async fn stream(&self, run: RunId, query: &[(&str, String)]) -> Result<Events> {
+        let request = self.request(Method::GET, &format!("/v1/runs/{run}/events"), query)?;
         let request = request.header("accept", "text/event-stream");
         Ok(Events::new(self.send(request).await?))
     }

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     config::Config,
-    host::{Host, HostConfig},
+    host::{Host, HostConfig, HostError},
     protocol::RunId,
     store::StoreError,
 };
@@ -113,9 +113,9 @@ impl Connection {
                 Ok(Self { client, host: Some(host) })
             }
             // Another process may have become the owner since the first look.
-            Err(error) => attach(target, config, terminal).await?.ok_or_else(|| {
-                anyhow::Error::new(error).context(format!("open {}", config.data.display()))
-            }),
+            Err(error) => {
+                attach(target, config, terminal).await?.ok_or_else(|| explain(&config.data, error))
+            }
         }
     }
 
@@ -196,6 +196,30 @@ impl Connection {
     }
 }
 
+/// Why a data directory could not be opened, and what helps. Only one that somebody else has is a
+/// conflict.
+pub fn explain(data: &Path, error: HostError) -> anyhow::Error {
+    let (exit, next) = match &error {
+        HostError::Store(StoreError::Owned { pid, .. }) => {
+            let owner = Owner::read(data).filter(|owner| owner.pid.to_string() == *pid);
+            let next = owner.map_or_else(
+                || "end that process, or name another directory with --data".to_owned(),
+                |owner| format!("it listens at {}", owner.url),
+            );
+            (Exit::Conflict, Some(next))
+        }
+        HostError::Store(StoreError::Full) => {
+            (Exit::Failed, Some("free disk space, and start it again".to_owned()))
+        }
+        _ => (Exit::Failed, None),
+    };
+    let error = anyhow::Error::new(error).context(format!("open {}", data.display()));
+    match next {
+        Some(next) => Stop::new(exit, format!("{error:#}")).next(next).into(),
+        None => error,
+    }
+}
+
 /// The failure of a program that lost what it stores under its hands.
 pub fn disk_failed(error: &StoreError) -> Stop {
     let next = match error {
@@ -223,6 +247,8 @@ fn embedded(config: &Config) -> HostConfig {
         watch: std::collections::BTreeMap::new(),
         recover: false,
         safe_mode: false,
+        memory: config.memory,
+        run_memory: config.run_memory,
         lease: config.lease,
         shards: config.shards,
         operators: config.operators.clone(),

@@ -41,6 +41,7 @@ pub fn run(status: RunStatus) -> RunView {
         seats: Default::default(),
         delegate: None,
         usage: None,
+        stored_bytes: 0,
         started_by: "admin".into(),
         last_event: 0,
         created_at: AT.into(),

@@ -32,6 +32,9 @@ const IDLE: Duration = Duration::from_secs(5);
 /// A look takes at most this part of the time.
 const SHARE: u64 = 8;
 
+/// The latest steps that are looked at. Of a run that is further ahead those between are counted.
+const LATEST: u32 = 500;
+
 /// Why the watching ended.
 #[derive(Debug)]
 pub enum End {
@@ -191,7 +194,7 @@ impl Feed<'_> {
     /// The next event; `None` where the stream ended, after a moment in which it may come back.
     async fn next(&mut self) -> Option<EventView> {
         if self.events.is_none() {
-            self.events = self.client.events(self.run, self.after).await.ok();
+            self.events = self.client.sampled_events(self.run, self.after).await.ok();
         }
         let next = match &mut self.events {
             Some(events) => events.next().await.unwrap_or_else(|error| {
@@ -242,6 +245,8 @@ impl Screen {
 struct Watch {
     run: RunView,
     steps: BTreeMap<u32, StepView>,
+    /// The last step that is not looked at any more.
+    before: u32,
     screen: Screen,
     terminal: Terminal,
     told: BTreeSet<String>,
@@ -258,6 +263,7 @@ impl Watch {
         Self {
             run,
             steps: BTreeMap::new(),
+            before: 0,
             screen,
             terminal,
             told: BTreeSet::new(),
@@ -269,9 +275,15 @@ impl Watch {
     async fn refresh(&mut self, client: &Client, now_ms: u64) -> Result<()> {
         // The run first: steps that are newer than its header are shown, none is missed.
         self.run = client.run(self.run.id).await?;
-        let new = client.steps(self.run.id, self.settled()).await?;
         let run_ms = since_ms(&self.run.created_at, now_ms);
+        let skipped = self.skip();
+        let new = client.steps(self.run.id, self.settled()).await?;
         if let Screen::Lines(changes, terminal) = &mut self.screen {
+            changes.forget(self.before);
+            if skipped > 0 {
+                let line = format!("… {skipped} more steps, {} done", self.run.steps_done);
+                terminal.say(&Changes::stamped(run_ms, &line));
+            }
             for line in changes.lines(&self.run, &new, run_ms) {
                 terminal.say(&line);
             }
@@ -279,6 +291,18 @@ impl Watch {
         self.steps.extend(new.into_iter().map(|step| (step.seq, step)));
         self.draw(now_ms);
         Ok(())
+    }
+
+    /// Leaves out what is too far behind, and counts the steps that were never looked at.
+    fn skip(&mut self) -> u32 {
+        let known = self.steps.last_key_value().map_or(self.before, |(seq, _)| *seq);
+        let before = self.run.steps.saturating_sub(LATEST);
+        if before <= known.max(self.before) {
+            return 0;
+        }
+        self.steps = self.steps.split_off(&(before + 1));
+        self.before = before;
+        before - known
     }
 
     /// Whether there is a drawing that shows how time goes on.
@@ -299,7 +323,7 @@ impl Watch {
         let open = |step: &&StepView| step.state == "pending" || step.state == "processing";
         match self.steps.values().find(open) {
             Some(step) => step.seq - 1,
-            None => self.steps.last_key_value().map_or(0, |(seq, _)| *seq),
+            None => self.steps.last_key_value().map_or(self.before, |(seq, _)| *seq),
         }
     }
 
@@ -455,5 +479,20 @@ mod tests {
         assert_eq!(watch.settled(), 3);
         watch.steps.insert(2, step(2, "", 1, "processing"));
         assert_eq!(watch.settled(), 1);
+    }
+
+    #[test]
+    fn of_a_run_that_is_far_ahead_only_the_latest_steps_are_looked_at() {
+        let mut watch = Watch::new(run(RunStatus::Running), Terminal::quiet());
+        for seq in 1..=100 {
+            watch.steps.insert(seq, step(seq, "", seq - 1, "completed"));
+        }
+        watch.run.steps = 600;
+        assert_eq!((watch.skip(), watch.settled()), (0, 100), "one page brings it there");
+        watch.run.steps = 90_000;
+        assert_eq!((watch.skip(), watch.settled()), (89_400, 89_500));
+        assert!(watch.steps.is_empty());
+        watch.steps.insert(90_000, step(90_000, "", 89_999, "completed"));
+        assert_eq!((watch.skip(), watch.settled()), (0, 90_000));
     }
 }

@@ -136,6 +136,15 @@ pub fn duration(text: &str) -> Result<std::time::Duration, String> {
         .ok_or_else(|| format!("{text:?} is not a duration: expected `90s` or `20m`"))
 }
 
+/// Reads a size in bytes.
+///
+/// # Errors
+/// Says what a size looks like.
+pub fn size(text: &str) -> Result<u64, String> {
+    crate::config::parse_size(text)
+        .ok_or_else(|| format!("{text:?} is not a size: expected `2GiB` or `512MiB`"))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

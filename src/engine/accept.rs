@@ -74,6 +74,7 @@ impl Shard {
             WorkerAsk::Artifact { name, data, reply } => {
                 let of = (holder.step, holder.attempt);
                 let stored = standing.and_then(|()| {
+                    self.check_file(run, data.len())?;
                     self.put_artifact(run, of, &name, &data, false).map_err(bad_request)
                 });
                 rests_on_token(run, holder, &stored);
@@ -100,7 +101,8 @@ impl Shard {
                     let delivery = Delivery { worker: worker_name(holder) };
                     self.delivered(run, holder.step, holder.attempt, delivery);
                     let row = run.task(holder.step).and_then(|task| task.row.as_ref());
-                    row.and_then(|row| row.deadline_ms)
+                    let deadline = row.and_then(|row| row.deadline_ms);
+                    deadline.map(|at| self.shared.clock.wall_of(at))
                 });
                 self.after(run, reply, deadline);
             }
@@ -222,7 +224,7 @@ impl Shard {
             input: prompt.input,
             context: context.into(),
             output_schema: prompt.output_schema,
-            deadline: row.deadline_ms.map(rfc3339),
+            deadline: row.deadline_ms.map(|at| rfc3339(self.shared.clock.wall_of(at))),
             artifacts: serde_json::json!({ "put": "/v1/worker/artifact?name={name}" }).into(),
             advice: row.question.as_deref().and_then(super::escalate::advice),
         })
@@ -230,21 +232,22 @@ impl Shard {
 
     fn heartbeat(&mut self, run: &mut Run, holder: &Holder) -> (Option<u64>, bool) {
         fault::point("engine.heartbeat");
-        let now = self.time_of(run);
-        let lease_ms = now + self.shared.settings.lease_ms;
-        let step = holder.step;
+        let lease_ms = self.steady_ms + self.shared.settings.lease_ms;
+        let (clock, step) = (self.shared.clock.clone(), holder.step);
+        let shown = move |at: u64| clock.wall_of(at);
         let Some(task) = run.task_mut(step) else { return (None, true) };
         let Some(row) = &mut task.row else { return (None, false) };
         let deadline = row.deadline_ms;
         if row.lease_ms.is_none() {
-            return (deadline, false);
+            return (deadline.map(shown), false);
         }
-        row.lease_ms = Some(lease_ms);
+        (row.lease_ms, row.graces) = (Some(lease_ms), 0);
         let row = row.clone();
+        task.graces = 0;
         run.pending.writes.push(Write::PutTask(row));
         run.timers.remove(step, Due::Lease);
         run.timers.insert((lease_ms, step, Due::Lease));
-        (Some(deadline.map_or(lease_ms, |deadline| deadline.min(lease_ms))), false)
+        (Some(shown(deadline.map_or(lease_ms, |deadline| deadline.min(lease_ms)))), false)
     }
 
     fn report(

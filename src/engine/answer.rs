@@ -28,8 +28,7 @@ impl Shard {
         worker: String,
         reply: ReplyTo<Lease>,
     ) {
-        let now = self.time_of(run);
-        let lease_ms = now + self.shared.settings.lease_ms;
+        let lease_ms = self.steady_ms + self.shared.settings.lease_ms;
         let paused = run.chain.paused().is_some();
         let scheduled_ms = run.chain.step(step).map(|step| step.scheduled_ms);
         let free = run.task(step).is_some_and(|task| {
@@ -65,6 +64,7 @@ impl Shard {
         run.timers.insert((lease_ms, step, Due::Lease));
         self.delivered(run, step, attempt, Delivery { worker });
         let handle = Handle::mint(&self.shared.handles, &run.attempt_id(step, attempt)).expose();
+        let lease_ms = self.shared.clock.wall_of(lease_ms);
         run.pending.after.replies.push(Box::new(move |result| {
             drop(reply.send(result.map(|_| Lease { handle, scheduled_ms, lease_ms })));
         }));

@@ -165,6 +165,7 @@ impl Shard {
             reported: false,
             about: None,
             again: false,
+            graces: 0,
             leasing: None,
             question: None,
             home: None,
@@ -206,7 +207,7 @@ impl Shard {
                 let timeout = task.timeout_ms;
                 let number = self.open(run, key, op, OpenKind::Task(Box::new(task)));
                 if let Some(timeout) = timeout {
-                    run.timers.insert((self.time_of(run) + timeout, number, Due::Attempt));
+                    run.timers.insert((self.steady_ms + timeout, number, Due::Attempt));
                 }
                 self.detach(run.num, number, 1, future);
             }
@@ -222,7 +223,7 @@ impl Shard {
             }
             return;
         }
-        let (num, now) = (run.num, self.time_of(run));
+        let (num, now) = (run.num, self.steady_ms);
         let agent_key = self.agent_key(run, number);
         // What was used while it waited for its place counts too.
         if let Some(failure) = run.task(number).and_then(|task| self.over_budget(run, task)) {
@@ -243,7 +244,7 @@ impl Shard {
         task.phase = Phase::Pending;
         let (residence, park, attempt) = (task.residence, task.park_ms, task.attempt);
         if residence != Residence::Inline {
-            match self.task_row(run, number, now) {
+            match self.task_row(run, number) {
                 Ok(row) => {
                     run.pending.writes.push(Write::PutTask(Box::new(row.clone())));
                     self.take_up_inquiry(run, number, &row);
@@ -546,7 +547,7 @@ impl Shard {
 
     /// An attempt reached its worker: its timeout begins.
     pub(super) fn delivered(&mut self, run: &mut Run, number: u32, attempt: u32, by: Delivery) {
-        let now = self.time_of(run);
+        let now = self.steady_ms;
         let num = run.num;
         let Some(task) = run.task_mut(number) else { return };
         if task.attempt != attempt || task.phase != Phase::Pending {
@@ -566,10 +567,11 @@ impl Shard {
         // A task for people has had its deadline since it was asked.
         let asked = task.row.as_ref().and_then(|row| row.deadline_ms);
         let deadline_ms = asked.or(task.timeout_ms.map(|timeout| now + timeout));
+        task.graces = 0;
         if let Some(row) = &mut task.row {
             row.phase = TaskPhase::Delivered;
             row.worker = Some(by.worker.clone());
-            row.deadline_ms = deadline_ms;
+            (row.deadline_ms, row.graces) = (deadline_ms, 0);
             let row = row.clone();
             run.pending.writes.push(Write::PutTask(row));
         }
@@ -580,6 +582,7 @@ impl Shard {
         }
         let worker = by.worker;
         self.note_joined(run, &worker);
+        let deadline_ms = deadline_ms.map(|at| self.shared.clock.wall_of(at));
         self.append(run, Fact::AttemptDelivered { step: number, attempt, worker, deadline_ms });
     }
 

@@ -9,14 +9,16 @@ use tokio::sync::Mutex;
 
 use super::{
     Bearer, Caller, Engine, EngineError, Holder, IdempotencyKey, KeyFiles, MintToken, Minted,
-    TokenView, rfc3339,
+    QuotaUse, TokenView, rfc3339,
 };
 use crate::{
     fault,
     protocol::{Json, TaskId},
     session::End,
     store::{Check, Store, StoreError, TokenRow, Write},
-    token::{Claims, Grant, Handle, KeyRing, Role, Scopes, TaskClaim, TokenKind, UNNAMED, Verb},
+    token::{
+        Claims, Grant, Handle, KeyRing, Quotas, Role, Scopes, TaskClaim, TokenKind, UNNAMED, Verb,
+    },
 };
 
 /// Verified tokens that are remembered.
@@ -245,6 +247,7 @@ impl Engine {
         let parent = self.claims_of(caller);
         let mut claims = mint_claims("", grant, now_ms, expires_ms).child_of(&parent);
         claims.sub = subject(caller, &mint, &claims.jti)?;
+        claims.quotas = self.quotas_of(caller, mint.quotas)?;
         claims.check_narrower(&parent).map_err(|widening| EngineError::Conflict {
             code: widening.code(),
             message: widening.to_string(),
@@ -264,6 +267,18 @@ impl Engine {
         Ok(Minted { token, jti: row.jti, expires_ms: row.expires_ms })
     }
 
+    /// The quotas of a token that is to be made.
+    fn quotas_of(&self, caller: &Caller, asked: Quotas) -> Result<Option<Quotas>, EngineError> {
+        if let Some(fault) = asked.fault() {
+            return Err(EngineError::BadRequest(format!("mint a token: {fault}")));
+        }
+        if asked.is_open() {
+            return Ok(None);
+        }
+        self.shared().accounts.check_line(&caller.jti)?;
+        Ok(Some(asked))
+    }
+
     /// Refuses to repeat an answer with a token in it to a caller that could not have asked for it:
     /// whoever has the same subject may have less.
     pub(super) fn check_repeatable(
@@ -271,6 +286,11 @@ impl Engine {
         caller: &Caller,
         claims: &Claims,
     ) -> Result<(), EngineError> {
+        if !self.shared().accounts.covers(&caller.jti, &claims.jti) {
+            let message = "repeat the request: its answer carries a token that does not count against \
+                           your quotas; use an Idempotency-Key of your own";
+            return Err(EngineError::Conflict { code: "repeat_widens", message: message.into() });
+        }
         claims.check_repeatable(&self.claims_of(caller)).map_err(|widening| EngineError::Conflict {
             code: "repeat_widens",
             message: format!(
@@ -283,6 +303,7 @@ impl Engine {
 
     pub(super) fn claims_of(&self, caller: &Caller) -> Claims {
         let mut claims = mint_claims(&caller.subject, caller.grant.clone(), 0, caller.expires_ms);
+        claims.quotas = self.shared().accounts.bounds(&caller.jti);
         claims.jti.clone_from(&caller.jti);
         claims
     }
@@ -305,6 +326,7 @@ impl Engine {
             writes.push(write);
         }
         fault::point("engine.token_mint");
+        self.shared().accounts.add(&claims, now_ms);
         self.write(checks, writes).await?;
         Ok(Minted { token, jti: claims.jti, expires_ms })
     }
@@ -316,7 +338,8 @@ impl Engine {
     pub async fn tokens(&self, caller: &Caller) -> Result<Vec<TokenView>, EngineError> {
         caller.grant.check(Verb::TokenList, &[])?;
         let rows = self.read(|store| store.tokens()).await?;
-        Ok(rows.iter().map(view_token).collect())
+        let used = |row: &TokenRow| self.shared().accounts.used(&row.jti);
+        Ok(rows.iter().map(|row| view_token(row, used(row))).collect())
     }
 
     /// Revokes a token and what was made from it; nothing that comes with it later is accepted.
@@ -525,7 +548,7 @@ fn attempt_row(jti: &str, now_ms: u64) -> TokenRow {
     token_row(&claims, now_ms, now_ms + LONGEST_ATTEMPT_TOKEN_MS)
 }
 
-fn view_token(row: &TokenRow) -> TokenView {
+fn view_token(row: &TokenRow, used: Option<QuotaUse>) -> TokenView {
     let claims: Option<Claims> = serde_json::from_str(&row.claims).ok();
     let words = |claims: &Claims| {
         claims.verbs.as_ref().map(|v| v.iter().map(ToString::to_string).collect())
@@ -534,6 +557,8 @@ fn view_token(row: &TokenRow) -> TokenView {
         jti: row.jti.clone(),
         role: row.role.clone(),
         verbs: claims.as_ref().and_then(words),
+        quotas: claims.as_ref().and_then(|claims| claims.quotas),
+        used,
         scopes: claims
             .map(|claims| claims.scopes.0.iter().map(ToString::to_string).collect())
             .unwrap_or_default(),

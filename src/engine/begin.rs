@@ -2,17 +2,19 @@
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use super::{
-    Caller, Engine, EngineError, EventView, IdempotencyKey, Made, Program, RunView, StartRun,
-    Started, WaitFor,
+    Caller, Engine, EngineError, IdempotencyKey, Made, Program, RunView, StartRun, Started,
+    WaitFor,
     message::{Msg, NewRun, Waiter},
+    readers::Subscriber,
     runs,
 };
 use crate::{
     journal::RunStarted,
     lua,
+    memory::Level,
     protocol::{Json, RunId},
     respond,
     store::StoreError,
@@ -40,7 +42,7 @@ pub(super) struct Watch {
     /// Whoever waits for something of it.
     pub(super) waiter: Option<Waiter>,
     /// Whoever is sent every event.
-    pub(super) subscriber: Option<mpsc::Sender<EventView>>,
+    pub(super) subscriber: Option<Subscriber>,
     /// Whether it is to go once they were told its end.
     pub(super) lets_go: bool,
 }
@@ -189,6 +191,10 @@ impl Engine {
 
     /// Refuses one more open run where there are too many.
     pub(super) fn check_room(&self) -> Result<(), EngineError> {
+        if self.shared().memory.level() == Level::Full {
+            self.shared().make_room();
+            return Err(self.shared().no_room("start a run"));
+        }
         let open = self.open_runs();
         if open < self.shared().settings.open_runs {
             return Ok(());
@@ -256,9 +262,13 @@ impl Engine {
             unstored: watch.lets_go,
             subscriber: watch.subscriber,
             seats: start.seats.into_iter().collect(),
+            charged: shared
+                .accounts
+                .admit(&caller.jti, id.num(), shared.clock.now_ms())
+                .map_err(|exceeded| EngineError::Quota(Box::new(exceeded)))?,
             joined: Vec::new(),
         };
-        shared.send(id.num(), Msg::Start(Box::new(new)));
+        shared.offer(id.num(), Msg::Start(Box::new(new)))?;
         match answer.await.map_err(|_| EngineError::Stopping)? {
             Ok(view) => Ok((Started { run: id, repeated: false }, Some(view))),
             Err(EngineError::Store(StoreError::KeyUsed { .. })) if key.is_some() => {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | what the agent's attempts used | the agent's `budget` |
 //! | what the whole run used, called runs included | the blueprint's `limits`, and what the caller had left |
+//! | what all runs under a token used | the token's quotas, and those of the tokens that it was made from |
 //!
 //! Work in the host's own process and people use neither. Compensations are dispatched whatever was
 //! used: a run that ran out of money still has to clean up.
@@ -66,6 +67,11 @@ impl Shard {
 
     /// Why a run may not use anything more, if its budget is used up.
     pub(super) fn run_over_budget(&self, run: &Run) -> Option<Failure> {
+        if run.charged
+            && let Some(exceeded) = self.shared.accounts.over_budget(run.num, run.chain.spent())
+        {
+            return Some(exceeded.failure());
+        }
         let (budget, used) = (budget_of(run), &run.chain.spent().total);
         let what = budget.used_up(used)?;
         let data = serde_json::json!({ "budget": budget, "used": used });

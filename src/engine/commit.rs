@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use super::{
     EngineError,
-    message::{Msg, RunMsg},
-    run::{After, Failed, Live, Perform, Run},
+    message::{Msg, ReplyTo, RunMsg},
+    run::{After, Failed, Live, Pending, Perform, Run, Submitted},
     shard::{STORAGE_RETRY_MS, Shard, cancel_workers},
+    waiting::Quarantine,
 };
 use crate::{
     fault::{self, Break},
     journal::RunState,
-    store::{Batch, Check, JournalRow, RunStatus, RunWrite, StoreError},
+    store::{Batch, Check, JournalRow, RunStatus, RunWrite, StoreError, Write},
 };
 
 impl Shard {
@@ -29,11 +30,18 @@ impl Shard {
         }
         run.batches += 1;
         let batch = run.batches;
+        if run.is_ended() && run.end_batch.is_none() {
+            run.end_batch = Some(batch);
+        }
         if let (true, Some(cursor)) = (pending.entries.is_empty(), run.cursor) {
             // Without entries nothing else would refuse it after a batch before it failed.
             pending.checks.push(Check::RunAt { run: run.num, cursor });
         }
         let write = states.then(|| self.run_write(run, &pending.entries));
+        if run.charged {
+            self.charge(run, &mut pending, write.as_ref());
+        }
+        let bytes = pending.bytes();
         if !run.subscribers.is_empty() {
             pending
                 .after
@@ -43,7 +51,7 @@ impl Shard {
         if fault::is_broken(Break::AckBeforeCommit) {
             self.perform(run, std::mem::take(&mut pending.after));
         }
-        run.submitted.push_back((batch, pending.after));
+        run.submitted.push_back(Submitted { batch, bytes, after: pending.after });
         let (num, life) = (run.num, run.life);
         let shared = Arc::clone(&self.shared);
         self.shared.store.submit(Batch {
@@ -56,12 +64,27 @@ impl Shard {
         });
     }
 
+    /// Charges a run for what it stores, in the commit that stores it.
+    fn charge(&self, run: &Run, pending: &mut Pending, write: Option<&RunWrite>) {
+        let rows = write.map_or(&[][..], |write| &write.entries);
+        let entries: u64 = rows.iter().map(|row| row.bytes.len() as u64).sum();
+        let files = pending.writes.iter().map(|write| match write {
+            Write::PutArtifact(file) => file.size,
+            _ => 0,
+        });
+        let bytes = entries + files.sum::<u64>();
+        let row = self.shared.accounts.charge(run.num, run.chain.spent(), bytes);
+        pending.writes.extend(row.map(Write::PutCharge));
+    }
+
     fn run_write(&mut self, run: &mut Run, entries: &[crate::journal::Entry]) -> RunWrite {
         let expected = run.cursor;
         let mut rows = Vec::with_capacity(entries.len());
         for entry in entries {
             let lsn = self.shared.store.next_lsn();
-            rows.push(JournalRow { lsn, prev: run.prev, bytes: entry.encode() });
+            let bytes = entry.encode();
+            run.header.bytes += bytes.len() as u64;
+            rows.push(JournalRow { lsn, prev: run.prev, bytes });
             run.prev = Some(lsn);
             run.cursor = Some(lsn);
         }
@@ -75,15 +98,16 @@ impl Shard {
         let before = run.chain.next_step() - 1 - steps;
         let status = super::waiting::status(run);
         let ended = status.is_ended();
-        let wake_at_ms = if ended { None } else { super::waiting::wake_at(run) };
+        let wake_at_ms =
+            if ended { None } else { super::waiting::wake_at(run, &self.shared.clock) };
         let waiting_on = match status {
             RunStatus::Waiting | RunStatus::Paused => {
-                super::waiting::describe(run, status, &self.shared.sessions)
+                super::waiting::describe(run, status, &self.shared.sessions, &self.shared.clock)
             }
             RunStatus::Running | RunStatus::Compensating
-                if !run.open.is_empty() || run.chain.paused().is_some() =>
+                if !run.open.is_empty() || run.chain.paused().is_some() || run.account.parked =>
             {
-                super::waiting::describe(run, status, &self.shared.sessions)
+                super::waiting::describe(run, status, &self.shared.sessions, &self.shared.clock)
             }
             _ => None,
         };
@@ -132,10 +156,13 @@ impl Shard {
             return;
         }
         let front = run.submitted.pop_front();
-        debug_assert!(front.as_ref().is_some_and(|(n, _)| *n == batch), "batches end in order");
-        let Some((_, after)) = front else { return };
+        debug_assert!(front.as_ref().is_some_and(|it| it.batch == batch), "batches end in order");
+        let Some(Submitted { after, .. }) = front else { return };
         match (result, &mut run.failed) {
             (Ok(()), None) => {
+                if run.charged && run.is_ended() && run.submitted.is_empty() {
+                    self.shared.accounts.ended(run.num);
+                }
                 self.perform(&mut run, after);
                 if run.submitted.is_empty() {
                     for message in std::mem::take(&mut run.held) {
@@ -201,30 +228,57 @@ impl Shard {
     /// Carries once more what is on its way to a run, and reads the run, after a pause.
     pub(super) fn carry_later(&mut self, run: u64, pause_ms: u64) {
         self.unheard.insert(run);
-        self.timers.insert((self.now_ms + pause_ms, run));
+        self.wake_later(run, pause_ms);
     }
 
     /// A run that cannot be read rests. Its header says why; its rows stay as they are, and
     /// `resume` reads them again.
-    pub(super) fn quarantine(&self, num: u64, error: &StoreError) {
+    pub(super) fn quarantine_damaged(&self, num: u64, error: &StoreError) {
+        let reason = format!("it cannot be read: {error}");
+        self.pause_header(num, Quarantine::Damaged, reason, |_| {});
+    }
+
+    /// A run that kills the host rests by its header alone: nothing reads its rows until somebody
+    /// says so, with `resume` or `cancel`.
+    pub(super) fn quarantine(&mut self, num: u64, reason: String, reply: ReplyTo<()>) {
+        if let Some(mut run) = self.runs.remove(&num) {
+            // Somebody has asked for it already; it is let go with its flow.
+            self.silence(&run);
+            cancel_workers(&mut run);
+            self.recount_places(&mut run, Vec::new());
+        }
+        self.pause_header(num, Quarantine::Deadly, reason, move |result| {
+            drop(reply.send(result.map_err(EngineError::Store)));
+        });
+    }
+
+    fn pause_header(
+        &self,
+        num: u64,
+        sort: Quarantine,
+        reason: String,
+        done: impl FnOnce(Result<(), StoreError>) + Send + 'static,
+    ) {
         let header = match self.shared.store.header(num) {
             Ok(Some(header)) if !header.status.is_ended() => header,
-            Ok(_) => return,
+            Ok(_) => return done(Ok(())),
             Err(error) => {
                 tracing::error!(run = num, %error, "could not quarantine a run");
-                return;
+                return done(Err(error));
             }
         };
-        let reason = format!("it cannot be read: {error}");
         let expected = Some(header.cursor);
-        let header = super::waiting::quarantined(header, &reason, self.now_ms);
+        let header = super::waiting::quarantined(header, sort, &reason, self.now_ms);
         self.shared.store.submit(Batch {
             checks: Vec::new(),
             run: Some(RunWrite { header, expected, entries: Vec::new(), whole: true }),
             writes: Vec::new(),
-            ack: Box::new(move |result| match result {
-                Ok(()) => tracing::warn!(run = num, reason, "a run is quarantined"),
-                Err(error) => tracing::error!(run = num, %error, "could not quarantine a run"),
+            ack: Box::new(move |result| {
+                match &result {
+                    Ok(()) => tracing::warn!(run = num, reason, "a run is quarantined"),
+                    Err(error) => tracing::error!(run = num, %error, "could not quarantine a run"),
+                }
+                done(result);
             }),
         });
     }

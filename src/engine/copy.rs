@@ -9,7 +9,7 @@ use super::{
     rfc3339, waiting,
 };
 use crate::{
-    journal::{Chain, Entry, Fact, Outcome, RunState, Scheduled},
+    journal::{Chain, Entry, Fact, Outcome, RunState, Scheduled, Spent},
     protocol::{Json, MemoryLink, RunId, StepKind},
     store::{
         Answers, Batch, Check, Header, JournalRow, RunStatus, RunWrite, StateAct, StateBatch,
@@ -62,10 +62,13 @@ impl Engine {
                 started.continues = prev.take();
             }
             let lsn = shared.store.next_lsn();
-            rows.push(JournalRow { lsn, prev, bytes: entry.encode() });
+            let bytes = entry.encode();
+            header.bytes += bytes.len() as u64;
+            rows.push(JournalRow { lsn, prev, bytes });
             prev = Some(lsn);
             header.cursor = lsn;
         }
+        header.bytes += stored(&writes);
         let goes_on = header.wake_at_ms.is_some();
         let mut checks = vec![Check::TokenLive(caller.jti.clone())];
         if let Some(key) = key {
@@ -73,8 +76,20 @@ impl Engine {
             checks.push(check);
             writes.push(write);
         }
+        let ended = header.status.is_ended();
+        let bytes = rows.iter().map(|row| row.bytes.len() as u64).sum();
+        let admitted = shared.accounts.admit(&caller.jti, id.num(), now_ms);
+        admitted.map_err(|exceeded| EngineError::Quota(Box::new(exceeded)))?;
+        let charge = shared.accounts.charge(id.num(), &Spent::default(), bytes);
+        writes.extend(charge.map(Write::PutCharge));
         let run = RunWrite { header, expected: None, entries: rows, whole: true };
-        self.submit(checks, run, writes).await?;
+        if let Err(error) = self.submit(checks, run, writes).await {
+            shared.accounts.never(id.num());
+            return Err(error);
+        }
+        if ended {
+            shared.accounts.ended(id.num());
+        }
         if goes_on {
             self.ask(id.num(), RunMsg::TakeUp).await?;
         }
@@ -147,6 +162,16 @@ pub(super) fn linked(
     Ok((!batch.changes.is_empty()).then(|| Write::ChangeState(Box::new(batch))))
 }
 
+/// The bytes of state and files that a copy begins with.
+fn stored(writes: &[Write]) -> u64 {
+    let bytes = writes.iter().map(|write| match write {
+        Write::PutState { key, value, .. } => (key.len() + value.len()) as u64,
+        Write::PutArtifact(row) => row.size,
+        _ => 0,
+    });
+    bytes.sum()
+}
+
 /// The chain of a history.
 pub(super) fn fold(entries: &[Entry]) -> Result<Chain, String> {
     let mut chain = Chain::lean();
@@ -213,5 +238,6 @@ fn header_of(id: RunId, chain: &Chain) -> Header {
         ended_ms: status.is_ended().then(|| chain.last_ms()),
         error,
         waiting_on,
+        bytes: 0,
     }
 }

@@ -23,15 +23,9 @@ use std::{
 };
 
 use serde::Serialize;
-use tokio::sync::mpsc;
 
 use super::{
-    EventView,
-    events::{self, BUFFER},
-    retell::Stop,
-    rfc3339,
-    run::Run,
-    shard::Shard,
+    EventView, events, readers::Subscriber, retell::Stop, rfc3339, run::Run, shard::Shard,
 };
 use crate::{
     journal::StepKey,
@@ -282,7 +276,7 @@ impl Shard {
 
     /// Shows a new subscriber what the attempts under way have said; from then on it hears of them
     /// with all others.
-    pub(super) fn show_past(&mut self, run: &mut Run, subscriber: &mpsc::Sender<EventView>) {
+    pub(super) fn show_past(&mut self, run: &mut Run, subscriber: &Subscriber) {
         for feed in feeds(run) {
             // Taken together: nothing comes to the new one twice, and nothing is between.
             let (fresh, past) = {
@@ -292,7 +286,7 @@ impl Shard {
             self.hand_out(run, &feed, &fresh);
             for piece in past {
                 // Who takes no more is seen to with the next durable event.
-                drop(subscriber.try_send(feed.event(&piece, self.now_ms)));
+                subscriber.send(&feed.event(&piece, self.now_ms));
             }
         }
     }
@@ -383,11 +377,7 @@ fn said(kind: &str, data: serde_json::Value, now_ms: u64) -> EventView {
 /// Shows something to whoever watches and is not behind.
 fn show(run: &Run, event: &EventView) {
     for subscriber in &run.subscribers {
-        // Half of the room is for what is durable: a flood of pieces cuts nobody off.
-        if subscriber.capacity() > BUFFER / 2 {
-            // Who is full or gone is seen to with the next durable event.
-            let _ = subscriber.try_send(event.clone());
-        }
+        subscriber.offer(event);
     }
 }
 

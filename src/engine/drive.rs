@@ -17,8 +17,11 @@ use crate::{
 
 /// Inputs that a run takes in one turn before its neighbours get theirs.
 const TURN: usize = 256;
-/// Time that a run takes for one turn, if its inputs are fewer, in milliseconds.
+/// Time that a run takes for one turn, if its inputs are fewer, in milliseconds. What it does with
+/// one input is not interrupted: that is bounded by its limit of processor time.
 pub(super) const TURN_MS: u64 = 5;
+/// Bytes that a run writes in one turn, if its inputs are fewer.
+const TURN_BYTES: usize = 256 * 1024;
 
 impl Shard {
     /// Adds a fact to a run's history.
@@ -26,7 +29,10 @@ impl Shard {
         let entry =
             Entry { seq: run.chain.seq() + 1, at_ms: self.now_ms.max(run.chain.last_ms()), fact };
         match run.chain.apply(&entry) {
-            Ok(()) => run.pending.entries.push(entry),
+            Ok(()) => {
+                run.pending.entry_bytes += entry.fact.size_hint();
+                run.pending.entries.push(entry);
+            }
             Err(error) => {
                 debug_assert!(false, "{error}");
                 tracing::error!(run = %run.id, %error, "a fact did not follow; the run is read again");
@@ -42,21 +48,40 @@ impl Shard {
 
     /// Lets the flow take its inputs, as many as one turn allows.
     pub(super) fn drive(&mut self, run: &mut Run) {
-        let began = self.shared.clock.now_ms();
+        let began = self.shared.clock.steady_ms();
+        self.hold_to_quotas(run);
         self.take_inputs(run, began);
         // Whatever the last input asked for begins in the same commit.
         self.compose(run);
     }
 
+    /// Ends a run that would go on although the runs under its token keep more than they may.
+    fn hold_to_quotas(&mut self, run: &mut Run) {
+        if run.charged
+            && !run.inbox.is_empty()
+            && run.chain.paused().is_none()
+            && *run.chain.state() == RunState::Active
+            && let Some(exceeded) = self.shared.accounts.over_bytes(run.num)
+        {
+            self.wind_up(run, Outcome::Failed(exceeded.failure()));
+        }
+    }
+
     fn take_inputs(&mut self, run: &mut Run, began: u64) {
         for taken in 0..TURN {
-            if taken > 0 && self.shared.clock.now_ms().saturating_sub(began) >= TURN_MS {
+            if taken > 0
+                && (self.shared.clock.steady_ms().saturating_sub(began) >= TURN_MS
+                    || run.pending.bytes() >= TURN_BYTES)
+            {
                 return;
             }
             if run.chain.paused().is_some() || run.is_ended() || run.reload {
                 return;
             }
             self.compose(run);
+            if run.waits_for_commit() || run.inbox.is_empty() || self.parks(run) {
+                return;
+            }
             let Some((input, at_ms)) = run.inbox.pop_front() else { return };
             let Some(flow) = run.flow.as_mut() else { return };
             let advance = flow.advance(input, at_ms);

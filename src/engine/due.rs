@@ -33,33 +33,76 @@ pub(crate) enum Due {
     LoopNear,
 }
 
-/// The times of a run, in Unix milliseconds; step 0 stands for the run as a whole.
+impl Due {
+    /// Whether it is the end of a time that passes, measured with the steady clock; the others are
+    /// times of day, and come when the wall clock shows them.
+    pub(crate) fn is_measured(self) -> bool {
+        match self {
+            // The history says of these when they come.
+            Self::Timer | Self::SignalDeadline | Self::Retry | Self::Reminder => false,
+            Self::Attempt
+            | Self::Lease
+            | Self::Park
+            | Self::Child
+            | Self::State
+            | Self::Wall
+            | Self::Compensation
+            | Self::Loop
+            | Self::LoopNear => true,
+        }
+    }
+}
+
+/// A time on each of the two clocks, in Unix milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Times<T> {
+    pub(crate) wall: T,
+    pub(crate) steady: T,
+}
+
+/// What is due at a time, on one of the clocks.
+type ByTime = BTreeSet<(u64, u32, Due)>;
+
+/// The times of a run; step 0 stands for the run as a whole.
 ///
 /// A run may have thousands of open steps, each with times of its own: no question here looks at
 /// those of the other steps.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
-    by_time: BTreeSet<(u64, u32, Due)>,
+    wall: ByTime,
+    steady: ByTime,
     by_step: BTreeSet<(u32, Due, u64)>,
 }
 
 impl Timers {
-    /// Adds a time.
+    fn by_time(&mut self, due: Due) -> &mut ByTime {
+        if due.is_measured() { &mut self.steady } else { &mut self.wall }
+    }
+
+    /// Adds a time, of the clock that its sort goes by.
     pub(crate) fn insert(&mut self, (at, step, due): (u64, u32, Due)) {
-        self.by_time.insert((at, step, due));
+        self.by_time(due).insert((at, step, due));
         self.by_step.insert((step, due, at));
     }
 
-    /// What is due first.
-    pub(crate) fn first(&self) -> Option<(u64, u32, Due)> {
-        self.by_time.first().copied()
+    /// When something is due first, on each of the clocks.
+    pub(crate) fn first(&self) -> Times<Option<u64>> {
+        let at = |times: &ByTime| times.first().map(|(at, _, _)| *at);
+        Times { wall: at(&self.wall), steady: at(&self.steady) }
     }
 
-    /// Takes what is due first, if its time has come.
-    pub(crate) fn pop(&mut self, now_ms: u64) -> Option<(u64, u32, Due)> {
-        let first = self.first().filter(|(at, _, _)| *at <= now_ms)?;
+    /// Takes what has been due for longest, if anything is.
+    pub(crate) fn pop(&mut self, now: Times<u64>) -> Option<(u64, u32, Due)> {
+        let due = |times: &ByTime, now: u64| times.first().copied().filter(|(at, ..)| *at <= now);
+        let (wall, steady) = (due(&self.wall, now.wall), due(&self.steady, now.steady));
+        let first = match (wall, steady) {
+            (Some(wall), Some(steady)) if now.wall - wall.0 >= now.steady - steady.0 => wall,
+            (Some(wall), None) => wall,
+            (_, Some(steady)) => steady,
+            (None, None) => return None,
+        };
         let (at, step, due) = first;
-        self.by_time.remove(&first);
+        self.by_time(due).remove(&first);
         self.by_step.remove(&(step, due, at));
         Some(first)
     }
@@ -72,7 +115,7 @@ impl Timers {
     /// Forgets something of a step.
     pub(crate) fn remove(&mut self, step: u32, due: Due) {
         while let Some(at) = self.of(step, due) {
-            self.by_time.remove(&(at, step, due));
+            self.by_time(due).remove(&(at, step, due));
             self.by_step.remove(&(step, due, at));
         }
     }
@@ -83,26 +126,26 @@ impl Timers {
         while let Some(&(of, due, at)) =
             self.by_step.range(first..).next().filter(|(of, _, _)| *of == step)
         {
-            self.by_time.remove(&(at, of, due));
+            self.by_time(due).remove(&(at, of, due));
             self.by_step.remove(&(of, due, at));
         }
     }
 
     /// Forgets everything but one sort.
     pub(crate) fn keep(&mut self, sort: Due) {
-        self.by_time.retain(|(_, _, due)| *due == sort);
+        self.wall.retain(|(_, _, due)| *due == sort);
+        self.steady.retain(|(_, _, due)| *due == sort);
         self.by_step.retain(|(_, due, _)| *due == sort);
     }
 
     /// Forgets everything.
     pub(crate) fn clear(&mut self) {
-        self.by_time.clear();
-        self.by_step.clear();
+        *self = Self::default();
     }
 
     /// Whether nothing is due, ever.
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_time.is_empty()
+        self.by_step.is_empty()
     }
 }
 
@@ -120,13 +163,27 @@ mod tests {
         timers
     }
 
+    fn at(ms: u64) -> Times<u64> {
+        Times { wall: ms, steady: ms }
+    }
+
+    #[test]
+    fn setting_the_wall_clock_makes_times_of_day_due_and_ends_nothing_that_is_measured() {
+        let mut timers = some();
+        timers.insert((1_000, 3, Due::Timer));
+        assert_eq!(timers.pop(Times { wall: 2_000, steady: 4 }), Some((1_000, 3, Due::Timer)));
+        assert_eq!(timers.pop(Times { wall: 2_000, steady: 4 }), None);
+        timers.insert((1_000, 3, Due::Timer));
+        assert_eq!(timers.pop(Times { wall: 0, steady: 5 }), Some((5, 0, Due::Wall)));
+    }
+
     #[test]
     fn what_is_due_comes_in_the_order_of_time_and_nothing_comes_early() {
         let mut timers = some();
-        assert_eq!(timers.pop(4), None);
-        let all: Vec<_> = std::iter::from_fn(|| timers.pop(20)).collect();
+        assert_eq!(timers.pop(at(4)), None);
+        let all: Vec<_> = std::iter::from_fn(|| timers.pop(at(20))).collect();
         assert_eq!(all, [(5, 0, Due::Wall), (10, 1, Due::Attempt), (20, 2, Due::Lease)]);
-        assert_eq!(timers.first(), Some((30, 2, Due::Park)));
+        assert_eq!(timers.first(), Times { wall: None, steady: Some(30) });
     }
 
     #[test]
@@ -137,7 +194,7 @@ mod tests {
         assert_eq!(timers.of(2, Due::Lease), None);
         assert_eq!(timers.of(1, Due::Attempt), Some(10));
         timers.remove(1, Due::Attempt);
-        assert_eq!(timers.pop(100), Some((5, 0, Due::Wall)));
+        assert_eq!(timers.pop(at(100)), Some((5, 0, Due::Wall)));
         assert!(timers.is_empty());
     }
 
@@ -146,7 +203,7 @@ mod tests {
         let mut timers = some();
         timers.keep(Due::Wall);
         assert_eq!(timers.of(2, Due::Lease), None);
-        assert_eq!(timers.pop(100), Some((5, 0, Due::Wall)));
-        assert_eq!(timers.pop(100), None);
+        assert_eq!(timers.pop(at(100)), Some((5, 0, Due::Wall)));
+        assert_eq!(timers.pop(at(100)), None);
     }
 }

@@ -279,6 +279,7 @@ impl Shard {
             return match self.change_own(run, vec![change]) {
                 Ok(_) => Ok(()),
                 Err(OwnError::Limit(failure)) => Err(failure),
+                Err(OwnError::Full(why)) => Err(Failure::new(kind::LIMIT, why)),
                 Err(OwnError::Store(error)) => Err(state_failure("effect", error)),
             };
         }

@@ -51,7 +51,7 @@ impl Shard {
             fault::point("engine.compensate");
             self.append(run, Fact::Decided(Decision::Compensate { ending }));
             let at_ms = run.chain.last_ms();
-            let due = at_ms + self.shared.settings.compensation_ms;
+            let due = self.steady_ms + self.shared.settings.compensation_ms;
             run.timers.keep(Due::Wall);
             run.timers.insert((due, 0, Due::Compensation));
             run.inbox.push_back((Input::Compensate, at_ms));
@@ -130,6 +130,9 @@ impl Shard {
         self.flush(run);
         started.continues = run.prev;
         run.prev = None;
+        // It begins once its start is durable, with a turn of its own: a run that does nothing but
+        // begin anew takes no more than others, hears of its cancel, and leaves nothing behind.
+        run.fresh_after = Some(run.batches + 1);
         run.inbox.clear();
         run.timers.keep(Due::Wall);
         self.append(run, Fact::RunStarted(Box::new(started)));

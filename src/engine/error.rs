@@ -51,6 +51,9 @@ pub enum EngineError {
         /// When to try again, in seconds.
         retry_after_s: u64,
     },
+    /// A quota of the caller's token, or of one that it was made from, is used up.
+    #[error("start a run: {0}")]
+    Quota(Box<super::Exceeded>),
     /// Something is larger than it may be.
     #[error("accept {what} of {size} bytes: at most {limit} are allowed")]
     TooLarge {
@@ -70,6 +73,14 @@ pub enum EngineError {
     /// The store could not.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The system gave no thread, without which the engine cannot start.
+    #[error("start {what}: {source}")]
+    Thread {
+        /// What was to run on it.
+        what: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// The keys could not be kept.
     #[error("keep the keys: {0}")]
     Keys(String),
@@ -99,6 +110,7 @@ impl EngineError {
             Self::Refused(refusal) => refusal.code(),
             Self::Unauthenticated(_) => "unauthenticated",
             Self::Conflict { code, .. } | Self::Busy { code, .. } => code,
+            Self::Quota(_) => "quota_exceeded",
             Self::TooLarge { .. } => "too_large",
             Self::Guarded(_) => "forbidden",
             Self::Flow(_) => "flow_failed",
@@ -110,6 +122,7 @@ impl EngineError {
             Self::Store(StoreError::Locked) => "storage_locked",
             Self::Store(StoreError::Damaged { .. }) => "damaged",
             Self::Store(_) => "storage",
+            Self::Thread { .. } => "internal",
             Self::Keys(_) => "storage",
             Self::Stopping => "stopping",
         }

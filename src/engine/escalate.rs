@@ -89,11 +89,11 @@ impl Shard {
         }
         let worker = holder.session.as_ref().map_or_else(|| "handle".to_owned(), |s| s.0.clone());
         self.delivered(run, step, attempt, Delivery { worker });
-        let now = self.time_of(run);
+        let (now, steady) = (self.time_of(run), self.steady_ms);
         run.timers.remove(step, Due::Attempt);
         let Some(task) = run.task_mut(step) else { return Ok(()) };
         let Some(row) = &mut task.row else { return Ok(()) };
-        let left_ms = row.deadline_ms.take().map(|deadline| deadline.saturating_sub(now));
+        let left_ms = row.deadline_ms.take().map(|deadline| deadline.saturating_sub(steady));
         let question =
             Question { asked: asked.clone(), asked_ms: now, left_ms, answer: None, by: None };
         row.question = Some(serde_json::to_string(&question).expect("plain data"));
@@ -129,7 +129,7 @@ impl Shard {
             drop(reply.send(Err(refusal)));
             return;
         }
-        let (now, by) = (self.time_of(run), caller.subject.clone());
+        let (now, by) = (self.steady_ms, caller.subject.clone());
         let Some(task) = run.task_mut(step) else { return };
         let (Some(mut question), Some(row)) = (task.question.take(), &mut task.row) else { return };
         question.answer = Some(answer.clone());

@@ -1,49 +1,81 @@
 //! Entries as events, and subscriptions that miss none of the durable ones.
 
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
-use super::{EngineError, EventView, message::RunMsg, rfc3339, shared::Shared, view};
+use super::{
+    EngineError, EventView,
+    message::RunMsg,
+    readers::{Held, Live, Room, Subscriber},
+    rfc3339,
+    shared::Shared,
+    view,
+};
 use crate::{
     journal::{Decision, Entry, Fact, Note, Outcome},
+    memory::Level,
     protocol::{Json, RunId, StepKind, TaskId},
-    store::StoreError,
+    store::{PAGES, PageMark, StoreError},
 };
 
-/// Events that wait for a slow subscriber before it is cut off and reads on from the store.
-pub(super) const BUFFER: usize = 1_024;
 /// The word of the lossy event that says: read the store.
 const SYNC: &str = "sync";
 
 /// A live subscription: durable events from a number on without a gap, lossy ones between.
+///
+/// The history comes in pages, each read when the one before it was taken. The run is subscribed to
+/// before the last page is handed out, so that who has read what there is hears whatever comes next;
+/// one that has ended is not subscribed to.
 pub struct Events {
     shared: Arc<Shared>,
     run: RunId,
-    live: Option<mpsc::Receiver<EventView>>,
-    ready: std::collections::VecDeque<EventView>,
+    room: Room,
+    live: Option<mpsc::Receiver<Live>>,
+    /// What is to be read of the store, the next first.
+    pages: VecDeque<PageMark>,
+    ready: VecDeque<EventView>,
+    /// The room of what is ready.
+    held: Option<Arc<Held>>,
     after: u32,
+    /// Whether the store is to be looked at.
+    behind: bool,
+    /// Whether the store has more than `pages`.
+    more: bool,
+    /// Whether the run had ended when the store was looked at.
+    ended: bool,
     over: bool,
 }
 
 impl Events {
-    pub(crate) fn new(shared: Arc<Shared>, run: RunId, after: u32) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, run: RunId, after: u32, jti: &str) -> Self {
+        let room = shared.readers.room(jti);
         Self {
             shared,
             run,
+            room,
             live: None,
-            ready: std::collections::VecDeque::new(),
+            pages: VecDeque::new(),
+            ready: VecDeque::new(),
+            held: None,
             after,
+            behind: true,
+            more: false,
+            ended: false,
             over: false,
         }
     }
 
     /// A subscription to a run that is to begin, and where its events are to be sent.
-    pub(crate) fn from_the_first(
+    pub(super) fn from_the_first(
         shared: Arc<Shared>,
-    ) -> (mpsc::Sender<EventView>, impl FnOnce(RunId) -> Self) {
-        let (to, live) = mpsc::channel(BUFFER);
-        (to, move |run| Self { live: Some(live), ..Self::new(shared, run, 0) })
+        jti: &str,
+    ) -> (Subscriber, impl FnOnce(RunId) -> Self) {
+        let jti = jti.to_owned();
+        let (subscriber, live) = Subscriber::new(shared.readers.room(&jti));
+        let open =
+            move |run| Self { live: Some(live), behind: false, ..Self::new(shared, run, 0, &jti) };
+        (subscriber, open)
     }
 
     /// The next event; none after the run's last.
@@ -62,50 +94,91 @@ impl Events {
                 }
                 return Ok(Some(event));
             }
+            self.held = None;
             if self.over {
                 return Ok(None);
             }
-            match &mut self.live {
-                None => {
-                    self.subscribe().await;
-                    self.read().await?;
-                }
-                Some(live) => match live.recv().await {
-                    None => self.live = None,
-                    Some(event) => match event.seq {
-                        None if event.kind == SYNC => self.read().await?,
-                        None => self.ready.push_back(event),
-                        Some(seq) if seq <= self.after => {}
-                        Some(seq) if seq == self.after + 1 => self.ready.push_back(event),
-                        Some(_) => self.read().await?,
-                    },
-                },
+            let is_last = self.pages.len() <= 1 && !self.more;
+            if self.behind {
+                self.look().await?;
+            } else if self.live.is_none() && is_last && !self.ended {
+                self.subscribe().await;
+            } else if let Some(page) = self.pages.front().copied() {
+                self.read(page).await?;
+            } else if self.more {
+                self.behind = true;
+            } else {
+                self.hear().await;
             }
         }
     }
 
-    async fn subscribe(&mut self) {
-        let (to, live) = mpsc::channel(BUFFER);
-        let (reply, subscribed) = tokio::sync::oneshot::channel();
-        self.shared.tell(self.run.num(), RunMsg::Subscribe(to, reply));
-        // A run that cannot be subscribed to has ended: the store has all of it.
-        drop(subscribed.await);
-        self.live = Some(live);
+    /// Takes what the run sends.
+    async fn hear(&mut self) {
+        let live = match &mut self.live {
+            Some(live) => live.recv().await,
+            None => None,
+        };
+        match live {
+            None => (self.live, self.behind) = (None, true),
+            Some(Live { event, held }) => match event.seq {
+                None if event.kind == SYNC => self.behind = true,
+                Some(seq) if seq <= self.after => {}
+                Some(seq) if seq > self.after + 1 => self.behind = true,
+                None | Some(_) => {
+                    self.ready.push_back(event);
+                    self.held = Some(Arc::new(held));
+                }
+            },
+        }
     }
 
-    async fn read(&mut self) -> Result<(), EngineError> {
+    /// The room that the event which came last takes up, for whoever keeps it while it asks for the
+    /// next.
+    pub fn held(&self) -> Option<Arc<Held>> {
+        self.held.clone()
+    }
+
+    async fn subscribe(&mut self) {
+        let (subscriber, live) = Subscriber::new(self.room.clone());
+        let (reply, subscribed) = oneshot::channel();
+        self.shared.tell(self.run.num(), RunMsg::Subscribe(subscriber, reply));
+        // A run that cannot be subscribed to has ended: the store has all of it.
+        if subscribed.await.is_err() && self.shared.memory.level() == Level::Full {
+            // Or it cannot be read for now.
+            tokio::time::sleep(Duration::from_millis(super::account::ROOM_MS)).await;
+        }
+        self.live = Some(live);
+        self.behind = true;
+    }
+
+    /// Looks up where the rest of the history lies.
+    async fn look(&mut self) -> Result<(), EngineError> {
         let (shared, run, after) = (Arc::clone(&self.shared), self.run.num(), self.after);
-        let read = self.shared.tasks.spawn_blocking(move || {
+        let look = self.shared.tasks.spawn_blocking(move || {
             // Looked at before the entries: then nothing can come after those.
             let ended = shared.store.header(run)?.is_none_or(|header| header.status.is_ended());
-            let entries = shared.store.all_entries(run, after)?;
-            // Who has seen the end already would wait for ever for what comes after it.
-            let over = ended && entries.is_empty();
-            Ok::<_, StoreError>((entries, over))
+            Ok::<_, StoreError>((ended, shared.store.pages(run, after)?))
         });
-        let (entries, over) = read.await.map_err(|_| EngineError::Stopping)??;
-        self.over |= over;
-        self.ready.extend(entries.iter().map(|entry| view(run, entry)));
+        let (ended, pages) = look.await.map_err(|_| EngineError::Stopping)??;
+        // Who has seen the end already would wait for ever for what comes after it.
+        self.over = ended && pages.is_empty();
+        (self.behind, self.ended, self.more) = (false, ended, pages.len() == PAGES);
+        self.pages = pages.into();
+        Ok(())
+    }
+
+    async fn read(&mut self, page: PageMark) -> Result<(), EngineError> {
+        let held = self.room.page(page.bytes).await;
+        let (shared, run) = (Arc::clone(&self.shared), self.run.num());
+        let read = self.shared.tasks.spawn_blocking(move || {
+            let entries = shared.store.page(run, &page)?;
+            let events = entries.iter().map(|entry| view(run, entry)).collect();
+            Ok::<_, StoreError>(events)
+        });
+        self.ready = read.await.map_err(|_| EngineError::Stopping)??;
+        self.held = Some(Arc::new(held));
+        self.pages.pop_front();
         Ok(())
     }
 }

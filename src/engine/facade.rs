@@ -9,15 +9,18 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 
 use super::{
     Caller, EngineError, KeyFiles, Settings,
+    accounts::Accounts,
     auth::Auth,
     capacity::Capacity,
     ledger::Ledger,
+    mailbox::Mailbox,
     message::{Msg, ReplyTo, RunMsg},
     programs::Programs,
+    readers::Readers,
     shard::Shard,
     shared::Shared,
     stacks::{Middleware, StackBook},
@@ -27,6 +30,7 @@ use crate::{
     clock::Clock,
     fault,
     lua::{Limits, Vms, Watchdog},
+    memory::Memory,
     middleware::Means,
     operator::{QueueHub, Registry, Ticket},
     protocol::RunId,
@@ -92,13 +96,13 @@ pub(super) struct Unstarted {
     limits: Limits,
     watchdog: Arc<Watchdog>,
     recovers: bool,
-    messages: mpsc::UnboundedReceiver<Msg>,
+    messages: Mailbox,
 }
 
 impl Unstarted {
     /// The shard itself, on the thread that is to be its own, and what it is told.
-    pub(super) fn enter(self) -> (Shard, mpsc::UnboundedReceiver<Msg>) {
-        let vms = Vms::new(self.limits, &self.watchdog);
+    pub(super) fn enter(self) -> (Shard, Mailbox) {
+        let vms = Vms::new(self.limits, &self.watchdog).within(&self.shared.memory);
         (Shard::new(self.index, self.shared, vms, self.recovers), self.messages)
     }
 }
@@ -108,8 +112,8 @@ impl Unstarted {
 pub enum Recovery {
     /// They go on by themselves.
     All,
-    /// They wait for [`Engine::take_up_one_by_one`].
-    OneByOne,
+    /// They wait for [`Engine::take_up_with_care`].
+    Careful,
     /// They rest until somebody asks for one of them.
     Asked,
 }
@@ -134,9 +138,10 @@ impl Engine {
                     let (shard, messages) = unstarted.enter();
                     runtime.block_on(shard.serve(messages));
                 })
-                .map_err(|error| EngineError::BadRequest(format!("start a shard: {error}")))?;
+                .map_err(|source| EngineError::Thread { what: "a shard", source })?;
             threads.push(thread);
         }
+        keep_looking(&engine.inner.shared);
         *engine.inner.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = threads;
         if recovery == Recovery::All {
             let shared = Arc::clone(&engine.inner.shared);
@@ -168,20 +173,23 @@ impl Engine {
             shards,
             recovery,
         } = parts;
+        let memory = settings.memory;
         let ledger = Ledger::new(Arc::clone(&store), clock.clone(), tasks.clone());
         let means =
             Means { keep: Arc::new(ledger), clock: clock.clone(), tasks: Some(tasks.clone()) };
         let (senders, receivers): (Vec<_>, Vec<_>) =
-            (0..shards.max(1)).map(|_| mpsc::unbounded_channel()).unzip();
+            (0..shards.max(1)).map(|_| Mailbox::new()).unzip();
         let limits_of_state =
             StateLimits { value: settings.limits.value, ..StateLimits::default() };
         let state =
             DurableState::new(Arc::clone(&store), clock.clone(), tasks.clone(), limits_of_state);
+        let accounts = Accounts::open(&*store, clock.now_ms())?;
         let shared = Arc::new(Shared {
             state,
             programs: Programs::new(Arc::clone(&store), registry.clone(), limits.clone()),
             spawner: Arc::new(OperatorSpawner::new(registry.clone())),
             store,
+            booted_ms: clock.steady_ms(),
             clock,
             tasks,
             registry,
@@ -195,16 +203,21 @@ impl Engine {
             url: OnceLock::new(),
             open_runs: AtomicU64::new(0),
             watches: WatchBoard::default(),
+            taking_up: super::safe_mode::TakingUp::default(),
+            memory: Memory::new(memory),
+            room_asked_ms: AtomicU64::new(0),
+            readers: Readers::default(),
+            accounts,
         });
         let watchdog = Watchdog::start()
             .map(Arc::new)
-            .map_err(|error| EngineError::BadRequest(format!("start the watchdog: {error}")))?;
+            .map_err(|source| EngineError::Thread { what: "the watchdog", source })?;
         let auth = Auth::open(&*shared.store, keys, key_files)?;
         let recovers = recovery == Recovery::All;
         if recovery != Recovery::Asked {
             // Whoever takes up one run alone leaves the sessions of others to their host.
             shared.sessions.load(shared.store.sessions()?, shared.store.frames()?);
-            take_up(&shared)?;
+            take_up(&shared, recovers)?;
             fault::point("engine.taken_up");
         }
         Scribe::start(
@@ -234,6 +247,11 @@ impl Engine {
         Ok((engine, unstarted))
     }
 
+    /// How far the wall clock is ahead of the steady one that leases and timeouts go by.
+    pub fn clock_offset_ms(&self) -> i64 {
+        self.shared().clock.offset_ms()
+    }
+
     /// Tells workers where the host listens.
     pub fn set_url(&self, url: &str) {
         // It is set once, by the host, before it listens.
@@ -246,10 +264,9 @@ impl Engine {
         self.inner.booted.store(false, Ordering::Release);
         for shard in &self.inner.shared.shards {
             let (done, stopped) = oneshot::channel();
-            if shard.send(Msg::Stop(done)).is_ok() {
-                // A shard that is gone already has stopped too.
-                let _ = tokio::time::timeout(Duration::from_secs(5), stopped).await;
-            }
+            shard.send(Msg::Stop(done));
+            // A shard that is gone already has stopped too.
+            let _ = tokio::time::timeout(Duration::from_secs(5), stopped).await;
         }
         let threads = std::mem::take(
             &mut *self.inner.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
@@ -307,7 +324,7 @@ impl Engine {
         message: impl FnOnce(ReplyTo<T>) -> RunMsg,
     ) -> Result<T, EngineError> {
         let (reply, answer) = oneshot::channel();
-        self.shared().tell(run, message(reply));
+        self.shared().offer(run, Msg::Run(run, message(reply)))?;
         answer.await.map_err(|_| EngineError::Stopping)?
     }
 
@@ -373,7 +390,7 @@ impl Caller {
 
 /// What has to be known before the first run is read: who waits in which queue, which places are
 /// taken, which signals are under way.
-fn take_up(shared: &Shared) -> Result<(), EngineError> {
+fn take_up(shared: &Shared, recovers: bool) -> Result<(), EngineError> {
     let mut filter = TaskFilter { limit: 1_000, ..TaskFilter::default() };
     loop {
         let rows = shared.store.tasks(&filter)?;
@@ -403,8 +420,28 @@ fn take_up(shared: &Shared) -> Result<(), EngineError> {
         }
     }
     super::session_keeper::reconcile(shared)?;
-    for row in shared.store.outbox()? {
-        shared.tell(row.to, super::signal::carried(row));
+    if recovers {
+        for row in shared.store.outbox()? {
+            shared.tell(row.to, super::signal::carried(row));
+        }
     }
     Ok(())
+}
+
+/// Looks at the clocks all the time: so a pause of the process, or a step of the wall clock, is
+/// noticed before anything is ended by it.
+fn keep_looking(shared: &Arc<Shared>) {
+    if !shared.clock.wants_looks() {
+        return;
+    }
+    let (clock, stopping) = (shared.clock.clone(), shared.tasks.stopping().clone());
+    shared.tasks.spawn(async move {
+        loop {
+            clock.look();
+            tokio::select! {
+                () = stopping.cancelled() => return,
+                () = tokio::time::sleep(crate::clock::LOOK) => {}
+            }
+        }
+    });
 }

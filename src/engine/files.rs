@@ -101,16 +101,18 @@ impl Shard {
                 none.insert(rows)
             }
         };
-        // A worker that did not hear the answer sends the same again.
-        let known = files.iter().find(|file| {
-            !published
-                && (file.step, file.attempt) == (step, attempt)
+        // A worker that did not hear the answer sends the same again; a flow does not, and may have
+        // very many files.
+        let is_known = |file: &&ArtifactRow| {
+            (file.step, file.attempt) == (step, attempt)
                 && (file.name.as_str(), &file.hash) == (name, &hash)
-        });
-        if let Some(file) = known {
+        };
+        let sent_before = if published { None } else { files.iter().find(is_known) };
+        if let Some(file) = sent_before {
             return Ok((ArtifactId::new(num, file.n, file.created_ms), hash, size));
         }
-        let n = files.iter().map(|row| row.n).max().unwrap_or(0) + 1;
+        // They are in the order of their numbers.
+        let n = files.last().map_or(0, |row| row.n) + 1;
         let id = ArtifactId::new(num, n, created_ms);
         let row = ArtifactRow {
             run: num,
@@ -124,6 +126,8 @@ impl Shard {
             published,
         };
         files.push(row.clone());
+        run.header.bytes += size;
+        run.restate |= !published;
         fault::point("engine.artifact");
         let data: Arc<[u8]> = data.into();
         run.pending.after.files.push((hash.clone(), Arc::clone(&data)));

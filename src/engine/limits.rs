@@ -24,7 +24,7 @@ impl Shard {
             .and_then(|program| program.blueprint().definition().max_steps)
             .map_or(limits.steps, |steps| steps.min(limits.steps));
         let open = limits.open_steps;
-        match self.long_history(run) {
+        match self.long_history(run).or_else(|| self.overweight(run)) {
             Some(breach) => Some(breach),
             None if steps >= max_steps => {
                 Some(format!("more than {max_steps} steps in one history"))

@@ -1,10 +1,10 @@
 //! What a shard is told.
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use super::{
-    Answer, Caller, EngineError, EventView, Holder, IdempotencyKey, Report, RunView, WaitFor,
-    capacity::AgentKey, delta::Feed,
+    Answer, Caller, EngineError, Holder, IdempotencyKey, Report, RunView, WaitFor,
+    capacity::AgentKey, delta::Feed, readers::Subscriber,
 };
 use crate::{
     environment::Scrubber,
@@ -26,6 +26,8 @@ pub(crate) enum Msg {
     Start(Box<NewRun>),
     /// Something for one run.
     Run(u64, RunMsg),
+    /// The same, where it came before something that was sent earlier and that it may need.
+    Late(u64, RunMsg),
     /// A batch was synced or refused.
     Committed {
         /// The run.
@@ -39,10 +41,28 @@ pub(crate) enum Msg {
     },
     /// What is on its way to a run is to be carried once more, in a while.
     Unheard(u64),
+    /// Drop what rests: the host has no room left.
+    MakeRoom,
     /// Take up stored runs by itself from now on.
     Recover,
     /// Stop: drop every run, then acknowledge.
     Stop(oneshot::Sender<()>),
+}
+
+impl Msg {
+    /// Whether it goes before what waits: it ends work, or lets it rest.
+    pub(crate) fn is_urgent(&self) -> bool {
+        match self {
+            Self::Stop(_) => true,
+            Self::Run(_, message) => message.is_cancel() || matches!(message, RunMsg::Pause { .. }),
+            Self::Late(..)
+            | Self::Start(_)
+            | Self::Committed { .. }
+            | Self::Unheard(_)
+            | Self::MakeRoom
+            | Self::Recover => false,
+        }
+    }
 }
 
 /// A run to begin.
@@ -58,9 +78,11 @@ pub(crate) struct NewRun {
     /// Whether it is to go once it has ended and whoever asked was told.
     pub(crate) unstored: bool,
     /// Who is sent every event from the first on.
-    pub(crate) subscriber: Option<mpsc::Sender<EventView>>,
+    pub(crate) subscriber: Option<Subscriber>,
     /// Who holds which operator's seat from the beginning.
     pub(crate) seats: Vec<(String, SessionId)>,
+    /// Whether it counts against the quotas of a token.
+    pub(crate) charged: bool,
     /// The sessions that took part in the run that calls it, with who stands behind them.
     pub(crate) joined: Vec<(String, String)>,
 }
@@ -77,14 +99,14 @@ pub(crate) enum RunMsg {
     Wake,
     /// Be read into memory, and say when everything that came of it is durable.
     TakeUp(ReplyTo<()>),
-    /// Rest, without being replayed: the host died at it.
+    /// Say whether it has nothing to do in this process; it is not read for that.
+    IsAtRest(oneshot::Sender<bool>),
+    /// Rest, without being read: the host died at it.
     Quarantine { reason: String, reply: ReplyTo<()> },
-    /// Go on with what the last turn left.
-    Continue,
     /// Answer when it is so.
     Wait(Waiter),
     /// Send every event from now on; answers with the number of the last durable event.
-    Subscribe(mpsc::Sender<EventView>, oneshot::Sender<u32>),
+    Subscribe(Subscriber, oneshot::Sender<u32>),
     /// Cancel it.
     Cancel {
         by: String,
@@ -184,6 +206,29 @@ pub(crate) enum RunMsg {
 }
 
 impl RunMsg {
+    /// Whether the store may refuse what comes of it, for the sake of who asked or with which key.
+    pub(crate) fn is_checked(&self) -> bool {
+        matches!(
+            self,
+            Self::Cancel { .. }
+                | Self::Pause { .. }
+                | Self::Resume { .. }
+                | Self::Signal { .. }
+                | Self::ChangeState { .. }
+                | Self::TakeSeat { .. }
+                | Self::Advise { .. }
+                | Self::Lease { .. }
+                | Self::Answer { .. }
+                | Self::Expire { .. }
+                | Self::Worker { .. }
+        )
+    }
+
+    /// Whether it asks one of the run's query functions.
+    pub(crate) fn is_query(&self) -> bool {
+        matches!(self, Self::Query { .. })
+    }
+
     /// Whether it cancels the run.
     pub(crate) fn is_cancel(&self) -> bool {
         matches!(self, Self::Cancel { .. } | Self::CancelFrom { .. })

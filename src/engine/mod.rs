@@ -5,6 +5,8 @@
 //! the store's traits, a flow and backends. The API and the host call [`Engine`].
 
 mod accept;
+mod account;
+mod accounts;
 mod answer;
 mod attempt;
 mod auth;
@@ -39,6 +41,7 @@ mod ledger;
 mod limits;
 mod lineage;
 mod listing;
+mod mailbox;
 mod message;
 mod model_loop;
 mod open;
@@ -47,6 +50,8 @@ mod passage;
 mod pause;
 mod perform;
 mod programs;
+mod quarantine;
+mod readers;
 mod receive;
 mod recover;
 mod replay;
@@ -78,6 +83,7 @@ mod watches;
 mod worker_state;
 mod workers;
 
+pub use accounts::{Exceeded, QuotaUse};
 pub use blueprints::BlueprintView;
 pub use budget::SpentView;
 pub use effects::CustomEffects;
@@ -88,6 +94,7 @@ pub use fork::Fork;
 pub use keys::{KeyFiles, RotateKeys, Rotated, Unkept};
 pub use listing::{AuditView, LayerView};
 pub use orchestrate::{DispatchView, Orchestration};
+pub use readers::Held;
 pub use replay::ReplayView;
 pub use request::{
     Answer, Bearer, Caller, Holder, IdempotencyKey, Leased, Made, MintToken, Minted, Program,

@@ -70,6 +70,8 @@ pub(crate) struct OpenLoop {
     held: BTreeSet<usize>,
     /// Why it cannot go on: its history is not what it would do.
     broken: Option<Failure>,
+    /// The bytes of what came of its parts.
+    came: usize,
 }
 
 impl Shard {
@@ -98,7 +100,7 @@ impl Shard {
                 let times = open.times();
                 let number = self.open(run, key, op, OpenKind::Loop(Box::new(open)));
                 if let Some((near_ms, max_ms)) = times {
-                    let now = self.time_of(run);
+                    let now = self.steady_ms;
                     run.timers.insert((now + near_ms, number, Due::LoopNear));
                     run.timers.insert((now + max_ms, number, Due::Loop));
                 }
@@ -158,6 +160,7 @@ impl Shard {
             recorded: 0,
             held: BTreeSet::new(),
             broken: None,
+            came: 0,
         })
     }
 
@@ -326,6 +329,7 @@ impl Shard {
     ) {
         let used = used_at(run, key);
         if let Some(open) = run.model_loop_mut(number) {
+            open.came += outcome.size_hint();
             open.flow.end(key.index as usize, outcome, &used);
             run.composing.insert(number);
         }
@@ -404,10 +408,10 @@ impl Shard {
         members.replay_loop(number, &mut open);
         open.flow.take_events();
         if let (Some((near_ms, max_ms)), Some(step)) = (open.times(), run.chain.step(number)) {
-            let began = step.scheduled_ms;
+            let began = self.shared.clock.steady_of(step.scheduled_ms);
             run.timers.insert((began + max_ms, number, Due::Loop));
             // What is past was told, or nobody was there to hear it.
-            if began + near_ms > self.time_of(run) {
+            if began + near_ms > self.steady_ms {
                 run.timers.insert((began + near_ms, number, Due::LoopNear));
             }
         }

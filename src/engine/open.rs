@@ -39,6 +39,8 @@ pub(crate) struct Sums {
     pub(crate) at_boot: usize,
     /// Something in this memory belongs to them.
     pub(crate) in_memory: usize,
+    /// The bytes of what they were asked and of what came of their parts.
+    pub(crate) bytes: usize,
 }
 
 impl OpenSteps {
@@ -133,6 +135,25 @@ impl OpenSteps {
     }
 }
 
+impl Open {
+    /// About how many bytes of payload it holds.
+    fn bytes(&self) -> usize {
+        match &self.kind {
+            OpenKind::Timer | OpenKind::Signal => 0,
+            OpenKind::State { op, .. } => op.size(),
+            OpenKind::Child { input, .. } => input.len(),
+            OpenKind::Task(task) => {
+                let row = task.row.as_ref().map_or(0, |row| {
+                    row.prompt.len() + row.question.as_ref().map_or(0, String::len)
+                });
+                task.request.size() + row
+            }
+            OpenKind::Composite(open) => open.request.size() + open.course.size(),
+            OpenKind::Loop(open) => open.size(),
+        }
+    }
+}
+
 impl Sums {
     fn of(open: &Open) -> Self {
         let (task, worked_on, at_boot, in_memory) = match &open.kind {
@@ -157,6 +178,7 @@ impl Sums {
             worked_on: worked_on.into(),
             at_boot: at_boot.into(),
             in_memory: in_memory.into(),
+            bytes: open.bytes(),
         }
     }
 }
@@ -167,6 +189,7 @@ impl AddAssign for Sums {
         self.worked_on += more.worked_on;
         self.at_boot += more.at_boot;
         self.in_memory += more.in_memory;
+        self.bytes += more.bytes;
     }
 }
 
@@ -176,6 +199,7 @@ impl SubAssign for Sums {
         self.worked_on -= less.worked_on;
         self.at_boot -= less.at_boot;
         self.in_memory -= less.in_memory;
+        self.bytes -= less.bytes;
     }
 }
 

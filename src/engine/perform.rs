@@ -13,7 +13,9 @@ use futures::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    Exceeded,
     delta::Feed,
+    due::Due,
     layers::{RunVoice, config_of},
     message::{Msg, NewRun, RunMsg},
     passage::AttemptState,
@@ -28,7 +30,7 @@ use crate::{
     operator::{Delivery, HUMAN, Inquiry, Prompt, Reply, Reporter, Residence, Task},
     protocol::{Failure, Json, ModelDelta, RunId, SecretAccessEvent, TaskId, failure::kind},
     store::{TaskPhase, TaskRow},
-    token::{Grant, Handle, Need, Verb},
+    token::{Grant, Handle, Need, Quota, Verb},
 };
 
 /// An attempt on its way through the dispatch stack.
@@ -214,7 +216,6 @@ impl Shard {
             return;
         };
         let (child, blueprint, input) = (*child, blueprint.clone(), input.clone());
-        let Some((parent, _)) = run.chain.started() else { return };
         fault::point("engine.child_start");
         // A blueprint without a name calls itself: what was asked for may be all that is known.
         let own = run.program.as_ref().map(|program| {
@@ -230,6 +231,8 @@ impl Shard {
                 return;
             }
         };
+        let Some(charged) = self.admit_child(run, number, child.num()) else { return };
+        let Some((parent, _)) = run.chain.started() else { return };
         let started = RunStarted {
             blueprint: program.blueprint().name().to_owned(),
             hash: program.blueprint().hash().to_owned(),
@@ -259,9 +262,30 @@ impl Shard {
             unstored: false,
             subscriber: None,
             seats: seats.map(|(name, it)| (name.clone(), it.session.as_str().into())).collect(),
+            charged,
             joined: super::lineage::all_of(&self.shared.sessions, run),
         };
         self.shared.send(child.num(), Msg::Start(Box::new(new)));
+    }
+
+    /// Counts a called run against what its caller counts against; says whether anything counts it,
+    /// or nothing where it cannot begin now.
+    fn admit_child(&mut self, run: &mut Run, number: u32, child: u64) -> Option<bool> {
+        let Some(jti) = self.shared.accounts.of(run.num) else { return Some(false) };
+        match self.shared.accounts.admit(&jti, child, self.now_ms) {
+            Ok(charged) => Some(charged),
+            // Time alone helps: it begins a little later.
+            Err(Exceeded { quota: Quota::StartsPerMinute, retry_after_s: Some(after), .. }) => {
+                let due = self.time_of(run) + after * 1_000;
+                run.timers.insert((due, number, Due::Child));
+                None
+            }
+            Err(exceeded) => {
+                let failure = exceeded.failure();
+                self.finish_step(run, number, Outcome::Failed(failure), None, None);
+                None
+            }
+        }
     }
 
     fn tell_parent(&self, run: &Run) {
@@ -279,7 +303,7 @@ impl Shard {
     }
 
     /// The row of an attempt that leaves the process, with its prompt rendered.
-    pub(super) fn task_row(&self, run: &Run, number: u32, now_ms: u64) -> Result<TaskRow, Failure> {
+    pub(super) fn task_row(&self, run: &Run, number: u32) -> Result<TaskRow, Failure> {
         let step = run.chain.step(number).expect("a task's step is in the chain");
         let task = run.task(number).expect("the caller has the task");
         let backend = self.shared.registry.get(&task.operator);
@@ -290,9 +314,9 @@ impl Shard {
         let mut deadline_ms = None;
         if kind == HUMAN {
             let asking = opts.asking.over(&task.agent.agent().asking);
-            prompt.inquiry = Some(Inquiry::new(&prompt, &asking, now_ms));
+            prompt.inquiry = Some(Inquiry::new(&prompt, &asking, self.time_of(run)));
             // Nobody fetches it: the time of a task for people is counted from when it is asked.
-            deadline_ms = task.timeout_ms.map(|timeout| now_ms + timeout);
+            deadline_ms = task.timeout_ms.map(|timeout| self.steady_ms + timeout);
         }
         let title =
             prompt.input.to_value().get("title").and_then(|t| t.as_str().map(str::to_owned));
@@ -309,10 +333,11 @@ impl Shard {
                 .map(str::to_owned),
             phase: TaskPhase::Pending,
             scheduled_ms: step.scheduled_ms,
-            opened_ms: now_ms,
+            opened_ms: self.now_ms,
             worker: None,
             deadline_ms,
             lease_ms: None,
+            graces: 0,
             summary: opts.summary.clone().or(title),
             prompt: serde_json::to_string(&prompt).expect("a prompt is plain data"),
             question: None,
@@ -380,7 +405,7 @@ impl Shard {
 
 /// Sends an event to whoever watches; who cannot keep up is dropped and reads on from the store.
 pub(super) fn publish(run: &mut Run, event: &super::EventView) {
-    run.subscribers.retain(|subscriber| subscriber.try_send(event.clone()).is_ok());
+    run.subscribers.retain(|subscriber| subscriber.send(event));
 }
 
 /// What the terminal and the gate find in a dispatch.
@@ -450,7 +475,9 @@ impl Reporter for AttemptReporter {
 
     fn progress(&self, data: Json) {
         let (step, attempt) = (self.step, self.attempt);
-        self.shared.tell(self.run, RunMsg::Progress { step, attempt, data });
+        let message = RunMsg::Progress { step, attempt, data };
+        // It is lossy: where too much waits, nobody is told.
+        let _ = self.shared.offer(self.run, Msg::Run(self.run, message));
     }
 
     fn delta(&self, delta: ModelDelta) {

@@ -3,7 +3,7 @@
 use super::{
     EngineError, IdempotencyKey,
     answer::Said,
-    due::{Due, Timers},
+    due::{Due, Timers, Times},
     message::{NewRun, ReplyTo, RunMsg},
     open::OpenSteps,
     run::{OpenKind, Phase, Run},
@@ -30,7 +30,7 @@ impl Shard {
         fault::point("engine.accept_run");
         self.lives += 1;
         let NewRun { id, program, started, jti, key, reply, waiter, .. } = new;
-        let (unstored, subscriber) = (new.unstored, new.subscriber);
+        let (unstored, subscriber, charged) = (new.unstored, new.subscriber, new.charged);
         let wall_ms = program.blueprint().definition().wall_ms;
         let parent = started.parent;
         let mut run = Box::new(Run {
@@ -44,12 +44,13 @@ impl Shard {
             program: Some(program),
             grant: std::sync::Arc::new(super::recover::grant_of(&started.grant)),
             flow: None,
-            inbox: std::collections::VecDeque::new(),
+            inbox: super::account::Inputs::default(),
+            account: self.account(),
             open: OpenSteps::default(),
             composing: std::collections::BTreeSet::new(),
             timers: Timers::default(),
-            alarm: None,
-            state: Some(std::collections::BTreeMap::new()),
+            alarm: Times { wall: None, steady: None },
+            state: Some(super::account::OwnState::default()),
             artifacts: Some(Vec::new()),
             pending: super::run::Pending::default(),
             submitted: std::collections::VecDeque::new(),
@@ -65,6 +66,10 @@ impl Shard {
             damaged: None,
             broken: false,
             queued: false,
+            greedy: false,
+            fresh_after: None,
+            end_batch: None,
+            charged,
             told: 0,
         });
         run.audience.set(!run.subscribers.is_empty());
@@ -99,7 +104,7 @@ impl Shard {
             }));
         }
         if let Some(wall) = wall_ms {
-            let due = run.chain.last_ms() + wall;
+            let due = self.steady_ms + wall;
             run.timers.insert((due, 0, Due::Wall));
         }
         self.start_flow(&mut run);
@@ -140,7 +145,7 @@ impl Shard {
     pub(super) fn receive(&mut self, run: &mut Box<Run>, message: RunMsg) {
         match message {
             RunMsg::Wake => self.wake(run),
-            RunMsg::Continue => {}
+            RunMsg::IsAtRest(_) => {}
             RunMsg::TakeUp(reply) => {
                 self.wake(run);
                 run.restate = !run.is_ended();
@@ -148,35 +153,25 @@ impl Shard {
                     drop(reply.send(result.map(|_| ())));
                 }));
             }
-            RunMsg::Quarantine { reason, reply } => {
-                // One that was in memory already is no danger: it was read when it was loaded.
-                if run.chain.paused().is_none() && !run.is_ended() {
-                    self.append(
-                        run,
-                        Fact::Decided(Decision::Pause { by: "engine".into(), reason }),
-                    );
-                }
-                run.pending.after.replies.push(Box::new(move |result| {
-                    drop(reply.send(result.map(|_| ())));
-                }));
-            }
+            // It is quarantined before it gets here.
+            RunMsg::Quarantine { reply, .. } => drop(reply.send(Ok(()))),
             RunMsg::Wait(waiter) => {
                 run.waiters.retain(|waiter| !waiter.reply.is_closed());
                 run.waiters.push(waiter);
-                if run.submitted.is_empty() && !run.has_pending() {
-                    self.answer_waiters(run);
-                }
+                self.answer_waiters(run);
             }
             RunMsg::Subscribe(subscriber, reply) => {
                 // What is on its way to the disk was not made an event: nobody watched. The new
                 // subscriber is told to read it once it is there.
-                if let Some((_, after)) = run.submitted.back_mut() {
-                    after.events.push(super::events::sync(self.now_ms));
+                if let Some(last) = run.submitted.back_mut() {
+                    last.after.events.push(super::events::sync(self.now_ms));
                 }
                 run.subscribers.retain(|subscriber| !subscriber.is_closed());
-                run.audience.set(true);
-                self.show_past(run, &subscriber);
-                run.subscribers.push(subscriber);
+                if !run.is_ended() || !run.submitted.is_empty() || run.has_pending() {
+                    run.audience.set(true);
+                    self.show_past(run, &subscriber);
+                    run.subscribers.push(subscriber);
+                }
                 // Who asked may be gone.
                 let _ = reply.send(run.chain.seq());
             }
@@ -238,7 +233,7 @@ impl Shard {
             }
             RunMsg::ChildLost { step, child } => {
                 if is_child(run, step, child) {
-                    let due = self.time_of(run) + super::shard::STORAGE_RETRY_MS;
+                    let due = self.steady_ms + super::shard::STORAGE_RETRY_MS;
                     run.timers.insert((due, step, Due::Child));
                 }
             }
@@ -332,7 +327,8 @@ impl Shard {
 
     /// Answers whoever waits for what is so now.
     pub(super) fn answer_waiters(&mut self, run: &mut Run) {
-        if run.waiters.is_empty() || !run.submitted.is_empty() {
+        // What is not durable is not so yet.
+        if run.waiters.is_empty() || !run.submitted.is_empty() || run.has_pending() {
             return;
         }
         let ended = run.is_ended();
@@ -376,7 +372,12 @@ pub(super) fn view_of(run: &Run) -> super::RunView {
     view.delegate = run.chain.started().and_then(|(started, _)| started.delegate.clone());
     view.seats = view::seats(run.chain.seats());
     view.usage = super::budget::view(run.chain.spent());
-    if let RunState::Ended(Outcome::Completed(output)) = run.chain.state() {
+    if run.ends_on_its_way() {
+        // Another batch was before it: nobody is told of an end that is not durable.
+        view.status = RunStatus::Running;
+        view.ended_at = None;
+        view.error = None;
+    } else if let RunState::Ended(Outcome::Completed(output)) = run.chain.state() {
         view.output = Some(output.clone());
     }
     view
@@ -399,14 +400,14 @@ pub(super) fn closed(run: &Run) -> EngineError {
 }
 
 /// Answers a message with an error, if it wants an answer.
-fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
+pub(super) fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
     fn send<T>(reply: ReplyTo<T>, error: EngineError) {
         // Who asked may be gone.
         let _ = reply.send(Err(error));
     }
     match message {
         RunMsg::Wake
-        | RunMsg::Continue
+        | RunMsg::IsAtRest(_)
         | RunMsg::SignalFrom { .. }
         | RunMsg::CancelFrom { .. }
         | RunMsg::ChildLost { .. }

@@ -10,9 +10,10 @@ use std::{
 
 use super::{
     Divergence,
+    account::Inputs,
     budget::total,
     composite::Members,
-    due::{Due, Timers},
+    due::{Due, Timers, Times},
     escalate::Question,
     message::RunMsg,
     open::OpenSteps,
@@ -29,7 +30,7 @@ use crate::{
     lua::{Program, RunFacts, ScriptFlow},
     operator::Residence,
     protocol::{Failure, RunId, StepKind, failure::kind},
-    store::{StoreError, TaskPhase},
+    store::{Header, RunStatus, StoreError, TaskPhase},
     token::Grant,
 };
 
@@ -42,13 +43,23 @@ impl Shard {
         broken: bool,
     ) -> Result<Option<Box<Run>>, StoreError> {
         let Some(header) = self.shared.store.header(num)? else { return Ok(None) };
-        let for_query = matches!(message, RunMsg::Query { .. });
+        let for_query = message.is_query();
         if header.status.is_ended()
-            && matches!(message, RunMsg::Wake | RunMsg::Continue | RunMsg::TakeUp(_))
+            && matches!(
+                message,
+                RunMsg::Wake
+                    | RunMsg::TakeUp(_)
+                    | RunMsg::Subscribe(..)
+                    | RunMsg::Wait(_)
+                    | RunMsg::Progress { .. }
+                    | RunMsg::Tell { .. }
+                    | RunMsg::Rest { .. }
+            )
         {
             return Ok(None);
         }
         fault::point("engine.load");
+        self.check_history(&header)?;
         let entries = self.shared.store.entries(num, 0)?;
         let mut chain = Chain::lean();
         for entry in &entries {
@@ -77,11 +88,12 @@ impl Shard {
             program: program.as_ref().ok().map(Arc::clone),
             grant,
             flow: None,
-            inbox: VecDeque::new(),
+            inbox: Inputs::default(),
+            account: self.account(),
             open: OpenSteps::default(),
             composing: BTreeSet::new(),
             timers: Timers::default(),
-            alarm: None,
+            alarm: Times { wall: None, steady: None },
             state: None,
             artifacts: None,
             pending: Pending::default(),
@@ -98,18 +110,23 @@ impl Shard {
             damaged: None,
             broken,
             queued: false,
+            greedy: false,
+            fresh_after: None,
+            end_batch: None,
+            charged: false,
             told: 0,
         });
+        run.charged = self.shared.accounts.take_up(num, &*self.shared.store, run.chain.spent());
         if run.is_ended() && !for_query {
             return Ok(Some(run));
         }
         if !run.is_ended() {
             self.count_in(num);
         }
-        if let RunMsg::Quarantine { reason, .. } = message {
-            self.rest(&mut run, &entries, reason.clone());
-            return Ok(Some(run));
-        }
+        // It was quarantined, by its header alone.
+        run.restate = run.header.status == RunStatus::Paused && run.chain.paused().is_none();
+        run.account.read(run.chain.history_bytes());
+        Self::keep_weight(&mut run);
         match program {
             Err(error) => {
                 self.rest(&mut run, &entries, format!("its blueprint cannot be loaded: {error}"));
@@ -120,6 +137,18 @@ impl Shard {
             Ok(program) => self.replay_into(&mut run, &program, &entries),
         }
         Ok(Some(run))
+    }
+
+    /// Refuses a history that is too large to be read, and would end the host.
+    fn check_history(&self, header: &Header) -> Result<(), StoreError> {
+        let most = self.shared.memory.limit() as u64 / 2;
+        if header.bytes <= most {
+            return Ok(());
+        }
+        match self.shared.store.history_bytes(header.num)? {
+            bytes if bytes > most => Err(StoreError::TooLarge { run: header.num, bytes, most }),
+            _ => Ok(()),
+        }
     }
 
     fn replay_into(&mut self, run: &mut Run, program: &Arc<Program>, entries: &[Entry]) {
@@ -136,6 +165,7 @@ impl Shard {
                 fault::point("engine.replayed");
                 run.flow = Some(replay.flow);
                 self.take_up_open(run, entries, replay.ops);
+                Self::keep_weight(run);
                 if !self.commands(run, replay.fresh) {
                     return;
                 }
@@ -215,14 +245,16 @@ impl Shard {
         if let Some(program) = &run.program
             && let Some(wall) = program.blueprint().definition().wall_ms
         {
-            run.timers.insert((run.header.created_ms + wall, 0, Due::Wall));
+            let began = self.shared.clock.steady_of(run.header.created_ms);
+            run.timers.insert((began + wall, 0, Due::Wall));
         }
         if let RunState::Compensating(_) = run.chain.state() {
             let began = entries.iter().rev().find_map(|entry| match entry.fact {
                 Fact::Decided(Decision::Compensate { .. }) => Some(entry.at_ms),
                 _ => None,
             });
-            let due = began.unwrap_or(self.now_ms) + self.shared.settings.compensation_ms;
+            let began = self.shared.clock.steady_of(began.unwrap_or(self.now_ms));
+            let due = began + self.shared.settings.compensation_ms;
             run.timers.insert((due, 0, Due::Compensation));
         }
         let members = Members::of(entries);
@@ -345,7 +377,7 @@ impl Shard {
     fn take_up_attempt(&mut self, run: &mut Run, number: u32, paused: bool) {
         let Some(step) = run.chain.step(number) else { return };
         let (attempt, counted, open) = (step.attempt, step.counted, step.attempt_open);
-        let (retry_at, opened) = (step.retry_at_ms, step.opened_ms);
+        let retry_at = step.retry_at_ms;
         let row = match self.shared.store.task(run.num, number) {
             Ok(row) => row.filter(|row| row.attempt == attempt),
             Err(error) => {
@@ -354,13 +386,14 @@ impl Shard {
             }
         };
         let agent = self.agent_key(run, number);
-        let (now, epoch) = (self.now_ms, run.header.epoch);
+        let (now, epoch) = (self.steady_ms, run.header.epoch);
+        let clock = self.shared.clock.clone();
         let Some(task) = run.task_mut(number) else { return };
         task.attempt = attempt;
         task.counted = counted;
         if !open {
             task.phase = Phase::Retry;
-            run.timers.insert((retry_at.unwrap_or(now), number, Due::Retry));
+            run.timers.insert((retry_at.unwrap_or(self.now_ms), number, Due::Retry));
             return;
         }
         let Some(row) = row else {
@@ -395,8 +428,14 @@ impl Shard {
                 // At the boot every such attempt was counted against its agent's limit.
                 task.place = agent.is_some();
                 task.question = row.question.as_deref().and_then(Question::open);
-                let (park, lease, phase) = (task.park_ms, row.lease_ms, row.phase);
-                let deadline = row.deadline_ms;
+                // No time that was given is longer than it was at first, however the clocks went.
+                let lease = row.lease_ms.map(|at| at.min(now + self.shared.settings.lease_ms));
+                let deadline = row
+                    .deadline_ms
+                    .map(|at| at.min(now + task.timeout_ms.unwrap_or(u64::MAX >> 1)));
+                let (park, phase) = (task.park_ms, row.phase);
+                let opened = clock.steady_of(row.opened_ms);
+                task.graces = row.graces;
                 task.row = Some(Box::new(row.clone()));
                 self.take_up_inquiry(run, number, &row);
                 if let (TaskPhase::Pending, Some(park)) = (phase, park) {

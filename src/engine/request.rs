@@ -6,7 +6,7 @@ use crate::{
     journal::Usage,
     protocol::{Json, RunId, SessionId, TaskId},
     store::{Check, IdempotencyRow, Write},
-    token::{Grant, Role},
+    token::{Grant, Quotas, Role},
 };
 
 /// Who asks: the holder of a token.
@@ -187,6 +187,8 @@ pub struct MintToken {
     pub ttl_ms: u64,
     /// Whose it is; its role if absent.
     pub name: Option<String>,
+    /// How much may be done and kept under it; bounded by the caller's own quotas in any case.
+    pub quotas: Quotas,
 }
 
 /// A made token.

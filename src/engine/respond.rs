@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{
     Caller, Engine, EngineError, EventView, Events, IdempotencyKey, Program, StartRun, WaitFor,
     begin::{FOREVER, Watch},
-    events, programs,
+    programs,
 };
 use crate::{
     blueprint::Schema,
@@ -17,7 +17,6 @@ use crate::{
         Stream, candidates,
         open_responses::{Conversation, Create, last_text},
     },
-    store::Write,
     token::{Need, Verb},
 };
 
@@ -162,7 +161,8 @@ impl Engine {
             seats: std::collections::BTreeMap::new(),
         };
         // From before the first piece of an answer: none of it is missed.
-        let (subscriber, events_of) = Events::from_the_first(Arc::clone(&self.inner.shared));
+        let (subscriber, events_of) =
+            Events::from_the_first(Arc::clone(&self.inner.shared), &caller.jti);
         let watch = Watch { subscriber: Some(subscriber), lets_go: !stays, ..Watch::default() };
         let started = self.begin_accepted(caller, start, program, key, watch).await?.0;
         if started.repeated {
@@ -177,11 +177,16 @@ impl Engine {
     /// When the caller may not, or there is no such run.
     pub async fn response(&self, caller: &Caller, run: RunId) -> Result<Stream, EngineError> {
         caller.may(Verb::RunRead, run)?;
-        self.header(run).await?;
-        let entries = self.read(move |store| store.all_entries(run.num(), 0)).await?;
+        let seq = self.header(run).await?.seq;
+        let mut events = Events::new(Arc::clone(&self.inner.shared), run, 0, &caller.jti);
         let mut stream = None;
-        for entry in &entries {
-            hear(&mut stream, run, &events::view(run.num(), entry));
+        let mut seen = 0;
+        // Of a run that has not ended, no more than there is.
+        while seen < seq
+            && let Some(event) = events.next().await?
+        {
+            seen = event.seq.unwrap_or(seen);
+            hear(&mut stream, run, &event);
         }
         stream.ok_or_else(|| no_response(run))
     }
@@ -241,9 +246,7 @@ impl Engine {
             // Something open still needs it; it is looked at again later.
             return Ok(());
         }
-        self.write(Vec::new(), vec![Write::DeleteRun { run: num }]).await?;
-        self.forget_files(vec![run]).await;
-        Ok(())
+        self.delete_runs(Vec::new(), vec![run]).await
     }
 
     /// A response as it happens: its events so far, and those that come.

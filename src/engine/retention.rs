@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use super::{Caller, Engine, EngineError};
 use crate::{
     protocol::RunId,
-    store::{Retired, Store, StoreError, Write},
+    store::{ChargeRow, Check, Retired, Store, StoreError, Write},
     token::Verb,
 };
 
@@ -287,9 +287,7 @@ impl Engine {
             return Ok(());
         }
         if !dry {
-            let writes = gone.iter().map(|it| Write::DeleteRun { run: it.run.num() }).collect();
-            self.write(Vec::new(), writes).await?;
-            self.forget_files(gone.iter().map(|it| it.run).collect()).await;
+            self.delete_runs(Vec::new(), gone.iter().map(|it| it.run).collect()).await?;
         }
         for it in gone {
             view.runs += 1;
@@ -329,8 +327,31 @@ impl Engine {
         Ok(expired || after.debris || (after.free > room && after.free < before.free))
     }
 
+    /// Deletes runs in one commit, with their files; what they kept counts against no quota then.
+    pub(super) async fn delete_runs(
+        &self,
+        checks: Vec<Check>,
+        runs: Vec<RunId>,
+    ) -> Result<(), EngineError> {
+        let nums: Vec<u64> = runs.iter().map(|run| run.num()).collect();
+        let writes = nums.iter().map(|run| Write::DeleteRun { run: *run }).collect();
+        let charges: Vec<ChargeRow> = match self.shared().accounts.are_kept() {
+            false => Vec::new(),
+            true => {
+                self.read(move |store| {
+                    nums.iter().filter_map(|run| store.charge(*run).transpose()).collect()
+                })
+                .await?
+            }
+        };
+        self.write(checks, writes).await?;
+        self.shared().accounts.freed(&charges);
+        self.forget_files(runs).await;
+        Ok(())
+    }
+
     /// Removes the working directories that the host made for runs.
-    pub(super) async fn forget_files(&self, runs: Vec<RunId>) {
+    async fn forget_files(&self, runs: Vec<RunId>) {
         let work = self.shared().settings.work.clone();
         let remove = self.shared().tasks.spawn_blocking(move || {
             for run in runs {

@@ -1,37 +1,43 @@
 //! A run in memory: its chain, its flow, and what is on its way to the disk.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     sync::Arc,
 };
 
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     EngineError, EventView,
+    account::{Account, Inputs, OwnState},
     capacity::AgentKey,
     composite::OpenComposite,
     delta::{Audience, Feed},
-    due::Timers,
+    due::{Timers, Times},
     escalate::Question,
     follow::Follows,
     message::{Lease, ReplyTo, Waiter},
     model_loop::OpenLoop,
     open::OpenSteps,
+    readers::Subscriber,
 };
 use crate::{
     blueprint::CompiledAgent,
-    flow::{Backoff, Input, StateOp, TaskRequest},
+    flow::{Backoff, StateOp, TaskRequest},
     journal::{Chain, Entry},
     lua::{Program, ScriptFlow},
     middleware::About,
     operator::{Inquiry, Residence, Ticket},
     protocol::{Json, RunId},
     session::Note,
-    store::{ArtifactRow, Check, Header, StateRow, StoreError, TaskRow, Write},
+    store::{ArtifactRow, Check, Header, StoreError, TaskRow, Write},
     token::{AttemptId, Grant},
 };
+
+/// Batches of one run that may be on their way before its flow waits for the first of them.
+const AHEAD: usize = 4;
+/// The same in bytes.
+const AHEAD_BYTES: usize = 1024 * 1024;
 
 /// A run that a shard has in memory.
 pub(crate) struct Run {
@@ -50,25 +56,27 @@ pub(crate) struct Run {
     /// What the run may dispatch to.
     pub(crate) grant: Arc<Grant>,
     pub(crate) flow: Option<ScriptFlow>,
-    pub(crate) inbox: VecDeque<(Input, u64)>,
+    pub(crate) inbox: Inputs,
+    /// What it makes the host hold.
+    pub(crate) account: Account,
     pub(crate) open: OpenSteps,
     /// Open composites and loops of which something ended: they have not been asked since.
     pub(crate) composing: BTreeSet<u32>,
     pub(crate) timers: Timers,
     /// When the shard looks at it by itself, as far as the shard was told.
-    pub(crate) alarm: Option<u64>,
-    pub(crate) state: Option<BTreeMap<String, StateRow>>,
+    pub(crate) alarm: Times<Option<u64>>,
+    pub(crate) state: Option<OwnState>,
     /// Its files, once one is written.
     pub(crate) artifacts: Option<Vec<ArtifactRow>>,
     pub(crate) pending: Pending,
-    pub(crate) submitted: VecDeque<(u64, After)>,
+    pub(crate) submitted: VecDeque<Submitted>,
     pub(crate) batches: u64,
     /// Set once a batch of it was refused: what it is in memory never happened.
     pub(crate) failed: Option<Failed>,
     /// What waits until nothing of the run is on its way to the disk.
     pub(crate) held: Vec<super::message::RunMsg>,
     pub(crate) waiters: Vec<Waiter>,
-    pub(crate) subscribers: Vec<mpsc::Sender<EventView>>,
+    pub(crate) subscribers: Vec<Subscriber>,
     pub(crate) audience: Arc<Audience>,
     /// Copies of its flow, in which the pieces of answers are heard.
     pub(crate) copies: Vec<ScriptFlow>,
@@ -84,6 +92,14 @@ pub(crate) struct Run {
     pub(crate) broken: bool,
     /// Whether it waits for its next turn.
     pub(crate) queued: bool,
+    /// Whether its last turn ended before its inputs did.
+    pub(crate) greedy: bool,
+    /// The batch that a fresh history waits for: with that it begins.
+    pub(crate) fresh_after: Option<u64>,
+    /// The batch that ends it.
+    pub(crate) end_batch: Option<u64>,
+    /// Whether it counts against the quotas of a token.
+    pub(crate) charged: bool,
     /// Events of its life since it was read into memory.
     pub(crate) told: u32,
 }
@@ -102,13 +118,31 @@ pub(crate) struct Failed {
 #[derive(Default)]
 pub(crate) struct Pending {
     pub(crate) entries: Vec<Entry>,
+    /// About how many bytes the entries have.
+    pub(crate) entry_bytes: usize,
     pub(crate) writes: Vec<Write>,
     pub(crate) checks: Vec<Check>,
     pub(crate) after: After,
 }
 
+impl Pending {
+    /// About how many bytes it will write.
+    pub(crate) fn bytes(&self) -> usize {
+        self.entry_bytes + self.writes.iter().map(Write::bytes).sum::<usize>()
+    }
+}
+
 /// An answer that waits for a batch to be durable.
 pub(crate) type Later = Box<dyn FnOnce(Result<&Run, EngineError>) + Send>;
+
+/// A batch on its way.
+pub(crate) struct Submitted {
+    /// Its number within the run's life in memory.
+    pub(crate) batch: u64,
+    /// About how many bytes it writes.
+    pub(crate) bytes: usize,
+    pub(crate) after: After,
+}
 
 /// What happens once a batch is durable.
 #[derive(Default)]
@@ -203,6 +237,8 @@ pub(crate) struct OpenTask {
     pub(crate) about: Option<Arc<About>>,
     /// Whether this attempt was dispatched before the run was read into memory.
     pub(crate) again: bool,
+    /// How often in a row its time was made longer because nobody could have been heard.
+    pub(crate) graces: u32,
     /// The pull worker that gets it once every layer has let it pass.
     pub(crate) leasing: Option<(String, ReplyTo<Lease>)>,
     /// What this attempt asked a senior and was not answered yet.
@@ -247,7 +283,28 @@ impl Run {
 
     /// What waits for batches that are not durable yet, the latest first.
     pub(crate) fn on_their_way(&self) -> impl Iterator<Item = &After> {
-        std::iter::once(&self.pending.after).chain(self.submitted.iter().rev().map(|(_, it)| it))
+        std::iter::once(&self.pending.after).chain(self.submitted.iter().rev().map(|it| &it.after))
+    }
+
+    /// Whether its flow waits until something of the run is durable: the start of a fresh history,
+    /// or some of what it did ahead of its commits.
+    pub(crate) fn waits_for_commit(&self) -> bool {
+        let first = self.submitted.front().map(|it| it.batch);
+        let fresh = self
+            .fresh_after
+            .is_some_and(|after| self.batches < after || first.is_some_and(|first| first <= after));
+        fresh
+            || self.submitted.len() >= AHEAD
+            || self.submitted.iter().map(|it| it.bytes).sum::<usize>() >= AHEAD_BYTES
+    }
+
+    /// Whether it has ended in memory and not yet on the disk.
+    pub(crate) fn ends_on_its_way(&self) -> bool {
+        let first = self.submitted.front().map(|it| it.batch);
+        match self.end_batch {
+            Some(end) => first.is_some_and(|first| first <= end),
+            None => self.is_ended() && self.has_pending(),
+        }
     }
 
     /// Whether there is something for the next batch.
@@ -256,14 +313,24 @@ impl Run {
             || !self.pending.writes.is_empty()
             || !self.pending.after.replies.is_empty()
             || !self.pending.after.performs.is_empty()
+            || self.restate
+    }
+
+    /// Whether it has nothing to do in this process, and nothing on its way to the disk.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.failed.is_none()
+            && self.submitted.is_empty()
+            && !self.has_pending()
+            && self.inbox.is_empty()
+            && self.composing.is_empty()
+            && self.open.sums().in_memory == 0
     }
 
     /// Whether it may be dropped from memory: everything that matters is on the disk.
     pub(crate) fn is_idle(&self) -> bool {
         self.submitted.is_empty()
             && !self.has_pending()
-            && self.inbox.is_empty()
-            && self.composing.is_empty()
+            && (self.account.parked || self.inbox.is_empty() && self.composing.is_empty())
             && self.waiters.is_empty()
             && self.subscribers.is_empty()
             && self.open.sums().in_memory == 0

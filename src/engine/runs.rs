@@ -7,12 +7,13 @@ use tokio::sync::oneshot;
 use super::{
     Caller, CopiedView, Engine, EngineError, Events, IdempotencyKey, Page, Program, RunView,
     SeatView, StepView, WaitFor,
-    message::{RunMsg, Waiter},
+    message::{Msg, RunMsg, Waiter},
     view,
 };
 use crate::{
     journal::{Chain, Decision, Fact, Outcome},
     lua,
+    memory::Level,
     protocol::{Json, RunId},
     store::{Header, RunFilter, RunStatus, StoreError, Write},
     token::{Need, ScopeKind, Verb},
@@ -156,12 +157,18 @@ impl Engine {
                 return self.run_view(run).await;
             }
             let (reply, answer) = oneshot::channel();
-            self.shared().tell(run.num(), RunMsg::Wait(Waiter { until, reply }));
+            let wait = RunMsg::Wait(Waiter { until, reply });
+            self.shared().offer(run.num(), Msg::Run(run.num(), wait))?;
             match tokio::time::timeout_at(deadline, answer).await {
                 Ok(Ok(view)) => return Ok(view),
                 Err(_) => return self.run_view(run).await,
-                // The run was read again, or has ended meanwhile.
-                Ok(Err(_)) => self.ready().map_err(|_| EngineError::Stopping)?,
+                // The run was read again, has ended meanwhile, or cannot be read for now.
+                Ok(Err(_)) => {
+                    self.ready().map_err(|_| EngineError::Stopping)?;
+                    if self.shared().memory.level() == Level::Full {
+                        tokio::time::sleep(Duration::from_millis(super::account::ROOM_MS)).await;
+                    }
+                }
             }
         }
     }
@@ -199,7 +206,7 @@ impl Engine {
         limit: usize,
     ) -> Result<Page<StepView>, EngineError> {
         caller.may(Verb::RunRead, run)?;
-        let chain = self.chain(run).await?;
+        let chain = self.chain_after(run, after).await?;
         let mut steps = chain.steps().iter().filter(|step| step.scheduled.step > after);
         let items: Vec<_> = steps.by_ref().take(limit).map(|s| view::step(run, s, false)).collect();
         let more = steps.next().is_some();
@@ -224,15 +231,30 @@ impl Engine {
             .ok_or_else(|| EngineError::NotFound { what: "step", id: format!("{run}/{seq}") })
     }
 
+    /// The steps of a run with a number over `after`, and perhaps some before them, from no more of
+    /// its history than it takes: whoever looks at the end of a long one pays for the end.
+    async fn chain_after(&self, run: RunId, after: u32) -> Result<Chain, EngineError> {
+        let header = self.header(run).await?;
+        let mut back = header.steps.saturating_sub(after).saturating_mul(4).saturating_add(64);
+        while after > 0 && back < header.seq {
+            let from = header.seq - back;
+            let entries = self.read(move |store| store.entries(run.num(), from)).await?;
+            if let Some(chain) =
+                Chain::ending(&entries, after).map_err(|error| damaged(run, error))?
+            {
+                return Ok(chain);
+            }
+            back = back.saturating_mul(4);
+        }
+        self.chain(run).await
+    }
+
     pub(super) async fn chain(&self, run: RunId) -> Result<Chain, EngineError> {
         self.header(run).await?;
         let entries = self.read(move |store| store.entries(run.num(), 0)).await?;
         let mut chain = Chain::full();
         for entry in &entries {
-            chain.apply(entry).map_err(|error| StoreError::Damaged {
-                what: format!("run {run}"),
-                reason: error.to_string(),
-            })?;
+            chain.apply(entry).map_err(|error| damaged(run, error))?;
         }
         Ok(chain)
     }
@@ -249,7 +271,7 @@ impl Engine {
     ) -> Result<Events, EngineError> {
         caller.may(Verb::RunRead, run)?;
         self.header(run).await?;
-        Ok(Events::new(Arc::clone(&self.inner.shared), run, after))
+        Ok(Events::new(Arc::clone(&self.inner.shared), run, after, &caller.jti))
     }
 
     /// Cancels a run: its open attempts are closed and its compensations run.
@@ -402,11 +424,8 @@ impl Engine {
                 ),
             });
         }
-        let writes = vec![Write::DeleteRun { run: num }];
         let live = crate::store::Check::TokenLive(caller.jti.clone());
-        self.write(vec![live], writes).await?;
-        self.forget_files(vec![run]).await;
-        Ok(())
+        self.delete_runs(vec![live], vec![run]).await
     }
 
     /// The runs that have not ended, at most `limit`.
@@ -435,4 +454,8 @@ fn check_name(what: &'static str, name: &str) -> Result<(), EngineError> {
         )));
     }
     Ok(())
+}
+
+fn damaged(run: RunId, error: impl std::fmt::Display) -> StoreError {
+    StoreError::Damaged { what: format!("run {run}"), reason: error.to_string() }
 }

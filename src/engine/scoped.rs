@@ -132,7 +132,7 @@ impl Shard {
     /// The store could not be written: the change is asked for again, once it may be.
     pub(super) fn state_later(&mut self, run: &mut Run, number: u32) {
         if matches!(run.open.get(number), Some(Open { kind: OpenKind::State { .. } })) {
-            let due = self.time_of(run) + STORAGE_RETRY_MS;
+            let due = self.steady_ms + STORAGE_RETRY_MS;
             run.timers.insert((due, number, Due::State));
         }
     }

@@ -24,11 +24,10 @@ impl Engine {
         let (engine, stopping) = (self.clone(), self.shared().tasks.stopping().clone());
         self.shared().tasks.spawn(async move {
             loop {
-                let now_ms = engine.shared().clock.now_ms();
-                let sweep = now_ms + u64::try_from(SWEEP.as_millis()).unwrap_or(u64::MAX);
+                let sweep = u64::try_from(SWEEP.as_millis()).unwrap_or(u64::MAX);
                 tokio::select! {
                     () = stopping.cancelled() => return,
-                    () = engine.shared().clock.sleep_until(sweep) => {}
+                    () = engine.shared().clock.sleep(sweep) => {}
                     () = engine.shared().sessions.hungry() => {
                         if let Err(error) = engine.refill().await {
                             tracing::warn!(%error, "could not read which tasks wait for a session");

@@ -191,7 +191,7 @@ impl Engine {
         let prompt = serde_json::from_str::<Prompt>(&row.prompt).ok();
         let (system, worker) = prompt.map_or((None, None), |it| (it.system, it.worker));
         SpawnView {
-            task: view::task(row, RunId::new(run, header.created_ms), true),
+            task: view::task(row, RunId::new(run, header.created_ms), true, &self.shared().clock),
             handle: Handle::mint(&self.shared().handles, &of).expose(),
             worker,
             system,

@@ -161,6 +161,7 @@ impl Engine {
         let token = self.inner.auth.sign(&claims)?;
         let engine = self.clone();
         // Who asked may go away meanwhile; what is stored and what is known stay the same.
+        shared.accounts.add(&claims, now_ms);
         let opening = shared.tasks.spawn(async move {
             engine.write(checks, writes).await?;
             engine.shared().sessions.open(row);

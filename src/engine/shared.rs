@@ -1,19 +1,25 @@
 //! What the shards of one engine share.
 
-use std::sync::{Arc, OnceLock, atomic::AtomicU64};
-
-use tokio::sync::mpsc;
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicU64, Ordering},
+};
 
 use super::{
+    EngineError,
+    accounts::Accounts,
     capacity::Capacity,
+    mailbox::Mail,
     message::{Msg, RunMsg},
     programs::Programs,
+    readers::Readers,
     stacks::StackBook,
     watches::WatchBoard,
 };
 use crate::{
     clock::Clock,
     flow::RunLimits,
+    memory::Memory,
     operator::{QueueHub, Registry},
     session,
     spawner::SpawnerAdapter,
@@ -27,6 +33,8 @@ pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) state: DurableState,
     pub(crate) clock: Clock,
+    /// When this process began to hear anybody, on the steady clock.
+    pub(crate) booted_ms: u64,
     pub(crate) tasks: Tasks,
     pub(crate) registry: Registry,
     pub(crate) spawner: Arc<dyn SpawnerAdapter>,
@@ -37,10 +45,17 @@ pub(crate) struct Shared {
     pub(crate) programs: Programs,
     pub(crate) handles: HandleKey,
     pub(crate) settings: Settings,
-    pub(crate) shards: Vec<mpsc::UnboundedSender<Msg>>,
+    pub(crate) shards: Vec<Mail>,
     pub(crate) url: OnceLock<Arc<str>>,
     pub(crate) open_runs: AtomicU64,
     pub(crate) watches: WatchBoard,
+    pub(crate) taking_up: super::safe_mode::TakingUp,
+    /// What all runs make the host hold.
+    pub(crate) memory: Arc<Memory>,
+    /// When room was last asked for, in Unix milliseconds.
+    pub(crate) room_asked_ms: AtomicU64,
+    pub(crate) readers: Readers,
+    pub(crate) accounts: Accounts,
 }
 
 /// The engine's numbers.
@@ -54,6 +69,8 @@ pub struct Settings {
     pub park_ms: u64,
     /// How long compensations may take, in milliseconds.
     pub compensation_ms: u64,
+    /// What all runs together may make the host hold, in bytes.
+    pub memory: usize,
     /// Runs that a shard keeps in memory.
     pub live_runs: usize,
     /// Runs that may be open at all; more are refused with `too_many_runs`.
@@ -74,6 +91,31 @@ impl Shared {
         run % self.shards.len() as u64
     }
 
+    /// The refusal for what would make the host hold more than it may.
+    pub(crate) fn no_room(&self, what: &str) -> EngineError {
+        let (used, limit) = (self.memory.used(), self.memory.limit());
+        EngineError::Busy {
+            code: "memory_full",
+            message: format!(
+                "{what}: the host holds {used} bytes for its runs, {limit} are allowed"
+            ),
+            retry_after_s: 2,
+        }
+    }
+
+    /// Asks every shard to drop what rests, a few times a second at most.
+    pub(crate) fn make_room(&self) {
+        let now_ms = self.clock.now_ms();
+        let before = self.room_asked_ms.load(Ordering::Relaxed);
+        let is_due = now_ms.abs_diff(before) >= super::account::ROOM_MS / 2;
+        let swap = |now| {
+            self.room_asked_ms.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed)
+        };
+        if is_due && swap(now_ms).is_ok() {
+            self.shards.iter().for_each(|shard| shard.send(Msg::MakeRoom));
+        }
+    }
+
     /// Tells a run something. Nothing happens once the engine has stopped.
     pub(crate) fn tell(&self, run: u64, message: RunMsg) {
         self.send(run, Msg::Run(run, message));
@@ -81,8 +123,23 @@ impl Shared {
 
     /// Tells the shard of a run something.
     pub(crate) fn send(&self, run: u64, message: Msg) {
+        self.mail_of(run).send(message);
+    }
+
+    /// Asks the shard of a run something for a caller.
+    ///
+    /// # Errors
+    /// `overloaded`, where too much waits there already.
+    pub(crate) fn offer(&self, run: u64, message: Msg) -> Result<(), EngineError> {
+        self.mail_of(run).offer(message).map_err(|_| EngineError::Busy {
+            code: "overloaded",
+            message: "too many requests wait for the runs of one shard".to_owned(),
+            retry_after_s: 1,
+        })
+    }
+
+    fn mail_of(&self, run: u64) -> &Mail {
         let shard = usize::try_from(self.shard_of(run)).expect("shards are few");
-        // A closed channel means that the shard has stopped: nobody is left to be told.
-        let _ = self.shards[shard].send(message);
+        &self.shards[shard]
     }
 }

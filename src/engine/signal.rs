@@ -54,6 +54,11 @@ impl Shard {
             })));
             return;
         }
+        let more = name.len() + payload.len();
+        if let Err(refusal) = Self::check_weight(run, "a signal", more) {
+            drop(reply.send(Err(refusal)));
+            return;
+        }
         fault::point("engine.signal");
         run.pending.checks.push(Check::TokenLive(caller.jti.clone()));
         if let Some(key) = &key {
@@ -74,7 +79,8 @@ impl Shard {
     ) {
         fault::point("engine.outbox_arrived");
         run.pending.writes.push(Write::DeleteOutbox { run: sender.0, step: sender.1 });
-        let full = run.chain.queued_signals() >= self.shared.settings.queued_signals;
+        let full = run.chain.queued_signals() >= self.shared.settings.queued_signals
+            || Self::check_weight(run, "a signal", name.len() + payload.len()).is_err();
         if run.is_ended() || run.chain.has_received(sender) || full {
             if full {
                 tracing::warn!(run = %run.id, name, "a signal from another run found the queue full");

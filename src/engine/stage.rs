@@ -8,17 +8,18 @@ use std::{
     collections::BTreeMap,
     path::PathBuf,
     sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
 };
 
 use async_trait::async_trait;
 use tokio::{
     runtime::{Builder, EnterGuard, Runtime},
-    sync::{mpsc, oneshot},
+    sync::oneshot,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Caller, Engine, EngineError, EngineParts, Recovery, Retention, Settings, message::Msg,
+    Caller, Engine, EngineError, EngineParts, Recovery, Retention, Settings, mailbox::Mailbox,
     shard::Shard,
 };
 use crate::{
@@ -161,7 +162,7 @@ impl Backend for Played {
 /// Everything that a crash takes.
 struct Live {
     engine: Engine,
-    shards: Vec<(Shard, mpsc::UnboundedReceiver<Msg>)>,
+    shards: Vec<(Shard, Mailbox)>,
     driver: Driver,
 }
 
@@ -261,6 +262,7 @@ impl Stage {
                 lease_ms: 30_000,
                 park_ms: 24 * 3_600 * 1_000,
                 compensation_ms: 300_000,
+                memory: usize::MAX,
                 live_runs: 512,
                 open_runs: 100_000,
                 queued_signals: 1_000,
@@ -349,14 +351,13 @@ impl Stage {
 
     /// Does one thing; false when there is nothing to do.
     fn go_on(&mut self) -> Result<bool, EngineError> {
-        let now = self.now_ms();
         let live = self.live.as_mut().expect("an engine is up between two crashes");
         for (shard, messages) in &mut live.shards {
-            if let Ok(message) = messages.try_recv() {
+            if let Some(message) = messages.take() {
                 shard.handle(message);
                 return Ok(true);
             }
-            if !shard.ready.is_empty() || shard.next_due_ms() <= now {
+            if shard.is_ready() || shard.is_due() {
                 shard.turn();
                 return Ok(true);
             }
@@ -393,14 +394,14 @@ impl Stage {
     pub fn next_due(&self) -> Option<u64> {
         let now = self.now_ms();
         let stored = self.store.due(0, 1, u64::MAX >> 1, 10_000).unwrap_or_default();
-        let timers = self.live().shards.iter().flat_map(|(shard, _)| shard.timers.iter());
-        let all = stored.into_iter().map(|(_, at)| at).chain(timers.map(|(at, _)| *at));
+        let alarms = self.live().shards.iter().flat_map(|(shard, _)| shard.alarms_ms());
+        let all = stored.into_iter().map(|(_, at)| at).chain(alarms);
         all.filter(|at| *at > now).min()
     }
 
     /// Lets time pass until `at_ms`; what is due on the way is not waited for.
     pub fn pass_to(&mut self, at_ms: u64) {
-        self.clock.set(at_ms.max(self.now_ms()));
+        self.clock.advance(Duration::from_millis(at_ms.saturating_sub(self.now_ms())));
     }
 
     /// Lets the tasks of an agent wait for an answer, whatever its operator could do.

@@ -1,8 +1,10 @@
 //! A run's own state: in memory with its run, written with the transition that changed it.
 
-use std::collections::BTreeMap;
-
-use super::{run::Run, shard::Shard};
+use super::{
+    account::{OwnState, ROW, row_bytes},
+    run::Run,
+    shard::Shard,
+};
 use crate::{
     fault,
     flow::StateOp,
@@ -62,8 +64,14 @@ impl Shard {
         };
         let key = op.key();
         let change = StateChange { scope: run_scope(run), key: key.to_owned(), if_revision, act };
-        let mut answers = self.change_own(run, vec![change]).map_err(|error| match error {
+        let changed = self.change_own(run, vec![change]);
+        let mut answers = changed.map_err(|error| match error {
             OwnError::Limit(failure) => failure,
+            OwnError::Full(why) => {
+                // The flow may catch the failure of the step, and not the end of its run.
+                run.account.over = Some(why.clone());
+                Failure::new(kind::LIMIT, why)
+            }
             OwnError::Store(error) => state_failure(op.name(), error),
         })?;
         let value = answers.pop().and_then(|answer| answer.value);
@@ -73,7 +81,7 @@ impl Shard {
     fn own_keys(&mut self, run: &mut Run, prefix: &str) -> Result<Json, Failure> {
         let now = self.time_of(run);
         let passing = self.shared.state.transient_keys(&run_scope(run), prefix);
-        let state = self.state_of(run)?;
+        let state = self.state_of(run)?.rows();
         let live = state.values().filter(|row| row.is_live(now));
         let mut keys: Vec<&str> = live
             .map(|row| row.key.as_str())
@@ -91,7 +99,7 @@ impl Shard {
         if let Some(row) = self.shared.state.transient_value(&run_scope(run), key) {
             return Ok(Some(Json::from_trusted(row.value)));
         }
-        let row = self.state_of(run)?.get(key).filter(|row| row.is_live(now));
+        let row = self.state_of(run)?.rows().get(key).filter(|row| row.is_live(now));
         Ok(row.map(|row| Json::from_trusted(row.value.as_str())))
     }
 
@@ -108,7 +116,7 @@ impl Shard {
         let at_ms = self.time_of(run);
         let batch =
             StateBatch { changes, at_ms, most: limit, receipt: None, answers: Answers::default() };
-        let state = self.state_of(run).map_err(OwnError::Limit)?;
+        let state = self.state_of(run).map_err(OwnError::Limit)?.rows();
         let planned = plan::<StoreError>(&batch, |_, key| Ok(state.get(key).cloned()))
             .map_err(OwnError::Store)?;
         let fresh = planned
@@ -118,6 +126,20 @@ impl Shard {
         if state.len() + fresh.count() > KEYS {
             let message = format!("a run has at most {KEYS} keys of state");
             return Err(OwnError::Limit(Failure::new(kind::LIMIT, message)));
+        }
+        let grows: usize = planned
+            .writes
+            .iter()
+            .map(|write| match write {
+                Planned::Put { key, value, .. } => {
+                    let before = state.get(key).map_or(0, |row| row_bytes(row) + ROW);
+                    (key.len() + value.len() + ROW).saturating_sub(before)
+                }
+                Planned::Delete { .. } | Planned::Link { .. } | Planned::Unlink { .. } => 0,
+            })
+            .sum();
+        if let Some(why) = Self::too_heavy(run, grows) {
+            return Err(OwnError::Full(why));
         }
         fault::point("engine.state");
         for write in planned.writes {
@@ -141,7 +163,9 @@ impl Shard {
         let state = self.state_of(run).map_err(OwnError::Limit)?;
         let write = match write {
             Planned::Put { scope, key, value, hints, expires_ms } => {
-                let revision = state.get(&key).map_or(1, |row| row.revision + 1);
+                let before = state.rows().get(&key);
+                let revision = before.map_or(1, |row| row.revision + 1);
+                let (fresh, gone) = (key.len() + value.len(), before.map_or(0, row_bytes));
                 let row = StateRow {
                     scope: scope.clone(),
                     key: key.clone(),
@@ -151,16 +175,16 @@ impl Shard {
                     expires_ms,
                     hints: hints.clone(),
                 };
-                state.insert(key.clone(), row);
+                state.insert(row);
+                run.header.bytes = (run.header.bytes + fresh as u64).saturating_sub(gone as u64);
                 self.shared.state.drop_transient(&scope, &key);
                 Write::PutState { scope, key, value, hints, expires_ms, at_ms }
             }
             Planned::Delete { scope, key } => {
                 self.shared.state.drop_transient(&scope, &key);
                 let state = self.state_of(run).map_err(OwnError::Limit)?;
-                if state.remove(&key).is_none() {
-                    return Ok(());
-                }
+                let Some(gone) = state.remove(&key) else { return Ok(()) };
+                run.header.bytes = run.header.bytes.saturating_sub(row_bytes(&gone) as u64);
                 Write::DeleteState { scope, key }
             }
             // Links are not kept in memory: they go to the store as they are.
@@ -177,28 +201,41 @@ impl Shard {
         Ok(())
     }
 
-    pub(super) fn state_of<'a>(
-        &self,
-        run: &'a mut Run,
-    ) -> Result<&'a mut BTreeMap<String, StateRow>, Failure> {
+    pub(super) fn state_of<'a>(&self, run: &'a mut Run) -> Result<&'a mut OwnState, Failure> {
         if run.state.is_none() {
             // Nothing of the run's state is on its way yet: the first write goes through here.
-            let rows = self.shared.store.state(&run_scope(run)).map_err(|error| {
-                let failure = Failure::new("storage", format!("read the run's state: {error}"));
-                // The flow never hears of it: the run rests until it was repaired.
-                run.damaged = matches!(error, StoreError::Damaged { .. }).then_some(error);
-                failure.retryable()
-            })?;
-            run.state = Some(rows.into_iter().map(|row| (row.key.clone(), row)).collect());
+            let most = self.shared.memory.limit() / 2;
+            let scope = run_scope(run);
+            let stored =
+                self.shared.store.state_bytes(&scope).map_err(|error| unread(run, error))?;
+            if stored > most as u64 {
+                let message = format!(
+                    "the run's state has {stored} bytes, and the host may hold {most} of one run"
+                );
+                return Err(Failure::new(kind::LIMIT, message));
+            }
+            let rows = self.shared.store.state(&scope).map_err(|error| unread(run, error))?;
+            let state: OwnState = rows.into_iter().collect();
+            run.account.keep_state(state.bytes());
+            run.state = Some(state);
         }
         Ok(run.state.as_mut().expect("it was read just now"))
     }
+}
+
+fn unread(run: &mut Run, error: StoreError) -> Failure {
+    let failure = Failure::new("storage", format!("read the run's state: {error}"));
+    // The flow never hears of it: the run rests until it was repaired.
+    run.damaged = matches!(error, StoreError::Damaged { .. }).then_some(error);
+    failure.retryable()
 }
 
 /// Why the run's own state was not changed.
 pub(super) enum OwnError {
     /// A limit of the run.
     Limit(Failure),
+    /// The run would hold more than it may.
+    Full(String),
     /// What the store's rules say.
     Store(StoreError),
 }

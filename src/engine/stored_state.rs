@@ -403,6 +403,7 @@ impl super::shard::Shard {
             Err(OwnError::Limit(failure)) => {
                 drop(reply.send(Err(EngineError::BadRequest(failure.message))));
             }
+            Err(OwnError::Full(why)) => drop(reply.send(Err(super::account::run_full(why)))),
             Err(OwnError::Store(error)) => drop(reply.send(Err(StoreError::into(error)))),
             Ok(changed) => {
                 run.pending.checks.extend(jti.map(Check::TokenLive));

@@ -1,7 +1,7 @@
 //! What a run does when its time comes.
 
 use super::{
-    due::Due,
+    due::{Due, Times},
     run::{Perform, Run},
     shard::Shard,
 };
@@ -9,7 +9,11 @@ use crate::{
     fault,
     journal::{Outcome, RunState},
     protocol::{Failure, Json, failure::kind},
+    store::Write,
 };
+
+/// How often in a row one lease or deadline is put off.
+const GRACES: u32 = 3;
 
 impl Shard {
     /// Lets happen what is due.
@@ -17,12 +21,56 @@ impl Shard {
         if run.chain.paused().is_some() || run.is_ended() {
             return;
         }
-        while let Some((_, number, due)) = run.timers.pop(self.now_ms) {
-            self.due(run, number, due);
+        let now = Times { wall: self.now_ms, steady: self.steady_ms };
+        while let Some((at, number, due)) = run.timers.pop(now) {
+            if !self.is_put_off(run, number, due, at) {
+                self.due(run, number, due);
+            }
             if run.is_ended() {
                 break;
             }
         }
+    }
+
+    /// Puts off the end of a time in which somebody had to be heard, if for a part of it nobody
+    /// could have been: the host was away or paused, or so busy that it was late by a second.
+    fn is_put_off(&mut self, run: &mut Run, number: u32, due: Due, at: u64) -> bool {
+        let lease_ms = self.shared.settings.lease_ms;
+        let resumed = self.shared.clock.resumed_ms().max(self.shared.booted_ms);
+        let Some(task) = run.task_mut(number) else { return false };
+        let given = match due {
+            Due::Lease => Some(lease_ms),
+            Due::Attempt => task.timeout_ms,
+            Due::Park => task.park_ms,
+            Due::Timer
+            | Due::SignalDeadline
+            | Due::Retry
+            | Due::Child
+            | Due::State
+            | Due::Wall
+            | Due::Compensation
+            | Due::Reminder
+            | Due::Loop
+            | Due::LoopNear => None,
+        };
+        let Some(given) = given else { return false };
+        let until = resumed + given.min(lease_ms);
+        if at.saturating_sub(given) >= resumed || until <= self.steady_ms || task.graces >= GRACES {
+            return false;
+        }
+        task.graces += 1;
+        if let Some(row) = &mut task.row {
+            row.graces = task.graces;
+            match due {
+                Due::Lease => row.lease_ms = Some(until),
+                Due::Attempt => row.deadline_ms = Some(until),
+                _ => {}
+            }
+            let row = row.clone();
+            run.pending.writes.push(Write::PutTask(row));
+        }
+        run.timers.insert((until, number, due));
+        true
     }
 
     fn due(&mut self, run: &mut Run, number: u32, due: Due) {

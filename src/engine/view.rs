@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Breach, budget::SpentView};
+use super::{Breach, QuotaUse, budget::SpentView};
 pub use crate::clock::rfc3339;
 use crate::{
     blueprint::{Form, Violation, WorkerBinding},
     journal::{Held, Outcome, Step, Usage},
     protocol::{ArtifactId, Failure, Json, RunId, StepKind, StepState, TaskId},
     store::{ArtifactRow, Header, RunStatus},
+    token::Quotas,
 };
 
 mod tasks;
@@ -78,6 +79,9 @@ pub struct RunView {
     /// What it used; only where one run is asked for, and somebody had work of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<SpentView>,
+    /// About how many bytes it stores: its journal, its own state and its files.
+    #[serde(default)]
+    pub stored_bytes: u64,
     /// The number of its last event.
     pub last_event: u32,
     /// RFC 3339, UTC.
@@ -417,6 +421,14 @@ pub struct TokenView {
     pub expires_at: String,
     /// RFC 3339, UTC.
     pub revoked_at: Option<String>,
+    /// How much may be done and kept under it and all tokens made from it: `{open_runs,
+    /// starts_per_minute, stored_bytes, tokens, usd}`.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub quotas: Option<Quotas>,
+    /// How much of its quotas is used.
+    #[serde(default)]
+    pub used: Option<QuotaUse>,
 }
 
 /// A run as its header shows it.
@@ -442,6 +454,7 @@ pub(super) fn run(header: &Header) -> RunView {
         seats: BTreeMap::new(),
         delegate: None,
         usage: None,
+        stored_bytes: header.bytes,
         last_event: header.seq,
         created_at: rfc3339(header.created_ms),
         updated_at: rfc3339(header.updated_ms),

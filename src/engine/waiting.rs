@@ -4,11 +4,12 @@ use std::borrow::Cow;
 
 use super::{
     WaitingOn,
-    due::Due,
+    due::{Due, Times},
     rfc3339,
     run::{OpenKind, OpenTask, Phase, Run},
 };
 use crate::{
+    clock::Clock,
     flow::{StepOp, TaskRequest},
     journal::{Outcome, RunState},
     protocol::{Failure, RunId, TaskId, failure::kind},
@@ -57,7 +58,7 @@ pub(crate) fn waits_for_people(run: &Run) -> bool {
 }
 
 /// When the run must be looked at: 0 if at every boot.
-pub(crate) fn wake_at(run: &Run) -> Option<u64> {
+pub(crate) fn wake_at(run: &Run, clock: &Clock) -> Option<u64> {
     let at_boot = !run.inbox.is_empty()
         || !run.composing.is_empty()
         || run.reload
@@ -66,15 +67,47 @@ pub(crate) fn wake_at(run: &Run) -> Option<u64> {
         (true, _) => None,
         (false, true) => Some(0),
         (false, false) if run.open.is_empty() && run.timers.is_empty() => Some(0),
-        (false, false) => run.timers.first().map(|(due, _, _)| due),
+        (false, false) => first_alarm(run.timers.first(), clock),
     }
 }
 
-/// The header of a run that cannot be read: paused, with the reason.
-pub(crate) fn quarantined(mut header: Header, reason: &str, now_ms: u64) -> Header {
+/// The first of two alarms, as the wall clock will show it unless it is set.
+pub(super) fn first_alarm(at: Times<Option<u64>>, clock: &Clock) -> Option<u64> {
+    at.wall.into_iter().chain(at.steady.map(|at| clock.wall_of(at))).min()
+}
+
+/// Why a run rests although its journal does not say so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Quarantine {
+    /// It cannot be read.
+    Damaged,
+    /// The host died at it: it is not to be read.
+    Deadly,
+}
+
+/// What the header of a [`Quarantine::Deadly`] run begins with.
+const DEADLY: &str = r#"[{"kind":"quarantine""#;
+
+/// Whether a run is not to be read, because the host died at it.
+pub(crate) fn is_deadly(header: &Header) -> bool {
+    header.status == RunStatus::Paused
+        && header.waiting_on.as_deref().is_some_and(|text| text.starts_with(DEADLY))
+}
+
+/// The header of a run that is not to be read, or cannot be: paused, with the reason.
+pub(crate) fn quarantined(
+    mut header: Header,
+    sort: Quarantine,
+    reason: &str,
+    now_ms: u64,
+) -> Header {
     let id = RunId::new(header.num, header.created_ms);
+    let kind = match sort {
+        Quarantine::Damaged => "resume",
+        Quarantine::Deadly => "quarantine",
+    };
     let item = WaitingOn {
-        kind: "resume".into(),
+        kind: kind.into(),
         what: reason.to_owned(),
         task: None,
         since: rfc3339(now_ms),
@@ -90,7 +123,12 @@ pub(crate) fn quarantined(mut header: Header, reason: &str, now_ms: u64) -> Head
 }
 
 /// What a header says that the run waits for: a JSON array, or nothing.
-pub(crate) fn describe(run: &Run, status: RunStatus, sessions: &Hub) -> Option<String> {
+pub(crate) fn describe(
+    run: &Run,
+    status: RunStatus,
+    sessions: &Hub,
+    clock: &Clock,
+) -> Option<String> {
     let mut items = Vec::new();
     if let Some(reason) = run.chain.paused() {
         items.push(WaitingOn {
@@ -102,17 +140,30 @@ pub(crate) fn describe(run: &Run, status: RunStatus, sessions: &Hub) -> Option<S
             command: Some(format!("moonswarm resume {}", run.id)),
         });
     }
+    if run.account.parked {
+        items.push(WaitingOn {
+            kind: "memory".into(),
+            what: "room: the host holds as much for its runs as it may".into(),
+            task: None,
+            since: rfc3339(run.chain.last_ms()),
+            until: None,
+            command: None,
+        });
+    }
     let running = matches!(status, RunStatus::Running | RunStatus::Compensating);
     // A composite says nothing itself; its members do.
-    let open = run.chain.open().filter_map(|number| item(run, number, sessions));
+    let open = run.chain.open().filter_map(|number| item(run, number, sessions, clock));
     items.extend(open.take(if running { SHOWN_RUNNING } else { SHOWN }));
     (!items.is_empty()).then(|| serde_json::to_string(&items).expect("plain data"))
 }
 
-fn item(run: &Run, number: u32, sessions: &Hub) -> Option<WaitingOn> {
+fn item(run: &Run, number: u32, sessions: &Hub, clock: &Clock) -> Option<WaitingOn> {
     let step = run.chain.step(number)?;
     let open = run.open.get(number)?;
-    let due = |which: Due| run.timers.of(number, which).map(rfc3339);
+    let due = |which: Due| {
+        let at = run.timers.of(number, which)?;
+        Some(rfc3339(if which.is_measured() { clock.wall_of(at) } else { at }))
+    };
     let name = &step.scheduled.name;
     let since = rfc3339(step.opened_ms);
     let plain = |kind: &str, what: String, until, command| {

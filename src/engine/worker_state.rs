@@ -3,6 +3,7 @@
 use super::{
     EngineError, Holder,
     accept::bad_request,
+    account::run_full,
     boundary::{asked, read_through},
     run::Run,
     shard::Shard,
@@ -100,6 +101,7 @@ impl Shard {
             return match self.change_own(run, vec![change]) {
                 Ok(_) => Ok(()),
                 Err(OwnError::Limit(failure)) => Err(bad_request(failure)),
+                Err(OwnError::Full(why)) => Err(run_full(why)),
                 Err(OwnError::Store(error)) => Err(error.into()),
             };
         }

@@ -50,11 +50,12 @@ impl Engine {
         let rows = self.read(move |store| store.tasks(&filter)).await?;
         let next_cursor = rows.last().filter(|_| rows.len() == limit);
         let next_cursor = next_cursor.map(|row| format!("{}-{}", row.run, row.step));
+        let clock = self.shared().clock.clone();
         let mut items = Vec::with_capacity(rows.len());
         for row in rows {
             let num = row.run;
             if let Some(header) = self.read(move |store| store.header(num)).await? {
-                items.push(view::task(&row, RunId::new(num, header.created_ms), false));
+                items.push(view::task(&row, RunId::new(num, header.created_ms), false, &clock));
             }
         }
         Ok(Page { items, next_cursor })
@@ -76,7 +77,7 @@ impl Engine {
         let run = RunId::new(num, header.created_ms);
         let row = self.read(move |store| store.task(num, step)).await?;
         if let Some(row) = row.filter(|row| row.scheduled_ms == task.scheduled_ms()) {
-            return Ok(view::task(&row, run, true));
+            return Ok(view::task(&row, run, true, &self.shared().clock));
         }
         let entries = self.read(move |store| store.entries(num, 0)).await?;
         let mut chain = Chain::full();

@@ -179,6 +179,16 @@ impl Course {
         self.ended.push(place);
     }
 
+    /// About how many bytes what came of its members takes.
+    pub fn size(&self) -> usize {
+        let sizes = self.members.iter().map(|member| match member {
+            Member::Idle | Member::Open => 0,
+            Member::Completed(output) => output.len(),
+            Member::Failed(failure) => failure.size(),
+        });
+        sizes.sum()
+    }
+
     /// The places of the members that have begun and not ended.
     pub fn open(&self) -> impl Iterator<Item = usize> + '_ {
         let open = |(place, member): (usize, &Member)| (*member == Member::Open).then_some(place);

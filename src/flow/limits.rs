@@ -17,6 +17,13 @@ pub struct RunLimits {
     pub branches: u32,
     /// One value (an input, an output, a signal's payload), in bytes of JSON.
     pub value: usize,
+    /// What the run makes the host hold beside its script: own state, queued signals, results that
+    /// wait, open steps; in bytes.
+    pub held: usize,
+    /// Entries of one history, in bytes.
+    pub history: u64,
+    /// What the run stores: its histories, its state and its files; in bytes.
+    pub stored: u64,
     /// Runs below each other.
     pub depth: u32,
     /// The run's whole duration, in milliseconds; none by default.
@@ -33,6 +40,9 @@ impl Default for RunLimits {
             open_steps: 20_000,
             branches: 20_000,
             value: 4 << 20,
+            held: 64 << 20,
+            history: 256 << 20,
+            stored: 8 << 30,
             depth: 8,
             wall_ms: None,
         }

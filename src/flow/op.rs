@@ -99,6 +99,15 @@ pub struct Part {
 }
 
 impl TaskRequest {
+    /// About how many bytes of payload it carries.
+    pub fn size(&self) -> usize {
+        let texts = [&self.opts.idempotency_key, &self.opts.summary, &self.opts.session];
+        let texts: usize = texts.into_iter().flatten().map(String::len).sum();
+        let part = self.part.as_ref().map_or(0, |part| part.request.len());
+        let form = self.opts.form.as_ref().map_or(0, Json::len);
+        self.input.len() + part + form + texts
+    }
+
     /// A task that a flow asks for.
     pub fn new(agent: impl Into<String>, input: Json, opts: TaskOpts) -> Self {
         Self { agent: agent.into(), input, opts, part: None }
@@ -192,6 +201,24 @@ impl Default for Backoff {
             max_ms: 300_000,
             jitter: true,
             fail_on_interrupt: false,
+        }
+    }
+}
+
+impl StateOp {
+    /// About how many bytes of payload it carries.
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Set { key, value, .. }
+            | Self::Append { key, value }
+            | Self::Merge { key, value } => key.len() + value.len(),
+            Self::Link { key, metadata, .. } => key.len() + metadata.as_ref().map_or(0, Json::len),
+            Self::Get { key }
+            | Self::Delete { key }
+            | Self::Add { key, .. }
+            | Self::Unlink { key, .. }
+            | Self::Traverse { key, .. } => key.len(),
+            Self::List { prefix: text } | Self::Search { query: text, .. } => text.len(),
         }
     }
 }
@@ -342,6 +369,18 @@ pub enum ArtifactOp {
 }
 
 impl StepOp {
+    /// About how many bytes of payload it carries.
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Task(task) => task.size(),
+            Self::Child { input, .. } => input.len(),
+            Self::State(op) | Self::Scoped { op, .. } => op.size(),
+            Self::Artifact(ArtifactOp::Write { data, .. }) => data.len(),
+            Self::SendSignal { payload, .. } => payload.len(),
+            Self::Timer { .. } | Self::Signal { .. } | Self::Artifact(ArtifactOp::Read { .. }) => 0,
+        }
+    }
+
     /// What kind of step it is.
     pub fn kind(&self) -> StepKind {
         match self {

@@ -1,4 +1,7 @@
 //! How the starts before this one ended: well, or soon and badly.
+//!
+//! A start is counted as a death before it does anything, and counted off again by the next one,
+//! if it ended in order: with an error too, on a full disk for example.
 
 use std::time::Duration;
 
@@ -11,24 +14,36 @@ use crate::{
 
 /// Starts in a row that ended badly, before the host is careful.
 const CRASHES: u32 = 3;
-/// A host that lives this long has not died at its start.
+/// A host that lives this long after its runs are up has not died at its start.
 const SETTLED: Duration = Duration::from_secs(30);
 /// Where the number of bad ends is kept.
 const STREAK: &str = "bad_ends";
+/// Where it is kept how far the wall clock was ahead of the steady one.
+const OFFSET: &str = "clock_offset_ms";
 
 /// This start.
+#[derive(Clone, Copy)]
 pub(super) struct Boot {
     streak: u32,
+    died: bool,
 }
 
 impl Boot {
     /// Counts this start as one that ends badly, until it is known better.
     pub(super) async fn begin(store: &Sqlite, counts: bool) -> Result<Self, HostError> {
-        let streak = store.meta(STREAK)?.and_then(|text| text.parse().ok()).unwrap_or(0);
-        if counts {
-            put_meta(store, STREAK, (streak + 1).to_string()).await?;
+        let died = store.owner_died();
+        let counted: u32 = number(store, STREAK)?.unwrap_or(0);
+        let streak = counted.saturating_sub(u32::from(!died));
+        if counts && streak + 1 != counted {
+            match put_meta(store, STREAK, (streak + 1).to_string()).await {
+                // The host waits for room, with its door open.
+                Err(error @ (StoreError::Full | StoreError::Locked)) => {
+                    tracing::warn!(%error, "could not count this start");
+                }
+                result => result?,
+            }
         }
-        Ok(Self { streak })
+        Ok(Self { streak, died })
     }
 
     /// Whether the host died so often in a row that its runs are to be taken up with care.
@@ -36,8 +51,13 @@ impl Boot {
         self.streak >= CRASHES
     }
 
+    /// Whether the host before this one died.
+    pub(super) fn follows_a_death(&self) -> bool {
+        self.died
+    }
+
     /// Notes once the host has settled.
-    pub(super) fn watch(&self, engine: &Engine, tasks: &Tasks) {
+    pub(super) fn watch(engine: &Engine, tasks: &Tasks) {
         let (engine, stopping) = (engine.clone(), tasks.stopping().clone());
         tasks.spawn(async move {
             tokio::select! {
@@ -54,7 +74,39 @@ impl Boot {
 
 /// Notes that the host settled, or ends as it should.
 pub(super) async fn end_well(engine: &Engine) -> Result<(), EngineError> {
-    engine.put_meta(STREAK, "0").await
+    engine.put_meta(STREAK, "0").await?;
+    engine.forget_suspects().await
+}
+
+/// How far the wall clock was ahead of the steady one when the last process looked.
+pub(super) fn clock_offset(store: &Sqlite) -> Result<i64, StoreError> {
+    Ok(number(store, OFFSET)?.unwrap_or(0))
+}
+
+/// Keeps how far the wall clock is ahead of the steady one, which times in the store are of.
+pub(super) fn keep_clock_offset(engine: &Engine, tasks: &Tasks) {
+    let (engine, stopping) = (engine.clone(), tasks.stopping().clone());
+    tasks.spawn(async move {
+        let mut kept = engine.clock_offset_ms();
+        loop {
+            tokio::select! {
+                () = stopping.cancelled() => return,
+                () = tokio::time::sleep(crate::clock::LOOK) => {}
+            }
+            let offset = engine.clock_offset_ms();
+            if offset != kept {
+                tracing::warn!(by_ms = offset - kept, "the wall clock was set");
+                match engine.put_meta(OFFSET, &offset.to_string()).await {
+                    Ok(()) => kept = offset,
+                    Err(error) => tracing::debug!(%error, "could not note that the clock was set"),
+                }
+            }
+        }
+    });
+}
+
+fn number<T: std::str::FromStr>(store: &Sqlite, key: &str) -> Result<Option<T>, StoreError> {
+    Ok(store.meta(key)?.and_then(|text| text.parse().ok()))
 }
 
 /// Keeps a value about the host, durably.

@@ -53,10 +53,10 @@ pub(super) fn start(engine: &Engine, tasks: &Tasks, roots: BTreeMap<String, Path
     tasks.spawn(async move {
         let clock = Clock::system();
         loop {
-            let began = clock.now_ms();
+            let began = clock.steady_ms();
             let next = eye.look(&clock).await;
             // Many files take long to look at: the host does something else twice as long.
-            let took = Duration::from_millis(clock.now_ms().saturating_sub(began));
+            let took = Duration::from_millis(clock.steady_ms().saturating_sub(began));
             let breath = BREATH.max(took * 2);
             tokio::select! {
                 () = stopping.cancelled() => return,

@@ -15,6 +15,8 @@
 //! | secret accessed | nothing changes |
 //! | run ended | ended, for ever |
 
+mod ending;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use super::{
@@ -51,6 +53,14 @@ pub struct Chain {
     sessions: BTreeSet<String>,
     joined: BTreeMap<String, String>,
     keep_payloads: bool,
+    /// Whether it has no beginning: only what steps from the first one on came to is in it.
+    is_ending: bool,
+    /// Bytes of the payloads of queued signals.
+    signal_bytes: usize,
+    /// Bytes of the failures and plans that steps have.
+    kept_bytes: usize,
+    /// About how many bytes the entries of this history have.
+    history_bytes: u64,
 }
 
 /// Who holds an operator's seat in a run.
@@ -180,6 +190,11 @@ impl Chain {
         }
         match (&self.started, &entry.fact) {
             (None, Fact::RunStarted(_)) => {}
+            (None, fact) if self.is_ending => {
+                if fact.step().is_some_and(|step| step < self.first_step) {
+                    return Ok(());
+                }
+            }
             (None, _) => return Err(ChainError::NotStarted(seq)),
             (Some(_), _) if matches!(self.state, RunState::Ended(_)) => {
                 return Err(ChainError::Ended(seq));
@@ -190,6 +205,7 @@ impl Chain {
         self.seq = seq;
         self.last_ms = entry.at_ms;
         self.entries += 1;
+        self.history_bytes += entry.fact.size_hint() as u64;
         Ok(())
     }
 
@@ -218,8 +234,9 @@ impl Chain {
                 step.attempt_open = false;
                 step.counted += u32::from(closed.counts);
                 step.retry_at_ms = Some(closed.retry_at_ms);
-                step.error = Some(closed.error.clone());
+                let gone = step.error.replace(closed.error.clone());
                 add_usage(&mut step.usage, closed.usage.as_ref());
+                self.keeps(Some(&closed.error), gone.as_ref());
                 self.spend(closed.step, closed.usage.as_ref());
             }
             Fact::AttemptOpened(opened) => {
@@ -268,8 +285,10 @@ impl Chain {
                     step.state = StepState::Pending;
                     step.attempt_open = false;
                     step.retry_at_ms = Some(at);
-                    step.follows = Some(followed.plan.clone());
+                    let gone = step.follows.replace(followed.plan.clone());
                     add_usage(&mut step.usage, followed.usage.as_ref());
+                    self.kept_bytes += followed.plan.len();
+                    self.kept_bytes -= gone.as_ref().map_or(0, Json::len);
                     self.spend(followed.step, followed.usage.as_ref());
                     self.keep_effects(followed.step, followed.effects.as_ref());
                 }
@@ -355,10 +374,10 @@ impl Chain {
         step.attempt_open = false;
         step.retry_at_ms = None;
         add_usage(&mut step.usage, usage);
+        let gone = step.error.take();
         match outcome {
             Outcome::Completed(output) => {
                 step.state = StepState::Completed;
-                step.error = None;
                 step.output = keep.then(|| output.clone());
             }
             Outcome::Failed(failure) => {
@@ -371,6 +390,9 @@ impl Chain {
                     Some(Failure::new(crate::protocol::failure::kind::CANCELED, reason.clone()));
             }
         }
+        let kept = step.error.clone();
+        self.keeps(kept.as_ref(), gone.as_ref());
+        let step = self.step(number).ok_or(ChainError::NoStep { seq, step: number })?;
         if step.scheduled.kind == StepKind::Signal {
             let name = step.scheduled.name.clone();
             let took = outcome.output().is_some_and(took_a_signal);
@@ -379,9 +401,10 @@ impl Chain {
             }
             if took
                 && let Some(queue) = self.signals.get_mut(&name)
-                && queue.pop_front().is_some()
+                && let Some(payload) = queue.pop_front()
             {
                 self.queued -= 1;
+                self.signal_bytes -= signal_bytes(&name, &payload);
             }
         }
         self.open.remove(&number);
@@ -419,7 +442,14 @@ impl Chain {
         matches!(step.kind, StepKind::Task | StepKind::ToolCall).then_some(step.name.as_str())
     }
 
+    /// Counts a failure that a step keeps, in place of the one before.
+    fn keeps(&mut self, kept: Option<&Failure>, gone: Option<&Failure>) {
+        self.kept_bytes += kept.map_or(0, Failure::size);
+        self.kept_bytes -= gone.map_or(0, Failure::size);
+    }
+
     fn queue_signal(&mut self, name: &str, payload: Json) {
+        self.signal_bytes += signal_bytes(name, &payload);
         self.signals.entry(name.to_owned()).or_default().push_back(payload);
         self.queued += 1;
     }
@@ -516,6 +546,21 @@ impl Chain {
         self.queued
     }
 
+    /// The bytes of all queued signals.
+    pub fn signal_bytes(&self) -> usize {
+        self.signal_bytes
+    }
+
+    /// The bytes of the failures of steps, and of what they left to others.
+    pub fn kept_bytes(&self) -> usize {
+        self.kept_bytes
+    }
+
+    /// About how many bytes the entries of this history have.
+    pub fn history_bytes(&self) -> u64 {
+        self.history_bytes
+    }
+
     /// The first queued signal of a name.
     pub fn first_signal(&self, name: &str) -> Option<&Json> {
         self.signals.get(name)?.front()
@@ -566,6 +611,11 @@ impl Chain {
     pub fn status(&self) -> Option<(&str, Option<f64>)> {
         self.status.as_ref().map(|(text, progress)| (text.as_str(), *progress))
     }
+}
+
+fn signal_bytes(name: &str, payload: &Json) -> usize {
+    const ENVELOPE: usize = 64;
+    ENVELOPE + name.len() + payload.len()
 }
 
 /// Whether a wait's value stands for a signal that it took off the queue.

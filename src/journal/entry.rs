@@ -433,23 +433,57 @@ impl Entry {
 }
 
 impl Fact {
+    /// The step that it changes, if that was scheduled before.
+    pub fn step(&self) -> Option<u32> {
+        match self {
+            Self::AttemptDelivered { step, .. } | Self::StepEnded { step, .. } => Some(*step),
+            Self::AttemptClosed(closed) => Some(closed.step),
+            Self::AttemptOpened(opened) => Some(opened.step),
+            Self::Decided(Decision::Follow(followed)) => Some(followed.step),
+            Self::RunStarted(_)
+            | Self::StepScheduled(_)
+            | Self::StepRecorded(..)
+            | Self::SignalReceived(_)
+            | Self::Noted { .. }
+            | Self::SecretAccessed { .. }
+            | Self::Decided(_)
+            | Self::RunEnded(_) => None,
+        }
+    }
+
     /// About how many bytes the stored form has; too little costs a copy, nothing else.
-    fn size_hint(&self) -> usize {
+    pub(crate) fn size_hint(&self) -> usize {
         const ENVELOPE: usize = 128;
         let payload = match self {
             Self::StepScheduled(step) => step.request.len(),
             Self::StepRecorded(step, outcome) => step.request.len() + outcome.size_hint(),
-            Self::StepEnded { outcome, .. } | Self::RunEnded(outcome) => outcome.size_hint(),
-            Self::RunStarted(started) => started.input.len() + started.grant.len() + ENVELOPE,
-            Self::SignalReceived(_)
-            | Self::AttemptDelivered { .. }
-            | Self::AttemptClosed(_)
-            | Self::AttemptOpened(_)
-            | Self::Noted { .. }
-            | Self::SecretAccessed { .. }
-            | Self::Decided(_) => 0,
+            Self::StepEnded { outcome, effects, .. } => {
+                outcome.size_hint() + effects.as_ref().map_or(0, Json::len)
+            }
+            Self::RunEnded(outcome) => outcome.size_hint(),
+            Self::RunStarted(started) => {
+                let queued = started.queued.iter().map(|(name, it)| name.len() + it.len());
+                started.input.len() + started.grant.len() + ENVELOPE + queued.sum::<usize>()
+            }
+            Self::SignalReceived(signal) => signal.payload.len(),
+            Self::Noted { note, .. } => note.size(),
+            Self::AttemptClosed(closed) => closed.error.size(),
+            Self::Decided(Decision::Follow(followed)) => followed.plan.len(),
+            Self::SecretAccessed { event, .. } => event.len(),
+            Self::AttemptDelivered { .. } | Self::AttemptOpened(_) | Self::Decided(_) => 0,
         };
         ENVELOPE + payload
+    }
+}
+
+impl Note {
+    /// About how many bytes it takes.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Self::Status { text, .. } => text.len(),
+            Self::Log { message, data, .. } => message.len() + data.as_ref().map_or(0, Json::len),
+            Self::Event { topic, data } => topic.len() + data.len(),
+        }
     }
 }
 
@@ -470,8 +504,13 @@ impl Scheduled {
 }
 
 impl Outcome {
-    fn size_hint(&self) -> usize {
-        self.output().map_or(0, Json::len)
+    /// About how many bytes it takes.
+    pub(crate) fn size_hint(&self) -> usize {
+        match self {
+            Self::Completed(output) => output.len(),
+            Self::Failed(failure) => failure.size(),
+            Self::Canceled(reason) => reason.len(),
+        }
     }
 
     /// The value, if it completed.

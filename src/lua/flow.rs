@@ -91,6 +91,9 @@ pub struct ScriptFlow {
 /// at once meets it too.
 const TURN: u32 = 256;
 
+/// Bytes that the commands of one turn carry before the host gets to do something with them.
+const TURN_BYTES: usize = 4 << 20;
+
 /// What a `ctx` call is answered with, once its branch's turn comes.
 enum Answer {
     Nothing,
@@ -108,6 +111,8 @@ struct Turn<'a> {
     armed: &'a Armed<'a>,
     now_ms: u64,
     commands: Vec<Command>,
+    /// The bytes of what the commands carry.
+    bytes: usize,
     ready: VecDeque<(Id, Answer)>,
 }
 
@@ -169,6 +174,11 @@ impl ScriptFlow {
         }
         let mut began = 0;
         while let Some((id, answer)) = turn.ready.pop_front() {
+            if turn.bytes >= TURN_BYTES {
+                // What was asked for so far is counted and written first.
+                turn.ready.push_front((id, answer));
+                return Err(NextAction::More);
+            }
             if !matches!(answer, Answer::Birth) {
                 self.step(id, &answer, turn)?;
                 continue;
@@ -248,6 +258,7 @@ impl ScriptFlow {
         for note in self.vm.desk.notes.borrow_mut().drain(..) {
             let key = StepKey::new(branch.scope.clone(), branch.next);
             branch.next += 1;
+            turn.bytes += note.size();
             turn.commands.push(Command::Note { key, note });
         }
         if let Some(breach) = turn.armed.breach() {
@@ -367,6 +378,7 @@ impl ScriptFlow {
                 self.listeners.retain(|key, _| self.tree.waiting.contains_key(key));
                 self.listeners.insert(key.clone(), hears);
             }
+            turn.bytes += op.size();
             turn.commands.push(Command::Schedule(StepRequest { key, op }));
         }
         Ok(())
@@ -408,7 +420,7 @@ impl Flow for ScriptFlow {
         vm.let_grow(self.limits.memory);
         vm.desk.open(Mode::Flow, now_ms, self.random, self.limits.value);
         let ready = std::mem::take(&mut self.ready);
-        let mut turn = Turn { armed: &armed, now_ms, commands: Vec::new(), ready };
+        let mut turn = Turn { armed: &armed, now_ms, commands: Vec::new(), bytes: 0, ready };
         let next = match self.take(input, &mut turn) {
             Ok(()) => NextAction::Wait,
             Err(next) => next,
@@ -416,6 +428,7 @@ impl Flow for ScriptFlow {
         let Turn { mut commands, ready, .. } = turn;
         self.random = vm.desk.random.get();
         vm.desk.mode.set(Mode::Pure);
+        vm.weigh();
         if let NextAction::Limit(_) | NextAction::Broken(_) = next {
             commands.clear();
         }

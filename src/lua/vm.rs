@@ -13,6 +13,7 @@ use super::{
     raw::Machine,
     source::Source,
 };
+use crate::memory::Share;
 
 /// Memory categories of a VM: 0 is the library's own.
 const CATEGORIES: u8 = u8::MAX;
@@ -57,6 +58,10 @@ pub(crate) struct Vm {
     pub(crate) condemned: Cell<bool>,
     /// It belongs to one run.
     pub(crate) solo: bool,
+    /// A flow has left since its garbage was last collected.
+    pub(crate) left: Cell<bool>,
+    /// What it is counted as.
+    share: RefCell<Option<Share>>,
 }
 
 impl Vm {
@@ -92,6 +97,8 @@ impl Vm {
             branches: Cell::new(0),
             condemned: Cell::new(false),
             solo,
+            left: Cell::new(false),
+            share: RefCell::default(),
         };
         vm.bound(memory);
         Ok(vm)
@@ -102,6 +109,27 @@ impl Vm {
         let most = self.machine.memory().saturating_add(more.saturating_add(PASSING));
         let set = self.machine.lua().set_memory_limit(most.min(self.memory.get()));
         debug_assert!(set.is_ok(), "a VM of ours always has a limit");
+    }
+
+    /// Counts it as what it holds now.
+    pub(crate) fn weigh(&self) {
+        if let Some(share) = &mut *self.share.borrow_mut() {
+            share.set(self.machine.memory());
+        }
+    }
+
+    /// Counts it from now on.
+    pub(crate) fn count_in(&self, share: Share) {
+        *self.share.borrow_mut() = Some(share);
+        self.weigh();
+    }
+
+    /// Collects its garbage.
+    pub(crate) fn collect(&self) {
+        self.left.set(false);
+        // A finalizer cannot fail: the sandbox has none.
+        drop(self.machine.lua().gc_collect());
+        self.weigh();
     }
 
     /// Whether it is so full that its flows are better off elsewhere.

@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     flow::RunLimits,
+    memory::Memory,
     protocol::{Failure, failure::kind},
 };
 
@@ -62,6 +63,7 @@ pub struct Vms {
     limits: Limits,
     lane: Arc<Lane>,
     pool: Rc<RefCell<Pool>>,
+    memory: Arc<Memory>,
 }
 
 /// The VMs that flows can join, and the runs that must be alone.
@@ -82,6 +84,7 @@ impl Pool {
     /// Notes that a flow left `vm`.
     pub(super) fn left(&mut self, vm: &Rc<Vm>) {
         self.live -= 1;
+        vm.left.set(true);
         let idle: usize = self.vms.values().flatten().filter(|vm| vm.live() == 0).count();
         if vm.live() == 0 && (vm.condemned.get() || idle > self.idle) {
             self.discard(vm);
@@ -102,7 +105,31 @@ impl Vms {
     /// Prepares a shard; `watchdog` will look after its slices.
     pub fn new(limits: Limits, watchdog: &Watchdog) -> Self {
         let pool = Pool { idle: limits.idle_vms, ..Pool::default() };
-        Self { limits, lane: watchdog.lane(), pool: Rc::new(RefCell::new(pool)) }
+        let pool = Rc::new(RefCell::new(pool));
+        Self { limits, lane: watchdog.lane(), pool, memory: Memory::unlimited() }
+    }
+
+    /// The same, with what its VMs hold counted together with everything else of a host.
+    #[must_use]
+    pub fn within(mut self, memory: &Arc<Memory>) -> Self {
+        self.memory = Arc::clone(memory);
+        self
+    }
+
+    /// Gives back what flows that are gone have left: VMs without a flow, and the garbage of one
+    /// other.
+    pub fn relieve(&self) {
+        let mut pool = self.pool.borrow_mut();
+        pool.vms.retain(|_, vms| {
+            vms.retain(|vm| vm.live() > 0);
+            !vms.is_empty()
+        });
+        let left = pool.vms.values().flatten().filter(|vm| vm.left.get());
+        let fullest = left.max_by_key(|vm| vm.machine.memory()).map(Rc::clone);
+        drop(pool);
+        if let Some(vm) = fullest {
+            vm.collect();
+        }
     }
 
     /// Makes a flow. None of the author's code runs before the flow's first input.
@@ -166,8 +193,10 @@ impl Vms {
         runs: usize,
         solo: bool,
     ) -> Result<Rc<Vm>, Failure> {
-        Vm::open(source, memory, runs, solo)
-            .map(Rc::new)
-            .map_err(|error| Failure::new(kind::LIMIT, format!("no VM could be opened: {error}")))
+        let vm = Vm::open(source, memory, runs, solo).map_err(|error| {
+            Failure::new(kind::LIMIT, format!("no VM could be opened: {error}"))
+        })?;
+        vm.count_in(self.memory.share());
+        Ok(Rc::new(vm))
     }
 }

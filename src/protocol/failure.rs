@@ -67,6 +67,11 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// About how many bytes it takes.
+    pub fn size(&self) -> usize {
+        self.kind.len() + self.message.len() + self.data.as_ref().map_or(0, Json::len)
+    }
+
     /// A failure of `kind` that another attempt does not help.
     pub fn new(kind: impl Into<String>, message: impl Into<String>) -> Self {
         Self {

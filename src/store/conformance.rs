@@ -25,6 +25,7 @@ macro_rules! conformance {
             what_was_appended_is_read_back
             a_plain_write_changes_cursor_and_counters_and_a_whole_one_the_rest
             a_continued_run_has_a_current_history_and_all_of_them
+            a_history_is_read_in_pages_that_are_bounded
             a_batch_whose_run_has_moved_is_refused_alone
             a_run_is_created_once
             writes_that_rest_on_a_row_fall_with_it
@@ -46,6 +47,7 @@ macro_rules! conformance {
             a_revocation_outlives_everything_said_of_its_token
             signals_wait_in_order_until_they_arrive
             evidence_and_meta_are_kept
+            charges_are_summed_by_token_and_stay_used_when_their_run_is_deleted
             what_layers_keep_expires_and_audit_lines_stay_in_order
             a_session_keeps_its_frames_until_they_are_acknowledged_or_it_is_closed
             a_deleted_run_leaves_nothing_and_takes_nothing_of_others
@@ -136,6 +138,7 @@ pub fn header(num: u64) -> Header {
         ended_ms: None,
         error: None,
         waiting_on: Some(r#"["timer"]"#.to_owned()),
+        bytes: 0,
     }
 }
 
@@ -175,8 +178,9 @@ pub fn append(writer: &dyn Writer, header: &mut Header, facts: Vec<Fact>) -> Run
         let prev = (!matches!(fact, Fact::RunStarted(_))).then_some(header.cursor);
         header.seq += 1;
         header.cursor = lsn;
-        let entry = Entry { seq: header.seq, at_ms: 5000, fact };
-        entries.push(JournalRow { lsn, prev, bytes: entry.encode() });
+        let bytes = Entry { seq: header.seq, at_ms: 5000, fact }.encode();
+        header.bytes += bytes.len() as u64;
+        entries.push(JournalRow { lsn, prev, bytes });
     }
     RunWrite { header: header.clone(), expected, entries, whole: false }
 }

@@ -8,10 +8,12 @@
 mod change;
 mod check;
 mod durable_state;
+mod fair;
 mod find;
 mod health;
 mod memory;
 mod rows;
+mod size;
 mod sqlite;
 
 #[cfg(test)]
@@ -28,9 +30,9 @@ pub use health::Health;
 pub use memory::{Commit, Memory};
 
 pub use rows::{
-    ArtifactRow, AuditRow, BlueprintRow, Errand, EvidenceRow, FrameRow, Header, IdempotencyRow,
-    OutboxRow, Retired, RunFilter, RunStatus, SessionRow, Space, StateRow, TaskFilter, TaskPhase,
-    TaskRow, TokenRow, fresh_nonce,
+    ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, Errand, EvidenceRow, FrameRow,
+    Header, IdempotencyRow, OutboxRow, PageMark, Retired, RunFilter, RunStatus, SessionRow, Space,
+    StateRow, TaskFilter, TaskPhase, TaskRow, TokenRow, fresh_nonce,
 };
 
 pub use sqlite::{Options, Restored, Sqlite, Synchronous, check_directory, restore};
@@ -46,6 +48,13 @@ use crate::{
 /// follows. Deleting the run removes it.
 pub const UNSTORED: &str = "unstored:";
 
+/// The most entries of a page of a history.
+pub const PAGE_ENTRIES: u32 = 256;
+/// The most bytes of a page of a history, as far as one entry is not larger.
+pub const PAGE_BYTES: usize = 64 << 10;
+/// The most pages of a history that are looked up at a time.
+pub const PAGES: usize = 1_024;
+
 /// Everything the engine needs of a database.
 pub trait Store: Writer + Reader {}
 
@@ -54,8 +63,8 @@ impl<T: Writer + Reader> Store for T {}
 /// The one road by which anything becomes durable.
 pub trait Writer: Send + Sync {
     /// Queues a batch. Its `ack` is called once, on the writer's thread, after the batch is synced
-    /// or refused. Batches of one caller commit in the order of their submission. Blocks while
-    /// the queue is full.
+    /// or refused. Batches of one run commit in the order of their submission, and so do those that
+    /// belong to no run; between runs the order is a fair one. Blocks while the queue is full.
     fn submit(&self, batch: Batch);
 
     /// A number that no other row of the journal has, larger than all that were given before.
@@ -121,6 +130,32 @@ pub trait Reader: Send + Sync {
     /// Also when an entry cannot be decoded.
     fn all_entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError>;
 
+    /// Where the pages lie of the entries of all histories of a run with a number over `after_seq`,
+    /// oldest first: the first [`PAGES`] of them, where there are more.
+    ///
+    /// # Errors
+    /// Also when a row on the way there is missing.
+    fn pages(&self, run: u64, after_seq: u32) -> Result<Vec<PageMark>, StoreError>;
+
+    /// The entries of a page, oldest first; none once the run is deleted.
+    ///
+    /// # Errors
+    /// Also when an entry cannot be decoded.
+    fn page(&self, run: u64, page: &PageMark) -> Result<Vec<Entry>, StoreError>;
+
+    /// What a run is charged, if anything counts it.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn charge(&self, run: u64) -> Result<Option<ChargeRow>, StoreError>;
+
+    /// What the open runs are charged, and the sums of all by token; with the runs of each that were
+    /// created at or after `since_ms`.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn charges(&self, since_ms: u64) -> Result<(Vec<ChargeRow>, Vec<ChargeSum>), StoreError>;
+
     /// The runs that a run called and that have not ended.
     ///
     /// # Errors
@@ -144,6 +179,18 @@ pub trait Reader: Send + Sync {
     /// # Errors
     /// See [`Reader::header`].
     fn state(&self, scope: &str) -> Result<Vec<StateRow>, StoreError>;
+
+    /// The bytes of all keys and values of one state scope.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn state_bytes(&self, scope: &str) -> Result<u64, StoreError>;
+
+    /// The bytes of the entries of a run's current history.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn history_bytes(&self, run: u64) -> Result<u64, StoreError>;
 
     /// One value of state, also one that has expired.
     ///
@@ -513,6 +560,8 @@ pub enum Write {
         /// When, in Unix milliseconds.
         at_ms: u64,
     },
+    /// Record what a run is charged.
+    PutCharge(ChargeRow),
     /// Record a token.
     PutToken(TokenRow),
     /// Revoke a token.
@@ -635,6 +684,7 @@ impl StoreError {
             | Self::KeyUsed { .. }
             | Self::Revision { .. }
             | Self::StateRefused { .. }
+            | Self::TooLarge { .. }
             | Self::Damaged { .. } => true,
             Self::Full
             | Self::Locked
@@ -751,6 +801,18 @@ pub enum StoreError {
         what: String,
         /// Why.
         reason: String,
+    },
+    /// A history is larger than what may be read into memory.
+    #[error(
+        "read run {run}: its history has {bytes} bytes, and the host may hold {most} of one run"
+    )]
+    TooLarge {
+        /// The run's number.
+        run: u64,
+        /// The bytes of its current history.
+        bytes: u64,
+        /// The most that is read.
+        most: u64,
     },
     /// Anything else.
     #[error("{context}: {reason}")]

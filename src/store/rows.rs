@@ -114,6 +114,8 @@ pub struct Header {
     pub error: Option<String>,
     /// What it waits for: a JSON array.
     pub waiting_on: Option<String>,
+    /// About how many bytes it stores: its journal, its own state and its files.
+    pub bytes: u64,
 }
 
 /// A random number for a new run; never 0, which stands for a run that has none.
@@ -147,7 +149,77 @@ impl Header {
             ended_ms: None,
             error: None,
             waiting_on: None,
+            bytes: 0,
         }
+    }
+}
+
+/// What a run is charged, to the token that it was started with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChargeRow {
+    /// The run.
+    pub run: u64,
+    /// The token's id.
+    pub jti: String,
+    /// Bytes of its entries and files.
+    pub bytes: u64,
+    /// Tokens that it used of models.
+    pub tokens: u64,
+    /// Money that it used, in billionths of a US dollar.
+    pub nano_usd: u64,
+}
+
+impl ChargeRow {
+    /// A run that was charged nothing yet.
+    pub fn new(run: u64, jti: &str) -> Self {
+        Self { run, jti: jti.to_owned(), bytes: 0, tokens: 0, nano_usd: 0 }
+    }
+}
+
+/// What all runs that were started with a token were charged together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChargeSum {
+    /// The token's id.
+    pub jti: String,
+    /// Bytes of the runs that are there.
+    pub bytes: u64,
+    /// Tokens, of those too that were deleted.
+    pub tokens: u64,
+    /// Money, of those too that were deleted, in billionths of a US dollar.
+    pub nano_usd: u64,
+    /// Runs that were created since the time that was asked for.
+    pub starts: u64,
+}
+
+/// Where a page of a run's history lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageMark {
+    /// The lsn of its last entry.
+    pub last: u64,
+    /// Its entries have numbers over this one.
+    pub after: u32,
+    /// The number of its last entry.
+    pub upto: u32,
+    /// The bytes of its entries, as they are stored.
+    pub bytes: usize,
+}
+
+impl PageMark {
+    /// A page without entries yet, which is to end with a row.
+    pub(crate) fn ending(last: u64, upto: u32) -> Self {
+        Self { last, after: upto, upto, bytes: 0 }
+    }
+
+    /// Takes the row before the first one; says whether there was room.
+    pub(crate) fn take(&mut self, bytes: usize) -> bool {
+        let entries = self.upto - self.after;
+        if entries > 0 && (entries >= super::PAGE_ENTRIES || self.bytes + bytes > super::PAGE_BYTES)
+        {
+            return false;
+        }
+        self.after = self.after.saturating_sub(1);
+        self.bytes += bytes;
+        true
     }
 }
 
@@ -203,10 +275,12 @@ pub struct TaskRow {
     pub opened_ms: u64,
     /// Who has it.
     pub worker: Option<String>,
-    /// When the attempt times out, in Unix milliseconds.
+    /// When the attempt times out, in milliseconds of the steady clock.
     pub deadline_ms: Option<u64>,
-    /// When the lease ends without a heartbeat, in Unix milliseconds.
+    /// When the lease ends without a heartbeat, in milliseconds of the steady clock.
     pub lease_ms: Option<u64>,
+    /// How often in a row these two were put off, because nobody could have been heard.
+    pub graces: u32,
     /// One line for a person.
     pub summary: Option<String>,
     /// What the worker fetches, rendered: the worker API's prompt, as JSON.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Grant, Role, Scopes, Verb};
+use super::{Grant, Quotas, Role, Scopes, Verb};
 use crate::protocol::TaskId;
 
 /// Who issues every token of this host.
@@ -89,6 +89,9 @@ pub struct Claims {
     /// The attempt that it is for, in a task token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<TaskClaim>,
+    /// How much may be done and kept under it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quotas: Option<Quotas>,
 }
 
 /// The attempt that a task token is for.
@@ -166,6 +169,8 @@ pub enum Axis {
     Attempt,
     /// Which token it names as its parent.
     Parent,
+    /// How much may be done and kept under it.
+    Quotas,
 }
 
 /// A child token that would have more than its parent.
@@ -195,6 +200,7 @@ impl Axis {
             Self::Kind => "kind",
             Self::Attempt => "attempt",
             Self::Parent => "parent",
+            Self::Quotas => "quotas",
         }
     }
 }
@@ -222,6 +228,7 @@ impl Claims {
             scopes: grant.scopes,
             parent: None,
             task: None,
+            quotas: None,
         }
     }
 
@@ -275,6 +282,7 @@ impl Claims {
     /// The first axis in which it has more.
     pub fn check_narrower(&self, parent: &Self) -> Result<(), Widening> {
         let (own, whole) = (self.grant(), parent.grant());
+        let quotas = |claims: &Self| claims.quotas.unwrap_or_default();
         let axes = [
             (Axis::Role, parent.role.holds(self.role)),
             (Axis::Verbs, Verb::ALL.iter().all(|verb| !own.has(*verb) || whole.has(*verb))),
@@ -284,6 +292,7 @@ impl Claims {
             (Axis::Kind, parent.task.is_none() || self.aud == parent.aud),
             (Axis::Attempt, parent.task.is_none() || self.task == parent.task),
             (Axis::Parent, self.parent.as_ref() == Some(&parent.jti)),
+            (Axis::Quotas, quotas(self).fits(quotas(parent))),
         ];
         match axes.into_iter().find(|(_, narrower)| !narrower) {
             None => Ok(()),

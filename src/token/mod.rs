@@ -10,6 +10,7 @@ mod ed25519;
 mod gate;
 mod handle;
 mod keys;
+mod quota;
 mod role;
 mod scope;
 mod verb;
@@ -20,6 +21,7 @@ pub use claims::{
 pub use gate::{Grant, Refusal, is_on_purpose, permits};
 pub use handle::{AttemptId, Handle, HandleError, HandleKey, HandleSecret};
 pub use keys::{KeyError, KeyRing, SigningKey};
+pub use quota::{Quota, Quotas};
 pub use role::{Role, UnknownRole};
 pub use scope::{Need, Reach, Scope, ScopeError, ScopeKind, Scopes, StatePrefix};
 pub use verb::{UnknownVerb, Verb};

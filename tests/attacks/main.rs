@@ -3,6 +3,9 @@
 //!
 //! `docs/security.md` has the table: the attack, its test here, and what stops it.
 
+#[path = "../faults/shim.rs"]
+#[allow(dead_code, reason = "every test program uses its own part of it")]
+mod shim;
 #[path = "../support/mod.rs"]
 mod support;
 

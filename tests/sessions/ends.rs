@@ -77,6 +77,8 @@ async fn impatient(shell: &Shell, limits: Limits) -> Host {
         environments: moonswarm::environment::Config::default(),
         code: moonswarm::operator::Coded::default(),
         middleware: moonswarm::engine::Middleware::default(),
+        memory: None,
+        run_memory: None,
         shards: 1,
         store: Options::default(),
         api: ApiConfig { limits, ..ApiConfig::default() },

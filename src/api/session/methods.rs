@@ -26,7 +26,9 @@ use crate::{
         sessions::{SeatTaken, ttl},
         worker::{ProgressBody, ResultBody},
     },
-    engine::{Caller, EngineError, Holder, IdempotencyKey, Report, WaitFor, rfc3339},
+    engine::{
+        Caller, EngineError, EventView, Held, Holder, IdempotencyKey, Report, WaitFor, rfc3339,
+    },
     protocol::{Json, RunId, SessionId, TaskId},
     token::Verb,
 };
@@ -52,17 +54,31 @@ pub(super) const METHODS: &[(&str, Verb)] = &[
     ("seat/acquire", Verb::SeatAcquire),
 ];
 
+/// An event of a run that a connection watches.
+pub(super) struct Watched {
+    pub(super) text: String,
+    /// Its room, until it is sent.
+    _held: Option<Arc<Held>>,
+}
+
+/// What a connection is told of a run that it watches.
+#[derive(Serialize)]
+struct Said<'a> {
+    run: RunId,
+    event: &'a EventView,
+}
+
 /// The runs that a connection watches.
 #[derive(Clone)]
 pub(super) struct Watch {
-    events: mpsc::Sender<String>,
+    events: mpsc::Sender<Watched>,
     gone: CancellationToken,
     count: Arc<AtomicUsize>,
 }
 
 impl Watch {
     /// Nothing is watched yet; what will be goes to `events` until `gone`.
-    pub(super) fn new(events: mpsc::Sender<String>, gone: CancellationToken) -> Self {
+    pub(super) fn new(events: mpsc::Sender<Watched>, gone: CancellationToken) -> Self {
         Self { events, gone, count: Arc::default() }
     }
 
@@ -393,7 +409,9 @@ impl Asking {
                         Ok(Some(event)) => (event, false),
                         Err(error) => (broken(error), true),
                     };
-                    let said = serde_json::json!({ "run": run, "event": event }).to_string();
+                    let said = Said { run, event: &event };
+                    let text = serde_json::to_string(&said).expect("an event is plain data");
+                    let said = Watched { text, _held: events.held() };
                     if to.send(said).await.is_err() || is_last {
                         return;
                     }

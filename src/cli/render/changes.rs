@@ -49,6 +49,13 @@ impl Changes {
         lines.into_iter().map(|line| stamp(run_ms, &line)).collect()
     }
 
+    /// Forgets steps up to a number: nothing new is said of them.
+    pub fn forget(&mut self, before: u32) {
+        if before > 0 {
+            self.steps.retain(|seq, _| *seq > before);
+        }
+    }
+
     /// A line with how long the run goes on.
     pub fn stamped(run_ms: u64, line: &str) -> String {
         stamp(run_ms, line)
@@ -56,14 +63,13 @@ impl Changes {
 
     /// The line of an event that no step or status shows: what the flow logs or publishes.
     pub fn event(event: &EventView, run_ms: u64) -> Option<String> {
+        if event.kind != "log" {
+            return None;
+        }
         let data = event.data.to_value();
         let text = |key: &str| data.get(key).and_then(|value| value.as_str()).map(printable);
-        let line = match event.kind.as_str() {
-            "log" => {
-                format!("{}: {}", text("level").unwrap_or_else(|| "info".into()), text("message")?)
-            }
-            _ => return None,
-        };
+        let level = text("level").unwrap_or_else(|| "info".into());
+        let line = format!("{level}: {}", text("message")?);
         Some(stamp(run_ms, &line))
     }
 }

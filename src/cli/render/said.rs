@@ -72,7 +72,10 @@ impl Said {
             let voices = std::mem::take(&mut self.voices);
             return voices.into_values().filter_map(|mut voice| voice.end()).collect();
         }
-        let step = event.data.to_value()["step"].as_u64().filter(|_| ends);
+        if !ends || self.voices.is_empty() {
+            return Vec::new();
+        }
+        let step = event.data.to_value()["step"].as_u64();
         let voice = step.and_then(|step| self.voices.remove(&u32::try_from(step).ok()?));
         voice.and_then(|mut voice| voice.end()).into_iter().collect()
     }

@@ -9,10 +9,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     cli::{
-        connect::{Owner, disk_failed},
+        connect::{disk_failed, explain},
         context::Context,
         descriptors,
-        exit::{Exit, Stop},
+        exit::Exit,
     },
     host::{Host, HostConfig},
 };
@@ -29,6 +29,9 @@ pub struct Serve {
     /// How long a pull worker keeps a task without a heartbeat [default: 30s]
     #[arg(long, value_name = "DURATION", env = "MOONSWARM_LEASE", value_parser = crate::cli::values::duration)]
     pub lease: Option<Duration>,
+    /// What all runs together may make the host hold in memory [default: half of the machine's]
+    #[arg(long, value_name = "SIZE", env = "MOONSWARM_MEMORY", value_parser = crate::cli::values::size)]
+    pub memory: Option<u64>,
     /// How many connections the API has at a time, sockets of sessions among them [default: 8192]
     #[arg(long, value_name = "N", env = "MOONSWARM_CONNECTIONS")]
     pub connections: Option<usize>,
@@ -71,13 +74,15 @@ impl Serve {
                 ..crate::api::ApiConfig::default()
             },
             safe_mode: cx.config.safe_mode,
+            memory: cx.config.memory,
+            run_memory: cx.config.run_memory,
             lease: cx.config.lease,
             operators: cx.config.operators.clone(),
             environments: cx.config.environments.clone(),
             code: crate::operator::Coded::default(),
             middleware: crate::engine::Middleware::of(cx.config.middleware.clone()),
         };
-        let host = Host::open(config).await.map_err(|error| self.explain(cx, error.into()))?;
+        let host = Host::open(config).await.map_err(|error| explain(&cx.config.data, error))?;
         self.greet(cx, &host)?;
         let lost = tokio::select! {
             () = stop.next() => None,
@@ -123,16 +128,6 @@ impl Serve {
         }
         say("  Ctrl-C stops it; open runs go on at the next start");
         Ok(())
-    }
-
-    fn explain(&self, cx: &Context, error: anyhow::Error) -> anyhow::Error {
-        let error = error.context(format!("open {}", cx.config.data.display()));
-        match Owner::read(&cx.config.data) {
-            Some(owner) => Stop::new(Exit::Conflict, format!("{error:#}"))
-                .next(format!("it may belong to {} (pid {})", owner.url, owner.pid))
-                .into(),
-            None => error,
-        }
     }
 }
 

@@ -4,11 +4,15 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use crate::cli::{
-    connect::{Connection, Start},
-    context::Context,
-    exit::{Exit, Stop},
-    render::table,
+use crate::{
+    cli::{
+        connect::{Connection, Start},
+        context::Context,
+        exit::{Exit, Stop},
+        render::table,
+    },
+    engine::QuotaUse,
+    token::Quotas,
 };
 
 /// Make, look into, list and revoke tokens
@@ -57,6 +61,11 @@ struct Mint {
     /// Whose it is: people with a name each are told apart where several must answer
     #[arg(long)]
     name: Option<String>,
+    /// How much may be done and kept under it and what is made from it: `open_runs=20`,
+    /// `starts_per_minute=60`, `stored_bytes=1000000000`, `tokens=5000000`, `usd=20.00` (may be
+    /// given more than once)
+    #[arg(long = "quota", value_name = "NAME=VALUE")]
+    quotas: Vec<String>,
 }
 
 impl Token {
@@ -105,6 +114,14 @@ impl Mint {
         if let Some(name) = &self.name {
             body["name"] = json!(name);
         }
+        for quota in &self.quotas {
+            let (name, value) = quota.split_once('=').ok_or_else(|| {
+                Stop::usage(format!("--quota {quota}: write it as NAME=VALUE, `open_runs=20`"))
+            })?;
+            // Money is a text; whatever is no number is refused by name.
+            let number = value.parse::<u64>().ok().filter(|_| name != "usd");
+            body["quotas"][name] = number.map_or_else(|| json!(value), |number| json!(number));
+        }
         let minted = at.client.mint(&body).await?;
         if cx.terminal.json {
             cx.terminal.print_json(&minted)?;
@@ -127,10 +144,28 @@ async fn list(cx: &Context, at: &Connection) -> Result<Exit> {
             Some(at) => format!("revoked {at}"),
             None => format!("until {}", token.expires_at),
         };
-        vec![token.jti.clone(), token.role.clone(), token.scopes.join(" "), state]
+        let quotas = quotas(token.quotas.unwrap_or_default(), token.used.unwrap_or_default());
+        vec![token.jti.clone(), token.role.clone(), token.scopes.join(" "), quotas, state]
     });
-    cx.terminal.print(&table(&["token", "role", "scopes", "state"], rows))?;
+    cx.terminal.print(&table(&["token", "role", "scopes", "quotas", "state"], rows))?;
     Ok(Exit::Ok)
+}
+
+/// Quotas with what is used of them: `open_runs 3/20 usd 1.25/20`.
+fn quotas(quotas: Quotas, used: QuotaUse) -> String {
+    let of = |name: &str, used: String, most: Option<String>| {
+        most.map(|most| format!("{name} {used}/{most}"))
+    };
+    let text = |most: Option<u64>| most.map(|most| most.to_string());
+    let rate = quotas.starts_per_minute.map(|rate| format!("{rate} starts/min"));
+    let all = [
+        of("open_runs", used.open_runs.to_string(), text(quotas.open_runs)),
+        rate,
+        of("stored_bytes", used.stored_bytes.to_string(), text(quotas.stored_bytes)),
+        of("tokens", used.tokens.to_string(), text(quotas.tokens)),
+        of("usd", used.usd.to_string(), quotas.usd.map(|usd| usd.to_string())),
+    ];
+    all.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
 /// The claims of a JWT, as they stand there.

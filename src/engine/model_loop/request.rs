@@ -179,7 +179,13 @@ impl OpenLoop {
 
     /// Tells a loop that what began at a place has ended.
     pub(in crate::engine) fn replay_end(&mut self, place: usize, outcome: Outcome, used: &Usage) {
+        self.came += outcome.size_hint();
         self.flow.end(place, outcome, used);
+    }
+
+    /// About how many bytes it holds: what was asked, and what came of its parts.
+    pub(in crate::engine) fn size(&self) -> usize {
+        self.request.size() + self.came
     }
 
     pub(super) fn is_held(&self, place: usize) -> bool {

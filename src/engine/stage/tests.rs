@@ -197,3 +197,69 @@ fn a_mock_answers_for_a_model_as_a_whole() {
     let ended = stage.ask(|engine, caller| async move { engine.run(&caller, run).await }).unwrap();
     assert_eq!(ended.output.unwrap().as_str(), r#""mocked""#);
 }
+
+#[test]
+fn a_caller_is_refused_when_too_much_waits_at_a_shard_and_a_cancel_is_not() {
+    let mut stage = Stage::set(&Registry::new(BTreeMap::new())).unwrap();
+    let started = start(&mut stage);
+    let engine = stage.live().engine.clone();
+    let num = started.run.num();
+    let wake = || crate::engine::message::Msg::Run(num, crate::engine::message::RunMsg::Wake);
+    while engine.shared().offer(num, wake()).is_ok() {}
+    let owner = owner();
+    let signal = engine.signal(&owner, started.run, "go".into(), Json::null(), None);
+    let refused = futures::executor::block_on(signal);
+    let Err(EngineError::Busy { code, .. }) = refused else { panic!("{refused:?}") };
+    assert_eq!(code, "overloaded");
+    let run = started.run;
+    let canceled = stage.ask(move |engine, caller| async move {
+        engine.cancel(&caller, run, "enough".into(), None).await
+    });
+    assert_eq!(canceled.unwrap().status, RunStatus::Canceled);
+}
+
+/// Lets shards go on without a commit until they rest, and gives the batches that wait for one.
+fn without_commits(stage: &mut Stage) -> usize {
+    for _ in 0..ROUNDS {
+        let live = stage.live.as_mut().unwrap();
+        let (shard, messages) = &mut live.shards[0];
+        if let Some(message) = messages.take() {
+            shard.handle(message);
+        } else if shard.is_ready() || shard.is_due() {
+            shard.turn();
+        } else {
+            return stage.store.waiting();
+        }
+    }
+    panic!("it never rests");
+}
+
+fn endless(flow: &str) -> Stage {
+    let mut stage = Stage::set(&Registry::new(BTreeMap::new())).unwrap();
+    let head = "local swarm = require(\"swarm\") return swarm.blueprint { name = \"t\", flow = ";
+    start_of(&mut stage, &format!("{head} function(ctx) {flow} end }}"));
+    stage
+}
+
+#[test]
+fn a_run_is_no_more_than_a_few_commits_ahead() {
+    let mut stage = endless("while true do ctx:sleep(\"0s\") end");
+    let waiting = without_commits(&mut stage);
+    assert!((1..=4).contains(&waiting), "{waiting} batches of one run wait");
+    let rows = stage.store.commits(0).len();
+    stage.store.commit(1);
+    while stage.store.acknowledge() {}
+    assert_eq!(without_commits(&mut stage), waiting, "one commit, one turn");
+    assert_eq!(stage.store.commits(0).len(), rows + 1);
+}
+
+#[test]
+fn a_fresh_history_waits_for_its_commit() {
+    let mut stage = endless("ctx:continue_as({})");
+    for _ in 0..20 {
+        let waiting = without_commits(&mut stage);
+        assert_eq!(waiting, 1, "the next history is begun before this one is durable");
+        stage.store.commit(1);
+        while stage.store.acknowledge() {}
+    }
+}

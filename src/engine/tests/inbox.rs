@@ -72,6 +72,7 @@ impl Bench {
             scopes: None,
             ttl_ms: 3_600_000,
             name: Some(name.to_owned()),
+            quotas: Default::default(),
         };
         self.caller(&self.engine.mint(by, mint, None).await.unwrap().token)
     }
@@ -218,6 +219,7 @@ async fn a_session_that_works_on_a_run_answers_none_of_its_questions() {
         scopes: None,
         ttl_ms: 60_000,
         name: Some("ann".into()),
+        quotas: Default::default(),
     };
     let child = bench.engine.mint(&worker, mint, None).await.unwrap();
     let child = bench.caller(&child.token);

@@ -1,14 +1,17 @@
 //! The engine over a real database, real scripts and a clock that is moved by hand.
 
+mod accounts;
 mod attempts;
 mod authority;
 mod basics;
 mod boundary;
 mod budgets;
+mod clocks;
 mod composites;
 mod copies;
 mod deltas;
 mod dispatches;
+mod fairness;
 mod inbox;
 mod loops;
 mod neighbours;
@@ -133,6 +136,7 @@ impl Bench {
                 lease_ms: 30_000,
                 park_ms: 86_400_000,
                 compensation_ms: 300_000,
+                memory: usize::MAX,
                 live_runs: 8,
                 open_runs: 10_000,
                 queued_signals: 100,

@@ -1,3 +1,5 @@
+use serde_json::json;
+
 use super::*;
 
 #[tokio::test]
@@ -91,8 +93,17 @@ async fn a_child_run_and_its_caller_both_go_on() {
     let run = bench.start(r#"flow = function(ctx) return { ctx:call("child") } end"#, "null").await;
     bench.waiting(run, "child").await;
     let bench = bench.restart().await;
-    let others = bench.engine.unfinished(10).await.unwrap();
-    let child = others.into_iter().find(|other| *other != run).expect("the child is open");
+    // It may not have begun before the restart.
+    let child = tokio::time::timeout(PATIENCE, async {
+        loop {
+            let others = bench.engine.unfinished(10).await.unwrap();
+            if let Some(child) = others.into_iter().find(|other| *other != run) {
+                return child;
+            }
+            tokio::task::yield_now().await;
+        }
+    });
+    let child = child.await.expect("the child is open");
     bench.signal(child, "go", "5").await.unwrap();
     assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "[5]");
 }
@@ -126,20 +137,41 @@ async fn compensations_that_were_under_way_are_finished_after_a_restart() {
     assert_eq!((view.status, view.error.unwrap().kind.as_str()), (RunStatus::Failed, "blocked"));
 }
 
+/// What is found of a host that was taking up a run, and died at it so often before.
+fn mark(run: RunId, deaths: u32) -> String {
+    let num = run.num();
+    json!({ "page": [num], "suspects": [{ "runs": [num], "deaths": deaths }] }).to_string()
+}
+
 #[tokio::test]
-async fn a_run_at_whose_mark_the_host_died_rests_and_the_others_go_on() {
+async fn a_start_that_failed_in_order_within_a_mark_quarantines_nobody() {
+    let bench = Bench::new();
+    let run = bench.start(r#"flow = function(ctx) ctx:sleep("1s") return "up" end"#, "null").await;
+    bench.waiting(run, "timer").await;
+    bench.engine.put_meta("taking_up", &mark(run, 2)).await.unwrap();
+    let bench = bench.restart_after(Duration::from_secs(2), Recovery::Careful).await;
+    assert_eq!(bench.engine.take_up_with_care(false).await.unwrap(), None);
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "\"up\"");
+}
+
+#[tokio::test]
+async fn a_run_that_the_host_died_at_three_times_rests_and_the_others_go_on() {
     let bench = Bench::new();
     let body = r#"flow = function(ctx) ctx:sleep("1s") return "up" end"#;
     let (bad, good) = (bench.start(body, "null").await, bench.start(body, "null").await);
     bench.waiting(bad, "timer").await;
     bench.waiting(good, "timer").await;
-    bench.engine.put_meta("taking_up", &bad.num().to_string()).await.unwrap();
-    let bench = bench.restart_after(Duration::from_secs(2), Recovery::OneByOne).await;
-    let quarantined = bench.engine.take_up_one_by_one().await.unwrap();
-    assert_eq!(quarantined, [bad.num()]);
+    bench.engine.put_meta("taking_up", &mark(bad, 2)).await.unwrap();
+    let bench = bench.restart_after(Duration::from_secs(2), Recovery::Careful).await;
+    let quarantined = bench.engine.take_up_with_care(true).await.unwrap();
+    assert_eq!(quarantined, Some(bad.num()));
     assert_eq!(bench.ended(good).await.output.unwrap().as_str(), "\"up\"");
     let view = bench.engine.run(&bench.admin(), bad).await.unwrap();
     assert_eq!(view.status, RunStatus::Paused, "{view:?}");
+    assert_eq!(view.waiting_on[0].kind, "quarantine");
+    let refused = bench.signal(bad, "go", "1").await.unwrap_err();
+    assert_eq!(refused.code(), "run_paused", "nothing reads it but whoever takes the risk");
+    assert_eq!(bench.count(bad, |fact| matches!(fact, Fact::Decided(_))), 0, "by its header alone");
     bench.engine.resume(&bench.admin(), bad).await.unwrap();
     assert_eq!(bench.ended(bad).await.output.unwrap().as_str(), "\"up\"", "nothing was lost");
 }

@@ -132,6 +132,7 @@ async fn a_revoked_token_is_refused_at_once() {
         scopes: Some(vec!["run:*".into()]),
         ttl_ms: 60_000,
         name: None,
+        quotas: Default::default(),
     };
     let child = bench.engine.mint(&caller, mint, None).await.unwrap();
     assert!(bench.engine.authenticate(&child.token).is_ok());

@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 use super::{TaskView, rfc3339};
 use crate::{
     blueprint::{Form, Labels},
+    clock::Clock,
     engine::{escalate::Question, inbox::inquiry},
     operator::{Given, Prompt},
     protocol::{Json, RunId, TaskId},
@@ -35,7 +36,8 @@ pub(in crate::engine) fn labels(row: &TaskRow) -> Labels {
 }
 
 /// An open task as its row shows it; with its prompt where `whole`.
-pub(in crate::engine) fn task(row: &TaskRow, run: RunId, whole: bool) -> TaskView {
+pub(in crate::engine) fn task(row: &TaskRow, run: RunId, whole: bool, clock: &Clock) -> TaskView {
+    let deadline = row.deadline_ms.map(|at| rfc3339(clock.wall_of(at)));
     let id = TaskId::new(row.run, row.step, row.scheduled_ms);
     let prompt = if whole { serde_json::from_str::<Prompt>(&row.prompt).ok() } else { None };
     let command = match row.kind.as_str() {
@@ -75,7 +77,7 @@ pub(in crate::engine) fn task(row: &TaskRow, run: RunId, whole: bool) -> TaskVie
         summary: row.summary.clone(),
         worker: row.worker.clone(),
         scheduled_at: rfc3339(row.scheduled_ms),
-        deadline: row.deadline_ms.map(rfc3339),
+        deadline: deadline.clone(),
         prompt: text,
         input,
         output_schema,
@@ -85,7 +87,7 @@ pub(in crate::engine) fn task(row: &TaskRow, run: RunId, whole: bool) -> TaskVie
         required: asked.as_ref().map(|it| it.required),
         answers: asked.iter().flat_map(|it| &it.answers).map(answer).collect(),
         reminders: asked.as_ref().map(|it| it.reminders),
-        expires_at: asked.and(row.deadline_ms).map(rfc3339),
+        expires_at: asked.and(deadline),
         command,
     }
 }

@@ -90,7 +90,10 @@ impl CircuitBreaker {
         let circuit = circuits.entry(key.to_owned()).or_default();
         match circuit.open_until_ms {
             None => Ok(()),
-            Some(until) if until > now => Err(until - now),
+            // Whoever set the clock back does not keep it open for longer.
+            Some(until) if until > now && until - now <= self.settings.cooldown.0 => {
+                Err(until - now)
+            }
             Some(_) if circuit.probe.is_some() => Err(self.settings.cooldown.0.min(1_000)),
             Some(_) => {
                 circuit.probe = Some((about.task.to_string(), about.attempt));

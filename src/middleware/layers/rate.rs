@@ -205,7 +205,7 @@ impl DispatchLayer for RateLimit {
         let now = self.means.clock.now_ms();
         match self.take(&key, now) {
             Ok(0) => {}
-            Ok(wait) => self.means.clock.sleep_until(now + wait).await,
+            Ok(wait) => self.means.clock.sleep(wait).await,
             Err(wait) => {
                 let rate = self.settings.rate;
                 let message = format!("{key} gets {rate}; the next turn is in {wait} ms");

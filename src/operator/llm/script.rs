@@ -162,7 +162,7 @@ impl Script {
         for (number, event) in turn.events().into_iter().enumerate() {
             if let (Some(pause), true) = (self.pause, number > 0 && is_piece(&event)) {
                 let ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
-                llm.clock.sleep_until(llm.clock.now_ms().saturating_add(ms.max(1))).await;
+                llm.clock.sleep(ms.max(1)).await;
             }
             let bytes = written(&event);
             let draft = &mut hearing.draft;

@@ -185,7 +185,9 @@ impl Chains {
             };
             chain.apply(&entry).map_err(unread)?;
             let lsn = self.store.next_lsn();
-            rows.push(JournalRow { lsn, prev, bytes: entry.encode() });
+            let bytes = entry.encode();
+            header.bytes += bytes.len() as u64;
+            rows.push(JournalRow { lsn, prev, bytes });
             prev = Some(lsn);
         }
         let (steps, done) = chain.counts();

@@ -2,9 +2,12 @@
 
 use super::{append, batch, begin, commit, header, put, resumed, seqs, started};
 use crate::{
-    journal::Fact,
+    journal::{Decision, Fact},
     protocol::Json,
-    store::{Check, Header, IdempotencyRow, RunFilter, RunStatus, Store, StoreError, Write},
+    store::{
+        Check, Header, IdempotencyRow, PAGE_BYTES, PAGE_ENTRIES, RunFilter, RunStatus, Store,
+        StoreError, Write,
+    },
 };
 
 fn all() -> RunFilter {
@@ -78,6 +81,37 @@ pub fn a_continued_run_has_a_current_history_and_all_of_them(store: &dyn Store) 
     assert_eq!(seqs(&store.entries(1, 0).unwrap()), [3, 4]);
     assert_eq!(seqs(&store.all_entries(1, 0).unwrap()), [1, 2, 3, 4]);
     assert_eq!(seqs(&store.all_entries(1, 1).unwrap()), [2, 3, 4]);
+}
+
+pub fn a_history_is_read_in_pages_that_are_bounded(store: &dyn Store) {
+    let mut run = begin(store, header(1));
+    let large = |bytes: usize| {
+        Fact::Decided(Decision::Pause { by: "ann".to_owned(), reason: "r".repeat(bytes) })
+    };
+    let some = (0..300).map(|_| resumed()).chain([large(PAGE_BYTES * 2), large(PAGE_BYTES / 2)]);
+    let more = append(store, &mut run, some.collect());
+    commit(store, vec![], Some(more), vec![]).unwrap();
+    let continues = started(Some(run.cursor));
+    let rest = (0..6).map(|_| large(PAGE_BYTES / 3));
+    let fresh = append(store, &mut run, std::iter::once(continues).chain(rest).collect());
+    commit(store, vec![], Some(fresh), vec![]).unwrap();
+    for after in [0, 1, 40, 300, 303, 309, 310, 400] {
+        let pages = store.pages(1, after).unwrap();
+        let mut seen = Vec::new();
+        for page in &pages {
+            let entries = store.page(1, page).unwrap();
+            let bytes: usize = entries.iter().map(|entry| entry.encode().len()).sum();
+            assert_eq!((page.bytes, page.upto - page.after), (bytes, entries.len() as u32));
+            assert!(bytes <= PAGE_BYTES || entries.len() == 1, "{page:?}");
+            assert!(entries.len() <= PAGE_ENTRIES as usize, "{page:?}");
+            seen.extend(seqs(&entries));
+        }
+        assert_eq!(seen, seqs(&store.all_entries(1, after).unwrap()), "after {after}");
+    }
+    let pages = store.pages(1, 0).unwrap();
+    put(store, vec![Write::DeleteRun { run: 1 }]);
+    assert_eq!(store.page(1, &pages[0]).unwrap(), []);
+    assert_eq!(store.pages(1, 0).unwrap(), []);
 }
 
 pub fn a_batch_whose_run_has_moved_is_refused_alone(store: &dyn Store) {

@@ -6,8 +6,9 @@ use super::{append, begin, commit, header, put, resumed, started};
 use crate::{
     protocol::StoreOptions,
     store::{
-        ArtifactRow, AuditRow, BlueprintRow, Errand, EvidenceRow, FrameRow, OutboxRow, SessionRow,
-        Store, StoreError, TaskFilter, TaskPhase, TaskRow, TokenRow, UNSTORED, Write,
+        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, Errand, EvidenceRow, FrameRow,
+        OutboxRow, RunStatus, SessionRow, Store, StoreError, TaskFilter, TaskPhase, TaskRow,
+        TokenRow, UNSTORED, Write,
     },
 };
 
@@ -27,6 +28,7 @@ fn task(run: u64, step: u32) -> TaskRow {
         worker: None,
         deadline_ms: Some(12),
         lease_ms: None,
+        graces: 0,
         summary: Some("write it".to_owned()),
         prompt: "{}".to_owned(),
         question: None,
@@ -81,6 +83,7 @@ pub fn a_task_is_replaced_and_closed(store: &dyn Store) {
         phase: TaskPhase::Delivered,
         worker: Some("bob".to_owned()),
         lease_ms: Some(99),
+        graces: 2,
         ..task(1, 1)
     };
     put_task(store, &taken);
@@ -353,4 +356,40 @@ pub fn what_layers_keep_expires_and_audit_lines_stay_in_order(store: &dyn Store)
     assert_eq!(store.audit(1, 1).unwrap(), [line(2)]);
     assert_eq!(store.audit(0, 9).unwrap().len(), 3);
     assert_eq!(store.last_audit().unwrap(), Some(line(3)));
+}
+
+pub fn charges_are_summed_by_token_and_stay_used_when_their_run_is_deleted(store: &dyn Store) {
+    let row = |run, jti, bytes, tokens| ChargeRow {
+        bytes,
+        tokens,
+        nano_usd: tokens * 3,
+        ..ChargeRow::new(run, jti)
+    };
+    assert_eq!(store.charge(1).unwrap(), None);
+    assert_eq!(store.charges(0).unwrap(), (vec![], vec![]));
+    for num in [1, 2, 3] {
+        let mut run = header(num);
+        if num == 2 {
+            run.status = RunStatus::Completed;
+        }
+        begin(store, run);
+    }
+    put(store, vec![Write::PutCharge(row(1, "a", 5, 1))]);
+    put(store, vec![Write::PutCharge(row(1, "a", 10, 2)), Write::PutCharge(row(2, "a", 20, 4))]);
+    put(store, vec![Write::PutCharge(row(3, "b", 1, 1 << 60))]);
+    assert_eq!(store.charge(1).unwrap(), Some(row(1, "a", 10, 2)));
+    let (open, sums) = store.charges(1_002).unwrap();
+    assert_eq!(open, [row(1, "a", 10, 2), row(3, "b", 1, 1 << 60)]);
+    let sum = |jti: &str, bytes, tokens, starts| ChargeSum {
+        jti: jti.to_owned(),
+        bytes,
+        tokens,
+        nano_usd: tokens * 3,
+        starts,
+    };
+    assert_eq!(sums, [sum("a", 30, 6, 1), sum("b", 1, 1 << 60, 1)]);
+    put(store, vec![Write::DeleteRun { run: 1 }, Write::DeleteRun { run: 2 }]);
+    assert_eq!(store.charge(2).unwrap(), None);
+    let (open, sums) = store.charges(0).unwrap();
+    assert_eq!((open.len(), sums), (1, vec![sum("a", 0, 6, 0), sum("b", 1, 1 << 60, 1)]));
 }

@@ -6,7 +6,10 @@ use std::{
 };
 
 use super::tables::Tables;
-use crate::store::{Ack, Batch, JournalRow, StoreError, Write, Writer};
+use crate::store::{
+    Ack, Batch, JournalRow, StoreError, Write, Writer,
+    fair::{FairQueue, Weight, run_of},
+};
 
 /// A store whose commits and acknowledgements somebody drives, or that does both at once.
 #[derive(Default)]
@@ -31,7 +34,7 @@ pub struct Commit {
 #[derive(Default)]
 pub(super) struct Inner {
     pub(super) tables: Tables,
-    waiting: VecDeque<Batch>,
+    waiting: FairQueue<Batch>,
     acks: VecDeque<(Ack, Result<(), StoreError>)>,
     commits: Vec<Commit>,
     failure: Option<StoreError>,
@@ -72,14 +75,19 @@ impl Memory {
         inner.commits.iter().filter(|commit| commit.position > after).cloned().collect()
     }
 
-    /// Makes the next `group` batches durable together, or lets all of them fail.
+    /// Makes about the next `group` batches durable together, or lets all of them fail. The order
+    /// is the one in which a database's writer takes them.
     pub fn commit(&self, group: usize) {
         let mut inner = self.lock();
-        let group = group.min(inner.waiting.len());
-        let batches: Vec<Batch> = inner.waiting.drain(..group).collect();
-        for batch in batches {
-            let (ack, verdict) = inner.take_in(batch);
-            inner.acks.push_back((ack, verdict));
+        let mut left = group.min(inner.waiting.len());
+        while left > 0 {
+            let rows = Weight { rows: left, bytes: usize::MAX };
+            let batches = inner.waiting.take_group(rows);
+            left = left.saturating_sub(batches.len());
+            for batch in batches {
+                let (ack, verdict) = inner.take_in(batch);
+                inner.acks.push_back((ack, verdict));
+            }
         }
     }
 
@@ -107,7 +115,8 @@ impl Memory {
         let mut inner = self.lock();
         let tables = std::mem::take(&mut inner.tables);
         let commits = std::mem::take(&mut inner.commits);
-        inner.waiting.clear();
+        let unheard = std::mem::take(&mut inner.waiting);
+        drop(unheard);
         inner.acks.clear();
         inner.failure = Some(StoreError::Closed);
         let (last_run, last_lsn) = tables.high_water();
@@ -140,7 +149,9 @@ impl Inner {
 impl Writer for Memory {
     fn submit(&self, batch: Batch) {
         if self.held {
-            self.lock().waiting.push_back(batch);
+            // A batch counts for one, however much it writes: a simulation's are all small.
+            let weight = Weight { rows: 1, bytes: 0 };
+            self.lock().waiting.push(run_of(&batch), weight, batch);
             return;
         }
         let (ack, verdict) = self.lock().take_in(batch);

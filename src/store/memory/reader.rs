@@ -1,13 +1,16 @@
 //! What can be read: only what is durable.
 
+use std::collections::BTreeMap;
+
 use super::{Memory, tables::Tables};
 use crate::{
     journal::Entry,
     protocol::MemoryLink,
     store::{
-        ArtifactRow, AuditRow, BlueprintRow, EvidenceRow, FrameRow, Header, IdempotencyRow,
-        OutboxRow, Reader, RunFilter, SessionRow, StateFilter, StateHit, StateRow, StateSearch,
-        StoreError, TaskFilter, TaskRow, TokenRow, UNSTORED, find, rows::is_blob,
+        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
+        IdempotencyRow, OutboxRow, PAGES, PageMark, Reader, RunFilter, SessionRow, StateFilter,
+        StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskRow, TokenRow, UNSTORED, find,
+        rows::is_blob,
     },
 };
 
@@ -71,6 +74,58 @@ impl Reader for Memory {
         self.lock().tables.entries(run, after_seq, false)
     }
 
+    fn charge(&self, run: u64) -> Result<Option<ChargeRow>, StoreError> {
+        self.read(|tables| tables.charges.get(&run).cloned())
+    }
+
+    fn charges(&self, since_ms: u64) -> Result<(Vec<ChargeRow>, Vec<ChargeSum>), StoreError> {
+        self.read(|tables| {
+            let rows = || {
+                let header = |row: &ChargeRow| tables.headers.get(&row.run);
+                tables.charges.values().filter_map(move |row| Some((row, header(row)?)))
+            };
+            let open = rows().filter(|(_, header)| !header.status.is_ended());
+            let open = open.map(|(row, _)| row.clone()).collect();
+            let mut sums: BTreeMap<&str, ChargeSum> = BTreeMap::new();
+            let fresh = |jti: &str| ChargeSum { jti: jti.to_owned(), ..ChargeSum::default() };
+            for (row, header) in rows() {
+                let sum = sums.entry(&row.jti).or_insert_with(|| fresh(&row.jti));
+                sum.bytes += row.bytes;
+                sum.tokens += row.tokens;
+                sum.nano_usd += row.nano_usd;
+                sum.starts += u64::from(header.created_ms >= since_ms);
+            }
+            for (jti, (tokens, nano_usd)) in &tables.charged {
+                let sum = sums.entry(jti).or_insert_with(|| fresh(jti));
+                sum.tokens += tokens;
+                sum.nano_usd += nano_usd;
+            }
+            (open, sums.into_values().collect())
+        })
+    }
+
+    fn pages(&self, run: u64, after_seq: u32) -> Result<Vec<PageMark>, StoreError> {
+        let entries = self.all_entries(run, after_seq)?;
+        let mut pages: Vec<PageMark> = Vec::new();
+        for entry in entries.iter().rev() {
+            let bytes = entry.encode().len();
+            if !pages.last_mut().is_some_and(|page| page.take(bytes)) {
+                let mut page = PageMark::ending(u64::from(entry.seq), entry.seq);
+                page.take(bytes);
+                pages.push(page);
+            }
+        }
+        pages.reverse();
+        pages.truncate(PAGES);
+        Ok(pages)
+    }
+
+    fn page(&self, run: u64, page: &PageMark) -> Result<Vec<Entry>, StoreError> {
+        let mut entries = self.all_entries(run, page.after)?;
+        entries.retain(|entry| entry.seq <= page.upto);
+        Ok(entries)
+    }
+
     fn all_entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {
         self.lock().tables.entries(run, after_seq, true)
     }
@@ -118,6 +173,16 @@ impl Reader for Memory {
         self.read(|tables| {
             tables.state.values().filter(|row| row.scope == scope).cloned().collect()
         })
+    }
+
+    fn state_bytes(&self, scope: &str) -> Result<u64, StoreError> {
+        let rows = self.state(scope)?;
+        Ok(rows.iter().map(|row| (row.key.len() + row.value.len()) as u64).sum())
+    }
+
+    fn history_bytes(&self, run: u64) -> Result<u64, StoreError> {
+        let entries = self.entries(run, 0)?;
+        Ok(entries.iter().map(|entry| entry.encode().len() as u64).sum())
     }
 
     fn state_value(&self, scope: &str, key: &str) -> Result<Option<StateRow>, StoreError> {

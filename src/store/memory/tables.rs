@@ -9,9 +9,9 @@ use crate::{
     journal::{Entry, Fact},
     protocol::{Lifetime, RunId, Scope, StoreOptions},
     store::{
-        ArtifactRow, AuditRow, BlueprintRow, Check, EvidenceRow, FrameRow, Header, IdempotencyRow,
-        OutboxRow, RunWrite, SessionRow, StateBatch, StateRow, StoreError, TaskRow, TokenRow,
-        UNSTORED, Write,
+        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, Check, EvidenceRow, FrameRow, Header,
+        IdempotencyRow, OutboxRow, RunWrite, SessionRow, StateBatch, StateRow, StoreError, TaskRow,
+        TokenRow, UNSTORED, Write,
         change::{self, Changed, Plan, Planned},
     },
 };
@@ -34,6 +34,8 @@ pub(super) struct Tables {
     pub(super) artifacts: BTreeMap<(u64, u32), ArtifactRow>,
     pub(super) blueprints: Vec<BlueprintRow>,
     pub(super) names: BTreeMap<String, (String, u64)>,
+    pub(super) charges: BTreeMap<u64, ChargeRow>,
+    pub(super) charged: BTreeMap<String, (u64, u64)>,
     pub(super) tokens: Vec<TokenRow>,
     pub(super) revocations: BTreeMap<String, u64>,
     pub(super) idempotency: BTreeMap<(String, String, String), IdempotencyRow>,
@@ -195,6 +197,7 @@ impl Tables {
                 header.steps = new.steps;
                 header.steps_done = new.steps_done;
                 header.updated_ms = new.updated_ms;
+                header.bytes = new.bytes;
             }
             btree_map::Entry::Occupied(mut header) => {
                 header.insert(write.header.clone());
@@ -294,6 +297,7 @@ impl Tables {
             Write::NameBlueprint { name, hash, at_ms } => {
                 self.names.insert(name, (hash, at_ms));
             }
+            Write::PutCharge(row) => drop(self.charges.insert(row.run, row)),
             Write::PutToken(row) => self.put_token(row),
             Write::RevokeToken { jti, at_ms } => {
                 self.revocations.entry(jti).or_insert(at_ms);
@@ -354,6 +358,11 @@ impl Tables {
             self.receipts.retain(|(of, _), _| *of != run);
         }
         self.meta.remove(&format!("{UNSTORED}{run}"));
+        if let Some(row) = self.charges.remove(&run) {
+            let (tokens, nano_usd) = self.charged.entry(row.jti).or_default();
+            *tokens += row.tokens;
+            *nano_usd += row.nano_usd;
+        }
         self.tasks.retain(|(of, _), _| *of != run);
         let (mine, others): (Vec<_>, Vec<_>) =
             self.artifacts.values().partition(|row| row.run == run);

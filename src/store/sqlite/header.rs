@@ -13,7 +13,7 @@ macro_rules! columns {
     () => {
         "num, cursor, seq, steps, steps_done, updated_ms, created_ms, status, wake_at_ms, epoch, \
          parent_run, parent_step, ended_ms, progress, blueprint, hash, principal, status_text, \
-         error, waiting_on, nonce"
+         error, waiting_on, nonce, bytes"
     };
 }
 
@@ -40,7 +40,7 @@ fn insert(conn: &Connection, header: &Header) -> rusqlite::Result<usize> {
         "INSERT INTO runs (",
         columns!(),
         ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, \
-         ?18, ?19, ?20, ?21) ON CONFLICT (num) DO NOTHING"
+         ?18, ?19, ?20, ?21, ?22) ON CONFLICT (num) DO NOTHING"
     ))?
     .execute(params![
         int(header.num),
@@ -64,13 +64,15 @@ fn insert(conn: &Connection, header: &Header) -> rusqlite::Result<usize> {
         header.error,
         header.waiting_on,
         bits(header.nonce),
+        int(header.bytes),
     ])
 }
 
 /// The update of most transitions; it names no indexed column, so that no index is touched.
 fn advance(conn: &Connection, header: &Header, expected: u64) -> rusqlite::Result<usize> {
     conn.prepare_cached(
-        "UPDATE runs SET cursor = ?3, seq = ?4, steps = ?5, steps_done = ?6, updated_ms = ?7
+        "UPDATE runs SET cursor = ?3, seq = ?4, steps = ?5, steps_done = ?6, updated_ms = ?7,
+             bytes = ?8
          WHERE num = ?1 AND cursor = ?2",
     )?
     .execute(params![
@@ -81,6 +83,7 @@ fn advance(conn: &Connection, header: &Header, expected: u64) -> rusqlite::Resul
         header.steps,
         header.steps_done,
         int(header.updated_ms),
+        int(header.bytes),
     ])
 }
 
@@ -89,7 +92,8 @@ fn replace(conn: &Connection, header: &Header, expected: u64) -> rusqlite::Resul
     conn.prepare_cached(
         "UPDATE runs SET cursor = ?3, seq = ?4, steps = ?5, steps_done = ?6, updated_ms = ?7,
              status = ?8, wake_at_ms = ?9, epoch = ?10, ended_ms = ?11, progress = ?12,
-             blueprint = ?13, hash = ?14, status_text = ?15, error = ?16, waiting_on = ?17
+             blueprint = ?13, hash = ?14, status_text = ?15, error = ?16, waiting_on = ?17,
+             bytes = ?18
          WHERE num = ?1 AND cursor = ?2",
     )?
     .execute(params![
@@ -110,6 +114,7 @@ fn replace(conn: &Connection, header: &Header, expected: u64) -> rusqlite::Resul
         header.status_text,
         header.error,
         header.waiting_on,
+        int(header.bytes),
     ])
 }
 
@@ -281,6 +286,7 @@ fn fields(row: &Row<'_>, what: &impl Fn() -> String) -> rusqlite::Result<Header>
         error: json_or_null(row, 18, what)?,
         waiting_on: json_or_null(row, 19, what)?,
         nonce: from_bits(row, 20)?,
+        bytes: uint(row, 21)?,
     })
 }
 

@@ -1,5 +1,7 @@
 //! The table `journal`: rows of histories, each pointing at the row before it.
 
+use std::collections::VecDeque;
+
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{
@@ -8,7 +10,7 @@ use super::{
 };
 use crate::{
     journal::{Entry, Fact},
-    store::{JournalRow, StoreError},
+    store::{JournalRow, PAGES, PageMark, StoreError},
 };
 
 /// Appends the row of a run.
@@ -37,6 +39,20 @@ const WALK: &str = "
     )
     SELECT run, prev_lsn, entry FROM walk";
 
+/// The bytes of the entries of a run's current history; none of them is read.
+pub fn history_bytes(conn: &Connection, run: u64) -> rusqlite::Result<u64> {
+    conn.prepare_cached(
+        "WITH RECURSIVE walk (prev_lsn, bytes) AS (
+             SELECT prev_lsn, length(entry) FROM journal
+                 WHERE lsn = (SELECT cursor FROM runs WHERE num = ?1)
+             UNION ALL
+             SELECT j.prev_lsn, length(j.entry) FROM walk JOIN journal j ON j.lsn = walk.prev_lsn
+         )
+         SELECT coalesce(sum(bytes), 0) FROM walk",
+    )?
+    .query_row([int(run)], |row| uint(row, 0))
+}
+
 /// The entries of a run with a number over `after_seq`, oldest first, in one state of the database.
 pub fn entries(
     conn: &Connection,
@@ -46,16 +62,23 @@ pub fn entries(
 ) -> Result<Vec<Entry>, StoreError> {
     let failed = |error| database(format!("read the journal of run {run}"))(error);
     let tx = conn.unchecked_transaction().map_err(failed)?;
-    let end = tx
-        .prepare_cached("SELECT cursor, seq FROM runs WHERE num = ?1")
-        .and_then(|mut statement| {
-            statement.query_row([int(run)], |row| Ok((uint(row, 0)?, row.get(1)?))).optional()
-        })
-        .map_err(failed)?;
+    let end = end(&tx, run).map_err(failed)?;
+    let last = end.and_then(|(cursor, seq)| (seq > after_seq).then_some(cursor));
+    histories(&tx, run, last, after_seq, reach)
+}
+
+/// The entries from row `last` back, oldest first.
+fn histories(
+    conn: &Connection,
+    run: u64,
+    last: Option<u64>,
+    after_seq: u32,
+    reach: Reach,
+) -> Result<Vec<Entry>, StoreError> {
     let mut entries = Vec::new();
-    let mut next = end.and_then(|(cursor, seq): (u64, u32)| (seq > after_seq).then_some(cursor));
+    let mut next = last;
     while let Some(last) = next {
-        let before = history(&tx, run, last, after_seq, &mut entries)?;
+        let before = history(conn, run, last, after_seq, &mut entries)?;
         next = match reach {
             Reach::Current => None,
             Reach::All => before,
@@ -63,6 +86,74 @@ pub fn entries(
     }
     entries.reverse();
     Ok(entries)
+}
+
+/// The sizes of the rows of one history from row ?1 back to its beginning. SQLite says the length
+/// of an entry without reading it.
+const SIZES: &str = "
+    WITH RECURSIVE walk (lsn, run, prev_lsn, size) AS (
+        SELECT lsn, run, prev_lsn, length(entry) FROM journal WHERE lsn = ?1
+        UNION ALL
+        SELECT j.lsn, j.run, j.prev_lsn, length(j.entry)
+        FROM walk JOIN journal j ON j.lsn = walk.prev_lsn
+    )
+    SELECT lsn, run, size FROM walk";
+
+/// Where the pages lie of the entries with a number over `after_seq`, in one state of the database.
+pub fn pages(conn: &Connection, run: u64, after_seq: u32) -> Result<Vec<PageMark>, StoreError> {
+    let failed = |error| database(format!("read the journal of run {run}"))(error);
+    let tx = conn.unchecked_transaction().map_err(failed)?;
+    let Some((cursor, seq)) = end(&tx, run).map_err(failed)? else { return Ok(Vec::new()) };
+    let mut pages: VecDeque<PageMark> = VecDeque::new();
+    let mut statement = tx.prepare_cached(SIZES).map_err(failed)?;
+    let (mut next, mut seq) = (Some(cursor), seq);
+    while let Some(last) = next.take().filter(|_| seq > after_seq) {
+        let mut oldest = None;
+        let mut rows = statement.query([int(last)]).map_err(failed)?;
+        while seq > after_seq
+            && let Some(row) = rows.next().map_err(failed)?
+        {
+            let columns = || Ok((uint(row, 0)?, uint(row, 1)?, uint(row, 2)?));
+            let (lsn, owner, bytes) = columns().map_err(failed)?;
+            let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+            if owner != run || oldest.is_some_and(|newer| newer <= lsn) {
+                return Err(damaged(run, lsn, "it is not of this history"));
+            }
+            oldest = Some(lsn);
+            if !pages.back_mut().is_some_and(|page| page.take(bytes)) {
+                let mut page = PageMark::ending(lsn, seq);
+                page.take(bytes);
+                pages.push_back(page);
+                if pages.len() > PAGES {
+                    pages.pop_front();
+                }
+            }
+            seq -= 1;
+        }
+        drop(rows);
+        let Some(oldest) = oldest else { return Err(damaged(run, last, "it is not there")) };
+        if seq > after_seq {
+            // The first row of this history says where the one before it ended.
+            let before = before(&tx, run, oldest).map_err(failed)?;
+            next = before.and_then(|(_, before)| before);
+        }
+    }
+    Ok(pages.into_iter().rev().collect())
+}
+
+/// The entries of a page; none once the run is deleted.
+pub fn page(conn: &Connection, run: u64, page: &PageMark) -> Result<Vec<Entry>, StoreError> {
+    let failed = |error| database(format!("read the journal of run {run}"))(error);
+    let tx = conn.unchecked_transaction().map_err(failed)?;
+    let last = end(&tx, run).map_err(failed)?.map(|_| page.last);
+    histories(&tx, run, last, page.after, Reach::All)
+}
+
+/// The row and the number of a run's last entry.
+fn end(conn: &Connection, run: u64) -> rusqlite::Result<Option<(u64, u32)>> {
+    conn.prepare_cached("SELECT cursor, seq FROM runs WHERE num = ?1")?
+        .query_row([int(run)], |row| Ok((uint(row, 0)?, row.get(1)?)))
+        .optional()
 }
 
 /// Collects one history that ends at row `last`, newest entry first, and says at which row the

@@ -9,6 +9,7 @@ mod artifacts;
 mod backup;
 mod blobs;
 mod blueprints;
+mod charges;
 mod check;
 mod committer;
 mod error;

@@ -81,6 +81,7 @@ pub struct Sqlite {
     pub(super) path: PathBuf,
     lsn: AtomicU64,
     run: AtomicU64,
+    owner_died: bool,
 }
 
 impl Sqlite {
@@ -98,6 +99,7 @@ impl Sqlite {
     fn take(dir: &Path, options: &Options) -> Result<Arc<Self>, StoreError> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(file("create", dir))?;
         let lock = Lock::take(dir)?;
+        let owner_died = lock.owner_died();
         fault::point("store.locked");
         let path = dir.join(DATABASE);
         let mut mark = MarkFile::open(dir, options.synchronous == Synchronous::Full)?;
@@ -139,12 +141,18 @@ impl Sqlite {
         let health = committer.watch();
         Ok(Arc::new(Self {
             health,
-            queue: Queue::start(committer, lock)?,
+            queue: Queue::start(committer, lock.opened())?,
             pool: Pool::new(readers),
             path,
             lsn: AtomicU64::new(found.lsn),
             run: AtomicU64::new(found.run),
+            owner_died,
         }))
+    }
+
+    /// Whether the owner of the data directory before this one did not end in order.
+    pub fn owner_died(&self) -> bool {
+        self.owner_died
     }
 
     /// Waits until nothing can be written any more by this process, and says why.

@@ -5,7 +5,7 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use super::{
-    Sqlite, artifacts, backup, blobs, blueprints, check,
+    Sqlite, artifacts, backup, blobs, blueprints, charges, check,
     error::database,
     evidence, frames, header, idempotency,
     journal::{self, Reach},
@@ -17,9 +17,10 @@ use crate::{
     journal::Entry,
     protocol::MemoryLink,
     store::{
-        ArtifactRow, AuditRow, BlueprintRow, EvidenceRow, FrameRow, Header, IdempotencyRow,
-        OutboxRow, Reader, Retired, RunFilter, SessionRow, Space, StateFilter, StateHit, StateRow,
-        StateSearch, StoreError, TaskFilter, TaskRow, Tell, TokenRow,
+        ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
+        IdempotencyRow, OutboxRow, PageMark, Reader, Retired, RunFilter, SessionRow, Space,
+        StateFilter, StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskRow, Tell,
+        TokenRow,
     },
 };
 
@@ -60,6 +61,24 @@ impl Reader for Sqlite {
         journal::entries(&*self.pool.lend()?, run, after_seq, Reach::Current)
     }
 
+    fn charge(&self, run: u64) -> Result<Option<ChargeRow>, StoreError> {
+        self.read("read what a run is charged", |conn| charges::one(conn, run))
+    }
+
+    fn charges(&self, since_ms: u64) -> Result<(Vec<ChargeRow>, Vec<ChargeSum>), StoreError> {
+        self.read("read what tokens are charged", |conn| {
+            Ok((charges::open(conn)?, charges::sums(conn, since_ms)?))
+        })
+    }
+
+    fn pages(&self, run: u64, after_seq: u32) -> Result<Vec<PageMark>, StoreError> {
+        journal::pages(&*self.pool.lend()?, run, after_seq)
+    }
+
+    fn page(&self, run: u64, page: &PageMark) -> Result<Vec<Entry>, StoreError> {
+        journal::page(&*self.pool.lend()?, run, page)
+    }
+
     fn all_entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {
         journal::entries(&*self.pool.lend()?, run, after_seq, Reach::All)
     }
@@ -78,6 +97,14 @@ impl Reader for Sqlite {
 
     fn state(&self, scope: &str) -> Result<Vec<StateRow>, StoreError> {
         self.read("read state", |conn| state::list(conn, scope))
+    }
+
+    fn state_bytes(&self, scope: &str) -> Result<u64, StoreError> {
+        self.read("sum up state", |conn| state::bytes(conn, scope))
+    }
+
+    fn history_bytes(&self, run: u64) -> Result<u64, StoreError> {
+        self.read("sum up a history", |conn| journal::history_bytes(conn, run))
     }
 
     fn state_value(&self, scope: &str, key: &str) -> Result<Option<StateRow>, StoreError> {

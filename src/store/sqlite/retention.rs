@@ -6,7 +6,7 @@
 use rusqlite::{Connection, OptionalExtension};
 
 use super::{
-    artifacts, blobs, evidence, header, journal, meta, outbox, state, tasks,
+    artifacts, blobs, charges, evidence, header, journal, meta, outbox, state, tasks,
     value::{int, uint},
 };
 use crate::{
@@ -26,6 +26,7 @@ pub fn delete_run(conn: &Connection, run: u64) -> rusqlite::Result<()> {
         clear(conn, run, cursor, AT_ONCE)?;
     }
     meta::delete(conn, &format!("{UNSTORED}{run}"))?;
+    charges::close(conn, run)?;
     tasks::close_all(conn, run)?;
     blobs::delete_of(conn, run)?;
     artifacts::delete_of(conn, run)?;

@@ -50,6 +50,15 @@ pub fn delete(conn: &Connection, scope: &str, key: &str) -> rusqlite::Result<()>
         .map(drop)
 }
 
+/// The bytes of all keys and values of a scope; none of them is read.
+pub fn bytes(conn: &Connection, scope: &str) -> rusqlite::Result<u64> {
+    conn.prepare_cached(
+        "SELECT coalesce(sum(octet_length(key) + octet_length(value)), 0) FROM state
+         WHERE scope = ?1",
+    )?
+    .query_row([scope], |row| uint(row, 0))
+}
+
 /// One value, also one that has expired.
 pub fn one(conn: &Connection, scope: &str, key: &str) -> rusqlite::Result<Option<StateRow>> {
     conn.prepare_cached(

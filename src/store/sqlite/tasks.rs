@@ -12,7 +12,7 @@ use crate::store::{TaskFilter, TaskPhase, TaskRow};
 macro_rules! columns {
     () => {
         "run, step, attempt, epoch, agent, operator, kind, queue, phase, scheduled_ms, opened_ms, \
-         worker, deadline_ms, lease_ms, summary, prompt, question"
+         worker, deadline_ms, lease_ms, summary, prompt, question, graces"
     };
 }
 
@@ -22,7 +22,7 @@ pub fn put(conn: &Connection, task: &TaskRow) -> rusqlite::Result<()> {
         "INSERT OR REPLACE INTO tasks (",
         columns!(),
         ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
-         ?17)"
+         ?17, ?18)"
     ))?
     .execute(params![
         int(task.run),
@@ -42,6 +42,7 @@ pub fn put(conn: &Connection, task: &TaskRow) -> rusqlite::Result<()> {
         task.summary,
         task.prompt,
         task.question,
+        task.graces,
     ])
     .map(drop)
 }
@@ -119,6 +120,7 @@ fn fields(row: &Row<'_>, what: &impl Fn() -> String) -> rusqlite::Result<TaskRow
         summary: row.get(14)?,
         prompt: json(row, 15, what)?,
         question: json_or_null(row, 16, what)?,
+        graces: row.get(17)?,
     })
 }
 

@@ -99,7 +99,15 @@ fn a_database_of_the_first_format_is_brought_to_this_one_with_what_it_has() {
             "PRAGMA application_id = 0x6d6f6f6e; PRAGMA user_version = 1;
              INSERT INTO tasks (run, step, attempt, epoch, agent, operator, kind, phase,
                  scheduled_ms, opened_ms, prompt)
-             VALUES (1, 2, 1, 1, 'a', 'human', 'human', 'pending', 3, 4, '{}');",
+             VALUES (1, 2, 1, 1, 'a', 'human', 'human', 'pending', 3, 4, '{}');
+             INSERT INTO runs (num, cursor, seq, steps, steps_done, updated_ms, created_ms, status,
+                 epoch, blueprint, hash, principal)
+             VALUES (1, 2, 2, 0, 0, 1, 1, 'running', 1, 'b', 'h', 'ann'),
+                    (2, 3, 1, 0, 0, 1, 1, 'running', 1, 'b', 'h', 'ann');
+             INSERT INTO journal (lsn, run, entry)
+             VALUES (1, 1, zeroblob(40)), (2, 1, zeroblob(60)), (3, 2, zeroblob(5));
+             INSERT INTO artifacts (run, n, name, hash, size, created_ms, step, attempt, published)
+             VALUES (1, 1, 'f', 'h', 1000, 1, 1, 1, 1);",
         )
         .unwrap();
     drop(first);
@@ -107,6 +115,8 @@ fn a_database_of_the_first_format_is_brought_to_this_one_with_what_it_has() {
     let task = store.task(1, 2).unwrap().unwrap();
     assert_eq!((task.agent.as_str(), task.question), ("a", None));
     assert!(store.sessions().unwrap().is_empty());
+    let bytes = [1, 2].map(|run| store.header(run).unwrap().unwrap().bytes);
+    assert_eq!(bytes, [1_100, 5], "what is stored of a run is summed once");
 }
 
 #[test]

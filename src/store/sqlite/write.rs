@@ -3,10 +3,10 @@
 use rusqlite::Connection;
 
 use super::{
-    artifacts, blobs, blueprints, evidence, frames, header, idempotency, kept, meta, outbox,
-    retention, sessions, state, tasks, tokens,
+    artifacts, blobs, blueprints, charges, evidence, frames, header, idempotency, kept, meta,
+    outbox, retention, sessions, state, tasks, tokens,
 };
-use crate::store::{Errand, StateAct, Write};
+use crate::store::Write;
 
 /// Does one write, inside the caller's transaction.
 pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
@@ -29,6 +29,7 @@ pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
         }
         Write::PutBlueprint(version) => blueprints::put(conn, version),
         Write::NameBlueprint { name, hash, at_ms } => blueprints::name(conn, name, hash, *at_ms),
+        Write::PutCharge(row) => charges::put(conn, row),
         Write::PutToken(token) => tokens::put(conn, token),
         Write::RevokeToken { jti, at_ms } => tokens::revoke(conn, jti, *at_ms),
         Write::PutIdempotency(row) => idempotency::put(conn, row),
@@ -84,6 +85,7 @@ pub fn revokes(write: &Write) -> Option<&str> {
         | Write::PublishArtifacts { .. }
         | Write::PutBlueprint(_)
         | Write::NameBlueprint { .. }
+        | Write::PutCharge(_)
         | Write::PutIdempotency(_)
         | Write::PutOutbox(_)
         | Write::DeleteOutbox { .. }
@@ -103,62 +105,5 @@ pub fn revokes(write: &Write) -> Option<&str> {
         | Write::RemoveKept { .. }
         | Write::ExpireKept { .. }
         | Write::AddAudit(_) => None,
-    }
-}
-
-/// How many rows a write is about.
-pub fn rows(write: &Write) -> usize {
-    match write {
-        Write::ChangeState(batch) => batch.changes.len(),
-        _ => 1,
-    }
-}
-
-/// About how many bytes a write adds; only what can be large is counted.
-pub fn size(write: &Write) -> usize {
-    match write {
-        Write::PutTask(task) => task.prompt.len(),
-        Write::PutState { value, .. } | Write::PutMeta { value, .. } => value.len(),
-        Write::PutBlob { data, .. } => data.len(),
-        Write::PutBlueprint(version) => version.bundle.len(),
-        Write::PutToken(token) => token.claims.len(),
-        Write::PutIdempotency(row) => row.answer.len(),
-        Write::PutOutbox(row) => match &row.errand {
-            Errand::Signal { payload, .. } => payload.len(),
-            Errand::Cancel { reason, .. } => reason.len(),
-        },
-        Write::PutEvidence(row) => row.body.len(),
-        Write::PutFrame(frame) => frame.params.len(),
-        Write::ChangeState(batch) => batch
-            .changes
-            .iter()
-            .map(|change| match &change.act {
-                StateAct::Put { value, .. } => value.len(),
-                StateAct::Delete | StateAct::Link { .. } | StateAct::Unlink { .. } => 0,
-            })
-            .sum(),
-        Write::PutKept { value, .. } => value.len(),
-        Write::AddAudit(row) => row.line.len(),
-        Write::CloseTask { .. }
-        | Write::CloseTasks { .. }
-        | Write::ForgetReceipt { .. }
-        | Write::ExpireState { .. }
-        | Write::DeleteState { .. }
-        | Write::PutArtifact(_)
-        | Write::PublishArtifacts { .. }
-        | Write::NameBlueprint { .. }
-        | Write::RevokeToken { .. }
-        | Write::DeleteOutbox { .. }
-        | Write::ExpireIdempotency { .. }
-        | Write::PutSession(_)
-        | Write::ExtendSession { .. }
-        | Write::CloseSession { .. }
-        | Write::ForgetSessions { .. }
-        | Write::AckFrames { .. }
-        | Write::ReserveRun { .. }
-        | Write::DeleteRun { .. }
-        | Write::Tidy { .. }
-        | Write::RemoveKept { .. }
-        | Write::ExpireKept { .. } => 0,
     }
 }

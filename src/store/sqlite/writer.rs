@@ -1,26 +1,27 @@
-//! The writer's thread: a bounded queue, and groups of whatever queued during the last commit.
+//! The writer's thread: a bounded queue in which runs take turns, and groups of whatever queued
+//! during the last commit.
 
 use std::{
-    sync::{
-        Mutex, PoisonError,
-        mpsc::{self, Receiver, RecvError, RecvTimeoutError, SyncSender},
-    },
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
     time::Duration,
 };
 
-use super::{committer::Committer, lock::Lock, write};
+use super::{committer::Committer, lock::Lock};
 use crate::{
     fault,
-    store::{Batch, StoreError},
+    store::{
+        Batch, StoreError,
+        fair::{FairQueue, Weight, run_of},
+    },
 };
 
 /// Batches that may wait; a full queue holds its submitters back.
 const WAITING: usize = 4096;
-/// Rows of a group.
-const GROUP_ROWS: usize = 256;
-/// Bytes of a group.
-const GROUP_BYTES: usize = 1024 * 1024;
+/// Bytes that may wait, beside one batch of any size.
+const WAITING_BYTES: usize = 64 << 20;
+/// What is written with one commit.
+const GROUP: Weight = Weight { rows: 256, bytes: 1024 * 1024 };
 /// How often it is tried whether writes that failed for want of room, or for a lock, work again.
 const PROBE: Duration = Duration::from_millis(250);
 /// How often an idle writer looks whether its files are still there.
@@ -28,8 +29,32 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// The way to the writer's thread.
 pub struct Queue {
-    sender: Mutex<Option<SyncSender<Batch>>>,
+    waiting: Arc<Waiting>,
     thread: Mutex<Option<JoinHandle<Result<(), StoreError>>>>,
+}
+
+/// The batches that wait for the writer.
+#[derive(Default)]
+struct Waiting {
+    state: Mutex<State>,
+    /// A batch came, or the queue was closed.
+    filled: Condvar,
+    /// There is room again, or the queue was closed.
+    emptied: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    batches: FairQueue<Batch>,
+    closed: bool,
+}
+
+/// What the writer does next.
+enum Next {
+    Commit(Vec<Batch>),
+    /// Nothing came for as long as it was patient.
+    Idle,
+    End,
 }
 
 impl Queue {
@@ -38,26 +63,24 @@ impl Queue {
     /// # Errors
     /// When the system gives no thread.
     pub fn start(committer: Committer, lock: Lock) -> Result<Self, StoreError> {
-        let (sender, batches) = mpsc::sync_channel(WAITING);
+        let waiting = Arc::new(Waiting::default());
+        let batches = Ending(Arc::clone(&waiting));
         let thread = thread::Builder::new()
             .name("store-writer".to_owned())
-            .spawn(move || serve(&batches, committer, lock))
+            .spawn(move || {
+                let batches = batches;
+                serve(&batches.0, committer, lock)
+            })
             .map_err(|error| StoreError::Database {
                 context: "start the writer's thread".to_owned(),
                 reason: error.to_string(),
             })?;
-        Ok(Self { sender: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)) })
+        Ok(Self { waiting, thread: Mutex::new(Some(thread)) })
     }
 
     /// Queues a batch; blocks while the queue is full.
     pub fn submit(&self, batch: Batch) {
-        // Cloned, so that the lock is not held while the queue is full.
-        let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let refused = match sender {
-            Some(sender) => sender.send(batch).err().map(|error| error.0),
-            None => Some(batch),
-        };
-        if let Some(batch) = refused {
+        if let Err(batch) = self.waiting.push(batch) {
             (batch.ack)(Err(StoreError::Closed));
         }
     }
@@ -67,7 +90,7 @@ impl Queue {
     /// # Errors
     /// When the log could not be written back; nothing is lost by that.
     pub fn close(&self) -> Result<(), StoreError> {
-        drop(self.sender.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.waiting.close();
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         match thread.take() {
             // The last owner may be let go inside an ack; the thread ends by itself then.
@@ -79,6 +102,71 @@ impl Queue {
     }
 }
 
+impl Waiting {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, batch: Batch) -> Result<(), Batch> {
+        let weight = batch.weight();
+        let mut state = self.lock();
+        while !state.closed
+            && (state.batches.len() >= WAITING || state.batches.bytes() >= WAITING_BYTES)
+        {
+            state = self.emptied.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.closed {
+            return Err(batch);
+        }
+        state.batches.push(run_of(&batch), weight, batch);
+        drop(state);
+        self.filled.notify_one();
+        Ok(())
+    }
+
+    /// Waits for batches, for so long where it is given.
+    fn next(&self, patience: Option<Duration>) -> Next {
+        let mut state = self.lock();
+        while state.batches.is_empty() {
+            if state.closed {
+                return Next::End;
+            }
+            let Some(patience) = patience else {
+                state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let (after, waited) =
+                self.filled.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner);
+            state = after;
+            if waited.timed_out() && state.batches.is_empty() && !state.closed {
+                return Next::Idle;
+            }
+        }
+        let group = state.batches.take_group(GROUP);
+        drop(state);
+        self.emptied.notify_all();
+        Next::Commit(group)
+    }
+
+    fn close(&self) {
+        self.lock().closed = true;
+        self.filled.notify_all();
+        self.emptied.notify_all();
+    }
+}
+
+/// The queue as the thread has it: however the thread ends, nobody waits for it any more.
+struct Ending(Arc<Waiting>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.close();
+        // What is left is dropped unheard: whoever submitted it notices that its ack is gone.
+        let left = std::mem::take(&mut self.0.lock().batches);
+        drop(left);
+    }
+}
+
 fn panicked() -> StoreError {
     StoreError::Database {
         context: "close the database".to_owned(),
@@ -86,40 +174,23 @@ fn panicked() -> StoreError {
     }
 }
 
-fn serve(
-    batches: &Receiver<Batch>,
-    mut committer: Committer,
-    lock: Lock,
-) -> Result<(), StoreError> {
-    let mut next = None;
+fn serve(waiting: &Waiting, mut committer: Committer, lock: Lock) -> Result<(), StoreError> {
     loop {
-        let first = match next.take() {
-            Some(batch) => batch,
-            None if committer.is_waiting() => match batches.recv_timeout(PROBE) {
-                Ok(batch) => batch,
-                Err(RecvTimeoutError::Timeout) => {
-                    committer.look();
-                    committer.probe();
-                    continue;
-                }
-                Err(RecvTimeoutError::Disconnected) => break,
-            },
-            None if committer.is_lost() => match batches.recv() {
-                Ok(batch) => batch,
-                Err(RecvError) => break,
-            },
-            None => match batches.recv_timeout(LOOK) {
-                Ok(batch) => batch,
-                Err(RecvTimeoutError::Timeout) => {
-                    committer.look();
-                    continue;
-                }
-                Err(RecvTimeoutError::Disconnected) => break,
-            },
+        let patience = match (committer.is_waiting(), committer.is_lost()) {
+            (true, _) => Some(PROBE),
+            (false, true) => None,
+            (false, false) => Some(LOOK),
         };
-        let (group, rest) = gather(first, batches);
-        next = rest;
-        committer.commit(group);
+        match waiting.next(patience) {
+            Next::Commit(group) => committer.commit(group),
+            Next::Idle => {
+                committer.look();
+                if committer.is_waiting() {
+                    committer.probe();
+                }
+            }
+            Next::End => break,
+        }
     }
     fault::point("store.checkpoint");
     let result = committer.checkpoint();
@@ -128,28 +199,4 @@ fn serve(
     drop(committer);
     drop(lock);
     result
-}
-
-/// The group that begins with `first`, and the batch that no longer fitted.
-fn gather(first: Batch, batches: &Receiver<Batch>) -> (Vec<Batch>, Option<Batch>) {
-    let (mut rows, mut bytes) = weight(&first);
-    let mut group = vec![first];
-    while let Ok(batch) = batches.try_recv() {
-        let (more_rows, more_bytes) = weight(&batch);
-        rows += more_rows;
-        bytes += more_bytes;
-        if rows > GROUP_ROWS || bytes > GROUP_BYTES {
-            return (group, Some(batch));
-        }
-        group.push(batch);
-    }
-    (group, None)
-}
-
-/// Rows and about how many bytes a batch writes.
-fn weight(batch: &Batch) -> (usize, usize) {
-    let entries = batch.run.as_ref().map_or(&[][..], |run| &run.entries);
-    let bytes = entries.iter().map(|row| row.bytes.len()).sum::<usize>()
-        + batch.writes.iter().map(write::size).sum::<usize>();
-    (entries.len() + batch.writes.iter().map(write::rows).sum::<usize>(), bytes)
 }

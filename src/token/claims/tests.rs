@@ -141,3 +141,18 @@ fn an_admin_gives_any_role() {
         assert_eq!(child.check_narrower(&root), Ok(()), "{role}");
     }
 }
+
+#[test]
+fn a_child_with_a_wider_quota_is_wider() {
+    let quotas = |open_runs| Some(Quotas { open_runs: Some(open_runs), ..Quotas::default() });
+    let mut parent = operator();
+    parent.quotas = quotas(5);
+    let mut child = operator().child_of(&parent);
+    assert_eq!(child.check_narrower(&parent), Ok(()), "it counts against its parent's");
+    child.quotas = quotas(5);
+    assert_eq!(child.check_narrower(&parent), Ok(()));
+    child.quotas = quotas(6);
+    assert_eq!(child.check_narrower(&parent), Err(Widening { axis: Axis::Quotas }));
+    let read: Claims = serde_json::from_str(&serde_json::to_string(&child).unwrap()).unwrap();
+    assert_eq!(read, child);
+}

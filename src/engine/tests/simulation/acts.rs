@@ -421,7 +421,8 @@ impl World {
                 }
                 ("queue", TaskPhase::Pending) => {
                     pending = true;
-                    self.wanted.push((run, step, attempt));
+                    let queue = row.queue.clone().unwrap_or_default();
+                    self.wanted.push((run, step, attempt, queue));
                 }
                 _ => {}
             }

@@ -1,5 +1,7 @@
 //! Single moments that the seeds have shown to matter, each played by hand.
 
+use std::time::Duration;
+
 use super::{
     blueprint::{Flow, Node},
     history::{Ask, Of, Says, What},
@@ -98,6 +100,7 @@ fn a_cancel_that_a_full_disk_swallowed_is_carried_again() {
         world.run_to_commit();
         world.store.fail_with(None);
         world.clock.set(world.now_ms().saturating_add_signed(later));
+        world.clock.advance(Duration::from_secs(2));
         // Whatever happens next, the shard looks at the clock.
         start(&mut world);
         world.run_down();
@@ -192,7 +195,7 @@ fn a_worker_in_the_host_does_not_outlive_the_attempt_that_a_full_disk_undid() {
     world.run_down();
     assert_eq!(world.worked.live(), 1);
     // Its timeout ends the attempt, in memory only.
-    world.clock.set(world.now_ms() + HOUR_MS);
+    world.clock.advance(Duration::from_millis(HOUR_MS));
     world.run_to_commit();
     world.store.fail_with(Some(StoreError::Full));
     world.store.commit(usize::MAX);
@@ -311,7 +314,7 @@ fn a_worker_that_says_nothing_for_a_year_is_fenced() {
     world.ask(Ask::Lease { queue: "q", worker, max: 1 });
     world.run_down();
     let of = *world.held.last().unwrap();
-    world.clock.set(world.now_ms() + YEAR_MS);
+    world.clock.advance(Duration::from_millis(YEAR_MS));
     world.run_down();
     let body = world.next_body();
     world.ask(Ask::Report { of, body, says: Says::Done });

@@ -1,4 +1,4 @@
-//! Seeds, many of them.
+//! Seeds, many of them: `MOONSWARM_SEEDS` of them from `MOONSWARM_SEED_FROM` on.
 
 use super::play::play;
 
@@ -19,9 +19,10 @@ fn part(part: u64) {
         return;
     }
     let seeds = number("MOONSWARM_SEEDS").unwrap_or(SEEDS);
+    let from = number("MOONSWARM_SEED_FROM").unwrap_or(0);
     let mut verdicts = Vec::new();
     let mut events = 0;
-    for seed in (part..seeds).step_by(usize::try_from(PARTS).expect("few")) {
+    for seed in (from + part..from + seeds).step_by(usize::try_from(PARTS).expect("few")) {
         let played = play(seed);
         events += played.events.len();
         verdicts.extend(played.verdict());

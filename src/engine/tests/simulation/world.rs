@@ -3,9 +3,14 @@
 //! Nothing happens by itself. The scheduler picks what goes on next: a message, a turn, a commit,
 //! an answer, a piece of spawned work, somebody's next act, time, a crash.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 mod calm;
 
@@ -20,7 +25,7 @@ use crate::{
     clock::Clock,
     engine::{
         Caller, Engine, EngineError, EngineParts, MintToken, Recovery, Retention, Settings,
-        message::Msg, shard::Shard,
+        mailbox::Mailbox, shard::Shard,
     },
     flow::{Rule, RunLimits},
     lua::Limits,
@@ -43,7 +48,7 @@ pub const SAFE: usize = 0;
 /// A live host: everything that a crash takes.
 struct Host {
     engine: Engine,
-    shards: Vec<(Shard, mpsc::UnboundedReceiver<Msg>)>,
+    shards: Vec<(Shard, Mailbox)>,
     driver: Driver,
 }
 
@@ -78,7 +83,9 @@ pub struct World {
     pub handles: HandleKey,
     pub body: u32,
     /// The tasks that somebody wanted to lease just now.
-    pub wanted: Vec<(u64, u32, u32)>,
+    pub wanted: Vec<(u64, u32, u32, String)>,
+    /// The queues whose last lease came back with fewer tasks than asked for.
+    pub emptied: BTreeSet<&'static str>,
     unanswered: BTreeMap<(u64, u32, u32), u32>,
     open: Vec<Open>,
     asks: u32,
@@ -130,6 +137,7 @@ impl World {
             handles: HandleKey::new([9; 32], 1),
             body: 0,
             wanted: Vec::new(),
+            emptied: BTreeSet::new(),
             unanswered: BTreeMap::new(),
             open: Vec::new(),
             asks: 0,
@@ -192,6 +200,7 @@ impl World {
                 lease_ms: LEASE_MS,
                 park_ms: 86_400_000,
                 compensation_ms: 300_000,
+                memory: usize::MAX,
                 live_runs: 2,
                 open_runs: 10_000,
                 queued_signals: 100,
@@ -238,6 +247,7 @@ impl World {
                 scopes: None,
                 ttl_ms,
                 name: None,
+                quotas: Default::default(),
             };
             let minted = self.finish(async move { engine.mint(&by, mint, None).await }).unwrap();
             let subject = format!("client-{n}");
@@ -316,6 +326,11 @@ impl World {
         match answer {
             Ok(told) => {
                 if let Told::Leased(leased) = &told {
+                    if let Ask::Lease { queue, max, .. } = ask
+                        && leased.len() < *max
+                    {
+                        self.emptied.insert(queue);
+                    }
                     let held = leased.iter();
                     self.held.extend(held.map(|&(run, step, attempt)| Of {
                         run,
@@ -353,13 +368,12 @@ impl World {
     /// What the host itself can go on with.
     fn inner(&self) -> Vec<(usize, Pick)> {
         let host = self.host();
-        let now = self.now_ms();
         let mut picks = Vec::new();
         for (n, (shard, messages)) in host.shards.iter().enumerate() {
             if !messages.is_empty() {
                 picks.push((80, Pick::Deliver(n)));
             }
-            if !shard.ready.is_empty() || shard.next_due_ms() <= now {
+            if shard.is_ready() || shard.is_due() {
                 picks.push((50, Pick::Turn(n)));
             }
         }
@@ -443,7 +457,7 @@ impl World {
     fn deliver(&mut self, n: usize) {
         let host = self.host.as_mut().expect("a host is up");
         let (shard, messages) = &mut host.shards[n];
-        if let Ok(message) = messages.try_recv() {
+        if let Some(message) = messages.take() {
             shard.handle(message);
         }
     }
@@ -456,11 +470,15 @@ impl World {
     fn pass_time(&mut self) {
         let hour = 3_600_000;
         let now = self.now_ms();
-        match self.random.below(24) {
+        match self.random.below(26) {
+            // Nobody is heard, and nothing is seen, until it is over.
+            24 => self.clock.pause(Duration::from_millis(LEASE_MS * 2)),
+            25 => self.clock.pause(Duration::from_millis(hour)),
             0..10 => self.clock.advance(Duration::from_millis(1 + self.random.below(3_000) as u64)),
             10..20 => {
                 let due = self.next_due();
-                self.clock.set(due.unwrap_or(now + 1_000).clamp(now, now + hour));
+                let due = due.unwrap_or(now + 1_000).clamp(now, now + hour);
+                self.clock.advance(Duration::from_millis(due - now));
             }
             20 => self.clock.set(now + hour),
             21 => self.clock.set(now - hour),
@@ -475,8 +493,8 @@ impl World {
         let now = self.now_ms();
         let stored = self.store.due(0, 1, u64::MAX >> 1, 10_000).unwrap();
         let stored = stored.into_iter().map(|(_, at)| at);
-        let timers = self.host().shards.iter().flat_map(|(shard, _)| shard.timers.iter());
-        stored.chain(timers.map(|(at, _)| *at)).filter(|at| *at > now).min()
+        let alarms = self.host().shards.iter().flat_map(|(shard, _)| shard.alarms_ms());
+        stored.chain(alarms).filter(|at| *at > now).min()
     }
 
     /// The disk fails, or is well again, which a broken one never is in the same process.
@@ -535,12 +553,11 @@ impl World {
         for _ in 0..100_000 {
             let mut idle = true;
             for n in 0..self.shards {
-                let now = self.now_ms();
                 let (shard, messages) = &self.host().shards[n];
                 if !messages.is_empty() {
                     self.deliver(n);
                     idle = false;
-                } else if !shard.ready.is_empty() || shard.next_due_ms() <= now {
+                } else if shard.is_ready() || shard.is_due() {
                     self.turn(n);
                     idle = false;
                 }

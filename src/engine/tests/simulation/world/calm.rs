@@ -30,7 +30,7 @@ impl World {
                 self.settle();
                 self.look_at_offers();
             } else if let Some(due) = self.next_due() {
-                self.clock.set(due);
+                self.clock.advance(Duration::from_millis(due - self.now_ms()));
                 self.settle();
             } else {
                 break;
@@ -77,7 +77,11 @@ impl World {
     /// A task that waits although somebody asked for it, again and again, is offered to nobody.
     fn look_at_offers(&mut self) {
         let asked = std::mem::take(&mut self.wanted);
-        for (run, step, attempt) in asked {
+        let emptied = std::mem::take(&mut self.emptied);
+        // Where as many came back as were asked for, the next may come in the next round.
+        for (run, step, attempt, _) in
+            asked.into_iter().filter(|(.., queue)| emptied.contains(queue.as_str()))
+        {
             let row = self.store.task(run, step).unwrap();
             let paused = |header: Header| header.status == RunStatus::Paused;
             let waits = row

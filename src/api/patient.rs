@@ -1,0 +1,112 @@
+//! A connection whose peer takes what it is sent: one that takes nothing for a while is closed, so
+//! that nothing is held ready for it for ever.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::{Sleep, sleep},
+};
+
+/// A stream that fails once its peer has taken nothing for too long.
+pub(super) struct Patient<S> {
+    stream: S,
+    patience: Duration,
+    /// Runs while a write waits.
+    waits: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Patient<S> {
+    /// A stream whose peer has to take something within `patience`, whenever something is there.
+    pub(super) fn new(stream: S, patience: Duration) -> Self {
+        Self { stream, patience, waits: None }
+    }
+
+    fn heed<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.waits = None;
+            return written;
+        }
+        let patience = self.patience;
+        let waits = self.waits.get_or_insert_with(|| Box::pin(sleep(patience)));
+        match waits.as_mut().poll(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, into)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.heed(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
+        self.heed(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_takes_nothing_is_given_up_and_who_takes_a_little_is_not() {
+        let (mine, mut peer) = tokio::io::duplex(16);
+        let mut stream = Patient::new(mine, Duration::from_millis(200));
+        let slow = tokio::join!(stream.write_all(&[0; 64]), async {
+            for _ in 0..6 {
+                sleep(Duration::from_millis(60)).await;
+                peer.read_exact(&mut [0; 8]).await.unwrap();
+            }
+        });
+        // In 360 ms altogether: each bit of progress counts anew.
+        slow.0.unwrap();
+        let error = stream.write_all(&[0; 64]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        drop(peer);
+    }
+}
