@@ -80,9 +80,8 @@
 
 #![deny(clippy::disallowed_methods, clippy::unwrap_used)]
 
-pub mod protocol;
-
 pub mod journal;
+pub mod protocol;
 
 pub mod flow;
 

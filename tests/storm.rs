@@ -22,7 +22,7 @@ use tokio::{
 };
 
 #[path = "sessions/client.rs"]
-#[allow(dead_code, reason = "the storm needs a part of it")]
+#[expect(dead_code, reason = "the storm needs a part of it")]
 mod client;
 mod support;
 
@@ -377,7 +377,7 @@ async fn a_storm_over_everything_at_once_ends_every_run_as_it_should() {
     assert_eq!(shared("undone").await, failed, "each failed run was undone once");
     let (_, paused) = send(daemon.get("/v1/runs?status=paused")).await;
     assert_eq!(paused["items"], json!([]), "nobody is set aside");
-    let firsts = world.firsts.lock().unwrap();
+    let firsts = world.firsts.lock().unwrap().clone();
     assert!(firsts.values().all(|times| *times == 1), "accepted twice: {firsts:?}");
     let (_, ticks) = send(daemon.get("/v1/runs?blueprint=tick")).await;
     let minutes: Vec<_> =

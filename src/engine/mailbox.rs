@@ -71,6 +71,7 @@ impl Shelf {
     }
 
     /// Puts a message in its lane; gives it back where a caller's finds no room.
+    #[expect(clippy::result_large_err, reason = "what is given back is what was given")]
     fn put(&self, message: Msg, asked: bool) -> Result<(), Msg> {
         let mut lanes = self.lock();
         if lanes.closed {
@@ -99,6 +100,7 @@ impl Mail {
     }
 
     /// Asks the shard something, unless too much waits there already; then it is given back.
+    #[expect(clippy::result_large_err, reason = "what is given back is what was given")]
     pub(crate) fn offer(&self, message: Msg) -> Result<(), Msg> {
         self.0.put(message, true)
     }

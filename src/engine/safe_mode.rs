@@ -186,7 +186,7 @@ impl Engine {
     pub async fn take_up_the_rest(&self) -> Result<(), EngineError> {
         for shard in &self.shared().shards {
             // A shard that is gone has said so in the log.
-            let _ = shard.send(Msg::Recover);
+            shard.send(Msg::Recover);
         }
         for row in self.read(|store| store.outbox()).await? {
             self.shared().tell(row.to, super::signal::carried(row));

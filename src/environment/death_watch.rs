@@ -189,6 +189,7 @@ mod tests {
         // Nobody may be there to bury it.
         let stat = format!("/proc/{}/stat", grandchild.trim());
         let lives = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+        #[expect(clippy::disallowed_methods, reason = "a test that waits for a process")]
         let since = std::time::Instant::now();
         while lives() {
             assert!(since.elapsed().as_secs() < 20, "the grandchild lives");

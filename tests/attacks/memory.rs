@@ -123,9 +123,9 @@ async fn signals_that_nobody_takes_are_refused_once_they_weigh_too_much() {
     let shell = Shell::new();
     let (daemon, neighbours) = attacked(&shell).await;
     let (path, payload) =
-        (format!("/v1/runs/{}/signals/other", neighbours[0]), json!("x".repeat(4_000_000)));
+        (format!("/v1/runs/{}/signals/other", neighbours[0]), json!("x".repeat(1_000_000)));
     let mut refused = None;
-    for _ in 0..100 {
+    for _ in 0..200 {
         let (status, body) = send(daemon.post(&path, &payload)).await;
         if status != 204 {
             refused = Some((status, body["code"].as_str().unwrap_or_default().to_owned()));
@@ -154,13 +154,15 @@ async fn files_that_a_worker_sends_at_once_do_not_fill_the_host() {
     for n in 0..24_u8 {
         let path = format!("/v1/worker/artifact?name=f{n}");
         let file = vec![n; 30 << 20];
-        sent.spawn(send(daemon.with(&handle, Method::POST, &path).body(file)));
+        let request = daemon.with(&handle, Method::POST, &path).body(file);
+        // One that is refused before its body was read may break off under the client.
+        sent.spawn(async move { request.send().await.map(|answer| answer.status().as_u16()) });
     }
     let mut taken = 0;
     while let Some(answer) = sent.join_next().await {
-        let (status, body) = answer.unwrap();
+        let Ok(status) = answer.unwrap() else { continue };
         taken += usize::from(status == 200 || status == 201);
-        assert!(matches!(status, 200 | 201 | 413 | 429 | 503), "{status} {body}");
+        assert!(matches!(status, 200 | 201 | 413 | 429 | 503), "{status}");
     }
     let result = daemon.with(&handle, Method::POST, "/v1/worker/result");
     assert_eq!(send(result.json(&json!({ "output": taken }))).await.0, 200);

@@ -96,6 +96,10 @@ async fn accepted(daemon: &Daemon, handle: &str) {
 async fn the_run_that_kills_the_host_is_found_and_none_of_its_neighbours_is_blamed() {
     let shell = Shell::new();
     let data = shell.path("data");
+    // The culprit finds its host by the lock, which children do not see otherwise.
+    let config = shell.write("moonswarm.toml", "hide_data = false\n");
+    let shown = [CAREFUL, ("MOONSWARM_CONFIG", config.to_str().unwrap())];
+    let start = |data: &Path| Daemon::launch(data, &shown);
     let daemon = start(&data).unwrap();
     let (gate, lock) = (shell.path("gate"), data.join("lock"));
     let kills = format!(

@@ -291,7 +291,7 @@ async fn a_log_that_was_removed_after_a_kill_is_missed() {
 
     let serve = ["--data", "data", "serve", "--listen", "127.0.0.1:0"];
     for _ in 0..2 {
-        shell.run(&serve).exits(6).says(&["moonswarm.db-wal) is missing", "--accept-loss"]);
+        shell.run(&serve).exits(1).says(&["moonswarm.db-wal) is missing", "--accept-loss"]);
     }
     let daemon = Daemon::start_with(&data, &["--accept-loss".as_ref()]);
     let runs = send(daemon.get("/v1/runs")).await.1;
@@ -442,7 +442,7 @@ return swarm.blueprint {
     let signal = daemon.post(&format!("/v1/runs/{run}/signals/go"), &json!({}));
     let (status, answer) = send(signal).await;
     assert!(status < 300 || answer["code"] == "damaged", "{status} {answer}");
-    let view = daemon.waits(&run, "resume").await;
+    let view = daemon.waits(&run, "quarantine").await;
     assert_eq!(view["status"], "paused", "{view}");
     let why = view["waiting_on"][0]["what"].as_str().unwrap();
     assert!(why.contains("\"seen\" of run:") && why.contains("no JSON"), "{why}");

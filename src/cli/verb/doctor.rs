@@ -149,15 +149,15 @@ async fn daemon(cx: &Context) -> Line {
     let Config { data, .. } = &cx.config;
     let named = cx.target.server.clone();
     let owner = Owner::read(data);
-    if let Some(owner) = owner.as_ref().filter(|_| named.is_none()) {
-        if answering(owner, data).await.is_some() {
-            let says = format!("{} answers (pid {}, {})", owner.url, owner.pid, owner.version);
-            return match owner.version == env!("CARGO_PKG_VERSION") {
-                true => Line::new(Verdict::Ok, WHAT, says),
-                false => Line::new(Verdict::Warn, WHAT, format!("{says}, another version"))
-                    .next("restart the daemon with this program"),
-            };
-        }
+    if let Some(owner) = owner.as_ref().filter(|_| named.is_none())
+        && answering(owner, data).await.is_some()
+    {
+        let says = format!("{} answers (pid {}, {})", owner.url, owner.pid, owner.version);
+        return match owner.version == env!("CARGO_PKG_VERSION") {
+            true => Line::new(Verdict::Ok, WHAT, says),
+            false => Line::new(Verdict::Warn, WHAT, format!("{says}, another version"))
+                .next("restart the daemon with this program"),
+        };
     }
     if named.is_none() && !data.is_dir() {
         return Line::new(Verdict::Ok, WHAT, "none; verbs run without one");

@@ -342,8 +342,7 @@ impl Check<'_> {
         let failed = || database("read a table");
         let mut statement =
             self.conn.prepare(&format!("SELECT * FROM {table}")).map_err(failed())?;
-        let columns: Vec<String> =
-            statement.column_names().into_iter().map(str::to_owned).collect();
+        let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
         let mut rows = statement.query([]).map_err(failed())?;
         while let Some(row) = rows.next().map_err(failed())? {
             // The first columns say which row it is.

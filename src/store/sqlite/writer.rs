@@ -107,6 +107,7 @@ impl Waiting {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    #[expect(clippy::result_large_err, reason = "what is given back is what was given")]
     fn push(&self, batch: Batch) -> Result<(), Batch> {
         let weight = batch.weight();
         let mut state = self.lock();
