@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::support::{Daemon, Shell, refusal, send};
 
 #[path = "../sessions/client.rs"]
-#[allow(dead_code, reason = "the attacks need a part of it")]
+#[expect(dead_code, reason = "the attacks need a part of it")]
 mod client;
 
 use client::Opened;

@@ -17,6 +17,9 @@ return swarm.blueprint {
 }
 "#;
 
+/// What is refused, the line that is changed, and how.
+type Attack = (&'static str, &'static str, fn(&mut Value));
+
 /// A document with one line changed, sealed as its writer would seal it.
 fn changed(document: &str, member: &str, change: impl Fn(&mut Value)) -> String {
     let mut lines: Vec<String> = document.lines().map(str::to_owned).collect();
@@ -43,7 +46,7 @@ async fn a_document_brings_nothing_that_a_run_of_this_host_could_not_have() {
         let request = daemon.with(&daemon.token, reqwest::Method::POST, "/v1/runs/import");
         send(request.body(document)).await
     };
-    let attacks: [(&str, &str, fn(&mut Value)); 9] = [
+    let attacks: [Attack; 9] = [
         ("a blueprint's name", "blueprint", |it| it["name"] = json!("../x")),
         ("an artifact's name", "artifact", |it| it["name"] = json!("../../evil")),
         ("an artifact's name", "artifact", |it| it["name"] = json!("\u{1b}]0;pwn\u{7}")),

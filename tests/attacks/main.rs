@@ -4,7 +4,7 @@
 //! `docs/security.md` has the table: the attack, its test here, and what stops it.
 
 #[path = "../faults/shim.rs"]
-#[allow(dead_code, reason = "every test program uses its own part of it")]
+#[expect(dead_code, reason = "every test program uses its own part of it")]
 mod shim;
 #[path = "../support/mod.rs"]
 mod support;

@@ -103,7 +103,7 @@ async fn nothing_that_a_flow_or_a_worker_wrote_steers_the_terminal_of_whoever_lo
     daemon.ended(&said).await;
     shell.write("raises.lua", flow("raises", "", "error(evil)"));
     shell.write("wrong.lua", flow("wrong", "x = { operator = evil }", "return 1"));
-    shell.write("broken.lua", format!("local x = -- \u{202e}\u{1b}[2J\u{9b}\nreturn \u{1b}[2J"));
+    shell.write("broken.lua", "local x = -- \u{202e}\u{1b}[2J\u{9b}\nreturn \u{1b}[2J");
     shell.write("says_test.lua", "local t = require(\"swarm.test\")\nt.case(\"a\", function() error(\"\\27[2J\\nFAKE\") end)");
 
     for args in [
