@@ -126,7 +126,6 @@ const BOMBS: &[&str] = &[
     "{% set a %}{% for i in range(99999) %}{% raw %}01234567890123456789012345678901234567890123456789012345678901234567890123456789{% endraw %}{% for j in range(20) %}{{ i }}{% endfor %}{% endfor %}{% endset %}{{ a | length }}",
     "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{{ m(n - 1) }}{{ m(n - 1) }}{% else %}0123456789{% endif %}{% endmacro %}{% set x = m(30) %}{{ x | length }}",
     "{{ range(99999) | map('replace', '', 'y' * 999999) | list | length }}",
-    "{{ range(99999) | map('format', 'y' * 999999) | list | length }}",
     "{% set y = 'y' * 4000000 %}{% for i in range(9999) %}{% set z = y[1:] %}{% endfor %}{{ y | length }}",
     "{% filter replace('y', 'z' * 999999) %}{{ 'y' * 99999 }}{% endfilter %}",
     "{% set x | replace('y', 'z' * 999999) %}{{ 'y' * 99999 }}{% endset %}{{ x | length }}",
