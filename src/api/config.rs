@@ -33,7 +33,8 @@ impl Default for ApiConfig {
 pub struct Limits {
     /// Connections at a time, sockets of sessions among them.
     pub connections: usize,
-    /// Requests at a time, over all connections; one token has a quarter of them at most.
+    /// Requests at a time, over all connections, and fewer than those; one token has a quarter of
+    /// them at most.
     pub in_flight: usize,
     /// The bytes that the bodies of all requests may take at a time; those of one token a quarter.
     pub body_bytes: usize,
@@ -59,9 +60,17 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
+        Self::for_connections(8_192)
+    }
+}
+
+impl Limits {
+    /// The limits of a server with so many connections. Half of them carry requests at a time, so
+    /// that what one token may have under way never fills them all.
+    pub fn for_connections(connections: usize) -> Self {
         Self {
-            connections: 8_192,
-            in_flight: 4_096,
+            connections,
+            in_flight: (connections / 2).max(1),
             body_bytes: 256 << 20,
             rate: 5_000,
             burst: 10_000,

@@ -70,7 +70,7 @@ impl Serve {
             api: crate::api::ApiConfig {
                 hosts: cx.config.hosts.clone(),
                 origins: cx.config.origins.clone(),
-                limits: crate::api::Limits { connections, ..crate::api::Limits::default() },
+                limits: crate::api::Limits::for_connections(connections),
                 ..crate::api::ApiConfig::default()
             },
             safe_mode: cx.config.safe_mode,

@@ -209,15 +209,32 @@ fn a_caller_is_refused_when_too_much_waits_at_a_shard_and_a_cancel_is_not() {
     let wake = || crate::engine::message::Msg::Run(num, crate::engine::message::RunMsg::Wake);
     while engine.shared().offer(num, wake()).is_ok() {}
     let owner = owner();
-    let signal = engine.signal(&owner, started.run, "go".into(), Json::null(), None);
-    let refused = futures::executor::block_on(signal);
+    let run = started.run;
+    let refused = without_shards(&mut stage, async move {
+        engine.signal(&owner, run, "go".into(), Json::null(), None).await
+    });
     let Err(EngineError::Busy { code, .. }) = refused else { panic!("{refused:?}") };
     assert_eq!(code, "overloaded");
-    let run = started.run;
     let canceled = stage.ask(move |engine, caller| async move {
         engine.cancel(&caller, run, "enough".into(), None).await
     });
     assert_eq!(canceled.unwrap().status, RunStatus::Canceled);
+}
+
+/// What comes of a future while no shard handles a message.
+fn without_shards<T: Send + 'static>(
+    stage: &mut Stage,
+    future: impl Future<Output = T> + Send + 'static,
+) -> T {
+    let driver = &stage.live().driver;
+    let (_, mut answer) = driver.add(future);
+    for _ in 0..ROUNDS {
+        if let Ok(answer) = answer.try_recv() {
+            return answer;
+        }
+        driver.poll(*driver.ready().first().expect("it waits for no shard"));
+    }
+    panic!("it never ends");
 }
 
 /// Lets shards go on without a commit until they rest, and gives the batches that wait for one.
