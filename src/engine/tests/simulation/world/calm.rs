@@ -1,6 +1,6 @@
 //! What becomes of a world in which everything goes well from some point on.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use super::World;
 use crate::{
@@ -78,8 +78,14 @@ impl World {
     fn look_at_offers(&mut self) {
         let asked = std::mem::take(&mut self.wanted);
         let emptied = std::mem::take(&mut self.emptied);
-        // Where as many came back as were asked for, the next may come in the next round.
-        for (run, step, attempt, _) in
+        let mut ahead = BTreeMap::<String, u32>::new();
+        for (.., queue) in &asked {
+            *ahead.entry(queue.clone()).or_default() += 1;
+        }
+        // Where as many came back as were asked for, the next may come in the next round. Fewer may
+        // come back although more wait: some of those that were taken had ended by then. Each round
+        // takes at least one, so that a task is taken once all that are ahead of it were.
+        for (run, step, attempt, queue) in
             asked.into_iter().filter(|(.., queue)| emptied.contains(queue.as_str()))
         {
             let row = self.store.task(run, step).unwrap();
@@ -89,7 +95,8 @@ impl World {
                 && !self.store.header(run).unwrap().is_some_and(paused);
             let times = self.unanswered.entry((run, step, attempt)).or_default();
             *times = if waits { *times + 1 } else { 0 };
-            if *times == 12 {
+            if *times >= 12 + ahead[&queue] {
+                *times = 0;
                 self.findings.push(format!(
                     "a task that waits can be leased: run {run} step {step} attempt {attempt} is offered to nobody"
                 ));
