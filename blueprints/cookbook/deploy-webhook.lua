@@ -10,7 +10,8 @@ return swarm.blueprint {
 
   agents = {
     -- A real one would be an `http` operator or a script that calls the deployment system.
-    start = { operator = "process", command = { "echo", "deploy {{ version }}, report to {{ run_id }}" }, timeout = "1m" },
+    start = { operator = "process", timeout = "1m",
+              command = { "echo", "deploy {{ version }}, report to {{ run_id }}" } },
   },
 
   flow = function(ctx, input)
