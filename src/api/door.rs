@@ -7,12 +7,13 @@
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use axum::{
+    body::Body,
     extract::{Request, State},
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use futures::FutureExt;
+use futures::{FutureExt, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -212,8 +213,12 @@ pub(super) async fn pass(
     next: Next,
 ) -> Response {
     let handled = async {
-        let _place = enter(&api, rule, &mut request)?;
-        Ok(next.run(request).await)
+        let (bearer, _place) = enter(&api, rule, &mut request)?;
+        let response = next.run(request).await;
+        Ok(match bearer {
+            Some(bearer) if is_of_events(&response) => while_good(api.engine, bearer, response),
+            Some(_) | None => response,
+        })
     };
     let handled = AssertUnwindSafe(handled).catch_unwind().await.unwrap_or_else(|_| {
         tracing::error!("a request ended in a panic");
@@ -230,10 +235,15 @@ pub(super) async fn pass(
 }
 
 /// Looks at a request; its place is given back when what this returns is gone.
-fn enter(api: &Api, rule: Rule, request: &mut Request) -> Result<Option<Arc<Place>>, Problem> {
-    let mut place = None;
+fn enter(
+    api: &Api,
+    rule: Rule,
+    request: &mut Request,
+) -> Result<(Option<String>, Option<Arc<Place>>), Problem> {
+    let (mut given, mut place) = (None, None);
     if let Some(text) = api.door.screen(rule, request.uri(), request.headers())? {
         let bearer = api.engine.authenticate(text)?;
+        given = Some(text.to_owned());
         api.door.admit(rule, &bearer)?;
         let taken = api.door.places.take(&bearer)?;
         request.extensions_mut().insert(bearer);
@@ -241,7 +251,23 @@ fn enter(api: &Api, rule: Rule, request: &mut Request) -> Result<Option<Arc<Plac
         place = Some(taken);
     }
     request.extensions_mut().insert(rule);
-    Ok(place)
+    Ok((given, place))
+}
+
+fn is_of_events(response: &Response) -> bool {
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+}
+
+/// Ends a stream with the bearer that it was opened with: it is looked at before each piece, and
+/// pieces that say nothing come at least every [`Limits::keep_alive`].
+fn while_good(engine: Engine, bearer: String, response: Response) -> Response {
+    response.map(|body| {
+        let pieces = body.into_data_stream();
+        Body::from_stream(
+            pieces.take_while(move |_| std::future::ready(engine.authenticate(&bearer).is_ok())),
+        )
+    })
 }
 
 /// Says what a browser must not do with an answer. A handler's own header wins.

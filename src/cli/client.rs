@@ -172,6 +172,12 @@ impl Client {
 
     /// The steps of a run after number `after`, all pages.
     pub async fn steps(&self, run: RunId, after: u32) -> Result<Vec<StepView>> {
+        self.steps_between(run, after, u32::MAX).await
+    }
+
+    /// The same, up to the page that holds step `upto`: a run that goes on makes steps faster than
+    /// they can be asked for.
+    pub async fn steps_between(&self, run: RunId, after: u32, upto: u32) -> Result<Vec<StepView>> {
         let path = format!("/v1/runs/{run}/steps");
         let mut cursor = (after > 0).then(|| after.to_string());
         let mut steps = Vec::new();
@@ -181,7 +187,7 @@ impl Client {
             let page: List<StepView> = self.get(&path, &query).await?;
             steps.extend(page.items);
             cursor = page.next_cursor;
-            if cursor.is_none() {
+            if cursor.is_none() || steps.last().is_some_and(|last| last.seq >= upto) {
                 return Ok(steps);
             }
         }
@@ -554,6 +560,16 @@ mod tests {
         assert!(asked[1].starts_with("GET /v1/runs/run_"), "{asked:?}");
         assert!(asked[1].contains("cursor=1"), "{asked:?}");
         assert!(asked[1].contains("Bearer t"), "{asked:?}");
+    }
+
+    #[tokio::test]
+    async fn steps_that_are_made_while_they_are_asked_for_are_left_for_the_next_time() {
+        let step = |seq| serde_json::to_value(fixture::step(seq, "", 0, "completed")).unwrap();
+        let page = json!({"items": [step(1), step(2)], "next_cursor": "2"});
+        let server = fixture::serve(vec![(200, page.to_string())]).await;
+        let client = Client::new(&server.url, "t").unwrap();
+        let steps = client.steps_between(fixture::run_id(), 0, 1).await.unwrap();
+        assert_eq!(steps.iter().map(|step| step.seq).collect::<Vec<_>>(), [1, 2]);
     }
 
     #[tokio::test]

@@ -277,7 +277,7 @@ impl Watch {
         self.run = client.run(self.run.id).await?;
         let run_ms = since_ms(&self.run.created_at, now_ms);
         let skipped = self.skip();
-        let new = client.steps(self.run.id, self.settled()).await?;
+        let new = client.steps_between(self.run.id, self.settled(), self.run.steps).await?;
         if let Screen::Lines(changes, terminal) = &mut self.screen {
             changes.forget(self.before);
             if skipped > 0 {

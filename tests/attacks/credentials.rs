@@ -272,6 +272,64 @@ async fn the_bodies_of_one_token_have_a_share_of_the_memory() {
     drop(held);
 }
 
+/// A run whose events come when it is signaled.
+const LISTENER: &str = r#"
+local swarm = require("swarm")
+return swarm.blueprint {
+  name = "listener",
+  flow = function(ctx) for _ = 1, 3 do ctx:wait("go") end end,
+}
+"#;
+
+#[tokio::test]
+async fn a_stream_of_events_ends_with_the_token_that_it_was_opened_with() {
+    let shell = Shell::new();
+    let data = shell.path("data");
+    let daemon = Daemon::start(&data);
+    let start = json!({ "source": LISTENER });
+    let (status, run) = send(daemon.post("/v1/runs", &start)).await;
+    assert_eq!(status, 201, "{run}");
+    let run = run["id"].as_str().unwrap().to_owned();
+    let ask = json!({ "role": "observer", "ttl": "1h" });
+    let (_, made) = send(daemon.post("/v1/tokens", &ask)).await;
+    let (watcher, jti) = (made["token"].as_str().unwrap(), made["jti"].as_str().unwrap());
+    let kept = minted(&daemon, &daemon.token, ask.clone()).await;
+    let open = async |bearer: &str| {
+        let path = format!("/v1/runs/{run}/events?starting_after=0");
+        let stream = daemon.with(bearer, Method::GET, &path).send().await.unwrap();
+        assert_eq!(stream.status(), 200);
+        stream
+    };
+    let signal = async |bearer: &str| {
+        let path = format!("/v1/runs/{run}/signals/go");
+        let (status, said) = send(daemon.with(bearer, Method::POST, &path).json(&json!({}))).await;
+        assert!(status < 300, "{said}");
+    };
+    // Reads until a number of signals was seen, or the stream ends; says whether it was seen.
+    let sees = async |stream: &mut reqwest::Response, text: &mut String, count: usize| loop {
+        if text.matches("event: signal\n").count() >= count {
+            return true;
+        }
+        match tokio::time::timeout(PATIENCE, stream.chunk()).await.expect("it ends or goes on") {
+            Ok(Some(piece)) => text.push_str(&String::from_utf8_lossy(&piece)),
+            Ok(None) | Err(_) => return false,
+        }
+    };
+    let (mut theirs, mut ours) = (open(watcher).await, open(&kept).await);
+    let (mut they, mut we) = (String::new(), String::new());
+    signal(&daemon.token).await;
+    assert!(sees(&mut theirs, &mut they, 1).await && sees(&mut ours, &mut we, 1).await);
+    assert_eq!(send(daemon.delete(&format!("/v1/tokens/{jti}"))).await.0, 204);
+    signal(&daemon.token).await;
+    assert!(!sees(&mut theirs, &mut they, 2).await, "{they}");
+    assert!(sees(&mut ours, &mut we, 2).await, "{we}");
+    let rotate =
+        ["key", "rotate", "--now", "--json", "--server", &daemon.url, "--token", &daemon.token];
+    shell.run(&rotate).ok();
+    signal(&admin_token(&data)).await;
+    assert!(!sees(&mut ours, &mut we, 3).await, "{we}");
+}
+
 /// A copy of a stopped data directory, as `cp -r` makes it.
 fn copy(from: &Path, to: &Path) {
     let done = Command::new("cp").arg("-rp").arg(from).arg(to).status().unwrap();

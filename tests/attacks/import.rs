@@ -70,3 +70,10 @@ async fn a_document_brings_nothing_that_a_run_of_this_host_could_not_have() {
     assert_eq!(status, 201, "{view}");
     assert_eq!(view["output"], 1);
 }
+
+#[test]
+fn a_file_without_an_end_is_not_read_to_it() {
+    let shell = Shell::new();
+    let imported = shell.run(&["import", "/dev/zero"]).exits(1);
+    imported.says(&["read /dev/zero", "128 MiB"]);
+}

@@ -14,6 +14,7 @@ mod children;
 mod credentials;
 mod egress;
 mod fairness;
+mod held;
 mod import;
 mod memory;
 mod quotas;

@@ -1,11 +1,18 @@
 //! `import`: a run from a document.
 
-use std::path::PathBuf;
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use tokio::{fs::File, io::AsyncReadExt as _};
 
 use crate::cli::{connect::Start, context::Context, exit::Exit};
+
+/// What the host takes; more of a file or a pipe is not read.
+const MOST: u64 = 128 << 20;
 
 /// Take a run in from a document that `export` wrote
 #[derive(Debug, Args)]
@@ -21,7 +28,7 @@ impl Import {
     /// # Errors
     /// A document that is not whole, of another version, or too large.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
-        let read = tokio::fs::read(&self.file).await;
+        let read = read(&self.file).await;
         let document = read.with_context(|| format!("read {}", self.file.display()))?;
         cx.with(Start::Fresh, async |at| {
             let run = at.client.import(document).await?;
@@ -36,5 +43,14 @@ impl Import {
             Ok(Exit::Ok)
         })
         .await
+    }
+}
+
+async fn read(file: &Path) -> io::Result<Vec<u8>> {
+    let mut document = Vec::new();
+    let read = File::open(file).await?.take(MOST + 1).read_to_end(&mut document).await?;
+    match read as u64 > MOST {
+        true => Err(io::Error::other("it is larger than the 128 MiB that a host takes")),
+        false => Ok(document),
     }
 }
