@@ -1,14 +1,14 @@
 -- An agent that changes the files of a directory: it lists and reads, edits only what a person approves, and runs
 -- the tests in an environment until they pass.
 --
--- Without a key, with answers that are written down in blueprints/turns.json (in a copy of what it is to change):
+-- Without a key, with the scripted answers of blueprints/turns.json (run it in a copy of your files):
 --   moonswarm --config blueprints/models.toml run blueprints/coding-agent.lua task="make it add" test="sh test.sh"
 -- With a model: declare [operators.model] and [environments.tests] in your moonswarm.toml (docs/operators.md,
--- docs/environments.md), and leave --config out. `moonswarm inbox` shows what waits for a yes.
+-- docs/environments.md), and omit --config. `moonswarm inbox` lists the edits that wait for approval.
 local swarm = require("swarm")
 local s = swarm.schema
 
--- What is named has to be in the run's directory.
+-- Refuses paths outside the run's directory.
 local INSIDE = [[
 inside() {
   case $(realpath -m -- "$1") in "$(pwd -P)"/*) ;; *) echo "$1 is not in this directory" >&2; exit 1 ;; esac
@@ -16,7 +16,7 @@ inside() {
 inside "$1"
 ]]
 local READ = INSIDE .. [[head -c 40000 -- "$1"]]
--- Replaces a text that is there exactly once; without one, writes a new file.
+-- Replaces a text that occurs exactly once; with an empty OLD, writes a new file.
 local EDIT = INSIDE .. [[
 if [ -z "$OLD" ]; then
   [ -e "$1" ] && { echo "$1 is there already: say which text of it to replace" >&2; exit 1; }
@@ -77,7 +77,7 @@ return swarm.blueprint {
     local log = ""
     for round = 1, 3 do
       local summary = ctx:run("coder", { task = input.task, test = input.test, log = log })
-      -- What the model says of its tests is one thing, what they say is another.
+      -- The flow runs the tests itself: the model's word about them does not count.
       local tests = ctx:run("test", { command = input.test })
       if tests.exit_code == 0 then return { summary = summary, rounds = round } end
       log = string.sub(tests.stdout .. tests.stderr, -4000)

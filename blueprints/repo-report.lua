@@ -1,5 +1,5 @@
 -- A report on a directory of code: moonswarm run blueprints/repo-report.lua path=.
--- Child processes look at the files and report over HTTP; what they found is added up here.
+-- Child processes read the files and report over HTTP; the flow adds up their results.
 local swarm = require("swarm")
 local s = swarm.schema
 
@@ -24,7 +24,7 @@ local function language(path)
   return ext and LANGUAGES[string.lower(ext)] or "Other"
 end
 
--- Text of strangers inside Markdown: one line, nothing that ends a code span.
+-- Escapes untrusted text for Markdown: one line, and no character that ends a code span.
 local function code(text)
   text = string.gsub(string.gsub(text, "%c", " "), "`", "'")
   return "`" .. text .. "`"
@@ -41,7 +41,7 @@ local function by_lines(a, b)
   return a.name < b.name
 end
 
--- What one batch adds; done as each batch comes in, so that no stretch of the flow is long.
+-- The sums of one batch, computed as each batch arrives, so that no part of the flow takes long.
 local function summary(batch)
   local sum = { files = 0, lines = 0, binary = 0, skipped = batch.skipped, todos_found = batch.todos_found,
     languages = {}, longest = {}, todos = batch.todos }

@@ -1,15 +1,15 @@
--- A question about the files of a directory: a planner splits it, searchers look the parts up side by side, a
--- writer puts them together, and a critic sends it back until it stands.
+-- Answers a question about the files of a directory. A planner splits it, searchers answer the parts in parallel,
+-- a writer combines them, and a critic sends the draft back until it passes.
 --
--- Without a key, with answers that are written down in blueprints/turns.json:
+-- Without a key, with the scripted answers of blueprints/turns.json:
 --   moonswarm --config blueprints/models.toml run blueprints/research.lua question="Which port is it?"
--- With a model: declare [operators.model] in your moonswarm.toml (docs/operators.md, "llm"), and leave --config out.
+-- With a model: declare [operators.model] in your moonswarm.toml (docs/operators.md, "llm"), and omit --config.
 local swarm = require("swarm")
 local s = swarm.schema
 
--- What fits a model: some lines of each file, and not all of a long one.
+-- Bounded for a model: at most 20 lines per file, 300 characters per line, 200 lines in all.
 local GREP = [[grep -rnIF -m 20 --exclude-dir=.git --exclude-dir=target --exclude-dir=node_modules -e "$1" -- . | cut -c -300 | head -n 200]]
--- Reads a file of the run's directory, and no other.
+-- Reads a file, if it is inside the run's directory.
 local READ = [[
 file=$(realpath -- "$1") || exit 1
 case $file in "$(pwd -P)"/*) head -c 20000 -- "$file" ;; *) echo "$1 is not in this directory" >&2; exit 1 ;; esac]]

@@ -50,8 +50,8 @@ fn a_command_line_that_makes_no_sense_is_usage() {
 #[test]
 fn an_input_that_breaks_its_schema_is_usage_and_names_the_place() {
     let shell = Shell::new();
-    shell.run(&["run", &hello(), "-i", r#"{"name":5}"#]).exits(2).says(&["$.name"]);
-    shell.run(&["run", &hello(), "nmae=Ada"]).exits(2).says(&["nmae"]);
+    shell.run(&["run", &hello(), "-i", r#"{"who":5}"#]).exits(2).says(&["$.who"]);
+    shell.run(&["run", &hello(), "hwo=Ada"]).exits(2).says(&["hwo"]);
     shell.run(&["run", &hello(), "-i", "{"]).exits(2);
     let runs = shell.run(&["ps", "--json"]).ok().json();
     assert_eq!(runs.as_array().unwrap().len(), 0, "nothing was begun");

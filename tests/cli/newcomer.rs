@@ -21,10 +21,15 @@ fn the_blueprint_that_init_writes_runs_at_once() {
 }
 
 #[test]
-fn hello_needs_no_key_and_prints_its_output() {
+fn the_hello_of_the_repository_is_the_one_that_init_writes() {
     let shell = Shell::new();
-    let done = shell.run(&["run", &blueprint("hello.lua"), "name=Ada"]).ok();
-    assert_eq!(done.json(), json!({"greetings": ["Hello, Ada!", "Olá, Ada!", "Hallo, Ada!"]}));
+    shell.run(&["init"]).ok();
+    for file in ["hello.lua", "hello_test.lua"] {
+        let written = std::fs::read_to_string(shell.path(file)).unwrap();
+        assert_eq!(written, std::fs::read_to_string(blueprint(file)).unwrap(), "{file}");
+    }
+    let done = shell.run(&["run", &blueprint("hello.lua"), "who=Ada"]).ok();
+    assert!(done.stdout.starts_with("Hello, Ada! Olá, Ada! Moin, Ada! It is "), "{done:?}");
 }
 
 #[test]

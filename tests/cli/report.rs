@@ -62,7 +62,8 @@ fn odd_files(shell: &Shell) {
 fn this_repositorys_blueprints_are_reported_and_the_report_is_an_artifact() {
     let shell = Shell::new();
     let done = report(&shell, &repository("blueprints")).ok();
-    let blueprints = ["blueprints", "blueprints/gallery"].map(|dir| fs::read_dir(repository(dir)));
+    let dirs = ["blueprints", "blueprints/cookbook", "blueprints/gallery"];
+    let blueprints = dirs.map(|dir| fs::read_dir(repository(dir)));
     let files = blueprints.into_iter().flat_map(|dir| dir.unwrap().map(|it| it.unwrap().path()));
     let lua = files.filter(|file| file.extension() == Some(OsStr::new("lua"))).count();
     let lua = format!("| Lua | {lua} |");

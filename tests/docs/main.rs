@@ -131,8 +131,11 @@ fn told(place: &str) -> (&'static str, &'static str) {
     match place.split(':').next() {
         Some("README.md") => (
             "{ version = \"1.2.0\" }",
-            "run:mock(\"tests\", { exit_code = 0 })\n  run:mock(\"notes\", { text = \"new\" })\n  run:mock(\"publish\", \"published\")",
+            "run:mock(\"tests\", { exit_code = 0 })\n  run:mock(\"notes\", { text = \"new\" })\n  run:mock(\"publish\", { stdout = \"published\" })",
         ),
+        Some("quickstart.md" | "blueprints.md") => {
+            ("{}", "run:mock(\"today\", { exit_code = 0, stdout = \"Monday\\n\", stderr = \"\" })")
+        }
         Some("response-loop.md") => ("{}", "run:mock(\"librarian\", \"It is in src/lib.rs.\")"),
         _ => ("{}", ""),
     }
@@ -262,9 +265,9 @@ fn every_snippet_in_the_documents_runs() {
     let shell = desk();
     let (mut number, mut checked) = (0, 0);
     for file in docs.chain([root.join("README.md")]) {
-        // These show what is wrong on purpose, and have tests of their own.
-        let wrong = file.ends_with("errors.md") || file.ends_with("findings.md");
-        if wrong || file.extension().is_none_or(|it| it != "md") {
+        // These show what is wrong on purpose, or files of the repository; they have tests of their own.
+        let apart = ["errors.md", "findings.md", "cookbook.md"].iter().any(|it| file.ends_with(it));
+        if apart || file.extension().is_none_or(|it| it != "md") {
             continue;
         }
         let name = file.file_name().unwrap().to_str().unwrap();
@@ -293,6 +296,38 @@ fn every_snippet_in_the_documents_runs() {
     assert!(checked >= 5, "only {checked} snippets of keys");
     fs::remove_file(shell.path("keys.lua")).unwrap();
     all_pass(&shell, number - checked);
+}
+
+#[test]
+fn the_examples_of_the_documents_are_the_files_that_they_name() {
+    let read = |path: &str| fs::read_to_string(support::repository(path)).unwrap();
+    let shown = |document: &str, file: &str| {
+        let (document, source) = (read(document), read(file));
+        assert!(document.contains(&format!("```lua\n{source}```")), "{file} is shown as it is");
+    };
+    shown("README.md", "blueprints/release.lua");
+    shown("docs/quickstart.md", "blueprints/hello.lua");
+    shown("docs/blueprints.md", "blueprints/hello.lua");
+    let recipes = fs::read_dir(support::repository("blueprints/cookbook")).unwrap();
+    let mut count = 0;
+    for path in recipes.map(|entry| entry.unwrap().path()) {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if name.ends_with(".lua") && !name.ends_with("_test.lua") {
+            shown("docs/cookbook.md", &format!("blueprints/cookbook/{name}"));
+            count += 1;
+        }
+    }
+    assert!(count >= 12, "only {count} recipes");
+}
+
+#[test]
+fn the_recipes_have_no_findings_and_their_tests_pass_also_after_crashes() {
+    let shell = Shell::new();
+    let config = support::repository("blueprints/cookbook/moonswarm.toml");
+    let recipes = support::repository("blueprints/cookbook");
+    let (config, recipes) = (config.to_str().unwrap(), recipes.to_str().unwrap());
+    shell.run(&["--config", config, "check", recipes]).ok().says(&["no findings"]);
+    shell.run(&["--config", config, "test", "--crash", recipes]).ok().says(&["0 failed"]);
 }
 
 #[test]

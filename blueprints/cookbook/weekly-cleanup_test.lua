@@ -1,0 +1,17 @@
+local t = require("swarm.test")
+
+t.test("without the flag old files are only listed", function()
+  local run = t.start("weekly-cleanup.lua", { path = "/srv" })
+  run:mock("find", { exit_code = 0, stdout = "/srv/b\n/srv/a\n", stderr = "" })
+  t.match(run:finish(), { files = { "/srv/a", "/srv/b" }, deleted = false })
+  t.equal(run:inputs("find"), { { path = "/srv", days = 30 } })
+  t.equal(run:count("delete"), 0)
+end)
+
+t.test("with the flag each of them is deleted", function()
+  local run = t.start("weekly-cleanup.lua", { path = "/srv", delete = true })
+  run:mock("find", { exit_code = 0, stdout = "/srv/b\n/srv/a\n", stderr = "" })
+  run:mock("delete", { exit_code = 0, stdout = "", stderr = "" })
+  run:finish()
+  t.equal(run:inputs("delete"), { { file = "/srv/a" }, { file = "/srv/b" } })
+end)
