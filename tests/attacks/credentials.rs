@@ -215,8 +215,9 @@ async fn slow_bodies_of_one_token_keep_nobody_else_out() {
     let slow = minted(&daemon, &daemon.token, named("slow")).await;
     let other = minted(&daemon, &daemon.token, named("other")).await;
     let start = head(&daemon, "/v1/runs", &slow, 1_000);
-    // Half of all connections carry requests, and a quarter of those may be one token's.
-    let held: Vec<_> = (0..32)
+    // Half of all connections carry requests, and a quarter of those may be one token's: 32. Some
+    // more, since a look below may come before one of them and take its place.
+    let held: Vec<_> = (0..64)
         .map(|_| {
             let mut stream = connect(&daemon);
             stream.write_all(start.as_bytes()).unwrap();
