@@ -1,6 +1,6 @@
 //! What workers ask and report: every answer is for the open attempt, or says why not.
 
-use super::{
+use crate::engine::{
     CustomEffects, EngineError, Holder, PromptView, Report, Verdict,
     auth::lineage,
     due::Due,
@@ -30,7 +30,7 @@ const RESULT_ROUTE: &str = "worker.result";
 
 impl Shard {
     /// Answers a worker.
-    pub(super) fn worker(&mut self, run: &mut Run, holder: &Holder, ask: WorkerAsk) {
+    pub(crate) fn worker(&mut self, run: &mut Run, holder: &Holder, ask: WorkerAsk) {
         let standing = self.standing(run, holder);
         let ticket = Ticket { run: run.num, step: holder.step, attempt: holder.attempt };
         let ask = match self.shared.registry.secrets_of(ticket) {
@@ -139,10 +139,10 @@ impl Shard {
     }
 
     /// Sends an answer once everything that it rests on is durable.
-    pub(super) fn after<T: Send + 'static>(
+    pub(crate) fn after<T: Send + 'static>(
         &mut self,
         run: &mut Run,
-        reply: super::message::ReplyTo<T>,
+        reply: crate::engine::message::ReplyTo<T>,
         answer: Result<T, EngineError>,
     ) {
         match answer {
@@ -226,7 +226,7 @@ impl Shard {
             output_schema: prompt.output_schema,
             deadline: row.deadline_ms.map(|at| rfc3339(self.shared.clock.wall_of(at))),
             artifacts: serde_json::json!({ "put": "/v1/worker/artifact?name={name}" }).into(),
-            advice: row.question.as_deref().and_then(super::escalate::advice),
+            advice: row.question.as_deref().and_then(crate::engine::escalate::advice),
         })
     }
 
@@ -255,7 +255,7 @@ impl Shard {
         run: &mut Run,
         holder: &Holder,
         report: Report,
-        reply: super::message::ReplyTo<bool>,
+        reply: crate::engine::message::ReplyTo<bool>,
     ) {
         fault::point("engine.result");
         let step = holder.step;
@@ -323,7 +323,7 @@ impl Shard {
     }
 
     /// Remembers an accepted result and publishes what came with it.
-    pub(super) fn publish(&mut self, run: &mut Run, holder: &Holder, report: &Report) {
+    pub(crate) fn publish(&mut self, run: &mut Run, holder: &Holder, report: &Report) {
         let (step, attempt) = (holder.step, holder.attempt);
         self.remember(run, holder, report);
         fault::point("engine.artifact_publish");
@@ -340,18 +340,18 @@ impl Shard {
         let Some(task) = run.task_mut(step) else { return };
         task.reported = true;
         if let Some(live) = task.live.take() {
-            run.pending.after.performs.push(super::run::Perform::Reported(live));
+            run.pending.after.performs.push(crate::engine::run::Perform::Reported(live));
         }
     }
 
     /// A result that breaks its schema: the worker may try again, twice.
-    pub(super) fn refuse_result(
+    pub(crate) fn refuse_result(
         &mut self,
         run: &mut Run,
         holder: &Holder,
         report: &Report,
         error: EngineError,
-        reply: super::message::ReplyTo<bool>,
+        reply: crate::engine::message::ReplyTo<bool>,
     ) {
         self.keep_evidence(run, holder, report, error.code());
         let Some(task) = run.task_mut(holder.step) else { return };
@@ -491,7 +491,7 @@ fn decode_effects(
         }
         serde_json::from_value::<Effect>(value.clone()).map_err(|error| EngineError::Invalid {
             what: "the result",
-            violations: vec![super::Breach {
+            violations: vec![crate::engine::Breach {
                 path: format!("$.effects[{n}]"),
                 message: error.to_string(),
             }],
@@ -500,14 +500,17 @@ fn decode_effects(
     effects.iter().enumerate().map(decode).collect()
 }
 
-pub(super) fn bad_effect(failure: Failure) -> EngineError {
+pub(crate) fn bad_effect(failure: Failure) -> EngineError {
     EngineError::Invalid {
         what: "the result",
-        violations: vec![super::Breach { path: "$.effects".into(), message: failure.message }],
+        violations: vec![crate::engine::Breach {
+            path: "$.effects".into(),
+            message: failure.message,
+        }],
     }
 }
 
-pub(super) fn bad_request(failure: Failure) -> EngineError {
+pub(crate) fn bad_request(failure: Failure) -> EngineError {
     EngineError::BadRequest(failure.message)
 }
 

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{EngineError, message::RunMsg, receive::refuse, run::Run, shard::Shard};
+use crate::engine::{EngineError, message::RunMsg, receive::refuse, run::Run, shard::Shard};
 use crate::{
     flow::Input,
     journal::RunState,
@@ -16,13 +16,13 @@ use crate::{
 };
 
 /// What a row of a table in memory takes beside its payload.
-pub(super) const ROW: usize = 160;
+pub(crate) const ROW: usize = 160;
 /// What a run that holds more than it may, from before there was a limit, has for everything else.
 const SPARE: usize = 1 << 20;
 /// What a step of a history takes.
 const STEP: usize = 480;
 /// How long a run waits until it is looked at again whether there is room, in milliseconds.
-pub(super) const ROOM_MS: u64 = 250;
+pub(crate) const ROOM_MS: u64 = 250;
 
 /// What a run holds, by what it is for, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub(crate) struct Account {
     /// What its own state may hold: the limit, or what it had already when it was read.
     most_state: usize,
     /// Why it is to end: what its flow was refused.
-    pub(super) over: Option<String>,
+    pub(crate) over: Option<String>,
     /// Set while it goes on although the host has no room left.
     pass: Option<Pass>,
     /// Whether it waits until the host has room.
@@ -93,12 +93,12 @@ impl Account {
     }
 
     /// Counts the entries of a run while it is read.
-    pub(super) fn read(&mut self, bytes: u64) {
+    pub(crate) fn read(&mut self, bytes: u64) {
         self.share.set(usize::try_from(bytes).unwrap_or(usize::MAX / 2));
     }
 
     /// Lets a run keep the state that it has.
-    pub(super) fn keep_state(&mut self, bytes: usize) {
+    pub(crate) fn keep_state(&mut self, bytes: usize) {
         self.most_state = self.limit.max(bytes);
         self.keep(bytes);
     }
@@ -147,7 +147,7 @@ impl FromIterator<StateRow> for OwnState {
 }
 
 /// The bytes that a value of state is counted as, with its key.
-pub(super) fn row_bytes(row: &StateRow) -> usize {
+pub(crate) fn row_bytes(row: &StateRow) -> usize {
     row.key.len() + row.value.len()
 }
 
@@ -225,7 +225,7 @@ impl Run {
 
 impl Shard {
     /// Why a run may hold no more, if it may not.
-    pub(super) fn overweight(&self, run: &Run) -> Option<String> {
+    pub(crate) fn overweight(&self, run: &Run) -> Option<String> {
         let limits = &self.shared.settings.limits;
         // What a run defers may take a little more: it ends the run in order.
         let is_ending = *run.chain.state() != RunState::Active;
@@ -259,7 +259,7 @@ impl Shard {
     }
 
     /// Counts a run as what it holds now, and ends it if that is too much.
-    pub(super) fn weigh(&mut self, run: &mut Run) {
+    pub(crate) fn weigh(&mut self, run: &mut Run) {
         if !run.is_ended()
             && run.chain.paused().is_none()
             && let Some(breach) = self.overweight(run)
@@ -272,13 +272,13 @@ impl Shard {
     }
 
     /// Lets a run that was read hold what it holds already.
-    pub(super) fn keep_weight(run: &mut Run) {
+    pub(crate) fn keep_weight(run: &mut Run) {
         let held = run.held().total();
         run.account.keep(held);
     }
 
     /// Why a run may not hold so much more, if it may not.
-    pub(super) fn too_heavy(run: &Run, more: usize) -> Option<String> {
+    pub(crate) fn too_heavy(run: &Run, more: usize) -> Option<String> {
         let (held, account) = (run.held(), &run.account);
         let is_over = more > 0
             && (held.total().saturating_add(more) > account.most
@@ -294,7 +294,7 @@ impl Shard {
     }
 
     /// Refuses what a caller would make a run hold, where that is too much.
-    pub(super) fn check_weight(run: &Run, what: &str, more: usize) -> Result<(), EngineError> {
+    pub(crate) fn check_weight(run: &Run, what: &str, more: usize) -> Result<(), EngineError> {
         match Self::too_heavy(run, more) {
             Some(why) => Err(run_full(format!("accept {what} of {more} bytes: {why}"))),
             None => Ok(()),
@@ -302,7 +302,7 @@ impl Shard {
     }
 
     /// Refuses a file of a worker while too much of the run is on its way, or stored.
-    pub(super) fn check_file(&self, run: &Run, bytes: usize) -> Result<(), EngineError> {
+    pub(crate) fn check_file(&self, run: &Run, bytes: usize) -> Result<(), EngineError> {
         let limits = &self.shared.settings.limits;
         let writing = run.writing();
         if writing > 0 && writing.saturating_add(bytes) > limits.held {
@@ -323,7 +323,7 @@ impl Shard {
     }
 
     /// Whether a run's flow waits until the host has room. One run at a time goes on without.
-    pub(super) fn parks(&mut self, run: &mut Run) -> bool {
+    pub(crate) fn parks(&mut self, run: &mut Run) -> bool {
         let memory = &self.shared.memory;
         let is_full = memory.level() == Level::Full;
         if !is_full {
@@ -344,7 +344,7 @@ impl Shard {
     }
 
     /// Gives the right to go on without room back, once a run has nothing to do.
-    pub(super) fn rest_weight(run: &mut Run) {
+    pub(crate) fn rest_weight(run: &mut Run) {
         if run.inbox.is_empty() {
             run.account.pass = None;
             run.restate |= std::mem::take(&mut run.account.parked);
@@ -353,7 +353,7 @@ impl Shard {
 
     /// Whether a run may be read into memory for a message. What ends work, or lets it rest, always
     /// may: it makes room.
-    pub(super) fn has_room_for(&self, num: u64, message: &RunMsg) -> bool {
+    pub(crate) fn has_room_for(&self, num: u64, message: &RunMsg) -> bool {
         let memory = &self.shared.memory;
         if memory.level() != Level::Full
             || message.is_cancel()
@@ -367,7 +367,7 @@ impl Shard {
     }
 
     /// Has a message for a run that cannot be read now come again, or refuses it.
-    pub(super) fn put_off(&mut self, num: u64, message: RunMsg) {
+    pub(crate) fn put_off(&mut self, num: u64, message: RunMsg) {
         match message {
             RunMsg::Wake => self.wake_later(num, ROOM_MS),
             _ => self.carry_later(num, ROOM_MS),
@@ -376,12 +376,12 @@ impl Shard {
     }
 
     /// An account for a run that is to be in memory.
-    pub(super) fn account(&self) -> Account {
+    pub(crate) fn account(&self) -> Account {
         Account::new(self.shared.memory.share(), self.shared.settings.limits.held)
     }
 }
 
 /// The refusal for what would make a run hold more than it may.
-pub(super) fn run_full(message: String) -> EngineError {
+pub(crate) fn run_full(message: String) -> EngineError {
     EngineError::Busy { code: "run_full", message, retry_after_s: 5 }
 }

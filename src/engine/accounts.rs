@@ -25,7 +25,7 @@ use rust_decimal::{Decimal, prelude::ToPrimitive};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::EngineError;
+use crate::engine::EngineError;
 use crate::{
     journal::Spent,
     protocol::{Failure, failure::kind},
@@ -82,7 +82,7 @@ impl std::fmt::Display for Exceeded {
 
 impl Exceeded {
     /// The failure of what it stops within a run.
-    pub(super) fn failure(&self) -> Failure {
+    pub(crate) fn failure(&self) -> Failure {
         let kind = match self.quota {
             Quota::Tokens | Quota::Usd => kind::BUDGET,
             Quota::OpenRuns | Quota::StartsPerMinute | Quota::StoredBytes => kind::LIMIT,
@@ -152,7 +152,7 @@ struct Charge {
 
 impl Accounts {
     /// The accounts as they are stored.
-    pub(super) fn open(store: &dyn Store, now_ms: u64) -> Result<Self, StoreError> {
+    pub(crate) fn open(store: &dyn Store, now_ms: u64) -> Result<Self, StoreError> {
         let tokens = store.tokens()?;
         let claims = |text: &str| serde_json::from_str::<Claims>(text).ok();
         let tokens: HashMap<String, Claims> =
@@ -190,7 +190,7 @@ impl Accounts {
     }
 
     /// Whether any token has a quota.
-    pub(super) fn are_kept(&self) -> bool {
+    pub(crate) fn are_kept(&self) -> bool {
         self.any.load(Ordering::Acquire)
     }
 
@@ -199,14 +199,14 @@ impl Accounts {
     }
 
     /// Keeps an account for a token that was made, if it or one before it has a quota.
-    pub(super) fn add(&self, claims: &Claims, now_ms: u64) {
+    pub(crate) fn add(&self, claims: &Claims, now_ms: u64) {
         let mut known = self.known();
         known.add(claims, now_ms);
         self.any.store(!known.accounts.is_empty(), Ordering::Release);
     }
 
     /// What bounds a token: the tightest of its quotas and of those before it.
-    pub(super) fn bounds(&self, jti: &str) -> Option<Quotas> {
+    pub(crate) fn bounds(&self, jti: &str) -> Option<Quotas> {
         let known = self.known();
         let line = known.lines.get(jti)?;
         let quotas = line.iter().filter_map(|it| known.accounts.get(it)).map(|it| it.quotas);
@@ -214,14 +214,14 @@ impl Accounts {
     }
 
     /// Whether whatever is done with the token `jti` counts against everything that `of` does.
-    pub(super) fn covers(&self, of: &str, jti: &str) -> bool {
+    pub(crate) fn covers(&self, of: &str, jti: &str) -> bool {
         let known = self.known();
         let Some(of) = known.lines.get(of) else { return true };
         known.lines.get(jti).is_some_and(|line| of.iter().all(|account| line.contains(account)))
     }
 
     /// Refuses a quota where too many tokens in a line have one.
-    pub(super) fn check_line(&self, parent: &str) -> Result<(), EngineError> {
+    pub(crate) fn check_line(&self, parent: &str) -> Result<(), EngineError> {
         if self.known().lines.get(parent).is_none_or(|line| line.len() < LINE) {
             return Ok(());
         }
@@ -231,13 +231,13 @@ impl Accounts {
     }
 
     /// What counts against the quotas of a token, if it has some.
-    pub(super) fn used(&self, jti: &str) -> Option<QuotaUse> {
+    pub(crate) fn used(&self, jti: &str) -> Option<QuotaUse> {
         self.known().accounts.get(jti).map(|account| account.used.view())
     }
 
     /// Counts a run in that is to begin under a token, if no quota is used up; once it was, asking
     /// for the same run changes nothing. Says whether anything counts it.
-    pub(super) fn admit(&self, jti: &str, run: u64, now_ms: u64) -> Result<bool, Exceeded> {
+    pub(crate) fn admit(&self, jti: &str, run: u64, now_ms: u64) -> Result<bool, Exceeded> {
         if !self.are_kept() {
             return Ok(false);
         }
@@ -264,7 +264,7 @@ impl Accounts {
     }
 
     /// The token that a run counts against, if any.
-    pub(super) fn of(&self, run: u64) -> Option<Arc<str>> {
+    pub(crate) fn of(&self, run: u64) -> Option<Arc<str>> {
         if !self.are_kept() {
             return None;
         }
@@ -273,7 +273,7 @@ impl Accounts {
 
     /// Takes what is stored of a run that is read into memory: what was charged for a commit that
     /// was refused is given back. Says whether anything counts it.
-    pub(super) fn take_up(&self, run: u64, store: &dyn Store, spent: &Spent) -> bool {
+    pub(crate) fn take_up(&self, run: u64, store: &dyn Store, spent: &Spent) -> bool {
         if self.of(run).is_none() {
             return false;
         }
@@ -299,7 +299,7 @@ impl Accounts {
 
     /// Charges a run what it used until now and the bytes of its next commit; gives the row to be
     /// written with it.
-    pub(super) fn charge(&self, run: u64, spent: &Spent, bytes: u64) -> Option<ChargeRow> {
+    pub(crate) fn charge(&self, run: u64, spent: &Spent, bytes: u64) -> Option<ChargeRow> {
         let mut known = self.known();
         known.spend(run, spent, bytes);
         let charge = known.runs.get_mut(&run)?;
@@ -307,7 +307,7 @@ impl Accounts {
     }
 
     /// Counts a run out whose end is stored; what it keeps and used stays.
-    pub(super) fn ended(&self, run: u64) {
+    pub(crate) fn ended(&self, run: u64) {
         if !self.are_kept() {
             return;
         }
@@ -320,7 +320,7 @@ impl Accounts {
     }
 
     /// Counts a run out that was never stored, with everything that it was charged.
-    pub(super) fn never(&self, run: u64) {
+    pub(crate) fn never(&self, run: u64) {
         if !self.are_kept() {
             return;
         }
@@ -337,7 +337,7 @@ impl Accounts {
     }
 
     /// Gives back the bytes of runs that were deleted.
-    pub(super) fn freed(&self, rows: &[ChargeRow]) {
+    pub(crate) fn freed(&self, rows: &[ChargeRow]) {
         let mut known = self.known();
         for row in rows {
             known.each(&row.jti, |Account { used, .. }| {
@@ -347,13 +347,13 @@ impl Accounts {
     }
 
     /// The quota of tokens or money that an open run has used up with what it used until now.
-    pub(super) fn over_budget(&self, run: u64, spent: &Spent) -> Option<Exceeded> {
+    pub(crate) fn over_budget(&self, run: u64, spent: &Spent) -> Option<Exceeded> {
         self.known().spend(run, spent, 0);
         self.over(run, Account::over_budget)
     }
 
     /// The quota of bytes that an open run is over.
-    pub(super) fn over_bytes(&self, run: u64) -> Option<Exceeded> {
+    pub(crate) fn over_bytes(&self, run: u64) -> Option<Exceeded> {
         self.over(run, Account::over_bytes)
     }
 

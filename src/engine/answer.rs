@@ -1,6 +1,6 @@
 //! Who takes a task from outside: a pull worker that leases it, a person who answers it.
 
-use super::{
+use crate::engine::{
     Answer, Caller, EngineError, IdempotencyKey,
     due::Due,
     inbox::asked,
@@ -20,7 +20,7 @@ use crate::{
 };
 
 impl Shard {
-    pub(super) fn lease(
+    pub(crate) fn lease(
         &mut self,
         run: &mut Run,
         step: u32,
@@ -71,7 +71,7 @@ impl Shard {
     }
 
     /// Every layer has let an attempt pass: who wanted to lease it gets it, or else whoever asks.
-    pub(super) fn passed(&mut self, run: &mut Run, step: u32, attempt: u32) {
+    pub(crate) fn passed(&mut self, run: &mut Run, step: u32, attempt: u32) {
         let paused = run.chain.paused().is_some();
         let Some(task) = run.task_mut(step) else { return };
         let waits = task.phase == Phase::Pending && !paused;
@@ -106,7 +106,7 @@ impl Shard {
     /// | no: an answer that is `false`, or whose `approved` is | ends with that answer |
     /// | yes, and more must | stays open, and shows who said what |
     /// | yes, and it is enough | ends with this last answer |
-    pub(super) fn answer(&mut self, run: &mut Run, step: u32, said: Said, reply: ReplyTo<()>) {
+    pub(crate) fn answer(&mut self, run: &mut Run, step: u32, said: Said, reply: ReplyTo<()>) {
         fault::point("engine.answer");
         let Said { answer, revision, caller, key } = said;
         let outcome = match self.heard(run, step, answer, revision.as_deref(), &caller) {
@@ -226,16 +226,16 @@ impl Shard {
 }
 
 /// What somebody says to a task, and who.
-pub(super) struct Said {
-    pub(super) answer: Answer,
+pub(crate) struct Said {
+    pub(crate) answer: Answer,
     /// What they were shown.
-    pub(super) revision: Option<String>,
-    pub(super) caller: Caller,
-    pub(super) key: Option<IdempotencyKey>,
+    pub(crate) revision: Option<String>,
+    pub(crate) caller: Caller,
+    pub(crate) key: Option<IdempotencyKey>,
 }
 
 /// The answer to who wants to lease what is not to be had.
-pub(super) fn refuse_lease(reply: ReplyTo<Lease>) {
+pub(crate) fn refuse_lease(reply: ReplyTo<Lease>) {
     // Who asked may be gone.
     let _ = reply.send(Err(EngineError::Conflict {
         code: "fenced",

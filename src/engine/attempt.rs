@@ -15,7 +15,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use super::{
+use crate::engine::{
     answer::refuse_lease,
     capacity::AgentKey,
     due::Due,
@@ -39,7 +39,7 @@ use crate::{
 
 impl Shard {
     /// Decides a task: refuses it, runs it inline, or opens its first attempt.
-    pub(super) fn schedule_task(&mut self, run: &mut Run, key: StepKey, request: TaskRequest) {
+    pub(crate) fn schedule_task(&mut self, run: &mut Run, key: StepKey, request: TaskRequest) {
         let prepared = self
             .prepare(run, &request)
             .and_then(|task| self.over_budget(run, &task).map_or(Ok(task), Err));
@@ -78,7 +78,7 @@ impl Shard {
     }
 
     /// Finds agent and operator of a request, and checks its input.
-    pub(super) fn prepare(&self, run: &Run, request: &TaskRequest) -> Result<OpenTask, Failure> {
+    pub(crate) fn prepare(&self, run: &Run, request: &TaskRequest) -> Result<OpenTask, Failure> {
         let Some(program) = &run.program else {
             return Err(Failure::new(kind::REFUSED, "the run's blueprint cannot be loaded"));
         };
@@ -216,7 +216,7 @@ impl Shard {
 
     /// Gets the open attempt of a task under way: takes a place, writes its row, dispatches it
     /// after the commit.
-    pub(super) fn open_attempt(&mut self, run: &mut Run, number: u32) {
+    pub(crate) fn open_attempt(&mut self, run: &mut Run, number: u32) {
         if is_held(run, number) {
             if let Some(task) = run.task_mut(number) {
                 task.phase = Phase::Capacity;
@@ -265,7 +265,7 @@ impl Shard {
         run.pending.after.performs.push(Perform::Dispatch { step: number, attempt });
     }
 
-    pub(super) fn agent_key(&self, run: &Run, number: u32) -> Option<AgentKey> {
+    pub(crate) fn agent_key(&self, run: &Run, number: u32) -> Option<AgentKey> {
         let task = run.task(number)?;
         task.agent.limit()?;
         let blueprint = run.program.as_ref()?.blueprint();
@@ -273,7 +273,7 @@ impl Shard {
     }
 
     /// A dispatched attempt came to its end, or went to somebody else.
-    pub(super) fn finished(
+    pub(crate) fn finished(
         &mut self,
         run: &mut Run,
         number: u32,
@@ -312,7 +312,7 @@ impl Shard {
         }
     }
 
-    pub(super) fn done(&mut self, run: &mut Run, number: u32, done: TaskDone) {
+    pub(crate) fn done(&mut self, run: &mut Run, number: u32, done: TaskDone) {
         let Some(task) = run.task(number) else { return };
         if self.is_followed(run, number, &done.effects) {
             return self.done_followed(run, number, done);
@@ -355,7 +355,7 @@ impl Shard {
     }
 
     /// An attempt failed: another follows, or the step fails.
-    pub(super) fn attempt_failed(
+    pub(crate) fn attempt_failed(
         &mut self,
         run: &mut Run,
         number: u32,
@@ -419,7 +419,7 @@ impl Shard {
     }
 
     /// Opens the next attempt of a task whose last one closed.
-    pub(super) fn next_attempt(&mut self, run: &mut Run, number: u32) {
+    pub(crate) fn next_attempt(&mut self, run: &mut Run, number: u32) {
         let epoch = run.header.epoch;
         let Some(task) = run.task_mut(number) else { return };
         task.attempt += 1;
@@ -438,14 +438,14 @@ impl Shard {
     }
 
     /// Takes an attempt out of the world: its worker, its row, its place, its timers.
-    pub(super) fn leave(&mut self, run: &mut Run, number: u32, reason: &str) {
+    pub(crate) fn leave(&mut self, run: &mut Run, number: u32, reason: &str) {
         let Some(open) = run.open.remove(number) else { return };
         let open = self.release(run, number, open, (false, reason));
         run.open.insert(number, open);
     }
 
     /// Gives back what an open step held. `ended` says whether nothing of it follows, and why.
-    pub(super) fn release(
+    pub(crate) fn release(
         &mut self,
         run: &mut Run,
         number: u32,
@@ -488,7 +488,7 @@ impl Shard {
 
     /// Counts the places of a run anew, which is read again: what it holds then are those of the
     /// stored attempts that outlive it; `unperformed` are places that it would have given back.
-    pub(super) fn recount_places(&mut self, run: &mut Run, unperformed: Vec<AgentKey>) {
+    pub(crate) fn recount_places(&mut self, run: &mut Run, unperformed: Vec<AgentKey>) {
         let Some(program) = run.program.clone() else { return };
         let blueprint: Arc<str> = Arc::from(program.blueprint().name());
         let filter = TaskFilter { run: Some(run.num), limit: usize::MAX, ..TaskFilter::default() };
@@ -533,20 +533,20 @@ impl Shard {
     }
 
     /// Leaves the line for a place; if there is room, whoever is next hears of it.
-    pub(super) fn pass_on(&self, agent: &AgentKey, run: u64, step: u32) {
+    pub(crate) fn pass_on(&self, agent: &AgentKey, run: u64, step: u32) {
         let next = self.shared.capacity.forget(agent, run, step);
         self.tell_capacity(agent, next);
     }
 
-    pub(super) fn tell_capacity(&self, agent: &AgentKey, next: Option<(u64, u32)>) {
+    pub(crate) fn tell_capacity(&self, agent: &AgentKey, next: Option<(u64, u32)>) {
         if let Some((run, step)) = next {
             let agent = agent.clone();
-            self.shared.tell(run, super::message::RunMsg::Capacity { step, agent });
+            self.shared.tell(run, crate::engine::message::RunMsg::Capacity { step, agent });
         }
     }
 
     /// An attempt reached its worker: its timeout begins.
-    pub(super) fn delivered(&mut self, run: &mut Run, number: u32, attempt: u32, by: Delivery) {
+    pub(crate) fn delivered(&mut self, run: &mut Run, number: u32, attempt: u32, by: Delivery) {
         let now = self.steady_ms;
         let num = run.num;
         let Some(task) = run.task_mut(number) else { return };
@@ -587,7 +587,7 @@ impl Shard {
     }
 
     /// Adds to a failure where it comes from.
-    pub(super) fn located(&self, run: &Run, number: u32, failure: Failure) -> Failure {
+    pub(crate) fn located(&self, run: &Run, number: u32, failure: Failure) -> Failure {
         match run.task(number) {
             Some(task) => failure.at(number, Some(task.agent.name()), task.attempt),
             None => failure,

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::sync::Mutex;
 
-use super::{
+use crate::engine::{
     Bearer, Caller, Engine, EngineError, Holder, IdempotencyKey, KeyFiles, MintToken, Minted,
     QuotaUse, TokenView, rfc3339,
 };
@@ -27,7 +27,7 @@ const REMEMBERED: usize = 4_096;
 const LONGEST_MS: u64 = 366 * 24 * 3_600 * 1_000;
 
 /// How long a token for an attempt lives unless it says otherwise, in milliseconds.
-pub(super) const ATTEMPT_TOKEN_MS: u64 = 600_000;
+pub(crate) const ATTEMPT_TOKEN_MS: u64 = 600_000;
 /// The longest life of a token for an attempt, in milliseconds.
 const LONGEST_ATTEMPT_TOKEN_MS: u64 = 3_600_000;
 /// What the id of a token for an attempt begins with.
@@ -47,10 +47,10 @@ const ADMIN_TTL_MS: u64 = 365 * 24 * 3_600 * 1_000;
 const MOST_NARROWINGS: usize = 8;
 
 /// Keys, and what is known of tokens.
-pub(super) struct Auth {
+pub(crate) struct Auth {
     keys: RwLock<KeyRing>,
     /// Where the keys are kept; whoever changes them has it to themselves.
-    pub(super) files: Mutex<Arc<dyn KeyFiles>>,
+    pub(crate) files: Mutex<Arc<dyn KeyFiles>>,
     revoked: RwLock<HashSet<String>>,
     /// Tokens of the key that signs. Those of a retired key are verified each time: its grace ends.
     verified: RwLock<HashMap<[u8; 32], Claims>>,
@@ -59,7 +59,7 @@ pub(super) struct Auth {
 }
 
 impl Auth {
-    pub(super) fn open(
+    pub(crate) fn open(
         store: &dyn Store,
         keys: KeyRing,
         files: Arc<dyn KeyFiles>,
@@ -76,18 +76,18 @@ impl Auth {
     }
 
     /// Looks at the keys.
-    pub(super) fn keys<T>(&self, look: impl FnOnce(&KeyRing) -> T) -> T {
+    pub(crate) fn keys<T>(&self, look: impl FnOnce(&KeyRing) -> T) -> T {
         look(&self.keys.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Takes other keys; nothing that the keys before said is remembered.
-    pub(super) fn change_keys(&self, keys: KeyRing) {
+    pub(crate) fn change_keys(&self, keys: KeyRing) {
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
         self.verified.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Signs claims with the key of now.
-    pub(super) fn sign(&self, claims: &Claims) -> Result<String, EngineError> {
+    pub(crate) fn sign(&self, claims: &Claims) -> Result<String, EngineError> {
         self.keys(|keys| keys.sign(claims)).map_err(denied)
     }
 
@@ -128,7 +128,7 @@ impl Auth {
 
 /// The ids of a token and of those that it was narrowed from. The id of a token for an attempt
 /// begins with the id of the one before it: such tokens are stored nowhere.
-pub(super) fn lineage(jti: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn lineage(jti: &str) -> impl Iterator<Item = &str> {
     jti.match_indices('.').map(|(at, _)| &jti[..at]).chain(std::iter::once(jti))
 }
 
@@ -143,7 +143,7 @@ fn is_of_attempt(jti: &str) -> bool {
         && parts.all(|part| hex(part, 8))
 }
 
-pub(super) fn denied(error: impl std::fmt::Display) -> EngineError {
+pub(crate) fn denied(error: impl std::fmt::Display) -> EngineError {
     EngineError::Unauthenticated(error.to_string())
 }
 
@@ -281,7 +281,7 @@ impl Engine {
 
     /// Refuses to repeat an answer with a token in it to a caller that could not have asked for it:
     /// whoever has the same subject may have less.
-    pub(super) fn check_repeatable(
+    pub(crate) fn check_repeatable(
         &self,
         caller: &Caller,
         claims: &Claims,
@@ -301,7 +301,7 @@ impl Engine {
         })
     }
 
-    pub(super) fn claims_of(&self, caller: &Caller) -> Claims {
+    pub(crate) fn claims_of(&self, caller: &Caller) -> Claims {
         let mut claims = mint_claims(&caller.subject, caller.grant.clone(), 0, caller.expires_ms);
         claims.quotas = self.shared().accounts.bounds(&caller.jti);
         claims.jti.clone_from(&caller.jti);
@@ -395,7 +395,7 @@ impl Engine {
 
     /// Stores what the token of the data directory's owner says. Where somebody asks for it, it
     /// falls with their token.
-    pub(super) async fn owner_claims(
+    pub(crate) async fn owner_claims(
         &self,
         by: Option<&Caller>,
         now_ms: u64,
@@ -416,14 +416,14 @@ impl Engine {
 
     /// The same token for a worker that came with one, for another while; it keeps its id, so that
     /// revoking it ends what it became as well.
-    pub(super) fn renew(&self, holder: &Holder) -> Option<String> {
+    pub(crate) fn renew(&self, holder: &Holder) -> Option<String> {
         let nonce = holder.nonce?;
         let jti = holder.jti.clone()?;
         Some(self.attempt_token(holder, nonce, jti, None, ATTEMPT_TOKEN_MS).ok()?.token)
     }
 
     /// The id of a token that is made from what a holder came with.
-    pub(super) fn attempt_jti(holder: &Holder) -> Result<String, EngineError> {
+    pub(crate) fn attempt_jti(holder: &Holder) -> Result<String, EngineError> {
         let fresh = uuid::Uuid::new_v4().simple().to_string();
         let jti = match &holder.jti {
             Some(parent) => format!("{parent}.{}", &fresh[..8]),
@@ -438,7 +438,7 @@ impl Engine {
     }
 
     /// Signs a token for an attempt that is no wider than what its holder came with.
-    pub(super) fn attempt_token(
+    pub(crate) fn attempt_token(
         &self,
         holder: &Holder,
         nonce: u64,
@@ -481,7 +481,7 @@ impl Engine {
 }
 
 /// A grant with the verbs that somebody asks for beside its own.
-pub(super) fn with_more(grant: Grant, words: &[String]) -> Result<Grant, EngineError> {
+pub(crate) fn with_more(grant: Grant, words: &[String]) -> Result<Grant, EngineError> {
     let verbs = words.iter().map(|word| word.parse::<Verb>()).collect::<Result<Vec<_>, _>>();
     let verbs = verbs.map_err(|error| EngineError::BadRequest(error.to_string()))?;
     let role = grant.role;
@@ -516,7 +516,7 @@ fn subject(caller: &Caller, mint: &MintToken, jti: &str) -> Result<String, Engin
     }
 }
 
-pub(super) fn mint_claims(
+pub(crate) fn mint_claims(
     subject: &str,
     grant: crate::token::Grant,
     now_ms: u64,
@@ -528,7 +528,7 @@ pub(super) fn mint_claims(
 }
 
 /// A token as it is stored: what it says, without the token itself.
-pub(super) fn token_row(claims: &Claims, created_ms: u64, expires_ms: u64) -> TokenRow {
+pub(crate) fn token_row(claims: &Claims, created_ms: u64, expires_ms: u64) -> TokenRow {
     TokenRow {
         jti: claims.jti.clone(),
         role: claims.role.to_string(),

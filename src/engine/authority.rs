@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use super::{
+use crate::engine::{
     EngineError,
     run::{OpenKind, Run},
     shard::Shard,
@@ -24,14 +24,14 @@ use crate::{
 
 impl Shard {
     /// What a run's flow acts under.
-    pub(super) fn authority(&self, run: &Run) -> Result<Arc<Grant>, EngineError> {
+    pub(crate) fn authority(&self, run: &Run) -> Result<Arc<Grant>, EngineError> {
         let Some((started, _)) = run.chain.started() else { return Ok(Arc::clone(&run.grant)) };
         let publisher = self.shared.programs.publisher(&started.hash)?;
         Ok(publisher.unwrap_or_else(|| Arc::clone(&run.grant)))
     }
 
     /// Whether a run's flow may call a program: itself, and what its authority may start.
-    pub(super) fn may_call(&self, run: &Run, program: &Program) -> Result<(), EngineError> {
+    pub(crate) fn may_call(&self, run: &Run, program: &Program) -> Result<(), EngineError> {
         let blueprint = program.blueprint();
         if run.chain.started().is_some_and(|(started, _)| started.hash == blueprint.hash()) {
             return Ok(());
@@ -45,7 +45,7 @@ impl Shard {
     }
 
     /// Whether a run's flow may signal another run.
-    pub(super) fn may_signal(&self, run: &Run, to: RunId) -> Result<(), EngineError> {
+    pub(crate) fn may_signal(&self, run: &Run, to: RunId) -> Result<(), EngineError> {
         if self.is_family(run, to)? {
             return Ok(());
         }
@@ -53,7 +53,7 @@ impl Shard {
     }
 
     /// Whether a run's flow may link, or unlink, two keys of a shared scope.
-    pub(super) fn may_link(
+    pub(crate) fn may_link(
         &self,
         run: &Run,
         scope: &str,
@@ -64,7 +64,7 @@ impl Shard {
     }
 
     /// Whether a run is this one, the one that called it, or one that it called.
-    pub(super) fn is_family(&self, run: &Run, other: RunId) -> Result<bool, EngineError> {
+    pub(crate) fn is_family(&self, run: &Run, other: RunId) -> Result<bool, EngineError> {
         let calls = |kind: &OpenKind| matches!(kind, OpenKind::Child { run, .. } if *run == other);
         if other == run.id || run.open.values().any(|open| calls(&open.kind)) {
             return Ok(true);

@@ -4,7 +4,7 @@ use std::{fs::File, path::Path, sync::Arc};
 
 use tokio::sync::mpsc;
 
-use super::{Caller, Engine, EngineError};
+use crate::engine::{Caller, Engine, EngineError};
 use crate::{
     store::{Checked, Store, StoreError},
     token::Verb,

@@ -4,7 +4,7 @@ use std::{pin::pin, sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 
-use super::{
+use crate::engine::{
     Caller, Engine, EngineError, IdempotencyKey, Made, Program, RunView, StartRun, Started,
     WaitFor,
     message::{Msg, NewRun, Waiter},
@@ -22,14 +22,14 @@ use crate::{
 };
 
 /// Longer than any wait: who waits has a patience of its own.
-pub(super) const FOREVER: Duration = Duration::from_secs(24 * 3_600);
+pub(crate) const FOREVER: Duration = Duration::from_secs(24 * 3_600);
 
 /// A run that was begun, where its end is told, and its view if it has ended already.
-pub(super) type Begun = (Started, oneshot::Receiver<RunView>, Option<RunView>);
+pub(crate) type Begun = (Started, oneshot::Receiver<RunView>, Option<RunView>);
 
 /// Whether the rights of whoever starts a run are still to be looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Permit {
+pub(crate) enum Permit {
     /// They are.
     Ask,
     /// Another verb covers it, or it is the host's own.
@@ -38,13 +38,13 @@ pub(super) enum Permit {
 
 /// Who watches a run that begins.
 #[derive(Default)]
-pub(super) struct Watch {
+pub(crate) struct Watch {
     /// Whoever waits for something of it.
-    pub(super) waiter: Option<Waiter>,
+    pub(crate) waiter: Option<Waiter>,
     /// Whoever is sent every event.
-    pub(super) subscriber: Option<Subscriber>,
+    pub(crate) subscriber: Option<Subscriber>,
     /// Whether it is to go once they were told its end.
-    pub(super) lets_go: bool,
+    pub(crate) lets_go: bool,
 }
 
 impl Engine {
@@ -76,7 +76,7 @@ impl Engine {
     }
 
     /// As much of a run as the caller may see, who has just made it.
-    pub(super) async fn seen(&self, caller: &Caller, run: RunId) -> Result<Made, EngineError> {
+    pub(crate) async fn seen(&self, caller: &Caller, run: RunId) -> Result<Made, EngineError> {
         match caller.may(Verb::RunRead, run) {
             Ok(()) => Ok(Made::Seen(Box::new(self.run_view(run).await?))),
             Err(_) => Ok(Made::Hidden { id: run }),
@@ -110,7 +110,7 @@ impl Engine {
         Ok(Made::Seen(Box::new(self.await_begun(begun, until, patience).await?)))
     }
 
-    pub(super) async fn begin_waiting(
+    pub(crate) async fn begin_waiting(
         &self,
         caller: &Caller,
         start: StartRun,
@@ -124,7 +124,7 @@ impl Engine {
         Ok((started, ended, view))
     }
 
-    pub(super) async fn await_begun(
+    pub(crate) async fn await_begun(
         &self,
         (started, ended, view): Begun,
         until: WaitFor,
@@ -149,7 +149,7 @@ impl Engine {
 
     /// Begins a run. What came with the request is stored last: once it is known that the caller
     /// may run it, and that it can be run.
-    pub(super) async fn begin(
+    pub(crate) async fn begin(
         &self,
         caller: &Caller,
         start: StartRun,
@@ -178,7 +178,7 @@ impl Engine {
                 respond::TRIGGER
             )));
         }
-        let input = super::programs::accept_input(&program, &start.input)?;
+        let input = crate::engine::programs::accept_input(&program, &start.input)?;
         self.begin_accepted(
             caller,
             StartRun { input, ..start },
@@ -190,7 +190,7 @@ impl Engine {
     }
 
     /// Refuses one more open run where there are too many.
-    pub(super) fn check_room(&self) -> Result<(), EngineError> {
+    pub(crate) fn check_room(&self) -> Result<(), EngineError> {
         if self.shared().memory.level() == Level::Full {
             self.shared().make_room();
             return Err(self.shared().no_room("start a run"));
@@ -218,7 +218,7 @@ impl Engine {
     }
 
     /// Begins a run whose input was looked at.
-    pub(super) async fn begin_accepted(
+    pub(crate) async fn begin_accepted(
         &self,
         caller: &Caller,
         start: StartRun,

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{
+use crate::engine::{
     Caller, Engine, EngineError, IdempotencyKey, TriggerView,
     programs::{Programs, Publisher},
     rfc3339,
@@ -61,7 +61,7 @@ impl Engine {
     }
 
     /// Compiles a bundle; nothing is stored.
-    pub(super) async fn compiled(
+    pub(crate) async fn compiled(
         &self,
         bundle: Bundle,
     ) -> Result<(Arc<Program>, Vec<Finding>), EngineError> {
@@ -76,7 +76,7 @@ impl Engine {
     }
 
     /// Stores what came with a request under its hash, for ever. No name moves.
-    pub(super) async fn keep_posted(&self, program: &Arc<Program>) -> Result<(), EngineError> {
+    pub(crate) async fn keep_posted(&self, program: &Arc<Program>) -> Result<(), EngineError> {
         let programs = &self.shared().programs;
         if programs.stored(program.blueprint().hash()).is_some() {
             return Ok(());
@@ -121,7 +121,7 @@ impl Engine {
     }
 
     /// What the publisher of a version could do; none if nobody published it.
-    pub(super) async fn publisher_of(&self, hash: &str) -> Result<Publisher, EngineError> {
+    pub(crate) async fn publisher_of(&self, hash: &str) -> Result<Publisher, EngineError> {
         let shared = Arc::clone(&self.inner.shared);
         if let Some(known) = shared.programs.known_publisher(hash) {
             return Ok(known);
@@ -136,7 +136,7 @@ impl Engine {
     ///
     /// # Errors
     /// The gate's refusal.
-    pub(super) async fn reach(
+    pub(crate) async fn reach(
         &self,
         caller: &Caller,
         verb: Verb,
@@ -275,7 +275,7 @@ impl Engine {
         Ok(row.open()?)
     }
 
-    pub(super) async fn program_by(&self, hash: String) -> Result<Arc<Program>, EngineError> {
+    pub(crate) async fn program_by(&self, hash: String) -> Result<Arc<Program>, EngineError> {
         let shared = Arc::clone(&self.inner.shared);
         let tasks = shared.tasks.clone();
         let find = tasks.spawn_blocking(move || shared.programs.by_hash(&hash));

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{Engine, EngineError, passage::Passage, run::Run, shard::Shard, state::run_scope};
+use crate::engine::{
+    Engine, EngineError, passage::Passage, run::Run, shard::Shard, state::run_scope,
+};
 use crate::{
     flow::StateOp,
     middleware::{Stacks, StoreCall, StoreOp},
@@ -11,9 +13,9 @@ use crate::{
 };
 
 /// What a layer may see and change of an operation.
-pub(super) type Asked = (StoreOp, String, Option<Json>);
+pub(crate) type Asked = (StoreOp, String, Option<Json>);
 
-pub(super) fn asked(op: &StateOp) -> Asked {
+pub(crate) fn asked(op: &StateOp) -> Asked {
     let (kind, value) = match op {
         StateOp::Get { .. } => (StoreOp::Read, None),
         StateOp::Set { value, .. } => (StoreOp::Write, Some(value.clone())),
@@ -86,7 +88,7 @@ fn answered() -> Failure {
 
 /// Takes a read through the layers of state, with the key that they pass on. Where they let it fail,
 /// what went wrong with the read itself is told as it is.
-pub(super) fn read_through(
+pub(crate) fn read_through(
     stacks: &Stacks,
     call: StoreCall,
     mut read: impl FnMut(&str) -> Result<Json, EngineError>,
@@ -108,12 +110,12 @@ fn principal_of(run: &Run) -> Arc<str> {
 }
 
 impl Shard {
-    pub(super) fn call(&self, run: &Run, scope: String, (op, key, value): Asked) -> StoreCall {
+    pub(crate) fn call(&self, run: &Run, scope: String, (op, key, value): Asked) -> StoreCall {
         StoreCall { op, run: Some(run.id), principal: principal_of(run), scope, key, value }
     }
 
     /// Applies an operation to the run's own state, through the layers.
-    pub(super) fn own_state(&mut self, run: &mut Run, op: &StateOp) -> Result<Json, Failure> {
+    pub(crate) fn own_state(&mut self, run: &mut Run, op: &StateOp) -> Result<Json, Failure> {
         let stacks = self.stacks_of(run);
         if stacks.store.is_empty() {
             return self.apply_state(run, op);
@@ -123,7 +125,7 @@ impl Shard {
     }
 
     /// Takes a change that is made later through the layers; gives it as they passed it on.
-    pub(super) fn pass_change(
+    pub(crate) fn pass_change(
         &self,
         run: &Run,
         scope: &str,
@@ -133,7 +135,7 @@ impl Shard {
     }
 
     /// The way of a run's steps to state.
-    pub(super) fn passage(&self, run: &Run) -> Passage {
+    pub(crate) fn passage(&self, run: &Run) -> Passage {
         Passage {
             shared: Arc::clone(&self.shared),
             stacks: self.stacks_of(run),
@@ -143,7 +145,7 @@ impl Shard {
     }
 
     /// An effect as the layers pass it on; those on nothing but state are left alone.
-    pub(super) fn pass_effect(&self, run: &Run, effect: &Effect) -> Result<Effect, Failure> {
+    pub(crate) fn pass_effect(&self, run: &Run, effect: &Effect) -> Result<Effect, Failure> {
         let (scope, asked) = match effect {
             Effect::WriteMemory { scope, key, value, .. } => {
                 (scope, (StoreOp::Write, key.clone(), Some(value.into())))
@@ -190,7 +192,7 @@ impl Shard {
 
 impl Engine {
     /// The way of somebody who is no run to state.
-    pub(super) fn passage(&self, principal: &str) -> Passage {
+    pub(crate) fn passage(&self, principal: &str) -> Passage {
         Passage {
             shared: Arc::clone(&self.inner.shared),
             stacks: Arc::clone(self.shared().stacks.host()),
@@ -205,7 +207,7 @@ impl Passage {
     ///
     /// # Errors
     /// A layer's refusal.
-    pub(super) fn pass(&self, scope: &str, op: &StateOp) -> Result<StateOp, Failure> {
+    pub(crate) fn pass(&self, scope: &str, op: &StateOp) -> Result<StateOp, Failure> {
         if self.stacks.store.is_empty() {
             return Ok(op.clone());
         }
@@ -222,7 +224,7 @@ impl Passage {
     ///
     /// # Errors
     /// A layer's refusal.
-    pub(super) fn show(&self, row: StateRow) -> Result<StateRow, Failure> {
+    pub(crate) fn show(&self, row: StateRow) -> Result<StateRow, Failure> {
         if self.stacks.store.is_empty() {
             return Ok(row);
         }
@@ -236,7 +238,7 @@ impl Passage {
     ///
     /// # Errors
     /// A layer's refusal.
-    pub(super) fn show_links(
+    pub(crate) fn show_links(
         &self,
         scope: &str,
         links: Vec<MemoryLink>,
@@ -250,7 +252,7 @@ impl Passage {
     ///
     /// # Errors
     /// A layer's refusal.
-    pub(super) fn change(&self, mut change: StateChange) -> Result<StateChange, Failure> {
+    pub(crate) fn change(&self, mut change: StateChange) -> Result<StateChange, Failure> {
         use crate::store::Reducer;
         if self.stacks.store.is_empty() {
             return Ok(change);
@@ -291,7 +293,7 @@ impl Passage {
     ///
     /// # Errors
     /// A layer's refusal.
-    pub(super) fn clear(&self) -> Result<(), Failure> {
+    pub(crate) fn clear(&self) -> Result<(), Failure> {
         let call = self.call(StoreOp::Clear, "*", "", None);
         let cleared = self.stacks.store.run(call, &mut |_| {
             StateStore::clear_transient(&self.shared.state);

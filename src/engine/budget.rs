@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{
+use crate::engine::{
     run::{OpenTask, Run},
     shard::Shard,
 };
@@ -44,7 +44,7 @@ pub struct SpentView {
 
 impl Shard {
     /// Why an attempt may not be dispatched, if a budget is used up.
-    pub(super) fn over_budget(&self, run: &Run, task: &OpenTask) -> Option<Failure> {
+    pub(crate) fn over_budget(&self, run: &Run, task: &OpenTask) -> Option<Failure> {
         if task.residence == Residence::Inline || *run.chain.state() != RunState::Active {
             return None;
         }
@@ -66,7 +66,7 @@ impl Shard {
     }
 
     /// Why a run may not use anything more, if its budget is used up.
-    pub(super) fn run_over_budget(&self, run: &Run) -> Option<Failure> {
+    pub(crate) fn run_over_budget(&self, run: &Run) -> Option<Failure> {
         if run.charged
             && let Some(exceeded) = self.shared.accounts.over_budget(run.num, run.chain.spent())
         {
@@ -97,7 +97,7 @@ fn inherited(run: &Run) -> Budget {
 }
 
 /// What starts a called run: who calls, and what the caller has left.
-pub(super) fn trigger(run: &Run, step: u32) -> Json {
+pub(crate) fn trigger(run: &Run, step: u32) -> Json {
     let mut trigger = serde_json::json!({ "kind": "call", "run": run.id, "step": step });
     let budget = budget_of(run);
     if !budget.is_open() {
@@ -107,12 +107,12 @@ pub(super) fn trigger(run: &Run, step: u32) -> Json {
 }
 
 /// What a run that ended used, for whoever called it; nothing where nobody said.
-pub(super) fn total(spent: &Spent) -> Option<Usage> {
+pub(crate) fn total(spent: &Spent) -> Option<Usage> {
     (spent.total != Default::default()).then(|| spent.total.clone())
 }
 
 /// What a run used; nothing where nobody had any of its work.
-pub(super) fn view(spent: &Spent) -> Option<SpentView> {
+pub(crate) fn view(spent: &Spent) -> Option<SpentView> {
     let Spent { total, unreported, agents } = spent;
     let view =
         || SpentView { total: total.clone(), unreported: *unreported, agents: agents.clone() };

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{
+use crate::engine::{
     EngineError,
     message::{Msg, ReplyTo, RunMsg},
     run::{After, Failed, Live, Pending, Perform, Run, Submitted},
@@ -18,7 +18,7 @@ use crate::{
 
 impl Shard {
     /// Submits what a run has for the disk, as one batch.
-    pub(super) fn flush(&mut self, run: &mut Run) {
+    pub(crate) fn flush(&mut self, run: &mut Run) {
         if !run.has_pending() || run.damaged.is_some() {
             return;
         }
@@ -46,7 +46,7 @@ impl Shard {
             pending
                 .after
                 .events
-                .extend(pending.entries.iter().map(|e| super::events::view(run.num, e)));
+                .extend(pending.entries.iter().map(|e| crate::engine::events::view(run.num, e)));
         }
         if fault::is_broken(Break::AckBeforeCommit) {
             self.perform(run, std::mem::take(&mut pending.after));
@@ -96,26 +96,34 @@ impl Shard {
     fn refresh_header(&mut self, run: &mut Run) -> bool {
         let (steps, done) = run.chain.counts();
         let before = run.chain.next_step() - 1 - steps;
-        let status = super::waiting::status(run);
+        let status = crate::engine::waiting::status(run);
         let ended = status.is_ended();
         let wake_at_ms =
-            if ended { None } else { super::waiting::wake_at(run, &self.shared.clock) };
+            if ended { None } else { crate::engine::waiting::wake_at(run, &self.shared.clock) };
         let waiting_on = match status {
-            RunStatus::Waiting | RunStatus::Paused => {
-                super::waiting::describe(run, status, &self.shared.sessions, &self.shared.clock)
-            }
+            RunStatus::Waiting | RunStatus::Paused => crate::engine::waiting::describe(
+                run,
+                status,
+                &self.shared.sessions,
+                &self.shared.clock,
+            ),
             RunStatus::Running | RunStatus::Compensating
                 if !run.open.is_empty() || run.chain.paused().is_some() || run.account.parked =>
             {
-                super::waiting::describe(run, status, &self.shared.sessions, &self.shared.clock)
+                crate::engine::waiting::describe(
+                    run,
+                    status,
+                    &self.shared.sessions,
+                    &self.shared.clock,
+                )
             }
             _ => None,
         };
         let error = match run.chain.state() {
             RunState::Ended(outcome) | RunState::Compensating(outcome) => {
-                super::waiting::error(outcome)
+                crate::engine::waiting::error(outcome)
             }
-            RunState::Active => run.chain.paused().map(super::waiting::paused),
+            RunState::Active => run.chain.paused().map(crate::engine::waiting::paused),
         };
         let said = run.chain.status().map(|(text, progress)| (text.to_owned(), progress));
         let header = &mut run.header;
@@ -143,7 +151,7 @@ impl Shard {
         whole
     }
 
-    pub(super) fn committed(
+    pub(crate) fn committed(
         &mut self,
         num: u64,
         batch: u64,
@@ -183,7 +191,7 @@ impl Shard {
     }
 
     /// A batch was refused: what the run is in memory never happened. Nothing more comes of it.
-    pub(super) fn fail(&mut self, run: &mut Run, after: After, error: &StoreError) {
+    pub(crate) fn fail(&mut self, run: &mut Run, after: After, error: &StoreError) {
         let refusal = matches!(error, StoreError::Revoked { .. } | StoreError::KeyUsed { .. });
         if !refusal {
             tracing::error!(run = %run.id, %error, "could not write a run; it is read again");
@@ -203,7 +211,7 @@ impl Shard {
     }
 
     /// Lets go of a run that failed, once the fate of all its batches is known. It is read again.
-    pub(super) fn lost(&mut self, mut run: Box<Run>) {
+    pub(crate) fn lost(&mut self, mut run: Box<Run>) {
         let Some(Failed { refusal, damage, places }) = run.failed.take() else { return };
         self.recount_places(&mut run, places);
         if let (Some((parent, step)), Ok(None)) =
@@ -226,21 +234,21 @@ impl Shard {
     }
 
     /// Carries once more what is on its way to a run, and reads the run, after a pause.
-    pub(super) fn carry_later(&mut self, run: u64, pause_ms: u64) {
+    pub(crate) fn carry_later(&mut self, run: u64, pause_ms: u64) {
         self.unheard.insert(run);
         self.wake_later(run, pause_ms);
     }
 
     /// A run that cannot be read rests. Its header says why; its rows stay as they are, and
     /// `resume` reads them again.
-    pub(super) fn quarantine_damaged(&self, num: u64, error: &StoreError) {
+    pub(crate) fn quarantine_damaged(&self, num: u64, error: &StoreError) {
         let reason = format!("it cannot be read: {error}");
         self.pause_header(num, Quarantine::Damaged, reason, |_| {});
     }
 
     /// A run that kills the host rests by its header alone: nothing reads its rows until somebody
     /// says so, with `resume` or `cancel`.
-    pub(super) fn quarantine(&mut self, num: u64, reason: String, reply: ReplyTo<()>) {
+    pub(crate) fn quarantine(&mut self, num: u64, reason: String, reply: ReplyTo<()>) {
         if let Some(mut run) = self.runs.remove(&num) {
             // Somebody has asked for it already; it is let go with its flow.
             self.silence(&run);
@@ -268,7 +276,7 @@ impl Shard {
             }
         };
         let expected = Some(header.cursor);
-        let header = super::waiting::quarantined(header, sort, &reason, self.now_ms);
+        let header = crate::engine::waiting::quarantined(header, sort, &reason, self.now_ms);
         self.shared.store.submit(Batch {
             checks: Vec::new(),
             run: Some(RunWrite { header, expected, entries: Vec::new(), whole: true }),

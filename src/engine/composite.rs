@@ -12,7 +12,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use super::{
+use crate::engine::{
     model_loop::{OpenLoop, is_held},
     run::{OpenKind, OpenTask, Perform, Run},
     shard::Shard,
@@ -40,7 +40,7 @@ pub(crate) struct OpenComposite {
 
 /// What composites and loops of a history began, and how it ended.
 #[derive(Default)]
-pub(super) struct Members {
+pub(crate) struct Members {
     /// The parts by their whole: place, and number.
     begun: HashMap<u32, Vec<(usize, u32)>>,
     /// The ends of parts, in their order.
@@ -57,12 +57,12 @@ enum Event {
 
 impl Shard {
     /// The composite that a prepared task goes to, if it goes to one.
-    pub(super) fn composite(&self, task: &OpenTask) -> Option<Composite> {
+    pub(crate) fn composite(&self, task: &OpenTask) -> Option<Composite> {
         self.shared.registry.get(&task.operator)?.composite().cloned()
     }
 
     /// Whether a run may use a composite: its operators are the members, and it is one too.
-    pub(super) fn may_compose(
+    pub(crate) fn may_compose(
         &self,
         run: &Run,
         key: &StepKey,
@@ -86,7 +86,7 @@ impl Shard {
     }
 
     /// Opens a composite; its members begin with the next turn of the run.
-    pub(super) fn schedule_composite(
+    pub(crate) fn schedule_composite(
         &mut self,
         run: &mut Run,
         key: &StepKey,
@@ -100,7 +100,7 @@ impl Shard {
     }
 
     /// Lets every composite go on whose members changed.
-    pub(super) fn compose(&mut self, run: &mut Run) {
+    pub(crate) fn compose(&mut self, run: &mut Run) {
         while run.chain.paused().is_none() && !run.is_ended() && !run.reload {
             let Some(number) = run.composing.pop_first() else { return };
             if run.model_loop(number).is_some() {
@@ -150,7 +150,7 @@ impl Shard {
     }
 
     /// A member of a composite ended.
-    pub(super) fn member_ended(
+    pub(crate) fn member_ended(
         &mut self,
         run: &mut Run,
         number: u32,
@@ -178,7 +178,7 @@ impl Shard {
     }
 
     /// Cancels the open members of a composite, if the step is one.
-    pub(super) fn close_members(&mut self, run: &mut Run, number: u32, reason: &str) {
+    pub(crate) fn close_members(&mut self, run: &mut Run, number: u32, reason: &str) {
         for member in members_of(run, number) {
             self.close(run, member, reason);
         }
@@ -186,7 +186,7 @@ impl Shard {
 
     /// Gives up a member that is open while its composite is not: a fork cut between the two, or
     /// another configuration made the operator another one.
-    pub(super) fn close_orphan(&mut self, run: &mut Run, number: u32) {
+    pub(crate) fn close_orphan(&mut self, run: &mut Run, number: u32) {
         const REASON: &str = "what it was a member of has ended";
         if let Ok(Some(row)) = self.shared.store.task(run.num, number) {
             let ticket = Ticket { run: row.run, step: row.step, attempt: row.attempt };
@@ -211,7 +211,7 @@ impl Shard {
     }
 
     /// Rebuilds a composite that was open when the run was last in memory.
-    pub(super) fn take_up_composite(
+    pub(crate) fn take_up_composite(
         run: &mut Run,
         number: u32,
         task: OpenTask,
@@ -222,7 +222,7 @@ impl Shard {
         if let OpenKind::Composite(open) = &mut kind {
             members.replay(number, open);
         }
-        run.open.insert(number, super::run::Open { kind });
+        run.open.insert(number, crate::engine::run::Open { kind });
         run.composing.insert(number);
     }
 }
@@ -244,7 +244,7 @@ impl OpenComposite {
     }
 
     /// What a member is asked.
-    pub(super) fn asked(&self, member: &str) -> TaskRequest {
+    pub(crate) fn asked(&self, member: &str) -> TaskRequest {
         let opts = TaskOpts { operator: Some(member.to_owned()), ..self.request.opts.clone() };
         // A member of what a tool stands for is a task; of what a loop asks itself, it is asked too.
         let part = self.request.part.as_ref().filter(|part| part.kind != StepKind::ToolCall);
@@ -255,7 +255,7 @@ impl OpenComposite {
 
 impl Members {
     /// Reads the members of a history, and how they ended.
-    pub(super) fn of(entries: &[Entry]) -> Self {
+    pub(crate) fn of(entries: &[Entry]) -> Self {
         let mut members = Self::default();
         let mut known: HashMap<u32, Known> = HashMap::new();
         for entry in entries {
@@ -303,7 +303,7 @@ impl Members {
     }
 
     /// Tells a loop what became of what it began, in the order in which it became so.
-    pub(super) fn replay_loop(&self, number: u32, open: &mut OpenLoop) {
+    pub(crate) fn replay_loop(&self, number: u32, open: &mut OpenLoop) {
         for event in self.loops.get(&number).into_iter().flatten() {
             match event {
                 Event::Began { place, kind, name } => open.replay_begin(*place, *kind, name),
@@ -330,7 +330,7 @@ impl Members {
 
 impl Run {
     /// The composite behind an open step.
-    pub(super) fn composite(&self, step: u32) -> Option<&OpenComposite> {
+    pub(crate) fn composite(&self, step: u32) -> Option<&OpenComposite> {
         match &self.open.get(step)?.kind {
             OpenKind::Composite(open) => Some(open),
             OpenKind::Loop(_)
@@ -374,7 +374,7 @@ fn member_key(composite: &StepKey, place: usize) -> StepKey {
 }
 
 /// The open composite or loop that a place belongs to: its own place, and its step.
-pub(super) fn composite_of(run: &Run, key: &StepKey) -> Option<(StepKey, u32)> {
+pub(crate) fn composite_of(run: &Run, key: &StepKey) -> Option<(StepKey, u32)> {
     let (scope, index, _): (ScopePath, u32, u32) = key.scope.outer()?;
     let around = StepKey::new(scope, index);
     let number = run.chain.find(&around)?.scheduled.step;

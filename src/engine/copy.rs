@@ -4,7 +4,7 @@
 
 use tokio::sync::oneshot;
 
-use super::{
+use crate::engine::{
     Caller, Engine, EngineError, IdempotencyKey, WaitingOn, message::RunMsg, perform::child_id,
     rfc3339, waiting,
 };
@@ -23,20 +23,20 @@ const MOST_ENTRIES: usize = 100_000;
 const MOST_LINKS: usize = 100_000;
 
 /// A history that becomes a run.
-pub(super) struct Copy {
+pub(crate) struct Copy {
     /// The new run.
-    pub(super) id: RunId,
+    pub(crate) id: RunId,
     /// All its histories, in order; the entries are numbered anew.
-    pub(super) entries: Vec<Entry>,
+    pub(crate) entries: Vec<Entry>,
     /// What belongs to it beside the journal.
-    pub(super) writes: Vec<Write>,
+    pub(crate) writes: Vec<Write>,
     /// The key that came with the request.
-    pub(super) key: Option<IdempotencyKey>,
+    pub(crate) key: Option<IdempotencyKey>,
 }
 
 impl Engine {
     /// Writes a copied history as a new run, and takes it up unless it rests or has ended.
-    pub(super) async fn put_copy(&self, caller: &Caller, copy: Copy) -> Result<(), EngineError> {
+    pub(crate) async fn put_copy(&self, caller: &Caller, copy: Copy) -> Result<(), EngineError> {
         let Copy { id, mut entries, mut writes, key } = copy;
         if entries.len() > MOST_ENTRIES {
             return Err(EngineError::Conflict {
@@ -136,7 +136,7 @@ impl Engine {
 }
 
 /// Writes the links of a scope; nothing where there are none.
-pub(super) fn linked(
+pub(crate) fn linked(
     scope: &str,
     links: Vec<MemoryLink>,
     at_ms: u64,
@@ -173,7 +173,7 @@ fn stored(writes: &[Write]) -> u64 {
 }
 
 /// The chain of a history.
-pub(super) fn fold(entries: &[Entry]) -> Result<Chain, String> {
+pub(crate) fn fold(entries: &[Entry]) -> Result<Chain, String> {
     let mut chain = Chain::lean();
     for entry in entries {
         chain.apply(entry).map_err(|error| error.to_string())?;

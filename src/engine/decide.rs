@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{
+use crate::engine::{
     IdempotencyKey,
     message::ReplyTo,
     receive::{closed, reply_view},
@@ -17,14 +17,14 @@ use crate::{
 };
 
 impl Shard {
-    pub(super) fn cancel(
+    pub(crate) fn cancel(
         &mut self,
         run: &mut Run,
         by: String,
         jti: Option<String>,
         reason: String,
         key: Option<IdempotencyKey>,
-        reply: ReplyTo<super::RunView>,
+        reply: ReplyTo<crate::engine::RunView>,
     ) {
         if run.is_ended() {
             drop(reply.send(Err(closed(run))));
@@ -42,7 +42,7 @@ impl Shard {
     ///
     /// One that is compensating already is left to it: a second cancel would cut that short, and
     /// the caller may say so twice.
-    pub(super) fn cancel_from(
+    pub(crate) fn cancel_from(
         &mut self,
         run: &mut Run,
         sender: (u64, u32),
@@ -72,13 +72,13 @@ impl Shard {
         }
     }
 
-    pub(super) fn pause(
+    pub(crate) fn pause(
         &mut self,
         run: &mut Run,
         by: String,
         jti: Option<String>,
         reason: String,
-        reply: ReplyTo<super::RunView>,
+        reply: ReplyTo<crate::engine::RunView>,
     ) {
         if run.is_ended() {
             drop(reply.send(Err(closed(run))));
@@ -91,12 +91,12 @@ impl Shard {
         reply_view(run, Some(reply));
     }
 
-    pub(super) fn resume(
+    pub(crate) fn resume(
         &mut self,
         run: &mut Run,
         by: String,
         jti: Option<String>,
-        reply: ReplyTo<super::RunView>,
+        reply: ReplyTo<crate::engine::RunView>,
     ) {
         if run.is_ended() {
             drop(reply.send(Err(closed(run))));
@@ -118,7 +118,7 @@ impl Shard {
 
     /// A queue's task may have been refused to a worker while its run rested, or taken for one that
     /// went away: it is put back.
-    pub(super) fn offer_again(&self, task: &OpenTask, run: u64, step: u32) {
+    pub(crate) fn offer_again(&self, task: &OpenTask, run: u64, step: u32) {
         if let Some(row) = task.row.as_ref().filter(|row| row.kind == "queue") {
             let ticket = Ticket { run, step, attempt: task.attempt };
             let queue = row.queue.as_deref().unwrap_or_default();

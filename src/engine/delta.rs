@@ -24,7 +24,7 @@ use std::{
 
 use serde::Serialize;
 
-use super::{
+use crate::engine::{
     EventView, events, readers::Subscriber, retell::Stop, rfc3339, run::Run, shard::Shard,
 };
 use crate::{
@@ -47,7 +47,7 @@ const COPIES: usize = 4;
 pub(crate) struct Audience(AtomicBool);
 
 impl Audience {
-    pub(super) fn set(&self, watches: bool) {
+    pub(crate) fn set(&self, watches: bool) {
         self.0.store(watches, Ordering::Relaxed);
     }
 
@@ -129,7 +129,7 @@ struct Heard<'a> {
 }
 
 impl Feed {
-    pub(super) fn new(
+    pub(crate) fn new(
         audience: Arc<Audience>,
         agent: Arc<str>,
         (step, attempt): (u32, u32),
@@ -138,7 +138,7 @@ impl Feed {
     }
 
     /// Takes a piece; says whether the run is to be told that there is something.
-    pub(super) fn push(&self, delta: ModelDelta) -> bool {
+    pub(crate) fn push(&self, delta: ModelDelta) -> bool {
         let mut log = self.log();
         log.push(delta);
         // Looked at under the lock: who comes to watch is counted before what was said is read.
@@ -242,7 +242,7 @@ fn size(delta: &ModelDelta) -> usize {
 }
 
 /// Notes whether there is anybody for the pieces of a run.
-pub(super) fn count_audience(run: &Run) {
+pub(crate) fn count_audience(run: &Run) {
     let hears = run.flow.as_ref().is_some_and(ScriptFlow::has_listeners);
     run.audience.set(hears || !run.subscribers.is_empty());
 }
@@ -250,7 +250,7 @@ pub(super) fn count_audience(run: &Run) {
 impl Shard {
     /// Hands what an attempt said to the function that the flow gave for it, and to whoever
     /// watches.
-    pub(super) fn take_pieces(&mut self, run: &mut Run, feed: &Feed) {
+    pub(crate) fn take_pieces(&mut self, run: &mut Run, feed: &Feed) {
         let fresh = feed.log().fresh();
         if run.failed.is_some() || run.is_ended() {
             return;
@@ -276,7 +276,7 @@ impl Shard {
 
     /// Shows a new subscriber what the attempts under way have said; from then on it hears of them
     /// with all others.
-    pub(super) fn show_past(&mut self, run: &mut Run, subscriber: &Subscriber) {
+    pub(crate) fn show_past(&mut self, run: &mut Run, subscriber: &Subscriber) {
         for feed in feeds(run) {
             // Taken together: nothing comes to the new one twice, and nothing is between.
             let (fresh, past) = {

@@ -18,19 +18,19 @@ use crate::{
 
 mod limits;
 
-pub(super) use limits::Limits;
+pub(crate) use limits::Limits;
 
 /// What the first line calls the document.
-pub(super) const FORMAT: &str = "moonswarm.run";
+pub(crate) const FORMAT: &str = "moonswarm.run";
 /// The version that is written.
-pub(super) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 2;
 /// The first version that is read.
 const OLDEST: u32 = 1;
 
 /// One line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Line {
+pub(crate) enum Line {
     /// What this is; the first line.
     Run(Head),
     /// What the run executes.
@@ -52,45 +52,45 @@ pub(super) enum Line {
 /// What a document is.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Head {
+pub(crate) struct Head {
     /// [`FORMAT`].
-    pub(super) format: String,
+    pub(crate) format: String,
     /// [`VERSION`].
-    pub(super) version: u32,
+    pub(crate) version: u32,
     /// The run's id.
-    pub(super) run: String,
+    pub(crate) run: String,
     /// RFC 3339, UTC.
-    pub(super) exported_at: String,
+    pub(crate) exported_at: String,
     /// The release that wrote it.
-    pub(super) program: String,
+    pub(crate) program: String,
 }
 
 /// A blueprint version.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Source {
+pub(crate) struct Source {
     /// The name that it gives itself.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// The bundle's hash, in hex.
-    pub(super) hash: String,
+    pub(crate) hash: String,
     /// Its files.
-    pub(super) bundle: Bundle,
+    pub(crate) bundle: Bundle,
 }
 
 /// A value of state.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Value {
+pub(crate) struct Value {
     /// The key.
-    pub(super) key: String,
+    pub(crate) key: String,
     /// The value.
-    pub(super) value: Json,
+    pub(crate) value: Json,
     /// When it expires, in Unix milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) expires_ms: Option<u64>,
+    pub(crate) expires_ms: Option<u64>,
     /// What was said of it when it was written.
     #[serde(default, skip_serializing_if = "is_plain")]
-    pub(super) hints: StoreOptions,
+    pub(crate) hints: StoreOptions,
 }
 
 fn is_plain(hints: &StoreOptions) -> bool {
@@ -107,54 +107,54 @@ impl From<StateRow> for Value {
 /// A file of the run.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct File {
+pub(crate) struct File {
     /// Its number within the run.
-    pub(super) n: u32,
+    pub(crate) n: u32,
     /// Its name.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// BLAKE3 of its bytes, in hex.
-    pub(super) hash: String,
+    pub(crate) hash: String,
     /// When it was made, in Unix milliseconds.
-    pub(super) created_ms: u64,
+    pub(crate) created_ms: u64,
     /// The step that made it.
-    pub(super) step: u32,
+    pub(crate) step: u32,
     /// The attempt that made it.
-    pub(super) attempt: u32,
+    pub(crate) attempt: u32,
     /// Whether that attempt was accepted.
-    pub(super) published: bool,
+    pub(crate) published: bool,
     /// Its bytes, in base64.
-    pub(super) data: String,
+    pub(crate) data: String,
 }
 
 /// What was refused.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Kept {
+pub(crate) struct Kept {
     /// The step.
-    pub(super) step: u32,
+    pub(crate) step: u32,
     /// The attempt.
-    pub(super) attempt: u32,
+    pub(crate) attempt: u32,
     /// When, in Unix milliseconds.
-    pub(super) at_ms: u64,
+    pub(crate) at_ms: u64,
     /// The code of the refusal.
-    pub(super) code: String,
+    pub(crate) code: String,
     /// What was refused.
-    pub(super) body: String,
+    pub(crate) body: String,
 }
 
 /// What shows that a document is whole.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Seal {
+pub(crate) struct Seal {
     /// Lines before this one.
-    pub(super) lines: u64,
+    pub(crate) lines: u64,
     /// BLAKE3 of the bytes of those lines, in hex.
-    pub(super) hash: String,
+    pub(crate) hash: String,
 }
 
 impl File {
     /// A file with its bytes.
-    pub(super) fn new(row: &ArtifactRow, data: &[u8]) -> Self {
+    pub(crate) fn new(row: &ArtifactRow, data: &[u8]) -> Self {
         Self {
             n: row.n,
             name: row.name.clone(),
@@ -171,7 +171,7 @@ impl File {
     ///
     /// # Errors
     /// Bytes that are not the ones of the hash.
-    pub(super) fn open(self, run: u64) -> Result<(ArtifactRow, Arc<[u8]>), String> {
+    pub(crate) fn open(self, run: u64) -> Result<(ArtifactRow, Arc<[u8]>), String> {
         let data = BASE64
             .decode(self.data.as_bytes())
             .map_err(|error| format!("the bytes of file {:?}: {error}", self.name))?;
@@ -195,14 +195,14 @@ impl File {
 
 /// Writes the lines of one document.
 #[derive(Default)]
-pub(super) struct Scribe {
+pub(crate) struct Scribe {
     hasher: blake3::Hasher,
     lines: u64,
 }
 
 impl Scribe {
     /// A line as it stands in the document.
-    pub(super) fn line(&mut self, line: &Line) -> Vec<u8> {
+    pub(crate) fn line(&mut self, line: &Line) -> Vec<u8> {
         let mut bytes = serde_json::to_vec(line).expect("a line is plain data");
         // Values are kept as they were written; within them a line break is only space.
         for byte in &mut bytes {
@@ -217,7 +217,7 @@ impl Scribe {
     }
 
     /// The last line.
-    pub(super) fn seal(self) -> Vec<u8> {
+    pub(crate) fn seal(self) -> Vec<u8> {
         let seal = Seal { lines: self.lines, hash: self.hasher.finalize().to_hex().to_string() };
         let mut bytes = serde_json::to_vec(&Line::End(seal)).expect("a seal is plain data");
         bytes.push(b'\n');
@@ -227,14 +227,14 @@ impl Scribe {
 
 /// A document that was read, whole and in a known version.
 #[derive(Debug)]
-pub(super) struct Document {
-    pub(super) head: Head,
-    pub(super) source: Source,
-    pub(super) entries: Vec<Entry>,
-    pub(super) state: Vec<Value>,
-    pub(super) links: Vec<MemoryLink>,
-    pub(super) files: Vec<File>,
-    pub(super) evidence: Vec<Kept>,
+pub(crate) struct Document {
+    pub(crate) head: Head,
+    pub(crate) source: Source,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) state: Vec<Value>,
+    pub(crate) links: Vec<MemoryLink>,
+    pub(crate) files: Vec<File>,
+    pub(crate) evidence: Vec<Kept>,
 }
 
 impl Document {
@@ -242,7 +242,7 @@ impl Document {
     ///
     /// # Errors
     /// What is wrong with it, with the line.
-    pub(super) fn read(bytes: &[u8], limits: Limits) -> Result<Self, String> {
+    pub(crate) fn read(bytes: &[u8], limits: Limits) -> Result<Self, String> {
         let at = |n: u64, what: String| format!("line {n} of the document: {what}");
         let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
         let first = lines.next().unwrap_or_default();

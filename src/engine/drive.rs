@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{
+use crate::engine::{
     due::Due,
     run::{Open, OpenKind, Perform, Run},
     shard::Shard,
@@ -19,13 +19,13 @@ use crate::{
 const TURN: usize = 256;
 /// Time that a run takes for one turn, if its inputs are fewer, in milliseconds. What it does with
 /// one input is not interrupted: that is bounded by its limit of processor time.
-pub(super) const TURN_MS: u64 = 5;
+pub(crate) const TURN_MS: u64 = 5;
 /// Bytes that a run writes in one turn, if its inputs are fewer.
 const TURN_BYTES: usize = 256 * 1024;
 
 impl Shard {
     /// Adds a fact to a run's history.
-    pub(super) fn append(&mut self, run: &mut Run, fact: Fact) {
+    pub(crate) fn append(&mut self, run: &mut Run, fact: Fact) {
         let entry =
             Entry { seq: run.chain.seq() + 1, at_ms: self.now_ms.max(run.chain.last_ms()), fact };
         match run.chain.apply(&entry) {
@@ -42,12 +42,12 @@ impl Shard {
     }
 
     /// The time that the next fact of a run gets.
-    pub(super) fn time_of(&self, run: &Run) -> u64 {
+    pub(crate) fn time_of(&self, run: &Run) -> u64 {
         self.now_ms.max(run.chain.last_ms())
     }
 
     /// Lets the flow take its inputs, as many as one turn allows.
-    pub(super) fn drive(&mut self, run: &mut Run) {
+    pub(crate) fn drive(&mut self, run: &mut Run) {
         let began = self.shared.clock.steady_ms();
         self.hold_to_quotas(run);
         self.take_inputs(run, began);
@@ -97,7 +97,7 @@ impl Shard {
 
     /// Carries out what a flow asked for, in its order. Says whether it may go on: not once a
     /// command stopped it, by a limit that it broke; the rest was never decided then.
-    pub(super) fn commands(&mut self, run: &mut Run, commands: Vec<Command>) -> bool {
+    pub(crate) fn commands(&mut self, run: &mut Run, commands: Vec<Command>) -> bool {
         let compensates = |run: &Run| matches!(run.chain.state(), RunState::Compensating(_));
         let before = compensates(run);
         for command in commands {
@@ -119,7 +119,7 @@ impl Shard {
     /// | continue | a fresh history | ends as it was to end |
     /// | limit | compensates, or ends failed | ends as it was to end |
     /// | broken | read again | read again |
-    pub(super) fn next(&mut self, run: &mut Run, next: NextAction) {
+    pub(crate) fn next(&mut self, run: &mut Run, next: NextAction) {
         let ending = match run.chain.state() {
             RunState::Compensating(ending) => Some(ending.clone()),
             RunState::Active | RunState::Ended(_) => None,
@@ -148,7 +148,7 @@ impl Shard {
     }
 
     /// Turns one command of the flow into facts.
-    pub(super) fn command(&mut self, run: &mut Run, command: Command) {
+    pub(crate) fn command(&mut self, run: &mut Run, command: Command) {
         match command {
             Command::CancelScope(scope) => self.cancel_scope(run, &scope),
             Command::Note { key, note } => match self.long_history(run) {
@@ -181,7 +181,7 @@ impl Shard {
     }
 
     /// Cancels every open step; nothing comes back to the flow.
-    pub(super) fn close_all(&mut self, run: &mut Run, reason: &str) {
+    pub(crate) fn close_all(&mut self, run: &mut Run, reason: &str) {
         let open: Vec<u32> = run.chain.open().collect();
         for number in open {
             self.close(run, number, reason);
@@ -189,7 +189,7 @@ impl Shard {
     }
 
     /// Cancels one open step; nothing comes back to the flow.
-    pub(super) fn close(&mut self, run: &mut Run, number: u32, reason: &str) {
+    pub(crate) fn close(&mut self, run: &mut Run, number: u32, reason: &str) {
         // A member may have been closed with its composite.
         if run.chain.step(number).is_none_or(|step| step.state.is_terminal()) {
             return;
@@ -197,14 +197,16 @@ impl Shard {
         self.close_members(run, number, reason);
         if let Some(Open { kind: OpenKind::Child { run: child, .. }, .. }) = run.open.get(number) {
             let (child, reason) = (*child, reason.to_owned());
-            run.pending.writes.push(super::signal::cancel_on_its_way(run, number, child, &reason));
+            run.pending
+                .writes
+                .push(crate::engine::signal::cancel_on_its_way(run, number, child, &reason));
             run.pending.after.performs.push(Perform::CancelChild { step: number, child, reason });
         }
         self.end_step(run, number, Outcome::Canceled(reason.to_owned()), None, None);
     }
 
     /// Ends an open step and forgets everything that it held; the flow hears nothing of it.
-    pub(super) fn end_step(
+    pub(crate) fn end_step(
         &mut self,
         run: &mut Run,
         number: u32,
@@ -231,7 +233,7 @@ impl Shard {
     }
 
     /// Ends an open step and hands its value or failure to the flow.
-    pub(super) fn finish_step(
+    pub(crate) fn finish_step(
         &mut self,
         run: &mut Run,
         number: u32,
@@ -350,7 +352,7 @@ impl Shard {
                 .resolve(&blueprint, own)
                 .and_then(|program| {
                     self.may_call(run, &program)?;
-                    let input = super::programs::accept_input(&program, &input)?;
+                    let input = crate::engine::programs::accept_input(&program, &input)?;
                     Ok((program, input))
                 })
                 .map_err(|error| Failure::new(kind::REFUSED, format!("call {blueprint}: {error}")))
@@ -413,7 +415,7 @@ impl Shard {
     }
 
     /// A step that is decided and ended at once.
-    pub(super) fn record(&mut self, run: &mut Run, key: &StepKey, op: &StepOp, outcome: Outcome) {
+    pub(crate) fn record(&mut self, run: &mut Run, key: &StepKey, op: &StepOp, outcome: Outcome) {
         let scheduled = self.decided(run, key, op, None);
         let whole = scheduled.whole();
         self.append(run, Fact::StepRecorded(Box::new(scheduled), outcome.clone()));
@@ -421,7 +423,7 @@ impl Shard {
     }
 
     /// A step that stays open; answers with its number.
-    pub(super) fn open(
+    pub(crate) fn open(
         &mut self,
         run: &mut Run,
         key: &StepKey,
@@ -441,7 +443,7 @@ impl Shard {
     ) -> u32 {
         let mut scheduled = self.decided(run, key, op, call_id);
         if let OpenKind::Task(task) = &kind {
-            scheduled.seat_epoch = super::seats::seat_epoch(run, &task.operator);
+            scheduled.seat_epoch = crate::engine::seats::seat_epoch(run, &task.operator);
         }
         let number = scheduled.step;
         self.append(run, Fact::StepScheduled(Box::new(scheduled)));
@@ -451,7 +453,7 @@ impl Shard {
 
     fn decided(&self, run: &Run, key: &StepKey, op: &StepOp, call_id: Option<String>) -> Scheduled {
         let (kind, name, request) = (op.kind(), op.name(), op.request());
-        let parent = super::composite::composite_of(run, key).map(|(_, number)| number);
+        let parent = crate::engine::composite::composite_of(run, key).map(|(_, number)| number);
         let known_by = match op {
             StepOp::Task(task) => match &task.part {
                 Some(part) => part.call_id.clone(),
@@ -478,7 +480,7 @@ impl Shard {
     }
 
     /// Puts a fresh flow under a run and hands it its start.
-    pub(super) fn start_flow(&mut self, run: &mut Run) {
+    pub(crate) fn start_flow(&mut self, run: &mut Run) {
         let Some(program) = run.program.as_ref().map(Arc::clone) else { return };
         match self.new_flow(run, &program) {
             Ok(flow) => {
@@ -496,17 +498,17 @@ fn op_timer(wake_at_ms: u64) -> StepOp {
 }
 
 /// The value of a wait that got a signal.
-pub(super) fn payload_value(payload: &Json) -> Json {
+pub(crate) fn payload_value(payload: &Json) -> Json {
     Json::from_trusted(format!("{{\"payload\":{}}}", payload.as_str()))
 }
 
 /// The value of a wait whose time is up.
-pub(super) fn timeout_value() -> Json {
+pub(crate) fn timeout_value() -> Json {
     Json::from_trusted("{\"timeout\":true}")
 }
 
 /// What a flow hears of a step's end.
-pub(super) fn input_of(key: StepKey, outcome: Outcome) -> Input {
+pub(crate) fn input_of(key: StepKey, outcome: Outcome) -> Input {
     match outcome {
         Outcome::Completed(output) => Input::Completed { key, output },
         Outcome::Failed(failure) => Input::Failed { key, failure },

@@ -1,7 +1,7 @@
 //! What operators and workers want done: looked at as a whole, then applied in order, in the
 //! commit that accepts the result they came with.
 
-use super::{
+use crate::engine::{
     follow::is_follow,
     run::{Perform, Run},
     scoped::is_within,
@@ -38,7 +38,7 @@ impl Shard {
     /// keeps of them.
     ///
     /// All of them are looked at before the first is applied: a refused one leaves nothing behind.
-    pub(super) fn apply_effects(
+    pub(crate) fn apply_effects(
         &mut self,
         run: &mut Run,
         step: u32,
@@ -303,7 +303,7 @@ fn no(message: String) -> Failure {
     Failure::new(kind::EFFECT, message)
 }
 
-pub(super) fn effect_name(effect: &Effect) -> String {
+pub(crate) fn effect_name(effect: &Effect) -> String {
     serde_json::to_value(effect)
         .ok()
         .and_then(|value| value.get("type").and_then(|t| t.as_str().map(str::to_owned)))

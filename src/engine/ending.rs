@@ -1,7 +1,7 @@
 //! How a run ends: its output is judged, what is open is closed, what was deferred runs, or a fresh
 //! history begins.
 
-use super::{
+use crate::engine::{
     due::Due,
     run::{Perform, Run},
     shard::Shard,
@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl Shard {
-    pub(super) fn complete(&mut self, run: &mut Run, output: &Json) {
+    pub(crate) fn complete(&mut self, run: &mut Run, output: &Json) {
         let schema = run.program.as_ref().map(|program| program.blueprint().output().clone());
         let accepted = match schema {
             Some(schema) if !schema.is_any() => schema.accept(output.to_value()).map(Json::from),
@@ -36,7 +36,7 @@ impl Shard {
     }
 
     /// Closes what is open; then runs the compensations, if there are any, and ends the run.
-    pub(super) fn wind_up(&mut self, run: &mut Run, ending: Outcome) {
+    pub(crate) fn wind_up(&mut self, run: &mut Run, ending: Outcome) {
         let reason = match &ending {
             Outcome::Completed(_) => "the run completed",
             Outcome::Failed(_) => "the run failed",
@@ -86,7 +86,7 @@ impl Shard {
     }
 
     /// Ends a run for ever.
-    pub(super) fn end(&mut self, run: &mut Run, outcome: Outcome) {
+    pub(crate) fn end(&mut self, run: &mut Run, outcome: Outcome) {
         fault::point("engine.end");
         self.close_all(run, "the run ended");
         self.append(run, Fact::RunEnded(outcome));
@@ -100,7 +100,7 @@ impl Shard {
         self.count_out(run.num);
     }
 
-    pub(super) fn continue_as(&mut self, run: &mut Run, input: Json) {
+    pub(crate) fn continue_as(&mut self, run: &mut Run, input: Json) {
         let Some((started, _)) = run.chain.started() else { return };
         let mut started = started.clone();
         if let Some(program) = &run.program {
@@ -122,7 +122,7 @@ impl Shard {
         // What lies before must have its row number: it is the fresh history's predecessor.
         let signals = run.chain.signals();
         let (seats, spent) = (run.chain.seats().clone(), run.chain.spent().clone());
-        let joined = super::lineage::all_of(&self.shared.sessions, run);
+        let joined = crate::engine::lineage::all_of(&self.shared.sessions, run);
         started.generation += 1;
         started.first_step = run.chain.next_step();
         started.queued = signals;

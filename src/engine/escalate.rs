@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{
+use crate::engine::{
     Caller, EngineError, Holder, IdempotencyKey,
     due::Due,
     lineage::refuse_own,
@@ -55,7 +55,7 @@ impl Question {
 }
 
 /// A stored question as its worker sees it.
-pub(super) fn advice(text: &str) -> Option<Json> {
+pub(crate) fn advice(text: &str) -> Option<Json> {
     let question: Question = serde_json::from_str(text).ok()?;
     let Question { asked, asked_ms, answer, by, .. } = question;
     let mut view = asked.to_value();
@@ -67,7 +67,7 @@ pub(super) fn advice(text: &str) -> Option<Json> {
 
 impl Shard {
     /// Lets an attempt wait for a senior.
-    pub(super) fn escalate(
+    pub(crate) fn escalate(
         &mut self,
         run: &mut Run,
         holder: &Holder,
@@ -106,7 +106,7 @@ impl Shard {
     }
 
     /// Hands a senior's answer to the attempt that asked.
-    pub(super) fn advise(
+    pub(crate) fn advise(
         &mut self,
         run: &mut Run,
         step: u32,

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{
+use crate::engine::{
     EngineError, EventView,
     message::RunMsg,
     readers::{Held, Live, Room, Subscriber},
@@ -48,7 +48,7 @@ pub struct Events {
 }
 
 impl Events {
-    pub(super) fn new(shared: Arc<Shared>, run: RunId, after: u32, jti: &str) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, run: RunId, after: u32, jti: &str) -> Self {
         let room = shared.readers.room(jti);
         Self {
             shared,
@@ -67,7 +67,7 @@ impl Events {
     }
 
     /// A subscription to a run that is to begin, and where its events are to be sent.
-    pub(super) fn from_the_first(
+    pub(crate) fn from_the_first(
         shared: Arc<Shared>,
         jti: &str,
     ) -> (Subscriber, impl FnOnce(RunId) -> Self) {
@@ -146,7 +146,7 @@ impl Events {
         // A run that cannot be subscribed to has ended: the store has all of it.
         if subscribed.await.is_err() && self.shared.memory.level() == Level::Full {
             // Or it cannot be read for now.
-            tokio::time::sleep(Duration::from_millis(super::account::ROOM_MS)).await;
+            tokio::time::sleep(Duration::from_millis(crate::engine::account::ROOM_MS)).await;
         }
         self.live = Some(live);
         self.behind = true;
@@ -184,12 +184,12 @@ impl Events {
 }
 
 /// The lossy event that says: read the store.
-pub(super) fn sync(now_ms: u64) -> EventView {
+pub(crate) fn sync(now_ms: u64) -> EventView {
     EventView { seq: None, kind: SYNC.into(), at: rfc3339(now_ms), data: Json::null() }
 }
 
 /// An entry as an event.
-pub(super) fn view(run: u64, entry: &Entry) -> EventView {
+pub(crate) fn view(run: u64, entry: &Entry) -> EventView {
     let (kind, data) = say(run, entry);
     EventView {
         seq: Some(entry.seq),
@@ -343,7 +343,7 @@ fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) {
 }
 
 /// What a flow said, as an event.
-pub(super) fn noted(note: &Note) -> (&'static str, serde_json::Value) {
+pub(crate) fn noted(note: &Note) -> (&'static str, serde_json::Value) {
     use serde_json::json;
     match note {
         Note::Status { text, progress } => {

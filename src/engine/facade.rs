@@ -11,7 +11,7 @@ use std::{
 
 use tokio::sync::{Semaphore, oneshot};
 
-use super::{
+use crate::engine::{
     Caller, EngineError, KeyFiles, Settings,
     accounts::Accounts,
     auth::Auth,
@@ -44,16 +44,16 @@ use crate::{
 /// The engine: cheap to clone; every method may be called from any task of its runtime.
 #[derive(Clone)]
 pub struct Engine {
-    pub(super) inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
-pub(super) struct Inner {
-    pub(super) shared: Arc<Shared>,
-    pub(super) auth: Auth,
-    pub(super) booted: AtomicBool,
+pub(crate) struct Inner {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) auth: Auth,
+    pub(crate) booted: AtomicBool,
     /// A turn at what takes long: copies and replays, one at a time.
-    pub(super) heavy: Semaphore,
-    pub(super) watchdog: Arc<Watchdog>,
+    pub(crate) heavy: Semaphore,
+    pub(crate) watchdog: Arc<Watchdog>,
     threads: std::sync::Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -90,7 +90,7 @@ pub struct EngineParts {
 }
 
 /// A shard on its way to its thread.
-pub(super) struct Unstarted {
+pub(crate) struct Unstarted {
     index: u64,
     shared: Arc<Shared>,
     limits: Limits,
@@ -101,7 +101,7 @@ pub(super) struct Unstarted {
 
 impl Unstarted {
     /// The shard itself, on the thread that is to be its own, and what it is told.
-    pub(super) fn enter(self) -> (Shard, Mailbox) {
+    pub(crate) fn enter(self) -> (Shard, Mailbox) {
         let vms = Vms::new(self.limits, &self.watchdog).within(&self.shared.memory);
         (Shard::new(self.index, self.shared, vms, self.recovers), self.messages)
     }
@@ -156,7 +156,7 @@ impl Engine {
     }
 
     /// An engine, and its shards, which do nothing yet: what they are told waits.
-    pub(super) fn assemble(parts: EngineParts) -> Result<(Self, Vec<Unstarted>), EngineError> {
+    pub(crate) fn assemble(parts: EngineParts) -> Result<(Self, Vec<Unstarted>), EngineError> {
         let EngineParts {
             store,
             clock,
@@ -203,7 +203,7 @@ impl Engine {
             url: OnceLock::new(),
             open_runs: AtomicU64::new(0),
             watches: WatchBoard::default(),
-            taking_up: super::safe_mode::TakingUp::default(),
+            taking_up: crate::engine::safe_mode::TakingUp::default(),
             memory: Memory::new(memory),
             room_asked_ms: AtomicU64::new(0),
             readers: Readers::default(),
@@ -313,12 +313,12 @@ impl Engine {
         self.inner.shared.open_runs.load(Ordering::Relaxed)
     }
 
-    pub(super) fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &Shared {
         &self.inner.shared
     }
 
     /// Sends a run a message that answers.
-    pub(super) async fn ask<T>(
+    pub(crate) async fn ask<T>(
         &self,
         run: u64,
         message: impl FnOnce(ReplyTo<T>) -> RunMsg,
@@ -329,7 +329,7 @@ impl Engine {
     }
 
     /// Reads from the store beside the runtime's workers.
-    pub(super) async fn read<T: Send + 'static>(
+    pub(crate) async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&dyn Store) -> Result<T, crate::store::StoreError> + Send + 'static,
     ) -> Result<T, EngineError> {
@@ -339,7 +339,7 @@ impl Engine {
     }
 
     /// Writes something that belongs to no run, and waits until it is durable.
-    pub(super) async fn write(
+    pub(crate) async fn write(
         &self,
         checks: Vec<crate::store::Check>,
         writes: Vec<Write>,
@@ -349,7 +349,7 @@ impl Engine {
 
     /// As [`Engine::write`]; `then` runs once the write's fate is known (true: it is durable), even
     /// if whoever asked for it is gone by then.
-    pub(super) async fn write_then(
+    pub(crate) async fn write_then(
         &self,
         checks: Vec<crate::store::Check>,
         writes: Vec<Write>,
@@ -383,7 +383,7 @@ impl Caller {
     ///
     /// # Errors
     /// The gate's refusal.
-    pub(super) fn may(&self, verb: Verb, run: RunId) -> Result<(), EngineError> {
+    pub(crate) fn may(&self, verb: Verb, run: RunId) -> Result<(), EngineError> {
         Ok(self.grant.check(verb, &[Need::Run(run)])?)
     }
 }
@@ -412,17 +412,17 @@ fn take_up(shared: &Shared, recovers: bool) -> Result<(), EngineError> {
                 && row.phase == TaskPhase::Pending
             {
                 let ticket = Ticket { run: row.run, step: row.step, attempt: row.attempt };
-                shared.hub.offer(queue, ticket, &super::view::labels(row));
+                shared.hub.offer(queue, ticket, &crate::engine::view::labels(row));
             }
             if row.kind == "main_ai" {
-                super::session_keeper::take_up(shared, row);
+                crate::engine::session_keeper::take_up(shared, row);
             }
         }
     }
-    super::session_keeper::reconcile(shared)?;
+    crate::engine::session_keeper::reconcile(shared)?;
     if recovers {
         for row in shared.store.outbox()? {
-            shared.tell(row.to, super::signal::carried(row));
+            shared.tell(row.to, crate::engine::signal::carried(row));
         }
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{run::Run, shard::Shard, state::refused};
+use crate::engine::{run::Run, shard::Shard, state::refused};
 use crate::{
     fault,
     flow::ArtifactOp,
@@ -11,13 +11,13 @@ use crate::{
 };
 
 /// The largest artifact, in bytes.
-pub(super) const ARTIFACT_BYTES: usize = 64 << 20;
+pub(crate) const ARTIFACT_BYTES: usize = 64 << 20;
 /// The longest name of an artifact, in bytes.
 const NAME_BYTES: usize = 255;
 
 impl Shard {
     /// Writes or reads a file of the run.
-    pub(super) fn apply_artifact(
+    pub(crate) fn apply_artifact(
         &mut self,
         run: &mut Run,
         step: u32,
@@ -74,7 +74,7 @@ impl Shard {
     }
 
     /// Stores a file of (step, attempt).
-    pub(super) fn put_artifact(
+    pub(crate) fn put_artifact(
         &mut self,
         run: &mut Run,
         (step, attempt): (u32, u32),
@@ -138,7 +138,7 @@ impl Shard {
 }
 
 /// Refuses a name that a file may not have.
-pub(super) fn check_name(name: &str) -> Result<(), String> {
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let is_bad = name.is_empty()
         || name.len() > NAME_BYTES
         || name.chars().any(|c| c.is_control() || c == '/' || c == '\\');

@@ -14,7 +14,7 @@ use std::{collections::VecDeque, sync::Arc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{
+use crate::engine::{
     Holder, Report, accept::bad_effect, message::ReplyTo, run::Run, scoped::task_input,
     shard::Shard,
 };
@@ -73,7 +73,7 @@ impl Why {
 }
 
 /// Whether an effect leaves something to others.
-pub(super) fn is_follow(effect: &Effect) -> bool {
+pub(crate) fn is_follow(effect: &Effect) -> bool {
     matches!(
         effect,
         Effect::Delegate { .. } | Effect::Handoff { .. } | Effect::ToolApprovalRequired { .. }
@@ -161,19 +161,19 @@ impl Follows {
     }
 
     /// Whether a person is asked about a tool.
-    pub(super) fn asks_a_person(&self) -> bool {
+    pub(crate) fn asks_a_person(&self) -> bool {
         self.current.why == Why::Approval
     }
 }
 
 impl Shard {
     /// Whether a result is one of a step that leaves, or has left, something to others.
-    pub(super) fn is_followed(&self, run: &Run, number: u32, effects: &[Effect]) -> bool {
+    pub(crate) fn is_followed(&self, run: &Run, number: u32, effects: &[Effect]) -> bool {
         effects.iter().any(is_follow) || run.task(number).is_some_and(|task| task.follows.is_some())
     }
 
     /// Takes such a result of an operator in the host; what cannot be done fails the step.
-    pub(super) fn done_followed(&mut self, run: &mut Run, number: u32, done: TaskDone) {
+    pub(crate) fn done_followed(&mut self, run: &mut Run, number: u32, done: TaskDone) {
         let TaskDone { output, usage, effects } = done;
         if let Err(failure) = self.follow_result(run, number, output, &effects, usage.clone()) {
             let outcome = Outcome::Failed(self.located(run, number, failure));
@@ -182,7 +182,7 @@ impl Shard {
     }
 
     /// Takes such a result: the next follow-up is under way, or the step ends.
-    pub(super) fn follow_result(
+    pub(crate) fn follow_result(
         &mut self,
         run: &mut Run,
         number: u32,
@@ -230,7 +230,7 @@ impl Shard {
     }
 
     /// Takes a result of a step that leaves, or has left, something to others.
-    pub(super) fn report_followed(
+    pub(crate) fn report_followed(
         &mut self,
         run: &mut Run,
         holder: &Holder,
@@ -250,7 +250,7 @@ impl Shard {
     }
 
     /// Takes up again what an open step has left to others.
-    pub(super) fn take_up_follows(&mut self, run: &mut Run, number: u32) -> Result<(), Failure> {
+    pub(crate) fn take_up_follows(&mut self, run: &mut Run, number: u32) -> Result<(), Failure> {
         let plan = run.chain.step(number).and_then(|step| step.follows.clone());
         let Some(plan) = plan else { return Ok(()) };
         let follows = plan.decode().map_err(|error| {

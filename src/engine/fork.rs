@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use super::{
+use crate::engine::{
     Caller, Engine, EngineError, IdempotencyKey, Made, Program,
     copy::{Copy, linked},
     passage::Passage,

@@ -4,7 +4,7 @@
 //! rendered to. Refuses an answer of whoever asked: a bearer that comes from a run's own attempt, or
 //! of whoever stands behind one, decides nothing that the run asks people.
 
-use super::{
+use crate::engine::{
     Caller, EngineError, IdempotencyKey,
     due::Due,
     lineage::refuse_own,
@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// What an open task's row asks of people, if it is one for them.
-pub(super) fn inquiry(row: &TaskRow) -> Option<Inquiry> {
+pub(crate) fn inquiry(row: &TaskRow) -> Option<Inquiry> {
     if row.kind != HUMAN {
         return None;
     }
@@ -35,7 +35,7 @@ pub(super) fn inquiry(row: &TaskRow) -> Option<Inquiry> {
 }
 
 /// An open task that asks people, if this caller may say anything to it.
-pub(super) fn asked<'a>(
+pub(crate) fn asked<'a>(
     sessions: &Hub,
     run: &'a Run,
     step: u32,
@@ -61,7 +61,7 @@ pub(super) fn asked<'a>(
 
 impl Shard {
     /// Takes up what an open attempt asks of people, and when it is due.
-    pub(super) fn take_up_inquiry(&self, run: &mut Run, number: u32, row: &TaskRow) {
+    pub(crate) fn take_up_inquiry(&self, run: &mut Run, number: u32, row: &TaskRow) {
         let Some(inquiry) = inquiry(row) else { return };
         if let Some(at) = inquiry.remind_at_ms {
             run.timers.insert((at, number, Due::Reminder));
@@ -75,7 +75,7 @@ impl Shard {
     }
 
     /// Writes down what an open task asks now.
-    pub(super) fn keep_inquiry(&self, run: &mut Run, number: u32) {
+    pub(crate) fn keep_inquiry(&self, run: &mut Run, number: u32) {
         let Some(task) = run.task_mut(number) else { return };
         let (Some(row), Some(inquiry)) = (&mut task.row, &task.inquiry) else { return };
         let Ok(mut prompt) = serde_json::from_str::<Prompt>(&row.prompt) else { return };
@@ -86,7 +86,7 @@ impl Shard {
     }
 
     /// Recalls a task that nobody answered.
-    pub(super) fn remind(&mut self, run: &mut Run, number: u32) {
+    pub(crate) fn remind(&mut self, run: &mut Run, number: u32) {
         let now = self.time_of(run);
         let Some(task) = run.task_mut(number).filter(|task| task.row.is_some()) else { return };
         let attempt = task.attempt;
@@ -100,7 +100,7 @@ impl Shard {
     }
 
     /// Ends the time of a task for people, as if it had run out.
-    pub(super) fn expire(
+    pub(crate) fn expire(
         &mut self,
         run: &mut Run,
         step: u32,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Caller, Engine, EngineError};
+use crate::engine::{Caller, Engine, EngineError};
 use crate::{
     fault,
     protocol::SessionId,

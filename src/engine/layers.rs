@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{
+use crate::engine::{
     message::RunMsg,
     run::{OpenTask, Run},
     shard::Shard,
@@ -19,7 +19,7 @@ const EVENTS: u32 = 1_000;
 
 /// Carries what layers say to their run: as messages, or, while the shard itself is at it, as a
 /// part of the transition that is under way.
-pub(super) struct RunVoice {
+pub(crate) struct RunVoice {
     shared: Arc<Shared>,
     run: u64,
     step: u32,
@@ -28,14 +28,14 @@ pub(super) struct RunVoice {
 
 /// What layers said.
 #[derive(Default)]
-pub(super) struct Said {
+pub(crate) struct Said {
     events: Vec<LifecycleEvent>,
     pause: Option<String>,
 }
 
 impl RunVoice {
     /// What was said so far; what is said from now on goes by message.
-    pub(super) fn hand_over(&self) -> Said {
+    pub(crate) fn hand_over(&self) -> Said {
         self.here.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
     }
 }
@@ -61,7 +61,7 @@ impl Voice for RunVoice {
 
 impl Shard {
     /// The stacks that a run goes through.
-    pub(super) fn stacks_of(&self, run: &Run) -> Arc<Stacks> {
+    pub(crate) fn stacks_of(&self, run: &Run) -> Arc<Stacks> {
         match &run.program {
             Some(program) => self.shared.stacks.of(program),
             None => Arc::clone(self.shared.stacks.host()),
@@ -69,7 +69,7 @@ impl Shard {
     }
 
     /// Who and what the open attempt of a task is.
-    pub(super) fn about(
+    pub(crate) fn about(
         &self,
         run: &Run,
         id: TaskId,
@@ -112,7 +112,7 @@ impl Shard {
     }
 
     /// Takes what layers said into the transition that is under way.
-    pub(super) fn take_said(&mut self, run: &mut Run, number: u32, said: Said) {
+    pub(crate) fn take_said(&mut self, run: &mut Run, number: u32, said: Said) {
         for event in said.events {
             self.told(run, Some(number), &event);
         }
@@ -127,7 +127,7 @@ impl Shard {
 
     /// Takes what came of an attempt by another way than its dispatch through the layers: its
     /// worker reported, it timed out, it was canceled.
-    pub(super) fn settle_attempt(
+    pub(crate) fn settle_attempt(
         &mut self,
         run: &mut Run,
         number: u32,
@@ -146,7 +146,7 @@ impl Shard {
     }
 
     /// The same for an outcome that ends the step: a person's answer, a refusal.
-    pub(super) fn settle_outcome(
+    pub(crate) fn settle_outcome(
         &mut self,
         run: &mut Run,
         number: u32,
@@ -172,7 +172,7 @@ impl Shard {
 
     /// An execution ended before its task was done. What it wants done is done with the step's
     /// end; a further attempt would want it again, so it is dropped with the attempt.
-    pub(super) fn fell_short(&mut self, run: &mut Run, number: u32, short: Short) {
+    pub(crate) fn fell_short(&mut self, run: &mut Run, number: u32, short: Short) {
         let Short { failure, usage, effects } = short;
         if effects.iter().any(|it| matches!(it, Effect::ToolApprovalRequired { .. })) {
             // It did not fall short: it waits for a person, and goes on then.
@@ -193,7 +193,7 @@ impl Shard {
     }
 
     /// Puts an event of a run's life on its stream.
-    pub(super) fn told(&mut self, run: &mut Run, step: Option<u32>, event: &LifecycleEvent) {
+    pub(crate) fn told(&mut self, run: &mut Run, step: Option<u32>, event: &LifecycleEvent) {
         if run.is_ended() {
             return;
         }
@@ -209,7 +209,7 @@ impl Shard {
 }
 
 /// What differs from an operator's defaults for an attempt.
-pub(super) fn config_of(task: &OpenTask) -> OperatorConfig {
+pub(crate) fn config_of(task: &OpenTask) -> OperatorConfig {
     let agent = task.agent.agent();
     OperatorConfig {
         model: agent.model.clone(),

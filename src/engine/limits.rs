@@ -1,6 +1,6 @@
 //! What a run may have: steps, entries and tasks; a breach ends it.
 
-use super::{run::Run, shard::Shard};
+use crate::engine::{run::Run, shard::Shard};
 use crate::{
     journal::{Outcome, RunState},
     protocol::{Failure, failure::kind},
@@ -8,14 +8,14 @@ use crate::{
 
 impl Shard {
     /// Why a run's history may not grow, if it may not.
-    pub(super) fn long_history(&self, run: &Run) -> Option<String> {
+    pub(crate) fn long_history(&self, run: &Run) -> Option<String> {
         let most = self.shared.settings.limits.entries;
         (run.chain.entries() >= most)
             .then(|| format!("more than {most} entries in one history; use ctx:continue_as"))
     }
 
     /// Why a run may have no further step, if it may not.
-    pub(super) fn breach(&self, run: &Run) -> Option<String> {
+    pub(crate) fn breach(&self, run: &Run) -> Option<String> {
         let limits = &self.shared.settings.limits;
         let (steps, _) = run.chain.counts();
         let max_steps = run
@@ -37,14 +37,14 @@ impl Shard {
     }
 
     /// Why a run may have no further task, if it may not.
-    pub(super) fn task_breach(run: &Run) -> Option<String> {
+    pub(crate) fn task_breach(run: &Run) -> Option<String> {
         let most = run.program.as_ref()?.blueprint().definition().max_open_tasks?;
         (run.open.sums().tasks >= most as usize)
             .then(|| format!("more than {most} tasks open at the same time"))
     }
 
     /// Ends a run that broke a limit.
-    pub(super) fn break_limit(&mut self, run: &mut Run, message: String) {
+    pub(crate) fn break_limit(&mut self, run: &mut Run, message: String) {
         let ending = Outcome::Failed(Failure::new(kind::LIMIT, message));
         match run.chain.state() {
             RunState::Compensating(ending) => {

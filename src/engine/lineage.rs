@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Caller, EngineError, run::Run, shard::Shard};
+use crate::engine::{Caller, EngineError, run::Run, shard::Shard};
 use crate::{
     journal::{Decision, Fact},
     protocol::SessionId,
@@ -24,7 +24,7 @@ const SESSION: &str = "session";
 const MOST_OPENERS: usize = 64;
 
 /// The party of a subject: as much of the path as names it.
-pub(super) fn party(subject: &str) -> Option<&str> {
+pub(crate) fn party(subject: &str) -> Option<&str> {
     let mut parts = subject.split('/');
     let first = parts.next().filter(|first| !first.is_empty())?;
     let second = parts.next().map_or(0, |second| second.len() + 1);
@@ -35,7 +35,7 @@ pub(super) fn party(subject: &str) -> Option<&str> {
 }
 
 /// The subject of a session: what stands behind its opener, and its id.
-pub(super) fn session_of(opener: &str, session: &SessionId) -> String {
+pub(crate) fn session_of(opener: &str, session: &SessionId) -> String {
     match party(opener) {
         Some(party) => format!("{party}/{SESSION}/{session}"),
         None => format!("{SESSION}/{session}"),
@@ -43,7 +43,7 @@ pub(super) fn session_of(opener: &str, session: &SessionId) -> String {
 }
 
 /// The session whose own subject this is.
-pub(super) fn session_in(subject: &str) -> Option<&str> {
+pub(crate) fn session_in(subject: &str) -> Option<&str> {
     let (before, id) = subject.rsplit_once('/')?;
     (before == SESSION || before.ends_with("/session")).then_some(id)
 }
@@ -66,13 +66,13 @@ fn opener(sessions: &Hub, session: &str) -> Option<String> {
 }
 
 /// Whether two subjects are of one party.
-pub(super) fn is_same(sessions: &Hub, a: &str, b: &str) -> bool {
+pub(crate) fn is_same(sessions: &Hub, a: &str, b: &str) -> bool {
     a == b || party_of(sessions, a).is_some_and(|party| Some(party) == party_of(sessions, b))
 }
 
 /// Refuses whoever takes part in a run, or stands behind those who do. A person who starts a run
 /// with a token of the role admin, and without a session, answers its questions.
-pub(super) fn refuse_own(sessions: &Hub, run: &Run, caller: &Caller) -> Result<(), EngineError> {
+pub(crate) fn refuse_own(sessions: &Hub, run: &Run, caller: &Caller) -> Result<(), EngineError> {
     let Some(party) = party_of(sessions, &caller.subject) else { return Ok(()) };
     let starter = run.chain.started().map(|(started, _)| started.principal.as_str());
     let starts = starter.and_then(|starter| party_of(sessions, starter)).as_ref() == Some(&party);
@@ -104,7 +104,7 @@ fn of_run(run: &Run) -> BTreeSet<String> {
 
 /// Every session that took part in a run, with its party: those of the run itself, and those that
 /// its earlier histories and the run that called it were worked on by.
-pub(super) fn all_of(sessions: &Hub, run: &Run) -> Vec<(String, String)> {
+pub(crate) fn all_of(sessions: &Hub, run: &Run) -> Vec<(String, String)> {
     let mut all = run.chain.joined().clone();
     for session in of_run(run) {
         let own = || format!("{SESSION}/{session}");
@@ -117,7 +117,7 @@ pub(super) fn all_of(sessions: &Hub, run: &Run) -> Vec<(String, String)> {
 impl Shard {
     /// Notes that a session takes part in a run, where somebody else stands behind it: the session
     /// may be gone when that is asked.
-    pub(super) fn note_joined(&mut self, run: &mut Run, session: &str) {
+    pub(crate) fn note_joined(&mut self, run: &mut Run, session: &str) {
         if run.chain.joined().contains_key(session) {
             return;
         }
@@ -129,7 +129,7 @@ impl Shard {
     }
 
     /// Notes the sessions that took part in a run that this one called.
-    pub(super) fn join_all(&mut self, run: &mut Run, joined: Vec<(String, String)>) {
+    pub(crate) fn join_all(&mut self, run: &mut Run, joined: Vec<(String, String)>) {
         let own = of_run(run);
         for (session, party) in joined {
             let known = own.contains(&session) || run.chain.joined().contains_key(&session);
@@ -140,7 +140,7 @@ impl Shard {
     }
 
     /// Notes who stands behind a session that takes part in a run.
-    pub(super) fn join(&mut self, run: &mut Run, session: String, party: String) {
+    pub(crate) fn join(&mut self, run: &mut Run, session: String, party: String) {
         self.append(run, Fact::Decided(Decision::Joined { session, party }));
     }
 }

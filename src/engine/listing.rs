@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Caller, Engine, EngineError, Page};
+use crate::engine::{Caller, Engine, EngineError, Page};
 use crate::{protocol::Json, token::Verb};
 
 /// The most lines of the audit log in one page.

@@ -24,7 +24,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::message::Msg;
+use crate::engine::message::Msg;
 
 /// Messages of callers that may wait at a shard, in each lane. It handles as many in a few tenths of
 /// a second.

@@ -2,7 +2,7 @@
 
 use tokio::sync::oneshot;
 
-use super::{
+use crate::engine::{
     Answer, Caller, EngineError, Holder, IdempotencyKey, Report, RunView, WaitFor,
     capacity::AgentKey, delta::Feed, readers::Subscriber,
 };
@@ -272,7 +272,7 @@ impl WorkerAsk {
 /// What a worker asks or reports.
 pub(crate) enum WorkerAsk {
     /// The prompt; the attempt counts as delivered.
-    Prompt(ReplyTo<super::PromptView>),
+    Prompt(ReplyTo<crate::engine::PromptView>),
     /// The result: true if it was accepted now, false if it had been before.
     Report(Box<Report>, ReplyTo<bool>),
     /// A file.

@@ -19,7 +19,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use serde_json::json;
 
-use super::{
+use crate::engine::{
     composite::{Members, composite_of},
     due::Due,
     run::{Open, OpenKind, OpenTask, Perform, Phase, Run},
@@ -76,14 +76,14 @@ pub(crate) struct OpenLoop {
 
 impl Shard {
     /// Whether a prepared task is a loop.
-    pub(super) fn is_loop(&self, task: &OpenTask) -> bool {
+    pub(crate) fn is_loop(&self, task: &OpenTask) -> bool {
         !task.request.is_model_call()
             && !task.request.lists_tools()
             && self.shared.registry.loops(&task.operator, task.agent.name())
     }
 
     /// Opens a loop; what it begins with begins with the next turn of the run.
-    pub(super) fn schedule_loop(
+    pub(crate) fn schedule_loop(
         &mut self,
         run: &mut Run,
         key: &StepKey,
@@ -165,7 +165,7 @@ impl Shard {
     }
 
     /// Lets a loop go on as far as it can.
-    pub(super) fn loop_one(&mut self, run: &mut Run, number: u32) {
+    pub(crate) fn loop_one(&mut self, run: &mut Run, number: u32) {
         if is_held(run, number) {
             return;
         }
@@ -320,7 +320,7 @@ impl Shard {
     }
 
     /// Something that a loop began has ended.
-    pub(super) fn part_ended(
+    pub(crate) fn part_ended(
         &mut self,
         run: &mut Run,
         number: u32,
@@ -336,7 +336,7 @@ impl Shard {
     }
 
     /// A loop is out of time.
-    pub(super) fn loop_timed_out(&mut self, run: &mut Run, number: u32) {
+    pub(crate) fn loop_timed_out(&mut self, run: &mut Run, number: u32) {
         let Some(open) = run.model_loop(number) else { return };
         let most = open.max_duration_ms.unwrap_or_default();
         let event = BudgetEvent::TimeoutReached {
@@ -350,7 +350,7 @@ impl Shard {
     }
 
     /// The time of a loop is nearly over.
-    pub(super) fn loop_near_its_end(&mut self, run: &mut Run, number: u32) {
+    pub(crate) fn loop_near_its_end(&mut self, run: &mut Run, number: u32) {
         let Some(open) = run.model_loop(number) else { return };
         let Some((near_ms, max_ms)) = open.times() else { return };
         let event = BudgetEvent::TimeoutApproaching {
@@ -391,7 +391,7 @@ impl Shard {
     }
 
     /// Rebuilds a loop that was open when the run was last in memory.
-    pub(super) fn take_up_loop(
+    pub(crate) fn take_up_loop(
         &mut self,
         run: &mut Run,
         number: u32,
@@ -422,7 +422,7 @@ impl Shard {
     }
 
     /// Takes up a call of a tool that is an operation on shared state and whose end is not known.
-    pub(super) fn take_up_state_call(&mut self, run: &mut Run, number: u32, around: u32) -> bool {
+    pub(crate) fn take_up_state_call(&mut self, run: &mut Run, number: u32, around: u32) -> bool {
         let Some(index) = run.chain.step(number).map(|step| step.scheduled.key.index) else {
             return false;
         };
@@ -454,7 +454,7 @@ impl Shard {
 
 impl Run {
     /// The loop behind an open step.
-    pub(super) fn model_loop(&self, step: u32) -> Option<&OpenLoop> {
+    pub(crate) fn model_loop(&self, step: u32) -> Option<&OpenLoop> {
         match &self.open.get(step)?.kind {
             OpenKind::Loop(open) => Some(open),
             _ => None,
@@ -506,13 +506,13 @@ fn settings(
 }
 
 /// The place of what a loop began, by the loop's own.
-pub(super) fn part_key(around: &StepKey, place: usize) -> StepKey {
+pub(crate) fn part_key(around: &StepKey, place: usize) -> StepKey {
     let place = u32::try_from(place).expect("steps of a run are bounded");
     StepKey::new(around.scope.branch(around.index, 0), place)
 }
 
 /// Whether a step is one that waits for others of its loop's batch.
-pub(super) fn is_held(run: &Run, number: u32) -> bool {
+pub(crate) fn is_held(run: &Run, number: u32) -> bool {
     let Some(step) = run.chain.step(number) else { return false };
     let key = &step.scheduled.key;
     let around = step.scheduled.whole().and_then(|around| run.model_loop(around));
@@ -570,7 +570,7 @@ fn same_branch(own: &StepKey, below: &crate::journal::ScopePath) -> bool {
 }
 
 /// What a model is given of state: keys without the prefix that its tool adds.
-pub(super) fn shown(run: &Run, key: &StepKey, value: Json) -> Json {
+pub(crate) fn shown(run: &Run, key: &StepKey, value: Json) -> Json {
     let shown = composite_of(run, key).and_then(|(_, around)| {
         let open = run.model_loop(around)?;
         let Begin::Call(call) = open.begun.get(key.index as usize)? else { return None };

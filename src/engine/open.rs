@@ -6,7 +6,7 @@ use std::{
     ops::{AddAssign, SubAssign},
 };
 
-use super::run::{Open, OpenKind, Phase};
+use crate::engine::run::{Open, OpenKind, Phase};
 use crate::operator::Residence;
 
 /// Steps that may be out for a change before they are counted again.

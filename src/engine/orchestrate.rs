@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::{
+use crate::engine::{
     Caller, Engine, EngineError, FailureView, Program, RunView, StartRun, WaitFor, begin::Permit,
     scoped::task_input,
 };
@@ -132,7 +132,7 @@ impl Engine {
     }
 
     /// As [`Engine::start_and_wait`], for what the caller may have done by another verb.
-    pub(super) async fn start_permitted(
+    pub(crate) async fn start_permitted(
         &self,
         caller: &Caller,
         start: StartRun,

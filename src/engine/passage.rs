@@ -8,7 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::Value;
 
-use super::{EngineError, StateItem, boundary::read_through, shared::Shared};
+use crate::engine::{EngineError, StateItem, boundary::read_through, shared::Shared};
 use crate::{
     flow::StateOp,
     middleware::{About, Stacks, StoreCall, StoreOp, Stored},
@@ -22,16 +22,16 @@ use crate::{
 
 /// Who asks for state, and the layers that stand before it.
 #[derive(Clone)]
-pub(super) struct Passage {
-    pub(super) shared: Arc<Shared>,
-    pub(super) stacks: Arc<Stacks>,
-    pub(super) run: Option<RunId>,
-    pub(super) principal: Arc<str>,
+pub(crate) struct Passage {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) stacks: Arc<Stacks>,
+    pub(crate) run: Option<RunId>,
+    pub(crate) principal: Arc<str>,
 }
 
 /// What is read of state: the operation, with what the layers do not see of it.
 #[derive(Debug, Clone)]
-pub(super) enum Read {
+pub(crate) enum Read {
     /// A value.
     Value,
     /// All keys.
@@ -45,12 +45,12 @@ pub(super) enum Read {
 }
 
 /// What a read gave: as the layers let it through, and what was stored where they had it read.
-pub(super) struct Given {
-    pub(super) value: Json,
+pub(crate) struct Given {
+    pub(crate) value: Json,
     /// The rows of a value or a page.
-    pub(super) rows: Vec<StateRow>,
+    pub(crate) rows: Vec<StateRow>,
     /// Whether the layers had it read at all.
-    pub(super) was_read: bool,
+    pub(crate) was_read: bool,
 }
 
 impl Read {
@@ -64,7 +64,7 @@ impl Read {
     }
 
     /// A read that a flow asks for, with its key, prefix or query.
-    pub(super) fn of(op: &StateOp) -> Option<(Self, &str)> {
+    pub(crate) fn of(op: &StateOp) -> Option<(Self, &str)> {
         Some(match op {
             StateOp::Get { key } => (Self::Value, key),
             StateOp::List { prefix } => (Self::Keys, prefix),
@@ -126,19 +126,19 @@ impl Read {
 
 impl Given {
     /// The keys of a list or a walk.
-    pub(super) fn keys(&self) -> Vec<String> {
+    pub(crate) fn keys(&self) -> Vec<String> {
         self.value.decode().unwrap_or_default()
     }
 
     /// The hits of a search.
-    pub(super) fn items(&self) -> Vec<StateItem> {
+    pub(crate) fn items(&self) -> Vec<StateItem> {
         self.value.decode().unwrap_or_default()
     }
 }
 
 impl Passage {
     /// An operation of whoever this is.
-    pub(super) fn call(
+    pub(crate) fn call(
         &self,
         op: StoreOp,
         scope: &str,
@@ -159,7 +159,7 @@ impl Passage {
     ///
     /// # Errors
     /// A layer's refusal, or what the store says.
-    pub(super) async fn read(
+    pub(crate) async fn read(
         &self,
         read: Read,
         scope: String,
@@ -193,20 +193,22 @@ impl Passage {
     }
 
     /// Reads for a step of a run.
-    pub(super) async fn read_for_step(&self, op: &StateOp, scope: &str) -> Stored {
+    pub(crate) async fn read_for_step(&self, op: &StateOp, scope: &str) -> Stored {
         let Some((read, key)) = Read::of(op) else {
-            return Err(super::state::refused(format!("{} is no read", op.name())));
+            return Err(crate::engine::state::refused(format!("{} is no read", op.name())));
         };
         match self.read(read, scope.to_owned(), key.to_owned()).await {
             Ok(given) => Ok(given.value),
             Err(EngineError::Guarded(failure)) => Err(failure),
-            Err(EngineError::Store(error)) => Err(super::state::state_failure(op.name(), error)),
+            Err(EngineError::Store(error)) => {
+                Err(crate::engine::state::state_failure(op.name(), error))
+            }
             Err(error) => Err(Failure::new("storage", error.to_string()).retryable()),
         }
     }
 
     /// As the protocol's traits have it: a value, if there is one.
-    pub(super) async fn value(
+    pub(crate) async fn value(
         &self,
         scope: &Scope,
         key: &str,
@@ -222,7 +224,7 @@ impl Passage {
     }
 
     /// As the protocol's traits have it: keys.
-    pub(super) async fn keys(
+    pub(crate) async fn keys(
         &self,
         scope: &Scope,
         prefix: &str,
@@ -232,7 +234,7 @@ impl Passage {
     }
 
     /// As the protocol's traits have it: hits.
-    pub(super) async fn found(
+    pub(crate) async fn found(
         &self,
         scope: &Scope,
         query: &str,
@@ -250,7 +252,7 @@ impl Passage {
     }
 
     /// As the protocol's traits have it: a walk.
-    pub(super) async fn reached(
+    pub(crate) async fn reached(
         &self,
         scope: &Scope,
         from: &str,
@@ -270,11 +272,11 @@ fn not_read(error: EngineError) -> StateError {
 /// State as the operator of one attempt reads it: what is durable of its run's own scope, its
 /// operator's within the run, and of what the run's starter may read, for as long as the attempt
 /// is open.
-pub(super) struct AttemptState {
-    pub(super) shared: Arc<Shared>,
-    pub(super) stacks: Arc<Stacks>,
-    pub(super) about: Arc<About>,
-    pub(super) grant: Arc<Grant>,
+pub(crate) struct AttemptState {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) stacks: Arc<Stacks>,
+    pub(crate) about: Arc<About>,
+    pub(crate) grant: Arc<Grant>,
 }
 
 impl AttemptState {

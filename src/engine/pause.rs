@@ -6,13 +6,13 @@ use crate::{
 };
 
 /// What a failure's data say about when another attempt may help.
-pub(super) fn retry_after_ms(failure: &Failure) -> u64 {
+pub(crate) fn retry_after_ms(failure: &Failure) -> u64 {
     let data = failure.data.as_ref().map(Json::to_value);
     data.and_then(|data| data.get("retry_after_ms")?.as_u64()).unwrap_or(0)
 }
 
 /// The pause before the attempt that follows `counted` failed ones, in milliseconds.
-pub(super) fn pause_ms(retry: &Backoff, counted: u32, seed: u64, step: u32) -> u64 {
+pub(crate) fn pause_ms(retry: &Backoff, counted: u32, seed: u64, step: u32) -> u64 {
     let exponent = i32::try_from(counted.saturating_sub(1)).unwrap_or(i32::MAX);
     #[expect(
         clippy::cast_precision_loss,

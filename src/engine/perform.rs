@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use futures::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
-use super::{
+use crate::engine::{
     Exceeded,
     delta::Feed,
     due::Due,
@@ -34,19 +34,19 @@ use crate::{
 };
 
 /// An attempt on its way through the dispatch stack.
-pub(super) type DispatchFuture = Pin<Box<dyn Future<Output = Result<Dispatched, Failure>> + Send>>;
+pub(crate) type DispatchFuture = Pin<Box<dyn Future<Output = Result<Dispatched, Failure>> + Send>>;
 
 /// An attempt under way.
-pub(super) struct Under {
-    pub(super) live: Live,
-    pub(super) about: Arc<About>,
-    pub(super) voice: Arc<RunVoice>,
-    pub(super) future: DispatchFuture,
+pub(crate) struct Under {
+    pub(crate) live: Live,
+    pub(crate) about: Arc<About>,
+    pub(crate) voice: Arc<RunVoice>,
+    pub(crate) future: DispatchFuture,
 }
 
 impl Shard {
     /// Lets out what waited for a batch.
-    pub(super) fn perform(&mut self, run: &mut Run, after: After) {
+    pub(crate) fn perform(&mut self, run: &mut Run, after: After) {
         for perform in after.performs {
             self.perform_one(run, perform);
         }
@@ -89,8 +89,8 @@ impl Shard {
         }
     }
 
-    pub(super) fn dispatch(&mut self, run: &mut Run, number: u32, attempt: u32) {
-        super::delta::count_audience(run);
+    pub(crate) fn dispatch(&mut self, run: &mut Run, number: u32, attempt: u32) {
+        crate::engine::delta::count_audience(run);
         if run.chain.paused().is_some() {
             return;
         }
@@ -111,7 +111,7 @@ impl Shard {
     }
 
     /// Lets a dispatch go on beside the shard; its end comes back as a message.
-    pub(super) fn detach(&self, run: u64, step: u32, attempt: u32, future: DispatchFuture) {
+    pub(crate) fn detach(&self, run: u64, step: u32, attempt: u32, future: DispatchFuture) {
         let shared = Arc::clone(&self.shared);
         self.shared.tasks.spawn(async move {
             let result = future.await;
@@ -120,7 +120,7 @@ impl Shard {
     }
 
     /// An attempt as a future through stack and spawner; nothing happens before it is polled.
-    pub(super) fn dispatch_future(
+    pub(crate) fn dispatch_future(
         &self,
         run: &Run,
         number: u32,
@@ -237,7 +237,7 @@ impl Shard {
             blueprint: program.blueprint().name().to_owned(),
             hash: program.blueprint().hash().to_owned(),
             input,
-            trigger: super::budget::trigger(run, number),
+            trigger: crate::engine::budget::trigger(run, number),
             seed: parent.seed ^ child.num().wrapping_mul(0x9e37_79b9_7f4a_7c15),
             parent: Some((run.num, number)),
             depth: parent.depth + 1,
@@ -263,7 +263,7 @@ impl Shard {
             subscriber: None,
             seats: seats.map(|(name, it)| (name.clone(), it.session.as_str().into())).collect(),
             charged,
-            joined: super::lineage::all_of(&self.shared.sessions, run),
+            joined: crate::engine::lineage::all_of(&self.shared.sessions, run),
         };
         self.shared.send(child.num(), Msg::Start(Box::new(new)));
     }
@@ -295,15 +295,15 @@ impl Shard {
             return;
         };
         fault::point("engine.tell_parent");
-        let usage = super::budget::total(run.chain.spent());
+        let usage = crate::engine::budget::total(run.chain.spent());
         let (child, outcome) = (run.id, outcome.clone());
-        let joined = super::lineage::all_of(&self.shared.sessions, run);
+        let joined = crate::engine::lineage::all_of(&self.shared.sessions, run);
         let message = RunMsg::ChildEnded { step, child, outcome, usage, joined };
         self.shared.tell(parent, message);
     }
 
     /// The row of an attempt that leaves the process, with its prompt rendered.
-    pub(super) fn task_row(&self, run: &Run, number: u32) -> Result<TaskRow, Failure> {
+    pub(crate) fn task_row(&self, run: &Run, number: u32) -> Result<TaskRow, Failure> {
         let step = run.chain.step(number).expect("a task's step is in the chain");
         let task = run.task(number).expect("the caller has the task");
         let backend = self.shared.registry.get(&task.operator);
@@ -404,7 +404,7 @@ impl Shard {
 }
 
 /// Sends an event to whoever watches; who cannot keep up is dropped and reads on from the store.
-pub(super) fn publish(run: &mut Run, event: &super::EventView) {
+pub(crate) fn publish(run: &mut Run, event: &crate::engine::EventView) {
     run.subscribers.retain(|subscriber| subscriber.send(event));
 }
 
@@ -494,6 +494,6 @@ impl Reporter for AttemptReporter {
 }
 
 /// The id that a child step carries as its call id.
-pub(super) fn child_id(call_id: Option<&str>) -> Option<RunId> {
+pub(crate) fn child_id(call_id: Option<&str>) -> Option<RunId> {
     call_id?.parse().ok()
 }

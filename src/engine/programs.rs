@@ -7,7 +7,7 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-use super::EngineError;
+use crate::engine::EngineError;
 use crate::{
     blueprint::{Bundle, Finding},
     lua::{Limits, Program},
@@ -37,7 +37,7 @@ pub(crate) struct Programs {
 }
 
 /// What the publisher of a version could do when it was published; none if nobody published it.
-pub(super) type Publisher = Option<Arc<Grant>>;
+pub(crate) type Publisher = Option<Arc<Grant>>;
 
 /// What names stood for when they were last looked up.
 #[derive(Default)]
@@ -73,7 +73,7 @@ impl Programs {
         let row = self.store.blueprint(hash)?;
         let grant = row
             .and_then(|row| row.publisher)
-            .map(|text| Arc::new(super::recover::grant_of(&Json::from_trusted(text))));
+            .map(|text| Arc::new(crate::engine::recover::grant_of(&Json::from_trusted(text))));
         // Who published it meanwhile is right.
         Ok(self.publishers().entry(hash.to_owned()).or_insert(grant).clone())
     }
@@ -250,7 +250,7 @@ impl Programs {
     }
 
     /// The compiled version, if it is at hand.
-    pub(super) fn kept(&self, hash: &str) -> Option<Arc<Program>> {
+    pub(crate) fn kept(&self, hash: &str) -> Option<Arc<Program>> {
         self.compiled.lock().unwrap_or_else(PoisonError::into_inner).get(hash).map(Arc::clone)
     }
 
@@ -277,7 +277,7 @@ pub(crate) fn accept_input(program: &Program, input: &Json) -> Result<Json, Engi
     match schema.accept(value) {
         Ok(value) => Ok(value.into()),
         Err(violations) => {
-            let violations = violations.into_iter().map(super::view::breach).collect();
+            let violations = violations.into_iter().map(crate::engine::view::breach).collect();
             Err(EngineError::Invalid { what: "the input", violations })
         }
     }

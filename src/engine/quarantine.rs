@@ -1,6 +1,6 @@
 //! What reaches a run at which the host died: nothing, until somebody takes the risk.
 
-use super::{EngineError, message::RunMsg, shard::Shard, waiting};
+use crate::engine::{EngineError, message::RunMsg, shard::Shard, waiting};
 
 /// How many wait for or watch quarantined runs of a shard.
 const OUTSIDE: usize = 1_000;
@@ -8,7 +8,7 @@ const OUTSIDE: usize = 1_000;
 impl Shard {
     /// Lets a message through, unless its run is quarantined and is not to be read for it. Who only
     /// waits or watches goes on doing so; `resume` and `cancel` end the quarantine.
-    pub(super) fn past_quarantine(&mut self, num: u64, message: RunMsg) -> Option<RunMsg> {
+    pub(crate) fn past_quarantine(&mut self, num: u64, message: RunMsg) -> Option<RunMsg> {
         if let RunMsg::Quarantine { reason, reply } = message {
             self.quarantine(num, reason, reply);
             return None;
@@ -40,7 +40,7 @@ impl Shard {
                 None
             }
             message => {
-                super::receive::refuse(message, || EngineError::Conflict {
+                crate::engine::receive::refuse(message, || EngineError::Conflict {
                     code: "run_paused",
                     message: "the host died at this run: `moonswarm resume` lets it try again"
                         .into(),

@@ -13,7 +13,7 @@ use std::{
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use super::EventView;
+use crate::engine::EventView;
 
 /// The bytes that are held ready for all readers together.
 const TOTAL: usize = 64 << 20;
@@ -40,7 +40,7 @@ impl Default for Readers {
 
 impl Readers {
     /// The room of a reader that came with a token.
-    pub(super) fn room(&self, jti: &str) -> Room {
+    pub(crate) fn room(&self, jti: &str) -> Room {
         let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
         let known = shares.get(jti).and_then(Weak::upgrade);
         let share = known.unwrap_or_else(|| {
@@ -56,7 +56,7 @@ impl Readers {
 
 /// The room of one reader.
 #[derive(Clone)]
-pub(super) struct Room {
+pub(crate) struct Room {
     own: Arc<Semaphore>,
     share: Arc<Semaphore>,
     total: Arc<Semaphore>,
@@ -72,7 +72,7 @@ impl Room {
     ///
     /// # Cancel safety
     /// May be dropped at any time.
-    pub(super) async fn page(&self, bytes: usize) -> Held {
+    pub(crate) async fn page(&self, bytes: usize) -> Held {
         // One entry may be larger than a share: it waits for all of it.
         let bytes = places(bytes.min(SHARE));
         // Neither is ever closed.
@@ -97,9 +97,9 @@ fn places(bytes: usize) -> u32 {
 }
 
 /// A live event on its way to a reader.
-pub(super) struct Live {
-    pub(super) event: EventView,
-    pub(super) held: Held,
+pub(crate) struct Live {
+    pub(crate) event: EventView,
+    pub(crate) held: Held,
 }
 
 /// Where a run sends its events.
@@ -110,18 +110,18 @@ pub(crate) struct Subscriber {
 
 impl Subscriber {
     /// A subscriber, and what it is sent.
-    pub(super) fn new(room: Room) -> (Self, mpsc::Receiver<Live>) {
+    pub(crate) fn new(room: Room) -> (Self, mpsc::Receiver<Live>) {
         let (to, live) = mpsc::channel(BUFFER);
         (Self { to, room }, live)
     }
 
     /// Whether nobody reads any more.
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.to.is_closed()
     }
 
     /// Sends an event that must not be missed; false if it cannot, and is to be cut off.
-    pub(super) fn send(&self, event: &EventView) -> bool {
+    pub(crate) fn send(&self, event: &EventView) -> bool {
         let bytes = OVERHEAD + event.kind.len() + event.data.len();
         let Some(held) = self.room.live(bytes) else { return false };
         self.to.try_send(Live { event: event.clone(), held }).is_ok()
@@ -129,7 +129,7 @@ impl Subscriber {
 
     /// Sends an event that may be missed, unless the reader is behind: half of the room is for what
     /// must not be, so that a flood of pieces cuts nobody off.
-    pub(super) fn offer(&self, event: &EventView) {
+    pub(crate) fn offer(&self, event: &EventView) {
         let is_behind =
             self.to.capacity() <= BUFFER / 2 || self.room.own.available_permits() <= BEHIND / 2;
         if !is_behind {

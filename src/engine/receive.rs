@@ -1,6 +1,6 @@
 //! What a run is told, and what it makes of it.
 
-use super::{
+use crate::engine::{
     EngineError, IdempotencyKey,
     answer::Said,
     due::{Due, Timers, Times},
@@ -19,11 +19,11 @@ use crate::{
 };
 
 /// How long an answer is kept under its idempotency key, in milliseconds.
-pub(super) const IDEMPOTENCY_MS: u64 = 24 * 3_600 * 1_000;
+pub(crate) const IDEMPOTENCY_MS: u64 = 24 * 3_600 * 1_000;
 
 impl Shard {
     /// Begins a run.
-    pub(super) fn begin(&mut self, new: NewRun) {
+    pub(crate) fn begin(&mut self, new: NewRun) {
         if self.runs.contains_key(&new.id.num()) {
             return;
         }
@@ -42,17 +42,17 @@ impl Shard {
             prev: None,
             chain: Chain::lean(),
             program: Some(program),
-            grant: std::sync::Arc::new(super::recover::grant_of(&started.grant)),
+            grant: std::sync::Arc::new(crate::engine::recover::grant_of(&started.grant)),
             flow: None,
-            inbox: super::account::Inputs::default(),
+            inbox: crate::engine::account::Inputs::default(),
             account: self.account(),
             open: OpenSteps::default(),
             composing: std::collections::BTreeSet::new(),
             timers: Timers::default(),
             alarm: Times { wall: None, steady: None },
-            state: Some(super::account::OwnState::default()),
+            state: Some(crate::engine::account::OwnState::default()),
             artifacts: Some(Vec::new()),
-            pending: super::run::Pending::default(),
+            pending: crate::engine::run::Pending::default(),
             submitted: std::collections::VecDeque::new(),
             batches: 0,
             held: Vec::new(),
@@ -112,7 +112,7 @@ impl Shard {
     }
 
     /// Keeps the answer to a request in the same batch as its effect.
-    pub(super) fn keep_answer(
+    pub(crate) fn keep_answer(
         &self,
         run: &mut Run,
         principal: &str,
@@ -125,7 +125,7 @@ impl Shard {
     }
 
     /// Refuses a message to a run that does not exist.
-    pub(super) fn refuse_unknown(&self, num: u64, message: RunMsg) {
+    pub(crate) fn refuse_unknown(&self, num: u64, message: RunMsg) {
         match &message {
             RunMsg::SignalFrom { sender, .. } | RunMsg::CancelFrom { sender, .. } => {
                 self.drop_signal(num, *sender);
@@ -137,12 +137,12 @@ impl Shard {
     }
 
     /// Refuses a message to a run that cannot be read.
-    pub(super) fn refuse(&self, message: RunMsg, error: &crate::store::StoreError) {
+    pub(crate) fn refuse(&self, message: RunMsg, error: &crate::store::StoreError) {
         refuse(message, || EngineError::Store(error.clone()));
     }
 
     /// Handles one message of a run that is in memory.
-    pub(super) fn receive(&mut self, run: &mut Box<Run>, message: RunMsg) {
+    pub(crate) fn receive(&mut self, run: &mut Box<Run>, message: RunMsg) {
         match message {
             RunMsg::Wake => self.wake(run),
             RunMsg::IsAtRest(_) => {}
@@ -164,7 +164,7 @@ impl Shard {
                 // What is on its way to the disk was not made an event: nobody watched. The new
                 // subscriber is told to read it once it is there.
                 if let Some(last) = run.submitted.back_mut() {
-                    last.after.events.push(super::events::sync(self.now_ms));
+                    last.after.events.push(crate::engine::events::sync(self.now_ms));
                 }
                 run.subscribers.retain(|subscriber| !subscriber.is_closed());
                 if !run.is_ended() || !run.submitted.is_empty() || run.has_pending() {
@@ -233,7 +233,7 @@ impl Shard {
             }
             RunMsg::ChildLost { step, child } => {
                 if is_child(run, step, child) {
-                    let due = self.steady_ms + super::shard::STORAGE_RETRY_MS;
+                    let due = self.steady_ms + crate::engine::shard::STORAGE_RETRY_MS;
                     run.timers.insert((due, step, Due::Child));
                 }
             }
@@ -278,7 +278,7 @@ impl Shard {
     }
 
     /// Hands a called run's end to its caller; its cancel is a failure that can be caught.
-    pub(super) fn child_ended(
+    pub(crate) fn child_ended(
         &mut self,
         run: &mut Run,
         step: u32,
@@ -296,17 +296,17 @@ impl Shard {
         self.finish_step(run, step, outcome, None, usage);
     }
 
-    pub(super) fn progress(&mut self, run: &mut Run, step: u32, attempt: u32, data: &Json) {
+    pub(crate) fn progress(&mut self, run: &mut Run, step: u32, attempt: u32, data: &Json) {
         if run.subscribers.is_empty() {
             return;
         }
-        let event = super::EventView {
+        let event = crate::engine::EventView {
             seq: None,
             kind: "progress".into(),
-            at: super::rfc3339(self.now_ms),
+            at: crate::engine::rfc3339(self.now_ms),
             data: serde_json::json!({ "step": step, "attempt": attempt, "data": data }).into(),
         };
-        super::perform::publish(run, &event);
+        crate::engine::perform::publish(run, &event);
     }
 
     /// Keeps that an attempt asked for a secret, as long as the run keeps anything.
@@ -326,7 +326,7 @@ impl Shard {
     }
 
     /// Answers whoever waits for what is so now.
-    pub(super) fn answer_waiters(&mut self, run: &mut Run) {
+    pub(crate) fn answer_waiters(&mut self, run: &mut Run) {
         // What is not durable is not so yet.
         if run.waiters.is_empty() || !run.submitted.is_empty() || run.has_pending() {
             return;
@@ -336,8 +336,8 @@ impl Shard {
             ended || run.header.status == RunStatus::Paused || waiting::waits_for_people(run);
         for waiter in std::mem::take(&mut run.waiters) {
             let is_so = match waiter.until {
-                super::WaitFor::Ended => ended,
-                super::WaitFor::EndedOrPeople => people,
+                crate::engine::WaitFor::Ended => ended,
+                crate::engine::WaitFor::EndedOrPeople => people,
             };
             if is_so {
                 drop(waiter.reply.send(view_of(run)));
@@ -366,12 +366,12 @@ fn new_header(id: crate::protocol::RunId, started: &crate::journal::RunStarted) 
 }
 
 /// The run, as it is shown.
-pub(super) fn view_of(run: &Run) -> super::RunView {
+pub(crate) fn view_of(run: &Run) -> crate::engine::RunView {
     let mut view = view::run(&run.header);
     view.input = run.chain.started().map(|(started, _)| started.input.clone());
     view.delegate = run.chain.started().and_then(|(started, _)| started.delegate.clone());
     view.seats = view::seats(run.chain.seats());
-    view.usage = super::budget::view(run.chain.spent());
+    view.usage = crate::engine::budget::view(run.chain.spent());
     if run.ends_on_its_way() {
         // Another batch was before it: nobody is told of an end that is not durable.
         view.status = RunStatus::Running;
@@ -383,7 +383,7 @@ pub(super) fn view_of(run: &Run) -> super::RunView {
     view
 }
 
-pub(super) fn reply_view(run: &mut Run, reply: Option<ReplyTo<super::RunView>>) {
+pub(crate) fn reply_view(run: &mut Run, reply: Option<ReplyTo<crate::engine::RunView>>) {
     if let Some(reply) = reply {
         run.pending.after.replies.push(Box::new(move |result| {
             drop(reply.send(result.map(view_of)));
@@ -392,7 +392,7 @@ pub(super) fn reply_view(run: &mut Run, reply: Option<ReplyTo<super::RunView>>) 
 }
 
 /// The refusal for something that comes after the end.
-pub(super) fn closed(run: &Run) -> EngineError {
+pub(crate) fn closed(run: &Run) -> EngineError {
     EngineError::Conflict {
         code: "run_closed",
         message: format!("change run {}: it has ended", run.id),
@@ -400,7 +400,7 @@ pub(super) fn closed(run: &Run) -> EngineError {
 }
 
 /// Answers a message with an error, if it wants an answer.
-pub(super) fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
+pub(crate) fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
     fn send<T>(reply: ReplyTo<T>, error: EngineError) {
         // Who asked may be gone.
         let _ = reply.send(Err(error));
@@ -440,17 +440,17 @@ pub(super) fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
         RunMsg::Lease { reply, .. } => send(reply, error()),
         RunMsg::TakeSeat { reply, .. } => send(reply, error()),
         RunMsg::Worker { ask, .. } => match ask {
-            super::message::WorkerAsk::Prompt(reply) => send(reply, error()),
-            super::message::WorkerAsk::Report(_, reply) => send(reply, error()),
-            super::message::WorkerAsk::Artifact { reply, .. } => send(reply, error()),
-            super::message::WorkerAsk::Accept(reply) => send(reply, error()),
-            super::message::WorkerAsk::Progress { reply, .. }
-            | super::message::WorkerAsk::Decline { reply, .. }
-            | super::message::WorkerAsk::Escalate { reply, .. }
-            | super::message::WorkerAsk::PutState { reply, .. } => send(reply, error()),
-            super::message::WorkerAsk::Heartbeat(reply) => send(reply, error()),
-            super::message::WorkerAsk::Nonce(reply) => send(reply, error()),
-            super::message::WorkerAsk::GetState { reply, .. } => send(reply, error()),
+            crate::engine::message::WorkerAsk::Prompt(reply) => send(reply, error()),
+            crate::engine::message::WorkerAsk::Report(_, reply) => send(reply, error()),
+            crate::engine::message::WorkerAsk::Artifact { reply, .. } => send(reply, error()),
+            crate::engine::message::WorkerAsk::Accept(reply) => send(reply, error()),
+            crate::engine::message::WorkerAsk::Progress { reply, .. }
+            | crate::engine::message::WorkerAsk::Decline { reply, .. }
+            | crate::engine::message::WorkerAsk::Escalate { reply, .. }
+            | crate::engine::message::WorkerAsk::PutState { reply, .. } => send(reply, error()),
+            crate::engine::message::WorkerAsk::Heartbeat(reply) => send(reply, error()),
+            crate::engine::message::WorkerAsk::Nonce(reply) => send(reply, error()),
+            crate::engine::message::WorkerAsk::GetState { reply, .. } => send(reply, error()),
         },
     }
 }

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{
+use crate::engine::{
     Divergence,
     account::Inputs,
     budget::total,
@@ -36,7 +36,7 @@ use crate::{
 
 impl Shard {
     /// Reads a run into memory, if there is one; an ended one only for a query.
-    pub(super) fn load(
+    pub(crate) fn load(
         &mut self,
         num: u64,
         message: &RunMsg,
@@ -180,7 +180,7 @@ impl Shard {
     }
 
     /// Feeds a fresh flow what happened.
-    pub(super) fn replay(
+    pub(crate) fn replay(
         &mut self,
         run: &Run,
         program: &Arc<Program>,
@@ -194,7 +194,7 @@ impl Shard {
     }
 
     /// A flow for a run, before its first input.
-    pub(super) fn new_flow(
+    pub(crate) fn new_flow(
         &mut self,
         run: &Run,
         program: &Arc<Program>,
@@ -350,7 +350,7 @@ impl Shard {
         Some(open.asked(member))
     }
 
-    pub(super) fn take_up_child(&mut self, run: &mut Run, number: u32, child: RunId) {
+    pub(crate) fn take_up_child(&mut self, run: &mut Run, number: u32, child: RunId) {
         match self.shared.store.header(child.num()) {
             Ok(None) => run.pending.after.performs.push(Perform::StartChild { step: number }),
             Ok(Some(header)) if header.status.is_ended() => {
@@ -457,7 +457,7 @@ impl Shard {
 }
 
 /// The grant that a run was started with; nothing where it cannot be read.
-pub(super) fn grant_of(json: &crate::protocol::Json) -> Grant {
+pub(crate) fn grant_of(json: &crate::protocol::Json) -> Grant {
     json.decode().unwrap_or_else(|_| {
         Grant::new(crate::token::Role::Observer, crate::token::Scopes(Vec::new()))
     })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{
+use crate::engine::{
     Caller, Divergence, Engine, EngineError, Program,
     retell::{Retold, Stop, retell},
 };

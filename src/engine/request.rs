@@ -67,7 +67,7 @@ pub struct IdempotencyKey {
 
 impl IdempotencyKey {
     /// What goes into the batch of the effect: the key must be free, and from then on it has `answer`.
-    pub(super) fn keep(&self, principal: &str, answer: String, now_ms: u64) -> (Check, Write) {
+    pub(crate) fn keep(&self, principal: &str, answer: String, now_ms: u64) -> (Check, Write) {
         let (principal, route) = (principal.to_owned(), self.route.to_owned());
         let (key, body) = (self.key.clone(), self.body.clone());
         let check =
@@ -225,7 +225,7 @@ pub struct Started {
 #[serde(untagged)]
 pub enum Made {
     /// All of it.
-    Seen(Box<super::RunView>),
+    Seen(Box<crate::engine::RunView>),
     /// Its id alone: the token may start runs, and not read this one.
     Hidden {
         /// The run.
@@ -265,7 +265,7 @@ impl Made {
     }
 
     /// The run, if it may be seen.
-    pub fn view(self) -> Option<super::RunView> {
+    pub fn view(self) -> Option<crate::engine::RunView> {
         match self {
             Self::Seen(view) => Some(*view),
             Self::Hidden { .. } => None,

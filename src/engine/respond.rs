@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{
+use crate::engine::{
     Caller, Engine, EngineError, EventView, Events, IdempotencyKey, Program, StartRun, WaitFor,
     begin::{FOREVER, Watch},
     programs,
@@ -122,7 +122,7 @@ impl Engine {
         if let Some(key) = &key
             && let Some(run) = self.repeated(caller, key).await?
         {
-            let run = run.parse().map_err(|_| super::runs::mismatch(key))?;
+            let run = run.parse().map_err(|_| crate::engine::runs::mismatch(key))?;
             return self.responding(caller, run).await;
         }
         self.check_room()?;
@@ -214,7 +214,8 @@ impl Engine {
     /// # Errors
     /// When the storage fails.
     pub async fn let_go_left(&self) -> Result<(), EngineError> {
-        let settled = self.shared().clock.now_ms().saturating_sub(super::retention::GRACE_MS);
+        let settled =
+            self.shared().clock.now_ms().saturating_sub(crate::engine::retention::GRACE_MS);
         for num in self.read(|store| store.unstored()).await? {
             let Some(header) = self.read(move |store| store.header(num)).await? else { continue };
             if header.ended_ms.is_some_and(|ended| ended <= settled) {
@@ -353,6 +354,6 @@ fn fitting(
 fn accept(schema: &Schema, input: &Json) -> Result<Json, EngineError> {
     schema.accept_json(input).map_err(|violations| EngineError::Invalid {
         what: "the input",
-        violations: violations.into_iter().map(super::view::breach).collect(),
+        violations: violations.into_iter().map(crate::engine::view::breach).collect(),
     })
 }

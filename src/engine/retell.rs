@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::drive::input_of;
+use crate::engine::drive::input_of;
 use crate::{
     flow::{Advance, Command, Flow as _, Input, NextAction, StepOp},
     journal::{Decision, Entry, Fact, Outcome, Scheduled, StepKey, fingerprint},
@@ -18,20 +18,20 @@ use crate::{
 };
 
 /// What a flow came to that was told its past.
-pub(super) struct Retold {
-    pub(super) flow: ScriptFlow,
+pub(crate) struct Retold {
+    pub(crate) flow: ScriptFlow,
     /// What the flow asked for, for steps of the journal.
-    pub(super) ops: HashMap<StepKey, StepOp>,
+    pub(crate) ops: HashMap<StepKey, StepOp>,
     /// What the flow asked for and the journal does not have, in order.
-    pub(super) fresh: Vec<Command>,
+    pub(crate) fresh: Vec<Command>,
     /// Where the flow stands after its last input.
-    pub(super) next: NextAction,
+    pub(crate) next: NextAction,
     /// The first step of the journal that the flow did not ask for.
     missed: Option<Box<Divergence>>,
 }
 
 /// Why a replay did not come to its end.
-pub(super) enum Stop {
+pub(crate) enum Stop {
     /// The flow asks for something else than it did.
     Diverged(Box<Divergence>),
     /// The VM had no room; it may have, on the next try.
@@ -67,13 +67,13 @@ pub struct Divergence {
 
 impl Divergence {
     /// One that belongs to no step.
-    pub(super) fn of(message: impl Into<String>) -> Box<Self> {
+    pub(crate) fn of(message: impl Into<String>) -> Box<Self> {
         let message = message.into();
         Box::new(Self { message, step: None, at: None, recorded: None, asked: None })
     }
 
     /// A step that the flow asks for after the end of the history.
-    pub(super) fn beyond(key: &StepKey, op: &StepOp) -> Box<Self> {
+    pub(crate) fn beyond(key: &StepKey, op: &StepOp) -> Box<Self> {
         let asked = asked(op);
         Box::new(Self {
             message: format!(
@@ -130,7 +130,7 @@ impl Retold {
     ///
     /// A run that is `broken` is read again because its VM had no room: a limit that it breaks past
     /// its recorded history is its own.
-    pub(super) fn judge(self, is_active: bool, broken: bool) -> Result<Self, Stop> {
+    pub(crate) fn judge(self, is_active: bool, broken: bool) -> Result<Self, Stop> {
         if !is_active {
             return Ok(self);
         }
@@ -144,7 +144,7 @@ impl Retold {
     }
 
     /// The same, if the flow asked for every step of the journal.
-    pub(super) fn complete(mut self) -> Result<Self, Stop> {
+    pub(crate) fn complete(mut self) -> Result<Self, Stop> {
         match self.missed.take() {
             Some(missed) => Err(Stop::Diverged(missed)),
             None => Ok(self),
@@ -153,7 +153,7 @@ impl Retold {
 }
 
 /// Feeds a fresh flow what happened.
-pub(super) fn retell(flow: ScriptFlow, entries: &[Entry]) -> Result<Retold, Stop> {
+pub(crate) fn retell(flow: ScriptFlow, entries: &[Entry]) -> Result<Retold, Stop> {
     let mut recorded: HashMap<&StepKey, &Scheduled> = HashMap::new();
     let mut notes: HashSet<&StepKey> = HashSet::new();
     for entry in entries {

@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Caller, Engine, EngineError};
+use crate::engine::{Caller, Engine, EngineError};
 use crate::{
     protocol::RunId,
     store::{ChargeRow, Check, Retired, Store, StoreError, Write},
@@ -28,7 +28,7 @@ const NAMED: usize = 100;
 const EXPIRED: usize = 2_048;
 const TIDY: Write = Write::Tidy { rows: 2_048, pages: 256 };
 /// A run that has just ended stays for whoever waits for it, in milliseconds.
-pub(super) const GRACE_MS: u64 = 10_000;
+pub(crate) const GRACE_MS: u64 = 10_000;
 /// How often every run is looked at again, not only the younger ones, in milliseconds.
 const ANEW_MS: u64 = 3_600_000;
 /// Free room that a database keeps for what comes: at least this, or a tenth of what it uses.
@@ -328,7 +328,7 @@ impl Engine {
     }
 
     /// Deletes runs in one commit, with their files; what they kept counts against no quota then.
-    pub(super) async fn delete_runs(
+    pub(crate) async fn delete_runs(
         &self,
         checks: Vec<Check>,
         runs: Vec<RunId>,

@@ -7,7 +7,7 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-use super::{
+use crate::engine::{
     EngineError, EventView,
     account::{Account, Inputs, OwnState},
     capacity::AgentKey,
@@ -74,7 +74,7 @@ pub(crate) struct Run {
     /// Set once a batch of it was refused: what it is in memory never happened.
     pub(crate) failed: Option<Failed>,
     /// What waits until nothing of the run is on its way to the disk.
-    pub(crate) held: Vec<super::message::RunMsg>,
+    pub(crate) held: Vec<crate::engine::message::RunMsg>,
     pub(crate) waiters: Vec<Waiter>,
     pub(crate) subscribers: Vec<Subscriber>,
     pub(crate) audience: Arc<Audience>,

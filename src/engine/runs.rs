@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 
-use super::{
+use crate::engine::{
     Caller, CopiedView, Engine, EngineError, Events, IdempotencyKey, Page, Program, RunView,
     SeatView, StepView, WaitFor,
     message::{Msg, RunMsg, Waiter},
@@ -24,7 +24,7 @@ const NAME_BYTES: usize = 200;
 
 impl Engine {
     /// What a request names, or brings; nothing is stored.
-    pub(super) async fn program_of(
+    pub(crate) async fn program_of(
         &self,
         program: &Program,
     ) -> Result<Arc<lua::Program>, EngineError> {
@@ -45,13 +45,14 @@ impl Engine {
     }
 
     /// The answer that was given under a key, if the body was the same.
-    pub(super) async fn repeated(
+    pub(crate) async fn repeated(
         &self,
         caller: &Caller,
         key: &IdempotencyKey,
     ) -> Result<Option<String>, EngineError> {
         let (subject, route, word) = (caller.subject.clone(), key.route, key.key.clone());
-        let oldest = self.shared().clock.now_ms().saturating_sub(super::receive::IDEMPOTENCY_MS);
+        let oldest =
+            self.shared().clock.now_ms().saturating_sub(crate::engine::receive::IDEMPOTENCY_MS);
         match self.read(move |store| store.idempotent(&subject, route, &word)).await? {
             None => Ok(None),
             Some(row) if row.created_ms < oldest => {
@@ -73,7 +74,7 @@ impl Engine {
         self.run_view(run).await
     }
 
-    pub(super) async fn run_view(&self, run: RunId) -> Result<RunView, EngineError> {
+    pub(crate) async fn run_view(&self, run: RunId) -> Result<RunView, EngineError> {
         let header = self.header(run).await?;
         let mut view = self.show(&header).await?;
         let entries = match self.read(move |store| store.entries(run.num(), 0)).await {
@@ -87,7 +88,7 @@ impl Engine {
         };
         let mut chain = Chain::lean();
         if entries.iter().try_for_each(|entry| chain.apply(entry)).is_ok() {
-            view.usage = super::budget::view(chain.spent());
+            view.usage = crate::engine::budget::view(chain.spent());
         }
         for entry in entries {
             match entry.fact {
@@ -119,7 +120,7 @@ impl Engine {
     }
 
     /// The header of a run, whose id must be right to the last bit.
-    pub(super) async fn header(&self, run: RunId) -> Result<Header, EngineError> {
+    pub(crate) async fn header(&self, run: RunId) -> Result<Header, EngineError> {
         let header = self.read(move |store| store.header(run.num())).await?;
         header
             .filter(|header| header.created_ms == run.created_ms())
@@ -145,7 +146,7 @@ impl Engine {
         self.wait_for(run, until, wait).await
     }
 
-    pub(super) async fn wait_for(
+    pub(crate) async fn wait_for(
         &self,
         run: RunId,
         until: WaitFor,
@@ -166,7 +167,8 @@ impl Engine {
                 Ok(Err(_)) => {
                     self.ready().map_err(|_| EngineError::Stopping)?;
                     if self.shared().memory.level() == Level::Full {
-                        tokio::time::sleep(Duration::from_millis(super::account::ROOM_MS)).await;
+                        tokio::time::sleep(Duration::from_millis(crate::engine::account::ROOM_MS))
+                            .await;
                     }
                 }
             }
@@ -249,7 +251,7 @@ impl Engine {
         self.chain(run).await
     }
 
-    pub(super) async fn chain(&self, run: RunId) -> Result<Chain, EngineError> {
+    pub(crate) async fn chain(&self, run: RunId) -> Result<Chain, EngineError> {
         self.header(run).await?;
         let entries = self.read(move |store| store.entries(run.num(), 0)).await?;
         let mut chain = Chain::full();
@@ -361,12 +363,12 @@ impl Engine {
     }
 
     /// Sends a message whose effect happens once for an idempotency key.
-    pub(super) async fn once(
+    pub(crate) async fn once(
         &self,
         caller: &Caller,
         run: RunId,
         key: Option<IdempotencyKey>,
-        message: impl FnOnce(Option<IdempotencyKey>, super::message::ReplyTo<()>) -> RunMsg,
+        message: impl FnOnce(Option<IdempotencyKey>, crate::engine::message::ReplyTo<()>) -> RunMsg,
     ) -> Result<(), EngineError> {
         if let Some(key) = &key
             && self.repeated(caller, key).await?.is_some()
@@ -440,7 +442,7 @@ impl Engine {
     }
 }
 
-pub(super) fn mismatch(key: &IdempotencyKey) -> EngineError {
+pub(crate) fn mismatch(key: &IdempotencyKey) -> EngineError {
     EngineError::Conflict {
         code: "idempotency_mismatch",
         message: format!("use Idempotency-Key {:?}: another body came with it before", key.key),

@@ -26,7 +26,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use super::{
+use crate::engine::{
     Engine, EngineError,
     message::{Msg, RunMsg},
     shard::STORAGE_RETRY_MS,
@@ -123,12 +123,12 @@ pub(crate) struct TakingUp {
 }
 
 impl TakingUp {
-    pub(super) fn set(&self, reason: Option<&'static str>) {
+    pub(crate) fn set(&self, reason: Option<&'static str>) {
         *self.reason.lock().unwrap_or_else(PoisonError::into_inner) = reason;
     }
 
     /// Says how far it is, while it goes on.
-    pub(super) fn told(&self) -> Option<String> {
+    pub(crate) fn told(&self) -> Option<String> {
         let reason = (*self.reason.lock().unwrap_or_else(PoisonError::into_inner))?;
         let (taken, of) = (self.taken.load(Ordering::Relaxed), self.of.load(Ordering::Relaxed));
         Some(format!("{reason}: {taken} of {of}"))
@@ -189,7 +189,7 @@ impl Engine {
             shard.send(Msg::Recover);
         }
         for row in self.read(|store| store.outbox()).await? {
-            self.shared().tell(row.to, super::signal::carried(row));
+            self.shared().tell(row.to, crate::engine::signal::carried(row));
         }
         Ok(())
     }
@@ -331,7 +331,7 @@ impl Engine {
     /// When the store cannot be written.
     pub async fn expire_answers(&self) -> Result<(), EngineError> {
         let now_ms = self.shared().clock.now_ms();
-        let before_ms = now_ms.saturating_sub(super::receive::IDEMPOTENCY_MS);
+        let before_ms = now_ms.saturating_sub(crate::engine::receive::IDEMPOTENCY_MS);
         self.write(Vec::new(), vec![Write::ExpireIdempotency { before_ms }]).await
     }
 

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::json;
 use utoipa::ToSchema;
 
-use super::{
+use crate::engine::{
     Caller, Engine, EngineError, IdempotencyKey, Made, Program, StartRun, Started, begin::Permit,
     rfc3339,
 };
@@ -36,7 +36,7 @@ const REST_MS: u64 = 10_000;
 #[derive(Default)]
 pub struct Schedules {
     /// The triggers of a version, by its hash.
-    pub(super) triggers: HashMap<String, Arc<[Trigger]>>,
+    pub(crate) triggers: HashMap<String, Arc<[Trigger]>>,
 }
 
 /// A trigger of a blueprint.
@@ -61,7 +61,7 @@ pub struct TriggerView {
 }
 
 impl TriggerView {
-    pub(super) fn of(trigger: &Trigger, now_ms: u64) -> Self {
+    pub(crate) fn of(trigger: &Trigger, now_ms: u64) -> Self {
         let bare = |kind: &str, what: &str| Self {
             kind: kind.to_owned(),
             what: what.to_owned(),
@@ -105,7 +105,7 @@ impl Engine {
     }
 
     /// The triggers of a version; one that does not compile any more has none.
-    pub(super) async fn triggers(&self, known: &mut Schedules, hash: &str) -> Arc<[Trigger]> {
+    pub(crate) async fn triggers(&self, known: &mut Schedules, hash: &str) -> Arc<[Trigger]> {
         if let Some(triggers) = known.triggers.get(hash) {
             return Arc::clone(triggers);
         }
@@ -185,7 +185,7 @@ impl Engine {
     }
 
     /// Starts a run of a blueprint by itself, under what its publisher could do.
-    pub(super) async fn start_by_itself(
+    pub(crate) async fn start_by_itself(
         &self,
         what: &str,
         name: &str,

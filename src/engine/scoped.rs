@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{
+use crate::engine::{
     due::Due,
     message::RunMsg,
     run::{Open, OpenKind, Perform, Run},
@@ -24,7 +24,7 @@ use crate::{
 
 impl Shard {
     /// Decides a step on shared state: refuses it, or lets it wait for its commit.
-    pub(super) fn schedule_scoped(
+    pub(crate) fn schedule_scoped(
         &mut self,
         run: &mut Run,
         key: &StepKey,
@@ -47,7 +47,7 @@ impl Shard {
     }
 
     /// The scope and the operation as the layers pass them on, if the run may do that.
-    pub(super) fn permitted(
+    pub(crate) fn permitted(
         &self,
         run: &Run,
         scope: Option<&str>,
@@ -64,7 +64,7 @@ impl Shard {
     }
 
     /// The text of the scope that a flow named.
-    pub(super) fn scope_of(&self, run: &Run, named: &str) -> Result<String, Failure> {
+    pub(crate) fn scope_of(&self, run: &Run, named: &str) -> Result<String, Failure> {
         if named == "session" {
             let session = self.delegate_of(run).ok_or_else(|| {
                 refused(
@@ -101,7 +101,7 @@ impl Shard {
     }
 
     /// Does what a step asked of shared state; its end comes back as a message.
-    pub(super) fn perform_state(&mut self, run: &mut Run, number: u32) {
+    pub(crate) fn perform_state(&mut self, run: &mut Run, number: u32) {
         let Some(Open { kind: OpenKind::State { scope, op } }) = run.open.get(number) else {
             return;
         };
@@ -130,7 +130,7 @@ impl Shard {
     }
 
     /// The store could not be written: the change is asked for again, once it may be.
-    pub(super) fn state_later(&mut self, run: &mut Run, number: u32) {
+    pub(crate) fn state_later(&mut self, run: &mut Run, number: u32) {
         if matches!(run.open.get(number), Some(Open { kind: OpenKind::State { .. } })) {
             let due = self.steady_ms + STORAGE_RETRY_MS;
             run.timers.insert((due, number, Due::State));
@@ -138,7 +138,7 @@ impl Shard {
     }
 
     /// What came of it.
-    pub(super) fn state_done(&mut self, run: &mut Run, number: u32, outcome: Outcome) {
+    pub(crate) fn state_done(&mut self, run: &mut Run, number: u32, outcome: Outcome) {
         let Some(Open { kind: OpenKind::State { op, .. } }) = run.open.get(number) else {
             return;
         };
@@ -146,7 +146,7 @@ impl Shard {
             Outcome::Completed(value) if op.is_read() => {
                 let key = run.chain.step(number).map(|step| &step.scheduled.key);
                 Outcome::Completed(match key {
-                    Some(key) => super::model_loop::shown(run, key, value),
+                    Some(key) => crate::engine::model_loop::shown(run, key, value),
                     None => value,
                 })
             }
@@ -159,7 +159,7 @@ impl Shard {
     }
 
     /// Takes up a step on shared state whose end is not known.
-    pub(super) fn take_up_state(&mut self, run: &mut Run, step: &Scheduled) {
+    pub(crate) fn take_up_state(&mut self, run: &mut Run, step: &Scheduled) {
         let op = step.request.decode::<StateOp>().ok();
         let named = step.request.to_value();
         let named = named.get("scope").and_then(|scope| scope.as_str());
@@ -184,7 +184,7 @@ impl Shard {
 
 /// What an operator is given for an input of the protocol: its message alone, or with the data
 /// that pass through.
-pub(super) fn task_input(input: &OperatorInput) -> Json {
+pub(crate) fn task_input(input: &OperatorInput) -> Json {
     let message = serde_json::to_value(&input.message).expect("content is plain data");
     if input.metadata.is_null() {
         return message.into();
@@ -193,7 +193,7 @@ pub(super) fn task_input(input: &OperatorInput) -> Json {
 }
 
 /// Whether a scope is that of an operator within the run.
-pub(super) fn is_within(run: &Run, scope: &str) -> bool {
+pub(crate) fn is_within(run: &Run, scope: &str) -> bool {
     let workflow = WorkflowId::new(run.id.to_string());
     matches!(scope.parse(), Ok(Scope::Operator { workflow: of, .. }) if of == workflow)
 }

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::{
+use crate::engine::{
     EngineError, WaitingOn,
     lineage::session_in,
     message::ReplyTo,
@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// The epoch of an operator's seat in a run; 0 where nobody took it.
-pub(super) fn seat_epoch(run: &Run, operator: &str) -> u32 {
+pub(crate) fn seat_epoch(run: &Run, operator: &str) -> u32 {
     run.chain.seats().get(operator).map_or(0, |held| held.epoch)
 }
 
@@ -42,7 +42,7 @@ fn seat(run: &Run, operator: &str) -> Seat {
 }
 
 /// Says of a task that waits for a session which one that is, and what would help.
-pub(super) fn wait(
+pub(crate) fn wait(
     run: &Run,
     number: u32,
     task: &OpenTask,
@@ -71,18 +71,18 @@ pub(super) fn wait(
 
 impl Shard {
     /// The session that takes every task of a run.
-    pub(super) fn delegate_of(&self, run: &Run) -> Option<SessionId> {
+    pub(crate) fn delegate_of(&self, run: &Run) -> Option<SessionId> {
         let (started, _) = run.chain.started()?;
         started.delegate.as_deref().map(SessionId::from)
     }
 
     /// Who should have a task of an operator.
-    pub(super) fn seat_of(&self, run: &Run, operator: &Arc<str>) -> Seat {
+    pub(crate) fn seat_of(&self, run: &Run, operator: &Arc<str>) -> Seat {
         seat(run, operator)
     }
 
     /// Lets a session hold an operator's seat from now on.
-    pub(super) fn take_seat(
+    pub(crate) fn take_seat(
         &mut self,
         run: &mut Run,
         operator: String,
@@ -142,7 +142,7 @@ impl Shard {
 
     /// Ends an attempt that somebody may have been told of, without counting it; the next is
     /// placed anew.
-    pub(super) fn reassign(&mut self, run: &mut Run, number: u32, reason: &str) {
+    pub(crate) fn reassign(&mut self, run: &mut Run, number: u32, reason: &str) {
         let now = self.time_of(run);
         let Some(task) = run.task(number) else { return };
         let attempt = task.attempt;
@@ -176,6 +176,6 @@ fn session_reason(epoch: u32) -> String {
 }
 
 /// The refusal of a session that is not what it would have to be.
-pub(super) fn wrong_seat(message: String) -> EngineError {
+pub(crate) fn wrong_seat(message: String) -> EngineError {
     EngineError::Conflict { code: "wrong_seat", message }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Engine, EngineError, message::RunMsg, shared::Shared};
+use crate::engine::{Engine, EngineError, message::RunMsg, shared::Shared};
 use crate::{
     operator::Ticket,
     protocol::{SessionId, TaskId},
@@ -20,7 +20,7 @@ const REFILL: usize = 5_000;
 
 impl Engine {
     /// Ends sessions whose time is over, and reads back tasks that wait in the store.
-    pub(super) fn keep_sessions(&self) {
+    pub(crate) fn keep_sessions(&self) {
         let (engine, stopping) = (self.clone(), self.shared().tasks.stopping().clone());
         self.shared().tasks.spawn(async move {
             loop {
@@ -80,7 +80,7 @@ impl Engine {
 }
 
 /// Takes up an open task of a session when the host starts.
-pub(super) fn take_up(shared: &Shared, row: &TaskRow) {
+pub(crate) fn take_up(shared: &Shared, row: &TaskRow) {
     let ticket = ticket_of(row);
     match (row.phase, &row.worker) {
         (TaskPhase::Delivered, Some(worker)) => {
@@ -99,7 +99,7 @@ pub(super) fn take_up(shared: &Shared, row: &TaskRow) {
 }
 
 /// Lets sessions know of attempts that ended while the host did.
-pub(super) fn reconcile(shared: &Shared) -> Result<(), StoreError> {
+pub(crate) fn reconcile(shared: &Shared) -> Result<(), StoreError> {
     for ticket in shared.sessions.placed() {
         let row = shared.store.task(ticket.run, ticket.step)?;
         if row.is_none_or(|row| row.attempt != ticket.attempt) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{
+use crate::engine::{
     Caller, Engine, EngineError, Holder, IdempotencyKey, SpawnView, TaskView,
     message::{RunMsg, WorkerAsk},
     rfc3339,

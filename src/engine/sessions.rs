@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{
+use crate::engine::{
     Caller, Engine, EngineError, IdempotencyKey, StartRun,
     auth::{denied, mint_claims, token_row, with_more},
     lineage,
@@ -223,7 +223,7 @@ impl Engine {
     ///
     /// # Errors
     /// When the session is closed.
-    pub(super) fn session_of(&self, claims: &Claims) -> Result<Option<SessionId>, EngineError> {
+    pub(crate) fn session_of(&self, claims: &Claims) -> Result<Option<SessionId>, EngineError> {
         if claims.kind() != Some(TokenKind::Session) {
             return Ok(None);
         }
@@ -285,7 +285,7 @@ impl Engine {
     }
 
     /// Ends a session, durably first.
-    pub(super) async fn end_session(
+    pub(crate) async fn end_session(
         &self,
         session: &SessionId,
         why: End,
@@ -330,7 +330,7 @@ impl Engine {
     }
 
     /// Whether the seats and the delegate that a start names can be had.
-    pub(super) fn check_seats(&self, caller: &Caller, start: &StartRun) -> Result<(), EngineError> {
+    pub(crate) fn check_seats(&self, caller: &Caller, start: &StartRun) -> Result<(), EngineError> {
         for (operator, session) in &start.seats {
             caller.grant.check(Verb::SeatAcquire, &[Need::Operator(operator)])?;
             self.check_seat(operator, session)?;

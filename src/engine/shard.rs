@@ -1,7 +1,7 @@
 //! The loop that owns runs: load, advance, commit, perform; in that order, always.
 //!
 //! A shard is one thread. Every change to a run of it happens here, one message after the other;
-//! what is to leave the process waits in [`After`](super::run::After) until the batch that it follows from is synced.
+//! what is to leave the process waits in [`After`](crate::engine::run::After) until the batch that it follows from is synced.
 //!
 //! # Turns
 //!
@@ -18,7 +18,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use super::{
+use crate::engine::{
     due::Times,
     mailbox::Mailbox,
     message::{Msg, RunMsg},
@@ -39,36 +39,36 @@ const DRAIN: usize = 256;
 /// the last of them.
 const ROUND_MS: u64 = 5;
 /// How far ahead timers are kept in memory, in milliseconds; later ones are read when it is time.
-pub(super) const HORIZON_MS: u64 = 60_000;
+pub(crate) const HORIZON_MS: u64 = 60_000;
 /// How long a run rests after a write of it failed, in milliseconds.
-pub(super) const STORAGE_RETRY_MS: u64 = 1_000;
+pub(crate) const STORAGE_RETRY_MS: u64 = 1_000;
 
 /// The runs of one thread.
 pub(crate) struct Shard {
-    pub(super) index: u64,
-    pub(super) shared: Arc<Shared>,
-    pub(super) vms: Vms,
-    pub(super) runs: HashMap<u64, Box<Run>>,
+    pub(crate) index: u64,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) vms: Vms,
+    pub(crate) runs: HashMap<u64, Box<Run>>,
     /// When runs are woken, on each of the clocks.
     alarms: Times<BTreeSet<(u64, u64)>>,
     /// The runs that wait for a turn and were done after their last.
     prompt: VecDeque<u64>,
     /// The greedy ones.
     patient: VecDeque<u64>,
-    pub(super) recent: VecDeque<u64>,
-    pub(super) horizon_ms: u64,
+    pub(crate) recent: VecDeque<u64>,
+    pub(crate) horizon_ms: u64,
     /// The time on the wall clock, and on the steady one, in milliseconds.
-    pub(super) now_ms: u64,
-    pub(super) steady_ms: u64,
+    pub(crate) now_ms: u64,
+    pub(crate) steady_ms: u64,
     offset_ms: i64,
-    pub(super) lives: u64,
-    pub(super) recovers: bool,
+    pub(crate) lives: u64,
+    pub(crate) recovers: bool,
     /// The runs that this process began or read, and that have not ended.
     unfinished: HashSet<u64>,
     /// The runs that may have lost what others carried to them.
-    pub(super) unheard: HashSet<u64>,
+    pub(crate) unheard: HashSet<u64>,
     /// Who waits for or watches a quarantined run.
-    pub(super) outside: Vec<(u64, RunMsg)>,
+    pub(crate) outside: Vec<(u64, RunMsg)>,
 }
 
 impl Shard {
@@ -203,7 +203,7 @@ impl Shard {
     }
 
     /// Wakes a run after a pause.
-    pub(super) fn wake_later(&mut self, run: u64, pause_ms: u64) {
+    pub(crate) fn wake_later(&mut self, run: u64, pause_ms: u64) {
         self.alarms.steady.insert((self.steady_ms + pause_ms, run));
     }
 
@@ -303,14 +303,14 @@ impl Shard {
     }
 
     /// Counts a run as open.
-    pub(super) fn count_in(&mut self, run: u64) {
+    pub(crate) fn count_in(&mut self, run: u64) {
         if self.unfinished.insert(run) {
             self.shared.open_runs.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Counts a run as ended, or as one that never was.
-    pub(super) fn count_out(&mut self, run: u64) {
+    pub(crate) fn count_out(&mut self, run: u64) {
         if self.unfinished.remove(&run) {
             self.shared.open_runs.fetch_sub(1, Ordering::Relaxed);
         }
@@ -330,7 +330,7 @@ impl Shard {
     }
 
     /// Gives a message to a run, reading it into memory if it is not there.
-    pub(super) fn tell(&mut self, num: u64, message: RunMsg) {
+    pub(crate) fn tell(&mut self, num: u64, message: RunMsg) {
         if let RunMsg::Delta(feed) = message {
             // It changes nothing: no flow is driven, and no run is read for it.
             if let Some(mut run) = self.runs.remove(&num) {
@@ -427,7 +427,7 @@ impl Shard {
     }
 
     /// Keeps a run that something happened to; what follows from it comes with its next turn.
-    pub(super) fn settle(&mut self, mut run: Box<Run>) {
+    pub(crate) fn settle(&mut self, mut run: Box<Run>) {
         if run.is_ended() && run.submitted.is_empty() && !run.has_pending() {
             // They were sent the end, or read it from the store.
             run.subscribers.clear();
@@ -456,7 +456,7 @@ impl Shard {
         }
     }
 
-    pub(super) fn silence(&mut self, run: &Run) {
+    pub(crate) fn silence(&mut self, run: &Run) {
         if let Some(due) = run.alarm.wall {
             self.alarms.wall.remove(&(due, run.num));
         }
@@ -469,7 +469,7 @@ impl Shard {
         &mut self,
         num: u64,
         broken: bool,
-        waiters: Vec<super::message::Waiter>,
+        waiters: Vec<crate::engine::message::Waiter>,
         subscribers: Vec<Subscriber>,
     ) {
         match self.load(num, &RunMsg::Wake, broken) {
@@ -549,7 +549,7 @@ impl Shard {
             }
             match self.runs.get(&num) {
                 Some(run) if run.is_idle() && !run.queued => {
-                    let next = super::waiting::first_alarm(run.alarm, &self.shared.clock);
+                    let next = crate::engine::waiting::first_alarm(run.alarm, &self.shared.clock);
                     let later = next.is_some_and(|due| due > self.horizon_ms);
                     let run = self.runs.remove(&num);
                     if let Some(run) = run
@@ -579,9 +579,9 @@ impl Shard {
 }
 
 /// Tells every worker in the host to stop.
-pub(super) fn cancel_workers(run: &mut Run) {
+pub(crate) fn cancel_workers(run: &mut Run) {
     for (_, open) in run.open.each_mut() {
-        if let super::run::OpenKind::Task(task) = &mut open.kind
+        if let crate::engine::run::OpenKind::Task(task) = &mut open.kind
             && let Some(live) = task.live.take()
         {
             live.cancel.cancel();

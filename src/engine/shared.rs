@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use super::{
+use crate::engine::{
     EngineError,
     accounts::Accounts,
     capacity::Capacity,
@@ -49,7 +49,7 @@ pub(crate) struct Shared {
     pub(crate) url: OnceLock<Arc<str>>,
     pub(crate) open_runs: AtomicU64,
     pub(crate) watches: WatchBoard,
-    pub(crate) taking_up: super::safe_mode::TakingUp,
+    pub(crate) taking_up: crate::engine::safe_mode::TakingUp,
     /// What all runs make the host hold.
     pub(crate) memory: Arc<Memory>,
     /// When room was last asked for, in Unix milliseconds.
@@ -78,9 +78,9 @@ pub struct Settings {
     /// Signals that may be queued at a run.
     pub queued_signals: usize,
     /// What becomes of effects that the host has no word for.
-    pub custom_effects: super::CustomEffects,
+    pub custom_effects: crate::engine::CustomEffects,
     /// How long ended runs are kept.
-    pub retention: super::Retention,
+    pub retention: crate::engine::Retention,
     /// Where runs without a working directory of their own work: `work/<run>` below it.
     pub work: std::path::PathBuf,
 }
@@ -107,7 +107,7 @@ impl Shared {
     pub(crate) fn make_room(&self) {
         let now_ms = self.clock.now_ms();
         let before = self.room_asked_ms.load(Ordering::Relaxed);
-        let is_due = now_ms.abs_diff(before) >= super::account::ROOM_MS / 2;
+        let is_due = now_ms.abs_diff(before) >= crate::engine::account::ROOM_MS / 2;
         let swap = |now| {
             self.room_asked_ms.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed)
         };

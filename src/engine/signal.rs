@@ -1,6 +1,6 @@
 //! What a run is told by name: signals from outside and from other runs.
 
-use super::{
+use crate::engine::{
     Caller, EngineError, IdempotencyKey,
     message::{Msg, ReplyTo, RunMsg},
     receive::closed,
@@ -15,13 +15,13 @@ use crate::{
 };
 
 /// What keeps a cancel of a called run until it has arrived: nobody else would ever cancel that.
-pub(super) fn cancel_on_its_way(run: &Run, step: u32, child: RunId, reason: &str) -> Write {
+pub(crate) fn cancel_on_its_way(run: &Run, step: u32, child: RunId, reason: &str) -> Write {
     let errand = Errand::Cancel { by: run.id.to_string(), reason: reason.to_owned() };
     Write::PutOutbox(OutboxRow { run: run.num, step, to: child.num(), errand })
 }
 
 /// What a row of the outbox says to its receiver.
-pub(super) fn carried(row: OutboxRow) -> RunMsg {
+pub(crate) fn carried(row: OutboxRow) -> RunMsg {
     let sender = (row.run, row.step);
     match row.errand {
         Errand::Signal { name, payload } => {
@@ -32,7 +32,7 @@ pub(super) fn carried(row: OutboxRow) -> RunMsg {
 }
 
 impl Shard {
-    pub(super) fn signal(
+    pub(crate) fn signal(
         &mut self,
         run: &mut Run,
         name: String,
@@ -70,7 +70,7 @@ impl Shard {
         }));
     }
 
-    pub(super) fn signal_from(
+    pub(crate) fn signal_from(
         &mut self,
         run: &mut Run,
         sender: (u64, u32),
@@ -100,17 +100,17 @@ impl Shard {
     }
 
     /// Hands queued signals of a name to who waits for it.
-    pub(super) fn match_signal(&mut self, run: &mut Run, name: &str) {
+    pub(crate) fn match_signal(&mut self, run: &mut Run, name: &str) {
         while let (Some(waiter), Some(payload)) =
             (run.chain.first_waiter(name), run.chain.first_signal(name))
         {
-            let value = super::drive::payload_value(payload);
+            let value = crate::engine::drive::payload_value(payload);
             self.finish_step(run, waiter, Outcome::Completed(value), None, None);
         }
     }
 
     /// Carries once more what is on its way to a run that has lost what it heard.
-    pub(super) fn carry_again(&self, run: u64) {
+    pub(crate) fn carry_again(&self, run: u64) {
         match self.shared.store.outbox() {
             Ok(rows) => {
                 for row in rows.into_iter().filter(|row| row.to == run) {
@@ -124,7 +124,7 @@ impl Shard {
     }
 
     /// A signal that can never arrive does not stay on its way.
-    pub(super) fn drop_signal(&self, to: u64, (run, step): (u64, u32)) {
+    pub(crate) fn drop_signal(&self, to: u64, (run, step): (u64, u32)) {
         let shared = std::sync::Arc::clone(&self.shared);
         self.shared.store.submit(Batch {
             checks: Vec::new(),

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::perform::RunGate;
+use crate::engine::perform::RunGate;
 use crate::{
     lua::Program,
     middleware::{DispatchStack, Layer, Listed, Means, Stacks, Tracing, tell_apart},

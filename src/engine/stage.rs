@@ -18,7 +18,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{
+use crate::engine::{
     Caller, Engine, EngineError, EngineParts, Recovery, Retention, Settings, mailbox::Mailbox,
     shard::Shard,
 };
@@ -255,7 +255,7 @@ impl Stage {
             handles: HandleKey::new([2; 32], 1),
             key_files: Arc::new(crate::engine::Unkept),
             limits,
-            middleware: super::Middleware::default(),
+            middleware: crate::engine::Middleware::default(),
             settings: Settings {
                 retention: Retention::FOR_EVER,
                 limits: run_limits,
@@ -266,7 +266,7 @@ impl Stage {
                 live_runs: 512,
                 open_runs: 100_000,
                 queued_signals: 1_000,
-                custom_effects: super::CustomEffects::Warn,
+                custom_effects: crate::engine::CustomEffects::Warn,
                 work: PathBuf::from("work"),
             },
             shards: 1,

@@ -1,6 +1,6 @@
 //! A run's own state: in memory with its run, written with the transition that changed it.
 
-use super::{
+use crate::engine::{
     account::{OwnState, ROW, row_bytes},
     run::Run,
     shard::Shard,
@@ -16,18 +16,18 @@ use crate::{
 };
 
 /// The longest key, in bytes.
-pub(super) const KEY_BYTES: usize = 1_024;
+pub(crate) const KEY_BYTES: usize = 1_024;
 /// The most keys that one run may have.
 const KEYS: usize = 100_000;
 
 /// The scope that a run's own state is stored under.
-pub(super) fn run_scope(run: &Run) -> String {
+pub(crate) fn run_scope(run: &Run) -> String {
     format!("run:{}", run.id)
 }
 
 impl Shard {
     /// Applies an operation to the run's state, within the transition that is under way.
-    pub(super) fn apply_state(&mut self, run: &mut Run, op: &StateOp) -> Result<Json, Failure> {
+    pub(crate) fn apply_state(&mut self, run: &mut Run, op: &StateOp) -> Result<Json, Failure> {
         let put = |value: String, reducer: Reducer, hints: StoreOptions| {
             (StateAct::Put { value, reducer, hints }, None)
         };
@@ -94,7 +94,7 @@ impl Shard {
     }
 
     /// A value of the run's own state.
-    pub(super) fn own_value(&mut self, run: &mut Run, key: &str) -> Result<Option<Json>, Failure> {
+    pub(crate) fn own_value(&mut self, run: &mut Run, key: &str) -> Result<Option<Json>, Failure> {
         let now = self.time_of(run);
         if let Some(row) = self.shared.state.transient_value(&run_scope(run), key) {
             return Ok(Some(Json::from_trusted(row.value)));
@@ -104,7 +104,7 @@ impl Shard {
     }
 
     /// Changes the run's own state, all of it or nothing; answers with what came of each change.
-    pub(super) fn change_own(
+    pub(crate) fn change_own(
         &mut self,
         run: &mut Run,
         changes: Vec<StateChange>,
@@ -201,7 +201,7 @@ impl Shard {
         Ok(())
     }
 
-    pub(super) fn state_of<'a>(&self, run: &'a mut Run) -> Result<&'a mut OwnState, Failure> {
+    pub(crate) fn state_of<'a>(&self, run: &'a mut Run) -> Result<&'a mut OwnState, Failure> {
         if run.state.is_none() {
             // Nothing of the run's state is on its way yet: the first write goes through here.
             let most = self.shared.memory.limit() / 2;
@@ -231,7 +231,7 @@ fn unread(run: &mut Run, error: StoreError) -> Failure {
 }
 
 /// Why the run's own state was not changed.
-pub(super) enum OwnError {
+pub(crate) enum OwnError {
     /// A limit of the run.
     Limit(Failure),
     /// The run would hold more than it may.
@@ -241,7 +241,7 @@ pub(super) enum OwnError {
 }
 
 /// A change that goes to the store as it is.
-pub(super) fn plain_write(change: StateChange, at_ms: u64) -> Write {
+pub(crate) fn plain_write(change: StateChange, at_ms: u64) -> Write {
     Write::ChangeState(Box::new(StateBatch {
         changes: vec![change],
         at_ms,
@@ -274,7 +274,7 @@ fn own_limits(change: &StateChange, limit: usize) -> Result<(), OwnError> {
 }
 
 /// What a flow or a worker hears of a refused change.
-pub(super) fn state_failure(what: &str, error: StoreError) -> Failure {
+pub(crate) fn state_failure(what: &str, error: StoreError) -> Failure {
     match error {
         StoreError::Revision { key, expected, found } => {
             let data = serde_json::json!({
@@ -288,11 +288,11 @@ pub(super) fn state_failure(what: &str, error: StoreError) -> Failure {
     }
 }
 
-pub(super) fn refused(message: String) -> Failure {
+pub(crate) fn refused(message: String) -> Failure {
     Failure::new(kind::REFUSED, message)
 }
 
 /// The scope of an effect or a request that is the run's own.
-pub(super) fn is_own(run: &Run, scope: &Scope) -> bool {
+pub(crate) fn is_own(run: &Run, scope: &Scope) -> bool {
     matches!(scope, Scope::Workflow(id) if id.as_str() == run.id.to_string())
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::{
+use crate::engine::{
     Caller, Engine, EngineError,
     message::RunMsg,
     passage::{Given, Passage, Read},
@@ -146,7 +146,7 @@ impl Engine {
         prefix: &str,
         after: Option<String>,
         limit: usize,
-    ) -> Result<super::Page<StateItem>, EngineError> {
+    ) -> Result<crate::engine::Page<StateItem>, EngineError> {
         let scope = may_read(caller, scope, prefix)?;
         let read = Read::Page { after, limit };
         let given = self.passage(&caller.subject).read(read, scope, prefix.to_owned()).await?;
@@ -166,7 +166,7 @@ impl Engine {
             // A layer's own.
             None => StateItem { key, ..StateItem::default() },
         });
-        Ok(super::Page { items: items.collect(), next_cursor })
+        Ok(crate::engine::Page { items: items.collect(), next_cursor })
     }
 
     /// The values of a scope that have every word of a query, the best first.
@@ -389,21 +389,23 @@ impl StateStore for HostState {
     }
 }
 
-impl super::shard::Shard {
+impl crate::engine::shard::Shard {
     /// Changes the run's own state for somebody outside.
-    pub(super) fn change_from_outside(
+    pub(crate) fn change_from_outside(
         &mut self,
-        run: &mut super::run::Run,
+        run: &mut crate::engine::run::Run,
         changes: Vec<StateChange>,
         jti: Option<String>,
-        reply: super::message::ReplyTo<Vec<Changed>>,
+        reply: crate::engine::message::ReplyTo<Vec<Changed>>,
     ) {
-        use super::state::OwnError;
+        use crate::engine::state::OwnError;
         match self.change_own(run, changes) {
             Err(OwnError::Limit(failure)) => {
                 drop(reply.send(Err(EngineError::BadRequest(failure.message))));
             }
-            Err(OwnError::Full(why)) => drop(reply.send(Err(super::account::run_full(why)))),
+            Err(OwnError::Full(why)) => {
+                drop(reply.send(Err(crate::engine::account::run_full(why))))
+            }
             Err(OwnError::Store(error)) => drop(reply.send(Err(StoreError::into(error)))),
             Ok(changed) => {
                 run.pending.checks.extend(jti.map(Check::TokenLive));

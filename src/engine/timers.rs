@@ -1,6 +1,6 @@
 //! What a run does when its time comes.
 
-use super::{
+use crate::engine::{
     due::{Due, Times},
     run::{Perform, Run},
     shard::Shard,
@@ -17,7 +17,7 @@ const GRACES: u32 = 3;
 
 impl Shard {
     /// Lets happen what is due.
-    pub(super) fn wake(&mut self, run: &mut Run) {
+    pub(crate) fn wake(&mut self, run: &mut Run) {
         if run.chain.paused().is_some() || run.is_ended() {
             return;
         }
@@ -80,7 +80,7 @@ impl Shard {
                 self.finish_step(run, number, Outcome::Completed(Json::null()), None, None);
             }
             Due::SignalDeadline => {
-                let value = super::drive::timeout_value();
+                let value = crate::engine::drive::timeout_value();
                 self.finish_step(run, number, Outcome::Completed(value), None, None);
             }
             Due::Attempt => {

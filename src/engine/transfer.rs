@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-use super::{
+use crate::engine::{
     Caller, Engine, EngineError, IdempotencyKey, Made,
     copy::{Copy, fold, linked},
     document::{Document, FORMAT, File, Head, Kept, Limits, Line, Scribe, Source, VERSION, Value},

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Breach, QuotaUse, budget::SpentView};
 pub use crate::clock::rfc3339;
+use crate::engine::{Breach, QuotaUse, budget::SpentView};
 use crate::{
     blueprint::{Form, Violation, WorkerBinding},
     journal::{Held, Outcome, Step, Usage},
@@ -18,7 +18,7 @@ use crate::{
 mod tasks;
 
 pub use tasks::AnswerView;
-pub(super) use tasks::{labels, task};
+pub(crate) use tasks::{labels, task};
 
 /// A page of a list.
 #[derive(Debug, Clone, Serialize)]
@@ -432,7 +432,7 @@ pub struct TokenView {
 }
 
 /// A run as its header shows it.
-pub(super) fn run(header: &Header) -> RunView {
+pub(crate) fn run(header: &Header) -> RunView {
     let waiting_on = header.waiting_on.as_deref().and_then(|text| serde_json::from_str(text).ok());
     let error = header.error.as_deref().and_then(|text| serde_json::from_str::<Failure>(text).ok());
     RunView {
@@ -463,7 +463,7 @@ pub(super) fn run(header: &Header) -> RunView {
 }
 
 /// A step as its chain shows it; with what was asked and answered where `whole`.
-pub(super) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
+pub(crate) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
     let scheduled = &step.scheduled;
     let number = scheduled.step;
     StepView {
@@ -502,12 +502,12 @@ pub(super) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
 }
 
 /// Whether an operator has it as a task.
-pub(super) fn is_task(kind: StepKind) -> bool {
+pub(crate) fn is_task(kind: StepKind) -> bool {
     matches!(kind, StepKind::Task | StepKind::ModelCall | StepKind::ToolCall)
 }
 
 /// A file of a run.
-pub(super) fn artifact(row: &ArtifactRow, run: RunId) -> ArtifactView {
+pub(crate) fn artifact(row: &ArtifactRow, run: RunId) -> ArtifactView {
     ArtifactView {
         id: ArtifactId::new(row.run, row.n, row.created_ms),
         run,
@@ -520,18 +520,18 @@ pub(super) fn artifact(row: &ArtifactRow, run: RunId) -> ArtifactView {
 }
 
 /// The seats of a run.
-pub(super) fn seats(held: &BTreeMap<String, Held>) -> BTreeMap<String, SeatView> {
+pub(crate) fn seats(held: &BTreeMap<String, Held>) -> BTreeMap<String, SeatView> {
     let view = |it: &Held| SeatView { session: it.session.clone(), epoch: it.epoch };
     held.iter().map(|(operator, it)| (operator.clone(), view(it))).collect()
 }
 
 /// One place where a value breaks its schema.
-pub(super) fn breach(violation: Violation) -> Breach {
+pub(crate) fn breach(violation: Violation) -> Breach {
     Breach { path: violation.path, message: violation.message }
 }
 
 /// The word for how something ended.
-pub(super) fn outcome_word(outcome: &Outcome) -> &'static str {
+pub(crate) fn outcome_word(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Completed(_) => "completed",
         Outcome::Failed(_) => "failed",

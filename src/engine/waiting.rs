@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{
+use crate::engine::{
     WaitingOn,
     due::{Due, Times},
     rfc3339,
@@ -72,7 +72,7 @@ pub(crate) fn wake_at(run: &Run, clock: &Clock) -> Option<u64> {
 }
 
 /// The first of two alarms, as the wall clock will show it unless it is set.
-pub(super) fn first_alarm(at: Times<Option<u64>>, clock: &Clock) -> Option<u64> {
+pub(crate) fn first_alarm(at: Times<Option<u64>>, clock: &Clock) -> Option<u64> {
     at.wall.into_iter().chain(at.steady.map(|at| clock.wall_of(at))).min()
 }
 
@@ -196,7 +196,7 @@ fn item(run: &Run, number: u32, sessions: &Hub, clock: &Clock) -> Option<Waiting
         OpenKind::Task(task) => {
             let id = TaskId::new(run.num, number, step.scheduled_ms);
             let on = task_item(task, name, since, id, &due);
-            let on = super::seats::wait(run, number, task, sessions, on);
+            let on = crate::engine::seats::wait(run, number, task, sessions, on);
             Some(WaitingOn { task: Some(id), ..on })
         }
     }

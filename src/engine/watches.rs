@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::Notify;
 
-use super::{
+use crate::engine::{
     BlueprintView, Engine, EngineError, IdempotencyKey, Program, Schedules, StartRun, rfc3339,
 };
 use crate::{
@@ -88,12 +88,12 @@ impl WatchBoard {
     }
 
     /// Tells whoever looks at files that a name stands for another version.
-    pub(super) fn moved(&self) {
+    pub(crate) fn moved(&self) {
         self.moved.notify_one();
     }
 
     /// Fills in what is known of a blueprint's watches.
-    pub(super) fn tell(&self, view: &mut BlueprintView, on: &[Trigger]) {
+    pub(crate) fn tell(&self, view: &mut BlueprintView, on: &[Trigger]) {
         let board = self.lock();
         for (shown, trigger) in view.on.iter_mut().zip(on) {
             let TriggerEvent::Watch { watch, .. } = &trigger.event else { continue };

@@ -1,6 +1,6 @@
 //! The state that a worker reads and writes while it works.
 
-use super::{
+use crate::engine::{
     EngineError, Holder,
     accept::bad_request,
     account::run_full,
@@ -20,7 +20,7 @@ impl Shard {
     /// The scope that a worker means, if it may: its run's own by default, its operator's within
     /// the run, and what its token's scopes of state reach. A token that has any reaches nothing
     /// else.
-    pub(super) fn place_of(
+    pub(crate) fn place_of(
         &self,
         run: &Run,
         holder: &Holder,
@@ -58,7 +58,7 @@ impl Shard {
         Ok(place)
     }
 
-    pub(super) fn read_for_worker(
+    pub(crate) fn read_for_worker(
         &mut self,
         run: &mut Run,
         scope: &str,
@@ -80,7 +80,7 @@ impl Shard {
         Ok(is_there.then_some(value))
     }
 
-    pub(super) fn put_for_worker(
+    pub(crate) fn put_for_worker(
         &mut self,
         run: &mut Run,
         scope: String,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{
+use crate::engine::{
     Answer, ArtifactView, Caller, Engine, EngineError, HeartbeatView, Holder, IdempotencyKey,
     Leased, Minted, Page, PromptView, Report, TaskView,
     message::{RunMsg, WorkerAsk},
@@ -70,7 +70,7 @@ impl Engine {
         self.task_view(task).await
     }
 
-    pub(super) async fn task_view(&self, task: TaskId) -> Result<TaskView, EngineError> {
+    pub(crate) async fn task_view(&self, task: TaskId) -> Result<TaskView, EngineError> {
         let missing = || EngineError::NotFound { what: "task", id: task.to_string() };
         let (num, step) = (task.run(), task.step());
         let header = self.read(move |store| store.header(num)).await?.ok_or_else(missing)?;
@@ -333,11 +333,11 @@ impl Engine {
         self.work(holder, Verb::WorkerState, ask).await
     }
 
-    pub(super) async fn work<T>(
+    pub(crate) async fn work<T>(
         &self,
         holder: &Holder,
         verb: Verb,
-        ask: impl FnOnce(super::message::ReplyTo<T>) -> WorkerAsk,
+        ask: impl FnOnce(crate::engine::message::ReplyTo<T>) -> WorkerAsk,
     ) -> Result<T, EngineError> {
         if let Some(grant) = &holder.grant {
             grant.check(verb, &[])?;

@@ -1,6 +1,6 @@
 //! What a document may hold: the same as a run that was made here.
 
-use super::{File, Kept, Line, Source, Value};
+use crate::engine::document::{File, Kept, Line, Source, Value};
 use crate::{
     blueprint::is_name,
     engine::{files, state::KEY_BYTES},
@@ -31,7 +31,7 @@ impl Limits {
     ///
     /// # Errors
     /// With what it has too much of, or what has no form that this host would have given it.
-    pub(super) fn check(&self, line: &Line) -> Result<(), String> {
+    pub(crate) fn check(&self, line: &Line) -> Result<(), String> {
         match line {
             Line::Run(_) | Line::End(_) => Ok(()),
             Line::Blueprint(Source { name, .. }) => name_of_blueprint(name),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{APPROVE, COMPACT, FLUSH, OpenLoop};
+use crate::engine::model_loop::{APPROVE, COMPACT, FLUSH, OpenLoop};
 use crate::{
     blueprint::Does,
     flow::{
@@ -14,12 +14,12 @@ use crate::{
 };
 
 impl OpenLoop {
-    pub(super) fn does(&self, call: &Call) -> Option<Does> {
+    pub(crate) fn does(&self, call: &Call) -> Option<Does> {
         self.judge.call(&call.name, &call.arguments).map(|(does, _, _)| does)
     }
 
     /// What is asked at a place.
-    pub(in crate::engine) fn request_of(&self, place: usize) -> Option<TaskRequest> {
+    pub(crate) fn request_of(&self, place: usize) -> Option<TaskRequest> {
         let agent = self.agent.name();
         let charged = self.request.part.as_ref().map_or(&**agent, |part| part.name.as_str());
         let own = |kind, name: &str, request| Part {
@@ -75,14 +75,14 @@ impl OpenLoop {
     }
 
     /// What writes a turn to state.
-    pub(super) fn flush_op(&self, turn: u32) -> StateOp {
+    pub(crate) fn flush_op(&self, turn: u32) -> StateOp {
         let items = self.flow.turn_items(turn);
         let value = json!({ "agent": &**self.agent.name(), "turn": turn, "items": items });
         StateOp::Set { key: self.flow.flush_key(turn), value: value.into(), opts: None }
     }
 
     /// When its end is near, and when it is over, counted from its begin in milliseconds.
-    pub(super) fn times(&self) -> Option<(u64, u64)> {
+    pub(crate) fn times(&self) -> Option<(u64, u64)> {
         let max_ms = self.max_duration_ms?;
         Some((self.flow.near_end_ms(max_ms), max_ms))
     }
@@ -151,7 +151,7 @@ impl OpenLoop {
     }
 
     /// Tells a loop that a place has a step, as its journal has it.
-    pub(in crate::engine) fn replay_begin(&mut self, place: usize, kind: StepKind, name: &str) {
+    pub(crate) fn replay_begin(&mut self, place: usize, kind: StepKind, name: &str) {
         while self.flow.begun() <= place && self.broken.is_none() {
             match self.flow.turn(&self.judge) {
                 Turn::Begin(parts) => self.begun.extend(parts),
@@ -178,17 +178,17 @@ impl OpenLoop {
     }
 
     /// Tells a loop that what began at a place has ended.
-    pub(in crate::engine) fn replay_end(&mut self, place: usize, outcome: Outcome, used: &Usage) {
+    pub(crate) fn replay_end(&mut self, place: usize, outcome: Outcome, used: &Usage) {
         self.came += outcome.size_hint();
         self.flow.end(place, outcome, used);
     }
 
     /// About how many bytes it holds: what was asked, and what came of its parts.
-    pub(in crate::engine) fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.request.size() + self.came
     }
 
-    pub(super) fn is_held(&self, place: usize) -> bool {
+    pub(crate) fn is_held(&self, place: usize) -> bool {
         self.held.contains(&place)
     }
 }

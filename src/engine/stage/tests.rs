@@ -32,7 +32,7 @@ fn start_of(stage: &mut Stage, source: &str) -> Started {
         delegate: None,
         seats: Default::default(),
     };
-    let key = super::super::IdempotencyKey { route: "t", key: "t".into(), body: "t".into() };
+    let key = crate::engine::IdempotencyKey { route: "t", key: "t".into(), body: "t".into() };
     let ask = |engine: Engine, caller: Caller| {
         let (start, key) = (start.clone(), key.clone());
         async move { engine.start(&caller, start, Some(key)).await }

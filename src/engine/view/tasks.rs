@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{TaskView, rfc3339};
+use crate::engine::view::{TaskView, rfc3339};
 use crate::{
     blueprint::{Form, Labels},
     clock::Clock,
@@ -26,7 +26,7 @@ pub struct AnswerView {
 }
 
 /// What an open task asks of the worker that takes it.
-pub(in crate::engine) fn labels(row: &TaskRow) -> Labels {
+pub(crate) fn labels(row: &TaskRow) -> Labels {
     #[derive(Default, Deserialize)]
     struct Asked {
         #[serde(default)]
@@ -36,7 +36,7 @@ pub(in crate::engine) fn labels(row: &TaskRow) -> Labels {
 }
 
 /// An open task as its row shows it; with its prompt where `whole`.
-pub(in crate::engine) fn task(row: &TaskRow, run: RunId, whole: bool, clock: &Clock) -> TaskView {
+pub(crate) fn task(row: &TaskRow, run: RunId, whole: bool, clock: &Clock) -> TaskView {
     let deadline = row.deadline_ms.map(|at| rfc3339(clock.wall_of(at)));
     let id = TaskId::new(row.run, row.step, row.scheduled_ms);
     let prompt = if whole { serde_json::from_str::<Prompt>(&row.prompt).ok() } else { None };
