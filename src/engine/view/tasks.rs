@@ -1,29 +1,16 @@
 //! Open tasks, as their rows show them.
 
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use serde::Deserialize;
 
-use crate::engine::view::{TaskView, rfc3339};
+use crate::engine::view::shown::{AnswerView, TaskView, rfc3339};
 use crate::{
     blueprint::{Form, Labels},
     clock::Clock,
-    engine::{escalate::Question, inbox::inquiry},
+    engine::{inbox::escalate::Question, inbox::inquiry::inquiry},
     operator::{Given, Prompt},
     protocol::{Json, RunId, TaskId},
     store::{TaskPhase, TaskRow},
 };
-
-/// One of several answers to a task.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct AnswerView {
-    /// Who answered: a token's subject.
-    pub by: String,
-    /// RFC 3339, UTC.
-    pub at: String,
-    /// What they said.
-    #[schema(value_type = Object)]
-    pub output: Json,
-}
 
 /// What an open task asks of the worker that takes it.
 pub(crate) fn labels(row: &TaskRow) -> Labels {
