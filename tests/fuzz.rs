@@ -193,7 +193,7 @@ fn entries(document: &str) -> Vec<Vec<u8>> {
 #[test]
 fn any_bytes_of_the_journal_are_an_entry_or_an_error() {
     limit_memory();
-    let golden = include_str!("../src/engine/document/run_v2.jsonl");
+    let golden = include_str!("../src/engine/verbs/document/run_v2.jsonl");
     let entries = entries(golden);
     assert!(entries.len() > 3);
     let flips = prop::collection::vec((any::<Index>(), any::<u8>()), 0..4);

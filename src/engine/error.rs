@@ -53,7 +53,7 @@ pub enum EngineError {
     },
     /// A quota of the caller's token, or of one that it was made from, is used up.
     #[error("start a run: {0}")]
-    Quota(Box<super::Exceeded>),
+    Quota(Box<crate::engine::Exceeded>),
     /// Something is larger than it may be.
     #[error("accept {what} of {size} bytes: at most {limit} are allowed")]
     TooLarge {

@@ -1,32 +1,19 @@
 //! Open tasks, as their rows show them.
 
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use serde::Deserialize;
 
-use super::{TaskView, rfc3339};
+use crate::engine::view::shown::{AnswerView, TaskView, rfc3339};
 use crate::{
     blueprint::{Form, Labels},
     clock::Clock,
-    engine::{escalate::Question, inbox::inquiry},
+    engine::{inbox::escalate::Question, inbox::inquiry::inquiry},
     operator::{Given, Prompt},
     protocol::{Json, RunId, TaskId},
     store::{TaskPhase, TaskRow},
 };
 
-/// One of several answers to a task.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct AnswerView {
-    /// Who answered: a token's subject.
-    pub by: String,
-    /// RFC 3339, UTC.
-    pub at: String,
-    /// What they said.
-    #[schema(value_type = Object)]
-    pub output: Json,
-}
-
 /// What an open task asks of the worker that takes it.
-pub(in crate::engine) fn labels(row: &TaskRow) -> Labels {
+pub(crate) fn labels(row: &TaskRow) -> Labels {
     #[derive(Default, Deserialize)]
     struct Asked {
         #[serde(default)]
@@ -36,7 +23,7 @@ pub(in crate::engine) fn labels(row: &TaskRow) -> Labels {
 }
 
 /// An open task as its row shows it; with its prompt where `whole`.
-pub(in crate::engine) fn task(row: &TaskRow, run: RunId, whole: bool, clock: &Clock) -> TaskView {
+pub(crate) fn task(row: &TaskRow, run: RunId, whole: bool, clock: &Clock) -> TaskView {
     let deadline = row.deadline_ms.map(|at| rfc3339(clock.wall_of(at)));
     let id = TaskId::new(row.run, row.step, row.scheduled_ms);
     let prompt = if whole { serde_json::from_str::<Prompt>(&row.prompt).ok() } else { None };

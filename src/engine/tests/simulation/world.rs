@@ -25,7 +25,7 @@ use crate::{
     clock::Clock,
     engine::{
         Caller, Engine, EngineError, EngineParts, MintToken, Recovery, Retention, Settings,
-        mailbox::Mailbox, shard::Shard,
+        shard::serve::Shard, shared::mailbox::Mailbox,
     },
     flow::{Rule, RunLimits},
     lua::Limits,

@@ -1,0 +1,11 @@
+//! What a run is asked: by workers, by people, by whoever controls it.
+
+pub(crate) mod control;
+pub(crate) mod escalate;
+pub(crate) mod inquiry;
+pub(crate) mod people;
+pub(crate) mod receive;
+pub(crate) mod seats;
+pub(crate) mod signals;
+pub(crate) mod worker;
+pub(crate) mod worker_state;

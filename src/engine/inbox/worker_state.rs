@@ -1,0 +1,117 @@
+//! The state that a worker reads and writes while it works.
+
+use crate::engine::{
+    EngineError, Holder,
+    inbox::worker::bad_request,
+    run::account::run_full,
+    run::resident::Run,
+    shard::serve::Shard,
+    turn::boundary::{asked, read_through},
+    turn::state::{KEY_BYTES, OwnError, plain_write, run_scope},
+};
+use crate::{
+    flow::StateOp,
+    protocol::{Json, OperatorId, Scope, StoreOptions},
+    store::{Reducer, StateAct, StateChange},
+    token::{Grant, Need, Refusal, Verb},
+};
+
+impl Shard {
+    /// The scope that a worker means, if it may: its run's own by default, its operator's within
+    /// the run, and what its token's scopes of state reach. A token that has any reaches nothing
+    /// else.
+    pub(crate) fn place_of(
+        &self,
+        run: &Run,
+        holder: &Holder,
+        scope: Option<&str>,
+        key: &str,
+    ) -> Result<String, EngineError> {
+        let own = run_scope(run);
+        let operator = run.task(holder.step).map(|task| {
+            let operator = OperatorId::new(&*task.operator);
+            Scope::Operator { workflow: run.id.to_string().into(), operator }.to_string()
+        });
+        let place = match scope {
+            None => own.clone(),
+            Some(text) => {
+                let scope: Scope = text
+                    .parse()
+                    .map_err(|error| EngineError::BadRequest(format!("failed to {error}")))?;
+                scope.to_string()
+            }
+        };
+        let narrows = |grant: &Grant| {
+            grant.scopes.0.iter().any(|scope| matches!(scope, crate::token::Scope::State(_)))
+        };
+        let need = Need::State { scope: &place, key };
+        match &holder.grant {
+            Some(grant) if narrows(grant) => grant.check(Verb::WorkerState, &[need])?,
+            _ if place == own || operator.as_ref() == Some(&place) => {}
+            _ => {
+                return Err(EngineError::Refused(Refusal::Scope {
+                    verb: Verb::WorkerState,
+                    need: need.to_string(),
+                }));
+            }
+        }
+        Ok(place)
+    }
+
+    pub(crate) fn read_for_worker(
+        &mut self,
+        run: &mut Run,
+        scope: &str,
+        key: String,
+    ) -> Result<Option<Json>, EngineError> {
+        let stacks = self.stacks_of(run);
+        let call = self.call(run, scope.to_owned(), asked(&StateOp::Get { key }));
+        let mut is_there = false;
+        let value = read_through(&stacks, call, |key| {
+            let found = if scope == run_scope(run) {
+                self.own_value(run, key).map_err(EngineError::Flow)?
+            } else {
+                let row = self.shared.state.value(scope, key)?;
+                row.map(|row| Json::from_trusted(row.value))
+            };
+            is_there = found.is_some();
+            Ok(found.unwrap_or_else(Json::null))
+        })?;
+        Ok(is_there.then_some(value))
+    }
+
+    pub(crate) fn put_for_worker(
+        &mut self,
+        run: &mut Run,
+        scope: String,
+        key: String,
+        value: &Json,
+    ) -> Result<(), EngineError> {
+        let set = StateOp::Set { key, value: value.clone(), opts: None };
+        let passed = self.pass_change(run, &scope, &set).map_err(EngineError::Guarded)?;
+        let StateOp::Set { key, value, .. } = passed else { return Ok(()) };
+        let act = StateAct::Put {
+            value: value.as_str().to_owned(),
+            reducer: Reducer::Overwrite,
+            hints: StoreOptions::default(),
+        };
+        let is_own = scope == run_scope(run);
+        let change = StateChange { scope, key, if_revision: None, act };
+        if is_own {
+            return match self.change_own(run, vec![change]) {
+                Ok(_) => Ok(()),
+                Err(OwnError::Limit(failure)) => Err(bad_request(failure)),
+                Err(OwnError::Full(why)) => Err(run_full(why)),
+                Err(OwnError::Store(error)) => Err(error.into()),
+            };
+        }
+        if change.key.len() > KEY_BYTES {
+            let message = format!("a key of state has at most {KEY_BYTES} bytes");
+            return Err(EngineError::BadRequest(message));
+        }
+        self.shared.state.drop_transient(&change.scope, &change.key);
+        let at_ms = self.time_of(run);
+        run.pending.writes.push(plain_write(change, at_ms));
+        Ok(())
+    }
+}

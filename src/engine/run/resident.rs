@@ -1,0 +1,364 @@
+//! A run in memory: its chain, its flow, and what is on its way to the disk.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::{
+    EngineError, EventView,
+    inbox::escalate::Question,
+    run::account::{Account, Inputs, OwnState},
+    run::due::{Timers, Times},
+    run::open::OpenSteps,
+    run::readers::Subscriber,
+    shared::capacity::AgentKey,
+    shared::message::{Lease, ReplyTo, Waiter},
+    turn::compose::OpenComposite,
+    turn::follow::Follows,
+    turn::loops::OpenLoop,
+    turn::pieces::{Audience, Feed},
+};
+use crate::{
+    blueprint::CompiledAgent,
+    flow::{Backoff, StateOp, TaskRequest},
+    journal::{Chain, Entry},
+    lua::{Program, ScriptFlow},
+    middleware::About,
+    operator::{Inquiry, Residence, Ticket},
+    protocol::{Json, RunId},
+    session::Note,
+    store::{ArtifactRow, Check, Header, StoreError, TaskRow, Write},
+    token::{AttemptId, Grant},
+};
+
+/// Batches of one run that may be on their way before its flow waits for the first of them.
+const AHEAD: usize = 4;
+/// The same in bytes.
+const AHEAD_BYTES: usize = 1024 * 1024;
+
+/// A run that a shard has in memory.
+pub(crate) struct Run {
+    pub(crate) id: RunId,
+    pub(crate) num: u64,
+    /// Tells this life in memory from one after a reload.
+    pub(crate) life: u64,
+    /// As it will be stored with the next batch.
+    pub(crate) header: Header,
+    /// What the last submitted batch stored; `None` before the first.
+    pub(crate) cursor: Option<u64>,
+    /// The row that the next entry follows; `None` at the start of a history.
+    pub(crate) prev: Option<u64>,
+    pub(crate) chain: Chain,
+    pub(crate) program: Option<Arc<Program>>,
+    /// What the run may dispatch to.
+    pub(crate) grant: Arc<Grant>,
+    pub(crate) flow: Option<ScriptFlow>,
+    pub(crate) inbox: Inputs,
+    /// What it makes the host hold.
+    pub(crate) account: Account,
+    pub(crate) open: OpenSteps,
+    /// Open composites and loops of which something ended: they have not been asked since.
+    pub(crate) composing: BTreeSet<u32>,
+    pub(crate) timers: Timers,
+    /// When the shard looks at it by itself, as far as the shard was told.
+    pub(crate) alarm: Times<Option<u64>>,
+    pub(crate) state: Option<OwnState>,
+    /// Its files, once one is written.
+    pub(crate) artifacts: Option<Vec<ArtifactRow>>,
+    pub(crate) pending: Pending,
+    pub(crate) submitted: VecDeque<Submitted>,
+    pub(crate) batches: u64,
+    /// Set once a batch of it was refused: what it is in memory never happened.
+    pub(crate) failed: Option<Failed>,
+    /// What waits until nothing of the run is on its way to the disk.
+    pub(crate) held: Vec<crate::engine::shared::message::RunMsg>,
+    pub(crate) waiters: Vec<Waiter>,
+    pub(crate) subscribers: Vec<Subscriber>,
+    pub(crate) audience: Arc<Audience>,
+    /// Copies of its flow, in which the pieces of answers are heard.
+    pub(crate) copies: Vec<ScriptFlow>,
+    /// Whether it is to be dropped and read again once nothing of it is on its way.
+    pub(crate) reload: bool,
+    /// Whether its header is written with the next batch even if nothing happened: what it says was
+    /// written by somebody who had only the journal.
+    pub(crate) restate: bool,
+    /// What of it turned out to be damaged in this turn: nothing of the turn is written.
+    pub(crate) damaged: Option<StoreError>,
+    /// Whether it is read again because its VM had no room: a limit that it breaks then, past its
+    /// recorded history, is its own.
+    pub(crate) broken: bool,
+    /// Whether it waits for its next turn.
+    pub(crate) queued: bool,
+    /// Whether its last turn ended before its inputs did.
+    pub(crate) greedy: bool,
+    /// The batch that a fresh history waits for: with that it begins.
+    pub(crate) fresh_after: Option<u64>,
+    /// The batch that ends it.
+    pub(crate) end_batch: Option<u64>,
+    /// Whether it counts against the quotas of a token.
+    pub(crate) charged: bool,
+    /// Events of its life since it was read into memory.
+    pub(crate) told: u32,
+}
+
+/// What is left of a run whose batch was refused, until the fate of the batches behind is known.
+pub(crate) struct Failed {
+    /// Whether the batch was refused for what it asked, and not by a failure of the disk.
+    pub(crate) refusal: bool,
+    /// What is damaged, where that is why: the run rests until somebody has repaired it.
+    pub(crate) damage: Option<String>,
+    /// Places that it would have given back.
+    pub(crate) places: Vec<AgentKey>,
+}
+
+/// What the next batch will hold.
+#[derive(Default)]
+pub(crate) struct Pending {
+    pub(crate) entries: Vec<Entry>,
+    /// About how many bytes the entries have.
+    pub(crate) entry_bytes: usize,
+    pub(crate) writes: Vec<Write>,
+    pub(crate) checks: Vec<Check>,
+    pub(crate) after: After,
+}
+
+impl Pending {
+    /// About how many bytes it will write.
+    pub(crate) fn bytes(&self) -> usize {
+        self.entry_bytes + self.writes.iter().map(Write::bytes).sum::<usize>()
+    }
+}
+
+/// An answer that waits for a batch to be durable.
+pub(crate) type Later = Box<dyn FnOnce(Result<&Run, EngineError>) + Send>;
+
+/// A batch on its way.
+pub(crate) struct Submitted {
+    /// Its number within the run's life in memory.
+    pub(crate) batch: u64,
+    /// About how many bytes it writes.
+    pub(crate) bytes: usize,
+    pub(crate) after: After,
+}
+
+/// What happens once a batch is durable.
+#[derive(Default)]
+pub(crate) struct After {
+    pub(crate) performs: Vec<Perform>,
+    pub(crate) replies: Vec<Later>,
+    /// The bytes of files that are on their way, by hash: the store does not have them yet.
+    pub(crate) files: Vec<(String, Arc<[u8]>)>,
+    /// The attempts whose files are on their way to be published.
+    pub(crate) published: Vec<(u32, u32)>,
+    pub(crate) events: Vec<EventView>,
+}
+
+/// Something that leaves the engine.
+pub(crate) enum Perform {
+    /// Give an attempt to its operator.
+    Dispatch { step: u32, attempt: u32 },
+    /// Tell a worker in the host to stop.
+    CancelWorker(CancellationToken),
+    /// Tell a worker in the host that its result came through the worker API.
+    Reported(Live),
+    /// Read or change shared state for a step.
+    State { step: u32 },
+    /// Begin the run that a child step calls.
+    StartChild { step: u32 },
+    /// Cancel the run that a child step called.
+    CancelChild { step: u32, child: RunId, reason: String },
+    /// Tell the calling run how this one ended.
+    TellParent,
+    /// Carry a signal to another run.
+    SendSignal { step: u32, to: u64, name: String, payload: Json },
+    /// Tell the sessions that an attempt is over, and its session to stop where there is a reason.
+    Retire { ticket: Ticket, reason: Option<String> },
+    /// Tell the session of an attempt something.
+    TellSession(Note),
+    /// Give back a place of an agent.
+    Release(AgentKey),
+}
+
+/// An open step.
+pub(crate) struct Open {
+    pub(crate) kind: OpenKind,
+}
+
+/// What an open step waits for.
+pub(crate) enum OpenKind {
+    /// A time.
+    Timer,
+    /// A signal.
+    Signal,
+    /// What shared state answers.
+    State { scope: String, op: Box<StateOp> },
+    /// A called run.
+    Child { run: RunId, blueprint: String, input: Json },
+    /// An operator.
+    Task(Box<OpenTask>),
+    /// Its members.
+    Composite(Box<OpenComposite>),
+    /// The calls of a model and of its tools.
+    Loop(Box<OpenLoop>),
+}
+
+/// An open task.
+pub(crate) struct OpenTask {
+    pub(crate) request: TaskRequest,
+    pub(crate) agent: Arc<CompiledAgent>,
+    pub(crate) operator: Arc<str>,
+    pub(crate) residence: Residence,
+    /// Whether an undelivered attempt is given to the operator again after a restart.
+    pub(crate) redelivers: bool,
+    pub(crate) retry: Backoff,
+    pub(crate) timeout_ms: Option<u64>,
+    pub(crate) park_ms: Option<u64>,
+    pub(crate) attempt: u32,
+    pub(crate) counted: u32,
+    pub(crate) phase: Phase,
+    /// The stored row of an attempt that leaves the process.
+    pub(crate) row: Option<Box<TaskRow>>,
+    /// The worker in the host, if there is one.
+    pub(crate) live: Option<Live>,
+    /// Whether it holds a place of its agent.
+    pub(crate) place: bool,
+    /// Results of this attempt that broke the schema.
+    pub(crate) invalid: u32,
+    /// Whether its worker itself said how this attempt ended.
+    pub(crate) reported: bool,
+    /// The agent, while another stands in for it.
+    pub(crate) home: Option<Arc<CompiledAgent>>,
+    /// What the step has left to others.
+    pub(crate) follows: Option<Box<Follows>>,
+    /// Who this attempt is, from its dispatch until the layers heard what came of it.
+    pub(crate) about: Option<Arc<About>>,
+    /// Whether this attempt was dispatched before the run was read into memory.
+    pub(crate) again: bool,
+    /// How often in a row its time was made longer because nobody could have been heard.
+    pub(crate) graces: u32,
+    /// The pull worker that gets it once every layer has let it pass.
+    pub(crate) leasing: Option<(String, ReplyTo<Lease>)>,
+    /// What this attempt asked a senior and was not answered yet.
+    pub(crate) question: Option<Question>,
+    /// Whom it asks and what they said so far, for people.
+    pub(crate) inquiry: Option<Inquiry>,
+}
+
+/// How far the open attempt of a task is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Waits for a place of its agent.
+    Capacity,
+    /// Waits for the time of its next attempt.
+    Retry,
+    /// Waits for somebody to take it.
+    Pending,
+    /// Somebody has it.
+    Delivered,
+}
+
+/// A worker in the host.
+#[derive(Clone)]
+pub(crate) struct Live {
+    pub(crate) cancel: CancellationToken,
+    pub(crate) reported: CancellationToken,
+    /// What it says.
+    pub(crate) feed: Arc<Feed>,
+}
+
+impl Run {
+    /// What the handle of an attempt names.
+    pub(crate) fn attempt_id(&self, step: u32, attempt: u32) -> AttemptId {
+        let Header { epoch, nonce, .. } = self.header;
+        AttemptId { run: self.num, step, attempt, epoch, nonce }
+    }
+
+    /// Whether the run has ended.
+    pub(crate) fn is_ended(&self) -> bool {
+        matches!(self.chain.state(), crate::journal::RunState::Ended(_))
+    }
+
+    /// What waits for batches that are not durable yet, the latest first.
+    pub(crate) fn on_their_way(&self) -> impl Iterator<Item = &After> {
+        std::iter::once(&self.pending.after).chain(self.submitted.iter().rev().map(|it| &it.after))
+    }
+
+    /// Whether its flow waits until something of the run is durable: the start of a fresh history,
+    /// or some of what it did ahead of its commits.
+    pub(crate) fn waits_for_commit(&self) -> bool {
+        let first = self.submitted.front().map(|it| it.batch);
+        let fresh = self
+            .fresh_after
+            .is_some_and(|after| self.batches < after || first.is_some_and(|first| first <= after));
+        fresh
+            || self.submitted.len() >= AHEAD
+            || self.submitted.iter().map(|it| it.bytes).sum::<usize>() >= AHEAD_BYTES
+    }
+
+    /// Whether it has ended in memory and not yet on the disk.
+    pub(crate) fn ends_on_its_way(&self) -> bool {
+        let first = self.submitted.front().map(|it| it.batch);
+        match self.end_batch {
+            Some(end) => first.is_some_and(|first| first <= end),
+            None => self.is_ended() && self.has_pending(),
+        }
+    }
+
+    /// Whether there is something for the next batch.
+    pub(crate) fn has_pending(&self) -> bool {
+        !self.pending.entries.is_empty()
+            || !self.pending.writes.is_empty()
+            || !self.pending.after.replies.is_empty()
+            || !self.pending.after.performs.is_empty()
+            || self.restate
+    }
+
+    /// Whether it has nothing to do in this process, and nothing on its way to the disk.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.failed.is_none()
+            && self.submitted.is_empty()
+            && !self.has_pending()
+            && self.inbox.is_empty()
+            && self.composing.is_empty()
+            && self.open.sums().in_memory == 0
+    }
+
+    /// Whether it may be dropped from memory: everything that matters is on the disk.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.submitted.is_empty()
+            && !self.has_pending()
+            && (self.account.parked || self.inbox.is_empty() && self.composing.is_empty())
+            && self.waiters.is_empty()
+            && self.subscribers.is_empty()
+            && self.open.sums().in_memory == 0
+    }
+
+    /// The task behind an open step.
+    pub(crate) fn task(&self, step: u32) -> Option<&OpenTask> {
+        match &self.open.get(step)?.kind {
+            OpenKind::Task(task) => Some(task),
+            OpenKind::Timer
+            | OpenKind::Signal
+            | OpenKind::State { .. }
+            | OpenKind::Child { .. }
+            | OpenKind::Loop(_)
+            | OpenKind::Composite(_) => None,
+        }
+    }
+
+    /// The task behind an open step.
+    pub(crate) fn task_mut(&mut self, step: u32) -> Option<&mut OpenTask> {
+        match &mut self.open.get_mut(step)?.kind {
+            OpenKind::Task(task) => Some(task),
+            OpenKind::Timer
+            | OpenKind::Signal
+            | OpenKind::State { .. }
+            | OpenKind::Child { .. }
+            | OpenKind::Loop(_)
+            | OpenKind::Composite(_) => None,
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Who owns runs: the loop that loads, advances, commits and performs.
+
+pub(crate) mod commit;
+pub(crate) mod load;
+pub(crate) mod perform;
+pub(crate) mod quarantine;
+pub(crate) mod retell;
+pub(crate) mod serve;

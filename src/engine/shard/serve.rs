@@ -1,0 +1,591 @@
+//! The loop that owns runs: load, advance, commit, perform; in that order, always.
+//!
+//! A shard is one thread. Every change to a run of it happens here, one message after the other;
+//! what is to leave the process waits in [`After`](crate::engine::run::resident::After) until the batch that it follows from is synced.
+//!
+//! # Turns
+//!
+//! A message changes the facts of its run, which is little work, and lines the run up for a turn. In
+//! its turn a run's flow takes its inputs, for a few milliseconds or some hundred inputs or so many
+//! bytes, and what came of it is submitted as one batch. A run whose inputs are not at their end then
+//! is *greedy*: it lines up behind the others of its kind, and runs that need one short turn go
+//! before it. One with several batches on their way, or whose fresh history is not durable, waits
+//! for the commit. So a run that never rests is late by what its like take, and nobody else is by
+//! more than one turn.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    sync::{Arc, atomic::Ordering},
+};
+
+use crate::engine::{
+    run::due::Times,
+    run::readers::Subscriber,
+    run::resident::Run,
+    shared::mailbox::Mailbox,
+    shared::message::{Msg, RunMsg},
+    shared::shards::Shared,
+};
+use crate::{
+    fault::{self, Break},
+    lua::Vms,
+    memory::Level,
+    store::StoreError,
+};
+
+/// Messages that are handled before the loop looks at timers and gives turns.
+const DRAIN: usize = 256;
+/// Time that the messages, the timers and the turns of one round take each, in milliseconds, but for
+/// the last of them.
+const ROUND_MS: u64 = 5;
+/// How far ahead timers are kept in memory, in milliseconds; later ones are read when it is time.
+pub(crate) const HORIZON_MS: u64 = 60_000;
+/// How long a run rests after a write of it failed, in milliseconds.
+pub(crate) const STORAGE_RETRY_MS: u64 = 1_000;
+
+/// The runs of one thread.
+pub(crate) struct Shard {
+    pub(crate) index: u64,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) vms: Vms,
+    pub(crate) runs: HashMap<u64, Box<Run>>,
+    /// When runs are woken, on each of the clocks.
+    alarms: Times<BTreeSet<(u64, u64)>>,
+    /// The runs that wait for a turn and were done after their last.
+    prompt: VecDeque<u64>,
+    /// The greedy ones.
+    patient: VecDeque<u64>,
+    pub(crate) recent: VecDeque<u64>,
+    pub(crate) horizon_ms: u64,
+    /// The time on the wall clock, and on the steady one, in milliseconds.
+    pub(crate) now_ms: u64,
+    pub(crate) steady_ms: u64,
+    offset_ms: i64,
+    pub(crate) lives: u64,
+    pub(crate) recovers: bool,
+    /// The runs that this process began or read, and that have not ended.
+    unfinished: HashSet<u64>,
+    /// The runs that may have lost what others carried to them.
+    pub(crate) unheard: HashSet<u64>,
+    /// Who waits for or watches a quarantined run.
+    pub(crate) outside: Vec<(u64, RunMsg)>,
+}
+
+impl Shard {
+    /// A shard without runs. With `recovers` it takes up the stored runs that are due.
+    pub(crate) fn new(index: u64, shared: Arc<Shared>, vms: Vms, recovers: bool) -> Self {
+        let clock = &shared.clock;
+        let (now_ms, steady_ms, offset_ms) = (clock.now_ms(), clock.steady_ms(), clock.offset_ms());
+        Self {
+            index,
+            shared,
+            vms,
+            runs: HashMap::new(),
+            alarms: Times { wall: BTreeSet::new(), steady: BTreeSet::new() },
+            prompt: VecDeque::new(),
+            patient: VecDeque::new(),
+            recent: VecDeque::new(),
+            horizon_ms: 0,
+            now_ms,
+            steady_ms,
+            offset_ms,
+            lives: 0,
+            recovers,
+            unfinished: HashSet::new(),
+            unheard: HashSet::new(),
+            outside: Vec::new(),
+        }
+    }
+
+    /// Handles messages until it is told to stop.
+    pub(crate) async fn serve(mut self, mut messages: Mailbox) {
+        self.boot();
+        loop {
+            let next = self.next_due();
+            let clock = self.shared.clock.clone();
+            tokio::select! {
+                biased;
+                message = messages.next(), if !self.is_ready() => {
+                    if !self.handle(message) { return }
+                }
+                () = clock.sleep_until_either(next.wall, next.steady), if !self.is_ready() => {}
+                () = std::future::ready(()), if self.is_ready() => {}
+            }
+            let began = clock.steady_ms();
+            for _ in 0..DRAIN {
+                if clock.steady_ms().saturating_sub(began) >= ROUND_MS {
+                    break;
+                }
+                let Some(message) = messages.take() else { break };
+                if !self.handle(message) {
+                    return;
+                }
+            }
+            self.turn();
+        }
+    }
+
+    /// Takes up what is due; before anything else.
+    pub(crate) fn boot(&mut self) {
+        self.poll_due();
+    }
+
+    /// Whether a run waits for its turn.
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.prompt.is_empty() || !self.patient.is_empty()
+    }
+
+    /// Fires what is due, gives waiting runs their turn, and drops what is idle.
+    pub(crate) fn turn(&mut self) {
+        self.tick();
+        if self.recovers && self.now_ms + HORIZON_MS / 2 >= self.horizon_ms {
+            self.poll_due();
+        }
+        let until = self.steady_ms + ROUND_MS;
+        while self.shared.clock.steady_ms() < until {
+            let Some(run) = self.next_alarm() else { break };
+            self.tell(run, RunMsg::Wake);
+        }
+        let began = self.shared.clock.steady_ms();
+        let is_over =
+            |shard: &Self| shard.shared.clock.steady_ms().saturating_sub(began) >= ROUND_MS;
+        for _ in 0..self.prompt.len() {
+            let Some(run) = self.prompt.pop_front() else { break };
+            self.take_turn(run);
+            if is_over(self) {
+                break;
+            }
+        }
+        for _ in 0..self.patient.len() {
+            let Some(run) = self.patient.pop_front() else { break };
+            self.take_turn(run);
+            if is_over(self) {
+                break;
+            }
+        }
+        self.evict();
+    }
+
+    /// Takes a run that is to be woken by now.
+    fn next_alarm(&mut self) -> Option<u64> {
+        let Times { wall, steady } = &mut self.alarms;
+        for (alarms, now, is_wall) in [(wall, self.now_ms, true), (steady, self.steady_ms, false)] {
+            let Some(&(due, run)) = alarms.first().filter(|(due, _)| *due <= now) else { continue };
+            alarms.remove(&(due, run));
+            if let Some(live) = self.runs.get_mut(&run) {
+                let set = if is_wall { &mut live.alarm.wall } else { &mut live.alarm.steady };
+                set.take_if(|at| *at == due);
+            }
+            return Some(run);
+        }
+        None
+    }
+
+    /// When something is due without a message, on each of the clocks.
+    fn next_due(&self) -> Times<u64> {
+        let poll =
+            if self.recovers { self.horizon_ms.saturating_sub(HORIZON_MS / 2) } else { u64::MAX };
+        let first = |alarms: &BTreeSet<(u64, u64)>| alarms.first().map_or(u64::MAX, |(at, _)| *at);
+        let Times { wall, steady } = &self.alarms;
+        Times { wall: first(wall).min(poll), steady: first(steady) }
+    }
+
+    /// Whether something is due without a message.
+    pub(crate) fn is_due(&self) -> bool {
+        let (next, clock) = (self.next_due(), &self.shared.clock);
+        next.wall <= clock.now_ms() || next.steady <= clock.steady_ms()
+    }
+
+    /// When runs are woken, as the wall clock will show it unless it is set.
+    pub(crate) fn alarms_ms(&self) -> impl Iterator<Item = u64> {
+        let steady = self.alarms.steady.iter().map(|(at, _)| self.shared.clock.wall_of(*at));
+        self.alarms.wall.iter().map(|(at, _)| *at).chain(steady)
+    }
+
+    /// Wakes a run after a pause.
+    pub(crate) fn wake_later(&mut self, run: u64, pause_ms: u64) {
+        self.alarms.steady.insert((self.steady_ms + pause_ms, run));
+    }
+
+    /// Lets a run wait for its turn.
+    fn line_up(&mut self, run: &mut Run) {
+        if run.queued {
+            return;
+        }
+        run.queued = true;
+        if run.greedy {
+            self.patient.push_back(run.num);
+        } else {
+            self.prompt.push_back(run.num);
+        }
+    }
+
+    /// Drives a run as far as its turn goes, submits what came of it, and keeps it.
+    fn take_turn(&mut self, num: u64) {
+        // It may have gone meanwhile, or have had its turn when it was canceled.
+        let Some(mut run) = self.runs.remove(&num) else { return };
+        if !std::mem::take(&mut run.queued) || run.failed.is_some() {
+            self.runs.insert(num, run);
+            return;
+        }
+        self.tick();
+        self.drive(&mut run);
+        if let Some(error) = run.damaged.take() {
+            self.fail(&mut run, Default::default(), &error);
+            match run.submitted.is_empty() {
+                true => self.lost(run),
+                false => drop(self.runs.insert(num, run)),
+            }
+            return;
+        }
+        self.weigh(&mut run);
+        Self::rest_weight(&mut run);
+        self.flush(&mut run);
+        if run.reload && run.submitted.is_empty() {
+            cancel_workers(&mut run);
+            self.recount_places(&mut run, Vec::new());
+            let (broken, waiters, subscribers) = (
+                run.broken,
+                std::mem::take(&mut run.waiters),
+                std::mem::take(&mut run.subscribers),
+            );
+            drop(run);
+            self.reload(num, broken, waiters, subscribers);
+            return;
+        }
+        if run.is_ended() && run.submitted.is_empty() && !run.has_pending() {
+            // They were sent the end, or read it from the store.
+            run.subscribers.clear();
+        }
+        if run.is_ended() && run.is_idle() {
+            self.silence(&run);
+            return;
+        }
+        self.set_alarm(&mut run);
+        run.greedy = !run.inbox.is_empty();
+        let is_held_up = run.waits_for_commit() || run.account.parked;
+        if run.greedy && run.chain.paused().is_none() && !is_held_up {
+            self.line_up(&mut run);
+        }
+        self.recent.push_back(num);
+        self.runs.insert(num, run);
+    }
+
+    /// Handles one message; false once the shard is to stop.
+    pub(crate) fn handle(&mut self, message: Msg) -> bool {
+        self.tick();
+        match message {
+            Msg::Start(new) => self.begin(*new),
+            // It may have come before the start of the run, which was sent earlier.
+            Msg::Run(run, message @ RunMsg::CancelFrom { .. }) if !self.runs.contains_key(&run) => {
+                self.shared.send(run, Msg::Late(run, message));
+            }
+            Msg::Run(run, message) | Msg::Late(run, message) => self.tell(run, message),
+            Msg::Committed { run, batch, life, result } => {
+                self.committed(run, batch, life, result);
+            }
+            Msg::Unheard(run) => self.carry_later(run, STORAGE_RETRY_MS),
+            Msg::MakeRoom => {}
+            Msg::Recover => {
+                self.recovers = true;
+                self.poll_due();
+            }
+            Msg::Stop(done) => {
+                for (_, mut run) in self.runs.drain() {
+                    cancel_workers(&mut run);
+                }
+                // Whoever asked may have given up waiting.
+                let _ = done.send(());
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Counts a run as open.
+    pub(crate) fn count_in(&mut self, run: u64) {
+        if self.unfinished.insert(run) {
+            self.shared.open_runs.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a run as ended, or as one that never was.
+    pub(crate) fn count_out(&mut self, run: u64) {
+        if self.unfinished.remove(&run) {
+            self.shared.open_runs.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn tick(&mut self) {
+        let clock = &self.shared.clock;
+        clock.look();
+        // The wall clock may be set back; each run sees to it that its own time is not.
+        (self.now_ms, self.steady_ms) = (clock.now_ms(), clock.steady_ms());
+        let offset_ms = clock.offset_ms();
+        if offset_ms < self.offset_ms && self.recovers {
+            // What is stored with times of before seems to be due later than it is.
+            self.horizon_ms = 0;
+        }
+        self.offset_ms = offset_ms;
+    }
+
+    /// Gives a message to a run, reading it into memory if it is not there.
+    pub(crate) fn tell(&mut self, num: u64, message: RunMsg) {
+        if let RunMsg::Delta(feed) = message {
+            // It changes nothing: no flow is driven, and no run is read for it.
+            if let Some(mut run) = self.runs.remove(&num) {
+                self.take_pieces(&mut run, &feed);
+                self.runs.insert(num, run);
+            }
+            return;
+        }
+        if let RunMsg::IsAtRest(reply) = message {
+            // Whoever asked may have given up waiting.
+            let _ = reply.send(self.runs.get(&num).is_none_or(|run| run.is_at_rest()));
+            return;
+        }
+        let Some(message) = self.past_quarantine(num, message) else { return };
+        if self.unheard.remove(&num) {
+            self.carry_again(num);
+        }
+        let mut known = self.runs.remove(&num);
+        if let Some(mut failed) = known.take_if(|run| run.failed.is_some()) {
+            failed.held.push(message);
+            self.runs.insert(num, failed);
+            return;
+        }
+        // A resting run has no flow; its cancel needs one, to compensate with. An ended one has none
+        // either; a query needs it.
+        if let Some(run) = &mut known
+            && run.flow.is_none()
+            && if run.is_ended() { message.is_query() } else { message.is_cancel() }
+        {
+            if !run.submitted.is_empty() || run.has_pending() {
+                run.held.push(message);
+                self.runs.extend(known.map(|run| (num, run)));
+                return;
+            }
+            if let Some(resting) = known.take() {
+                known = self.read_again(resting, &message);
+            }
+        }
+        if known.is_none() && !self.has_room_for(num, &message) {
+            self.put_off(num, message);
+            return;
+        }
+        let run = match known {
+            Some(run) => Some(run),
+            None => match self.load(num, &message, false) {
+                Ok(run) => run,
+                Err(error) => {
+                    tracing::error!(run = num, %error, "could not read a run");
+                    if matches!(error, StoreError::Damaged { .. } | StoreError::TooLarge { .. }) {
+                        self.quarantine_damaged(num, &error);
+                    }
+                    self.refuse(message, &error);
+                    return;
+                }
+            },
+        };
+        match run {
+            None => {
+                // One that has ended was counted out, and keeps what it was charged.
+                self.shared.accounts.never(num);
+                self.count_out(num);
+                self.refuse_unknown(num, message);
+            }
+            Some(mut run) => {
+                if message.is_cancel() {
+                    // It does not stand in line behind its own kind.
+                    run.greedy = false;
+                    run.queued = false;
+                }
+                if run.has_pending() && (message.is_checked() || !run.pending.checks.is_empty()) {
+                    // A refusal is about one request: nothing else stands in its batch, least of
+                    // all the same request again.
+                    self.compose(&mut run);
+                    self.flush(&mut run);
+                }
+                self.receive(&mut run, message);
+                self.settle(run);
+            }
+        }
+    }
+
+    /// Reads a run of which nothing is on its way once more, for a message; nothing where it cannot
+    /// be read.
+    fn read_again(&mut self, mut run: Box<Run>, message: &RunMsg) -> Option<Box<Run>> {
+        cancel_workers(&mut run);
+        self.recount_places(&mut run, Vec::new());
+        let (waiters, subscribers) =
+            (std::mem::take(&mut run.waiters), std::mem::take(&mut run.subscribers));
+        let mut fresh = self.load(run.num, message, false).ok()??;
+        fresh.waiters = waiters;
+        fresh.audience.set(!subscribers.is_empty());
+        fresh.subscribers = subscribers;
+        Some(fresh)
+    }
+
+    /// Keeps a run that something happened to; what follows from it comes with its next turn.
+    pub(crate) fn settle(&mut self, mut run: Box<Run>) {
+        if run.is_ended() && run.submitted.is_empty() && !run.has_pending() {
+            // They were sent the end, or read it from the store.
+            run.subscribers.clear();
+        }
+        if run.is_ended() && run.is_idle() {
+            // Whoever asks for it now reads it as it is stored.
+            self.silence(&run);
+            return;
+        }
+        self.line_up(&mut run);
+        self.runs.insert(run.num, run);
+    }
+
+    /// Lets a run be woken at its next time, and at no other that it had before: a run that lives
+    /// long has many, and most of them never come.
+    fn set_alarm(&mut self, run: &mut Run) {
+        let next = match run.chain.paused() {
+            Some(_) => Times { wall: None, steady: None },
+            None => run.timers.first(),
+        };
+        if run.alarm != next {
+            self.silence(run);
+            self.alarms.wall.extend(next.wall.map(|due| (due, run.num)));
+            self.alarms.steady.extend(next.steady.map(|due| (due, run.num)));
+            run.alarm = next;
+        }
+    }
+
+    pub(crate) fn silence(&mut self, run: &Run) {
+        if let Some(due) = run.alarm.wall {
+            self.alarms.wall.remove(&(due, run.num));
+        }
+        if let Some(due) = run.alarm.steady {
+            self.alarms.steady.remove(&(due, run.num));
+        }
+    }
+
+    fn reload(
+        &mut self,
+        num: u64,
+        broken: bool,
+        waiters: Vec<crate::engine::shared::message::Waiter>,
+        subscribers: Vec<Subscriber>,
+    ) {
+        match self.load(num, &RunMsg::Wake, broken) {
+            Ok(Some(mut run)) => {
+                run.broken = false;
+                run.waiters = waiters;
+                run.audience.set(!subscribers.is_empty());
+                run.subscribers = subscribers;
+                self.settle(run);
+            }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::error!(run = num, %error, "could not read a run again");
+                if matches!(error, StoreError::Damaged { .. } | StoreError::TooLarge { .. }) {
+                    self.quarantine_damaged(num, &error);
+                    return;
+                }
+                self.carry_later(num, STORAGE_RETRY_MS);
+            }
+        }
+    }
+
+    /// Reads which runs are due within the horizon.
+    fn poll_due(&mut self) {
+        if !self.recovers {
+            return;
+        }
+        self.tick();
+        let until = self.now_ms + HORIZON_MS;
+        // Times that were stored while the wall clock was further ahead come sooner than they say.
+        let clock = self.shared.clock.clone();
+        let slack = clock.slack_ms();
+        let shards = self.shared.shards.len() as u64;
+        match self.shared.store.due(self.index, shards, until + slack, 100_000) {
+            Ok(due) => {
+                // A full page ends before the horizon: what lies after it is read sooner.
+                let full = due.len() == 100_000;
+                self.horizon_ms =
+                    if full { due.last().map_or(until, |(_, at)| until.min(*at)) } else { until };
+                for (run, at) in due {
+                    if fault::is_broken(Break::LoseTimerAtBoot) && at <= self.now_ms {
+                        continue;
+                    }
+                    if at > 0 || !self.runs.contains_key(&run) {
+                        if slack > 0 {
+                            self.alarms.steady.insert((clock.earliest_of(at), run));
+                        }
+                        self.alarms.wall.insert((at, run));
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "could not read which runs are due");
+                self.horizon_ms = self.now_ms + HORIZON_MS / 2 + STORAGE_RETRY_MS;
+            }
+        }
+        self.horizon_ms = self.horizon_ms.max(self.now_ms + HORIZON_MS / 2 + 1);
+    }
+
+    /// Drops idle runs, least recently used first, while there are too many.
+    fn evict(&mut self) {
+        let limit = self.shared.settings.live_runs;
+        let mut looks = self.recent.len();
+        let mut dropped = 0;
+        let presses = |dropped: usize, level: Level| match level {
+            Level::Roomy => false,
+            // What its flow had is given back later: not everything goes at once.
+            Level::Tight => dropped < 8,
+            Level::Full => true,
+        };
+        while looks > 0 && (self.runs.len() > limit || presses(dropped, self.shared.memory.level()))
+        {
+            looks -= 1;
+            let Some(num) = self.recent.pop_front() else { break };
+            if let Some(run) = self.runs.get_mut(&num) {
+                run.subscribers.retain(|subscriber| !subscriber.is_closed());
+            }
+            match self.runs.get(&num) {
+                Some(run) if run.is_idle() && !run.queued => {
+                    let next =
+                        crate::engine::turn::waiting::first_alarm(run.alarm, &self.shared.clock);
+                    let later = next.is_some_and(|due| due > self.horizon_ms);
+                    let run = self.runs.remove(&num);
+                    if let Some(run) = run
+                        && later
+                        && self.recovers
+                        && run.header.wake_at_ms == next
+                    {
+                        // It is read from the store when its time is near.
+                        self.silence(&run);
+                    }
+                    dropped += 1;
+                }
+                Some(_) => self.recent.push_back(num),
+                None => {}
+            }
+        }
+        if self.shared.memory.level() != Level::Roomy {
+            self.vms.relieve();
+        }
+        if self.recent.len() > 4 * limit + 1_024 {
+            let mut seen = std::collections::HashSet::new();
+            let kept: Vec<u64> =
+                self.recent.iter().rev().copied().filter(|n| seen.insert(*n)).collect();
+            self.recent = kept.into_iter().rev().filter(|n| self.runs.contains_key(n)).collect();
+        }
+    }
+}
+
+/// Tells every worker in the host to stop.
+pub(crate) fn cancel_workers(run: &mut Run) {
+    for (_, open) in run.open.each_mut() {
+        if let crate::engine::run::resident::OpenKind::Task(task) = &mut open.kind
+            && let Some(live) = task.live.take()
+        {
+            live.cancel.cancel();
+        }
+    }
+}

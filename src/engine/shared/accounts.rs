@@ -1,0 +1,521 @@
+//! Accounts of tokens with quotas: what the runs under them have open, keep and use.
+//!
+//! A run counts against the token that it was started with and against all tokens that that one
+//! was made from, as do the runs that it calls. Only tokens with a quota have an account, so a host
+//! without quotas counts nothing.
+//!
+//! | quota | is held | over it |
+//! |---|---|---|
+//! | open runs, starts a minute | before a run begins | the start is refused; a call waits for the rate |
+//! | stored bytes | before a run begins, and before each turn of one | refused; ended with kind `limit` |
+//! | tokens, money | before a run begins, and before each dispatch | refused; the step fails, kind `budget` |
+//!
+//! What a run was charged is written in the commits that it is charged for, so the accounts are the
+//! same after a restart. Tokens and money stay used when the run is deleted; its bytes are free then.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use rust_decimal::{Decimal, prelude::ToPrimitive};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::engine::EngineError;
+use crate::{
+    journal::Spent,
+    protocol::{Failure, failure::kind},
+    store::{ChargeRow, Store, StoreError},
+    token::{Claims, Quota, Quotas},
+};
+
+/// The time that the quota of starts is for, in milliseconds.
+const MINUTE_MS: u64 = 60_000;
+/// The most accounts that one token counts against.
+const LINE: usize = 32;
+/// When to ask again where runs have to end first, in seconds.
+const LATER_S: u64 = 5;
+/// The most that is counted of anything: sums of it stay numbers that a database has.
+const MOST: u64 = 1 << 60;
+
+/// What counts against a token with quotas now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QuotaUse {
+    /// Runs that are open.
+    pub open_runs: u64,
+    /// Bytes that its runs keep.
+    pub stored_bytes: u64,
+    /// Tokens that its runs used.
+    pub tokens: u64,
+    /// Money that its runs used, in US dollars.
+    #[schema(value_type = String)]
+    pub usd: Decimal,
+}
+
+/// A quota that is used up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Exceeded {
+    /// The token whose quota it is, by its id.
+    pub token: String,
+    /// Which: `open_runs`, `starts_per_minute`, `stored_bytes`, `tokens` or `usd`.
+    #[schema(value_type = String)]
+    pub quota: Quota,
+    /// How much is used; in US dollars a decimal text.
+    pub used: String,
+    /// How much is allowed.
+    pub allowed: String,
+    /// When to try again, in seconds, where time alone helps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after_s: Option<u64>,
+}
+
+impl std::fmt::Display for Exceeded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { token, quota, used, allowed, .. } = self;
+        write!(f, "the quota {quota} of token {token} is used up: {used} of {allowed}")
+    }
+}
+
+impl Exceeded {
+    /// The failure of what it stops within a run.
+    pub(crate) fn failure(&self) -> Failure {
+        let kind = match self.quota {
+            Quota::Tokens | Quota::Usd => kind::BUDGET,
+            Quota::OpenRuns | Quota::StartsPerMinute | Quota::StoredBytes => kind::LIMIT,
+        };
+        let data = serde_json::json!({ "code": "quota_exceeded", "quota": self });
+        Failure::new(kind, self.to_string()).with_data(data.into())
+    }
+}
+
+/// All accounts.
+#[derive(Default)]
+pub(crate) struct Accounts {
+    known: Mutex<Known>,
+    /// Whether there is any.
+    any: AtomicBool,
+}
+
+#[derive(Default)]
+struct Known {
+    /// The accounts that each token counts against, by its id; its own first.
+    lines: HashMap<String, Arc<[Arc<str>]>>,
+    accounts: HashMap<Arc<str>, Account>,
+    /// The open runs that count against any.
+    runs: HashMap<u64, Charge>,
+}
+
+struct Account {
+    quotas: Quotas,
+    used: Used,
+    starts: Starts,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Used {
+    open_runs: u64,
+    bytes: u64,
+    tokens: u64,
+    nano_usd: u64,
+}
+
+impl Used {
+    fn view(self) -> QuotaUse {
+        let Self { open_runs, bytes: stored_bytes, tokens, nano_usd } = self;
+        QuotaUse { open_runs, stored_bytes, tokens, usd: dollars(nano_usd) }
+    }
+}
+
+/// How many runs may be started at once, and when it was so.
+struct Starts {
+    /// In parts of a start: a minute's milliseconds each.
+    left: u64,
+    at_ms: u64,
+}
+
+/// What an open run was charged, as far as it is stored or about to be.
+struct Charge {
+    jti: Arc<str>,
+    bytes: u64,
+    tokens: u64,
+    nano_usd: u64,
+    /// What its chain says that it used, tokens and money, when it was last looked at; nothing
+    /// before it was read into memory.
+    seen: Option<(u64, u64)>,
+    /// Whether there is something that no commit has yet.
+    is_new: bool,
+}
+
+impl Accounts {
+    /// The accounts as they are stored.
+    pub(crate) fn open(store: &dyn Store, now_ms: u64) -> Result<Self, StoreError> {
+        let tokens = store.tokens()?;
+        let claims = |text: &str| serde_json::from_str::<Claims>(text).ok();
+        let tokens: HashMap<String, Claims> =
+            tokens.iter().filter_map(|row| Some((row.jti.clone(), claims(&row.claims)?))).collect();
+        let mut known = Known::default();
+        if tokens.values().all(|claims| claims.quotas.is_none()) {
+            return Ok(Self::default());
+        }
+        for claims in tokens.values() {
+            let mut line = vec![claims];
+            while let Some(parent) = line.last().and_then(|it| tokens.get(it.parent.as_ref()?))
+                && line.len() <= tokens.len()
+            {
+                line.push(parent);
+            }
+            for claims in line.into_iter().rev() {
+                known.add(claims, now_ms);
+            }
+        }
+        let (open, sums) = store.charges(now_ms.saturating_sub(MINUTE_MS))?;
+        for sum in sums {
+            known.each(&sum.jti, |account| {
+                account.used.bytes += sum.bytes.min(MOST);
+                account.used.tokens += sum.tokens.min(MOST);
+                account.used.nano_usd += sum.nano_usd.min(MOST);
+                let taken = sum.starts.saturating_mul(MINUTE_MS);
+                account.starts.left = account.starts.left.saturating_sub(taken);
+            });
+        }
+        for row in open {
+            known.each(&row.jti, |account| account.used.open_runs += 1);
+            known.runs.insert(row.run, Charge::of(&row));
+        }
+        Ok(Self { known: Mutex::new(known), any: AtomicBool::new(true) })
+    }
+
+    /// Whether any token has a quota.
+    pub(crate) fn are_kept(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps an account for a token that was made, if it or one before it has a quota.
+    pub(crate) fn add(&self, claims: &Claims, now_ms: u64) {
+        let mut known = self.known();
+        known.add(claims, now_ms);
+        self.any.store(!known.accounts.is_empty(), Ordering::Release);
+    }
+
+    /// What bounds a token: the tightest of its quotas and of those before it.
+    pub(crate) fn bounds(&self, jti: &str) -> Option<Quotas> {
+        let known = self.known();
+        let line = known.lines.get(jti)?;
+        let quotas = line.iter().filter_map(|it| known.accounts.get(it)).map(|it| it.quotas);
+        quotas.reduce(Quotas::within)
+    }
+
+    /// Whether whatever is done with the token `jti` counts against everything that `of` does.
+    pub(crate) fn covers(&self, of: &str, jti: &str) -> bool {
+        let known = self.known();
+        let Some(of) = known.lines.get(of) else { return true };
+        known.lines.get(jti).is_some_and(|line| of.iter().all(|account| line.contains(account)))
+    }
+
+    /// Refuses a quota where too many tokens in a line have one.
+    pub(crate) fn check_line(&self, parent: &str) -> Result<(), EngineError> {
+        if self.known().lines.get(parent).is_none_or(|line| line.len() < LINE) {
+            return Ok(());
+        }
+        Err(EngineError::BadRequest(format!(
+            "mint a token: {LINE} tokens that it comes from have quotas already"
+        )))
+    }
+
+    /// What counts against the quotas of a token, if it has some.
+    pub(crate) fn used(&self, jti: &str) -> Option<QuotaUse> {
+        self.known().accounts.get(jti).map(|account| account.used.view())
+    }
+
+    /// Counts a run in that is to begin under a token, if no quota is used up; once it was, asking
+    /// for the same run changes nothing. Says whether anything counts it.
+    pub(crate) fn admit(&self, jti: &str, run: u64, now_ms: u64) -> Result<bool, Exceeded> {
+        if !self.are_kept() {
+            return Ok(false);
+        }
+        let mut known = self.known();
+        if known.runs.contains_key(&run) {
+            return Ok(true);
+        }
+        let Some(line) = known.lines.get(jti).cloned() else { return Ok(false) };
+        for token in line.iter() {
+            let Some(account) = known.accounts.get_mut(token) else { continue };
+            account.starts.refill(account.quotas.starts_per_minute, now_ms);
+            if let Some(exceeded) = account.closed(token) {
+                return Err(exceeded);
+            }
+        }
+        known.each(jti, |account| {
+            account.used.open_runs += 1;
+            account.starts.left = account.starts.left.saturating_sub(MINUTE_MS);
+        });
+        let fresh = Charge::of(&ChargeRow::new(run, jti));
+        let charge = Charge { seen: Some((0, 0)), ..fresh };
+        known.runs.insert(run, charge);
+        Ok(true)
+    }
+
+    /// The token that a run counts against, if any.
+    pub(crate) fn of(&self, run: u64) -> Option<Arc<str>> {
+        if !self.are_kept() {
+            return None;
+        }
+        self.known().runs.get(&run).map(|charge| Arc::clone(&charge.jti))
+    }
+
+    /// Takes what is stored of a run that is read into memory: what was charged for a commit that
+    /// was refused is given back. Says whether anything counts it.
+    pub(crate) fn take_up(&self, run: u64, store: &dyn Store, spent: &Spent) -> bool {
+        if self.of(run).is_none() {
+            return false;
+        }
+        let stored = match store.charge(run) {
+            Ok(stored) => stored,
+            Err(error) => {
+                tracing::warn!(run, %error, "could not read what a run is charged");
+                return true;
+            }
+        };
+        let mut known = self.known();
+        let Some(charge) = known.runs.get_mut(&run) else { return false };
+        let (bytes, tokens, nano_usd) = (charge.bytes, charge.tokens, charge.nano_usd);
+        let stored = stored.unwrap_or_else(|| ChargeRow::new(run, &charge.jti));
+        *charge = Charge { seen: Some(own(spent)), ..Charge::of(&stored) };
+        known.each(&stored.jti, |Account { used, .. }| {
+            used.bytes = used.bytes.saturating_sub(bytes) + stored.bytes;
+            used.tokens = used.tokens.saturating_sub(tokens) + stored.tokens;
+            used.nano_usd = used.nano_usd.saturating_sub(nano_usd) + stored.nano_usd;
+        });
+        true
+    }
+
+    /// Charges a run what it used until now and the bytes of its next commit; gives the row to be
+    /// written with it.
+    pub(crate) fn charge(&self, run: u64, spent: &Spent, bytes: u64) -> Option<ChargeRow> {
+        let mut known = self.known();
+        known.spend(run, spent, bytes);
+        let charge = known.runs.get_mut(&run)?;
+        std::mem::take(&mut charge.is_new).then(|| charge.row(run))
+    }
+
+    /// Counts a run out whose end is stored; what it keeps and used stays.
+    pub(crate) fn ended(&self, run: u64) {
+        if !self.are_kept() {
+            return;
+        }
+        let mut known = self.known();
+        if let Some(charge) = known.runs.remove(&run) {
+            known.each(&charge.jti, |Account { used, .. }| {
+                used.open_runs = used.open_runs.saturating_sub(1);
+            });
+        }
+    }
+
+    /// Counts a run out that was never stored, with everything that it was charged.
+    pub(crate) fn never(&self, run: u64) {
+        if !self.are_kept() {
+            return;
+        }
+        let mut known = self.known();
+        if let Some(charge) = known.runs.remove(&run) {
+            let Charge { jti, bytes, tokens, nano_usd, .. } = charge;
+            known.each(&jti, |Account { used, .. }| {
+                used.open_runs = used.open_runs.saturating_sub(1);
+                used.bytes = used.bytes.saturating_sub(bytes);
+                used.tokens = used.tokens.saturating_sub(tokens);
+                used.nano_usd = used.nano_usd.saturating_sub(nano_usd);
+            });
+        }
+    }
+
+    /// Gives back the bytes of runs that were deleted.
+    pub(crate) fn freed(&self, rows: &[ChargeRow]) {
+        let mut known = self.known();
+        for row in rows {
+            known.each(&row.jti, |Account { used, .. }| {
+                used.bytes = used.bytes.saturating_sub(row.bytes);
+            });
+        }
+    }
+
+    /// The quota of tokens or money that an open run has used up with what it used until now.
+    pub(crate) fn over_budget(&self, run: u64, spent: &Spent) -> Option<Exceeded> {
+        self.known().spend(run, spent, 0);
+        self.over(run, Account::over_budget)
+    }
+
+    /// The quota of bytes that an open run is over.
+    pub(crate) fn over_bytes(&self, run: u64) -> Option<Exceeded> {
+        self.over(run, Account::over_bytes)
+    }
+
+    fn over(
+        &self,
+        run: u64,
+        over: impl Fn(&Account, &str) -> Option<Exceeded>,
+    ) -> Option<Exceeded> {
+        let known = self.known();
+        let line = known.lines.get(&*known.runs.get(&run)?.jti)?;
+        line.iter().find_map(|token| over(known.accounts.get(token)?, token))
+    }
+}
+
+impl Known {
+    fn add(&mut self, claims: &Claims, now_ms: u64) {
+        if self.lines.contains_key(&claims.jti) {
+            return;
+        }
+        let parents = claims.parent.as_ref().and_then(|parent| self.lines.get(parent));
+        let mut line: Vec<Arc<str>> = Vec::new();
+        if let Some(quotas) = claims.quotas.filter(|quotas| !quotas.is_open()) {
+            let jti: Arc<str> = claims.jti.as_str().into();
+            line.push(Arc::clone(&jti));
+            let starts = Starts::full(quotas.starts_per_minute, now_ms);
+            self.accounts.insert(jti, Account { quotas, used: Used::default(), starts });
+        }
+        line.extend(parents.into_iter().flat_map(|line| line.iter().map(Arc::clone)));
+        if !line.is_empty() {
+            self.lines.insert(claims.jti.clone(), line.into());
+        }
+    }
+
+    /// Charges an open run what it used until now, and bytes.
+    fn spend(&mut self, run: u64, spent: &Spent, bytes: u64) {
+        let Some(charge) = self.runs.get_mut(&run) else { return };
+        let (tokens, nano_usd) = own(spent);
+        let (before_tokens, before_nano) = charge.seen.unwrap_or((tokens, nano_usd));
+        charge.seen = Some((tokens, nano_usd));
+        let tokens = tokens.saturating_sub(before_tokens);
+        let nano_usd = nano_usd.saturating_sub(before_nano);
+        if (bytes, tokens, nano_usd) == (0, 0, 0) {
+            return;
+        }
+        charge.is_new = true;
+        charge.bytes = (charge.bytes + bytes).min(MOST);
+        charge.tokens = (charge.tokens + tokens).min(MOST);
+        charge.nano_usd = (charge.nano_usd + nano_usd).min(MOST);
+        let jti = Arc::clone(&charge.jti);
+        self.each(&jti, |Account { used, .. }| {
+            used.bytes = (used.bytes + bytes).min(MOST);
+            used.tokens = (used.tokens + tokens).min(MOST);
+            used.nano_usd = (used.nano_usd + nano_usd).min(MOST);
+        });
+    }
+
+    /// Does something to every account that a token counts against.
+    fn each(&mut self, jti: &str, mut change: impl FnMut(&mut Account)) {
+        let Some(line) = self.lines.get(jti) else { return };
+        for token in line.iter() {
+            if let Some(account) = self.accounts.get_mut(token) {
+                change(account);
+            }
+        }
+    }
+}
+
+impl Account {
+    /// Why no run may begin, if none may.
+    fn closed(&self, token: &str) -> Option<Exceeded> {
+        let Self { quotas, used, starts } = self;
+        if let Some(most) = quotas.open_runs
+            && used.open_runs >= most
+        {
+            return Some(exceeded(token, Quota::OpenRuns, used.open_runs, most, Some(LATER_S)));
+        }
+        if let Some(rate) = quotas.starts_per_minute
+            && starts.left < MINUTE_MS
+        {
+            let missing_ms = (MINUTE_MS - starts.left).checked_div(u64::from(rate));
+            let after = missing_ms.map(|ms| ms.div_ceil(1_000).max(1));
+            return Some(exceeded(token, Quota::StartsPerMinute, rate, rate, after));
+        }
+        self.over_bytes(token).or_else(|| self.over_budget(token))
+    }
+
+    fn over_bytes(&self, token: &str) -> Option<Exceeded> {
+        let (most, used) = (self.quotas.stored_bytes?, self.used.bytes);
+        (used >= most).then(|| exceeded(token, Quota::StoredBytes, used, most, None))
+    }
+
+    fn over_budget(&self, token: &str) -> Option<Exceeded> {
+        let Used { tokens, nano_usd, .. } = self.used;
+        if let Some(most) = self.quotas.tokens
+            && tokens >= most
+        {
+            return Some(exceeded(token, Quota::Tokens, tokens, most, None));
+        }
+        let most = self.quotas.usd?;
+        let used = dollars(nano_usd);
+        (used >= most).then(|| exceeded(token, Quota::Usd, used, most, None))
+    }
+}
+
+fn exceeded(
+    token: &str,
+    quota: Quota,
+    used: impl ToString,
+    allowed: impl ToString,
+    retry_after_s: Option<u64>,
+) -> Exceeded {
+    let (used, allowed) = (used.to_string(), allowed.to_string());
+    Exceeded { token: token.to_owned(), quota, used, allowed, retry_after_s }
+}
+
+impl Starts {
+    fn full(rate: Option<u32>, now_ms: u64) -> Self {
+        Self { left: u64::from(rate.unwrap_or_default()) * MINUTE_MS, at_ms: now_ms }
+    }
+
+    fn refill(&mut self, rate: Option<u32>, now_ms: u64) {
+        let rate = u64::from(rate.unwrap_or_default());
+        // A clock that was set back gives nothing.
+        let since = now_ms.saturating_sub(self.at_ms).min(MINUTE_MS);
+        self.left = (self.left + since * rate).min(rate * MINUTE_MS);
+        self.at_ms = now_ms;
+    }
+}
+
+impl Charge {
+    fn of(row: &ChargeRow) -> Self {
+        let ChargeRow { jti, bytes, tokens, nano_usd, .. } = row;
+        let (bytes, tokens, nano_usd) = (*bytes, *tokens, *nano_usd);
+        Self { jti: jti.as_str().into(), bytes, tokens, nano_usd, seen: None, is_new: false }
+    }
+
+    fn row(&self, run: u64) -> ChargeRow {
+        let Self { jti, bytes, tokens, nano_usd, .. } = self;
+        let (bytes, tokens, nano_usd) = (*bytes, *tokens, *nano_usd);
+        ChargeRow { bytes, tokens, nano_usd, ..ChargeRow::new(run, jti) }
+    }
+}
+
+/// What a run's own attempts used: tokens, and money in billionths of a dollar. What the runs used
+/// that it called is charged to those.
+fn own(spent: &Spent) -> (u64, u64) {
+    spent.agents.values().fold((0, 0), |(tokens, nano), used| {
+        let more = used.tokens().unwrap_or_default();
+        (tokens.saturating_add(more).min(MOST), (nano + billionths(used.usd())).min(MOST))
+    })
+}
+
+/// Rounded up: many small amounts are not nothing.
+fn billionths(usd: Option<Decimal>) -> u64 {
+    let usd = usd.unwrap_or_default().max(Decimal::ZERO);
+    let nano = usd.checked_mul(Decimal::from(1_000_000_000)).map(|nano| nano.ceil());
+    nano.and_then(|nano| nano.to_u64()).unwrap_or(MOST).min(MOST)
+}
+
+fn dollars(nano_usd: u64) -> Decimal {
+    Decimal::from_i128_with_scale(i128::from(nano_usd), 9).normalize()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+//! The way to a shard: two lanes, of which the urgent one is emptied first.
+//!
+//! | lane | what goes there |
+//! |---|---|
+//! | urgent | stops of the shard; cancels and pauses of a run |
+//! | ordinary | everything else, in its order |
+//!
+//! Who sends decides what happens when there is no room:
+//!
+//! | sender | refused | waits | its messages are bounded by |
+//! |---|---|---|---|
+//! | callers: the API, embedders ([`Mail::offer`]) | from [`ASKED`] on, with `overloaded` | never | that number |
+//! | the writer: acks of commits | never | never | the writer's queue, and the batches that a run may have on their way |
+//! | operators: ends of attempts | never | never | the attempts that are open |
+//! | shards: children, signals and cancels between runs | never | never | the steps that are open, and what the outbox holds |
+//!
+//! A shard itself waits in one place: where it submits a batch and the writer's queue is full. The
+//! writer waits for nobody, so the two never wait for each other.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::Notify;
+
+use crate::engine::shared::message::Msg;
+
+/// Messages of callers that may wait at a shard, in each lane. It handles as many in a few tenths of
+/// a second.
+const ASKED: usize = 4_096;
+
+/// Where messages to a shard are put.
+#[derive(Clone)]
+pub(crate) struct Mail(Arc<Shelf>);
+
+/// Where a shard takes its messages from. Once it is dropped they go nowhere.
+pub(crate) struct Mailbox(Arc<Shelf>);
+
+#[derive(Default)]
+struct Shelf {
+    lanes: Mutex<Lanes>,
+    came: Notify,
+}
+
+#[derive(Default)]
+struct Lanes {
+    urgent: Lane,
+    ordinary: Lane,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Lane {
+    /// Each message, and whether a caller asked for it.
+    messages: VecDeque<(Msg, bool)>,
+    asked: usize,
+}
+
+impl Lane {
+    fn pop(&mut self) -> Option<Msg> {
+        let (message, asked) = self.messages.pop_front()?;
+        self.asked -= usize::from(asked);
+        Some(message)
+    }
+}
+
+impl Shelf {
+    fn lock(&self) -> MutexGuard<'_, Lanes> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a message in its lane; gives it back where a caller's finds no room.
+    #[expect(clippy::result_large_err, reason = "what is given back is what was given")]
+    fn put(&self, message: Msg, asked: bool) -> Result<(), Msg> {
+        let mut lanes = self.lock();
+        if lanes.closed {
+            drop(lanes);
+            // Nobody is left to be told: who waits for an answer notices.
+            drop(message);
+            return Ok(());
+        }
+        let lane = if message.is_urgent() { &mut lanes.urgent } else { &mut lanes.ordinary };
+        if asked && lane.asked >= ASKED {
+            return Err(message);
+        }
+        lane.asked += usize::from(asked);
+        lane.messages.push_back((message, asked));
+        drop(lanes);
+        self.came.notify_one();
+        Ok(())
+    }
+}
+
+impl Mail {
+    /// Tells the shard something that must not be lost.
+    pub(crate) fn send(&self, message: Msg) {
+        // Only a caller's is given back.
+        drop(self.0.put(message, false));
+    }
+
+    /// Asks the shard something, unless too much waits there already; then it is given back.
+    #[expect(clippy::result_large_err, reason = "what is given back is what was given")]
+    pub(crate) fn offer(&self, message: Msg) -> Result<(), Msg> {
+        self.0.put(message, true)
+    }
+}
+
+impl Mailbox {
+    /// A mailbox, and the way to it.
+    pub(crate) fn new() -> (Mail, Self) {
+        let shelf = Arc::new(Shelf::default());
+        (Mail(Arc::clone(&shelf)), Self(shelf))
+    }
+
+    /// The next message, if there is one.
+    pub(crate) fn take(&mut self) -> Option<Msg> {
+        let mut lanes = self.0.lock();
+        lanes.urgent.pop().or_else(|| lanes.ordinary.pop())
+    }
+
+    /// Waits for the next message.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time; no message is lost.
+    pub(crate) async fn next(&mut self) -> Msg {
+        loop {
+            if let Some(message) = self.take() {
+                return message;
+            }
+            self.0.came.notified().await;
+        }
+    }
+
+    /// Whether nothing waits.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        let lanes = self.0.lock();
+        lanes.urgent.messages.is_empty() && lanes.ordinary.messages.is_empty()
+    }
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        let mut lanes = self.0.lock();
+        lanes.closed = true;
+        let unheard = (std::mem::take(&mut lanes.urgent), std::mem::take(&mut lanes.ordinary));
+        drop(lanes);
+        // With the replies in them, outside the lock: who waits for one may send something else.
+        drop(unheard);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::engine::shared::message::RunMsg;
+
+    fn wake(run: u64) -> Msg {
+        Msg::Run(run, RunMsg::Wake)
+    }
+
+    fn cancel(run: u64) -> Msg {
+        let (by, reason) = ("test".to_owned(), String::new());
+        Msg::Run(run, RunMsg::CancelFrom { sender: (0, 0), by, reason })
+    }
+
+    fn runs(mailbox: &mut Mailbox) -> Vec<u64> {
+        let all = std::iter::from_fn(|| mailbox.take());
+        all.map(|message| if let Msg::Run(run, _) = message { run } else { 0 }).collect()
+    }
+
+    #[test]
+    fn cancels_and_stops_go_before_what_waits() {
+        let (mail, mut mailbox) = Mailbox::new();
+        mail.send(wake(1));
+        mail.send(wake(2));
+        mail.send(cancel(3));
+        mail.send(Msg::Stop(oneshot::channel().0));
+        assert_eq!(runs(&mut mailbox), [3, 0, 1, 2]);
+        assert!(mailbox.is_empty());
+    }
+
+    #[test]
+    fn callers_are_refused_when_it_is_full_and_nothing_of_the_engine_is_lost() {
+        let (mail, mut mailbox) = Mailbox::new();
+        let taken = (0..ASKED + 10).filter(|_| mail.offer(wake(1)).is_ok()).count();
+        assert_eq!(taken, ASKED);
+        for _ in 0..ASKED {
+            mail.send(wake(2));
+        }
+        assert!(mail.offer(cancel(3)).is_ok(), "a cancel has a lane of its own");
+        let all = runs(&mut mailbox);
+        assert_eq!(all.len(), 2 * ASKED + 1);
+        assert!(mail.offer(wake(1)).is_ok(), "there is room again");
+    }
+
+    #[test]
+    fn who_asks_a_shard_that_is_gone_notices() {
+        let (mail, mailbox) = Mailbox::new();
+        let (before, after) = (oneshot::channel(), oneshot::channel());
+        mail.send(Msg::Stop(before.0));
+        drop(mailbox);
+        mail.send(Msg::Stop(after.0));
+        for mut waits in [before.1, after.1] {
+            assert!(matches!(waits.try_recv(), Err(oneshot::error::TryRecvError::Closed)));
+        }
+    }
+}

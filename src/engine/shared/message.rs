@@ -1,0 +1,296 @@
+//! What a shard is told.
+
+use tokio::sync::oneshot;
+
+use crate::engine::{
+    Answer, Caller, EngineError, Holder, IdempotencyKey, Report, RunView, WaitFor,
+    run::readers::Subscriber, shared::capacity::AgentKey, turn::pieces::Feed,
+};
+use crate::{
+    environment::Scrubber,
+    journal::{Outcome, RunStarted, Usage},
+    lua::Program,
+    middleware::Dispatched,
+    operator::Delivery,
+    protocol::{ArtifactId, Failure, Json, LifecycleEvent, RunId, SecretAccessEvent, SessionId},
+    store::{Changed, StateChange, StoreError},
+};
+use std::sync::Arc;
+
+/// Where an answer goes. A receiver that went away cancels nothing.
+pub(crate) type ReplyTo<T> = oneshot::Sender<Result<T, EngineError>>;
+
+/// A message to a shard.
+pub(crate) enum Msg {
+    /// Begin a run.
+    Start(Box<NewRun>),
+    /// Something for one run.
+    Run(u64, RunMsg),
+    /// The same, where it came before something that was sent earlier and that it may need.
+    Late(u64, RunMsg),
+    /// A batch was synced or refused.
+    Committed {
+        /// The run.
+        run: u64,
+        /// The batch's number within the run's life in memory.
+        batch: u64,
+        /// Which life: a reloaded run ignores the batches of the one before.
+        life: u64,
+        /// Whether it is durable.
+        result: Result<(), StoreError>,
+    },
+    /// What is on its way to a run is to be carried once more, in a while.
+    Unheard(u64),
+    /// Drop what rests: the host has no room left.
+    MakeRoom,
+    /// Take up stored runs by itself from now on.
+    Recover,
+    /// Stop: drop every run, then acknowledge.
+    Stop(oneshot::Sender<()>),
+}
+
+impl Msg {
+    /// Whether it goes before what waits: it ends work, or lets it rest.
+    pub(crate) fn is_urgent(&self) -> bool {
+        match self {
+            Self::Stop(_) => true,
+            Self::Run(_, message) => message.is_cancel() || matches!(message, RunMsg::Pause { .. }),
+            Self::Late(..)
+            | Self::Start(_)
+            | Self::Committed { .. }
+            | Self::Unheard(_)
+            | Self::MakeRoom
+            | Self::Recover => false,
+        }
+    }
+}
+
+/// A run to begin.
+pub(crate) struct NewRun {
+    pub(crate) id: RunId,
+    pub(crate) program: Arc<Program>,
+    pub(crate) started: RunStarted,
+    /// Revoking it refuses the start.
+    pub(crate) jti: Option<String>,
+    pub(crate) key: Option<(String, IdempotencyKey)>,
+    pub(crate) reply: Option<ReplyTo<RunView>>,
+    pub(crate) waiter: Option<Waiter>,
+    /// Whether it is to go once it has ended and whoever asked was told.
+    pub(crate) unstored: bool,
+    /// Who is sent every event from the first on.
+    pub(crate) subscriber: Option<Subscriber>,
+    /// Who holds which operator's seat from the beginning.
+    pub(crate) seats: Vec<(String, SessionId)>,
+    /// Whether it counts against the quotas of a token.
+    pub(crate) charged: bool,
+    /// The sessions that took part in the run that calls it, with who stands behind them.
+    pub(crate) joined: Vec<(String, String)>,
+}
+
+/// Somebody who waits for a run.
+pub(crate) struct Waiter {
+    pub(crate) until: WaitFor,
+    pub(crate) reply: oneshot::Sender<RunView>,
+}
+
+/// A message to a run.
+pub(crate) enum RunMsg {
+    /// Look at the timers.
+    Wake,
+    /// Be read into memory, and say when everything that came of it is durable.
+    TakeUp(ReplyTo<()>),
+    /// Say whether it has nothing to do in this process; it is not read for that.
+    IsAtRest(oneshot::Sender<bool>),
+    /// Rest, without being read: the host died at it.
+    Quarantine { reason: String, reply: ReplyTo<()> },
+    /// Answer when it is so.
+    Wait(Waiter),
+    /// Send every event from now on; answers with the number of the last durable event.
+    Subscribe(Subscriber, oneshot::Sender<u32>),
+    /// Cancel it.
+    Cancel {
+        by: String,
+        jti: Option<String>,
+        reason: String,
+        key: Option<IdempotencyKey>,
+        reply: ReplyTo<RunView>,
+    },
+
+    /// Let it rest.
+    Pause { by: String, jti: Option<String>, reason: String, reply: ReplyTo<RunView> },
+    /// Let it go on.
+    Resume { by: String, jti: Option<String>, reply: ReplyTo<RunView> },
+    /// A signal from outside.
+    Signal {
+        name: String,
+        payload: Json,
+        caller: Caller,
+        key: Option<IdempotencyKey>,
+        reply: ReplyTo<()>,
+    },
+    /// A signal from another run.
+    SignalFrom { sender: (u64, u32), name: String, payload: Json },
+    /// A cancel from the run that called it.
+    CancelFrom { sender: (u64, u32), by: String, reason: String },
+    /// Ask one of its query functions.
+    Query { name: String, argument: Json, reply: ReplyTo<Json> },
+    /// What a dispatched attempt came to.
+    Finished { step: u32, attempt: u32, result: Result<Dispatched, Failure> },
+    /// An attempt's worker has it.
+    Delivered { step: u32, attempt: u32, delivery: Delivery },
+    /// An attempt says something; lossy.
+    Progress { step: u32, attempt: u32, data: Json },
+    /// An attempt says more of its answer; lossy.
+    Delta(Arc<Feed>),
+    /// An attempt asked for a secret.
+    SecretAccessed { step: u32, attempt: u32, event: Box<SecretAccessEvent> },
+    /// A layer or an operator tells something of the run's life.
+    Tell { step: u32, event: Box<LifecycleEvent> },
+    /// A layer lets the run rest.
+    Rest { by: String, reason: String },
+    /// There is room for a task of an agent with `max_concurrency`.
+    Capacity { step: u32, agent: AgentKey },
+    /// A called run could not be stored: it is to be started again.
+    ChildLost { step: u32, child: RunId },
+    /// A step on shared state could not be written: it is to be asked for again.
+    StateLater { step: u32 },
+    /// What came of a step on shared state.
+    StateDone { step: u32, outcome: Outcome },
+    /// Changes of its own state from outside.
+    ChangeState { changes: Vec<StateChange>, jti: Option<String>, reply: ReplyTo<Vec<Changed>> },
+    /// A called run ended.
+    ChildEnded {
+        step: u32,
+        child: RunId,
+        outcome: Outcome,
+        usage: Option<Usage>,
+        /// The sessions that took part in it, with who stands behind them.
+        joined: Vec<(String, String)>,
+    },
+    /// A session may be there for an attempt that waits for one.
+    Redispatch { step: u32, attempt: u32 },
+    /// The session that had an attempt is gone.
+    Unseat { step: u32, attempt: u32, reason: String },
+    /// A session takes an operator's seat; answers with the seat's epoch.
+    TakeSeat {
+        operator: String,
+        session: SessionId,
+        by: String,
+        jti: Option<String>,
+        reply: ReplyTo<u32>,
+    },
+    /// A senior answers what an attempt asked.
+    Advise {
+        step: u32,
+        answer: Json,
+        caller: Caller,
+        key: Option<IdempotencyKey>,
+        reply: ReplyTo<()>,
+    },
+    /// A queue worker wants the task.
+    Lease { step: u32, attempt: u32, worker: String, reply: ReplyTo<Lease> },
+    /// A person answers.
+    Answer {
+        step: u32,
+        answer: Answer,
+        /// What they were shown; an answer to something else is refused.
+        revision: Option<String>,
+        caller: Caller,
+        key: Option<IdempotencyKey>,
+        reply: ReplyTo<()>,
+    },
+    /// Nobody is waited for any longer.
+    Expire { step: u32, caller: Caller, key: Option<IdempotencyKey>, reply: ReplyTo<()> },
+    /// A worker asks or reports.
+    Worker { holder: Holder, ask: WorkerAsk },
+}
+
+impl RunMsg {
+    /// Whether the store may refuse what comes of it, for the sake of who asked or with which key.
+    pub(crate) fn is_checked(&self) -> bool {
+        matches!(
+            self,
+            Self::Cancel { .. }
+                | Self::Pause { .. }
+                | Self::Resume { .. }
+                | Self::Signal { .. }
+                | Self::ChangeState { .. }
+                | Self::TakeSeat { .. }
+                | Self::Advise { .. }
+                | Self::Lease { .. }
+                | Self::Answer { .. }
+                | Self::Expire { .. }
+                | Self::Worker { .. }
+        )
+    }
+
+    /// Whether it asks one of the run's query functions.
+    pub(crate) fn is_query(&self) -> bool {
+        matches!(self, Self::Query { .. })
+    }
+
+    /// Whether it cancels the run.
+    pub(crate) fn is_cancel(&self) -> bool {
+        matches!(self, Self::Cancel { .. } | Self::CancelFrom { .. })
+    }
+}
+
+/// A task that was leased.
+#[derive(Debug, Clone)]
+pub(crate) struct Lease {
+    pub(crate) handle: String,
+    pub(crate) scheduled_ms: u64,
+    pub(crate) lease_ms: u64,
+}
+
+impl WorkerAsk {
+    /// The same without the secrets that the attempt was given: nothing after this knows them.
+    pub(crate) fn scrubbed(self, secrets: &Scrubber) -> Self {
+        let json = |json: Json| secrets.scrub_json(&json);
+        let text = |text: String| secrets.scrub_text(&text);
+        match self {
+            Self::Report(report, reply) => Self::Report(Box::new(report.scrubbed(secrets)), reply),
+            Self::Artifact { name, data, reply } => {
+                Self::Artifact { name: text(name), data: secrets.scrub(data), reply }
+            }
+            Self::Progress { data, reply } => Self::Progress { data: json(data), reply },
+            Self::Decline { reason, reply } => Self::Decline { reason: text(reason), reply },
+            Self::Escalate { question, reply } => {
+                Self::Escalate { question: json(question), reply }
+            }
+            Self::GetState { scope, key, reply } => Self::GetState { scope, key: text(key), reply },
+            Self::PutState { scope, key, value, reply } => {
+                Self::PutState { scope, key: text(key), value: json(value), reply }
+            }
+            same @ (Self::Prompt(_) | Self::Heartbeat(_) | Self::Nonce(_) | Self::Accept(_)) => {
+                same
+            }
+        }
+    }
+}
+
+/// What a worker asks or reports.
+pub(crate) enum WorkerAsk {
+    /// The prompt; the attempt counts as delivered.
+    Prompt(ReplyTo<crate::engine::PromptView>),
+    /// The result: true if it was accepted now, false if it had been before.
+    Report(Box<Report>, ReplyTo<bool>),
+    /// A file.
+    Artifact { name: String, data: Vec<u8>, reply: ReplyTo<(ArtifactId, String, u64)> },
+    /// A line for whoever watches.
+    Progress { data: Json, reply: ReplyTo<()> },
+    /// It is alive: (deadline, cancel).
+    Heartbeat(ReplyTo<(Option<u64>, bool)>),
+    /// It wants a token: the run's nonce.
+    Nonce(ReplyTo<u64>),
+    /// Its session has it; answers with the deadline.
+    Accept(ReplyTo<Option<u64>>),
+    /// Its session does not want it.
+    Decline { reason: String, reply: ReplyTo<()> },
+    /// It asks a senior, and waits.
+    Escalate { question: Json, reply: ReplyTo<()> },
+    /// Read state, of its run or of another scope.
+    GetState { scope: Option<String>, key: String, reply: ReplyTo<Option<Json>> },
+    /// Write state, of its run or of another scope.
+    PutState { scope: Option<String>, key: String, value: Json, reply: ReplyTo<()> },
+}

@@ -1,0 +1,11 @@
+//! What the shards of one engine share, and the messages between them.
+
+pub(crate) mod accounts;
+pub(crate) mod capacity;
+pub(crate) mod ledger;
+pub(crate) mod mailbox;
+pub(crate) mod message;
+pub(crate) mod programs;
+pub(crate) mod request;
+pub(crate) mod shards;
+pub(crate) mod stacks;

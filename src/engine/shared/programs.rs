@@ -1,0 +1,288 @@
+//! Compiled blueprints by hash, and the names that stand for them.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::EngineError;
+use crate::{
+    blueprint::{Bundle, Finding},
+    lua::{Limits, Program},
+    operator::Registry,
+    protocol::Json,
+    store::{BlueprintRow, RunFilter, RunStatus, Store, Write},
+    token::Grant,
+};
+
+/// Programs that stay compiled.
+const KEPT: usize = 256;
+/// Versions whose publisher is remembered.
+const KEPT_PUBLISHERS: usize = 4_096;
+/// Waiting runs whose programs are compiled ahead, and how many of those.
+const AHEAD_RUNS: usize = 256;
+const AHEAD: usize = 16;
+
+/// The blueprints that the engine knows.
+pub(crate) struct Programs {
+    store: Arc<dyn Store>,
+    registry: Registry,
+    limits: Limits,
+    compiled: Mutex<HashMap<String, Arc<Program>>>,
+    stored: Mutex<HashSet<String>>,
+    names: Mutex<Names>,
+    publishers: Mutex<HashMap<String, Publisher>>,
+}
+
+/// What the publisher of a version could do when it was published; none if nobody published it.
+pub(crate) type Publisher = Option<Arc<Grant>>;
+
+/// What names stood for when they were last looked up.
+#[derive(Default)]
+struct Names {
+    hashes: HashMap<String, String>,
+    /// Counts the moves, so that what was read before one is not kept after it.
+    moves: u64,
+}
+
+impl Programs {
+    pub(crate) fn new(store: Arc<dyn Store>, registry: Registry, limits: Limits) -> Self {
+        Self {
+            store,
+            registry,
+            limits,
+            compiled: Mutex::new(HashMap::new()),
+            stored: Mutex::default(),
+            names: Mutex::default(),
+            publishers: Mutex::default(),
+        }
+    }
+
+    /// The publisher of a version, if it was looked up before.
+    pub(crate) fn known_publisher(&self, hash: &str) -> Option<Publisher> {
+        self.publishers().get(hash).cloned()
+    }
+
+    /// The publisher of a version. One that is not stored has none.
+    pub(crate) fn publisher(&self, hash: &str) -> Result<Publisher, EngineError> {
+        if let Some(known) = self.known_publisher(hash) {
+            return Ok(known);
+        }
+        let row = self.store.blueprint(hash)?;
+        let grant = row
+            .and_then(|row| row.publisher)
+            .map(|text| Arc::new(crate::engine::shard::load::grant_of(&Json::from_trusted(text))));
+        // Who published it meanwhile is right.
+        Ok(self.publishers().entry(hash.to_owned()).or_insert(grant).clone())
+    }
+
+    /// Remembers who published a version.
+    pub(crate) fn published(&self, hash: &str, grant: Arc<Grant>) {
+        self.publishers().insert(hash.to_owned(), Some(grant));
+    }
+
+    fn publishers(&self) -> MutexGuard<'_, HashMap<String, Publisher>> {
+        let mut all = self.publishers.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= KEPT_PUBLISHERS {
+            all.clear();
+        }
+        all
+    }
+
+    /// The limits of every sandbox.
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits.clone()
+    }
+
+    /// Compiles a bundle; answers with the warnings, or with every finding if one is an error.
+    pub(crate) fn compile(
+        &self,
+        bundle: &Bundle,
+    ) -> Result<(Arc<Program>, Vec<Finding>), Vec<Finding>> {
+        if let Some(program) = self.kept(bundle.hash()) {
+            return Ok((program, Vec::new()));
+        }
+        let (program, warnings) = Program::compile(bundle.clone(), &self.registry, &self.limits)?;
+        let program = Arc::new(program);
+        self.keep(&program);
+        Ok((program, warnings))
+    }
+
+    /// A compiled version that is known to be stored.
+    pub(crate) fn stored(&self, hash: &str) -> Option<Arc<Program>> {
+        let stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner).contains(hash);
+        if stored { self.kept(hash) } else { None }
+    }
+
+    /// Remembers that a version is stored.
+    pub(crate) fn mark_stored(&self, program: &Program) {
+        let hash = program.blueprint().hash().to_owned();
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner).insert(hash);
+    }
+
+    /// The compiled version of a name or a whole `name@hash`, without asking the store.
+    pub(crate) fn known(&self, reference: &str) -> Option<Arc<Program>> {
+        match reference.split_once('@') {
+            Some((name, hash)) => {
+                self.stored(hash).filter(|program| program.blueprint().name() == name)
+            }
+            None => self.kept(self.names().hashes.get(reference)?),
+        }
+    }
+
+    /// Forgets what a name stands for: a write has moved it, or has tried to.
+    pub(crate) fn moved(&self, name: &str) {
+        let mut names = self.names();
+        names.moves += 1;
+        names.hashes.remove(name);
+    }
+
+    fn named(&self, name: &str) -> Result<Option<String>, EngineError> {
+        let before = self.names().moves;
+        let hash = self.store.blueprint_named(name)?;
+        let mut names = self.names();
+        if let Some(hash) = &hash
+            && names.moves == before
+        {
+            if names.hashes.len() >= KEPT {
+                names.hashes.clear();
+            }
+            names.hashes.insert(name.to_owned(), hash.clone());
+        }
+        Ok(hash)
+    }
+
+    fn names(&self) -> MutexGuard<'_, Names> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The version that is stored under a hash.
+    pub(crate) fn by_hash(&self, hash: &str) -> Result<Arc<Program>, EngineError> {
+        if let Some(program) = self.kept(hash) {
+            return Ok(program);
+        }
+        let row = self.store.blueprint(hash)?.ok_or_else(|| unknown(hash))?;
+        self.decode(&row)
+    }
+
+    /// Compiles what the newest of the runs that wait were started from, until told to stop: the
+    /// first of them to go on after a start finds its program ready.
+    pub(crate) fn compile_ahead(&self, stopping: &CancellationToken) -> Result<(), EngineError> {
+        let filter = RunFilter {
+            status: vec![RunStatus::Waiting],
+            limit: AHEAD_RUNS,
+            ..RunFilter::default()
+        };
+        let mut seen = HashSet::new();
+        for header in self.store.headers(&filter)? {
+            if seen.len() == AHEAD || stopping.is_cancelled() {
+                break;
+            }
+            if seen.insert(header.hash.clone())
+                // What cannot be compiled any more is told to those that wait for it.
+                && let Err(error) = self.by_hash(&header.hash)
+            {
+                tracing::debug!(hash = header.hash, %error, "compile ahead");
+            }
+        }
+        Ok(())
+    }
+
+    /// The version that `name` or `name@hash-prefix` stands for now. `own` is the caller's (name,
+    /// hash): a blueprint that was started from a file calls itself without a name having been
+    /// set.
+    pub(crate) fn resolve(
+        &self,
+        reference: &str,
+        own: Option<(String, String)>,
+    ) -> Result<Arc<Program>, EngineError> {
+        let (name, prefix) = match reference.split_once('@') {
+            Some((name, prefix)) => (name, Some(prefix)),
+            None => (reference, None),
+        };
+        if let Some((own_name, own_hash)) = own
+            && own_name == name
+            && prefix.is_none_or(|prefix| own_hash.starts_with(prefix))
+        {
+            return self.by_hash(&own_hash);
+        }
+        let hash = match prefix {
+            None => self.named(name)?.ok_or_else(|| unknown(reference))?,
+            Some(prefix) => {
+                let mut versions = self.store.blueprint_versions(name, prefix)?;
+                // What was published goes before what merely names itself so.
+                if versions.iter().any(|row| row.publisher.is_some()) {
+                    versions.retain(|row| row.publisher.is_some());
+                }
+                match versions.as_slice() {
+                    [] => return Err(unknown(reference)),
+                    [one] => return self.decode(one),
+                    [_, _, ..] => {
+                        return Err(EngineError::BadRequest(format!(
+                            "find blueprint {reference}: {} versions begin so; give more of the hash",
+                            versions.len()
+                        )));
+                    }
+                }
+            }
+        };
+        self.by_hash(&hash)
+    }
+
+    /// What stores a version, with what its publisher may do if it is published.
+    pub(crate) fn write_of(program: &Program, publisher: Option<&Grant>, now_ms: u64) -> Write {
+        let blueprint = program.blueprint();
+        Write::PutBlueprint(BlueprintRow {
+            hash: blueprint.hash().to_owned(),
+            name: blueprint.name().to_owned(),
+            bundle: blueprint.bundle().encode(),
+            created_ms: now_ms,
+            publisher: publisher
+                .map(|grant| serde_json::to_string(grant).expect("a grant is plain data")),
+        })
+    }
+
+    fn decode(&self, row: &BlueprintRow) -> Result<Arc<Program>, EngineError> {
+        let (program, _) = self.compile(&row.open()?).map_err(EngineError::Findings)?;
+        Ok(program)
+    }
+
+    /// The compiled version, if it is at hand.
+    pub(crate) fn kept(&self, hash: &str) -> Option<Arc<Program>> {
+        self.compiled.lock().unwrap_or_else(PoisonError::into_inner).get(hash).map(Arc::clone)
+    }
+
+    fn keep(&self, program: &Arc<Program>) {
+        let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        if compiled.len() >= KEPT {
+            // A version that a run uses is held by the run: only the index entry goes.
+            compiled.retain(|_, program| Arc::strong_count(program) > 1);
+        }
+        compiled.insert(program.blueprint().hash().to_owned(), Arc::clone(program));
+    }
+}
+
+/// The input of a run, with its defaults; nothing at all stands for an empty object.
+pub(crate) fn accept_input(program: &Program, input: &Json) -> Result<Json, EngineError> {
+    let schema = program.blueprint().input();
+    if schema.is_any() {
+        return Ok(input.clone());
+    }
+    let value = match input.to_value() {
+        serde_json::Value::Null => serde_json::json!({}),
+        value => value,
+    };
+    match schema.accept(value) {
+        Ok(value) => Ok(value.into()),
+        Err(violations) => {
+            let violations = violations.into_iter().map(crate::engine::view::breach).collect();
+            Err(EngineError::Invalid { what: "the input", violations })
+        }
+    }
+}
+
+fn unknown(reference: &str) -> EngineError {
+    EngineError::NotFound { what: "blueprint", id: reference.to_owned() }
+}

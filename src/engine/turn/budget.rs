@@ -1,0 +1,120 @@
+//! Budgets: what a run used is held against what it may use, before each dispatch.
+//!
+//! | is held | against |
+//! |---|---|
+//! | what the agent's attempts used | the agent's `budget` |
+//! | what the whole run used, called runs included | the blueprint's `limits`, and what the caller had left |
+//! | what all runs under a token used | the token's quotas, and those of the tokens that it was made from |
+//!
+//! Work in the host's own process and people use neither. Compensations are dispatched whatever was
+//! used: a run that ran out of money still has to clean up.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::engine::{
+    run::resident::{OpenTask, Run},
+    shard::serve::Shard,
+};
+use crate::{
+    blueprint::Budget,
+    journal::{RunState, Spent, Usage},
+    operator::Residence,
+    protocol::{Failure, Json, failure::kind},
+};
+
+/// The key of a called run's trigger that has what its caller had left.
+const KEY: &str = "budget";
+
+/// What a run used, as far as its workers said; what nobody reported is null or not there.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SpentView {
+    /// Everything: `{input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost}`, in US
+    /// dollars as a decimal text; called runs included.
+    #[schema(value_type = Object)]
+    pub total: Usage,
+    /// Attempts that somebody had, and that ended without a word about what they used.
+    pub unreported: u32,
+    /// The same by agent, for the run's own attempts.
+    #[schema(value_type = Object)]
+    pub agents: BTreeMap<String, Usage>,
+}
+
+impl Shard {
+    /// Why an attempt may not be dispatched, if a budget is used up.
+    pub(crate) fn over_budget(&self, run: &Run, task: &OpenTask) -> Option<Failure> {
+        if task.residence == Residence::Inline || *run.chain.state() != RunState::Active {
+            return None;
+        }
+        let backend = self.shared.registry.get(&task.operator)?;
+        if backend.kind() == "human" {
+            return None;
+        }
+        let name = task.agent.name();
+        let charged = task.request.part.as_ref().map_or(&**name, |part| part.charged.as_str());
+        let spent = run.chain.spent();
+        let own = task.agent.agent().budget;
+        let used = spent.agents.get(charged).cloned().unwrap_or_default();
+        if let Some(what) = own.used_up(&used) {
+            let data = serde_json::json!({ "agent": &**name, "budget": own, "used": used });
+            let message = format!("the budget of agent {name} is used up: {what}");
+            return Some(Failure::new(kind::BUDGET, message).with_data(data.into()));
+        }
+        self.run_over_budget(run)
+    }
+
+    /// Why a run may not use anything more, if its budget is used up.
+    pub(crate) fn run_over_budget(&self, run: &Run) -> Option<Failure> {
+        if run.charged
+            && let Some(exceeded) = self.shared.accounts.over_budget(run.num, run.chain.spent())
+        {
+            return Some(exceeded.failure());
+        }
+        let (budget, used) = (budget_of(run), &run.chain.spent().total);
+        let what = budget.used_up(used)?;
+        let data = serde_json::json!({ "budget": budget, "used": used });
+        let message = format!("the budget of the run is used up: {what}");
+        Some(Failure::new(kind::BUDGET, message).with_data(data.into()))
+    }
+}
+
+/// What a run may use as a whole.
+fn budget_of(run: &Run) -> Budget {
+    let own = run.program.as_ref().map(|program| program.blueprint().definition().budget);
+    own.unwrap_or_default().within(inherited(run))
+}
+
+/// What the caller of a run had left when it called.
+fn inherited(run: &Run) -> Budget {
+    let Some((started, _)) = run.chain.started().filter(|(started, _)| started.parent.is_some())
+    else {
+        return Budget::default();
+    };
+    let left = started.trigger.to_value().get_mut(KEY).map(serde_json::Value::take);
+    left.and_then(|left| serde_json::from_value(left).ok()).unwrap_or_default()
+}
+
+/// What starts a called run: who calls, and what the caller has left.
+pub(crate) fn trigger(run: &Run, step: u32) -> Json {
+    let mut trigger = serde_json::json!({ "kind": "call", "run": run.id, "step": step });
+    let budget = budget_of(run);
+    if !budget.is_open() {
+        trigger[KEY] = serde_json::json!(budget.left(&run.chain.spent().total));
+    }
+    trigger.into()
+}
+
+/// What a run that ended used, for whoever called it; nothing where nobody said.
+pub(crate) fn total(spent: &Spent) -> Option<Usage> {
+    (spent.total != Default::default()).then(|| spent.total.clone())
+}
+
+/// What a run used; nothing where nobody had any of its work.
+pub(crate) fn view(spent: &Spent) -> Option<SpentView> {
+    let Spent { total, unreported, agents } = spent;
+    let view =
+        || SpentView { total: total.clone(), unreported: *unreported, agents: agents.clone() };
+    (!spent.is_empty()).then(view)
+}

@@ -1,0 +1,188 @@
+//! Who stands behind whom: whoever works on a run, or stands behind those who do, answers none of
+//! its questions.
+//!
+//! A subject is a path: `ada/session/ses_a` is a session that `ada` opened, `ses_a/ci` in that place
+//! a token that the session made. The *party* of a subject is the first client or session of its
+//! path below the admin token, who stands behind everybody after it: `ada` here. The admin token
+//! itself stands behind everything and is no party, or nobody could answer anything.
+
+use std::collections::BTreeSet;
+
+use crate::engine::{Caller, EngineError, run::resident::Run, shard::serve::Shard};
+use crate::{
+    journal::{Decision, Fact},
+    protocol::SessionId,
+    session::Hub,
+    token::Role,
+};
+
+/// The subject of the admin token, and of whoever embeds the host.
+const ROOTS: [&str; 2] = ["admin", "host"];
+/// What the path of a session has before its id.
+const SESSION: &str = "session";
+/// Sessions of an older release that were opened by each other, which are followed at most.
+const MOST_OPENERS: usize = 64;
+
+/// The party of a subject: as much of the path as names it.
+pub(crate) fn party(subject: &str) -> Option<&str> {
+    let mut parts = subject.split('/');
+    let first = parts.next().filter(|first| !first.is_empty())?;
+    let second = parts.next().map_or(0, |second| second.len() + 1);
+    if first == SESSION || (ROOTS.contains(&first) && second > 0) {
+        return Some(&subject[..first.len() + second]);
+    }
+    (!ROOTS.contains(&first)).then_some(first)
+}
+
+/// The subject of a session: what stands behind its opener, and its id.
+pub(crate) fn session_of(opener: &str, session: &SessionId) -> String {
+    match party(opener) {
+        Some(party) => format!("{party}/{SESSION}/{session}"),
+        None => format!("{SESSION}/{session}"),
+    }
+}
+
+/// The session whose own subject this is.
+pub(crate) fn session_in(subject: &str) -> Option<&str> {
+    let (before, id) = subject.rsplit_once('/')?;
+    (before == SESSION || before.ends_with("/session")).then_some(id)
+}
+
+/// The party of a subject; of a session of an older release, whose subject does not say who opened
+/// it, as far as the session is open.
+fn party_of(sessions: &Hub, subject: &str) -> Option<String> {
+    let mut party = party(subject)?.to_owned();
+    for _ in 0..MOST_OPENERS {
+        let Some(opener) = opener(sessions, &party) else { break };
+        party = opener;
+    }
+    Some(party)
+}
+
+/// The party that opened a session, where that is known and not the admin token.
+fn opener(sessions: &Hub, session: &str) -> Option<String> {
+    let id = session_in(session)?;
+    Some(party(&sessions.opener(&SessionId::from(id))?)?.to_owned())
+}
+
+/// Whether two subjects are of one party.
+pub(crate) fn is_same(sessions: &Hub, a: &str, b: &str) -> bool {
+    a == b || party_of(sessions, a).is_some_and(|party| Some(party) == party_of(sessions, b))
+}
+
+/// Refuses whoever takes part in a run, or stands behind those who do. A person who starts a run
+/// with a token of the role admin, and without a session, answers its questions.
+pub(crate) fn refuse_own(sessions: &Hub, run: &Run, caller: &Caller) -> Result<(), EngineError> {
+    let Some(party) = party_of(sessions, &caller.subject) else { return Ok(()) };
+    let starter = run.chain.started().map(|(started, _)| started.principal.as_str());
+    let starts = starter.and_then(|starter| party_of(sessions, starter)).as_ref() == Some(&party);
+    let in_person = caller.grant.role == Role::Admin
+        && caller.session.is_none()
+        && starter.is_some_and(|starter| !starter.split('/').any(|part| part == SESSION));
+    if (starts && !in_person) || parties(sessions, run).contains(&party) {
+        let message =
+            format!("answer the task: {party} takes part in this run and asks through it");
+        return Err(EngineError::Conflict { code: "self_approval", message });
+    }
+    Ok(())
+}
+
+/// The parties of the sessions that worked on a run, have a seat in it, or take all of its tasks.
+fn parties(sessions: &Hub, run: &Run) -> BTreeSet<String> {
+    let joined = run.chain.joined().values().cloned();
+    let own = of_run(run).into_iter().map(|session| format!("{SESSION}/{session}"));
+    let all: BTreeSet<String> = joined.chain(own).collect();
+    all.iter().filter_map(|subject| party_of(sessions, subject)).collect()
+}
+
+/// The sessions that worked on a run, have a seat in it, or take all of its tasks.
+fn of_run(run: &Run) -> BTreeSet<String> {
+    let delegate = run.chain.started().and_then(|(started, _)| started.delegate.clone());
+    let seated = run.chain.seats().values().map(|held| held.session.clone());
+    delegate.into_iter().chain(seated).chain(run.chain.worked().cloned()).collect()
+}
+
+/// Every session that took part in a run, with its party: those of the run itself, and those that
+/// its earlier histories and the run that called it were worked on by.
+pub(crate) fn all_of(sessions: &Hub, run: &Run) -> Vec<(String, String)> {
+    let mut all = run.chain.joined().clone();
+    for session in of_run(run) {
+        let own = || format!("{SESSION}/{session}");
+        let party = || party_of(sessions, &own()).unwrap_or_else(own);
+        all.entry(session.clone()).or_insert_with(party);
+    }
+    all.into_iter().collect()
+}
+
+impl Shard {
+    /// Notes that a session takes part in a run, where somebody else stands behind it: the session
+    /// may be gone when that is asked.
+    pub(crate) fn note_joined(&mut self, run: &mut Run, session: &str) {
+        if run.chain.joined().contains_key(session) {
+            return;
+        }
+        let own = format!("{SESSION}/{session}");
+        let party = party_of(&self.shared.sessions, &own).filter(|party| *party != own);
+        if let Some(party) = party {
+            self.join(run, session.to_owned(), party);
+        }
+    }
+
+    /// Notes the sessions that took part in a run that this one called.
+    pub(crate) fn join_all(&mut self, run: &mut Run, joined: Vec<(String, String)>) {
+        let own = of_run(run);
+        for (session, party) in joined {
+            let known = own.contains(&session) || run.chain.joined().contains_key(&session);
+            if !known {
+                self.join(run, session, party);
+            }
+        }
+    }
+
+    /// Notes who stands behind a session that takes part in a run.
+    pub(crate) fn join(&mut self, run: &mut Run, session: String, party: String) {
+        self.append(run, Fact::Decided(Decision::Joined { session, party }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_party_of_a_subject_is_the_first_client_or_session_below_the_admin_token() {
+        for (subject, of) in [
+            ("admin", None),
+            ("host", None),
+            ("", None),
+            ("ada", Some("ada")),
+            ("ada/operator/bob", Some("ada")),
+            ("ada/session/ses_a", Some("ada")),
+            ("admin/operator", Some("admin/operator")),
+            ("admin/operator/ci", Some("admin/operator")),
+            ("session/ses_a", Some("session/ses_a")),
+            ("session/ses_a/approver/operator", Some("session/ses_a")),
+            ("session/ses_a/session/ses_b/ci", Some("session/ses_a")),
+        ] {
+            assert_eq!(party(subject), of, "{subject}");
+        }
+    }
+
+    #[test]
+    fn the_subject_of_a_session_says_who_stands_behind_it() {
+        let id = SessionId::from("ses_b");
+        for (opener, subject) in [
+            ("admin", "session/ses_b"),
+            ("ada", "ada/session/ses_b"),
+            ("admin/operator/ci", "admin/operator/session/ses_b"),
+            ("session/ses_a", "session/ses_a/session/ses_b"),
+            ("session/ses_a/session/ses_x/ci", "session/ses_a/session/ses_b"),
+        ] {
+            assert_eq!(session_of(opener, &id), subject);
+            assert_eq!(session_in(subject), Some("ses_b"));
+        }
+        for other in ["ada", "session", "session/ses_a/operator", "ada/session/ses_a/ci"] {
+            assert_eq!(session_in(other), None, "{other}");
+        }
+    }
+}

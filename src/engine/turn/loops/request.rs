@@ -1,0 +1,201 @@
+//! What a loop asks of others, place by place; and what its journal says that it asked.
+
+use serde_json::{Value, json};
+
+use crate::engine::turn::loops::{APPROVE, COMPACT, FLUSH, OpenLoop};
+use crate::{
+    blueprint::Does,
+    flow::{
+        Part, StateOp, TaskOpts, TaskRequest,
+        response::{Begin, Call, Turn},
+    },
+    journal::{Outcome, Usage},
+    protocol::{Failure, Json, ModelRequest, StepKind, failure::kind},
+};
+
+impl OpenLoop {
+    pub(crate) fn does(&self, call: &Call) -> Option<Does> {
+        self.judge.call(&call.name, &call.arguments).map(|(does, _, _)| does)
+    }
+
+    /// What is asked at a place.
+    pub(crate) fn request_of(&self, place: usize) -> Option<TaskRequest> {
+        let agent = self.agent.name();
+        let charged = self.request.part.as_ref().map_or(&**agent, |part| part.name.as_str());
+        let own = |kind, name: &str, request| Part {
+            kind,
+            name: name.to_owned(),
+            call_id: None,
+            request,
+            charged: charged.to_owned(),
+            tool: None,
+            model: false,
+        };
+        let model = |request: ModelRequest, kind, name: &str, kept: Value| {
+            let given = &self.request.opts;
+            let opts = TaskOpts {
+                timeout_ms: given.timeout_ms,
+                retry: given.retry.clone(),
+                operator: Some(self.operator.to_string()),
+                session: given.session.clone(),
+                ..TaskOpts::default()
+            };
+            let input = Json::encode(&request).expect("a request is plain data");
+            let part = Part { model: true, ..own(kind, name, kept.into()) };
+            TaskRequest { part: Some(Box::new(part)), ..TaskRequest::new(&**agent, input, opts) }
+        };
+        Some(match self.begun.get(place)? {
+            Begin::Ask { turn } => {
+                let kept = json!({ "turn": turn });
+                model(self.asked(*turn), StepKind::ModelCall, &self.operator, kept)
+            }
+            Begin::Compact { turn } => {
+                let request = ModelRequest {
+                    model: self.agent.agent().model.clone(),
+                    items: self.flow.to_sum_up(),
+                    ..ModelRequest::default()
+                };
+                // No part of the answer: who follows the calls of the model does not see it.
+                model(request, StepKind::Local, COMPACT, json!({ "turn": turn }))
+            }
+            Begin::Flush { turn } => {
+                let kept = json!({ "turn": turn, "key": self.flow.flush_key(*turn) });
+                let part = own(StepKind::Local, FLUSH, kept.into());
+                let request = TaskRequest::new(&**agent, Json::null(), TaskOpts::default());
+                TaskRequest { part: Some(Box::new(part)), ..request }
+            }
+            Begin::List { server } => {
+                let part = own(StepKind::Local, server, Json::null());
+                let request = TaskRequest::new(server, Json::null(), TaskOpts::default());
+                TaskRequest { part: Some(Box::new(part)), ..request }
+            }
+            Begin::Approve(call) => self.approval(call, own(StepKind::Task, APPROVE, Json::null())),
+            Begin::Call(call) | Begin::Refuse(call, _) => self.call(call),
+        })
+    }
+
+    /// What writes a turn to state.
+    pub(crate) fn flush_op(&self, turn: u32) -> StateOp {
+        let items = self.flow.turn_items(turn);
+        let value = json!({ "agent": &**self.agent.name(), "turn": turn, "items": items });
+        StateOp::Set { key: self.flow.flush_key(turn), value: value.into(), opts: None }
+    }
+
+    /// When its end is near, and when it is over, counted from its begin in milliseconds.
+    pub(crate) fn times(&self) -> Option<(u64, u64)> {
+        let max_ms = self.max_duration_ms?;
+        Some((self.flow.near_end_ms(max_ms), max_ms))
+    }
+
+    /// What a person is asked before a call.
+    fn approval(&self, call: &Call, part: Part) -> TaskRequest {
+        let title = format!("Let {} call {}?", self.agent.name(), call.name);
+        let input: Json = json!({
+            "title": title, "agent": &**self.agent.name(), "tool": call.name,
+            "call_id": call.call_id, "arguments": call.arguments,
+        })
+        .into();
+        let opts = TaskOpts { summary: Some(title), ..TaskOpts::default() };
+        let part = Part { request: input.clone(), ..part };
+        TaskRequest { part: Some(Box::new(part)), ..TaskRequest::new(APPROVE, input, opts) }
+    }
+
+    fn call(&self, call: &Call) -> TaskRequest {
+        let found = self.judge.call(&call.name, &call.arguments);
+        let (agent, tool, input, timeout_ms) = match found {
+            Some((Does::Task { agent, tool }, input, timeout)) => (agent, tool, input, timeout),
+            _ => (call.name.clone(), None, call.arguments.clone(), None),
+        };
+        let opts = TaskOpts {
+            timeout_ms,
+            summary: Some(format!("{}: {}", self.agent.name(), call.name)),
+            ..TaskOpts::default()
+        };
+        let part = Part {
+            kind: StepKind::ToolCall,
+            name: call.name.clone(),
+            call_id: Some(call.call_id.clone()),
+            request: call.arguments.clone(),
+            charged: call.name.clone(),
+            tool,
+            model: false,
+        };
+        TaskRequest { part: Some(Box::new(part)), ..TaskRequest::new(agent, input, opts) }
+    }
+
+    /// What the model is asked in a turn.
+    fn asked(&self, turn: u32) -> ModelRequest {
+        let given = self.request.opts.ask.as_deref();
+        let mut request = ModelRequest {
+            model: match self.flow.downgraded() {
+                Some(model) => Some(model.to_owned()),
+                None => self.agent.agent().model.clone(),
+            },
+            instructions: self.instructions.clone(),
+            items: self.flow.conversation(),
+            tools: self.flow.tools().cloned().collect(),
+            ..ModelRequest::default()
+        };
+        if let Some(ask) = given {
+            // A choice that was forced once would be forced for ever.
+            request.tool_choice = ask.tool_choice.clone().filter(|_| turn == 1);
+            request.parallel_tool_calls = ask.parallel_tool_calls;
+            request.options = ask.options.clone();
+        } else if let Some(schema) = &self.agent.agent().output {
+            let format = json!({
+                "type": "json_schema", "name": "answer", "schema": schema, "strict": false,
+            });
+            request.options.insert("text".into(), json!({ "format": format }));
+        }
+        request
+    }
+
+    /// Tells a loop that a place has a step, as its journal has it.
+    pub(crate) fn replay_begin(&mut self, place: usize, kind: StepKind, name: &str) {
+        while self.flow.begun() <= place && self.broken.is_none() {
+            match self.flow.turn(&self.judge) {
+                Turn::Begin(parts) => self.begun.extend(parts),
+                Turn::Wait | Turn::Done { .. } | Turn::Stop(_) => {
+                    self.broken = Some(differs(place));
+                }
+            }
+        }
+        let same = match self.begun.get(place) {
+            Some(Begin::Ask { .. }) => kind == StepKind::ModelCall,
+            Some(Begin::Compact { .. }) => kind == StepKind::Local && name == COMPACT,
+            Some(Begin::Flush { .. }) => kind == StepKind::Local && name == FLUSH,
+            Some(Begin::Approve(_)) => kind == StepKind::Task && name == APPROVE,
+            Some(Begin::List { server }) => kind == StepKind::Local && name == server,
+            Some(Begin::Call(call) | Begin::Refuse(call, _)) => {
+                kind == StepKind::ToolCall && name == call.name
+            }
+            None => false,
+        };
+        if !same && self.broken.is_none() {
+            self.broken = Some(differs(place));
+        }
+        self.recorded = self.recorded.max(place + 1);
+    }
+
+    /// Tells a loop that what began at a place has ended.
+    pub(crate) fn replay_end(&mut self, place: usize, outcome: Outcome, used: &Usage) {
+        self.came += outcome.size_hint();
+        self.flow.end(place, outcome, used);
+    }
+
+    /// About how many bytes it holds: what was asked, and what came of its parts.
+    pub(crate) fn size(&self) -> usize {
+        self.request.size() + self.came
+    }
+
+    pub(crate) fn is_held(&self, place: usize) -> bool {
+        self.held.contains(&place)
+    }
+}
+
+fn differs(place: usize) -> Failure {
+    let message = format!(
+        "step {place} of the loop is in the journal, and the loop would do something else there"
+    );
+    Failure::new(kind::REFUSED, message)
+}

@@ -1,0 +1,259 @@
+//! State that others share: a step of its own, done once everything before it is durable.
+//!
+//! A run's own state changes in memory with its transition. What lies elsewhere, and what only the
+//! store can answer, is asked for after the commit that scheduled the step. A change is made once:
+//! the store keeps its answer until the step's end is durable, whatever happens in between.
+
+use std::sync::Arc;
+
+use crate::engine::{
+    run::due::Due,
+    run::resident::{Open, OpenKind, Perform, Run},
+    shard::serve::{STORAGE_RETRY_MS, Shard},
+    shared::message::RunMsg,
+    turn::state::{refused, run_scope, state_failure},
+};
+use crate::{
+    fault,
+    flow::{StateOp, StepOp},
+    journal::{Outcome, Scheduled, StepKey},
+    protocol::{Failure, Json, OperatorInput, Scope, SessionId, StoreOptions, WorkflowId},
+    store::{DurableState, Reducer, StateAct, StateChange, StoreError, Write, number_text},
+    token::{Need, Verb},
+};
+
+impl Shard {
+    /// Decides a step on shared state: refuses it, or lets it wait for its commit.
+    pub(crate) fn schedule_scoped(
+        &mut self,
+        run: &mut Run,
+        key: &StepKey,
+        scope: Option<&str>,
+        op: StateOp,
+    ) {
+        let permitted = self.permitted(run, scope, &op);
+        let step = match scope {
+            None => StepOp::State(op.clone()),
+            Some(scope) => StepOp::Scoped { scope: scope.to_owned(), op: op.clone() },
+        };
+        match permitted {
+            Err(failure) => self.record(run, key, &step, Outcome::Failed(failure)),
+            Ok((scope, op)) => {
+                let kind = OpenKind::State { scope, op: Box::new(op) };
+                let number = self.open(run, key, &step, kind);
+                run.pending.after.performs.push(Perform::State { step: number });
+            }
+        }
+    }
+
+    /// The scope and the operation as the layers pass them on, if the run may do that.
+    pub(crate) fn permitted(
+        &self,
+        run: &Run,
+        scope: Option<&str>,
+        op: &StateOp,
+    ) -> Result<(String, StateOp), Failure> {
+        let place = match scope {
+            None => run_scope(run),
+            Some(scope) => self.scope_of(run, scope)?,
+        };
+        self.permit(run, &place, op)?;
+        // What is read passes the layers when it is read.
+        let op = if op.is_read() { op.clone() } else { self.pass_change(run, &place, op)? };
+        Ok((place, op))
+    }
+
+    /// The text of the scope that a flow named.
+    pub(crate) fn scope_of(&self, run: &Run, named: &str) -> Result<String, Failure> {
+        if named == "session" {
+            let session = self.delegate_of(run).ok_or_else(|| {
+                refused(
+                    "ctx:scope(\"session\"): the run belongs to no session; start it with a \
+                     `delegate`, or name one: ctx:scope { session = \"ses_…\" }"
+                        .to_owned(),
+                )
+            })?;
+            return Ok(Scope::Session(SessionId::new(session.0)).to_string());
+        }
+        let within = named.strip_prefix("operator:").filter(|rest| !rest.contains(':'));
+        let text = match within {
+            Some(operator) => format!("operator:{}:{operator}", run.id),
+            None => named.to_owned(),
+        };
+        let scope: Scope = text.parse().map_err(|error| refused(format!("{error}")))?;
+        Ok(scope.to_string())
+    }
+
+    /// Whether the run may do that to a scope: its starter reads and writes, its flow's authority
+    /// links. The run itself and its operators are the run's own.
+    fn permit(&self, run: &Run, scope: &str, op: &StateOp) -> Result<(), Failure> {
+        let own = scope == run_scope(run) || is_within(run, scope);
+        if own {
+            return Ok(());
+        }
+        if let StateOp::Link { key, to, .. } | StateOp::Unlink { key, to, .. } = op {
+            let permitted = self.may_link(run, scope, [key, to]);
+            return permitted.map_err(|refusal| refused(refusal.to_string()));
+        }
+        let verb = if op.is_read() { Verb::StateRead } else { Verb::StateWrite };
+        let need = Need::State { scope, key: op.key() };
+        run.grant.check(verb, &[need]).map_err(|refusal| refused(refusal.to_string()))
+    }
+
+    /// Does what a step asked of shared state; its end comes back as a message.
+    pub(crate) fn perform_state(&mut self, run: &mut Run, number: u32) {
+        let Some(Open { kind: OpenKind::State { scope, op } }) = run.open.get(number) else {
+            return;
+        };
+        fault::point("engine.state_shared");
+        let (scope, op) = (scope.clone(), op.clone());
+        let (num, shared) = (run.num, Arc::clone(&self.shared));
+        let passage = op.is_read().then(|| self.passage(run));
+        self.shared.tasks.spawn(async move {
+            let done = match passage {
+                Some(passage) => passage.read_for_step(&op, &scope).await,
+                None => match execute(&shared.state, &scope, &op, (num, number)).await {
+                    Ok(done) => done,
+                    Err(error) => {
+                        tracing::warn!(run = num, %error, "a change of state waits for the store");
+                        shared.tell(num, RunMsg::StateLater { step: number });
+                        return;
+                    }
+                },
+            };
+            let outcome = match done {
+                Ok(value) => Outcome::Completed(value),
+                Err(failure) => Outcome::Failed(failure),
+            };
+            shared.tell(num, RunMsg::StateDone { step: number, outcome });
+        });
+    }
+
+    /// The store could not be written: the change is asked for again, once it may be.
+    pub(crate) fn state_later(&mut self, run: &mut Run, number: u32) {
+        if matches!(run.open.get(number), Some(Open { kind: OpenKind::State { .. } })) {
+            let due = self.steady_ms + STORAGE_RETRY_MS;
+            run.timers.insert((due, number, Due::State));
+        }
+    }
+
+    /// What came of it.
+    pub(crate) fn state_done(&mut self, run: &mut Run, number: u32, outcome: Outcome) {
+        let Some(Open { kind: OpenKind::State { op, .. } }) = run.open.get(number) else {
+            return;
+        };
+        let outcome = match outcome {
+            Outcome::Completed(value) if op.is_read() => {
+                let key = run.chain.step(number).map(|step| &step.scheduled.key);
+                Outcome::Completed(match key {
+                    Some(key) => crate::engine::turn::loops::shown(run, key, value),
+                    None => value,
+                })
+            }
+            outcome => outcome,
+        };
+        if !op.is_read() {
+            run.pending.writes.push(Write::ForgetReceipt { run: run.num, step: number });
+        }
+        self.finish_step(run, number, outcome, None, None);
+    }
+
+    /// Takes up a step on shared state whose end is not known.
+    pub(crate) fn take_up_state(&mut self, run: &mut Run, step: &Scheduled) {
+        let op = step.request.decode::<StateOp>().ok();
+        let named = step.request.to_value();
+        let named = named.get("scope").and_then(|scope| scope.as_str());
+        let scope = match named {
+            None => Ok(run_scope(run)),
+            Some(named) => self.scope_of(run, named),
+        };
+        let passed = match (op, scope) {
+            (Some(op), Ok(scope)) if op.is_read() => Some((op, scope)),
+            (Some(op), Ok(scope)) => self.pass_change(run, &scope, &op).ok().map(|op| (op, scope)),
+            _ => None,
+        };
+        let Some((op, scope)) = passed else {
+            let failure = refused("the state step in the journal cannot be read".to_owned());
+            self.finish_step(run, step.step, Outcome::Failed(failure), None, None);
+            return;
+        };
+        run.open.insert(step.step, Open { kind: OpenKind::State { scope, op: Box::new(op) } });
+        run.pending.after.performs.push(Perform::State { step: step.step });
+    }
+}
+
+/// What an operator is given for an input of the protocol: its message alone, or with the data
+/// that pass through.
+pub(crate) fn task_input(input: &OperatorInput) -> Json {
+    let message = serde_json::to_value(&input.message).expect("content is plain data");
+    if input.metadata.is_null() {
+        return message.into();
+    }
+    serde_json::json!({ "message": message, "metadata": input.metadata }).into()
+}
+
+/// Whether a scope is that of an operator within the run.
+pub(crate) fn is_within(run: &Run, scope: &str) -> bool {
+    let workflow = WorkflowId::new(run.id.to_string());
+    matches!(scope.parse(), Ok(Scope::Operator { workflow: of, .. }) if of == workflow)
+}
+
+/// Makes a change once, however often it is asked for.
+///
+/// # Errors
+/// Where the store could not be written, and the change is to be asked for once more. What comes of
+/// one that the store looked at is inside.
+async fn execute(
+    state: &DurableState,
+    scope: &str,
+    op: &StateOp,
+    receipt: (u64, u32),
+) -> Result<Result<Json, Failure>, StoreError> {
+    let change = match change_of(scope, op) {
+        Ok(change) => change,
+        Err(failure) => return Ok(Err(failure)),
+    };
+    let mut answers = match state.change(Vec::new(), vec![change], Some(receipt)).await {
+        Ok(answers) => answers,
+        Err(error) if error.is_about_the_change() => {
+            return Ok(Err(state_failure(op.name(), error)));
+        }
+        Err(error) => return Err(error),
+    };
+    let value = answers.pop().and_then(|answer| answer.value);
+    Ok(Ok(value.map_or_else(Json::null, Json::from_trusted)))
+}
+
+fn change_of(scope: &str, op: &StateOp) -> Result<StateChange, Failure> {
+    let put = |value: String, reducer, hints| StateAct::Put { value, reducer, hints };
+    let none = StoreOptions::default;
+    let mut if_revision = None;
+    let act = match op {
+        StateOp::Set { value, opts, .. } => {
+            if_revision = opts.as_ref().and_then(|opts| opts.if_revision);
+            let hints = opts.as_ref().map_or_else(none, |opts| opts.hints());
+            put(value.as_str().to_owned(), Reducer::Overwrite, hints)
+        }
+        StateOp::Delete { .. } => StateAct::Delete,
+        StateOp::Add { by, .. } => {
+            let by = number_text(*by)
+                .ok_or_else(|| refused("state.add: what is added is not a number".to_owned()))?;
+            put(by, Reducer::Sum, none())
+        }
+        StateOp::Append { value, .. } => put(value.as_str().to_owned(), Reducer::Append, none()),
+        StateOp::Merge { value, .. } => put(value.as_str().to_owned(), Reducer::Merge, none()),
+        StateOp::Link { to, relation, metadata, .. } => StateAct::Link {
+            to: to.clone(),
+            relation: relation.clone(),
+            metadata: metadata.as_ref().map(|json| json.as_str().to_owned()),
+        },
+        StateOp::Unlink { to, relation, .. } => {
+            StateAct::Unlink { to: to.clone(), relation: relation.clone() }
+        }
+        StateOp::Get { .. }
+        | StateOp::List { .. }
+        | StateOp::Search { .. }
+        | StateOp::Traverse { .. } => return Err(refused(format!("{} is a read", op.name()))),
+    };
+    Ok(StateChange { scope: scope.to_owned(), key: op.key().to_owned(), if_revision, act })
+}

@@ -1,0 +1,570 @@
+//! Who is at the door: tokens, handles, revocations.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use tokio::sync::Mutex;
+
+use crate::engine::{
+    Bearer, Caller, Engine, EngineError, Holder, IdempotencyKey, KeyFiles, MintToken, Minted,
+    QuotaUse, TokenView, rfc3339,
+};
+use crate::{
+    fault,
+    protocol::{Json, TaskId},
+    session::End,
+    store::{Check, Store, StoreError, TokenRow, Write},
+    token::{
+        Claims, Grant, Handle, KeyRing, Quotas, Role, Scopes, TaskClaim, TokenKind, UNNAMED, Verb,
+    },
+};
+
+/// Verified tokens that are remembered.
+const REMEMBERED: usize = 4_096;
+/// The longest life of a token, in milliseconds.
+const LONGEST_MS: u64 = 366 * 24 * 3_600 * 1_000;
+
+/// How long a token for an attempt lives unless it says otherwise, in milliseconds.
+pub(crate) const ATTEMPT_TOKEN_MS: u64 = 600_000;
+/// The longest life of a token for an attempt, in milliseconds.
+const LONGEST_ATTEMPT_TOKEN_MS: u64 = 3_600_000;
+/// What the id of a token for an attempt begins with.
+const ATTEMPT_JTI: &str = "wt_";
+/// The longest id of one: eight characters and a dot for each narrowing.
+const LONGEST_ATTEMPT_JTI: usize = ATTEMPT_JTI.len() + 32 + 9 * MOST_NARROWINGS;
+/// The characters of its id that tell an unnamed token's subject from others.
+const SHORT_JTI: usize = 12;
+/// The longest name of whoever holds a token, in characters.
+const LONGEST_NAME: usize = 64;
+/// Names that mean something else.
+const RESERVED: [&str; 5] = ["engine", "handle", "host", "session", "token"];
+
+/// How long the token of the data directory's owner lives, in milliseconds.
+const ADMIN_TTL_MS: u64 = 365 * 24 * 3_600 * 1_000;
+/// How often a token for an attempt may be narrowed again.
+const MOST_NARROWINGS: usize = 8;
+
+/// Keys, and what is known of tokens.
+pub(crate) struct Auth {
+    keys: RwLock<KeyRing>,
+    /// Where the keys are kept; whoever changes them has it to themselves.
+    pub(crate) files: Mutex<Arc<dyn KeyFiles>>,
+    revoked: RwLock<HashSet<String>>,
+    /// Tokens of the key that signs. Those of a retired key are verified each time: its grace ends.
+    verified: RwLock<HashMap<[u8; 32], Claims>>,
+    /// The epochs of the open runs that were created before there were nonces.
+    first_epochs: HashMap<u64, u32>,
+}
+
+impl Auth {
+    pub(crate) fn open(
+        store: &dyn Store,
+        keys: KeyRing,
+        files: Arc<dyn KeyFiles>,
+    ) -> Result<Self, EngineError> {
+        let revoked = store.tokens()?.into_iter().filter(|row| row.revoked_ms.is_some());
+        let revoked = revoked.map(|row| row.jti).collect();
+        Ok(Self {
+            keys: RwLock::new(keys),
+            files: Mutex::new(files),
+            revoked: RwLock::new(revoked),
+            verified: RwLock::default(),
+            first_epochs: store.runs_without_nonce()?.into_iter().collect(),
+        })
+    }
+
+    /// Looks at the keys.
+    pub(crate) fn keys<T>(&self, look: impl FnOnce(&KeyRing) -> T) -> T {
+        look(&self.keys.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes other keys; nothing that the keys before said is remembered.
+    pub(crate) fn change_keys(&self, keys: KeyRing) {
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
+        self.verified.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Signs claims with the key of now.
+    pub(crate) fn sign(&self, claims: &Claims) -> Result<String, EngineError> {
+        self.keys(|keys| keys.sign(claims)).map_err(denied)
+    }
+
+    /// A signature is checked once; time and revocation are checked at every use.
+    fn verify(&self, token: &str, now_s: u64) -> Result<Claims, EngineError> {
+        let mark = *blake3::hash(token.as_bytes()).as_bytes();
+        let known =
+            self.verified.read().unwrap_or_else(PoisonError::into_inner).get(&mark).cloned();
+        let claims = match known {
+            Some(claims) => {
+                claims.check_time(now_s).map_err(denied)?;
+                claims
+            }
+            None => {
+                // Under one look at the keys: what a key says is not remembered after its end.
+                let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+                let claims = keys.verify(token, &TokenKind::ALL, now_s).map_err(denied)?;
+                if keys.is_current(token) {
+                    let mut verified =
+                        self.verified.write().unwrap_or_else(PoisonError::into_inner);
+                    if verified.len() >= REMEMBERED {
+                        verified.clear();
+                    }
+                    verified.insert(mark, claims.clone());
+                }
+                claims
+            }
+        };
+        let revoked = self.revoked.read().unwrap_or_else(PoisonError::into_inner);
+        let is_revoked =
+            lineage(&claims.jti).chain(claims.parent.as_deref()).any(|jti| revoked.contains(jti));
+        if is_revoked {
+            return Err(StoreError::Revoked { jti: claims.jti }.into());
+        }
+        Ok(claims)
+    }
+}
+
+/// The ids of a token and of those that it was narrowed from. The id of a token for an attempt
+/// begins with the id of the one before it: such tokens are stored nowhere.
+pub(crate) fn lineage(jti: &str) -> impl Iterator<Item = &str> {
+    jti.match_indices('.').map(|(at, _)| &jti[..at]).chain(std::iter::once(jti))
+}
+
+/// Whether an id has the form of those of tokens for attempts.
+fn is_of_attempt(jti: &str) -> bool {
+    let mut parts = jti.strip_prefix(ATTEMPT_JTI).unwrap_or_default().split('.');
+    let hex = |part: &str, len| {
+        part.len() == len && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    jti.len() <= LONGEST_ATTEMPT_JTI
+        && parts.next().is_some_and(|root| hex(root, 32))
+        && parts.all(|part| hex(part, 8))
+}
+
+pub(crate) fn denied(error: impl std::fmt::Display) -> EngineError {
+    EngineError::Unauthenticated(error.to_string())
+}
+
+impl Engine {
+    /// Who holds a bearer: a token, or the handle of an attempt.
+    ///
+    /// Nothing is read for it: a handle and a token are verified with the keys alone. Whether the
+    /// attempt is still open is for its run to say, with the first use.
+    ///
+    /// # Errors
+    /// When it is not a bearer of this host, has ended or was revoked.
+    pub fn authenticate(&self, bearer: &str) -> Result<Bearer, EngineError> {
+        if bearer.starts_with("wh_") {
+            let now_s = self.shared().clock.now_ms() / 1_000;
+            let epochs = &self.inner.auth.first_epochs;
+            let of = Handle::parse(bearer)
+                .and_then(|handle| {
+                    handle.verify(&self.shared().handles, now_s, |run| epochs.get(&run).copied())
+                })
+                .map_err(denied)?;
+            return Ok(Bearer::Holder(Holder {
+                run: of.run,
+                step: of.step,
+                attempt: of.attempt,
+                epoch: of.epoch,
+                nonce: Some(of.nonce),
+                jti: None,
+                grant: None,
+                session: None,
+            }));
+        }
+        let claims = self.inner.auth.verify(bearer, self.shared().clock.now_ms() / 1_000)?;
+        let grant = claims.grant();
+        Ok(match &claims.task {
+            Some(task) => Bearer::Holder(Holder {
+                run: task.id.run(),
+                step: task.id.step(),
+                attempt: task.attempt,
+                epoch: task.epoch,
+                nonce: Some(task.nonce),
+                jti: Some(claims.jti.clone()),
+                grant: Some(grant),
+                session: None,
+            }),
+            None => Bearer::Caller(Caller {
+                session: self.session_of(&claims)?,
+                subject: claims.sub,
+                grant,
+                jti: claims.jti,
+                expires_ms: claims.exp.saturating_mul(1_000),
+            }),
+        })
+    }
+
+    /// The public keys, as a JWK set.
+    pub fn jwks(&self) -> Json {
+        let now_s = self.shared().clock.now_ms() / 1_000;
+        let set = self.inner.auth.keys(|keys| keys.jwks(now_s));
+        Json::encode(&set).expect("a key set is plain data")
+    }
+
+    /// Makes a token that is no wider than the caller's own.
+    ///
+    /// # Errors
+    /// When the caller may not, or asks for more than it has.
+    pub async fn mint(
+        &self,
+        caller: &Caller,
+        mint: MintToken,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Minted, EngineError> {
+        caller.grant.check(Verb::TokenMint, &[])?;
+        if let Some(key) = &key
+            && let Some(jti) = self.repeated(caller, key).await?
+        {
+            return self.signed_again(caller, jti).await;
+        }
+        let now_ms = self.shared().clock.now_ms();
+        if mint.ttl_ms == 0 || mint.ttl_ms > LONGEST_MS {
+            return Err(EngineError::BadRequest(format!(
+                "mint a token: its ttl is between 1 s and {} days",
+                LONGEST_MS / 86_400_000
+            )));
+        }
+        let expires_ms = (now_ms + mint.ttl_ms).min(caller.expires_ms);
+        let scopes = match &mint.scopes {
+            None => caller.grant.scopes.clone(),
+            Some(scopes) => {
+                Scopes(scopes.iter().map(|text| text.parse()).collect::<Result<_, _>>().map_err(
+                    |error: crate::token::ScopeError| EngineError::BadRequest(error.to_string()),
+                )?)
+            }
+        };
+        let mut grant = Grant::new(mint.role, scopes);
+        if let Some(verbs) = &mint.verbs {
+            let verbs =
+                verbs.iter().map(|word| word.parse::<Verb>()).collect::<Result<Vec<_>, _>>();
+            grant = grant.only(verbs.map_err(|error| EngineError::BadRequest(error.to_string()))?);
+        }
+        let grant = with_more(grant, &mint.extra_verbs)?;
+        let parent = self.claims_of(caller);
+        let mut claims = mint_claims("", grant, now_ms, expires_ms).child_of(&parent);
+        claims.sub = subject(caller, &mint, &claims.jti)?;
+        claims.quotas = self.quotas_of(caller, mint.quotas)?;
+        claims.check_narrower(&parent).map_err(|widening| EngineError::Conflict {
+            code: widening.code(),
+            message: widening.to_string(),
+        })?;
+        self.store_token(caller, claims, now_ms, expires_ms, key).await
+    }
+
+    /// The token of a repeated request: what it says is stored, and signing that gives the token.
+    async fn signed_again(&self, caller: &Caller, jti: String) -> Result<Minted, EngineError> {
+        let wanted = jti.clone();
+        let row = self.read(move |store| store.token(&wanted)).await?;
+        let row = row.ok_or(EngineError::NotFound { what: "token", id: jti })?;
+        let claims: Claims =
+            serde_json::from_str(&row.claims).expect("stored claims were written by this program");
+        self.check_repeatable(caller, &claims)?;
+        let token = self.inner.auth.sign(&claims)?;
+        Ok(Minted { token, jti: row.jti, expires_ms: row.expires_ms })
+    }
+
+    /// The quotas of a token that is to be made.
+    fn quotas_of(&self, caller: &Caller, asked: Quotas) -> Result<Option<Quotas>, EngineError> {
+        if let Some(fault) = asked.fault() {
+            return Err(EngineError::BadRequest(format!("mint a token: {fault}")));
+        }
+        if asked.is_open() {
+            return Ok(None);
+        }
+        self.shared().accounts.check_line(&caller.jti)?;
+        Ok(Some(asked))
+    }
+
+    /// Refuses to repeat an answer with a token in it to a caller that could not have asked for it:
+    /// whoever has the same subject may have less.
+    pub(crate) fn check_repeatable(
+        &self,
+        caller: &Caller,
+        claims: &Claims,
+    ) -> Result<(), EngineError> {
+        if !self.shared().accounts.covers(&caller.jti, &claims.jti) {
+            let message = "repeat the request: its answer carries a token that does not count against \
+                           your quotas; use an Idempotency-Key of your own";
+            return Err(EngineError::Conflict { code: "repeat_widens", message: message.into() });
+        }
+        claims.check_repeatable(&self.claims_of(caller)).map_err(|widening| EngineError::Conflict {
+            code: "repeat_widens",
+            message: format!(
+                "repeat the request: its answer carries a token that is wider than yours in {}; \
+                 use an Idempotency-Key of your own",
+                widening.axis.as_str()
+            ),
+        })
+    }
+
+    pub(crate) fn claims_of(&self, caller: &Caller) -> Claims {
+        let mut claims = mint_claims(&caller.subject, caller.grant.clone(), 0, caller.expires_ms);
+        claims.quotas = self.shared().accounts.bounds(&caller.jti);
+        claims.jti.clone_from(&caller.jti);
+        claims
+    }
+
+    async fn store_token(
+        &self,
+        caller: &Caller,
+        claims: Claims,
+        now_ms: u64,
+        expires_ms: u64,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Minted, EngineError> {
+        let token = self.inner.auth.sign(&claims)?;
+        let row = token_row(&claims, now_ms, expires_ms);
+        let mut checks = vec![Check::TokenLive(caller.jti.clone())];
+        let mut writes = vec![Write::PutToken(row)];
+        if let Some(key) = key {
+            let (check, write) = key.keep(&caller.subject, claims.jti.clone(), now_ms);
+            checks.push(check);
+            writes.push(write);
+        }
+        fault::point("engine.token_mint");
+        self.shared().accounts.add(&claims, now_ms);
+        self.write(checks, writes).await?;
+        Ok(Minted { token, jti: claims.jti, expires_ms })
+    }
+
+    /// The tokens that were given out, newest first, without their secrets.
+    ///
+    /// # Errors
+    /// When the caller may not see them.
+    pub async fn tokens(&self, caller: &Caller) -> Result<Vec<TokenView>, EngineError> {
+        caller.grant.check(Verb::TokenList, &[])?;
+        let rows = self.read(|store| store.tokens()).await?;
+        let used = |row: &TokenRow| self.shared().accounts.used(&row.jti);
+        Ok(rows.iter().map(|row| view_token(row, used(row))).collect())
+    }
+
+    /// Revokes a token and what was made from it; nothing that comes with it later is accepted.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is no such token.
+    pub async fn revoke(&self, caller: &Caller, jti: &str) -> Result<(), EngineError> {
+        caller.grant.check(Verb::TokenRevoke, &[])?;
+        let wanted = jti.to_owned();
+        let found = self.read(move |store| store.tokens()).await?;
+        let at_ms = self.shared().clock.now_ms();
+        let mut writes = Vec::new();
+        if !found.iter().any(|row| row.jti == wanted) {
+            if !is_of_attempt(&wanted) {
+                return Err(EngineError::NotFound { what: "token", id: wanted });
+            }
+            writes.push(Write::PutToken(attempt_row(&wanted, at_ms)));
+        }
+        let mut doomed = vec![wanted];
+        let mut at = 0;
+        while at < doomed.len() {
+            let parent = doomed[at].clone();
+            let children = found.iter().filter(|row| row.parent.as_deref() == Some(&parent));
+            doomed.extend(children.map(|row| row.jti.clone()));
+            at += 1;
+        }
+        {
+            // Refused from here on; durable before the answer.
+            let auth = &self.inner.auth;
+            let mut revoked = auth.revoked.write().unwrap_or_else(PoisonError::into_inner);
+            revoked.extend(doomed.iter().cloned());
+        }
+        fault::point("engine.token_revoke");
+        let sessions = self.shared().sessions.opened_with(&doomed);
+        writes.extend(doomed.into_iter().map(|jti| Write::RevokeToken { jti, at_ms }));
+        self.write(Vec::new(), writes).await?;
+        for session in sessions {
+            self.end_session(&session, End::Revoked).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the token of the data directory's owner, who may do everything.
+    ///
+    /// # Errors
+    /// When it cannot be stored.
+    pub async fn mint_admin(&self) -> Result<Minted, EngineError> {
+        let now_ms = self.shared().clock.now_ms();
+        let claims = self.owner_claims(None, now_ms).await?;
+        let token = self.inner.auth.sign(&claims)?;
+        Ok(Minted { token, jti: claims.jti, expires_ms: claims.exp.saturating_mul(1_000) })
+    }
+
+    /// Stores what the token of the data directory's owner says. Where somebody asks for it, it
+    /// falls with their token.
+    pub(crate) async fn owner_claims(
+        &self,
+        by: Option<&Caller>,
+        now_ms: u64,
+    ) -> Result<Claims, EngineError> {
+        let grant = Grant::everything();
+        let claims = mint_claims("admin", grant, now_ms, now_ms + ADMIN_TTL_MS);
+        let row = token_row(&claims, now_ms, now_ms + ADMIN_TTL_MS);
+        let checks = by.map(|by| Check::TokenLive(by.jti.clone())).into_iter().collect();
+        fault::point("engine.token_mint");
+        self.write(checks, vec![Write::PutToken(row)]).await?;
+        Ok(claims)
+    }
+
+    /// Whether a token is good, and will be when the keys before the one that signs are not.
+    pub fn is_lasting(&self, token: &str) -> bool {
+        self.authenticate(token).is_ok() && self.inner.auth.keys(|keys| keys.is_current(token))
+    }
+
+    /// The same token for a worker that came with one, for another while; it keeps its id, so that
+    /// revoking it ends what it became as well.
+    pub(crate) fn renew(&self, holder: &Holder) -> Option<String> {
+        let nonce = holder.nonce?;
+        let jti = holder.jti.clone()?;
+        Some(self.attempt_token(holder, nonce, jti, None, ATTEMPT_TOKEN_MS).ok()?.token)
+    }
+
+    /// The id of a token that is made from what a holder came with.
+    pub(crate) fn attempt_jti(holder: &Holder) -> Result<String, EngineError> {
+        let fresh = uuid::Uuid::new_v4().simple().to_string();
+        let jti = match &holder.jti {
+            Some(parent) => format!("{parent}.{}", &fresh[..8]),
+            None => format!("{ATTEMPT_JTI}{fresh}"),
+        };
+        if jti.len() > LONGEST_ATTEMPT_JTI {
+            return Err(EngineError::BadRequest(format!(
+                "make a token for a task: it was narrowed {MOST_NARROWINGS} times already"
+            )));
+        }
+        Ok(jti)
+    }
+
+    /// Signs a token for an attempt that is no wider than what its holder came with.
+    pub(crate) fn attempt_token(
+        &self,
+        holder: &Holder,
+        nonce: u64,
+        jti: String,
+        verbs: Option<&[String]>,
+        ttl_ms: u64,
+    ) -> Result<Minted, EngineError> {
+        if !(1_000..=LONGEST_ATTEMPT_TOKEN_MS).contains(&ttl_ms) {
+            let message =
+                "make a token for a task: its ttl is between 1 s and 1 h; a heartbeat renews it";
+            return Err(EngineError::BadRequest(message.into()));
+        }
+        let now_ms = self.shared().clock.now_ms();
+        let task = TaskClaim {
+            id: TaskId::new(holder.run, holder.step, now_ms),
+            attempt: holder.attempt,
+            epoch: holder.epoch,
+            nonce,
+        };
+        let mut claims =
+            Claims::for_attempt(task, "worker", jti.clone(), now_ms / 1_000, ttl_ms / 1_000);
+        claims.parent = holder.jti.clone().filter(|parent| *parent != jti);
+        if let Some(grant) = &holder.grant {
+            claims.verbs.clone_from(&grant.verbs);
+        }
+        if let Some(verbs) = verbs {
+            let mut only = BTreeSet::new();
+            for word in verbs {
+                let verb: Verb = word.parse().map_err(|error: crate::token::UnknownVerb| {
+                    EngineError::BadRequest(error.to_string())
+                })?;
+                claims.grant().check(verb, &[])?;
+                only.insert(verb);
+            }
+            claims.verbs = Some(only);
+        }
+        let token = self.inner.auth.sign(&claims)?;
+        Ok(Minted { token, jti, expires_ms: claims.exp.saturating_mul(1_000) })
+    }
+}
+
+/// A grant with the verbs that somebody asks for beside its own.
+pub(crate) fn with_more(grant: Grant, words: &[String]) -> Result<Grant, EngineError> {
+    let verbs = words.iter().map(|word| word.parse::<Verb>()).collect::<Result<Vec<_>, _>>();
+    let verbs = verbs.map_err(|error| EngineError::BadRequest(error.to_string()))?;
+    let role = grant.role;
+    grant.and(&verbs).ok_or_else(|| {
+        let words = words.join(", ");
+        EngineError::BadRequest(format!(
+            "add the verbs {words}: the role {role} never has all of them"
+        ))
+    })
+}
+
+/// Whose a made token is: whoever asks for it, and below them its name or role. An admin who may do
+/// everything gives out names of their own: those are people, who are told apart where several
+/// must answer. A token without a name is a subject of its own, so that two of them share no
+/// Idempotency-Key.
+fn subject(caller: &Caller, mint: &MintToken, jti: &str) -> Result<String, EngineError> {
+    let Some(name) = &mint.name else {
+        let own = &jti[..SHORT_JTI];
+        return Ok(format!("{}/{}{UNNAMED}{own}", caller.subject, mint.role));
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-@+".contains(c);
+    let fits = (1..=LONGEST_NAME).contains(&name.len()) && name.chars().all(plain);
+    if !fits || name.parse::<Role>().is_ok() || RESERVED.contains(&name.as_str()) {
+        return Err(EngineError::BadRequest(format!(
+            "mint a token: a name has 1 to {LONGEST_NAME} letters, digits or any of `._-@+`, and is \
+             no role's"
+        )));
+    }
+    match caller.grant.covers(&Grant::everything()) {
+        true => Ok(name.clone()),
+        false => Ok(format!("{}/{name}", caller.subject)),
+    }
+}
+
+pub(crate) fn mint_claims(
+    subject: &str,
+    grant: crate::token::Grant,
+    now_ms: u64,
+    expires_ms: u64,
+) -> Claims {
+    let jti = uuid::Uuid::new_v4().simple().to_string();
+    let ttl_s = (expires_ms / 1_000).saturating_sub(now_ms / 1_000);
+    Claims::new(TokenKind::Api, subject, jti, grant, now_ms / 1_000, ttl_s)
+}
+
+/// A token as it is stored: what it says, without the token itself.
+pub(crate) fn token_row(claims: &Claims, created_ms: u64, expires_ms: u64) -> TokenRow {
+    TokenRow {
+        jti: claims.jti.clone(),
+        role: claims.role.to_string(),
+        claims: serde_json::to_string(claims).expect("claims are plain data"),
+        parent: claims.parent.clone(),
+        created_ms,
+        expires_ms,
+        revoked_ms: None,
+    }
+}
+
+/// The row of a revoked token for an attempt: all that is known of it is its id.
+fn attempt_row(jti: &str, now_ms: u64) -> TokenRow {
+    let grant = crate::token::Grant::new(Role::Worker, Scopes(Vec::new()));
+    let ttl_s = LONGEST_ATTEMPT_TOKEN_MS / 1_000;
+    let claims = Claims::new(TokenKind::Task, "worker", jti, grant, now_ms / 1_000, ttl_s);
+    token_row(&claims, now_ms, now_ms + LONGEST_ATTEMPT_TOKEN_MS)
+}
+
+fn view_token(row: &TokenRow, used: Option<QuotaUse>) -> TokenView {
+    let claims: Option<Claims> = serde_json::from_str(&row.claims).ok();
+    let words = |claims: &Claims| {
+        claims.verbs.as_ref().map(|v| v.iter().map(ToString::to_string).collect())
+    };
+    TokenView {
+        jti: row.jti.clone(),
+        role: row.role.clone(),
+        verbs: claims.as_ref().and_then(words),
+        quotas: claims.as_ref().and_then(|claims| claims.quotas),
+        used,
+        scopes: claims
+            .map(|claims| claims.scopes.0.iter().map(ToString::to_string).collect())
+            .unwrap_or_default(),
+        parent: row.parent.clone(),
+        created_at: rfc3339(row.created_ms),
+        expires_at: rfc3339(row.expires_ms),
+        revoked_at: row.revoked_ms.map(rfc3339),
+    }
+}

@@ -1,0 +1,70 @@
+//! A copy of everything, and a check of everything, while it is in use.
+
+use std::{fs::File, path::Path, sync::Arc};
+
+use tokio::sync::mpsc;
+
+use crate::engine::{Caller, Engine, EngineError};
+use crate::{
+    store::{Checked, Store, StoreError},
+    token::Verb,
+};
+
+/// Lines of a check that wait for a slow reader.
+const AHEAD: usize = 64;
+
+impl Engine {
+    /// One state of the whole database as a file of its own, to be read from its beginning, and its
+    /// size in bytes. It has no name any more and is gone when it is closed.
+    ///
+    /// Everything that was acknowledged before the call is in it. One copy is made at a time.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is no room for the copy.
+    pub async fn backup(&self, caller: &Caller) -> Result<(File, u64), EngineError> {
+        caller.grant.check(Verb::HostBackup, &[])?;
+        let _turn = self.inner.heavy.acquire().await.map_err(|_| EngineError::Stopping)?;
+        let dir = self.shared().settings.work.clone();
+        self.read(move |store| copy(store, &dir)).await
+    }
+
+    /// Reads everything that is stored once, and tells of what is not what was stored; the last line
+    /// is [`Checked::Done`]. It ends early where nobody reads it. One is made at a time.
+    ///
+    /// # Errors
+    /// When the caller may not.
+    pub async fn check_store(
+        &self,
+        caller: &Caller,
+    ) -> Result<mpsc::Receiver<Result<Checked, EngineError>>, EngineError> {
+        caller.grant.check(Verb::HostBackup, &[])?;
+        let inner = Arc::clone(&self.inner);
+        let (to, lines) = mpsc::channel(AHEAD);
+        self.shared().tasks.spawn(async move {
+            let Ok(turn) = inner.heavy.acquire().await else { return };
+            let store = Arc::clone(&inner.shared.store);
+            let told = to.clone();
+            let check = move || store.check(&mut |line| told.blocking_send(Ok(line)).is_ok());
+            let checked = inner.shared.tasks.spawn_blocking(check).await;
+            drop(turn);
+            if let Ok(Err(error)) = checked {
+                // A reader who is gone needs no reason.
+                let _ = to.send(Err(error.into())).await;
+            }
+        });
+        Ok(lines)
+    }
+}
+
+fn copy(store: &dyn Store, dir: &Path) -> Result<(File, u64), StoreError> {
+    let path = dir.join(format!(".backup-{}", uuid::Uuid::new_v4().simple()));
+    let fault = |verb: &str, error: std::io::Error| StoreError::Database {
+        context: format!("{verb} {}", path.display()),
+        reason: error.to_string(),
+    };
+    std::fs::create_dir_all(dir).map_err(|error| fault("make room for", error))?;
+    let size = store.backup(&path)?;
+    let file = File::open(&path).map_err(|error| fault("open", error))?;
+    std::fs::remove_file(&path).map_err(|error| fault("remove", error))?;
+    Ok((file, size))
+}

@@ -1,0 +1,295 @@
+//! The beginning of a run.
+
+use std::{pin::pin, sync::Arc, time::Duration};
+
+use tokio::sync::oneshot;
+
+use crate::engine::{
+    Caller, Engine, EngineError, IdempotencyKey, Made, Program, RunView, StartRun, Started,
+    WaitFor,
+    run::readers::Subscriber,
+    shared::message::{Msg, NewRun, Waiter},
+    verbs::runs,
+};
+use crate::{
+    journal::RunStarted,
+    lua,
+    memory::Level,
+    protocol::{Json, RunId},
+    respond,
+    store::StoreError,
+    token::{Refusal, Verb},
+};
+
+/// Longer than any wait: who waits has a patience of its own.
+pub(crate) const FOREVER: Duration = Duration::from_secs(24 * 3_600);
+
+/// A run that was begun, where its end is told, and its view if it has ended already.
+pub(crate) type Begun = (Started, oneshot::Receiver<RunView>, Option<RunView>);
+
+/// Whether the rights of whoever starts a run are still to be looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Permit {
+    /// They are.
+    Ask,
+    /// Another verb covers it, or it is the host's own.
+    Given,
+}
+
+/// Who watches a run that begins.
+#[derive(Default)]
+pub(crate) struct Watch {
+    /// Whoever waits for something of it.
+    pub(crate) waiter: Option<Waiter>,
+    /// Whoever is sent every event.
+    pub(crate) subscriber: Option<Subscriber>,
+    /// Whether it is to go once they were told its end.
+    pub(crate) lets_go: bool,
+}
+
+impl Engine {
+    /// Starts a run; it is durable when this returns.
+    ///
+    /// # Errors
+    /// When the caller may not, the blueprint is unknown or wrong, or the input breaks its schema.
+    pub async fn start(
+        &self,
+        caller: &Caller,
+        start: StartRun,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Started, EngineError> {
+        Ok(self.begin(caller, start, key, None, Permit::Ask).await?.0)
+    }
+
+    /// Starts a run; answers with as much of it as the caller may see.
+    ///
+    /// # Errors
+    /// As [`Engine::start`].
+    pub async fn start_seen(
+        &self,
+        caller: &Caller,
+        start: StartRun,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Made, EngineError> {
+        let Started { run, .. } = self.start(caller, start, key).await?;
+        self.seen(caller, run).await
+    }
+
+    /// As much of a run as the caller may see, who has just made it.
+    pub(crate) async fn seen(&self, caller: &Caller, run: RunId) -> Result<Made, EngineError> {
+        match caller.may(Verb::RunRead, run) {
+            Ok(()) => Ok(Made::Seen(Box::new(self.run_view(run).await?))),
+            Err(_) => Ok(Made::Hidden { id: run }),
+        }
+    }
+
+    /// Starts a run, waits for it until `patience` is over, and answers with the run as it is
+    /// then. Whoever may not see the run does not wait for it.
+    ///
+    /// A run that ends in its first transitions is answered from memory, by the commit that ends
+    /// it; nothing is read back.
+    ///
+    /// # Errors
+    /// As [`Engine::start`].
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time; a run that was begun goes on.
+    pub async fn start_and_wait(
+        &self,
+        caller: &Caller,
+        start: StartRun,
+        key: Option<IdempotencyKey>,
+        until: WaitFor,
+        patience: impl Future<Output = ()>,
+    ) -> Result<Made, EngineError> {
+        let begun = self.begin_waiting(caller, start, key, until, Permit::Ask).await?;
+        let id = begun.0.run;
+        if caller.may(Verb::RunRead, id).is_err() {
+            return Ok(Made::Hidden { id });
+        }
+        Ok(Made::Seen(Box::new(self.await_begun(begun, until, patience).await?)))
+    }
+
+    pub(crate) async fn begin_waiting(
+        &self,
+        caller: &Caller,
+        start: StartRun,
+        key: Option<IdempotencyKey>,
+        until: WaitFor,
+        permit: Permit,
+    ) -> Result<Begun, EngineError> {
+        let (reply, ended) = oneshot::channel();
+        let waiter = Waiter { until, reply };
+        let (started, view) = self.begin(caller, start, key, Some(waiter), permit).await?;
+        Ok((started, ended, view))
+    }
+
+    pub(crate) async fn await_begun(
+        &self,
+        (started, ended, view): Begun,
+        until: WaitFor,
+        patience: impl Future<Output = ()>,
+    ) -> Result<RunView, EngineError> {
+        if let Some(view) = view.filter(|view| view.status.is_ended()) {
+            return Ok(view);
+        }
+        let mut patience = pin!(patience);
+        if !started.repeated {
+            tokio::select! {
+                ended = ended => if let Ok(view) = ended { return Ok(view) },
+                () = &mut patience => return self.run_view(started.run).await,
+            }
+        }
+        // Another request began it, or it was read again: its end is waited for anew.
+        tokio::select! {
+            view = self.wait_for(started.run, until, FOREVER) => view,
+            () = patience => self.run_view(started.run).await,
+        }
+    }
+
+    /// Begins a run. What came with the request is stored last: once it is known that the caller
+    /// may run it, and that it can be run.
+    pub(crate) async fn begin(
+        &self,
+        caller: &Caller,
+        start: StartRun,
+        key: Option<IdempotencyKey>,
+        waiter: Option<Waiter>,
+        permit: Permit,
+    ) -> Result<(Started, Option<RunView>), EngineError> {
+        if let Some(key) = &key
+            && let Some(run) = self.repeated(caller, key).await?
+        {
+            let run = run.parse().map_err(|_| runs::mismatch(key))?;
+            return Ok((Started { run, repeated: true }, None));
+        }
+        self.check_room()?;
+        if permit == Permit::Ask {
+            may_bring(caller, &start)?;
+        }
+        let program = self.program_of(&start.program).await?;
+        if permit == Permit::Ask && matches!(start.program, Program::Named(_)) {
+            self.reach(caller, Verb::RunStart, &program).await?;
+        }
+        self.check_seats(caller, &start)?;
+        if start.trigger.to_value()["kind"] == respond::TRIGGER {
+            return Err(EngineError::BadRequest(format!(
+                "start a run: triggers of the kind {:?} are the host's own",
+                respond::TRIGGER
+            )));
+        }
+        let input = crate::engine::shared::programs::accept_input(&program, &start.input)?;
+        self.begin_accepted(
+            caller,
+            StartRun { input, ..start },
+            program,
+            key,
+            Watch { waiter, ..Watch::default() },
+        )
+        .await
+    }
+
+    /// Refuses one more open run where there are too many.
+    pub(crate) fn check_room(&self) -> Result<(), EngineError> {
+        if self.shared().memory.level() == Level::Full {
+            self.shared().make_room();
+            return Err(self.shared().no_room("start a run"));
+        }
+        let open = self.open_runs();
+        if open < self.shared().settings.open_runs {
+            return Ok(());
+        }
+        Err(EngineError::Busy {
+            code: "too_many_runs",
+            message: format!("start a run: {open} are open already"),
+            retry_after_s: 5,
+        })
+    }
+
+    fn check_sizes(&self, start: &StartRun) -> Result<(), EngineError> {
+        let limit = self.shared().settings.limits.value;
+        for (what, size) in [("the input", start.input.len()), ("the trigger", start.trigger.len())]
+        {
+            if size > limit {
+                return Err(EngineError::TooLarge { what, size, limit });
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins a run whose input was looked at.
+    pub(crate) async fn begin_accepted(
+        &self,
+        caller: &Caller,
+        start: StartRun,
+        program: Arc<lua::Program>,
+        key: Option<IdempotencyKey>,
+        watch: Watch,
+    ) -> Result<(Started, Option<RunView>), EngineError> {
+        let shared = self.shared();
+        self.check_sizes(&start)?;
+        if matches!(start.program, Program::Bundle(_)) {
+            self.keep_posted(&program).await?;
+        }
+        let id = RunId::new(shared.store.next_run(), shared.clock.now_ms());
+        let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
+        let started = RunStarted {
+            blueprint: program.blueprint().name().to_owned(),
+            hash: program.blueprint().hash().to_owned(),
+            input: start.input,
+            trigger: start.trigger,
+            seed,
+            parent: None,
+            depth: 0,
+            workdir: start.workdir,
+            principal: caller.subject.clone(),
+            delegate: start.delegate.map(|session| session.0),
+            grant: Json::encode(&caller.grant).expect("a grant is plain data"),
+            generation: 0,
+            first_step: 1,
+            queued: Vec::new(),
+            continues: None,
+        };
+        let (reply, answer) = oneshot::channel();
+        let new = NewRun {
+            id,
+            program,
+            started,
+            jti: Some(caller.jti.clone()),
+            key: key.clone().map(|key| (caller.subject.clone(), key)),
+            reply: Some(reply),
+            waiter: watch.waiter,
+            unstored: watch.lets_go,
+            subscriber: watch.subscriber,
+            seats: start.seats.into_iter().collect(),
+            charged: shared
+                .accounts
+                .admit(&caller.jti, id.num(), shared.clock.now_ms())
+                .map_err(|exceeded| EngineError::Quota(Box::new(exceeded)))?,
+            joined: Vec::new(),
+        };
+        shared.offer(id.num(), Msg::Start(Box::new(new)))?;
+        match answer.await.map_err(|_| EngineError::Stopping)? {
+            Ok(view) => Ok((Started { run: id, repeated: false }, Some(view))),
+            Err(EngineError::Store(StoreError::KeyUsed { .. })) if key.is_some() => {
+                let key = key.expect("the guard looked");
+                let run = self.repeated(caller, &key).await?.ok_or_else(|| runs::mismatch(&key))?;
+                let run = run.parse().map_err(|_| runs::mismatch(&key))?;
+                Ok((Started { run, repeated: true }, None))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Whether a caller may bring what a start brings along: code, and a directory to work in.
+fn may_bring(caller: &Caller, start: &StartRun) -> Result<(), Refusal> {
+    caller.grant.check(Verb::RunStart, &[])?;
+    if matches!(start.program, Program::Bundle(_)) {
+        caller.grant.check(Verb::RunSource, &[])?;
+    }
+    if start.workdir.is_some() {
+        caller.grant.check(Verb::RunWorkdir, &[])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,319 @@
+//! Blueprints, as callers check, store and look them up.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::engine::{
+    Caller, Engine, EngineError, IdempotencyKey, TriggerView, rfc3339,
+    shared::programs::{Programs, Publisher},
+};
+use crate::{
+    blueprint::{Bundle, Finding},
+    fault,
+    lua::Program,
+    protocol::Json,
+    store::{Check, Write},
+    token::{Grant, Need, ScopeKind, Verb},
+};
+
+/// A blueprint version.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct BlueprintView {
+    /// Its name.
+    pub name: String,
+    /// The bundle's hash, in hex.
+    pub hash: String,
+    /// One line for a person.
+    pub description: Option<String>,
+    /// The JSON Schema of its input.
+    #[schema(value_type = Option<Object>)]
+    pub input: Option<Json>,
+    /// Its agents and their operators.
+    pub agents: BTreeMap<String, String>,
+    /// What starts a run of it by itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub on: Vec<TriggerView>,
+    /// RFC 3339, UTC: when it was stored, or the name set.
+    pub updated_at: String,
+}
+
+impl Engine {
+    /// Every finding of a bundle; nothing is stored.
+    ///
+    /// # Errors
+    /// When the caller may not.
+    pub async fn check(
+        &self,
+        caller: &Caller,
+        bundle: Bundle,
+    ) -> Result<Vec<Finding>, EngineError> {
+        caller.grant.check(Verb::BlueprintCheck, &[])?;
+        let shared = Arc::clone(&self.inner.shared);
+        let tasks = shared.tasks.clone();
+        let compile = tasks.spawn_blocking(move || shared.programs.compile(&bundle));
+        Ok(match compile.await.map_err(|_| EngineError::Stopping)? {
+            Ok((_, warnings)) => warnings,
+            Err(findings) => findings,
+        })
+    }
+
+    /// Compiles a bundle; nothing is stored.
+    pub(crate) async fn compiled(
+        &self,
+        bundle: Bundle,
+    ) -> Result<(Arc<Program>, Vec<Finding>), EngineError> {
+        let shared = Arc::clone(&self.inner.shared);
+        if let Some(program) = shared.programs.kept(bundle.hash()) {
+            return Ok((program, Vec::new()));
+        }
+        let tasks = shared.tasks.clone();
+        let compile = tasks.spawn_blocking(move || shared.programs.compile(&bundle));
+        let compiled = compile.await.map_err(|_| EngineError::Stopping)?;
+        compiled.map_err(EngineError::Findings)
+    }
+
+    /// Stores what came with a request under its hash, for ever. No name moves.
+    pub(crate) async fn keep_posted(&self, program: &Arc<Program>) -> Result<(), EngineError> {
+        let programs = &self.shared().programs;
+        if programs.stored(program.blueprint().hash()).is_some() {
+            return Ok(());
+        }
+        let now_ms = self.shared().clock.now_ms();
+        fault::point("engine.blueprint_keep");
+        self.write(Vec::new(), vec![Programs::write_of(program, None, now_ms)]).await?;
+        programs.mark_stored(program);
+        Ok(())
+    }
+
+    /// Stores a version and lets its name stand for it: its flows may call, signal and link what
+    /// `grant` allows.
+    async fn publish(
+        &self,
+        program: &Arc<Program>,
+        grant: Grant,
+        checks: Vec<Check>,
+        more: Vec<Write>,
+        now_ms: u64,
+    ) -> Result<(), EngineError> {
+        let hash = program.blueprint().hash().to_owned();
+        let before = self.publisher_of(&hash).await?;
+        // Whoever vouched for the same text with more still does.
+        let grant = before.filter(|it| it.covers(&grant)).unwrap_or_else(|| Arc::new(grant));
+        let name = program.blueprint().name().to_owned();
+        let naming = Write::NameBlueprint { name: name.clone(), hash: hash.clone(), at_ms: now_ms };
+        let mut writes = vec![Programs::write_of(program, Some(&grant), now_ms), naming];
+        writes.extend(more);
+        fault::point("engine.blueprint_name");
+        let shared = Arc::clone(&self.inner.shared);
+        self.write_then(checks, writes, move |durable| {
+            if durable {
+                shared.programs.published(&hash, grant);
+            }
+            shared.programs.moved(&name);
+            shared.watches.moved();
+        })
+        .await?;
+        self.shared().programs.mark_stored(program);
+        Ok(())
+    }
+
+    /// What the publisher of a version could do; none if nobody published it.
+    pub(crate) async fn publisher_of(&self, hash: &str) -> Result<Publisher, EngineError> {
+        let shared = Arc::clone(&self.inner.shared);
+        if let Some(known) = shared.programs.known_publisher(hash) {
+            return Ok(known);
+        }
+        let (tasks, hash) = (shared.tasks.clone(), hash.to_owned());
+        let find = tasks.spawn_blocking(move || shared.programs.publisher(&hash));
+        find.await.map_err(|_| EngineError::Stopping)?
+    }
+
+    /// Whether a caller may do something with a version: one that was published by the scopes of
+    /// its name, one that only came with a request by the right to bring code, or to read all.
+    ///
+    /// # Errors
+    /// The gate's refusal.
+    pub(crate) async fn reach(
+        &self,
+        caller: &Caller,
+        verb: Verb,
+        program: &Program,
+    ) -> Result<(), EngineError> {
+        let blueprint = program.blueprint();
+        if self.publisher_of(blueprint.hash()).await?.is_some() {
+            return Ok(caller.grant.check(verb, &[Need::Blueprint(blueprint.name())])?);
+        }
+        if verb == Verb::BlueprintRead {
+            return Ok(caller.grant.check(verb, &[Need::Every(ScopeKind::Blueprint)])?);
+        }
+        caller.grant.check(verb, &[])?;
+        Ok(caller.grant.check(Verb::RunSource, &[])?)
+    }
+
+    /// Stores a version and lets `name` stand for it, with what the caller may do: its flows call,
+    /// signal and link under that.
+    ///
+    /// # Errors
+    /// When the caller may not, the blueprint has errors, or it names itself otherwise.
+    pub async fn put_blueprint(
+        &self,
+        caller: &Caller,
+        name: String,
+        bundle: Bundle,
+        key: Option<IdempotencyKey>,
+    ) -> Result<(BlueprintView, Vec<Finding>), EngineError> {
+        caller.grant.check(Verb::BlueprintWrite, &[Need::Blueprint(&name)])?;
+        if let Some(key) = &key
+            && let Some(hash) = self.repeated(caller, key).await?
+        {
+            let view = self.view_version(&name, &hash).await?;
+            return Ok((view, Vec::new()));
+        }
+        let (program, warnings) = self.compiled(bundle).await?;
+        let blueprint = program.blueprint();
+        if blueprint.name() != name {
+            return Err(EngineError::BadRequest(format!(
+                "put blueprint {name}: it names itself {:?}; put it under that name",
+                blueprint.name()
+            )));
+        }
+        let now_ms = self.shared().clock.now_ms();
+        let hash = blueprint.hash().to_owned();
+        let mut writes = Vec::new();
+        let mut checks = vec![Check::TokenLive(caller.jti.clone())];
+        if let Some(key) = key {
+            let (check, write) = key.keep(&caller.subject, hash, now_ms);
+            checks.push(check);
+            writes.push(write);
+        }
+        self.publish(&program, caller.grant.clone(), checks, writes, now_ms).await?;
+        Ok((view_of(&program, now_ms, now_ms), warnings))
+    }
+
+    /// Stores a blueprint of the watched directory under its own name, on the host's own behalf.
+    ///
+    /// # Errors
+    /// When the blueprint has errors or cannot be stored.
+    pub async fn adopt_blueprint(&self, bundle: Bundle) -> Result<BlueprintView, EngineError> {
+        let (program, _) = self.compiled(bundle).await?;
+        let now_ms = self.shared().clock.now_ms();
+        self.publish(&program, Grant::everything(), Vec::new(), Vec::new(), now_ms).await?;
+        Ok(view_of(&program, now_ms, now_ms))
+    }
+
+    /// The names, each with the version that it stands for.
+    ///
+    /// # Errors
+    /// When the caller may not.
+    pub async fn blueprints(&self, caller: &Caller) -> Result<Vec<BlueprintView>, EngineError> {
+        caller.grant.check(Verb::BlueprintRead, &[Need::Every(ScopeKind::Blueprint)])?;
+        let names = self.read(|store| store.blueprint_names()).await?;
+        let mut views = Vec::with_capacity(names.len());
+        for (name, hash, at_ms) in names {
+            match self.program_by(hash.clone()).await {
+                Ok(program) => {
+                    let mut view = view_of(&program, at_ms, self.shared().clock.now_ms());
+                    self.shared().watches.tell(&mut view, &program.blueprint().definition().on);
+                    views.push(view);
+                }
+                // A version of an older release may not compile any more; it is still there.
+                Err(_) => views.push(bare(name, hash, at_ms)),
+            }
+        }
+        Ok(views)
+    }
+
+    /// The version that `name` or `name@hash-prefix` stands for.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is none.
+    pub async fn blueprint(
+        &self,
+        caller: &Caller,
+        name: &str,
+    ) -> Result<BlueprintView, EngineError> {
+        let bare = name.split('@').next().unwrap_or(name);
+        caller.grant.check(Verb::BlueprintRead, &[Need::Blueprint(bare)])?;
+        let shared = Arc::clone(&self.inner.shared);
+        let reference = name.to_owned();
+        let tasks = shared.tasks.clone();
+        let resolve = tasks.spawn_blocking(move || shared.programs.resolve(&reference, None));
+        let program = resolve.await.map_err(|_| EngineError::Stopping)??;
+        self.reach(caller, Verb::BlueprintRead, &program).await?;
+        let row = {
+            let hash = program.blueprint().hash().to_owned();
+            self.read(move |store| store.blueprint(&hash)).await?
+        };
+        Ok({
+            let stored_ms = row.map_or(0, |row| row.created_ms);
+            view_of(&program, stored_ms, self.shared().clock.now_ms())
+        })
+    }
+
+    /// The source of one version, exactly as it was stored.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is none.
+    pub async fn blueprint_source(
+        &self,
+        caller: &Caller,
+        name: &str,
+        hash: &str,
+    ) -> Result<Bundle, EngineError> {
+        caller.grant.check(Verb::BlueprintRead, &[Need::Blueprint(name)])?;
+        let (wanted, prefix) = (name.to_owned(), hash.to_owned());
+        let mut rows = self.read(move |store| store.blueprint_versions(&wanted, &prefix)).await?;
+        if !caller.grant.scopes.cover(&Need::Every(ScopeKind::Blueprint)) {
+            rows.retain(|row| row.publisher.is_some());
+        }
+        let [row] = rows.as_slice() else {
+            return Err(EngineError::NotFound { what: "blueprint", id: format!("{name}@{hash}") });
+        };
+        Ok(row.open()?)
+    }
+
+    pub(crate) async fn program_by(&self, hash: String) -> Result<Arc<Program>, EngineError> {
+        let shared = Arc::clone(&self.inner.shared);
+        let tasks = shared.tasks.clone();
+        let find = tasks.spawn_blocking(move || shared.programs.by_hash(&hash));
+        find.await.map_err(|_| EngineError::Stopping)?
+    }
+
+    async fn view_version(&self, name: &str, hash: &str) -> Result<BlueprintView, EngineError> {
+        let program = self.program_by(hash.to_owned()).await?;
+        debug_assert_eq!(program.blueprint().name(), name, "a key belongs to one name");
+        Ok({
+            let now_ms = self.shared().clock.now_ms();
+            view_of(&program, now_ms, now_ms)
+        })
+    }
+}
+
+fn view_of(program: &Program, at_ms: u64, now_ms: u64) -> BlueprintView {
+    let blueprint = program.blueprint();
+    let definition = blueprint.definition();
+    let agents = definition.agents.iter().map(|(name, it)| (name.clone(), it.operator.clone()));
+    BlueprintView {
+        name: blueprint.name().to_owned(),
+        hash: blueprint.hash().to_owned(),
+        description: definition.description.clone(),
+        input: definition.input.clone(),
+        agents: agents.collect(),
+        on: definition.on.iter().map(|trigger| TriggerView::of(trigger, now_ms)).collect(),
+        updated_at: rfc3339(at_ms),
+    }
+}
+
+fn bare(name: String, hash: String, at_ms: u64) -> BlueprintView {
+    BlueprintView {
+        name,
+        hash,
+        description: None,
+        input: None,
+        agents: BTreeMap::new(),
+        on: Vec::new(),
+        updated_at: rfc3339(at_ms),
+    }
+}

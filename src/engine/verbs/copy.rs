@@ -1,0 +1,243 @@
+//! A history that was copied, as a run of its own.
+//!
+//! Everything is written in one commit: there is all of the new run, or none of it.
+
+use tokio::sync::oneshot;
+
+use crate::engine::{
+    Caller, Engine, EngineError, IdempotencyKey, WaitingOn, rfc3339, shard::perform::child_id,
+    shared::message::RunMsg, turn::waiting,
+};
+use crate::{
+    journal::{Chain, Entry, Fact, Outcome, RunState, Scheduled, Spent},
+    protocol::{Json, MemoryLink, RunId, StepKind},
+    store::{
+        Answers, Batch, Check, Header, JournalRow, RunStatus, RunWrite, StateAct, StateBatch,
+        StateChange, Write, fresh_nonce,
+    },
+};
+
+/// The longest history that is copied: all of it is one commit.
+const MOST_ENTRIES: usize = 100_000;
+/// The most links of its state that are copied with it.
+const MOST_LINKS: usize = 100_000;
+
+/// A history that becomes a run.
+pub(crate) struct Copy {
+    /// The new run.
+    pub(crate) id: RunId,
+    /// All its histories, in order; the entries are numbered anew.
+    pub(crate) entries: Vec<Entry>,
+    /// What belongs to it beside the journal.
+    pub(crate) writes: Vec<Write>,
+    /// The key that came with the request.
+    pub(crate) key: Option<IdempotencyKey>,
+}
+
+impl Engine {
+    /// Writes a copied history as a new run, and takes it up unless it rests or has ended.
+    pub(crate) async fn put_copy(&self, caller: &Caller, copy: Copy) -> Result<(), EngineError> {
+        let Copy { id, mut entries, mut writes, key } = copy;
+        if entries.len() > MOST_ENTRIES {
+            return Err(EngineError::Conflict {
+                code: "history_too_long",
+                message: format!(
+                    "copy a run: its history has {} entries; {MOST_ENTRIES} can be copied",
+                    entries.len()
+                ),
+            });
+        }
+        let shared = self.shared();
+        for (seq, entry) in (1..).zip(&mut entries) {
+            entry.seq = seq;
+        }
+        let chain = fold(&entries).map_err(EngineError::BadRequest)?;
+        let now_ms = shared.clock.now_ms();
+        self.call_anew(&mut entries, &chain, now_ms);
+        let mut header = header_of(id, &chain);
+        let mut rows = Vec::with_capacity(entries.len());
+        let mut prev = None;
+        for entry in &mut entries {
+            if let Fact::RunStarted(started) = &mut entry.fact {
+                started.continues = prev.take();
+            }
+            let lsn = shared.store.next_lsn();
+            let bytes = entry.encode();
+            header.bytes += bytes.len() as u64;
+            rows.push(JournalRow { lsn, prev, bytes });
+            prev = Some(lsn);
+            header.cursor = lsn;
+        }
+        header.bytes += stored(&writes);
+        let goes_on = header.wake_at_ms.is_some();
+        let mut checks = vec![Check::TokenLive(caller.jti.clone())];
+        if let Some(key) = key {
+            let (check, write) = key.keep(&caller.subject, id.to_string(), now_ms);
+            checks.push(check);
+            writes.push(write);
+        }
+        let ended = header.status.is_ended();
+        let bytes = rows.iter().map(|row| row.bytes.len() as u64).sum();
+        let admitted = shared.accounts.admit(&caller.jti, id.num(), now_ms);
+        admitted.map_err(|exceeded| EngineError::Quota(Box::new(exceeded)))?;
+        let charge = shared.accounts.charge(id.num(), &Spent::default(), bytes);
+        writes.extend(charge.map(Write::PutCharge));
+        let run = RunWrite { header, expected: None, entries: rows, whole: true };
+        if let Err(error) = self.submit(checks, run, writes).await {
+            shared.accounts.never(id.num());
+            return Err(error);
+        }
+        if ended {
+            shared.accounts.ended(id.num());
+        }
+        if goes_on {
+            self.ask(id.num(), RunMsg::TakeUp).await?;
+        }
+        Ok(())
+    }
+
+    /// A run that the original waits for answers the original: a copy calls one of its own.
+    fn call_anew(&self, entries: &mut [Entry], chain: &Chain, now_ms: u64) {
+        let is_open = |step: &Scheduled| {
+            step.kind == StepKind::Child
+                && child_id(step.call_id.as_deref()).is_some()
+                && chain.open().any(|open| open == step.step)
+        };
+        for entry in entries {
+            if let Fact::StepScheduled(step) = &mut entry.fact
+                && is_open(step)
+            {
+                let child = RunId::new(self.shared().store.next_run(), now_ms);
+                step.call_id = Some(child.to_string());
+            }
+        }
+    }
+
+    async fn submit(
+        &self,
+        checks: Vec<Check>,
+        run: RunWrite,
+        writes: Vec<Write>,
+    ) -> Result<(), EngineError> {
+        let (ack, acked) = oneshot::channel();
+        let batch = Batch {
+            checks,
+            run: Some(run),
+            writes,
+            // Who asked may be gone; the copy stands.
+            ack: Box::new(move |result| drop(ack.send(result))),
+        };
+        let store = std::sync::Arc::clone(&self.shared().store);
+        let submit = self.shared().tasks.spawn_blocking(move || store.submit(batch));
+        submit.await.map_err(|_| EngineError::Stopping)?;
+        acked.await.map_err(|_| EngineError::Stopping)??;
+        Ok(())
+    }
+}
+
+/// Writes the links of a scope; nothing where there are none.
+pub(crate) fn linked(
+    scope: &str,
+    links: Vec<MemoryLink>,
+    at_ms: u64,
+) -> Result<Option<Write>, EngineError> {
+    if links.len() > MOST_LINKS {
+        return Err(EngineError::Conflict {
+            code: "history_too_long",
+            message: format!(
+                "copy a run: its state has {} links; {MOST_LINKS} can be copied",
+                links.len()
+            ),
+        });
+    }
+    let change = |link: MemoryLink| StateChange {
+        scope: scope.to_owned(),
+        act: StateAct::link(&link),
+        key: link.from_key,
+        if_revision: None,
+    };
+    let changes: Vec<StateChange> = links.into_iter().map(change).collect();
+    let batch =
+        StateBatch { changes, at_ms, most: usize::MAX, receipt: None, answers: Answers::default() };
+    Ok((!batch.changes.is_empty()).then(|| Write::ChangeState(Box::new(batch))))
+}
+
+/// The bytes of state and files that a copy begins with.
+fn stored(writes: &[Write]) -> u64 {
+    let bytes = writes.iter().map(|write| match write {
+        Write::PutState { key, value, .. } => (key.len() + value.len()) as u64,
+        Write::PutArtifact(row) => row.size,
+        _ => 0,
+    });
+    bytes.sum()
+}
+
+/// The chain of a history.
+pub(crate) fn fold(entries: &[Entry]) -> Result<Chain, String> {
+    let mut chain = Chain::lean();
+    for entry in entries {
+        chain.apply(entry).map_err(|error| error.to_string())?;
+    }
+    match chain.started() {
+        Some(_) => Ok(chain),
+        None => Err("the history has no beginning".to_owned()),
+    }
+}
+
+/// The header of a run that nobody has in memory.
+fn header_of(id: RunId, chain: &Chain) -> Header {
+    let (started, _) = chain.started().expect("it was folded from its beginning");
+    let (status, error) = match (chain.state(), chain.paused()) {
+        (RunState::Ended(outcome), _) => {
+            let status = match outcome {
+                Outcome::Completed(_) => RunStatus::Completed,
+                Outcome::Failed(_) => RunStatus::Failed,
+                Outcome::Canceled(_) => RunStatus::Canceled,
+            };
+            (status, waiting::error(outcome))
+        }
+        (RunState::Active | RunState::Compensating(_), Some(reason)) => {
+            (RunStatus::Paused, Some(waiting::paused(reason)))
+        }
+        (RunState::Compensating(ending), None) => (RunStatus::Compensating, waiting::error(ending)),
+        (RunState::Active, None) => (RunStatus::Running, None),
+    };
+    let waiting_on = chain.paused().map(|reason| {
+        let resume = WaitingOn {
+            kind: "resume".into(),
+            what: reason.to_owned(),
+            task: None,
+            since: rfc3339(chain.last_ms()),
+            until: None,
+            command: Some(format!("moonswarm resume {id}")),
+        };
+        Json::encode(&[resume]).expect("plain data").as_str().to_owned()
+    });
+    let (steps, done) = chain.counts();
+    let before = chain.next_step() - 1 - steps;
+    let said = chain.status();
+    Header {
+        num: id.num(),
+        created_ms: id.created_ms(),
+        nonce: fresh_nonce(),
+        blueprint: started.blueprint.clone(),
+        hash: started.hash.clone(),
+        status,
+        status_text: said.map(|(text, _)| text.to_owned()),
+        progress: said.and_then(|(_, progress)| progress),
+        cursor: 0,
+        seq: chain.seq(),
+        steps: before + steps,
+        steps_done: before + done,
+        // Looked at when it is written, and at every start until it was.
+        wake_at_ms: (!status.is_ended() && status != RunStatus::Paused).then_some(0),
+        epoch: 1,
+        parent: None,
+        principal: started.principal.clone(),
+        updated_ms: chain.last_ms(),
+        ended_ms: status.is_ended().then(|| chain.last_ms()),
+        error,
+        waiting_on,
+        bytes: 0,
+    }
+}

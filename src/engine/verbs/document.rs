@@ -1,0 +1,494 @@
+//! A run as a document: JSON lines, each an object with one member that says what it is.
+//!
+//! The first line says what the document is, the last one seals it with a hash over all lines before
+//! it. docs/export.md describes version 2; version 1 is read as well, which had of state only keys
+//! and values. A document of another version is refused.
+
+use std::sync::Arc;
+
+use data_encoding::BASE64;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    blueprint::Bundle,
+    journal::Entry,
+    protocol::{Json, MemoryLink, StoreOptions},
+    store::{ArtifactRow, StateRow},
+};
+
+mod limits;
+
+pub(crate) use limits::Limits;
+
+/// What the first line calls the document.
+pub(crate) const FORMAT: &str = "moonswarm.run";
+/// The version that is written.
+pub(crate) const VERSION: u32 = 2;
+/// The first version that is read.
+const OLDEST: u32 = 1;
+
+/// One line.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Line {
+    /// What this is; the first line.
+    Run(Head),
+    /// What the run executes.
+    Blueprint(Source),
+    /// An entry of its histories, oldest first.
+    Entry(Box<Entry>),
+    /// A value of its state.
+    State(Value),
+    /// A link between two keys of its state; not in version 1.
+    Link(MemoryLink),
+    /// A file, with its bytes.
+    Artifact(File),
+    /// A result that was refused.
+    Evidence(Kept),
+    /// The seal; the last line.
+    End(Seal),
+}
+
+/// What a document is.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Head {
+    /// [`FORMAT`].
+    pub(crate) format: String,
+    /// [`VERSION`].
+    pub(crate) version: u32,
+    /// The run's id.
+    pub(crate) run: String,
+    /// RFC 3339, UTC.
+    pub(crate) exported_at: String,
+    /// The release that wrote it.
+    pub(crate) program: String,
+}
+
+/// A blueprint version.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Source {
+    /// The name that it gives itself.
+    pub(crate) name: String,
+    /// The bundle's hash, in hex.
+    pub(crate) hash: String,
+    /// Its files.
+    pub(crate) bundle: Bundle,
+}
+
+/// A value of state.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Value {
+    /// The key.
+    pub(crate) key: String,
+    /// The value.
+    pub(crate) value: Json,
+    /// When it expires, in Unix milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) expires_ms: Option<u64>,
+    /// What was said of it when it was written.
+    #[serde(default, skip_serializing_if = "is_plain")]
+    pub(crate) hints: StoreOptions,
+}
+
+fn is_plain(hints: &StoreOptions) -> bool {
+    *hints == StoreOptions::default()
+}
+
+impl From<StateRow> for Value {
+    fn from(row: StateRow) -> Self {
+        let StateRow { key, value, expires_ms, hints, .. } = row;
+        Self { key, value: Json::from_trusted(value), expires_ms, hints }
+    }
+}
+
+/// A file of the run.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct File {
+    /// Its number within the run.
+    pub(crate) n: u32,
+    /// Its name.
+    pub(crate) name: String,
+    /// BLAKE3 of its bytes, in hex.
+    pub(crate) hash: String,
+    /// When it was made, in Unix milliseconds.
+    pub(crate) created_ms: u64,
+    /// The step that made it.
+    pub(crate) step: u32,
+    /// The attempt that made it.
+    pub(crate) attempt: u32,
+    /// Whether that attempt was accepted.
+    pub(crate) published: bool,
+    /// Its bytes, in base64.
+    pub(crate) data: String,
+}
+
+/// What was refused.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Kept {
+    /// The step.
+    pub(crate) step: u32,
+    /// The attempt.
+    pub(crate) attempt: u32,
+    /// When, in Unix milliseconds.
+    pub(crate) at_ms: u64,
+    /// The code of the refusal.
+    pub(crate) code: String,
+    /// What was refused.
+    pub(crate) body: String,
+}
+
+/// What shows that a document is whole.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Seal {
+    /// Lines before this one.
+    pub(crate) lines: u64,
+    /// BLAKE3 of the bytes of those lines, in hex.
+    pub(crate) hash: String,
+}
+
+impl File {
+    /// A file with its bytes.
+    pub(crate) fn new(row: &ArtifactRow, data: &[u8]) -> Self {
+        Self {
+            n: row.n,
+            name: row.name.clone(),
+            hash: row.hash.clone(),
+            created_ms: row.created_ms,
+            step: row.step,
+            attempt: row.attempt,
+            published: row.published,
+            data: BASE64.encode(data),
+        }
+    }
+
+    /// The row and the bytes, for the run `run`.
+    ///
+    /// # Errors
+    /// Bytes that are not the ones of the hash.
+    pub(crate) fn open(self, run: u64) -> Result<(ArtifactRow, Arc<[u8]>), String> {
+        let data = BASE64
+            .decode(self.data.as_bytes())
+            .map_err(|error| format!("the bytes of file {:?}: {error}", self.name))?;
+        if blake3::hash(&data).to_hex().as_str() != self.hash {
+            return Err(format!("the bytes of file {:?} are not the ones of its hash", self.name));
+        }
+        let row = ArtifactRow {
+            run,
+            n: self.n,
+            name: self.name,
+            hash: self.hash,
+            size: data.len() as u64,
+            created_ms: self.created_ms,
+            step: self.step,
+            attempt: self.attempt,
+            published: self.published,
+        };
+        Ok((row, data.into()))
+    }
+}
+
+/// Writes the lines of one document.
+#[derive(Default)]
+pub(crate) struct Scribe {
+    hasher: blake3::Hasher,
+    lines: u64,
+}
+
+impl Scribe {
+    /// A line as it stands in the document.
+    pub(crate) fn line(&mut self, line: &Line) -> Vec<u8> {
+        let mut bytes = serde_json::to_vec(line).expect("a line is plain data");
+        // Values are kept as they were written; within them a line break is only space.
+        for byte in &mut bytes {
+            if matches!(byte, b'\n' | b'\r') {
+                *byte = b' ';
+            }
+        }
+        bytes.push(b'\n');
+        self.hasher.update(&bytes);
+        self.lines += 1;
+        bytes
+    }
+
+    /// The last line.
+    pub(crate) fn seal(self) -> Vec<u8> {
+        let seal = Seal { lines: self.lines, hash: self.hasher.finalize().to_hex().to_string() };
+        let mut bytes = serde_json::to_vec(&Line::End(seal)).expect("a seal is plain data");
+        bytes.push(b'\n');
+        bytes
+    }
+}
+
+/// A document that was read, whole and in a known version.
+#[derive(Debug)]
+pub(crate) struct Document {
+    pub(crate) head: Head,
+    pub(crate) source: Source,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) state: Vec<Value>,
+    pub(crate) links: Vec<MemoryLink>,
+    pub(crate) files: Vec<File>,
+    pub(crate) evidence: Vec<Kept>,
+}
+
+impl Document {
+    /// Reads a document.
+    ///
+    /// # Errors
+    /// What is wrong with it, with the line.
+    pub(crate) fn read(bytes: &[u8], limits: Limits) -> Result<Self, String> {
+        let at = |n: u64, what: String| format!("line {n} of the document: {what}");
+        let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
+        let first = lines.next().unwrap_or_default();
+        let head = read_head(first).map_err(|what| at(1, what))?;
+        let (mut hasher, mut count) = (blake3::Hasher::new(), 1);
+        hasher.update(first);
+        let (mut source, mut seal) = (None, None);
+        let (mut entries, mut files, mut evidence) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut state, mut links) = (Vec::new(), Vec::new());
+        for bytes in lines {
+            let line: Line =
+                serde_json::from_slice(bytes).map_err(|error| at(count + 1, error.to_string()))?;
+            if seal.is_some() {
+                return Err(at(count + 1, "it comes after the end".to_owned()));
+            }
+            limits.check(&line).map_err(|what| at(count + 1, what))?;
+            match line {
+                Line::Run(_) => return Err(at(count + 1, "a second run begins".to_owned())),
+                Line::Blueprint(it) if it.bundle.hash() != it.hash => {
+                    return Err(at(
+                        count + 1,
+                        format!("the files have the hash {}, not {}", it.bundle.hash(), it.hash),
+                    ));
+                }
+                Line::Blueprint(it) => source = Some(it),
+                Line::Entry(it) => entries.push(*it),
+                Line::State(it) => state.push(it),
+                Line::Link(_) if head.version < 2 => {
+                    return Err(at(count + 1, "version 1 has no links".to_owned()));
+                }
+                Line::Link(it) => links.push(it),
+                Line::Artifact(it) => files.push(it),
+                Line::Evidence(it) => evidence.push(it),
+                Line::End(found) => {
+                    let hash = hasher.finalize().to_hex().to_string();
+                    if found != (Seal { lines: count, hash }) {
+                        let what = "what comes before it was changed, or is not all there";
+                        return Err(at(count + 1, what.to_owned()));
+                    }
+                    seal = Some(found);
+                    continue;
+                }
+            }
+            hasher.update(bytes);
+            count += 1;
+        }
+        if seal.is_none() {
+            return Err("the document breaks off: its last line is missing".to_owned());
+        }
+        let source = source.ok_or("the document has no blueprint")?;
+        Ok(Self { head, source, entries, state, links, files, evidence })
+    }
+}
+
+/// The version is looked at before anything that another version may have changed.
+fn read_head(line: &[u8]) -> Result<Head, String> {
+    let json: serde_json::Value = serde_json::from_slice(line)
+        .map_err(|_| "it is no run that moonswarm exported".to_owned())?;
+    let head = &json["run"];
+    if head["format"] != FORMAT {
+        return Err("it is no run that moonswarm exported".to_owned());
+    }
+    let version = head["version"].as_u64().and_then(|version| u32::try_from(version).ok());
+    if !version.is_some_and(|version| (OLDEST..=VERSION).contains(&version)) {
+        return Err(format!(
+            "it has version {}; this program knows versions {OLDEST} to {VERSION}: use the release that wrote it \
+             ({})",
+            head["version"], head["program"]
+        ));
+    }
+    serde_json::from_value(head.clone()).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        env, fs,
+        path::{Path, PathBuf},
+    };
+
+    use super::*;
+    use crate::{
+        journal::{
+            Decision, Fact, Outcome, RunStarted, Scheduled, ScopePath, SignalReceived, StepKey,
+        },
+        protocol::{Failure, StepKind},
+    };
+
+    fn entries() -> Vec<Entry> {
+        let json = |text: &str| Json::parse(text).unwrap();
+        let started = RunStarted {
+            blueprint: "hello".into(),
+            hash: bundle().hash().into(),
+            input: json("{\"n\":\n 1}"),
+            trigger: Json::null(),
+            seed: u64::MAX,
+            parent: None,
+            depth: 0,
+            workdir: None,
+            principal: "admin".into(),
+            delegate: None,
+            grant: Json::null(),
+            generation: 0,
+            first_step: 1,
+            queued: vec![("go".into(), json("true"))],
+            continues: None,
+        };
+        let step = Scheduled {
+            step: 1,
+            key: StepKey::new(ScopePath::main().branch(3, 1), 0),
+            prev: None,
+            parent: None,
+            kind: StepKind::Task,
+            name: "e".into(),
+            call_id: None,
+            request: json("[1.50,null]"),
+            fingerprint: 7,
+            attempt: 1,
+            epoch: 1,
+            seat_epoch: 0,
+            wake_at_ms: Some(9),
+            summary: None,
+        };
+        let facts = [
+            Fact::RunStarted(Box::new(started)),
+            Fact::StepRecorded(Box::new(step), Outcome::Failed(Failure::new("worker", "no"))),
+            Fact::SignalReceived(SignalReceived {
+                name: "go".into(),
+                payload: json("{}"),
+                sender: Some((2, 3)),
+            }),
+            Fact::Decided(Decision::Copied { by: "ann".into(), from: "run_x".into(), step: None }),
+            Fact::RunEnded(Outcome::Completed(json("2"))),
+        ];
+        let entry = |(seq, fact)| Entry { seq, at_ms: 5, fact };
+        (1..).zip(facts).map(entry).collect()
+    }
+
+    fn limits() -> Limits {
+        Limits { value: 1 << 20, now_ms: 1_800_000_000_000 }
+    }
+
+    fn bundle() -> Bundle {
+        Bundle::from_source("hello.lua", "return 1").unwrap()
+    }
+
+    fn written() -> String {
+        let head = Head {
+            format: FORMAT.into(),
+            version: VERSION,
+            run: "run_x".into(),
+            exported_at: "2026-01-01T00:00:00.000Z".into(),
+            program: "0.1.0".into(),
+        };
+        let row = ArtifactRow {
+            run: 1,
+            n: 1,
+            name: "a.txt".into(),
+            hash: blake3::hash(b"hello").to_hex().to_string(),
+            size: 5,
+            created_ms: 5,
+            step: 1,
+            attempt: 1,
+            published: true,
+        };
+        let source =
+            Source { name: "hello".into(), hash: bundle().hash().into(), bundle: bundle() };
+        let mut lines = vec![Line::Run(head), Line::Blueprint(source)];
+        lines.extend(entries().into_iter().map(|entry| Line::Entry(Box::new(entry))));
+        let plain = StoreOptions::default();
+        let value = |key: &str, expires_ms, hints| {
+            Line::State(Value { key: key.into(), value: Json::null(), expires_ms, hints })
+        };
+        lines.push(value("k", None, plain.clone()));
+        let hints = StoreOptions { salience: Some(0.5), ..plain };
+        lines.push(value("passing", Some(1_700_000_000_000), hints));
+        let mut link = MemoryLink::new("k", "l", "near");
+        link.metadata = Some(serde_json::json!({ "by": "foot" }));
+        lines.push(Line::Link(link));
+        lines.push(Line::Artifact(File::new(&row, b"hello")));
+        lines.push(Line::Evidence(Kept {
+            step: 1,
+            attempt: 2,
+            at_ms: 5,
+            code: "fenced".into(),
+            body: "{}".into(),
+        }));
+        let mut scribe = Scribe::default();
+        let mut bytes: Vec<u8> = lines.iter().flat_map(|line| scribe.line(line)).collect();
+        bytes.extend(scribe.seal());
+        String::from_utf8(bytes).unwrap()
+    }
+
+    fn golden(name: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("src/engine/verbs/document").join(name)
+    }
+
+    #[test]
+    fn version_1_is_read_as_it_always_was() {
+        let text = fs::read_to_string(golden("run_v1.jsonl")).unwrap();
+        let document = Document::read(text.as_bytes(), limits()).unwrap();
+        assert_eq!(document.entries[1..], entries()[1..]);
+        let state: Vec<_> =
+            document.state.iter().map(|it| (it.key.as_str(), it.expires_ms)).collect();
+        assert_eq!(state, [("k", None)]);
+        assert_eq!((document.files.len(), document.evidence.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_link_in_version_1_and_an_unknown_version_are_refused() {
+        let text = written().replacen("\"version\":2", "\"version\":1", 1);
+        let refused = Document::read(text.as_bytes(), limits()).unwrap_err();
+        assert!(refused.contains("version 1 has no links"), "{refused}");
+        for version in ["0", "3", "\"2\""] {
+            let text = written().replacen("\"version\":2", &format!("\"version\":{version}"), 1);
+            let refused = Document::read(text.as_bytes(), limits()).unwrap_err();
+            assert!(refused.contains("knows versions 1 to 2"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn version_2_is_written_and_read_as_it_always_was() {
+        let file = golden("run_v2.jsonl");
+        if env::var_os("UPDATE_GOLDEN").is_some() {
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(&file, written()).unwrap();
+        }
+        let golden = fs::read_to_string(&file).unwrap();
+        assert_eq!(written(), golden);
+        let document = Document::read(golden.as_bytes(), limits()).unwrap();
+        assert_eq!(document.entries[1..], entries()[1..]);
+        assert_eq!(
+            (document.files.len(), document.state.len(), document.evidence.len()),
+            (1, 2, 1)
+        );
+        assert_eq!(document.state[1].hints.salience, Some(0.5));
+        assert_eq!(document.links[0].metadata, Some(serde_json::json!({ "by": "foot" })));
+        let file = document.files.into_iter().next().unwrap().open(9).unwrap();
+        assert_eq!((file.0.run, &*file.1), (9, &b"hello"[..]));
+    }
+
+    #[test]
+    fn bytes_that_are_not_the_ones_of_their_hash_are_refused() {
+        let mut document = Document::read(written().as_bytes(), limits()).unwrap();
+        let mut file = document.files.pop().unwrap();
+        file.data = BASE64.encode(b"jello");
+        assert!(file.open(1).unwrap_err().contains("a.txt"));
+    }
+}

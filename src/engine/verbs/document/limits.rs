@@ -1,0 +1,154 @@
+//! What a document may hold: the same as a run that was made here.
+
+use crate::engine::verbs::document::{File, Kept, Line, Source, Value};
+use crate::{
+    blueprint::is_name,
+    engine::{turn::files, turn::state::KEY_BYTES},
+    journal::{Entry, Fact},
+    protocol::{Json, MemoryLink},
+};
+
+/// How far the clock of whoever wrote a document may be ahead of this one.
+const AHEAD_MS: u64 = 24 * 3_600_000;
+/// The last moment of the year 9999, the latest that times of the API can say.
+const LAST_MS: u64 = 253_402_300_799_999;
+/// The longest name of a signal, a step, an agent or the code of a refusal, in bytes.
+const WORD_BYTES: usize = 200;
+/// The longest body of a refused result, in bytes.
+const BODY_BYTES: usize = 8 << 20;
+
+/// What applies to every line.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// The longest value, in bytes.
+    pub(crate) value: usize,
+    /// Now, in Unix milliseconds.
+    pub(crate) now_ms: u64,
+}
+
+impl Limits {
+    /// Checks one line.
+    ///
+    /// # Errors
+    /// With what it has too much of, or what has no form that this host would have given it.
+    pub(crate) fn check(&self, line: &Line) -> Result<(), String> {
+        match line {
+            Line::Run(_) | Line::End(_) => Ok(()),
+            Line::Blueprint(Source { name, .. }) => name_of_blueprint(name),
+            Line::Entry(it) => self.entry(it),
+            Line::State(it) => self.state(it),
+            Line::Link(it) => link(it),
+            Line::Artifact(it) => self.file(it),
+            Line::Evidence(it) => self.evidence(it),
+        }
+    }
+
+    fn past(&self, what: &str, ms: u64) -> Result<(), String> {
+        if ms > self.now_ms.saturating_add(AHEAD_MS) {
+            return Err(format!("{what} is more than a day ahead of this host's clock"));
+        }
+        Ok(())
+    }
+
+    fn sized(&self, what: &str, value: &Json) -> Result<(), String> {
+        if value.len() > self.value {
+            let (size, limit) = (value.len(), self.value);
+            return Err(format!("{what} has {size} bytes; {limit} are allowed"));
+        }
+        Ok(())
+    }
+
+    fn entry(&self, entry: &Entry) -> Result<(), String> {
+        self.past("the time of an entry", entry.at_ms)?;
+        match &entry.fact {
+            Fact::RunStarted(started) => {
+                name_of_blueprint(&started.blueprint)?;
+                self.sized("the input of the run", &started.input)?;
+                self.sized("the trigger of the run", &started.trigger)?;
+                started.queued.iter().try_for_each(|(name, payload)| {
+                    word("the name of a signal", name)?;
+                    self.sized("the payload of a signal", payload)
+                })
+            }
+            Fact::StepScheduled(step) | Fact::StepRecorded(step, _) => {
+                if step.wake_at_ms.is_some_and(|ms| ms > LAST_MS) {
+                    return Err(format!("step {} waits for a time after the year 9999", step.step));
+                }
+                self.sized("the request of a step", &step.request)
+            }
+            Fact::SignalReceived(signal) => {
+                word("the name of a signal", &signal.name)?;
+                self.sized("the payload of a signal", &signal.payload)
+            }
+            Fact::AttemptOpened(_)
+            | Fact::AttemptDelivered { .. }
+            | Fact::AttemptClosed(_)
+            | Fact::StepEnded { .. }
+            | Fact::Noted { .. }
+            | Fact::SecretAccessed { .. }
+            | Fact::Decided(_)
+            | Fact::RunEnded(_) => Ok(()),
+        }
+    }
+
+    fn state(&self, it: &Value) -> Result<(), String> {
+        key("a key of state", &it.key)?;
+        if it.expires_ms.is_some_and(|ms| ms > LAST_MS) {
+            return Err(format!("state {:?} expires after the year 9999", it.key));
+        }
+        self.sized(&format!("state {:?}", it.key), &it.value)
+    }
+
+    fn file(&self, it: &File) -> Result<(), String> {
+        files::check_name(&it.name)?;
+        self.past(&format!("the time of file {:?}", it.name), it.created_ms)?;
+        // Four letters of base64 are three bytes.
+        if it.data.len() / 4 * 3 > files::ARTIFACT_BYTES + 3 {
+            return Err(format!(
+                "file {:?} is larger than {} bytes",
+                it.name,
+                files::ARTIFACT_BYTES
+            ));
+        }
+        Ok(())
+    }
+
+    fn evidence(&self, it: &Kept) -> Result<(), String> {
+        word("the code of a refused result", &it.code)?;
+        self.past("the time of a refused result", it.at_ms)?;
+        if it.body.len() > BODY_BYTES {
+            return Err(format!("a refused result is larger than {BODY_BYTES} bytes"));
+        }
+        Ok(())
+    }
+}
+
+fn link(it: &MemoryLink) -> Result<(), String> {
+    key("the key that a link leads from", &it.from_key)?;
+    key("the key that a link leads to", &it.to_key)?;
+    key("the relation of a link", &it.relation)
+}
+
+fn key(what: &str, key: &str) -> Result<(), String> {
+    if key.is_empty() || key.len() > KEY_BYTES {
+        return Err(format!("{what} has 1 to {KEY_BYTES} bytes, not {}", key.len()));
+    }
+    Ok(())
+}
+
+fn word(what: &str, word: &str) -> Result<(), String> {
+    if word.is_empty() || word.len() > WORD_BYTES || word.chars().any(char::is_control) {
+        return Err(format!("{what} has 1 to {WORD_BYTES} bytes without control characters"));
+    }
+    Ok(())
+}
+
+fn name_of_blueprint(name: &str) -> Result<(), String> {
+    if is_name(name) {
+        return Ok(());
+    }
+    Err(format!(
+        "a blueprint's name has at most 64 letters, digits, `-`, `_` and `.`, and begins with a \
+         letter or digit; {name:?} does not"
+    ))
+}

@@ -1,0 +1,447 @@
+//! The engine as everybody else sees it, and its start and stop.
+
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::engine::{
+    Caller, EngineError, KeyFiles, Settings,
+    run::readers::Readers,
+    shard::serve::Shard,
+    shared::accounts::Accounts,
+    shared::capacity::Capacity,
+    shared::ledger::Ledger,
+    shared::mailbox::Mailbox,
+    shared::message::{Msg, ReplyTo, RunMsg},
+    shared::programs::Programs,
+    shared::shards::Shared,
+    shared::stacks::{Middleware, StackBook},
+    verbs::auth::Auth,
+    verbs::watches::WatchBoard,
+};
+use crate::{
+    clock::Clock,
+    fault,
+    lua::{Limits, Vms, Watchdog},
+    memory::Memory,
+    middleware::Means,
+    operator::{QueueHub, Registry, Ticket},
+    protocol::RunId,
+    session::{self, Scribe},
+    spawner::OperatorSpawner,
+    store::{Batch, DurableState, Health, StateLimits, Store, TaskFilter, TaskPhase, Write},
+    tasks::Tasks,
+    token::{HandleKey, KeyRing, Need, Verb},
+};
+
+/// The engine: cheap to clone; every method may be called from any task of its runtime.
+#[derive(Clone)]
+pub struct Engine {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) auth: Auth,
+    pub(crate) booted: AtomicBool,
+    /// A turn at what takes long: copies and replays, one at a time.
+    pub(crate) heavy: Semaphore,
+    pub(crate) watchdog: Arc<Watchdog>,
+    threads: std::sync::Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What an engine is made of.
+pub struct EngineParts {
+    /// Where everything durable goes.
+    pub store: Arc<dyn Store>,
+    /// The time.
+    pub clock: Clock,
+    /// Where work beside the shards runs.
+    pub tasks: Tasks,
+    /// The operators.
+    pub registry: Registry,
+    /// The queues of pull workers.
+    pub hub: Arc<QueueHub>,
+    /// The sessions that operate.
+    pub sessions: Arc<session::Hub>,
+    /// The keys that sign tokens.
+    pub keys: KeyRing,
+    /// The key that handles are made with.
+    pub handles: HandleKey,
+    /// Where both are kept.
+    pub key_files: Arc<dyn KeyFiles>,
+    /// The limits of scripts.
+    pub limits: Limits,
+    /// The numbers.
+    pub settings: Settings,
+    /// What stands between runs and what they reach.
+    pub middleware: Middleware,
+    /// How many shards.
+    pub shards: usize,
+    /// What becomes of the runs that the store has.
+    pub recovery: Recovery,
+}
+
+/// A shard on its way to its thread.
+pub(crate) struct Unstarted {
+    index: u64,
+    shared: Arc<Shared>,
+    limits: Limits,
+    watchdog: Arc<Watchdog>,
+    recovers: bool,
+    messages: Mailbox,
+}
+
+impl Unstarted {
+    /// The shard itself, on the thread that is to be its own, and what it is told.
+    pub(crate) fn enter(self) -> (Shard, Mailbox) {
+        let vms = Vms::new(self.limits, &self.watchdog).within(&self.shared.memory);
+        (Shard::new(self.index, self.shared, vms, self.recovers), self.messages)
+    }
+}
+
+/// What becomes of the runs that the store has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recovery {
+    /// They go on by themselves.
+    All,
+    /// They wait for [`Engine::take_up_with_care`].
+    Careful,
+    /// They rest until somebody asks for one of them.
+    Asked,
+}
+
+impl Engine {
+    /// Starts the shards and takes up what the store has.
+    ///
+    /// # Errors
+    /// When the store cannot be read or a thread cannot be started.
+    pub fn start_up(parts: EngineParts) -> Result<Self, EngineError> {
+        let recovery = parts.recovery;
+        let (engine, shards) = Self::assemble(parts)?;
+        let mut threads = Vec::new();
+        for unstarted in shards {
+            let thread = std::thread::Builder::new()
+                .name(format!("shard-{}", unstarted.index))
+                .spawn(move || {
+                    let runtime = tokio::runtime::Builder::new_current_thread()
+                        .enable_time()
+                        .build()
+                        .expect("a runtime with timers needs nothing that can be missing");
+                    let (shard, messages) = unstarted.enter();
+                    runtime.block_on(shard.serve(messages));
+                })
+                .map_err(|source| EngineError::Thread { what: "a shard", source })?;
+            threads.push(thread);
+        }
+        keep_looking(&engine.inner.shared);
+        *engine.inner.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = threads;
+        if recovery == Recovery::All {
+            let shared = Arc::clone(&engine.inner.shared);
+            // Nobody waits for it: a run whose program is not ready yet compiles it by itself.
+            engine.inner.shared.tasks.spawn_blocking(move || {
+                if let Err(error) = shared.programs.compile_ahead(shared.tasks.stopping()) {
+                    tracing::debug!(%error, "some programs of waiting runs are left to compile");
+                }
+            });
+        }
+        Ok(engine)
+    }
+
+    /// An engine, and its shards, which do nothing yet: what they are told waits.
+    pub(crate) fn assemble(parts: EngineParts) -> Result<(Self, Vec<Unstarted>), EngineError> {
+        let EngineParts {
+            store,
+            clock,
+            tasks,
+            registry,
+            hub,
+            sessions,
+            keys,
+            handles,
+            key_files,
+            limits,
+            settings,
+            middleware,
+            shards,
+            recovery,
+        } = parts;
+        let memory = settings.memory;
+        let ledger = Ledger::new(Arc::clone(&store), clock.clone(), tasks.clone());
+        let means =
+            Means { keep: Arc::new(ledger), clock: clock.clone(), tasks: Some(tasks.clone()) };
+        let (senders, receivers): (Vec<_>, Vec<_>) =
+            (0..shards.max(1)).map(|_| Mailbox::new()).unzip();
+        let limits_of_state =
+            StateLimits { value: settings.limits.value, ..StateLimits::default() };
+        let state =
+            DurableState::new(Arc::clone(&store), clock.clone(), tasks.clone(), limits_of_state);
+        let accounts = Accounts::open(&*store, clock.now_ms())?;
+        let shared = Arc::new(Shared {
+            state,
+            programs: Programs::new(Arc::clone(&store), registry.clone(), limits.clone()),
+            spawner: Arc::new(OperatorSpawner::new(registry.clone())),
+            store,
+            booted_ms: clock.steady_ms(),
+            clock,
+            tasks,
+            registry,
+            stacks: StackBook::new(middleware, means),
+            hub,
+            sessions,
+            capacity: Capacity::default(),
+            handles,
+            settings,
+            shards: senders,
+            url: OnceLock::new(),
+            open_runs: AtomicU64::new(0),
+            watches: WatchBoard::default(),
+            taking_up: crate::engine::verbs::safe_mode::TakingUp::default(),
+            memory: Memory::new(memory),
+            room_asked_ms: AtomicU64::new(0),
+            readers: Readers::default(),
+            accounts,
+        });
+        let watchdog = Watchdog::start()
+            .map(Arc::new)
+            .map_err(|source| EngineError::Thread { what: "the watchdog", source })?;
+        let auth = Auth::open(&*shared.store, keys, key_files)?;
+        let recovers = recovery == Recovery::All;
+        if recovery != Recovery::Asked {
+            // Whoever takes up one run alone leaves the sessions of others to their host.
+            shared.sessions.load(shared.store.sessions()?, shared.store.frames()?);
+            take_up(&shared, recovers)?;
+            fault::point("engine.taken_up");
+        }
+        Scribe::start(
+            Arc::clone(&shared.sessions),
+            Arc::clone(&shared.store),
+            shared.tasks.clone(),
+        );
+        let unstarted = (0u64..).zip(receivers).map(|(index, messages)| Unstarted {
+            index,
+            shared: Arc::clone(&shared),
+            limits: limits.clone(),
+            watchdog: Arc::clone(&watchdog),
+            recovers,
+            messages,
+        });
+        let unstarted = unstarted.collect();
+        let inner = Inner {
+            shared,
+            auth,
+            booted: AtomicBool::new(true),
+            heavy: Semaphore::new(1),
+            watchdog,
+            threads: std::sync::Mutex::default(),
+        };
+        let engine = Self { inner: Arc::new(inner) };
+        engine.keep_sessions();
+        Ok((engine, unstarted))
+    }
+
+    /// How far the wall clock is ahead of the steady one that leases and timeouts go by.
+    pub fn clock_offset_ms(&self) -> i64 {
+        self.shared().clock.offset_ms()
+    }
+
+    /// Tells workers where the host listens.
+    pub fn set_url(&self, url: &str) {
+        // It is set once, by the host, before it listens.
+        let _ = self.inner.shared.url.set(Arc::from(url));
+    }
+
+    /// Stops the shards. What is not durable yet is given up; it is done again after the next
+    /// start.
+    pub async fn stop(&self) {
+        self.inner.booted.store(false, Ordering::Release);
+        for shard in &self.inner.shared.shards {
+            let (done, stopped) = oneshot::channel();
+            shard.send(Msg::Stop(done));
+            // A shard that is gone already has stopped too.
+            let _ = tokio::time::timeout(Duration::from_secs(5), stopped).await;
+        }
+        let threads = std::mem::take(
+            &mut *self.inner.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
+        );
+        let join = self.inner.shared.tasks.spawn_blocking(move || {
+            for thread in threads {
+                // A shard that panicked has said so in the log.
+                let _ = thread.join();
+            }
+        });
+        let _ = join.await;
+    }
+
+    /// Whether the host can take work.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn ready(&self) -> Result<(), String> {
+        if !self.inner.booted.load(Ordering::Acquire) {
+            return Err("the host is stopping".into());
+        }
+        match self.inner.shared.store.health() {
+            Health::Well => Ok(()),
+            Health::Waiting(error) => Err(format!("failed to {error}; it is tried again")),
+            Health::Lost(error) => Err(format!("failed to {error}; nothing is written any more")),
+        }
+    }
+
+    /// Every operator: its name and kind.
+    pub fn operators(&self) -> Vec<(String, String)> {
+        let names = self.inner.shared.registry.names();
+        names.map(|(name, kind)| (name.to_owned(), kind.to_owned())).collect()
+    }
+
+    /// The composite of a name: its rule, and the names of its members.
+    pub fn composite(&self, operator: &str) -> Option<(&'static str, Vec<String>)> {
+        let composite = self.inner.shared.registry.get(operator)?.composite()?;
+        let members = composite.members().iter().map(ToString::to_string);
+        Some((composite.rule().as_str(), members.collect()))
+    }
+
+    /// The runs of this process that have not ended.
+    pub fn open_runs(&self) -> u64 {
+        self.inner.shared.open_runs.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.inner.shared
+    }
+
+    /// Sends a run a message that answers.
+    pub(crate) async fn ask<T>(
+        &self,
+        run: u64,
+        message: impl FnOnce(ReplyTo<T>) -> RunMsg,
+    ) -> Result<T, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        self.shared().offer(run, Msg::Run(run, message(reply)))?;
+        answer.await.map_err(|_| EngineError::Stopping)?
+    }
+
+    /// Reads from the store beside the runtime's workers.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&dyn Store) -> Result<T, crate::store::StoreError> + Send + 'static,
+    ) -> Result<T, EngineError> {
+        let store = Arc::clone(&self.shared().store);
+        let result = self.shared().tasks.spawn_blocking(move || read(&*store)).await;
+        Ok(result.map_err(|_| EngineError::Stopping)??)
+    }
+
+    /// Writes something that belongs to no run, and waits until it is durable.
+    pub(crate) async fn write(
+        &self,
+        checks: Vec<crate::store::Check>,
+        writes: Vec<Write>,
+    ) -> Result<(), EngineError> {
+        self.write_then(checks, writes, |_| {}).await
+    }
+
+    /// As [`Engine::write`]; `then` runs once the write's fate is known (true: it is durable), even
+    /// if whoever asked for it is gone by then.
+    pub(crate) async fn write_then(
+        &self,
+        checks: Vec<crate::store::Check>,
+        writes: Vec<Write>,
+        then: impl FnOnce(bool) + Send + 'static,
+    ) -> Result<(), EngineError> {
+        let (ack, acked) = oneshot::channel();
+        let batch = Batch {
+            checks,
+            run: None,
+            writes,
+            ack: Box::new(move |result| {
+                then(result.is_ok());
+                // Who asked may be gone; the write stands.
+                let _ = ack.send(result);
+            }),
+        };
+        let store = Arc::clone(&self.shared().store);
+        // The queue may be full for a moment: waiting for room is not the runtime's work.
+        self.shared()
+            .tasks
+            .spawn_blocking(move || store.submit(batch))
+            .await
+            .map_err(|_| EngineError::Stopping)?;
+        acked.await.map_err(|_| EngineError::Stopping)??;
+        Ok(())
+    }
+}
+
+impl Caller {
+    /// Whether this caller may do something to a run.
+    ///
+    /// # Errors
+    /// The gate's refusal.
+    pub(crate) fn may(&self, verb: Verb, run: RunId) -> Result<(), EngineError> {
+        Ok(self.grant.check(verb, &[Need::Run(run)])?)
+    }
+}
+
+/// What has to be known before the first run is read: who waits in which queue, which places are
+/// taken, which signals are under way.
+fn take_up(shared: &Shared, recovers: bool) -> Result<(), EngineError> {
+    let mut filter = TaskFilter { limit: 1_000, ..TaskFilter::default() };
+    loop {
+        let rows = shared.store.tasks(&filter)?;
+        let Some(last) = rows.last() else { break };
+        filter.after = Some((last.run, last.step));
+        for row in &rows {
+            let elsewhere = shared
+                .registry
+                .get(&row.operator)
+                .is_some_and(|it| it.residence() == crate::operator::Residence::Elsewhere);
+            if !elsewhere {
+                continue;
+            }
+            if let Some(header) = shared.store.header(row.run)? {
+                let agent = (Arc::from(header.blueprint.as_str()), Arc::from(row.agent.as_str()));
+                shared.capacity.occupy(&agent);
+            }
+            if let Some(queue) = &row.queue
+                && row.phase == TaskPhase::Pending
+            {
+                let ticket = Ticket { run: row.run, step: row.step, attempt: row.attempt };
+                shared.hub.offer(queue, ticket, &crate::engine::view::labels(row));
+            }
+            if row.kind == "main_ai" {
+                crate::engine::verbs::session_keeper::take_up(shared, row);
+            }
+        }
+    }
+    crate::engine::verbs::session_keeper::reconcile(shared)?;
+    if recovers {
+        for row in shared.store.outbox()? {
+            shared.tell(row.to, crate::engine::inbox::signals::carried(row));
+        }
+    }
+    Ok(())
+}
+
+/// Looks at the clocks all the time: so a pause of the process, or a step of the wall clock, is
+/// noticed before anything is ended by it.
+fn keep_looking(shared: &Arc<Shared>) {
+    if !shared.clock.wants_looks() {
+        return;
+    }
+    let (clock, stopping) = (shared.clock.clone(), shared.tasks.stopping().clone());
+    shared.tasks.spawn(async move {
+        loop {
+            clock.look();
+            tokio::select! {
+                () = stopping.cancelled() => return,
+                () = tokio::time::sleep(crate::clock::LOOK) => {}
+            }
+        }
+    });
+}

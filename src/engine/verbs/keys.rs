@@ -1,0 +1,160 @@
+//! The keys behind tokens and handles: new ones, and how long those before them verify.
+
+use std::sync::Arc;
+
+use crate::engine::{Caller, Engine, EngineError};
+use crate::{
+    fault,
+    protocol::SessionId,
+    session::End,
+    token::{HandleKey, KeyRing, SigningKey, Verb},
+};
+
+/// The longest grace of a key, in milliseconds: no token outlives it.
+const LONGEST_GRACE_MS: u64 = 366 * 24 * 3_600 * 1_000;
+
+/// Where a host keeps its keys.
+pub trait KeyFiles: Send + Sync {
+    /// 32 bytes of the operating system's randomness.
+    fn seed(&self) -> [u8; 32];
+
+    /// Writes every key durably. A host that dies within it has the keys of before or those after,
+    /// and the keys of before among those that verify, where they have a grace.
+    ///
+    /// # Errors
+    /// Why they cannot be written.
+    fn keep(&self, keys: &KeyRing, handles: &HandleKey) -> Result<(), String>;
+
+    /// Writes the token of the directory's owner durably.
+    ///
+    /// # Errors
+    /// Why it cannot be written.
+    fn keep_admin(&self, token: &str) -> Result<(), String>;
+}
+
+/// Keys that are kept nowhere: an engine without a directory ends with them.
+#[derive(Debug)]
+pub struct Unkept;
+
+impl KeyFiles for Unkept {
+    fn seed(&self) -> [u8; 32] {
+        *blake3::hash(uuid::Uuid::new_v4().as_bytes()).as_bytes()
+    }
+
+    fn keep(&self, _: &KeyRing, _: &HandleKey) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn keep_admin(&self, _: &str) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// Which keys are changed, and how long those before them verify.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RotateKeys {
+    /// The key that signs tokens.
+    pub signing: bool,
+    /// The secret that handles are made with.
+    pub handles: bool,
+    /// How long the keys before verify, in milliseconds. 0 is not at all, for a key that leaked;
+    /// the keys that are retired already end with it.
+    pub grace_ms: u64,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rotated {
+    /// The id of the key that signs now.
+    pub kid: String,
+    /// What the caller came with, signed by that key. It ends when it would have.
+    pub token: Option<String>,
+    /// When the keys before cease to verify, in Unix milliseconds.
+    pub until_ms: u64,
+}
+
+impl Engine {
+    /// Changes the keys. When this returns they are durable, and the file of the owner's token has
+    /// one that the new key signed.
+    ///
+    /// # Errors
+    /// When the caller may not, the grace is too long, or the keys cannot be written.
+    pub async fn rotate_keys(
+        &self,
+        caller: &Caller,
+        ask: RotateKeys,
+    ) -> Result<Rotated, EngineError> {
+        caller.grant.check(Verb::KeyRotate, &[])?;
+        if ask.grace_ms > LONGEST_GRACE_MS || !(ask.signing || ask.handles) {
+            return Err(EngineError::BadRequest(format!(
+                "rotate keys: name the signing key, the handle secret or both, and a grace of at \
+                 most {} days",
+                LONGEST_GRACE_MS / 86_400_000
+            )));
+        }
+        let (engine, caller) = (self.clone(), caller.clone());
+        // Who asked may go away meanwhile; half a change is none.
+        let changing =
+            self.shared().tasks.spawn(async move { engine.change_keys(&caller, ask).await });
+        changing.await.map_err(|_| EngineError::Stopping)?
+    }
+
+    async fn change_keys(&self, caller: &Caller, ask: RotateKeys) -> Result<Rotated, EngineError> {
+        let auth = &self.inner.auth;
+        let files = auth.files.lock().await;
+        let now_ms = self.shared().clock.now_ms();
+        let (now_s, grace_s) = (now_ms / 1_000, ask.grace_ms.div_ceil(1_000));
+        let before = &self.shared().handles;
+        let mut keys = auth.keys(KeyRing::clone);
+        let mut handles = before.clone();
+        if ask.signing {
+            keys.rotate(SigningKey::from_seed(&files.seed()), now_s, grace_s);
+        }
+        if ask.handles {
+            handles = before.rotated(files.seed(), now_s, grace_s);
+        }
+        // It falls with the caller's token, if that was revoked meanwhile, before anything changes.
+        let owner = self.owner_claims(Some(caller), now_ms).await?;
+        let own = self.read({
+            let jti = caller.jti.clone();
+            move |store| store.token(&jti)
+        });
+        let own = own.await?.and_then(|row| serde_json::from_str(&row.claims).ok());
+        fault::point("engine.key_rotate");
+        let (kept, new_keys, new_handles) = (Arc::clone(&files), keys.clone(), handles.clone());
+        self.kept(move || kept.keep(&new_keys, &new_handles)).await?;
+        auth.change_keys(keys);
+        before.become_like(&handles);
+        fault::point("engine.key_rotated");
+        if ask.signing {
+            let (kept, token) = (Arc::clone(&files), auth.sign(&owner)?);
+            self.kept(move || kept.keep_admin(&token)).await?;
+        }
+        if ask.signing && ask.grace_ms == 0 {
+            // Whoever has the key that leaked may have opened any of them.
+            for looks in self.shared().sessions.all() {
+                self.end_session(&SessionId::from(looks.row.id.as_str()), End::Revoked).await?;
+            }
+        }
+        tracing::warn!(
+            by = caller.subject,
+            signing = ask.signing,
+            handles = ask.handles,
+            grace_ms = ask.grace_ms,
+            "changed the keys"
+        );
+        Ok(Rotated {
+            kid: auth.keys(|keys| keys.current().kid().to_owned()),
+            token: own.map(|claims| auth.sign(&claims)).transpose()?,
+            until_ms: (now_s + grace_s) * 1_000,
+        })
+    }
+
+    async fn kept(
+        &self,
+        keep: impl FnOnce() -> Result<(), String> + Send + 'static,
+    ) -> Result<(), EngineError> {
+        let kept = self.shared().tasks.spawn_blocking(keep).await;
+        kept.map_err(|_| EngineError::Stopping)?.map_err(EngineError::Keys)
+    }
+}

@@ -1,0 +1,100 @@
+//! The layers and the audit log, as callers see them.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::engine::{Caller, Engine, EngineError, Page};
+use crate::{protocol::Json, token::Verb};
+
+/// The most lines of the audit log in one page.
+const LINES: usize = 1_000;
+
+/// A layer of middleware, in its place.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct LayerView {
+    /// What it stands around: `dispatch`, `store` or `exec`.
+    pub boundary: String,
+    /// What it may do: `observer`, `transformer` or `guard`.
+    pub class: String,
+    /// Its name.
+    pub name: String,
+    /// Who put it there: `host` or `blueprint`.
+    pub from: String,
+    /// Its settings; absent for a layer that is code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub settings: Option<Json>,
+}
+
+/// A line of the audit log.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct AuditView {
+    /// Its number, from 1 and without gaps.
+    pub seq: u64,
+    /// When, RFC 3339 in UTC.
+    pub at: String,
+    /// What happened, as the text of a JSON object: the very bytes that were hashed.
+    pub line: String,
+    /// BLAKE3 in hex of the hash before, the number, the time and the line, each after its length
+    /// as 8 bytes, least first; the hash before the first line is 64 zeros.
+    pub hash: String,
+}
+
+impl Engine {
+    /// The layers that runs go through, boundary by boundary, from the outermost to the innermost;
+    /// with a blueprint (`name[@hash]`) those of its runs.
+    ///
+    /// # Errors
+    /// The gate's refusal, and an unknown blueprint.
+    pub async fn layers(
+        &self,
+        caller: &Caller,
+        blueprint: Option<String>,
+    ) -> Result<Vec<LayerView>, EngineError> {
+        caller.grant.check(Verb::HostRead, &[])?;
+        let inner = Arc::clone(&self.inner);
+        let list = move || {
+            let shared = &inner.shared;
+            let program =
+                blueprint.map(|reference| shared.programs.resolve(&reference, None)).transpose()?;
+            Ok(shared.stacks.list(program.as_deref()))
+        };
+        let listed = self.shared().tasks.spawn_blocking(list).await;
+        let listed = listed.map_err(|_| EngineError::Stopping)?;
+        let view = |it: crate::middleware::Listed| LayerView {
+            boundary: it.boundary.as_str().to_owned(),
+            class: it.class.as_str().to_owned(),
+            name: it.name,
+            from: it.from.to_owned(),
+            settings: it.settings.map(Json::from_trusted),
+        };
+        listed.map(|listed| listed.into_iter().map(view).collect())
+    }
+
+    /// Lines of the audit log after a number, oldest first.
+    ///
+    /// # Errors
+    /// The gate's refusal, and what the store says.
+    pub async fn audit(
+        &self,
+        caller: &Caller,
+        after: u64,
+        limit: usize,
+    ) -> Result<Page<AuditView>, EngineError> {
+        caller.grant.check(Verb::AuditRead, &[])?;
+        let limit = limit.clamp(1, LINES);
+        let mut rows = self.read(move |store| store.audit(after, limit + 1)).await?;
+        let more = rows.len() > limit;
+        rows.truncate(limit);
+        let next_cursor = rows.last().filter(|_| more).map(|row| row.seq.to_string());
+        let view = |it: crate::store::AuditRow| AuditView {
+            seq: it.seq,
+            at: it.at,
+            line: it.line,
+            hash: it.hash,
+        };
+        Ok(Page { items: rows.into_iter().map(view).collect(), next_cursor })
+    }
+}

@@ -1,0 +1,314 @@
+//! The orchestrator of the protocol, over runs: a dispatch is a run of one task.
+//!
+//! So it is durable, passes the same layers as every other dispatch, and is seen in lists. Retries
+//! are the engine's, by the policy of the task.
+
+use std::{pin::pin, time::Duration};
+
+use async_trait::async_trait;
+use futures::StreamExt as _;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use crate::engine::{
+    Caller, Engine, EngineError, FailureView, Program, RunView, StartRun, WaitFor,
+    turn::scoped::task_input, verbs::begin::Permit,
+};
+use crate::{
+    blueprint::Bundle,
+    journal::{Fact, Usage},
+    protocol::{
+        Content, DurationMs, Effect, ExitReason, Json, OperatorError, OperatorId, OperatorInput,
+        OperatorOutput, OrchError, Orchestrator, QueryPayload, RunId, SignalPayload, WorkflowId,
+        failure::kind,
+    },
+    store::RunStatus,
+    token::{Grant, Need, Verb},
+};
+
+/// What a dispatch runs.
+const SOURCE: &str = r#"local swarm = require("swarm")
+return swarm.blueprint {
+  name = "dispatch",
+  description = "One task for one operator, asked for by itself.",
+  flow = function(ctx, input)
+    return ctx:dispatch(input.operator, input.input, { timeout = input.timeout, session = input.session })
+  end,
+}
+"#;
+/// How many dispatches of one call are under way at once.
+const AT_ONCE: usize = 64;
+/// Longer than any wait of a caller.
+const FOREVER: Duration = Duration::from_secs(24 * 3_600);
+
+/// One dispatch and what became of it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct DispatchView {
+    /// Its run.
+    #[schema(value_type = String)]
+    pub run: RunId,
+    /// Where it stands: running, waiting, completed, failed, canceled.
+    #[schema(value_type = String)]
+    pub status: RunStatus,
+    /// The operator's result, once it completed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub output: Option<Json>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<FailureView>,
+    /// What it used, as far as that was reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub usage: Option<Usage>,
+    /// The effects that were applied with the result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub effects: Option<Json>,
+}
+
+impl Engine {
+    /// Has one operator execute a task of its own, and answers once it ended or `patience` is
+    /// over; the run goes on then.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is no such operator.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time; a run that was begun goes on.
+    pub async fn dispatch(
+        &self,
+        caller: &Caller,
+        operator: &str,
+        input: Json,
+        timeout: Option<DurationMs>,
+        patience: impl Future<Output = ()>,
+    ) -> Result<DispatchView, EngineError> {
+        let view = self.dispatched(caller, operator, input, (timeout, None), patience).await?;
+        let (usage, effects) = self.last_step(view.id).await?;
+        Ok(DispatchView {
+            run: view.id,
+            status: view.status,
+            output: view.output,
+            error: view.error,
+            usage,
+            effects,
+        })
+    }
+
+    async fn dispatched(
+        &self,
+        caller: &Caller,
+        operator: &str,
+        input: Json,
+        (timeout, session): (Option<DurationMs>, Option<String>),
+        patience: impl Future<Output = ()>,
+    ) -> Result<RunView, EngineError> {
+        caller.grant.check(Verb::Dispatch, &[Need::Operator(operator)])?;
+        if self.shared().registry.get(operator).is_none() {
+            return Err(EngineError::NotFound { what: "operator", id: operator.to_owned() });
+        }
+        let bundle = Bundle::from_source("dispatch.lua", SOURCE)
+            .map_err(|error| EngineError::BadRequest(error.to_string()))?;
+        #[expect(clippy::cast_precision_loss, reason = "seconds need no more")]
+        let seconds = timeout.map(|timeout| timeout.as_millis() as f64 / 1_000.0);
+        let mut asked = json!({ "operator": operator, "input": input });
+        if let Some(seconds) = seconds {
+            asked["timeout"] = seconds.into();
+        }
+        if let Some(session) = session {
+            asked["session"] = session.into();
+        }
+        let start = StartRun {
+            program: Program::Bundle(bundle),
+            input: asked.into(),
+            trigger: json!({ "kind": "dispatch", "operator": operator }).into(),
+            workdir: None,
+            delegate: None,
+            seats: Default::default(),
+        };
+        self.start_permitted(caller, start, WaitFor::Ended, patience).await
+    }
+
+    /// As [`Engine::start_and_wait`], for what the caller may have done by another verb.
+    pub(crate) async fn start_permitted(
+        &self,
+        caller: &Caller,
+        start: StartRun,
+        until: WaitFor,
+        patience: impl Future<Output = ()>,
+    ) -> Result<RunView, EngineError> {
+        let begun = self.begin_waiting(caller, start, None, until, Permit::Given).await?;
+        self.await_begun(begun, until, patience).await
+    }
+
+    /// What the last step of a run used, and the effects that were applied with it.
+    async fn last_step(&self, run: RunId) -> Result<(Option<Usage>, Option<Json>), EngineError> {
+        let entries = self.read(move |store| store.entries(run.num(), 0)).await?;
+        let last = entries.into_iter().rev().find_map(|entry| match entry.fact {
+            Fact::StepEnded { usage, effects, .. } => Some((usage, effects)),
+            _ => None,
+        });
+        Ok(last.unwrap_or_default())
+    }
+
+    /// Dispatches, signals and asks as `caller`.
+    pub fn orchestrator(&self, caller: Caller) -> Orchestration {
+        Orchestration { engine: self.clone(), caller }
+    }
+
+    fn owner(&self) -> Caller {
+        Caller {
+            subject: "host".into(),
+            grant: Grant::everything(),
+            jti: String::new(),
+            expires_ms: u64::MAX,
+            session: None,
+        }
+    }
+}
+
+/// The orchestrator for one caller.
+#[derive(Clone)]
+pub struct Orchestration {
+    engine: Engine,
+    caller: Caller,
+}
+
+impl Orchestration {
+    async fn one(
+        &self,
+        operator: &OperatorId,
+        input: OperatorInput,
+    ) -> Result<OperatorOutput, OrchError> {
+        let timeout = input.config.as_ref().and_then(|config| config.max_duration);
+        let session = input.session.as_ref().map(|session| session.0.clone());
+        let asked = task_input(&input);
+        let patience = pin!(tokio::time::sleep(FOREVER));
+        let view = self
+            .engine
+            .dispatched(&self.caller, operator.as_str(), asked, (timeout, session), patience)
+            .await
+            .map_err(|error| not_dispatched(operator, error))?;
+        let output = match (view.status, view.output, view.error) {
+            (RunStatus::Completed, Some(output), _) => output,
+            (_, _, Some(error)) => return Err(failed(&error)),
+            (status, ..) => {
+                let message = format!("run {} is {}", view.id, status.as_str());
+                return Err(OrchError::DispatchFailed(message));
+            }
+        };
+        let (usage, effects) =
+            self.engine.last_step(view.id).await.map_err(|error| OrchError::Other(error.into()))?;
+        Ok(output_of(&output, usage.unwrap_or_default(), effects))
+    }
+}
+
+fn output_of(output: &Json, usage: Usage, effects: Option<Json>) -> OperatorOutput {
+    let content = output.decode::<Content>();
+    let message = content.unwrap_or_else(|_| Content::text(output.as_str()));
+    let mut answer = OperatorOutput::new(message, ExitReason::Complete);
+    let tokens = |count: Option<u64>| count.unwrap_or_default();
+    answer.metadata.tokens_in = tokens(usage.input_tokens);
+    answer.metadata.tokens_out = tokens(usage.output_tokens);
+    answer.metadata.cost = usage.cost.and_then(|cost| cost.parse().ok()).unwrap_or_default();
+    let effects = effects.map(|effects| effects.decode::<Vec<Effect>>());
+    answer.effects = effects.and_then(Result::ok).unwrap_or_default();
+    answer
+}
+
+fn not_dispatched(operator: &OperatorId, error: EngineError) -> OrchError {
+    match error {
+        EngineError::NotFound { what: "operator", .. } => {
+            OrchError::OperatorNotFound(operator.to_string())
+        }
+        error => OrchError::DispatchFailed(error.to_string()),
+    }
+}
+
+fn failed(error: &FailureView) -> OrchError {
+    if [kind::OPERATOR_UNAVAILABLE, kind::REFUSED, kind::CANCELED].contains(&error.kind.as_str()) {
+        return OrchError::DispatchFailed(error.message.clone());
+    }
+    let message = error.message.clone();
+    OrchError::OperatorError(match error.retryable {
+        true => OperatorError::Retryable(message),
+        false => OperatorError::NonRetryable(message),
+    })
+}
+
+#[async_trait]
+impl Orchestrator for Orchestration {
+    async fn dispatch(
+        &self,
+        operator: &OperatorId,
+        input: OperatorInput,
+    ) -> Result<OperatorOutput, OrchError> {
+        self.one(operator, input).await
+    }
+
+    async fn dispatch_many(
+        &self,
+        tasks: Vec<(OperatorId, OperatorInput)>,
+    ) -> Vec<Result<OperatorOutput, OrchError>> {
+        let each = tasks.into_iter().map(|(operator, input)| {
+            let this = self.clone();
+            async move { this.one(&operator, input).await }
+        });
+        futures::stream::iter(each).buffered(AT_ONCE).collect().await
+    }
+
+    async fn signal(&self, target: &WorkflowId, signal: SignalPayload) -> Result<(), OrchError> {
+        let run = run_of(target)?;
+        let SignalPayload { signal_type, data } = signal;
+        let sent = self.engine.signal(&self.caller, run, signal_type, data.into(), None).await;
+        sent.map_err(|error| match error {
+            EngineError::NotFound { .. } => OrchError::WorkflowNotFound(target.to_string()),
+            error => OrchError::SignalFailed(error.to_string()),
+        })
+    }
+
+    async fn query(&self, target: &WorkflowId, query: QueryPayload) -> Result<Value, OrchError> {
+        let run = run_of(target)?;
+        let QueryPayload { query_type, params } = query;
+        let answer = self.engine.query(&self.caller, run, query_type, params.into()).await;
+        answer.map(|answer| answer.to_value()).map_err(|error| match error {
+            EngineError::NotFound { what: "run", .. } => {
+                OrchError::WorkflowNotFound(target.to_string())
+            }
+            error => OrchError::Other(error.into()),
+        })
+    }
+}
+
+fn run_of(target: &WorkflowId) -> Result<RunId, OrchError> {
+    target.as_str().parse().map_err(|_| OrchError::WorkflowNotFound(target.to_string()))
+}
+
+/// For whoever embeds the host: as its owner.
+#[async_trait]
+impl Orchestrator for Engine {
+    async fn dispatch(
+        &self,
+        operator: &OperatorId,
+        input: OperatorInput,
+    ) -> Result<OperatorOutput, OrchError> {
+        self.orchestrator(self.owner()).one(operator, input).await
+    }
+
+    async fn dispatch_many(
+        &self,
+        tasks: Vec<(OperatorId, OperatorInput)>,
+    ) -> Vec<Result<OperatorOutput, OrchError>> {
+        self.orchestrator(self.owner()).dispatch_many(tasks).await
+    }
+
+    async fn signal(&self, target: &WorkflowId, signal: SignalPayload) -> Result<(), OrchError> {
+        Orchestrator::signal(&self.orchestrator(self.owner()), target, signal).await
+    }
+
+    async fn query(&self, target: &WorkflowId, query: QueryPayload) -> Result<Value, OrchError> {
+        Orchestrator::query(&self.orchestrator(self.owner()), target, query).await
+    }
+}

@@ -1,0 +1,181 @@
+//! Replaying a run's history beside its shard: nothing is written, nothing leaves.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::engine::{
+    Caller, Divergence, Engine, EngineError, Program,
+    shard::retell::{Retold, Stop, retell},
+};
+use crate::{
+    flow::{Command, NextAction, RunLimits},
+    journal::{Decision, Entry, Fact, Outcome, RunStarted},
+    lua::{self, RunFacts, Vms, Watchdog},
+    protocol::{Failure, Json, RunId, failure::kind},
+    token::Verb,
+};
+
+/// What a replay came to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ReplayView {
+    /// The run.
+    #[schema(value_type = String)]
+    pub run: RunId,
+    /// The blueprint that was replayed: `name@hash`.
+    pub blueprint: String,
+    /// Entries of the run's histories.
+    pub entries: u32,
+    /// Where the flow first differs; absent if it does not.
+    pub divergence: Option<Divergence>,
+}
+
+impl Engine {
+    /// Replays the histories of a run, against its own source or another one, which is not stored.
+    ///
+    /// # Errors
+    /// When the caller may not, there is no such run, or the other source has errors.
+    pub async fn replay(
+        &self,
+        caller: &Caller,
+        run: RunId,
+        against: Option<Program>,
+    ) -> Result<ReplayView, EngineError> {
+        caller.may(Verb::RunReplay, run)?;
+        let header = self.header(run).await?;
+        let program = match against {
+            None => self.program_by(header.hash).await?,
+            Some(Program::Named(name)) => {
+                let program = self.program_of(&Program::Named(name)).await?;
+                self.reach(caller, Verb::RunReplay, &program).await?;
+                program
+            }
+            // Nothing is stored and nothing happens: whoever may replay the run may try a source.
+            Some(Program::Bundle(bundle)) => self.compiled(bundle).await?.0,
+        };
+        let _turn = self.inner.heavy.acquire().await.map_err(|_| EngineError::Stopping)?;
+        let entries = self.read(move |store| store.all_entries(run.num(), 0)).await?;
+        let past = Past {
+            run,
+            blueprint: program.blueprint().version(),
+            program,
+            limits: self.shared().settings.limits.clone(),
+        };
+        let (lua, watchdog) = (self.shared().programs.limits(), Arc::clone(&self.inner.watchdog));
+        let replay =
+            self.shared().tasks.spawn_blocking(move || past.replay(&entries, lua, &watchdog));
+        replay.await.map_err(|_| EngineError::Stopping)
+    }
+}
+
+struct Past {
+    run: RunId,
+    blueprint: String,
+    program: Arc<lua::Program>,
+    limits: RunLimits,
+}
+
+impl Past {
+    fn replay(&self, entries: &[Entry], lua: lua::Limits, watchdog: &Watchdog) -> ReplayView {
+        let mut vms = Vms::new(lua, watchdog);
+        let begins = |entry: &Entry| matches!(entry.fact, Fact::RunStarted(_));
+        let mut histories = entries.chunk_by(|_, next| !begins(next));
+        let divergence = histories.find_map(|history| self.history(&mut vms, history).err());
+        ReplayView {
+            run: self.run,
+            blueprint: self.blueprint.clone(),
+            entries: u32::try_from(entries.len()).unwrap_or(u32::MAX),
+            divergence: divergence.map(|it| *it),
+        }
+    }
+
+    fn history(&self, vms: &mut Vms, entries: &[Entry]) -> Result<(), Box<Divergence>> {
+        let Some(Fact::RunStarted(started)) = entries.first().map(|entry| &entry.fact) else {
+            return Ok(());
+        };
+        let mut told = self.tell(vms, started, entries);
+        if let Err(Stop::Broken(_)) = told {
+            // A VM without room gives the run one of its own: once more.
+            told = self.tell(vms, started, entries);
+        }
+        let told = told.map_err(|stop| match stop {
+            Stop::Diverged(divergence) => divergence,
+            Stop::Broken(why) => Divergence::of(format!("the VM has no room: {why}")),
+        })?;
+        let ended = entries.iter().find_map(|entry| match &entry.fact {
+            Fact::RunEnded(outcome) => Some(outcome),
+            _ => None,
+        });
+        // What the flow came to before its deferred functions ran is not in their history.
+        let compensated =
+            |entry: &Entry| matches!(entry.fact, Fact::Decided(Decision::Compensate { .. }));
+        match ended {
+            Some(ended) if !entries.iter().any(compensated) => self.compare_end(ended, told),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn tell(&self, vms: &mut Vms, started: &RunStarted, entries: &[Entry]) -> Result<Retold, Stop> {
+        let facts = RunFacts {
+            run_id: self.run.to_string(),
+            blueprint: self.blueprint.clone(),
+            input: started.input.clone(),
+            trigger: started.trigger.clone(),
+            seed: started.seed,
+        };
+        let flow = vms
+            .start(self.program.source(), facts, self.limits.clone())
+            .map_err(|failure| Stop::Diverged(Divergence::of(failure.to_string())))?;
+        retell(flow, entries)?.complete()
+    }
+
+    /// Whether the flow ends as its run did. An end that the engine made (a cancel, a limit) is
+    /// none of the flow's.
+    fn compare_end(&self, ended: &Outcome, told: Retold) -> Result<(), Box<Divergence>> {
+        let beyond = told.fresh.iter().find_map(|command| match command {
+            Command::Schedule(request) => Some(Divergence::beyond(&request.key, &request.op)),
+            Command::Note { .. } | Command::CancelScope(_) => None,
+        });
+        let now = match told.next {
+            NextAction::Complete(output) => Some(self.accept(output)),
+            NextAction::Fail(failure) => Some(Err(failure)),
+            NextAction::Wait
+            | NextAction::More
+            | NextAction::ContinueAs(_)
+            | NextAction::Limit(_)
+            | NextAction::Broken(_) => None,
+        };
+        let differs = |was: String, is: String| {
+            Err(Divergence::of(format!("the run {was} at its end, and {is} now")))
+        };
+        let completed = |output: &Json| format!("completed with {output}");
+        match (ended, now) {
+            (Outcome::Completed(_), _) if let Some(beyond) = beyond => Err(beyond),
+            (Outcome::Completed(was), Some(Ok(is))) if was.to_value() == is.to_value() => Ok(()),
+            (Outcome::Completed(was), Some(Ok(is))) => differs(completed(was), completed(&is)),
+            (Outcome::Completed(was), Some(Err(is))) => {
+                differs(completed(was), format!("fails with {is}"))
+            }
+            (Outcome::Completed(was), None) => differs(completed(was), "does not end".to_owned()),
+            (Outcome::Failed(was), Some(Ok(is))) => {
+                differs(format!("failed with {was}"), completed(&is))
+            }
+            (Outcome::Failed(was), Some(Err(is))) if was.kind != is.kind => {
+                differs(format!("failed with {was}"), format!("fails with {is}"))
+            }
+            (Outcome::Failed(_), Some(Err(_)) | None) | (Outcome::Canceled(_), _) => Ok(()),
+        }
+    }
+
+    fn accept(&self, output: Json) -> Result<Json, Failure> {
+        let schema = self.program.blueprint().output();
+        if schema.is_any() {
+            return Ok(output);
+        }
+        schema
+            .accept(output.to_value())
+            .map(Json::from)
+            .map_err(|_| Failure::new(kind::INVALID_RESULT, "the output breaks its schema"))
+    }
+}

@@ -1,0 +1,359 @@
+//! Blueprints and agents that answer like a model: each response is a run.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::engine::{
+    Caller, Engine, EngineError, EventView, Events, IdempotencyKey, Program, StartRun, WaitFor,
+    shared::programs,
+    verbs::begin::{FOREVER, Watch},
+};
+use crate::{
+    blueprint::Schema,
+    lua,
+    protocol::{Json, RunId},
+    respond::{
+        Stream, candidates,
+        open_responses::{Conversation, Create, last_text},
+    },
+    token::{Need, Verb},
+};
+
+/// Something that answers: a blueprint, or one agent of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelView {
+    /// `blueprint` or `blueprint/agent`.
+    pub id: String,
+    /// When the blueprint's name was last set, in Unix milliseconds.
+    pub created_ms: u64,
+}
+
+impl Engine {
+    /// Everything that answers, as far as the caller's scopes reach: every blueprint with a name,
+    /// and its agents whose operator is a model.
+    ///
+    /// # Errors
+    /// When the caller may not.
+    pub async fn models(&self, caller: &Caller) -> Result<Vec<ModelView>, EngineError> {
+        caller.grant.check(Verb::BlueprintRead, &[])?;
+        let names = self.read(|store| store.blueprint_names()).await?;
+        let mut models = Vec::new();
+        for (name, hash, created_ms) in names {
+            if !caller.grant.scopes.cover(&Need::Blueprint(&name)) {
+                continue;
+            }
+            // A version of an older release may not compile any more, and then answers nothing.
+            let Ok(program) = self.program_by(hash).await else { continue };
+            let agents = program.blueprint().definition().agents.iter();
+            let speaks = agents.filter(|(_, agent)| self.is_model(&agent.operator));
+            let speaks: Vec<String> = speaks.map(|(agent, _)| format!("{name}/{agent}")).collect();
+            models.push(ModelView { id: name, created_ms });
+            models.extend(speaks.into_iter().map(|id| ModelView { id, created_ms }));
+        }
+        Ok(models)
+    }
+
+    /// One of them; any agent of a blueprint can be asked for by its name.
+    ///
+    /// # Errors
+    /// When the caller may not, or nothing of that name answers.
+    pub async fn model(&self, caller: &Caller, id: &str) -> Result<ModelView, EngineError> {
+        let (name, _) = parts(id);
+        let bare = name.split('@').next().unwrap_or(name).to_owned();
+        caller.grant.check(Verb::BlueprintRead, &[Need::Blueprint(&bare)])?;
+        let (program, _) = self.answering(id).await?;
+        self.reach(caller, Verb::BlueprintRead, &program).await?;
+        let names = self.read(|store| store.blueprint_names()).await?;
+        let set = names.into_iter().find(|(name, ..)| *name == bare);
+        Ok(ModelView { id: id.to_owned(), created_ms: set.map_or(0, |(_, _, at_ms)| at_ms) })
+    }
+
+    /// The program behind the name of a model, and its agent if it names one.
+    async fn answering(
+        &self,
+        id: &str,
+    ) -> Result<(Arc<lua::Program>, Option<String>), EngineError> {
+        let unknown = || EngineError::NotFound { what: "model", id: id.to_owned() };
+        let (name, agent) = parts(id);
+        let program = match self.program_of(&Program::Named(name.to_owned())).await {
+            Err(EngineError::NotFound { .. }) => return Err(unknown()),
+            program => program?,
+        };
+        match agent {
+            Some(agent) if program.blueprint().agent(agent).is_none() => Err(unknown()),
+            agent => Ok((program, agent.map(str::to_owned))),
+        }
+    }
+
+    /// Whether a name is that of an agent whose operator is a model.
+    ///
+    /// # Errors
+    /// When the caller may not, or nothing of that name answers.
+    pub async fn is_agent_with_model(
+        &self,
+        caller: &Caller,
+        id: &str,
+    ) -> Result<bool, EngineError> {
+        let (program, agent) = self.answering(id).await?;
+        let blueprint = program.blueprint();
+        self.reach(caller, Verb::RunStart, &program).await?;
+        let agent = agent.and_then(|name| blueprint.agent(&name).cloned());
+        Ok(agent.is_some_and(|agent| self.is_model(agent.operator())))
+    }
+
+    fn is_model(&self, operator: &str) -> bool {
+        crate::blueprint::Operators::is_model(&self.shared().registry, operator)
+    }
+
+    /// Starts the run that answers a request; it is durable when this returns, and heard from its
+    /// first event on.
+    ///
+    /// # Errors
+    /// When the caller may not, nothing of that name answers, or what was said does not fit what
+    /// the blueprint or the agent takes.
+    pub async fn respond(
+        &self,
+        caller: &Caller,
+        create: Create,
+        conversation: Conversation,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Responding, EngineError> {
+        if let Some(key) = &key
+            && let Some(run) = self.repeated(caller, key).await?
+        {
+            let run = run.parse().map_err(|_| crate::engine::verbs::runs::mismatch(key))?;
+            return self.responding(caller, run).await;
+        }
+        self.check_room()?;
+        let (program, agent) = self.answering(&create.model).await?;
+        let blueprint = program.blueprint();
+        self.reach(caller, Verb::RunStart, &program).await?;
+        let text = last_text(&conversation.items);
+        let definition = blueprint.definition();
+        let input = match &agent {
+            None => {
+                let schema = definition.input.as_ref().map(Json::to_value);
+                fitting(&candidates(&text, schema.as_ref()), |it| {
+                    programs::accept_input(&program, it)
+                })?
+            }
+            Some(name) => {
+                let agent = blueprint.agent(name).expect("it was found a moment ago");
+                let schema = agent.agent().input.as_ref().map(Json::to_value);
+                fitting(&candidates(&text, schema.as_ref()), |it| accept(agent.input(), it))?
+            }
+        };
+        let speaks = agent.as_ref().is_some_and(|name| {
+            blueprint.agent(name).is_some_and(|agent| self.is_model(agent.operator()))
+        });
+        let stays = create.store;
+        let mut trigger = crate::respond::Trigger::new(create, conversation, agent);
+        if !speaks {
+            trigger.ask = None;
+        }
+        let start = StartRun {
+            program: Program::Named(blueprint.version()),
+            input,
+            trigger: Json::encode(&trigger).expect("a trigger is plain data"),
+            workdir: None,
+            delegate: None,
+            seats: std::collections::BTreeMap::new(),
+        };
+        // From before the first piece of an answer: none of it is missed.
+        let (subscriber, events_of) =
+            Events::from_the_first(Arc::clone(&self.inner.shared), &caller.jti);
+        let watch = Watch { subscriber: Some(subscriber), lets_go: !stays, ..Watch::default() };
+        let started = self.begin_accepted(caller, start, program, key, watch).await?.0;
+        if started.repeated {
+            return self.responding(caller, started.run).await;
+        }
+        begun(started.run, events_of(started.run)).await
+    }
+
+    /// The response of a run as it stands, from its durable events; none if the run is none.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is no such run.
+    pub async fn response(&self, caller: &Caller, run: RunId) -> Result<Stream, EngineError> {
+        caller.may(Verb::RunRead, run)?;
+        let seq = self.header(run).await?.seq;
+        let mut events = Events::new(Arc::clone(&self.inner.shared), run, 0, &caller.jti);
+        let mut stream = None;
+        let mut seen = 0;
+        // Of a run that has not ended, no more than there is.
+        while seen < seq
+            && let Some(event) = events.next().await?
+        {
+            seen = event.seq.unwrap_or(seen);
+            hear(&mut stream, run, &event);
+        }
+        stream.ok_or_else(|| no_response(run))
+    }
+
+    /// Lets a run go once it has ended and `answered` is over, however that ends.
+    pub async fn let_go_once(&self, run: RunId, answered: tokio::sync::oneshot::Receiver<()>) {
+        loop {
+            match self.wait_for(run, WaitFor::Ended, FOREVER).await {
+                Ok(view) if view.status.is_ended() => break,
+                Ok(_) => {}
+                // The next start lets it go, if it is still there.
+                Err(_) => return,
+            }
+        }
+        // It says no more than that nobody waits any longer.
+        let _ = answered.await;
+        if let Err(error) = self.let_go_unstored(run).await {
+            tracing::warn!(%run, %error, "could not let go a response that is not to be stored");
+        }
+    }
+
+    /// Lets every run go that is not to be stored, whoever waited for it; those that are open once
+    /// they have ended. Those that ended a moment ago wait for the next time.
+    ///
+    /// # Errors
+    /// When the storage fails.
+    pub async fn let_go_left(&self) -> Result<(), EngineError> {
+        let settled =
+            self.shared().clock.now_ms().saturating_sub(crate::engine::verbs::retention::GRACE_MS);
+        for num in self.read(|store| store.unstored()).await? {
+            let Some(header) = self.read(move |store| store.header(num)).await? else { continue };
+            if header.ended_ms.is_some_and(|ended| ended <= settled) {
+                self.let_go_unstored(RunId::new(num, header.created_ms)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes up, at a start, the runs that are to go once they have ended.
+    ///
+    /// # Errors
+    /// When the storage fails.
+    pub async fn take_up_unstored(&self) -> Result<(), EngineError> {
+        for num in self.read(|store| store.unstored()).await? {
+            let Some(header) = self.read(move |store| store.header(num)).await? else { continue };
+            let (engine, run) = (self.clone(), RunId::new(num, header.created_ms));
+            // Whoever asked was of the host before this one.
+            let (_, nobody) = tokio::sync::oneshot::channel();
+            self.shared().tasks.spawn(async move { engine.let_go_once(run, nobody).await });
+        }
+        Ok(())
+    }
+
+    async fn let_go_unstored(&self, run: RunId) -> Result<(), EngineError> {
+        let num = run.num();
+        let found = self.read(move |store| store.retired(num.saturating_sub(1), 1)).await?;
+        if found.first().is_none_or(|found| found.num != num) {
+            // Something open still needs it; it is looked at again later.
+            return Ok(());
+        }
+        self.delete_runs(Vec::new(), vec![run]).await
+    }
+
+    /// A response as it happens: its events so far, and those that come.
+    ///
+    /// # Errors
+    /// When the caller may not, there is no such run, or it is no response.
+    pub async fn responding(&self, caller: &Caller, run: RunId) -> Result<Responding, EngineError> {
+        begun(run, self.events(caller, run, 0).await?).await
+    }
+}
+
+/// Reads the beginning of a response.
+async fn begun(run: RunId, mut events: Events) -> Result<Responding, EngineError> {
+    let mut stream = None;
+    while let Some(event) = events.next().await? {
+        hear(&mut stream, run, &event);
+        match stream {
+            Some(stream) => return Ok(Responding { run, events, stream }),
+            None if event.kind == "run.started" => break,
+            None => {}
+        }
+    }
+    Err(no_response(run))
+}
+
+/// A response as it happens.
+pub struct Responding {
+    run: RunId,
+    events: Events,
+    stream: Stream,
+}
+
+impl Responding {
+    /// The run.
+    pub fn run(&self) -> RunId {
+        self.run
+    }
+
+    /// The response as it is known.
+    pub fn stream(&mut self) -> &mut Stream {
+        &mut self.stream
+    }
+
+    /// Waits for what happens next; false if nothing will, because it has ended.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time.
+    pub async fn more(&mut self) -> Result<bool, EngineError> {
+        if self.stream.is_over() {
+            return Ok(false);
+        }
+        let Some(event) = self.events.next().await? else { return Ok(false) };
+        self.stream.hear(&fact(&event));
+        Ok(true)
+    }
+}
+
+fn hear(stream: &mut Option<Stream>, run: RunId, event: &EventView) {
+    match stream {
+        Some(stream) => stream.hear(&fact(event)),
+        None if event.kind == "run.started" => {
+            *stream = Stream::begin(&run.to_string(), &fact(event));
+        }
+        None => {}
+    }
+}
+
+fn fact(event: &EventView) -> crate::respond::Fact<'_> {
+    crate::respond::Fact { kind: &event.kind, at: &event.at, data: &event.data }
+}
+
+fn no_response(run: RunId) -> EngineError {
+    let id = crate::respond::shown_id("resp_", &run.to_string());
+    EngineError::NotFound { what: "response", id }
+}
+
+/// `blueprint` and, after a slash, the agent.
+fn parts(id: &str) -> (&str, Option<&str>) {
+    match id.split_once('/') {
+        Some((name, agent)) => (name, Some(agent)),
+        None => (id, None),
+    }
+}
+
+/// The first that fits; why the first of them did not, if none does.
+fn fitting(
+    candidates: &[Value],
+    accept: impl Fn(&Json) -> Result<Json, EngineError>,
+) -> Result<Json, EngineError> {
+    let mut refusal = None;
+    for candidate in candidates {
+        match accept(&Json::from(candidate)) {
+            Ok(input) => return Ok(input),
+            // What was said as JSON says more about what is wrong than its text.
+            Err(error) => refusal = Some(error),
+        }
+    }
+    Err(refusal.unwrap_or_else(|| EngineError::BadRequest("say something".to_owned())))
+}
+
+fn accept(schema: &Schema, input: &Json) -> Result<Json, EngineError> {
+    schema.accept_json(input).map_err(|violations| EngineError::Invalid {
+        what: "the input",
+        violations: violations.into_iter().map(crate::engine::view::breach).collect(),
+    })
+}

@@ -1,0 +1,371 @@
+//! How long ended runs are kept, and how they go.
+//!
+//! Oldest first, a few at a time, each step a small commit among the others: whoever commits
+//! meanwhile waits for one step at most. A run that something open still needs (a run that called
+//! it or that it called, a signal of it that has not arrived) stays until that has ended.
+//! Blueprints stay for ever.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::engine::{Caller, Engine, EngineError};
+use crate::{
+    protocol::RunId,
+    store::{ChargeRow, Check, Retired, Store, StoreError, Write},
+    token::Verb,
+};
+
+/// Runs that go in one commit.
+const STEP: usize = 32;
+/// Runs that one look of the background lets go before it rests.
+const LOOK: u64 = 512;
+/// Runs that one request lets go.
+const REQUEST: u64 = 5_000;
+/// Runs that an answer names.
+const NAMED: usize = 100;
+/// What is cleared and given back in one commit: rows of long histories, pages of the file.
+/// Values of state that have expired and are removed at once.
+const EXPIRED: usize = 2_048;
+const TIDY: Write = Write::Tidy { rows: 2_048, pages: 256 };
+/// A run that has just ended stays for whoever waits for it, in milliseconds.
+pub(crate) const GRACE_MS: u64 = 10_000;
+/// How often every run is looked at again, not only the younger ones, in milliseconds.
+const ANEW_MS: u64 = 3_600_000;
+/// Free room that a database keeps for what comes: at least this, or a tenth of what it uses.
+const ROOM: u64 = 8 << 20;
+
+/// How long ended runs are kept. Zero is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retention {
+    /// A run goes this long after its end, in milliseconds.
+    pub age_ms: u64,
+    /// So many ended runs stay, the younger ones.
+    pub runs: u64,
+    /// The oldest go while the database uses more bytes.
+    pub bytes: u64,
+}
+
+impl Retention {
+    /// Everything stays.
+    pub const FOR_EVER: Self = Self { age_ms: 0, runs: 0, bytes: 0 };
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self { age_ms: 30 * 86_400_000, runs: 100_000, bytes: 10 << 30 }
+    }
+}
+
+/// Why a run goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    /// It ended long ago.
+    Age,
+    /// There are too many.
+    Count,
+    /// The database uses too much room.
+    Size,
+}
+
+/// A run that goes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Gone {
+    /// The run.
+    #[schema(value_type = String)]
+    pub run: RunId,
+    /// Why.
+    pub why: Why,
+    /// About how many bytes it takes.
+    pub bytes: u64,
+}
+
+/// What a collection did, or would do.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GcView {
+    /// Whether nothing was changed.
+    pub dry_run: bool,
+    /// How many runs go.
+    pub runs: u64,
+    /// About how many bytes they take.
+    pub bytes: u64,
+    /// How many go because of their age.
+    pub age: u64,
+    /// How many go because there are too many.
+    pub count: u64,
+    /// How many go because the database is too large.
+    pub size: u64,
+    /// The first of them.
+    pub items: Vec<Gone>,
+    /// Whether there is more to do: ask again.
+    pub more: bool,
+    /// Bytes that the database uses.
+    pub used_bytes: u64,
+    /// Bytes of its file that are free.
+    pub free_bytes: u64,
+}
+
+/// What the background remembers from one look to the next.
+#[derive(Debug, Default)]
+pub struct Sweeper {
+    /// No run up to this number goes before the next look at all.
+    from: u64,
+    anew_ms: u64,
+    /// Ended runs when they were counted, and the largest number of a run then.
+    counted: Option<(u64, u64)>,
+}
+
+/// One way through the runs, oldest first.
+struct Pass {
+    policy: Retention,
+    /// Runs that ended before this are too old, in Unix milliseconds.
+    cutoff: u64,
+    /// Runs that ended after this stay whatever the policy says.
+    settled: u64,
+    dry: bool,
+    /// How many more may go.
+    most: u64,
+    after: u64,
+    /// The first run that stays.
+    kept: Option<u64>,
+    /// How many ended runs are left, and the bytes that are used.
+    ended: u64,
+    used: u64,
+    over: bool,
+    more: bool,
+}
+
+impl Pass {
+    /// The runs of the next page that go.
+    fn choose(&mut self, store: &dyn Store) -> Result<Vec<Gone>, StoreError> {
+        let page = store.retired(self.after, STEP)?;
+        self.over = page.is_empty();
+        let mut gone = Vec::new();
+        for run in page {
+            let why = self.why(&run);
+            match why.filter(|_| run.ended_ms <= self.settled) {
+                Some(_) if self.most == 0 => {
+                    (self.more, self.over) = (true, true);
+                    break;
+                }
+                Some(why) => {
+                    let bytes = store.run_bytes(run.num)?;
+                    self.most -= 1;
+                    self.ended = self.ended.saturating_sub(1);
+                    self.used = self.used.saturating_sub(bytes);
+                    gone.push(Gone { run: RunId::new(run.num, run.created_ms), why, bytes });
+                }
+                None => {
+                    self.kept.get_or_insert(run.num);
+                    if why.is_none() && run.created_ms >= self.cutoff {
+                        // Those after it are younger.
+                        self.over = true;
+                        break;
+                    }
+                }
+            }
+            self.after = run.num;
+        }
+        Ok(gone)
+    }
+
+    /// Why a run goes, if it does.
+    fn why(&self, run: &Retired) -> Option<Why> {
+        let Retention { runs, bytes, .. } = self.policy;
+        if run.ended_ms < self.cutoff {
+            Some(Why::Age)
+        } else if runs > 0 && self.ended > runs {
+            Some(Why::Count)
+        } else if bytes > 0 && self.used > bytes {
+            Some(Why::Size)
+        } else {
+            None
+        }
+    }
+}
+
+impl Engine {
+    /// Lets runs go that the policy gives up and gives free room back, or says what would go.
+    ///
+    /// One call does a bounded part of the work; `more` says whether there is a next one.
+    ///
+    /// # Errors
+    /// When the caller may not, or the store cannot be read or written.
+    pub async fn gc(&self, caller: &Caller, dry: bool) -> Result<GcView, EngineError> {
+        caller.grant.check(Verb::HostGc, &[])?;
+        let ended = self.read(|store| store.ended_runs()).await?;
+        let most = if dry { u64::MAX } else { REQUEST };
+        let (pass, mut view) = self.pass(0, most, 0, ended, dry).await?;
+        view.more = pass.more;
+        if !dry && !view.more {
+            self.tidy(0).await?;
+        }
+        let space = self.read(|store| store.space()).await?;
+        (view.used_bytes, view.free_bytes) = (space.used, space.free);
+        Ok(view)
+    }
+
+    /// One look of the background: lets a few runs go, clears up a little, and says whether there
+    /// is more to do at once.
+    ///
+    /// # Errors
+    /// When the store cannot be read or written.
+    pub async fn sweep(&self, sweeper: &mut Sweeper) -> Result<bool, EngineError> {
+        let policy = self.shared().settings.retention;
+        let now_ms = self.shared().clock.now_ms();
+        if now_ms >= sweeper.anew_ms {
+            (sweeper.from, sweeper.anew_ms) = (0, now_ms + ANEW_MS);
+        }
+        let space = self.read(|store| store.space()).await?;
+        // Counting means looking at every run: it is done when there may be too many.
+        let at_most = sweeper.counted.map(|(ended, last)| ended + (space.last_run - last));
+        let ended = match at_most {
+            Some(at_most) if policy.runs == 0 || at_most <= policy.runs => at_most,
+            Some(_) | None => {
+                let ended = self.read(|store| store.ended_runs()).await?;
+                sweeper.counted = Some((ended, space.last_run));
+                ended
+            }
+        };
+        let (pass, view) = self.pass(sweeper.from, LOOK, GRACE_MS, ended, false).await?;
+        if let Some((ended, _)) = &mut sweeper.counted {
+            *ended = ended.saturating_sub(view.runs);
+        }
+        sweeper.from = pass.kept.map_or(pass.after, |first| first - 1);
+        let room = ROOM.max(space.used / 10);
+        Ok(self.tidy_step(room).await? || pass.more)
+    }
+
+    async fn pass(
+        &self,
+        after: u64,
+        most: u64,
+        grace_ms: u64,
+        ended: u64,
+        dry: bool,
+    ) -> Result<(Pass, GcView), EngineError> {
+        let policy = self.shared().settings.retention;
+        let now_ms = self.shared().clock.now_ms();
+        let mut pass = Pass {
+            policy,
+            cutoff: if policy.age_ms == 0 { 0 } else { now_ms.saturating_sub(policy.age_ms) },
+            settled: now_ms.saturating_sub(grace_ms),
+            dry,
+            most,
+            after,
+            kept: None,
+            ended,
+            used: self.read(|store| store.space()).await?.used,
+            over: false,
+            more: false,
+        };
+        let mut view = GcView { dry_run: dry, ..GcView::default() };
+        while !pass.over {
+            let gone;
+            (pass, gone) = self
+                .read(move |store| {
+                    let gone = pass.choose(store)?;
+                    Ok((pass, gone))
+                })
+                .await?;
+            self.let_go(&mut view, gone, dry).await?;
+            if !pass.dry {
+                pass.used = self.read(|store| store.space()).await?.used;
+            }
+        }
+        Ok((pass, view))
+    }
+
+    /// Lets runs go in one commit, with their files; only counts them when it is dry.
+    async fn let_go(
+        &self,
+        view: &mut GcView,
+        gone: Vec<Gone>,
+        dry: bool,
+    ) -> Result<(), EngineError> {
+        if gone.is_empty() {
+            return Ok(());
+        }
+        if !dry {
+            self.delete_runs(Vec::new(), gone.iter().map(|it| it.run).collect()).await?;
+        }
+        for it in gone {
+            view.runs += 1;
+            view.bytes += it.bytes;
+            match it.why {
+                Why::Age => view.age += 1,
+                Why::Count => view.count += 1,
+                Why::Size => view.size += 1,
+            }
+            if view.items.len() < NAMED {
+                view.items.push(it);
+            }
+        }
+        Ok(())
+    }
+
+    /// Clears what deletions left, and gives room back until `room` is left.
+    async fn tidy(&self, room: u64) -> Result<(), EngineError> {
+        while self.tidy_step(room).await? {}
+        Ok(())
+    }
+
+    /// Says whether there is more to clear or to give back.
+    async fn tidy_step(&self, room: u64) -> Result<bool, EngineError> {
+        let now_ms = self.shared().clock.now_ms();
+        let expired = self.read(move |store| store.has_expired_state(now_ms)).await?;
+        if expired {
+            self.write(Vec::new(), vec![Write::ExpireState { now_ms, rows: EXPIRED }]).await?;
+        }
+        let before = self.read(|store| store.space()).await?;
+        if !before.debris && before.free <= room {
+            return Ok(expired);
+        }
+        self.write(Vec::new(), vec![TIDY]).await?;
+        let after = self.read(|store| store.space()).await?;
+        // A file of an older format gives nothing back.
+        Ok(expired || after.debris || (after.free > room && after.free < before.free))
+    }
+
+    /// Deletes runs in one commit, with their files; what they kept counts against no quota then.
+    pub(crate) async fn delete_runs(
+        &self,
+        checks: Vec<Check>,
+        runs: Vec<RunId>,
+    ) -> Result<(), EngineError> {
+        let nums: Vec<u64> = runs.iter().map(|run| run.num()).collect();
+        let writes = nums.iter().map(|run| Write::DeleteRun { run: *run }).collect();
+        let charges: Vec<ChargeRow> = match self.shared().accounts.are_kept() {
+            false => Vec::new(),
+            true => {
+                self.read(move |store| {
+                    nums.iter().filter_map(|run| store.charge(*run).transpose()).collect()
+                })
+                .await?
+            }
+        };
+        self.write(checks, writes).await?;
+        self.shared().accounts.freed(&charges);
+        self.forget_files(runs).await;
+        Ok(())
+    }
+
+    /// Removes the working directories that the host made for runs.
+    async fn forget_files(&self, runs: Vec<RunId>) {
+        let work = self.shared().settings.work.clone();
+        let remove = self.shared().tasks.spawn_blocking(move || {
+            for run in runs {
+                let dir = work.join(run.to_string());
+                match std::fs::remove_dir_all(&dir) {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                    Err(error) => {
+                        tracing::warn!(%run, %error, "could not remove a working directory");
+                    }
+                }
+            }
+        });
+        // A host that stops leaves them; they are in nobody's way.
+        let _ = remove.await;
+    }
+}

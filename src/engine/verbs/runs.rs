@@ -1,0 +1,471 @@
+//! Runs, as callers start, watch and move them.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::oneshot;
+
+use crate::engine::{
+    Caller, CopiedView, Engine, EngineError, Events, IdempotencyKey, Page, Program, RunView,
+    SeatView, StepView, WaitFor,
+    shared::message::{Msg, RunMsg, Waiter},
+    view,
+};
+use crate::{
+    journal::{Chain, Decision, Fact, Outcome},
+    lua,
+    memory::Level,
+    protocol::{Json, RunId},
+    store::{Header, RunFilter, RunStatus, StoreError, Write},
+    token::{Need, ScopeKind, Verb},
+};
+
+/// The longest name of a signal or a query, in bytes.
+const NAME_BYTES: usize = 200;
+
+impl Engine {
+    /// What a request names, or brings; nothing is stored.
+    pub(crate) async fn program_of(
+        &self,
+        program: &Program,
+    ) -> Result<Arc<lua::Program>, EngineError> {
+        let shared = Arc::clone(&self.inner.shared);
+        match program {
+            Program::Named(name) => match shared.programs.known(name) {
+                Some(program) => Ok(program),
+                None => {
+                    let name = name.clone();
+                    let tasks = shared.tasks.clone();
+                    let resolve =
+                        tasks.spawn_blocking(move || shared.programs.resolve(&name, None));
+                    resolve.await.map_err(|_| EngineError::Stopping)?
+                }
+            },
+            Program::Bundle(bundle) => Ok(self.compiled(bundle.clone()).await?.0),
+        }
+    }
+
+    /// The answer that was given under a key, if the body was the same.
+    pub(crate) async fn repeated(
+        &self,
+        caller: &Caller,
+        key: &IdempotencyKey,
+    ) -> Result<Option<String>, EngineError> {
+        let (subject, route, word) = (caller.subject.clone(), key.route, key.key.clone());
+        let oldest = self
+            .shared()
+            .clock
+            .now_ms()
+            .saturating_sub(crate::engine::inbox::receive::IDEMPOTENCY_MS);
+        match self.read(move |store| store.idempotent(&subject, route, &word)).await? {
+            None => Ok(None),
+            Some(row) if row.created_ms < oldest => {
+                let expire = Write::ExpireIdempotency { before_ms: oldest };
+                self.write(Vec::new(), vec![expire]).await?;
+                Ok(None)
+            }
+            Some(row) if row.body == key.body => Ok(Some(row.answer)),
+            Some(_) => Err(mismatch(key)),
+        }
+    }
+
+    /// One run, with its input and output.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is no such run.
+    pub async fn run(&self, caller: &Caller, run: RunId) -> Result<RunView, EngineError> {
+        caller.may(Verb::RunRead, run)?;
+        self.run_view(run).await
+    }
+
+    pub(crate) async fn run_view(&self, run: RunId) -> Result<RunView, EngineError> {
+        let header = self.header(run).await?;
+        let mut view = self.show(&header).await?;
+        let entries = match self.read(move |store| store.entries(run.num(), 0)).await {
+            // What the header says stands, and says why the rest cannot be shown.
+            Err(EngineError::Store(StoreError::Damaged { .. }))
+                if header.status == RunStatus::Paused =>
+            {
+                return Ok(view);
+            }
+            entries => entries?,
+        };
+        let mut chain = Chain::lean();
+        if entries.iter().try_for_each(|entry| chain.apply(entry)).is_ok() {
+            view.usage = crate::engine::turn::budget::view(chain.spent());
+        }
+        for entry in entries {
+            match entry.fact {
+                Fact::RunStarted(started) => {
+                    view.input = Some(started.input);
+                    view.delegate = started.delegate;
+                }
+                Fact::Decided(Decision::Seat { operator, session, epoch, .. }) => {
+                    view.seats.insert(operator, SeatView { session, epoch });
+                }
+                Fact::RunEnded(Outcome::Completed(output)) => view.output = Some(output),
+                Fact::Decided(Decision::Copied { from, step, .. }) => {
+                    view.copied_from = Some(CopiedView { run: from, step });
+                }
+                _ => {}
+            }
+        }
+        Ok(view)
+    }
+
+    async fn show(&self, header: &Header) -> Result<RunView, EngineError> {
+        let mut view = view::run(header);
+        if let Some((parent, _)) = header.parent
+            && let Some(parent) = self.read(move |store| store.header(parent)).await?
+        {
+            view.parent = Some(RunId::new(parent.num, parent.created_ms));
+        }
+        Ok(view)
+    }
+
+    /// The header of a run, whose id must be right to the last bit.
+    pub(crate) async fn header(&self, run: RunId) -> Result<Header, EngineError> {
+        let header = self.read(move |store| store.header(run.num())).await?;
+        header
+            .filter(|header| header.created_ms == run.created_ms())
+            .ok_or_else(|| EngineError::NotFound { what: "run", id: run.to_string() })
+    }
+
+    /// Waits at most `wait` until a run has ended, or only people are left to wait for; then
+    /// shows it.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is no such run.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time; the run goes on.
+    pub async fn wait(
+        &self,
+        caller: &Caller,
+        run: RunId,
+        until: WaitFor,
+        wait: Duration,
+    ) -> Result<RunView, EngineError> {
+        caller.may(Verb::RunRead, run)?;
+        self.wait_for(run, until, wait).await
+    }
+
+    pub(crate) async fn wait_for(
+        &self,
+        run: RunId,
+        until: WaitFor,
+        wait: Duration,
+    ) -> Result<RunView, EngineError> {
+        let deadline = tokio::time::Instant::now() + wait;
+        loop {
+            if self.header(run).await?.status.is_ended() {
+                return self.run_view(run).await;
+            }
+            let (reply, answer) = oneshot::channel();
+            let wait = RunMsg::Wait(Waiter { until, reply });
+            self.shared().offer(run.num(), Msg::Run(run.num(), wait))?;
+            match tokio::time::timeout_at(deadline, answer).await {
+                Ok(Ok(view)) => return Ok(view),
+                Err(_) => return self.run_view(run).await,
+                // The run was read again, has ended meanwhile, or cannot be read for now.
+                Ok(Err(_)) => {
+                    self.ready().map_err(|_| EngineError::Stopping)?;
+                    if self.shared().memory.level() == Level::Full {
+                        tokio::time::sleep(Duration::from_millis(
+                            crate::engine::run::account::ROOM_MS,
+                        ))
+                        .await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs, newest first.
+    ///
+    /// # Errors
+    /// When the caller may not.
+    pub async fn runs(
+        &self,
+        caller: &Caller,
+        filter: RunFilter,
+    ) -> Result<Page<RunView>, EngineError> {
+        caller.grant.check(Verb::RunRead, &[Need::Every(ScopeKind::Run)])?;
+        let limit = filter.limit;
+        let headers = self.read(move |store| store.headers(&filter)).await?;
+        let next_cursor =
+            (headers.len() == limit).then(|| headers.last().map(|h| h.num.to_string()));
+        let mut items = Vec::with_capacity(headers.len());
+        for header in &headers {
+            items.push(self.show(header).await?);
+        }
+        Ok(Page { items, next_cursor: next_cursor.flatten() })
+    }
+
+    /// The steps of a run's history with a number over `after`.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is no such run.
+    pub async fn steps(
+        &self,
+        caller: &Caller,
+        run: RunId,
+        after: u32,
+        limit: usize,
+    ) -> Result<Page<StepView>, EngineError> {
+        caller.may(Verb::RunRead, run)?;
+        let chain = self.chain_after(run, after).await?;
+        let mut steps = chain.steps().iter().filter(|step| step.scheduled.step > after);
+        let items: Vec<_> = steps.by_ref().take(limit).map(|s| view::step(run, s, false)).collect();
+        let more = steps.next().is_some();
+        let next_cursor = items.last().filter(|_| more).map(|last| last.seq.to_string());
+        Ok(Page { items, next_cursor })
+    }
+
+    /// One step, with what was asked and answered.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is no such step.
+    pub async fn step(
+        &self,
+        caller: &Caller,
+        run: RunId,
+        seq: u32,
+    ) -> Result<StepView, EngineError> {
+        caller.may(Verb::RunRead, run)?;
+        let chain = self.chain(run).await?;
+        let step = chain.step(seq);
+        step.map(|step| view::step(run, step, true))
+            .ok_or_else(|| EngineError::NotFound { what: "step", id: format!("{run}/{seq}") })
+    }
+
+    /// The steps of a run with a number over `after`, and perhaps some before them, from no more of
+    /// its history than it takes: whoever looks at the end of a long one pays for the end.
+    async fn chain_after(&self, run: RunId, after: u32) -> Result<Chain, EngineError> {
+        let header = self.header(run).await?;
+        let mut back = header.steps.saturating_sub(after).saturating_mul(4).saturating_add(64);
+        while after > 0 && back < header.seq {
+            let from = header.seq - back;
+            let entries = self.read(move |store| store.entries(run.num(), from)).await?;
+            if let Some(chain) =
+                Chain::ending(&entries, after).map_err(|error| damaged(run, error))?
+            {
+                return Ok(chain);
+            }
+            back = back.saturating_mul(4);
+        }
+        self.chain(run).await
+    }
+
+    pub(crate) async fn chain(&self, run: RunId) -> Result<Chain, EngineError> {
+        self.header(run).await?;
+        let entries = self.read(move |store| store.entries(run.num(), 0)).await?;
+        let mut chain = Chain::full();
+        for entry in &entries {
+            chain.apply(entry).map_err(|error| damaged(run, error))?;
+        }
+        Ok(chain)
+    }
+
+    /// The events of a run with a number over `after`, then what happens.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is no such run.
+    pub async fn events(
+        &self,
+        caller: &Caller,
+        run: RunId,
+        after: u32,
+    ) -> Result<Events, EngineError> {
+        caller.may(Verb::RunRead, run)?;
+        self.header(run).await?;
+        Ok(Events::new(Arc::clone(&self.inner.shared), run, after, &caller.jti))
+    }
+
+    /// Cancels a run: its open attempts are closed and its compensations run.
+    ///
+    /// # Errors
+    /// When the caller may not, there is no such run, or it has ended.
+    pub async fn cancel(
+        &self,
+        caller: &Caller,
+        run: RunId,
+        reason: String,
+        key: Option<IdempotencyKey>,
+    ) -> Result<RunView, EngineError> {
+        caller.may(Verb::RunCancel, run)?;
+        self.header(run).await?;
+        if let Some(key) = &key
+            && self.repeated(caller, key).await?.is_some()
+        {
+            return self.run_view(run).await;
+        }
+        let (by, jti, kept) = (caller.subject.clone(), Some(caller.jti.clone()), key.clone());
+        let cancel = |reply| RunMsg::Cancel { by, jti, reason, key, reply };
+        match (self.ask(run.num(), cancel).await, kept) {
+            (Err(EngineError::Store(StoreError::KeyUsed { .. })), Some(key)) => {
+                self.repeated(caller, &key).await?;
+                self.run_view(run).await
+            }
+            (answer, _) => answer,
+        }
+    }
+
+    /// Lets a run rest: nothing is dispatched, results are still accepted.
+    ///
+    /// # Errors
+    /// When the caller may not, there is no such run, or it has ended.
+    pub async fn pause(
+        &self,
+        caller: &Caller,
+        run: RunId,
+        reason: String,
+    ) -> Result<RunView, EngineError> {
+        caller.may(Verb::RunPause, run)?;
+        self.header(run).await?;
+        let (by, jti) = (caller.subject.clone(), Some(caller.jti.clone()));
+        self.ask(run.num(), |reply| RunMsg::Pause { by, jti, reason, reply }).await
+    }
+
+    /// Lets a resting run go on.
+    ///
+    /// # Errors
+    /// When the caller may not, there is no such run, or it has ended.
+    pub async fn resume(&self, caller: &Caller, run: RunId) -> Result<RunView, EngineError> {
+        caller.may(Verb::RunResume, run)?;
+        self.header(run).await?;
+        let (by, jti) = (caller.subject.clone(), Some(caller.jti.clone()));
+        self.ask(run.num(), |reply| RunMsg::Resume { by, jti, reply }).await
+    }
+
+    /// Sends a run a signal; it is durable when this returns.
+    ///
+    /// # Errors
+    /// When the caller may not, there is no such run, it has ended, or its queue is full.
+    pub async fn signal(
+        &self,
+        caller: &Caller,
+        run: RunId,
+        name: String,
+        payload: Json,
+        key: Option<IdempotencyKey>,
+    ) -> Result<(), EngineError> {
+        caller.may(Verb::RunSignal, run)?;
+        self.header(run).await?;
+        check_name("a signal", &name)?;
+        let limit = self.shared().settings.limits.value;
+        if payload.len() > limit {
+            return Err(EngineError::TooLarge { what: "the payload", size: payload.len(), limit });
+        }
+        let caller = caller.clone();
+        self.once(&caller.clone(), run, key, |key, reply| RunMsg::Signal {
+            name,
+            payload,
+            caller,
+            key,
+            reply,
+        })
+        .await
+    }
+
+    /// Sends a message whose effect happens once for an idempotency key.
+    pub(crate) async fn once(
+        &self,
+        caller: &Caller,
+        run: RunId,
+        key: Option<IdempotencyKey>,
+        message: impl FnOnce(
+            Option<IdempotencyKey>,
+            crate::engine::shared::message::ReplyTo<()>,
+        ) -> RunMsg,
+    ) -> Result<(), EngineError> {
+        if let Some(key) = &key
+            && self.repeated(caller, key).await?.is_some()
+        {
+            return Ok(());
+        }
+        let kept = key.clone();
+        match self.ask(run.num(), |reply| message(key, reply)).await {
+            Err(EngineError::Store(StoreError::KeyUsed { .. })) => match kept {
+                Some(key) => self.repeated(caller, &key).await.map(|_| ()),
+                None => Ok(()),
+            },
+            answer => answer,
+        }
+    }
+
+    /// Asks one of a run's query functions; nothing changes. Also after the run's end.
+    ///
+    /// # Errors
+    /// When the caller may not, there is no such run or query, or its function fails.
+    pub async fn query(
+        &self,
+        caller: &Caller,
+        run: RunId,
+        name: String,
+        argument: Json,
+    ) -> Result<Json, EngineError> {
+        caller.may(Verb::RunQuery, run)?;
+        self.header(run).await?;
+        check_name("a query", &name)?;
+        self.ask(run.num(), |reply| RunMsg::Query { name, argument, reply }).await
+    }
+
+    /// Deletes an ended run with everything that belongs to it.
+    ///
+    /// # Errors
+    /// When the caller may not, there is no such run, or it has not ended.
+    pub async fn delete_run(&self, caller: &Caller, run: RunId) -> Result<(), EngineError> {
+        caller.may(Verb::RunDelete, run)?;
+        let header = self.header(run).await?;
+        if !header.status.is_ended() {
+            return Err(EngineError::Conflict {
+                code: "not_ended",
+                message: format!("delete run {run}: it has not ended; cancel it first"),
+            });
+        }
+        let num = run.num();
+        let found = self.read(move |store| store.retired(num.saturating_sub(1), 1)).await?;
+        if found.first().is_none_or(|found| found.num != num) {
+            return Err(EngineError::Conflict {
+                code: "in_use",
+                message: format!(
+                    "delete run {run}: a run that called it or that it called is open, or a signal \
+                     that it sent has not arrived"
+                ),
+            });
+        }
+        let live = crate::store::Check::TokenLive(caller.jti.clone());
+        self.delete_runs(vec![live], vec![run]).await
+    }
+
+    /// The runs that have not ended, at most `limit`.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn unfinished(&self, limit: usize) -> Result<Vec<RunId>, EngineError> {
+        let status = RunStatus::ALL.into_iter().filter(|status| !status.is_ended()).collect();
+        let filter = RunFilter { status, limit, ..RunFilter::default() };
+        let headers = self.read(move |store| store.headers(&filter)).await?;
+        Ok(headers.iter().map(|header| RunId::new(header.num, header.created_ms)).collect())
+    }
+}
+
+pub(crate) fn mismatch(key: &IdempotencyKey) -> EngineError {
+    EngineError::Conflict {
+        code: "idempotency_mismatch",
+        message: format!("use Idempotency-Key {:?}: another body came with it before", key.key),
+    }
+}
+
+fn check_name(what: &'static str, name: &str) -> Result<(), EngineError> {
+    if name.is_empty() || name.len() > NAME_BYTES || name.chars().any(char::is_control) {
+        return Err(EngineError::BadRequest(format!(
+            "name {what}: 1 to {NAME_BYTES} bytes without control characters"
+        )));
+    }
+    Ok(())
+}
+
+fn damaged(run: RunId, error: impl std::fmt::Display) -> StoreError {
+    StoreError::Damaged { what: format!("run {run}"), reason: error.to_string() }
+}

@@ -1,0 +1,415 @@
+//! Taking runs up with care, after a host that died again and again.
+//!
+//! Runs are taken up a page at a time. A page is marked before any of its runs is read, and the
+//! mark stays until they rest: until each waits for something, or its patience is over. A host that
+//! dies finds the mark at its next start:
+//!
+//! | found | then |
+//! |---|---|
+//! | a page of several runs | both halves are suspects |
+//! | a run alone | it is a suspect; at its third such death it is quarantined |
+//! | nothing | somebody died later than the marks last: they last longer from now on |
+//!
+//! Suspects are taken up last, after the host has lived without them for a while: whoever kills the
+//! host from outside, again and again, does not get as far as blaming one of them. A host that
+//! ended in order, also with an error, has not died.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+
+use crate::engine::{
+    Engine, EngineError,
+    shard::serve::STORAGE_RETRY_MS,
+    shared::message::{Msg, RunMsg},
+};
+use crate::store::{StoreError, Write};
+
+/// Where the mark is kept.
+const MARK: &str = "taking_up";
+/// Runs under one mark.
+const PAGE: usize = 64;
+/// Runs that are taken up with care; what is due beyond these is taken up in the ordinary way.
+const CAREFUL: usize = 100_000;
+/// Deaths at a run's own mark, in a row, before it is quarantined.
+const DEATHS: u32 = 3;
+/// How long a page may work before the next is marked.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often patience is doubled, at most.
+const DOUBLINGS: u32 = 4;
+/// How long the host lives before it takes up suspects.
+const QUIET: Duration = Duration::from_secs(2);
+/// How often it is looked whether a page rests.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// What is being taken up, as it is kept in the store.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+struct Mark {
+    /// The runs that are being taken up right now.
+    page: Vec<u64>,
+    /// Runs at whose mark the host died.
+    suspects: Vec<Suspect>,
+    /// How often the host died while nothing was marked.
+    unblamed: u32,
+}
+
+/// Runs of which one may be what kills the host.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Suspect {
+    runs: Vec<u64>,
+    /// How often the host died at the mark of this one run.
+    deaths: u32,
+}
+
+impl Mark {
+    /// Reads a mark; earlier releases wrote the number of one run.
+    fn read(text: &str) -> Self {
+        match text.parse() {
+            Ok(run) => Self { page: vec![run], ..Self::default() },
+            Err(_) => serde_json::from_str(text).unwrap_or_default(),
+        }
+    }
+
+    /// What the next start makes of it; answers with the run that is to be quarantined.
+    fn judge(&mut self, died: bool) -> Option<u64> {
+        let page = std::mem::take(&mut self.page);
+        let known = self.suspects.iter().position(|suspect| suspect.runs == page);
+        match (died, page.as_slice()) {
+            (false, _) => None,
+            (true, []) => {
+                self.unblamed = (self.unblamed + 1).min(DOUBLINGS);
+                None
+            }
+            (true, [run]) => {
+                let before = known.map_or(0, |at| self.suspects.remove(at).deaths);
+                if before + 1 >= DEATHS {
+                    return Some(*run);
+                }
+                self.suspects.push(Suspect { runs: page, deaths: before + 1 });
+                None
+            }
+            (true, runs) => {
+                known.map(|at| self.suspects.remove(at));
+                let (one, other) = runs.split_at(runs.len() / 2);
+                for half in [one, other] {
+                    self.suspects.push(Suspect { runs: half.to_vec(), deaths: 0 });
+                }
+                None
+            }
+        }
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE * (1 << self.unblamed.min(DOUBLINGS))
+    }
+}
+
+/// How far the taking up is.
+#[derive(Debug, Default)]
+pub(crate) struct TakingUp {
+    /// Set while it goes on.
+    reason: Mutex<Option<&'static str>>,
+    taken: AtomicUsize,
+    of: AtomicUsize,
+}
+
+impl TakingUp {
+    pub(crate) fn set(&self, reason: Option<&'static str>) {
+        *self.reason.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+    }
+
+    /// Says how far it is, while it goes on.
+    pub(crate) fn told(&self) -> Option<String> {
+        let reason = (*self.reason.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let (taken, of) = (self.taken.load(Ordering::Relaxed), self.of.load(Ordering::Relaxed));
+        Some(format!("{reason}: {taken} of {of}"))
+    }
+}
+
+impl Engine {
+    /// Takes up every run that is due, a page at a time, and then lets the shards do so by
+    /// themselves; `died` says that the host before this one did not end in order. Answers with the
+    /// run that was quarantined, if one was.
+    ///
+    /// While the disk is full it waits. Requests are answered meanwhile; whatever they need of a run
+    /// is read without a mark.
+    ///
+    /// # Errors
+    /// When the store cannot be read or written.
+    pub async fn take_up_with_care(&self, died: bool) -> Result<Option<u64>, EngineError> {
+        let found = self.read(|store| store.meta(MARK)).await?.unwrap_or_default();
+        let mut mark = Mark::read(&found);
+        let condemned = mark.judge(died);
+        self.mark(&mark).await?;
+        if let Some(run) = condemned {
+            self.quarantine(run).await?;
+        }
+        let suspects: HashSet<u64> =
+            mark.suspects.iter().flat_map(|suspect| suspect.runs.iter().copied()).collect();
+        let due = self.due_runs().await?;
+        let progress = &self.shared().taking_up;
+        progress.of.store(due.len(), Ordering::Relaxed);
+        let others: Vec<u64> = due.iter().copied().filter(|run| !suspects.contains(run)).collect();
+        for page in others.chunks(PAGE) {
+            self.take_up_page(&mut mark, page.to_vec()).await?;
+        }
+        if !mark.suspects.is_empty() {
+            mark.page.clear();
+            self.mark(&mark).await?;
+            self.rest(QUIET).await?;
+        }
+        let due: HashSet<u64> = due.into_iter().collect();
+        while let Some(suspect) = mark.suspects.first().cloned() {
+            if suspect.runs.iter().any(|run| due.contains(run)) {
+                self.take_up_page(&mut mark, suspect.runs).await?;
+            }
+            mark.suspects.remove(0);
+        }
+        mark.page.clear();
+        self.mark(&mark).await?;
+        Ok(condemned)
+    }
+
+    /// Lets the shards take up what is due by themselves.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn take_up_the_rest(&self) -> Result<(), EngineError> {
+        for shard in &self.shared().shards {
+            // A shard that is gone has said so in the log.
+            shard.send(Msg::Recover);
+        }
+        for row in self.read(|store| store.outbox()).await? {
+            self.shared().tell(row.to, crate::engine::inbox::signals::carried(row));
+        }
+        Ok(())
+    }
+
+    /// Says that runs are being taken up, or that they are.
+    pub fn set_taking_up(&self, goes_on: bool) {
+        self.shared().taking_up.set(goes_on.then_some("taking runs up"));
+    }
+
+    /// How far the taking up of runs is, while it goes on.
+    pub fn taking_up(&self) -> Option<String> {
+        self.shared().taking_up.told()
+    }
+
+    /// Forgets which runs are suspects: the host has settled, or ends in order.
+    ///
+    /// # Errors
+    /// When it cannot be stored.
+    pub async fn forget_suspects(&self) -> Result<(), EngineError> {
+        match self.read(|store| store.meta(MARK)).await? {
+            Some(mark) if !mark.is_empty() => self.put_meta(MARK, "").await,
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    async fn due_runs(&self) -> Result<Vec<u64>, EngineError> {
+        let (shards, now_ms) = (self.shared().shards.len() as u64, self.shared().clock.now_ms());
+        let mut runs = Vec::new();
+        for shard in 0..shards {
+            let due = self.read(move |store| store.due(shard, shards, now_ms, CAREFUL)).await?;
+            runs.extend(due.into_iter().map(|(run, _)| run));
+        }
+        Ok(runs)
+    }
+
+    /// Marks some runs, takes them up, and waits until they rest.
+    async fn take_up_page(&self, mark: &mut Mark, page: Vec<u64>) -> Result<(), EngineError> {
+        mark.page = page.clone();
+        self.mark(mark).await?;
+        let answers: Vec<_> = page.iter().map(|run| (*run, self.told_to_take_up(*run))).collect();
+        for (run, mut answer) in answers {
+            loop {
+                match answer.await {
+                    // It is up, or it ended meanwhile.
+                    Ok(Ok(()) | Err(EngineError::NotFound { .. })) | Err(_) => break,
+                    Ok(Err(EngineError::Store(error))) if waits(&error) => {
+                        self.rest(Duration::from_millis(STORAGE_RETRY_MS)).await?;
+                        answer = self.told_to_take_up(run);
+                    }
+                    Ok(Err(error)) => {
+                        tracing::warn!(run, %error, "could not take a run up");
+                        break;
+                    }
+                }
+            }
+        }
+        self.until_at_rest(&page, mark.patience()).await?;
+        self.shared().taking_up.taken.fetch_add(page.len(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn told_to_take_up(&self, run: u64) -> oneshot::Receiver<Result<(), EngineError>> {
+        let (reply, done) = oneshot::channel();
+        self.shared().tell(run, RunMsg::TakeUp(reply));
+        done
+    }
+
+    /// Waits until none of some runs has anything to do in this process, or patience is over.
+    async fn until_at_rest(&self, page: &[u64], patience: Duration) -> Result<(), EngineError> {
+        let patience = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        let until = self.shared().clock.steady_ms() + patience;
+        let mut busy = page.to_vec();
+        loop {
+            let mut still = Vec::new();
+            for run in busy {
+                let (reply, rests) = oneshot::channel();
+                self.shared().tell(run, RunMsg::IsAtRest(reply));
+                // A shard that is gone has nothing to do.
+                if !rests.await.unwrap_or(true) {
+                    still.push(run);
+                }
+            }
+            busy = still;
+            if busy.is_empty() || self.shared().clock.steady_ms() >= until {
+                return Ok(());
+            }
+            self.rest(LOOK).await?;
+        }
+    }
+
+    /// Waits, unless the host stops meanwhile.
+    async fn rest(&self, time: Duration) -> Result<(), EngineError> {
+        tokio::select! {
+            () = self.shared().tasks.stopping().cancelled() => Err(EngineError::Stopping),
+            () = tokio::time::sleep(time) => Ok(()),
+        }
+    }
+
+    async fn quarantine(&self, run: u64) -> Result<(), EngineError> {
+        loop {
+            let reason = format!("the host died {DEATHS} times while it took this run up");
+            match self.ask(run, |reply| RunMsg::Quarantine { reason, reply }).await {
+                Ok(()) | Err(EngineError::NotFound { .. }) => return Ok(()),
+                Err(EngineError::Store(error)) if waits(&error) => {}
+                Err(error) => return Err(error),
+            }
+            self.rest(Duration::from_millis(STORAGE_RETRY_MS)).await?;
+        }
+    }
+
+    /// Writes the mark, as soon as there is room for it.
+    async fn mark(&self, mark: &Mark) -> Result<(), EngineError> {
+        let text = if *mark == Mark::default() {
+            String::new()
+        } else {
+            serde_json::to_string(mark).expect("plain data")
+        };
+        loop {
+            match self.put_meta(MARK, &text).await {
+                Err(EngineError::Store(error)) if waits(&error) => {}
+                result => return result,
+            }
+            self.rest(Duration::from_millis(STORAGE_RETRY_MS)).await?;
+        }
+    }
+
+    /// Keeps a value that the host notes about itself.
+    ///
+    /// # Errors
+    /// When it cannot be stored.
+    pub async fn put_meta(&self, key: &str, value: &str) -> Result<(), EngineError> {
+        let (key, value) = (key.to_owned(), value.to_owned());
+        self.write(Vec::new(), vec![Write::PutMeta { key, value }]).await
+    }
+
+    /// Forgets the answers under idempotency keys that are too old to be given again.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn expire_answers(&self) -> Result<(), EngineError> {
+        let now_ms = self.shared().clock.now_ms();
+        let before_ms = now_ms.saturating_sub(crate::engine::inbox::receive::IDEMPOTENCY_MS);
+        self.write(Vec::new(), vec![Write::ExpireIdempotency { before_ms }]).await
+    }
+
+    /// Forgets what layers kept and is not to be used any more.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn expire_kept(&self) -> Result<(), EngineError> {
+        let before_ms = self.shared().clock.now_ms();
+        self.write(Vec::new(), vec![Write::ExpireKept { before_ms }]).await
+    }
+}
+
+/// Whether a write may work later, in the same process.
+fn waits(error: &StoreError) -> bool {
+    matches!(error, StoreError::Full | StoreError::Locked | StoreError::Moved { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Starts and dies at the mark of whatever page has `culprit`, until that is quarantined.
+    fn deaths_until_quarantined(runs: usize, culprit: u64) -> usize {
+        let mut mark = Mark { page: (0..runs as u64).collect(), ..Mark::default() };
+        for death in 1..100 {
+            match mark.judge(true) {
+                Some(run) => {
+                    assert_eq!(run, culprit);
+                    return death;
+                }
+                None => {
+                    // Suspects before the culprit come up, and are none any more.
+                    let at =
+                        mark.suspects.iter().position(|it| it.runs.contains(&culprit)).unwrap();
+                    mark.suspects.drain(..at);
+                    mark.page = mark.suspects[0].runs.clone();
+                }
+            }
+        }
+        panic!("never found");
+    }
+
+    #[test]
+    fn a_culprit_among_a_page_is_found_by_halves_and_dies_three_times_alone() {
+        assert_eq!(deaths_until_quarantined(1, 0), 3);
+        assert_eq!(deaths_until_quarantined(64, 63), 9);
+        assert_eq!(deaths_until_quarantined(64, 0), 9);
+    }
+
+    #[test]
+    fn a_start_that_ended_in_order_blames_nobody() {
+        let mut mark = Mark::read("7");
+        for _ in 0..10 {
+            assert_eq!(mark.judge(false), None);
+            mark.page = vec![7];
+        }
+        assert!(mark.suspects.is_empty());
+    }
+
+    #[test]
+    fn deaths_that_no_mark_saw_make_the_marks_last_longer() {
+        let mut mark = Mark::default();
+        for _ in 0..9 {
+            mark.judge(true);
+        }
+        assert_eq!(mark.patience(), Duration::from_secs(16));
+        assert_eq!(Mark::read(&serde_json::to_string(&mark).unwrap()), mark);
+    }
+
+    #[test]
+    fn a_run_that_came_up_between_two_deaths_is_as_innocent_as_before() {
+        let mut mark = Mark { page: vec![3], ..Mark::default() };
+        mark.judge(true);
+        assert_eq!(mark.suspects[0].deaths, 1);
+        mark.suspects.clear();
+        mark.page = vec![3];
+        mark.judge(true);
+        assert_eq!(mark.suspects[0].deaths, 1);
+    }
+}

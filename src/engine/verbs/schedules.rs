@@ -1,0 +1,281 @@
+//! Blueprints that start by themselves: at their scheduled times, and by a signal to their name.
+//!
+//! The last time that a schedule was looked at is kept with the database; a run that it starts has
+//! an idempotency key of the schedule and the time, so that a crash between the two starts none
+//! twice. A schedule belongs to the version that the name stands for when it is due.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use serde::Serialize;
+use serde_json::json;
+use utoipa::ToSchema;
+
+use crate::engine::{
+    Caller, Engine, EngineError, IdempotencyKey, Made, Program, StartRun, Started, rfc3339,
+    verbs::begin::Permit,
+};
+use crate::{
+    blueprint::{Missed, Schedule, Trigger, TriggerEvent},
+    lua,
+    protocol::Json,
+    store::Write,
+    token::{Grant, Need, Verb},
+};
+
+/// A time that is looked at later than this was missed.
+const GRACE_MS: u64 = 60_000;
+/// Runs for missed times of one schedule; earlier times are passed over.
+const MOST_MISSED: usize = 100;
+/// How long the host rests at most before it looks again: names may have moved.
+const REST_MS: u64 = 10_000;
+
+/// What a host knows of the schedules; it begins with nothing.
+#[derive(Default)]
+pub struct Schedules {
+    /// The triggers of a version, by its hash.
+    pub(crate) triggers: HashMap<String, Arc<[Trigger]>>,
+}
+
+/// A trigger of a blueprint.
+#[derive(Debug, Clone, PartialEq, Serialize, serde::Deserialize, ToSchema)]
+pub struct TriggerView {
+    /// `schedule`, `signal` or `watch`.
+    pub kind: String,
+    /// The cron expression, the signal's name, or the pattern of files.
+    pub what: String,
+    /// The schedule's time zone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// RFC 3339, UTC: when it is due next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_at: Option<String>,
+    /// The directory that a pattern is below, where this host watches it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<String>,
+    /// Why files are not watched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+impl TriggerView {
+    pub(crate) fn of(trigger: &Trigger, now_ms: u64) -> Self {
+        let bare = |kind: &str, what: &str| Self {
+            kind: kind.to_owned(),
+            what: what.to_owned(),
+            zone: None,
+            next_at: None,
+            directory: None,
+            problem: None,
+        };
+        match &trigger.event {
+            TriggerEvent::Schedule { schedule, .. } => Self {
+                zone: Some(schedule.zone().to_owned()),
+                next_at: schedule.next(now_ms).map(rfc3339),
+                ..bare("schedule", schedule.text())
+            },
+            TriggerEvent::Signal(name) => bare("signal", name),
+            TriggerEvent::Watch { watch, .. } => bare("watch", watch.pattern()),
+        }
+    }
+}
+
+impl Engine {
+    /// Starts what is due of all schedules; gives the time, in Unix milliseconds, at which to look
+    /// again.
+    ///
+    /// # Errors
+    /// When the store cannot be read or written. A run that cannot be started is logged and tried
+    /// again, unless it never could.
+    pub async fn run_schedules(&self, known: &mut Schedules) -> Result<u64, EngineError> {
+        let now = self.shared().clock.now_ms();
+        let mut next = now + REST_MS;
+        let names = self.read(|store| store.blueprint_names()).await?;
+        known.triggers.retain(|kept, _| names.iter().any(|(_, hash, _)| hash == kept));
+        for (name, hash, _) in names {
+            let triggers = self.triggers(known, &hash).await;
+            if triggers.iter().any(|it| matches!(it.event, TriggerEvent::Schedule { .. })) {
+                let soon = self.run_schedules_of(&name, &triggers, now).await?;
+                next = next.min(soon.unwrap_or(next));
+            }
+        }
+        Ok(next.max(now + 1))
+    }
+
+    /// The triggers of a version; one that does not compile any more has none.
+    pub(crate) async fn triggers(&self, known: &mut Schedules, hash: &str) -> Arc<[Trigger]> {
+        if let Some(triggers) = known.triggers.get(hash) {
+            return Arc::clone(triggers);
+        }
+        let program = self.program_by(hash.to_owned()).await.ok();
+        let on = program.map(|it| it.blueprint().definition().on.clone());
+        let triggers: Arc<[Trigger]> = on.unwrap_or_default().into();
+        known.triggers.insert(hash.to_owned(), Arc::clone(&triggers));
+        triggers
+    }
+
+    async fn run_schedules_of(
+        &self,
+        name: &str,
+        triggers: &[Trigger],
+        now: u64,
+    ) -> Result<Option<u64>, EngineError> {
+        let key = format!("schedules:{name}");
+        let stored = {
+            let key = key.clone();
+            self.read(move |store| store.meta(&key)).await?
+        };
+        let before: BTreeMap<String, u64> =
+            stored.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        let (mut after, mut next) = (BTreeMap::new(), None);
+        for trigger in triggers {
+            let TriggerEvent::Schedule { schedule, missed } = &trigger.event else { continue };
+            let id = format!("{} {}", schedule.text(), schedule.zone());
+            // A schedule that is new begins now.
+            let last = before.get(&id).copied().unwrap_or(now);
+            let due = due(schedule, last, now);
+            let mut done = due.last().copied().unwrap_or(last);
+            for at in chosen(&due, *missed, now) {
+                if let Err(error) = self.start_scheduled(name, trigger, schedule, at, now).await {
+                    tracing::warn!(blueprint = name, schedule = schedule.text(), %error, "could not start a scheduled run");
+                    if matches!(
+                        error,
+                        EngineError::Busy { .. } | EngineError::Store(_) | EngineError::Stopping
+                    ) {
+                        done = at.saturating_sub(1).max(last);
+                        break;
+                    }
+                }
+            }
+            after.insert(id, done);
+            next = next.into_iter().chain(schedule.next(done.max(last))).min();
+        }
+        if after != before {
+            let value = serde_json::to_string(&after).expect("times by name are plain data");
+            self.write(Vec::new(), vec![Write::PutMeta { key, value }]).await?;
+        }
+        Ok(next)
+    }
+
+    async fn start_scheduled(
+        &self,
+        name: &str,
+        trigger: &Trigger,
+        schedule: &Schedule,
+        at: u64,
+        now: u64,
+    ) -> Result<Started, EngineError> {
+        let facts = json!({
+            "kind": "schedule", "schedule": schedule.text(), "zone": schedule.zone(),
+            "at": rfc3339(at), "missed": now.saturating_sub(at) > GRACE_MS,
+        });
+        let start = StartRun {
+            program: Program::Named(name.to_owned()),
+            input: trigger.input.clone().unwrap_or_else(Json::null),
+            trigger: Json::from(&facts),
+            workdir: None,
+            delegate: None,
+            seats: BTreeMap::new(),
+        };
+        let word = format!("{name} {} {} {at}", schedule.text(), schedule.zone());
+        let key = IdempotencyKey { route: "schedule", body: word.clone(), key: word };
+        self.start_by_itself("schedule", name, start, key).await
+    }
+
+    /// Starts a run of a blueprint by itself, under what its publisher could do.
+    pub(crate) async fn start_by_itself(
+        &self,
+        what: &str,
+        name: &str,
+        start: StartRun,
+        key: IdempotencyKey,
+    ) -> Result<Started, EngineError> {
+        let program = self.program_of(&start.program).await?;
+        let publisher = self.publisher_of(program.blueprint().hash()).await?;
+        let grant = publisher.ok_or_else(|| EngineError::NotFound {
+            what: "publisher of blueprint",
+            id: program.blueprint().version(),
+        })?;
+        grant.check(Verb::RunStart, &[Need::Blueprint(name)])?;
+        let subject = format!("{what}:{name}");
+        let caller = Caller {
+            grant: Grant::clone(&grant),
+            jti: subject.clone(),
+            subject,
+            expires_ms: u64::MAX,
+            session: None,
+        };
+        // A directory is the host's own: it is the one that is watched.
+        Ok(self.begin(&caller, start, Some(key), None, Permit::Given).await?.0)
+    }
+
+    /// Starts a run of each trigger of a blueprint that waits for this signal.
+    ///
+    /// # Errors
+    /// When the caller may not start it, or it waits for no such signal.
+    pub async fn signal_blueprint(
+        &self,
+        caller: &Caller,
+        name: &str,
+        signal: &str,
+        payload: Json,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Made, EngineError> {
+        caller.grant.check(Verb::RunStart, &[Need::Blueprint(name)])?;
+        let program = self.program_of(&Program::Named(name.to_owned())).await?;
+        let trigger = waiting(&program, signal).ok_or_else(|| EngineError::NotFound {
+            what: "trigger",
+            id: format!("{name}/{signal}"),
+        })?;
+        let start = StartRun {
+            program: Program::Named(name.to_owned()),
+            input: trigger.input.clone().unwrap_or_else(|| payload.clone()),
+            trigger: Json::from(&json!({
+                "kind": "signal", "signal": signal, "payload": payload.to_value(),
+            })),
+            workdir: None,
+            delegate: None,
+            seats: BTreeMap::new(),
+        };
+        self.start_seen(caller, start, key).await
+    }
+}
+
+fn waiting<'p>(program: &'p lua::Program, signal: &str) -> Option<&'p Trigger> {
+    let on = &program.blueprint().definition().on;
+    on.iter().find(|it| matches!(&it.event, TriggerEvent::Signal(name) if name == signal))
+}
+
+/// The times of a schedule after `last` and up to `now`, oldest first; of too many the latest.
+fn due(schedule: &Schedule, last: u64, now: u64) -> Vec<u64> {
+    let mut due = std::collections::VecDeque::new();
+    let mut at = last;
+    // A minute is the shortest step: a year of them is half a million.
+    for _ in 0..1_000_000 {
+        match schedule.next(at).filter(|next| *next <= now) {
+            Some(next) => at = next,
+            None => break,
+        }
+        due.push_back(at);
+        if due.len() > MOST_MISSED {
+            due.pop_front();
+        }
+    }
+    due.into()
+}
+
+/// Of the times that passed, those that a run is started for.
+fn chosen(due: &[u64], missed: Missed, now: u64) -> Vec<u64> {
+    match missed {
+        Missed::All => due.to_vec(),
+        Missed::Once => due.last().copied().into_iter().collect(),
+        Missed::Skip => {
+            due.iter().copied().filter(|at| now.saturating_sub(*at) <= GRACE_MS).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

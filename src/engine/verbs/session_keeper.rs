@@ -1,0 +1,114 @@
+//! What keeps sessions true without being asked: the start of the host, the end of their time,
+//! tasks that wait in the store.
+
+use std::time::Duration;
+
+use crate::engine::{Engine, EngineError, shared::message::RunMsg, shared::shards::Shared};
+use crate::{
+    operator::Ticket,
+    protocol::{SessionId, TaskId},
+    session::End,
+    store::{StoreError, TaskFilter, TaskPhase, TaskRow, Write},
+};
+
+/// How long closed sessions are shown, in milliseconds.
+const SHOWN_MS: u64 = 24 * 3_600 * 1_000;
+/// How often it is looked at which sessions' time is over.
+const SWEEP: Duration = Duration::from_secs(5);
+/// Waiting tasks that are read back from the store at once.
+const REFILL: usize = 5_000;
+
+impl Engine {
+    /// Ends sessions whose time is over, and reads back tasks that wait in the store.
+    pub(crate) fn keep_sessions(&self) {
+        let (engine, stopping) = (self.clone(), self.shared().tasks.stopping().clone());
+        self.shared().tasks.spawn(async move {
+            loop {
+                let sweep = u64::try_from(SWEEP.as_millis()).unwrap_or(u64::MAX);
+                tokio::select! {
+                    () = stopping.cancelled() => return,
+                    () = engine.shared().clock.sleep(sweep) => {}
+                    () = engine.shared().sessions.hungry() => {
+                        if let Err(error) = engine.refill().await {
+                            tracing::warn!(%error, "could not read which tasks wait for a session");
+                            engine.shared().sessions.expect_more();
+                        }
+                    }
+                }
+                let now_ms = engine.shared().clock.now_ms();
+                for session in engine.shared().sessions.expired(now_ms) {
+                    if let Err(error) = engine.end_session(&session, End::Expired).await {
+                        tracing::warn!(%session, %error, "could not end a session");
+                    }
+                }
+            }
+        });
+    }
+
+    /// Tells the runs of tasks that wait for a session, and that no line has, to place them.
+    async fn refill(&self) -> Result<(), EngineError> {
+        let mut filter =
+            TaskFilter { kind: Some("main_ai".to_owned()), limit: 1_000, ..TaskFilter::default() };
+        let mut told = 0;
+        loop {
+            let page = filter.clone();
+            let rows = self.read(move |store| store.tasks(&page)).await?;
+            let Some(last) = rows.last() else { return Ok(()) };
+            filter.after = Some((last.run, last.step));
+            for row in rows.iter().filter(|row| row.phase == TaskPhase::Pending) {
+                let Ticket { run, step, attempt } = ticket_of(row);
+                if !self.shared().sessions.knows(ticket_of(row)) {
+                    self.shared().tell(run, RunMsg::Redispatch { step, attempt });
+                    told += 1;
+                }
+            }
+            if told >= REFILL {
+                self.shared().sessions.expect_more();
+                return Ok(());
+            }
+        }
+    }
+
+    /// Forgets sessions that were closed long ago.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn forget_sessions(&self) -> Result<(), EngineError> {
+        let before_ms = self.shared().clock.now_ms().saturating_sub(SHOWN_MS);
+        self.write(Vec::new(), vec![Write::ForgetSessions { before_ms }]).await
+    }
+}
+
+/// Takes up an open task of a session when the host starts.
+pub(crate) fn take_up(shared: &Shared, row: &TaskRow) {
+    let ticket = ticket_of(row);
+    match (row.phase, &row.worker) {
+        (TaskPhase::Delivered, Some(worker)) => {
+            let task = TaskId::new(row.run, row.step, row.scheduled_ms);
+            let session = SessionId::from(worker.as_str());
+            if !shared.sessions.adopt(&session, ticket, task, row.epoch) {
+                // The session ended, and the host with it before the run heard of that.
+                let reason = format!("session {session} ended");
+                let Ticket { run, step, attempt } = ticket;
+                shared.tell(run, RunMsg::Unseat { step, attempt, reason });
+            }
+        }
+        (TaskPhase::Pending, _) if !shared.sessions.knows(ticket) => shared.sessions.expect_more(),
+        (TaskPhase::Pending | TaskPhase::Delivered, _) => {}
+    }
+}
+
+/// Lets sessions know of attempts that ended while the host did.
+pub(crate) fn reconcile(shared: &Shared) -> Result<(), StoreError> {
+    for ticket in shared.sessions.placed() {
+        let row = shared.store.task(ticket.run, ticket.step)?;
+        if row.is_none_or(|row| row.attempt != ticket.attempt) {
+            shared.sessions.retire(ticket, Some("the attempt is over"));
+        }
+    }
+    Ok(())
+}
+
+fn ticket_of(row: &TaskRow) -> Ticket {
+    Ticket { run: row.run, step: row.step, attempt: row.attempt }
+}

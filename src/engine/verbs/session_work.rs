@@ -1,0 +1,213 @@
+//! What a connected session does: it takes frames, says what it has, and works on tasks.
+
+use std::sync::Arc;
+
+use crate::engine::{
+    Caller, Engine, EngineError, Holder, IdempotencyKey, SpawnView, TaskView,
+    inbox::seats::wrong_seat,
+    rfc3339,
+    shared::message::{RunMsg, WorkerAsk},
+    view,
+};
+use crate::{
+    operator::{Prompt, Ticket},
+    protocol::{Json, RunId, SessionId, TaskId},
+    session::Link,
+    store::{Header, TaskRow},
+    token::{AttemptId, Handle, Need, Verb},
+};
+
+/// The longest reason of a decline, in bytes.
+const REASON_BYTES: usize = 4_096;
+
+impl Engine {
+    /// Connects to the session that a caller speaks for; whoever was connected is sent away.
+    /// Everything up to `seen` counts as acknowledged.
+    ///
+    /// # Errors
+    /// When the caller does not speak for the session, or `seen` was never sent.
+    pub async fn connect(
+        &self,
+        caller: &Caller,
+        session: &SessionId,
+        seen: Option<u64>,
+    ) -> Result<Arc<Link>, EngineError> {
+        caller.grant.check(Verb::SessionRead, &[])?;
+        if caller.session.as_ref() != Some(session) {
+            return Err(wrong_seat(format!("connect to session {session}: use its own token")));
+        }
+        if let Some(seq) = seen {
+            self.acknowledge(caller, session, seq).await?;
+        }
+        Ok(self.shared().sessions.connect(session, seen)?)
+    }
+
+    /// A connection is gone.
+    pub fn disconnect(&self, link: &Link) {
+        self.shared().sessions.disconnect(link);
+    }
+
+    /// The next frame for a connection, as its text; it counts as handed out.
+    pub fn next_frame(&self, link: &Link) -> Option<String> {
+        let shared = self.shared();
+        let frame = shared.sessions.next(link)?;
+        Some(frame.wire(&shared.handles, shared.clock.now_ms()))
+    }
+
+    /// A session has everything up to a frame: what was spawned by then is delivered.
+    ///
+    /// # Errors
+    /// When no frame has that number, or the storage failed.
+    pub async fn acknowledge(
+        &self,
+        caller: &Caller,
+        session: &SessionId,
+        seq: u64,
+    ) -> Result<(), EngineError> {
+        let arrived = self.shared().sessions.arrived(session, seq)?;
+        let asked = arrived.into_iter().map(|(ticket, epoch)| {
+            let holder = holder(caller, session, ticket, epoch);
+            async move { self.work(&holder, Verb::WorkerPrompt, WorkerAsk::Accept).await }
+        });
+        for accepted in futures::future::join_all(asked).await {
+            match accepted {
+                // An attempt that is over needs no delivery.
+                Ok(_) | Err(EngineError::Conflict { .. } | EngineError::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.shared().sessions.acknowledge(session, seq);
+        Ok(())
+    }
+
+    /// The attempt at a task that a caller's session has, or had last.
+    ///
+    /// # Errors
+    /// When the caller is no session, or never had the task.
+    pub async fn holder_of(&self, caller: &Caller, task: TaskId) -> Result<Holder, EngineError> {
+        let foreign = || EngineError::Conflict {
+            code: "foreign_task",
+            message: format!("work on {task}: this session does not have it"),
+        };
+        let session = caller.session.as_ref().ok_or_else(foreign)?;
+        let (num, step) = (task.run(), task.step());
+        if let Some((ticket, epoch)) = self.shared().sessions.attempt_of(session, num, step) {
+            return Ok(holder(caller, session, ticket, epoch));
+        }
+        // What it had before a restart is known from the journal alone.
+        let header = self.read(move |store| store.header(num)).await?.ok_or_else(foreign)?;
+        let chain = self.chain(RunId::new(num, header.created_ms)).await?;
+        let had = chain.step(step).filter(|it| {
+            it.scheduled_ms == task.scheduled_ms() && it.worker.as_ref() == Some(&session.0)
+        });
+        let attempt = had.ok_or_else(foreign)?.attempt;
+        Ok(holder(caller, session, Ticket { run: num, step, attempt }, header.epoch))
+    }
+
+    /// A session has a task; answers with the attempt's deadline.
+    ///
+    /// # Errors
+    /// When the attempt is over.
+    pub async fn accept(&self, holder: &Holder) -> Result<Option<String>, EngineError> {
+        let deadline = self.work(holder, Verb::WorkerPrompt, WorkerAsk::Accept).await?;
+        Ok(deadline.map(rfc3339))
+    }
+
+    /// A session does not want a task: the attempt ends, another may follow.
+    ///
+    /// # Errors
+    /// When the attempt is over.
+    pub async fn decline(&self, holder: &Holder, reason: String) -> Result<(), EngineError> {
+        if reason.len() > REASON_BYTES {
+            let (size, limit) = (reason.len(), REASON_BYTES);
+            return Err(EngineError::TooLarge { what: "the reason", size, limit });
+        }
+        let reason = format!("the session declined: {reason}");
+        self.work(holder, Verb::WorkerResult, |reply| WorkerAsk::Decline { reason, reply }).await
+    }
+
+    /// An attempt asks a senior, and its step waits.
+    ///
+    /// # Errors
+    /// When the attempt is over, or waits for an answer already.
+    pub async fn escalate(&self, holder: &Holder, question: Json) -> Result<(), EngineError> {
+        let ask = |reply| WorkerAsk::Escalate { question, reply };
+        self.work(holder, Verb::TaskEscalate, ask).await
+    }
+
+    /// Answers what an attempt asked.
+    ///
+    /// # Errors
+    /// When the caller may not, or the task asks nothing.
+    pub async fn advise(
+        &self,
+        caller: &Caller,
+        task: TaskId,
+        answer: Json,
+        key: Option<IdempotencyKey>,
+    ) -> Result<TaskView, EngineError> {
+        caller.grant.check(Verb::TaskAdvise, &[Need::Task(task)])?;
+        let run = self.task_view(task).await?.run;
+        let (step, by) = (task.step(), caller.clone());
+        self.once(caller, run, key, |key, reply| RunMsg::Advise {
+            step,
+            answer,
+            caller: by,
+            key,
+            reply,
+        })
+        .await?;
+        self.task_view(task).await
+    }
+
+    /// The tasks that a caller's session has, with everything that it needs to go on with them.
+    ///
+    /// # Errors
+    /// When the caller is no session.
+    pub async fn session_tasks(&self, caller: &Caller) -> Result<Vec<SpawnView>, EngineError> {
+        caller.grant.check(Verb::TaskList, &[])?;
+        let Some(session) = &caller.session else {
+            return Err(wrong_seat("list a session's tasks: use its own token".into()));
+        };
+        let held = self.shared().sessions.held(session);
+        let rows = self
+            .read(move |store| {
+                let mut rows: Vec<(TaskRow, Header)> = Vec::new();
+                for (Ticket { run, step, attempt }, _) in held {
+                    let row = store.task(run, step)?.filter(|row| row.attempt == attempt);
+                    if let (Some(row), Some(header)) = (row, store.header(run)?) {
+                        rows.push((row, header));
+                    }
+                }
+                Ok(rows)
+            })
+            .await?;
+        Ok(rows.iter().map(|(row, header)| self.spawn_view(row, header)).collect())
+    }
+
+    fn spawn_view(&self, row: &TaskRow, header: &Header) -> SpawnView {
+        let TaskRow { run, step, attempt, epoch, .. } = *row;
+        let of = AttemptId { run, step, attempt, epoch, nonce: header.nonce };
+        let prompt = serde_json::from_str::<Prompt>(&row.prompt).ok();
+        let (system, worker) = prompt.map_or((None, None), |it| (it.system, it.worker));
+        SpawnView {
+            task: view::task(row, RunId::new(run, header.created_ms), true, &self.shared().clock),
+            handle: Handle::mint(&self.shared().handles, &of).expose(),
+            worker,
+            system,
+        }
+    }
+}
+
+fn holder(caller: &Caller, session: &SessionId, ticket: Ticket, epoch: u32) -> Holder {
+    Holder {
+        run: ticket.run,
+        step: ticket.step,
+        attempt: ticket.attempt,
+        epoch,
+        nonce: None,
+        jti: Some(caller.jti.clone()),
+        grant: Some(caller.grant.clone()),
+        session: Some(session.clone()),
+    }
+}

@@ -1,0 +1,399 @@
+//! Sessions, as callers open, show, renew and close them, and the seats that they take.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::engine::{
+    Caller, Engine, EngineError, IdempotencyKey, StartRun,
+    inbox::seats::wrong_seat,
+    rfc3339,
+    shared::message::RunMsg,
+    turn::lineage,
+    verbs::auth::{denied, mint_claims, token_row, with_more},
+};
+use crate::{
+    operator::Ticket,
+    protocol::{RunId, SessionId},
+    session::{End, Looks, SessionError},
+    store::{Check, SessionRow, Write},
+    token::{Claims, Grant, Need, Role, Scopes, TokenKind, Verb},
+};
+
+/// The longest life of a session's token, in milliseconds; it can be renewed.
+const LONGEST_MS: u64 = 7 * 24 * 3_600 * 1_000;
+
+/// A session to open.
+#[derive(Debug, Clone)]
+pub struct OpenSession {
+    /// The operator that it is.
+    pub operator: String,
+    /// How long its token is good, in milliseconds; it can be renewed.
+    pub ttl_ms: u64,
+    /// Only these scopes; the caller's own if absent.
+    pub scopes: Option<Vec<String>>,
+    /// Verbs that an operator has only where its token names them; a session that is not given
+    /// them has none of them, whatever the caller has.
+    pub extra_verbs: Vec<String>,
+    /// Whether its frames carry the prompts themselves.
+    pub direct: bool,
+}
+
+/// An opened session.
+#[derive(Debug, Clone)]
+pub struct Opened {
+    /// The session.
+    pub session: SessionId,
+    /// Its token, shown once.
+    pub token: String,
+    /// When the token ends, in Unix milliseconds.
+    pub expires_ms: u64,
+}
+
+/// A session: a connected operator, or one that may come back.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SessionView {
+    /// Its id: `ses_…`.
+    pub id: String,
+    /// The operator that it is.
+    pub operator: String,
+    /// Who opened it.
+    pub opened_by: String,
+    /// Whether somebody is connected.
+    pub connected: bool,
+    /// Whether its frames carry the prompts themselves.
+    pub direct: bool,
+    /// Tasks that it has.
+    pub open_tasks: usize,
+    /// Frames that it has not acknowledged.
+    pub unacknowledged: usize,
+    /// The number of its last frame.
+    pub last_seq: u64,
+    /// RFC 3339, UTC.
+    pub created_at: String,
+    /// RFC 3339, UTC: when it ends unless its token is renewed.
+    pub expires_at: String,
+    /// RFC 3339, UTC: when it was closed.
+    pub closed_at: Option<String>,
+    /// Why it was closed.
+    pub reason: Option<String>,
+}
+
+impl From<SessionError> for EngineError {
+    fn from(error: SessionError) -> Self {
+        let message = error.to_string();
+        match error {
+            SessionError::NotOpen(id) => Self::NotFound { what: "open session", id: id.0 },
+            SessionError::Ahead { .. } => Self::Conflict { code: "seq_ahead", message },
+            SessionError::TooMany => {
+                Self::Busy { code: "too_many_sessions", message, retry_after_s: 60 }
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Opens a session as an operator; it is durable when this returns.
+    ///
+    /// # Errors
+    /// When the caller may not, there is no such operator, or it has no sessions.
+    pub async fn open_session(
+        &self,
+        caller: &Caller,
+        open: OpenSession,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Opened, EngineError> {
+        caller.grant.check(Verb::SessionOpen, &[Need::Operator(&open.operator)])?;
+        if let Some(key) = &key
+            && let Some(id) = self.repeated(caller, key).await?
+        {
+            return self.opened_again(caller, id).await;
+        }
+        let shared = self.shared();
+        let Some(operator) = shared.registry.get(&open.operator) else {
+            return Err(EngineError::NotFound { what: "operator", id: open.operator });
+        };
+        if operator.kind() != "main_ai" {
+            let message = format!(
+                "open a session: the operator {} is of kind {}, and only main_ai has sessions",
+                open.operator,
+                operator.kind()
+            );
+            return Err(EngineError::Conflict { code: "no_sessions", message });
+        }
+        shared.sessions.admit()?;
+        let session = SessionId::new(format!(
+            "ses_{}",
+            data_encoding::BASE32_NOPAD
+                .encode(uuid::Uuid::now_v7().as_bytes())
+                .to_ascii_lowercase()
+        ));
+        let now_ms = shared.clock.now_ms();
+        if !(1_000..=LONGEST_MS).contains(&open.ttl_ms) {
+            let message = "open a session: its ttl is between 1 s and 7 days; it can be renewed";
+            return Err(EngineError::BadRequest(message.into()));
+        }
+        let expires_ms = (now_ms + open.ttl_ms).min(caller.expires_ms);
+        let claims = self.session_claims(caller, &session, &open, now_ms, expires_ms)?;
+        let row = SessionRow {
+            id: session.to_string(),
+            operator: open.operator,
+            principal: caller.subject.clone(),
+            jti: claims.jti.clone(),
+            until_ms: caller.expires_ms,
+            created_ms: now_ms,
+            expires_ms,
+            direct: open.direct,
+            last_seq: 0,
+            acked_seq: 0,
+            closed_ms: None,
+            reason: None,
+        };
+        let mut checks = vec![Check::TokenLive(caller.jti.clone())];
+        let mut writes = vec![
+            Write::PutToken(token_row(&claims, now_ms, expires_ms)),
+            Write::PutSession(Box::new(row.clone())),
+        ];
+        if let Some(key) = key {
+            let (check, write) = key.keep(&caller.subject, session.to_string(), now_ms);
+            checks.push(check);
+            writes.push(write);
+        }
+        let token = self.inner.auth.sign(&claims)?;
+        let engine = self.clone();
+        // Who asked may go away meanwhile; what is stored and what is known stay the same.
+        shared.accounts.add(&claims, now_ms);
+        let opening = shared.tasks.spawn(async move {
+            engine.write(checks, writes).await?;
+            engine.shared().sessions.open(row);
+            Ok::<_, EngineError>(())
+        });
+        opening.await.map_err(|_| EngineError::Stopping)??;
+        Ok(Opened { session, token, expires_ms })
+    }
+
+    fn session_claims(
+        &self,
+        caller: &Caller,
+        session: &SessionId,
+        open: &OpenSession,
+        now_ms: u64,
+        expires_ms: u64,
+    ) -> Result<Claims, EngineError> {
+        let scopes = match &open.scopes {
+            None => caller.grant.scopes.clone(),
+            Some(scopes) => {
+                let scopes = scopes.iter().map(|text| text.parse()).collect::<Result<_, _>>();
+                Scopes(scopes.map_err(|error: crate::token::ScopeError| {
+                    EngineError::BadRequest(error.to_string())
+                })?)
+            }
+        };
+        let mut grant = Grant::new(Role::Operator, scopes);
+        grant.verbs.clone_from(&caller.grant.verbs);
+        let grant = with_more(grant.by_default(), &open.extra_verbs)?;
+        let parent = self.claims_of(caller);
+        let subject = lineage::session_of(&caller.subject, session);
+        let mut claims = mint_claims(&subject, grant, now_ms, expires_ms).child_of(&parent);
+        TokenKind::Session.audience().clone_into(&mut claims.aud);
+        claims.check_narrower(&parent).map_err(|widening| EngineError::Conflict {
+            code: widening.code(),
+            message: widening.to_string(),
+        })?;
+        Ok(claims)
+    }
+
+    /// The session of a repeated request: what its token says is stored, and signing that gives
+    /// the token.
+    async fn opened_again(&self, caller: &Caller, id: String) -> Result<Opened, EngineError> {
+        let missing = EngineError::NotFound { what: "session", id: id.clone() };
+        let row = self.read(move |store| store.session(&id)).await?.ok_or(missing)?;
+        let claims = self.stored_claims(row.jti).await?;
+        self.check_repeatable(caller, &claims)?;
+        let token = self.inner.auth.sign(&claims)?;
+        Ok(Opened { session: row.id.into(), token, expires_ms: row.expires_ms })
+    }
+
+    async fn stored_claims(&self, jti: String) -> Result<Claims, EngineError> {
+        let missing = EngineError::NotFound { what: "token", id: jti.clone() };
+        let row = self.read(move |store| store.token(&jti)).await?.ok_or(missing)?;
+        Ok(serde_json::from_str(&row.claims).expect("stored claims were written by this program"))
+    }
+
+    /// The session that a token speaks for, if it is one for a session.
+    ///
+    /// # Errors
+    /// When the session is closed.
+    pub(crate) fn session_of(&self, claims: &Claims) -> Result<Option<SessionId>, EngineError> {
+        if claims.kind() != Some(TokenKind::Session) {
+            return Ok(None);
+        }
+        let session = SessionId::from(lineage::session_in(&claims.sub).unwrap_or_default());
+        match self.shared().sessions.operator_of(&session) {
+            Some(_) => Ok(Some(session)),
+            None => Err(denied(format!("session {session} is closed; open another"))),
+        }
+    }
+
+    /// Every open session, oldest first.
+    ///
+    /// # Errors
+    /// When the caller may not.
+    pub fn sessions(&self, caller: &Caller) -> Result<Vec<SessionView>, EngineError> {
+        caller.grant.check(Verb::OperatorRead, &[])?;
+        let all = self.shared().sessions.all();
+        let may = |row: &SessionRow| caller.grant.scopes.cover(&Need::Operator(&row.operator));
+        Ok(all.iter().filter(|looks| may(&looks.row)).map(shown).collect())
+    }
+
+    /// One session, also for a day after its end.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is no such session.
+    pub async fn session(
+        &self,
+        caller: &Caller,
+        session: &SessionId,
+    ) -> Result<SessionView, EngineError> {
+        let looks = self.look_at(session).await?;
+        caller.grant.check(Verb::SessionRead, &[Need::Operator(&looks.row.operator)])?;
+        Ok(shown(&looks))
+    }
+
+    async fn look_at(&self, session: &SessionId) -> Result<Looks, EngineError> {
+        if let Some(looks) = self.shared().sessions.looks(session) {
+            return Ok(looks);
+        }
+        let id = session.to_string();
+        let row = self.read(move |store| store.session(&id)).await?;
+        let row =
+            row.ok_or_else(|| EngineError::NotFound { what: "session", id: session.0.clone() })?;
+        Ok(Looks { row, connected: false, open_tasks: 0, unacknowledged: 0 })
+    }
+
+    /// Closes a session: its tasks are placed anew, whoever is connected is told.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is no such session.
+    pub async fn close_session(
+        &self,
+        caller: &Caller,
+        session: &SessionId,
+    ) -> Result<(), EngineError> {
+        let looks = self.look_at(session).await?;
+        caller.grant.check(Verb::SessionClose, &[Need::Operator(&looks.row.operator)])?;
+        self.end_session(session, End::Closed(format!("closed by {}", caller.subject))).await
+    }
+
+    /// Ends a session, durably first.
+    pub(crate) async fn end_session(
+        &self,
+        session: &SessionId,
+        why: End,
+    ) -> Result<(), EngineError> {
+        let reason = why.reason().to_owned();
+        let close = Write::CloseSession {
+            session: session.to_string(),
+            at_ms: self.shared().clock.now_ms(),
+            reason: reason.clone(),
+        };
+        let (engine, session) = (self.clone(), session.clone());
+        let closing = self.shared().tasks.spawn(async move {
+            engine.write(Vec::new(), vec![close]).await?;
+            for ticket in engine.shared().sessions.close(&session, why) {
+                let Ticket { run, step, attempt } = ticket;
+                let reason = format!("session {session} ended: {reason}");
+                engine.shared().tell(run, RunMsg::Unseat { step, attempt, reason });
+            }
+            Ok(())
+        });
+        closing.await.map_err(|_| EngineError::Stopping)?
+    }
+
+    /// Lets a session hold an operator's seat in a run; answers with the seat's epoch.
+    ///
+    /// # Errors
+    /// When the caller may not, the run has ended, or the session is not of that operator.
+    pub async fn take_seat(
+        &self,
+        caller: &Caller,
+        run: RunId,
+        operator: String,
+        session: SessionId,
+    ) -> Result<u32, EngineError> {
+        caller.may(Verb::SeatAcquire, run)?;
+        caller.grant.check(Verb::SeatAcquire, &[Need::Operator(&operator)])?;
+        self.check_seat(&operator, &session)?;
+        self.header(run).await?;
+        let (by, jti) = (caller.subject.clone(), Some(caller.jti.clone()));
+        let take = |reply| RunMsg::TakeSeat { operator, session, by, jti, reply };
+        self.ask(run.num(), take).await
+    }
+
+    /// Whether the seats and the delegate that a start names can be had.
+    pub(crate) fn check_seats(&self, caller: &Caller, start: &StartRun) -> Result<(), EngineError> {
+        for (operator, session) in &start.seats {
+            caller.grant.check(Verb::SeatAcquire, &[Need::Operator(operator)])?;
+            self.check_seat(operator, session)?;
+        }
+        if let Some(session) = &start.delegate {
+            let operator = self.shared().sessions.operator_of(session);
+            let operator = operator.ok_or_else(|| SessionError::NotOpen(session.clone()))?;
+            caller.grant.check(Verb::SeatAcquire, &[Need::Operator(&operator)])?;
+        }
+        Ok(())
+    }
+
+    fn check_seat(&self, operator: &str, session: &SessionId) -> Result<(), EngineError> {
+        match self.shared().sessions.operator_of(session) {
+            None => Err(SessionError::NotOpen(session.clone()).into()),
+            Some(own) if own == operator => Ok(()),
+            Some(own) => {
+                let message = format!("seat session {session} as {operator}: it is a {own}");
+                Err(wrong_seat(message))
+            }
+        }
+    }
+
+    /// Makes a session's token good for another while; it keeps its id.
+    ///
+    /// # Errors
+    /// When the caller is no session.
+    pub async fn renew_session(&self, caller: &Caller, ttl_ms: u64) -> Result<Opened, EngineError> {
+        let Some(session) = caller.session.clone() else {
+            return Err(wrong_seat("renew a session: use its own token".into()));
+        };
+        let looks = self.look_at(&session).await?;
+        let now_ms = self.shared().clock.now_ms();
+        let expires_ms = (now_ms + ttl_ms.clamp(1_000, LONGEST_MS)).min(looks.row.until_ms);
+        let mut claims = self.stored_claims(looks.row.jti).await?;
+        claims.iat = now_ms / 1_000;
+        claims.nbf = claims.iat;
+        claims.exp = expires_ms / 1_000;
+        let writes = vec![
+            Write::PutToken(token_row(&claims, now_ms, expires_ms)),
+            Write::ExtendSession { session: session.to_string(), expires_ms },
+        ];
+        self.write(vec![Check::TokenLive(claims.jti.clone())], writes).await?;
+        self.shared().sessions.extend(&session, expires_ms);
+        let token = self.inner.auth.sign(&claims)?;
+        Ok(Opened { session, token, expires_ms })
+    }
+}
+
+fn shown(looks: &Looks) -> SessionView {
+    let Looks { row, connected, open_tasks, unacknowledged } = looks;
+    SessionView {
+        id: row.id.clone(),
+        operator: row.operator.clone(),
+        opened_by: row.principal.clone(),
+        connected: *connected,
+        direct: row.direct,
+        open_tasks: *open_tasks,
+        unacknowledged: *unacknowledged,
+        last_seq: row.last_seq,
+        created_at: rfc3339(row.created_ms),
+        expires_at: rfc3339(row.expires_ms),
+        closed_at: row.closed_ms.map(rfc3339),
+        reason: row.reason.clone(),
+    }
+}

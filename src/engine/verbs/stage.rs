@@ -1,0 +1,468 @@
+//! A stage: a whole engine on one thread, in time that stands until it is moved, on a store in
+//! memory, with tasks that are answered by whoever holds the stage. The tests of blueprints run
+//! on it.
+//!
+//! It can crash after any commit and start again on what was durable, as often as it is told to.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use tokio::{
+    runtime::{Builder, EnterGuard, Runtime},
+    sync::oneshot,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::{
+    Caller, Engine, EngineError, EngineParts, Recovery, Retention, Settings, shard::serve::Shard,
+    shared::mailbox::Mailbox,
+};
+use crate::{
+    clock::Clock,
+    flow::RunLimits,
+    journal::Fact,
+    lua::{Coverage, Limits},
+    middleware::TaskDone,
+    operator::{
+        Answered, Backend, Delivery, Echo, Human, Lua, QueueHub, Registry, Reply, Residence, Task,
+        lua_calls,
+    },
+    protocol::{Failure, FunctionTool, Json, failure::kind},
+    store::{Memory, Reader as _, Store, TaskFilter, TaskRow},
+    tasks::{Driver, Tasks},
+    token::{Grant, HandleKey, KeyRing, Role, Scopes, SigningKey},
+};
+
+/// When a stage begins: a Monday.
+const BEGIN_MS: u64 = 1_767_571_200_000;
+/// Rounds without the host coming to rest.
+const ROUNDS: usize = 200_000;
+/// Real time is no part of a test: a slow machine breaks no limit of a script.
+const SLICE_MS: u64 = 30_000;
+
+/// A task that somebody has to answer.
+pub struct Job {
+    /// Its run's number.
+    pub run: u64,
+    /// Its step's number.
+    pub step: u32,
+    /// Its agent.
+    pub agent: Arc<str>,
+    /// The operator that the agent names.
+    pub operator: Arc<str>,
+    /// Its input; of a model what it is asked.
+    pub input: Json,
+    /// Whether a model is asked, and not its agent as a whole.
+    pub asks_model: bool,
+    tell: oneshot::Sender<Result<Json, Failure>>,
+    cancel: CancellationToken,
+}
+
+impl Job {
+    /// Ends the attempt. Whether it still counts is the engine's to say.
+    pub fn answer(self, answer: Result<Json, Failure>) {
+        // An attempt that was given up hears nothing.
+        let _ = self.tell.send(answer);
+    }
+}
+
+/// The tasks that wait for an answer.
+type Desk = Arc<Mutex<Vec<Job>>>;
+
+/// The agents that are answered at the desk though their operator could do it.
+type Mocked = Answered;
+
+/// An operator whose tasks come to the desk.
+struct Played {
+    kind: &'static str,
+    desk: Desk,
+    mocked: Mocked,
+    /// What does its tasks unless their agent is mocked.
+    real: Option<Arc<dyn Backend>>,
+    worker: bool,
+    tool: bool,
+    model: bool,
+}
+
+#[async_trait]
+impl Backend for Played {
+    fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    fn residence(&self) -> Residence {
+        Residence::Host
+    }
+
+    fn requires_worker_binding(&self) -> bool {
+        self.worker
+    }
+
+    fn requires_tool(&self) -> bool {
+        self.tool
+    }
+
+    fn is_model(&self) -> bool {
+        self.model
+    }
+
+    async fn list_tools(&self, task: Arc<Task>) -> Result<Vec<FunctionTool>, Failure> {
+        let agent = task.agent_name.split('/').next().unwrap_or_default().to_owned();
+        let message = format!(
+            "a test asks no server for its tools (operator {}); write run:mock(\"{agent}\", …) for \
+             what the agent comes to as a whole",
+            task.operator
+        );
+        Err(Failure::new(kind::REFUSED, message))
+    }
+
+    async fn execute(&self, task: Arc<Task>, input: Json) -> Result<Reply, Failure> {
+        let is_mocked = {
+            let mocked = self.mocked.lock().unwrap_or_else(PoisonError::into_inner);
+            mocked.contains(&*task.agent_name)
+        };
+        if let Some(real) = &self.real
+            && !is_mocked
+        {
+            return real.execute(task, input).await;
+        }
+        let (tell, told) = oneshot::channel();
+        let job = Job {
+            run: task.id.run(),
+            step: task.id.step(),
+            agent: Arc::clone(&task.agent_name),
+            operator: Arc::clone(&task.operator),
+            input,
+            asks_model: self.model && !is_mocked,
+            tell,
+            cancel: task.cancel.clone(),
+        };
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner).push(job);
+        task.reporter.delivered(Delivery { worker: "test".into() });
+        let told = tokio::select! {
+            biased;
+            () = task.cancel.cancelled() => None,
+            told = told => told.ok(),
+        };
+        match told {
+            Some(Ok(output)) => {
+                Ok(Reply::Done(TaskDone { output, usage: None, effects: Vec::new() }))
+            }
+            Some(Err(failure)) => Err(failure),
+            None => Err(Failure::new(kind::CANCELED, "the attempt was given up")),
+        }
+    }
+}
+
+/// Everything that a crash takes.
+struct Live {
+    engine: Engine,
+    shards: Vec<(Shard, Mailbox)>,
+    driver: Driver,
+}
+
+/// An engine that somebody moves by hand.
+pub struct Stage {
+    // Before the guard, so that what it holds goes while the guard is there.
+    live: Option<Live>,
+    known: Registry,
+    clock: Clock,
+    store: Arc<Memory>,
+    desk: Desk,
+    mocked: Mocked,
+    owner: Caller,
+    crash_after: Option<u64>,
+    crashes: u32,
+    coverage: Option<Coverage>,
+    _time: EnterGuard<'static>,
+}
+
+impl Stage {
+    /// Sets a stage whose agents may name the operators of `known`; none of those is called but
+    /// `echo`, `lua` and `human`.
+    ///
+    /// # Errors
+    /// When the engine cannot be put together.
+    pub fn set(known: &Registry) -> Result<Self, EngineError> {
+        Self::counting(known, None)
+    }
+
+    /// The same, with a count of the lines of blueprints that run.
+    ///
+    /// # Errors
+    /// When the engine cannot be put together.
+    pub fn counting(known: &Registry, coverage: Option<Coverage>) -> Result<Self, EngineError> {
+        let mut stage = Self {
+            live: None,
+            known: known.clone(),
+            clock: Clock::manual(BEGIN_MS),
+            store: Arc::new(Memory::held()),
+            desk: Desk::default(),
+            mocked: Mocked::default(),
+            owner: owner(),
+            crash_after: None,
+            crashes: 0,
+            coverage,
+            _time: stand_still(),
+        };
+        stage.boot()?;
+        Ok(stage)
+    }
+
+    fn boot(&mut self) -> Result<(), EngineError> {
+        let (tasks, driver) = Tasks::driven();
+        let hub = Arc::new(QueueHub::default());
+        self.desk = Desk::default();
+        let operators = self.known.names().map(|(name, of)| {
+            if of == "human" {
+                return (name.to_owned(), Arc::new(Human) as Arc<dyn Backend>);
+            }
+            let real: Option<Arc<dyn Backend>> = match of {
+                "echo" => Some(Arc::new(Echo)),
+                "lua" => Some(Arc::new(Lua::new(lua_calls(tasks.clone())))),
+                _ => None,
+            };
+            let known = self.known.get(name);
+            let played = Played {
+                kind: of,
+                desk: Arc::clone(&self.desk),
+                mocked: Arc::clone(&self.mocked),
+                real,
+                worker: known.is_some_and(|it| it.requires_worker_binding()),
+                tool: known.is_some_and(|it| it.requires_tool()),
+                model: crate::blueprint::Operators::is_model(&self.known, name),
+            };
+            (name.to_owned(), Arc::new(played) as Arc<dyn Backend>)
+        });
+        let operators: BTreeMap<_, _> = operators.collect();
+        let run_limits = RunLimits { slice_ms: SLICE_MS, ..RunLimits::default() };
+        let limits =
+            Limits { evaluate_ms: SLICE_MS, coverage: self.coverage.clone(), ..Limits::default() };
+        let (engine, unstarted) = Engine::assemble(EngineParts {
+            store: Arc::clone(&self.store) as Arc<dyn Store>,
+            clock: self.clock.clone(),
+            tasks,
+            // A mock answers for an agent as a whole, also where that would ask a model.
+            registry: Registry::new(operators).answered_for(Arc::clone(&self.mocked)),
+            hub,
+            sessions: Arc::default(),
+            keys: KeyRing::new(SigningKey::from_seed(&[1; 32])),
+            handles: HandleKey::new([2; 32], 1),
+            key_files: Arc::new(crate::engine::Unkept),
+            limits,
+            middleware: crate::engine::Middleware::default(),
+            settings: Settings {
+                retention: Retention::FOR_EVER,
+                limits: run_limits,
+                lease_ms: 30_000,
+                park_ms: 24 * 3_600 * 1_000,
+                compensation_ms: 300_000,
+                memory: usize::MAX,
+                live_runs: 512,
+                open_runs: 100_000,
+                queued_signals: 1_000,
+                custom_effects: crate::engine::CustomEffects::Warn,
+                work: PathBuf::from("work"),
+            },
+            shards: 1,
+            recovery: Recovery::All,
+        })?;
+        let mut shards: Vec<_> = unstarted.into_iter().map(|shard| shard.enter()).collect();
+        for (shard, _) in &mut shards {
+            shard.boot();
+        }
+        self.live = Some(Live { engine, shards, driver });
+        Ok(())
+    }
+
+    fn live(&self) -> &Live {
+        self.live.as_ref().expect("an engine is up between two crashes")
+    }
+
+    /// Lets the host die right after this commit, once.
+    pub fn crash_after(&mut self, commit: u64) {
+        self.crash_after = Some(commit);
+    }
+
+    /// How often it died.
+    pub fn crashes(&self) -> u32 {
+        self.crashes
+    }
+
+    /// The commits that wrote to a journal, in order.
+    pub fn journal_writes(&self) -> Vec<u64> {
+        let commits = self.store.commits(0);
+        commits.iter().filter(|it| !it.rows.is_empty()).map(|it| it.position).collect()
+    }
+
+    /// The time, in Unix milliseconds.
+    pub fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
+    }
+
+    /// Asks the engine for something until it answers: whoever dies with a host asks the next one.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn ask<T, F>(&mut self, ask: impl Fn(Engine, Caller) -> F) -> Result<T, EngineError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, EngineError>> + Send + 'static,
+    {
+        loop {
+            let crashes = self.crashes;
+            let future = ask(self.live().engine.clone(), self.owner.clone());
+            let (piece, mut answer) = self.live().driver.add(future);
+            for _ in 0..ROUNDS {
+                if let Ok(answer) = answer.try_recv() {
+                    return answer;
+                }
+                if self.crashes != crashes {
+                    break;
+                }
+                if !self.go_on()? {
+                    self.live().driver.give_up(piece);
+                    return Err(EngineError::Stopping);
+                }
+            }
+            if self.crashes == crashes {
+                return Err(EngineError::Stopping);
+            }
+        }
+    }
+
+    /// Handles everything that can be handled without time going on.
+    ///
+    /// # Errors
+    /// When the host does not come up again after a crash.
+    pub fn settle(&mut self) -> Result<(), EngineError> {
+        for _ in 0..ROUNDS {
+            if !self.go_on()? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does one thing; false when there is nothing to do.
+    fn go_on(&mut self) -> Result<bool, EngineError> {
+        let live = self.live.as_mut().expect("an engine is up between two crashes");
+        for (shard, messages) in &mut live.shards {
+            if let Some(message) = messages.take() {
+                shard.handle(message);
+                return Ok(true);
+            }
+            if shard.is_ready() || shard.is_due() {
+                shard.turn();
+                return Ok(true);
+            }
+        }
+        if let Some(piece) = live.driver.ready().first() {
+            live.driver.poll(*piece);
+            return Ok(true);
+        }
+        if self.store.acknowledge() {
+            return Ok(true);
+        }
+        if self.store.waiting() > 0 {
+            self.store.commit(1);
+            if self.crash_after == Some(self.store.position()) {
+                self.crash_after = None;
+                self.crash()?;
+            }
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    fn crash(&mut self) -> Result<(), EngineError> {
+        self.crashes += 1;
+        if let Some(live) = self.live.take() {
+            live.driver.give_up_all();
+            drop(live.shards);
+        }
+        self.store = Arc::new(self.store.crash());
+        self.boot()
+    }
+
+    /// The next time at which something is due by itself.
+    pub fn next_due(&self) -> Option<u64> {
+        let now = self.now_ms();
+        let stored = self.store.due(0, 1, u64::MAX >> 1, 10_000).unwrap_or_default();
+        let alarms = self.live().shards.iter().flat_map(|(shard, _)| shard.alarms_ms());
+        let all = stored.into_iter().map(|(_, at)| at).chain(alarms);
+        all.filter(|at| *at > now).min()
+    }
+
+    /// Lets time pass until `at_ms`; what is due on the way is not waited for.
+    pub fn pass_to(&mut self, at_ms: u64) {
+        self.clock.advance(Duration::from_millis(at_ms.saturating_sub(self.now_ms())));
+    }
+
+    /// Lets the tasks of an agent wait for an answer, whatever its operator could do.
+    pub fn mock(&mut self, agent: &str) {
+        self.mocked.lock().unwrap_or_else(PoisonError::into_inner).insert(agent.to_owned());
+    }
+
+    /// The open tasks of people, oldest first.
+    pub fn asked_people(&self) -> Vec<TaskRow> {
+        let filter = TaskFilter { limit: 10_000, ..TaskFilter::default() };
+        let rows = self.store.tasks(&filter).unwrap_or_default();
+        rows.into_iter().filter(|row| row.kind == "human").collect()
+    }
+
+    /// Takes the tasks that wait for an answer.
+    pub fn jobs(&mut self) -> Vec<Job> {
+        let jobs = std::mem::take(&mut *self.desk.lock().unwrap_or_else(PoisonError::into_inner));
+        jobs.into_iter().filter(|job| !job.cancel.is_cancelled()).collect()
+    }
+
+    /// How many attempts of a step were answered with a failure that counts.
+    pub fn failed_attempts(&self, run: u64, step: u32) -> usize {
+        let entries = self.store.entries(run, 0).unwrap_or_default();
+        let closed = entries.iter().filter(|entry| match &entry.fact {
+            Fact::AttemptClosed(closed) => closed.step == step && closed.counts,
+            _ => false,
+        });
+        closed.count()
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if let Some(live) = self.live.take() {
+            live.driver.give_up_all();
+        }
+    }
+}
+
+/// Who asks on a stage: somebody who may do everything.
+fn owner() -> Caller {
+    Caller {
+        subject: "test".into(),
+        grant: Grant::new(Role::Admin, Scopes::all()),
+        jti: "test".into(),
+        expires_ms: u64::MAX,
+        session: None,
+    }
+}
+
+/// The timeouts of the engine's own waits are on a clock that nobody drives: they never come.
+fn stand_still() -> EnterGuard<'static> {
+    static TIME: OnceLock<Runtime> = OnceLock::new();
+    let runtime = TIME.get_or_init(|| {
+        Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .expect("a runtime with timers needs nothing that can be missing")
+    });
+    runtime.enter()
+}
+
+#[cfg(test)]
+mod tests;

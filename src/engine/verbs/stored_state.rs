@@ -1,0 +1,417 @@
+//! State, as callers read and change it: every scope, within what their tokens reach.
+//!
+//! A run's own scope is changed by its shard, which has it in memory; every other scope in the
+//! store. Both are durable when a call returns.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::engine::{
+    Caller, Engine, EngineError, rfc3339,
+    shared::message::RunMsg,
+    turn::passage::{Given, Passage, Read},
+};
+use crate::{
+    protocol::{
+        ContentKind, Json, Lifetime, MemoryLink, MemoryTier, RunId, Scope, SearchOptions,
+        SearchResult, StateError, StateStore, StoreOptions,
+    },
+    store::{Changed, Check, StateAct, StateChange, StateRow, StoreError},
+    token::{Need, Verb},
+};
+
+/// The most changes of one batch.
+pub const MOST_CHANGES: usize = 1_000;
+
+/// A value of state.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct StateView {
+    /// The scope: `global`, `run:<id>`, `session:<id>`, `operator:<run>:<operator>`,
+    /// `custom:<name>`.
+    pub scope: String,
+    /// The key.
+    pub key: String,
+    /// The value.
+    #[schema(value_type = Object)]
+    pub value: Json,
+    /// Counts up at every write, from 1.
+    pub revision: u64,
+    /// RFC 3339, UTC.
+    pub updated_at: String,
+    /// RFC 3339, UTC: when it expires.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+    /// How long it should live: transient, session, durable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub lifetime: Option<Lifetime>,
+    /// How fast it should be at hand: hot, warm, cold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub tier: Option<MemoryTier>,
+    /// What kind of knowledge it is: episodic, semantic, procedural, structural, {"custom": …}.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub content_kind: Option<ContentKind>,
+    /// How important it is, from 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub salience: Option<f64>,
+}
+
+/// A key in a list of state.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct StateItem {
+    /// The key.
+    pub key: String,
+    /// The value's revision; in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
+    /// RFC 3339, UTC; in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updated_at: Option<String>,
+    /// RFC 3339, UTC: when it expires; in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+    /// How well it fits; more is better. In searches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub score: Option<f64>,
+    /// The part that fits, its words in brackets; in searches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snippet: Option<String>,
+}
+
+/// What came of a change.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ChangedView {
+    /// The value's revision; 0 once it is deleted, and for links.
+    pub revision: u64,
+    /// The value that a reducer left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub value: Option<Json>,
+}
+
+impl StateView {
+    fn of(row: StateRow) -> Self {
+        let StateRow { scope, key, value, revision, updated_ms, expires_ms, hints } = row;
+        let StoreOptions { tier, lifetime, content_kind, salience, ttl: _ } = hints;
+        Self {
+            scope,
+            key,
+            value: Json::from_trusted(value),
+            revision,
+            updated_at: rfc3339(updated_ms),
+            expires_at: expires_ms.map(rfc3339),
+            lifetime,
+            tier,
+            content_kind,
+            salience,
+        }
+    }
+}
+
+impl Engine {
+    /// A value of state.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is none.
+    pub async fn state_value(
+        &self,
+        caller: &Caller,
+        scope: &Scope,
+        key: &str,
+    ) -> Result<StateView, EngineError> {
+        let scope = may_read(caller, scope, key)?;
+        let passage = self.passage(&caller.subject);
+        let Given { value, rows, .. } =
+            passage.read(Read::Value, scope.clone(), key.to_owned()).await?;
+        let row = rows.into_iter().next();
+        row.map(|row| StateView::of(StateRow { value: value.as_str().to_owned(), ..row }))
+            .ok_or_else(|| EngineError::NotFound { what: "state", id: format!("{scope}/{key}") })
+    }
+
+    /// A page of a scope, sorted by key.
+    ///
+    /// # Errors
+    /// When the caller may not.
+    pub async fn state_page(
+        &self,
+        caller: &Caller,
+        scope: &Scope,
+        prefix: &str,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<crate::engine::Page<StateItem>, EngineError> {
+        let scope = may_read(caller, scope, prefix)?;
+        let read = Read::Page { after, limit };
+        let given = self.passage(&caller.subject).read(read, scope, prefix.to_owned()).await?;
+        let last = given.rows.last().filter(|_| given.rows.len() == limit);
+        let next_cursor = last.map(|row| row.key.clone());
+        let keys = given.keys();
+        let mut rows: BTreeMap<String, StateRow> =
+            given.rows.into_iter().map(|row| (row.key.clone(), row)).collect();
+        let items = keys.into_iter().map(|key| match rows.remove(&key) {
+            Some(row) => StateItem {
+                key,
+                revision: Some(row.revision),
+                updated_at: Some(rfc3339(row.updated_ms)),
+                expires_at: row.expires_ms.map(rfc3339),
+                ..StateItem::default()
+            },
+            // A layer's own.
+            None => StateItem { key, ..StateItem::default() },
+        });
+        Ok(crate::engine::Page { items: items.collect(), next_cursor })
+    }
+
+    /// The values of a scope that have every word of a query, the best first.
+    ///
+    /// # Errors
+    /// When the caller may not.
+    pub async fn search_state(
+        &self,
+        caller: &Caller,
+        scope: &Scope,
+        query: &str,
+        prefix: &str,
+        limit: usize,
+    ) -> Result<Vec<StateItem>, EngineError> {
+        let scope = may_read(caller, scope, prefix)?;
+        let options = SearchOptions::default();
+        let read = Read::Found { prefix: prefix.to_owned(), limit, options };
+        let given = self.passage(&caller.subject).read(read, scope, query.to_owned()).await?;
+        Ok(given.items())
+    }
+
+    /// The keys that links lead to from a key, the nearest first.
+    ///
+    /// # Errors
+    /// When the caller may not.
+    pub async fn walk_state(
+        &self,
+        caller: &Caller,
+        scope: &Scope,
+        from: &str,
+        relation: Option<&str>,
+        depth: u32,
+    ) -> Result<Vec<StateItem>, EngineError> {
+        // A link may lead to any key of the scope.
+        let scope = may_read(caller, scope, "")?;
+        let read = Read::Reached { relation: relation.map(str::to_owned), depth };
+        let given = self.passage(&caller.subject).read(read, scope, from.to_owned()).await?;
+        let item = |key| StateItem { key, ..StateItem::default() };
+        Ok(given.keys().into_iter().map(item).collect())
+    }
+
+    /// Changes state, all of it or nothing; it is durable when this returns.
+    ///
+    /// # Errors
+    /// When the caller may not, a condition does not hold, a reducer does not take what is there,
+    /// or the changes are of several runs.
+    pub async fn change_state(
+        &self,
+        caller: &Caller,
+        changes: Vec<(Scope, StateChange)>,
+    ) -> Result<Vec<ChangedView>, EngineError> {
+        if changes.len() > MOST_CHANGES {
+            let message = format!("change state: at most {MOST_CHANGES} changes go together");
+            return Err(EngineError::BadRequest(message));
+        }
+        for (_, change) in &changes {
+            let need = Need::State { scope: &change.scope, key: &change.key };
+            caller.grant.check(Verb::StateWrite, &[need])?;
+            // A link is a change of both its ends.
+            if let StateAct::Link { to, .. } | StateAct::Unlink { to, .. } = &change.act {
+                let need = Need::State { scope: &change.scope, key: to };
+                caller.grant.check(Verb::StateWrite, &[need])?;
+            }
+        }
+        let passage = self.passage(&caller.subject);
+        let pass = |(scope, change)| {
+            let passed = passage.change(change).map_err(EngineError::Guarded)?;
+            Ok((scope, passed))
+        };
+        let changes = changes.into_iter().map(pass).collect::<Result<Vec<_>, EngineError>>()?;
+        let changed = self.change_any(changes, Some(caller.jti.clone())).await?;
+        let view = |changed: Changed| ChangedView {
+            revision: changed.revision,
+            value: changed.value.map(Json::from_trusted),
+        };
+        Ok(changed.into_iter().map(view).collect())
+    }
+
+    /// Changes state, by the shard of the run that owns the scope where one does.
+    async fn change_any(
+        &self,
+        changes: Vec<(Scope, StateChange)>,
+        jti: Option<String>,
+    ) -> Result<Vec<Changed>, EngineError> {
+        let runs: std::collections::BTreeSet<Option<RunId>> =
+            changes.iter().map(|(scope, _)| run_of(scope)).collect();
+        if runs.len() > 1 {
+            let message = "change state: the scope of a run changes by itself; send one batch for \
+                           each run and one for everything else";
+            return Err(EngineError::BadRequest(message.to_owned()));
+        }
+        let changes: Vec<StateChange> = changes.into_iter().map(|(_, change)| change).collect();
+        if let Some(run) = runs.into_iter().next().flatten()
+            && self
+                .read(move |store| store.header(run.num()))
+                .await?
+                .is_some_and(|header| header.created_ms == run.created_ms())
+        {
+            return self.ask(run.num(), |reply| RunMsg::ChangeState { changes, jti, reply }).await;
+        }
+        let checks = jti.map(Check::TokenLive).into_iter().collect();
+        Ok(self.shared().state.change(checks, changes, None).await?)
+    }
+
+    /// State as the protocol's traits have it, for whoever embeds the host. Nobody asks for a
+    /// token; the host's layers are passed all the same, as the principal `host`.
+    pub fn state(&self) -> HostState {
+        HostState(self.clone())
+    }
+}
+
+fn run_of(scope: &Scope) -> Option<RunId> {
+    match scope {
+        Scope::Workflow(id) => id.as_str().parse().ok(),
+        _ => None,
+    }
+}
+
+fn may_read(caller: &Caller, scope: &Scope, key: &str) -> Result<String, EngineError> {
+    let scope = scope.to_string();
+    caller.grant.check(Verb::StateRead, &[Need::State { scope: &scope, key }])?;
+    Ok(scope)
+}
+
+/// State of a whole host.
+#[derive(Clone)]
+pub struct HostState(Engine);
+
+impl HostState {
+    fn passage(&self) -> Passage {
+        self.0.passage("host")
+    }
+
+    async fn change_one(&self, scope: &Scope, key: &str, act: StateAct) -> Result<(), StateError> {
+        let change =
+            StateChange { scope: scope.to_string(), key: key.to_owned(), if_revision: None, act };
+        let not_written = |why: String| StateError::WriteFailed(why);
+        let change = self.passage().change(change).map_err(|no| not_written(no.to_string()))?;
+        let changed = self.0.change_any(vec![(scope.clone(), change)], None).await;
+        changed.map(drop).map_err(|error| not_written(error.to_string()))
+    }
+}
+
+#[async_trait]
+impl StateStore for HostState {
+    async fn read(&self, scope: &Scope, key: &str) -> Result<Option<Value>, StateError> {
+        self.passage().value(scope, key).await
+    }
+
+    async fn write(&self, scope: &Scope, key: &str, value: Value) -> Result<(), StateError> {
+        self.write_hinted(scope, key, value, &StoreOptions::default()).await
+    }
+
+    async fn write_hinted(
+        &self,
+        scope: &Scope,
+        key: &str,
+        value: Value,
+        options: &StoreOptions,
+    ) -> Result<(), StateError> {
+        self.change_one(scope, key, StateAct::set(&value, options.clone())).await
+    }
+
+    async fn delete(&self, scope: &Scope, key: &str) -> Result<(), StateError> {
+        self.change_one(scope, key, StateAct::Delete).await
+    }
+
+    async fn list(&self, scope: &Scope, prefix: &str) -> Result<Vec<String>, StateError> {
+        self.passage().keys(scope, prefix).await
+    }
+
+    async fn search(
+        &self,
+        scope: &Scope,
+        query: &str,
+        limit: usize,
+    ) -> Result<Vec<SearchResult>, StateError> {
+        self.passage().found(scope, query, limit, &SearchOptions::default()).await
+    }
+
+    async fn search_hinted(
+        &self,
+        scope: &Scope,
+        query: &str,
+        limit: usize,
+        options: &SearchOptions,
+    ) -> Result<Vec<SearchResult>, StateError> {
+        self.passage().found(scope, query, limit, options).await
+    }
+
+    fn clear_transient(&self) {
+        if let Err(refused) = self.passage().clear() {
+            tracing::warn!(%refused, "a layer keeps the transient values");
+        }
+    }
+
+    async fn link(&self, scope: &Scope, link: &MemoryLink) -> Result<(), StateError> {
+        self.change_one(scope, &link.from_key, StateAct::link(link)).await
+    }
+
+    async fn unlink(
+        &self,
+        scope: &Scope,
+        from_key: &str,
+        to_key: &str,
+        relation: &str,
+    ) -> Result<(), StateError> {
+        let act = StateAct::Unlink { to: to_key.to_owned(), relation: relation.to_owned() };
+        self.change_one(scope, from_key, act).await
+    }
+
+    async fn traverse(
+        &self,
+        scope: &Scope,
+        from_key: &str,
+        relation: Option<&str>,
+        max_depth: u32,
+    ) -> Result<Vec<String>, StateError> {
+        self.passage().reached(scope, from_key, relation, max_depth).await
+    }
+}
+
+impl crate::engine::shard::serve::Shard {
+    /// Changes the run's own state for somebody outside.
+    pub(crate) fn change_from_outside(
+        &mut self,
+        run: &mut crate::engine::run::resident::Run,
+        changes: Vec<StateChange>,
+        jti: Option<String>,
+        reply: crate::engine::shared::message::ReplyTo<Vec<Changed>>,
+    ) {
+        use crate::engine::turn::state::OwnError;
+        match self.change_own(run, changes) {
+            Err(OwnError::Limit(failure)) => {
+                drop(reply.send(Err(EngineError::BadRequest(failure.message))));
+            }
+            Err(OwnError::Full(why)) => {
+                drop(reply.send(Err(crate::engine::run::account::run_full(why))))
+            }
+            Err(OwnError::Store(error)) => drop(reply.send(Err(StoreError::into(error)))),
+            Ok(changed) => {
+                run.pending.checks.extend(jti.map(Check::TokenLive));
+                run.pending.after.replies.push(Box::new(move |result| {
+                    drop(reply.send(result.map(|_| changed)));
+                }));
+            }
+        }
+    }
+}

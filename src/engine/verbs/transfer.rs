@@ -1,0 +1,272 @@
+//! Runs as documents: out of one data directory, into another.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use crate::engine::{
+    Caller, Engine, EngineError, IdempotencyKey, Made, rfc3339,
+    turn::passage::Passage,
+    verbs::copy::{Copy, fold, linked},
+    verbs::document::{
+        Document, FORMAT, File, Head, Kept, Limits, Line, Scribe, Source, VERSION, Value,
+    },
+};
+use crate::{
+    flow::StateOp,
+    journal::{Decision, Entry, Fact, RunState},
+    protocol::{Failure, Json, MemoryLink, RunId},
+    store::{BlueprintRow, EvidenceRow, Header, Store, StoreError, Write},
+    token::Verb,
+};
+
+/// Lines that may wait for whoever reads a document.
+const AHEAD: usize = 64;
+/// How far an imported number may lie beyond the last one: numbers are not endless.
+const LEAP: u64 = 1 << 20;
+
+/// A document, line by line.
+#[derive(Debug)]
+pub struct Export(mpsc::Receiver<Result<Vec<u8>, StoreError>>);
+
+impl Export {
+    /// The next line, or nothing after the last one.
+    ///
+    /// # Errors
+    /// When something of the run cannot be read; the document breaks off there.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time.
+    pub async fn next(&mut self) -> Option<Result<Vec<u8>, StoreError>> {
+        self.0.recv().await
+    }
+}
+
+impl Engine {
+    /// A run as a document: its blueprint, histories, state with its links, files and what was
+    /// refused.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is no such run.
+    pub async fn export(&self, caller: &Caller, run: RunId) -> Result<Export, EngineError> {
+        caller.may(Verb::RunExport, run)?;
+        let header = self.header(run).await?;
+        let (to, lines) = mpsc::channel(AHEAD);
+        let store = Arc::clone(&self.shared().store);
+        let passage = self.passage(&caller.subject);
+        let at = rfc3339(self.shared().clock.now_ms());
+        // Nobody waits for its end: it ends with the last line, or with who reads them.
+        drop(self.shared().tasks.spawn_blocking(move || {
+            if let Err(error) = write(&*store, &passage, &header, at, &to) {
+                // A reader who is gone needs no reason.
+                let _ = to.blocking_send(Err(error));
+            }
+        }));
+        Ok(Export(lines))
+    }
+
+    /// Takes a run in from a document: everything of it, or nothing. It keeps its id where its number
+    /// was never given here, and gets a new one otherwise. One that has not ended rests.
+    ///
+    /// # Errors
+    /// When the caller may not, or the document is not whole, of another version, or contradicts
+    /// itself.
+    pub async fn import(
+        &self,
+        caller: &Caller,
+        document: impl AsRef<[u8]> + Send + 'static,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Made, EngineError> {
+        caller.grant.check(Verb::RunImport, &[])?;
+        // A document brings the source of its run along.
+        caller.grant.check(Verb::RunSource, &[])?;
+        if let Some(key) = &key
+            && let Some(made) = self.repeated(caller, key).await?
+        {
+            let id = || EngineError::NotFound { what: "run", id: made.clone() };
+            return self.seen(caller, made.parse().map_err(|_| id())?).await;
+        }
+        self.check_room()?;
+        let _turn = self.inner.heavy.acquire().await.map_err(|_| EngineError::Stopping)?;
+        let limits = Limits {
+            value: self.shared().settings.limits.value,
+            now_ms: self.shared().clock.now_ms(),
+        };
+        let read = move || Document::read(document.as_ref(), limits);
+        let read = self.shared().tasks.spawn_blocking(read);
+        let refused = |what: String| EngineError::BadRequest(format!("import a run: {what}"));
+        let document = read.await.map_err(|_| EngineError::Stopping)?.map_err(refused)?;
+        let origin: RunId = document
+            .head
+            .run
+            .parse()
+            .map_err(|error| refused(format!("line 1 of the document: {error}")))?;
+        let chain = fold(&document.entries).map_err(refused)?;
+        let (started, created_ms) = chain.started().expect("a fold has a beginning");
+        let Source { name, hash, bundle } = document.source;
+        if started.hash != hash {
+            return Err(refused(format!("its history is one of blueprint {}", started.hash)));
+        }
+        let last = self.read(|store| store.space()).await?.last_run;
+        let store = &self.shared().store;
+        let keeps = origin.num() < last + LEAP && store.reserve_run(origin.num());
+        let num = if keeps { origin.num() } else { store.next_run() };
+        let first_ms = document.entries.first().map_or(created_ms, |first| first.at_ms);
+        let id = RunId::new(num, if keeps { origin.created_ms() } else { first_ms });
+        let now_ms = self.shared().clock.now_ms();
+
+        let mut entries = document.entries;
+        for entry in &mut entries {
+            settle(entry, caller);
+        }
+        let copied = Fact::Decided(Decision::Copied {
+            by: caller.subject.clone(),
+            from: origin.to_string(),
+            step: None,
+        });
+        match chain.state() {
+            RunState::Ended(_) => {
+                // Nothing follows an end: it is noted just before.
+                let at_ms = chain.last_ms();
+                entries.insert(entries.len() - 1, Entry { seq: 0, at_ms, fact: copied });
+            }
+            RunState::Active | RunState::Compensating(_) => {
+                let at_ms = chain.last_ms().max(now_ms);
+                entries.push(Entry { seq: 0, at_ms, fact: copied });
+                if chain.paused().is_none() {
+                    let reason = format!("imported from {origin}; `moonswarm resume {id}` goes on");
+                    let pause = Decision::Pause { by: caller.subject.clone(), reason };
+                    entries.push(Entry { seq: 0, at_ms, fact: Fact::Decided(pause) });
+                }
+            }
+        }
+        let mut writes = vec![Write::PutBlueprint(BlueprintRow {
+            hash,
+            name,
+            bundle: bundle.encode(),
+            created_ms: now_ms,
+            publisher: None,
+        })];
+        let scope = format!("run:{id}");
+        let passage = self.passage(&caller.subject);
+        // What was stored has its key already: the layers may refuse it and change its value.
+        for Value { key, value, expires_ms, hints } in document.state {
+            let set = StateOp::Set { key: key.clone(), value, opts: None };
+            let passed = passage.pass(&scope, &set).map_err(EngineError::Guarded)?;
+            let StateOp::Set { value, .. } = passed else { continue };
+            let (scope, value) = (scope.clone(), value.as_str().to_owned());
+            let at_ms = now_ms;
+            writes.push(Write::PutState { scope, key, value, hints, expires_ms, at_ms });
+        }
+        for MemoryLink { from_key, to_key, relation, .. } in &document.links {
+            let (key, to, relation) = (from_key.clone(), to_key.clone(), relation.clone());
+            let link = StateOp::Link { key, to, relation, metadata: None };
+            passage.pass(&scope, &link).map_err(EngineError::Guarded)?;
+        }
+        writes.extend(linked(&scope, document.links, now_ms)?);
+        for file in document.files {
+            let (row, data) = file.open(num).map_err(refused)?;
+            writes.push(Write::PutBlob { hash: row.hash.clone(), data });
+            writes.push(Write::PutArtifact(row));
+        }
+        for Kept { step, attempt, at_ms, code, body } in document.evidence {
+            writes.push(Write::PutEvidence(EvidenceRow {
+                run: num,
+                step,
+                attempt,
+                at_ms,
+                code,
+                body,
+            }));
+        }
+        self.put_copy(caller, Copy { id, entries, writes, key }).await?;
+        self.seen(caller, id).await
+    }
+}
+
+/// Cuts an entry off from where it comes from: what it named there means something else here.
+fn settle(entry: &mut Entry, caller: &Caller) {
+    match &mut entry.fact {
+        Fact::RunStarted(started) => {
+            started.grant = Json::encode(&caller.grant).expect("a grant is plain data");
+            started.principal.clone_from(&caller.subject);
+            (started.parent, started.depth) = (None, 0);
+            (started.workdir, started.delegate) = (None, None);
+        }
+        Fact::SignalReceived(signal) => signal.sender = None,
+        Fact::StepScheduled(_)
+        | Fact::StepRecorded(..)
+        | Fact::AttemptDelivered { .. }
+        | Fact::AttemptClosed(_)
+        | Fact::AttemptOpened(_)
+        | Fact::StepEnded { .. }
+        | Fact::Noted { .. }
+        | Fact::SecretAccessed { .. }
+        | Fact::Decided(_)
+        | Fact::RunEnded(_) => {}
+    }
+}
+
+/// Writes the document of a run, line by line, until nobody reads it any more.
+fn write(
+    store: &dyn Store,
+    passage: &Passage,
+    header: &Header,
+    exported_at: String,
+    to: &mpsc::Sender<Result<Vec<u8>, StoreError>>,
+) -> Result<(), StoreError> {
+    let id = RunId::new(header.num, header.created_ms);
+    let gone = |what: &str| StoreError::Damaged {
+        what: format!("{what} of run {id}"),
+        reason: "it is not there".to_owned(),
+    };
+    let mut scribe = Scribe::default();
+    let mut say = |line: &Line| to.blocking_send(Ok(scribe.line(line))).is_ok();
+    let head = Head {
+        format: FORMAT.to_owned(),
+        version: VERSION,
+        run: id.to_string(),
+        exported_at,
+        program: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let row = store.blueprint(&header.hash)?.ok_or_else(|| gone("the blueprint"))?;
+    let bundle = row.open()?;
+    let source = Source { name: row.name, hash: row.hash, bundle };
+    if !say(&Line::Run(head)) || !say(&Line::Blueprint(source)) {
+        return Ok(());
+    }
+    for entry in store.all_entries(header.num, 0)? {
+        if !say(&Line::Entry(Box::new(entry))) {
+            return Ok(());
+        }
+    }
+    let scope = format!("run:{id}");
+    let refused = |key: &str| {
+        let key = key.to_owned();
+        move |failure: Failure| StoreError::StateRefused { key, reason: failure.message }
+    };
+    for row in store.state(&scope)? {
+        let why = refused(&row.key);
+        if !say(&Line::State(passage.show(row).map_err(why)?.into())) {
+            return Ok(());
+        }
+    }
+    let links = store.links(&scope)?;
+    for link in passage.show_links(&scope, links).map_err(refused(""))? {
+        if !say(&Line::Link(link)) {
+            return Ok(());
+        }
+    }
+    for row in store.artifacts(header.num)? {
+        let data = store.blob(&row.hash)?.ok_or_else(|| gone("a file"))?;
+        if !say(&Line::Artifact(File::new(&row, &data))) {
+            return Ok(());
+        }
+    }
+    for EvidenceRow { step, attempt, at_ms, code, body, .. } in store.evidence(header.num)? {
+        say(&Line::Evidence(Kept { step, attempt, at_ms, code, body }));
+    }
+    // A reader who is gone needs no end.
+    let _ = to.blocking_send(Ok(scribe.seal()));
+    Ok(())
+}

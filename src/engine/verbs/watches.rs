@@ -1,0 +1,361 @@
+//! Blueprints that start by themselves when files change.
+//!
+//! The host looks at the files and says what it saw; here it is decided what that means. How each
+//! file was when it was last seen is kept with the database, so that a change while no host ran is
+//! one, too. A batch of changes is written down before its run is started, and the run has an
+//! idempotency key of the batch: a crash between the two starts none twice and forgets none.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::sync::Notify;
+
+use crate::engine::{
+    BlueprintView, Engine, EngineError, IdempotencyKey, Program, Schedules, StartRun, rfc3339,
+};
+use crate::{
+    blueprint::{FileWatch, Missed, Trigger, TriggerEvent},
+    protocol::{Json, RunId},
+    store::Write,
+};
+
+/// Changes that a run is told of one by one.
+const MOST_TOLD: usize = 1_000;
+/// How long the host rests before it looks again whether a run of a watch has ended.
+const AGAIN_MS: u64 = 2_000;
+
+/// A file as it was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileMark {
+    /// Its size in bytes.
+    pub size: u64,
+    /// When it was written, in Unix nanoseconds.
+    pub written_ns: u64,
+}
+
+/// Files by their path below the watched directory.
+pub type Files = BTreeMap<String, FileMark>;
+
+/// A file watch of a stored blueprint, with the directory that it is about.
+#[derive(Debug, Clone)]
+pub struct Watched {
+    /// The blueprint's name.
+    pub name: String,
+    /// The directory.
+    pub dir: PathBuf,
+    /// What it looks at.
+    pub watch: Box<FileWatch>,
+    missed: Missed,
+    input: Option<Json>,
+    /// All watches of the blueprint, by their ids: what is kept of others is forgotten.
+    ids: Arc<[String]>,
+}
+
+impl Watched {
+    /// What tells it from all other watches.
+    pub fn id(&self) -> String {
+        format!("{} {}", self.name, self.watch.id())
+    }
+}
+
+/// Which directories may be watched.
+#[derive(Default)]
+pub(crate) struct WatchBoard {
+    directories: Mutex<Directories>,
+    moved: Arc<Notify>,
+}
+
+#[derive(Default)]
+struct Directories {
+    /// Where a version of a blueprint was read from, by its name.
+    homes: HashMap<String, (String, PathBuf)>,
+    /// The configured ones.
+    roots: BTreeMap<String, PathBuf>,
+    /// What the host found wrong with a watch, by its id.
+    problems: HashMap<String, String>,
+    /// Whether this host looks at files at all.
+    watches: bool,
+}
+
+impl WatchBoard {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Directories> {
+        self.directories.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells whoever looks at files that a name stands for another version.
+    pub(crate) fn moved(&self) {
+        self.moved.notify_one();
+    }
+
+    /// Fills in what is known of a blueprint's watches.
+    pub(crate) fn tell(&self, view: &mut BlueprintView, on: &[Trigger]) {
+        let board = self.lock();
+        for (shown, trigger) in view.on.iter_mut().zip(on) {
+            let TriggerEvent::Watch { watch, .. } = &trigger.event else { continue };
+            match board.directory(&view.name, &view.hash, watch) {
+                Ok(dir) => shown.directory = Some(dir.display().to_string()),
+                Err(problem) => shown.problem = Some(problem),
+            }
+            if let Some(problem) = board.problems.get(&format!("{} {}", view.name, watch.id())) {
+                shown.problem = Some(problem.clone());
+            }
+        }
+    }
+}
+
+impl Directories {
+    fn directory(&self, name: &str, hash: &str, watch: &FileWatch) -> Result<PathBuf, String> {
+        if !self.watches {
+            return Err("this host watches no files; `moonswarm serve` does".to_owned());
+        }
+        if let Some(root) = watch.root() {
+            return self.roots.get(root).cloned().ok_or_else(|| {
+                format!("moonswarm.toml has no directory `{root}` in its table [watch]")
+            });
+        }
+        let home = self.homes.get(name).filter(|(version, _)| version == hash);
+        home.map(|(_, dir)| dir.clone()).ok_or_else(|| {
+            "this version was not read from the watched directory, so that it has no directory of its own; give the trigger a `root`".to_owned()
+        })
+    }
+}
+
+/// What is kept of a watch.
+#[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
+struct Kept {
+    marks: Files,
+    /// Batches so far.
+    batch: u64,
+    /// The batch that a run is being started for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pending: Option<Batch>,
+    /// Its runs that were open when it was last looked at.
+    #[serde(default)]
+    open: Vec<RunId>,
+}
+
+/// What changed at once.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Batch {
+    changes: Vec<Change>,
+    more: usize,
+    missed: bool,
+    at_ms: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Change {
+    path: String,
+    change: How,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum How {
+    Created,
+    Changed,
+    Removed,
+}
+
+impl Engine {
+    /// Lets this host watch files: in these directories, by name, beside those of its blueprints.
+    pub fn watch_files(&self, roots: BTreeMap<String, PathBuf>) {
+        let mut board = self.shared().watches.lock();
+        board.roots = roots;
+        board.watches = true;
+    }
+
+    /// Is told whenever a name stands for another version, so that its files are looked at.
+    pub fn names_moved(&self) -> Arc<Notify> {
+        Arc::clone(&self.shared().watches.moved)
+    }
+
+    /// Says which directory a version of a blueprint was read from.
+    pub fn set_home(&self, name: &str, hash: &str, dir: PathBuf) {
+        let mut board = self.shared().watches.lock();
+        board.homes.insert(name.to_owned(), (hash.to_owned(), dir));
+        drop(board);
+        self.shared().watches.moved();
+    }
+
+    /// Notes what is wrong with a watch, or that nothing is any more; true if that is news.
+    pub fn note_watch(&self, watched: &Watched, problem: Option<String>) -> bool {
+        let mut board = self.shared().watches.lock();
+        match problem {
+            None => board.problems.remove(&watched.id()).is_some(),
+            Some(problem) => board.problems.insert(watched.id(), problem.clone()) != Some(problem),
+        }
+    }
+
+    /// The file watches of all stored blueprints that have a directory.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn file_watches(&self, known: &mut Schedules) -> Result<Vec<Watched>, EngineError> {
+        let names = self.read(|store| store.blueprint_names()).await?;
+        known.triggers.retain(|kept, _| names.iter().any(|(_, hash, _)| hash == kept));
+        let mut all = Vec::new();
+        for (name, hash, _) in names {
+            let triggers = self.triggers(known, &hash).await;
+            let watches = triggers.iter().filter_map(|trigger| match &trigger.event {
+                TriggerEvent::Watch { watch, missed } => Some((watch, *missed, &trigger.input)),
+                TriggerEvent::Schedule { .. } | TriggerEvent::Signal(_) => None,
+            });
+            let watches: Vec<_> = watches.collect();
+            let ids: Arc<[String]> = watches.iter().map(|(watch, ..)| watch.id()).collect();
+            let board = self.shared().watches.lock();
+            for (watch, missed, input) in watches {
+                let Ok(dir) = board.directory(&name, &hash, watch) else { continue };
+                all.push(Watched {
+                    name: name.clone(),
+                    dir,
+                    watch: watch.clone(),
+                    missed,
+                    input: input.clone(),
+                    ids: Arc::clone(&ids),
+                });
+            }
+        }
+        Ok(all)
+    }
+
+    /// Takes what the host saw of a watch, and starts a run if something changed. `began` is true
+    /// where the host has just begun to look: what changed before it did was missed.
+    ///
+    /// A watch that is new begins with the files that are there. While as many runs of a watch are
+    /// open as it may have, changes are gathered; then the time at which to look again is given.
+    ///
+    /// # Errors
+    /// When the store cannot be read or written, or the run cannot be started now; the batch is
+    /// kept. A run that could never be started is logged.
+    pub async fn saw_files(
+        &self,
+        watched: &Watched,
+        seen: &Files,
+        began: bool,
+    ) -> Result<Option<u64>, EngineError> {
+        let now = self.shared().clock.now_ms();
+        let mut all = self.kept_of(&watched.name).await?;
+        all.retain(|id, _| watched.ids.contains(id));
+        let id = watched.watch.id();
+        let Some(mut kept) = all.get(&id).cloned() else {
+            all.insert(id, Kept { marks: seen.clone(), ..Kept::default() });
+            self.keep(&watched.name, &all).await?;
+            return Ok(None);
+        };
+        if kept.pending.is_some() {
+            self.start_batch(watched, &mut kept).await?;
+            all.insert(id.clone(), kept.clone());
+            self.keep(&watched.name, &all).await?;
+        }
+        let (changes, more) = changes(&kept.marks, seen);
+        if changes.is_empty() {
+            return Ok(None);
+        }
+        if began && watched.missed == Missed::Skip {
+            all.insert(id, Kept { marks: seen.clone(), ..kept });
+            self.keep(&watched.name, &all).await?;
+            return Ok(None);
+        }
+        kept.open = self.still_open(kept.open).await?;
+        if kept.open.len() >= watched.watch.max_open() as usize {
+            return Ok(Some(now + AGAIN_MS));
+        }
+        kept.marks = seen.clone();
+        kept.batch += 1;
+        kept.pending = Some(Batch { changes, more, missed: began, at_ms: now });
+        all.insert(id.clone(), kept.clone());
+        self.keep(&watched.name, &all).await?;
+        self.start_batch(watched, &mut kept).await?;
+        all.insert(id, kept);
+        self.keep(&watched.name, &all).await?;
+        Ok(None)
+    }
+
+    async fn start_batch(&self, watched: &Watched, kept: &mut Kept) -> Result<(), EngineError> {
+        let Some(batch) = kept.pending.clone() else { return Ok(()) };
+        let facts = json!({
+            "kind": "watch", "watch": watched.watch.pattern(), "root": watched.watch.root(),
+            "at": rfc3339(batch.at_ms), "missed": batch.missed,
+            "changes": batch.changes, "more": batch.more,
+        });
+        let start = StartRun {
+            program: Program::Named(watched.name.clone()),
+            input: watched.input.clone().unwrap_or_else(Json::null),
+            trigger: Json::from(&facts),
+            // The paths that the run is told are below it.
+            workdir: Some(watched.dir.display().to_string()),
+            delegate: None,
+            seats: BTreeMap::new(),
+        };
+        let word = format!("{} {}", watched.id(), kept.batch);
+        let key = IdempotencyKey { route: "watch", body: word.clone(), key: word };
+        match self.start_by_itself("watch", &watched.name, start, key).await {
+            Ok(started) => kept.open.push(started.run),
+            Err(
+                error @ (EngineError::Busy { .. } | EngineError::Store(_) | EngineError::Stopping),
+            ) => return Err(error),
+            Err(error) => {
+                let watch = watched.watch.pattern();
+                tracing::warn!(blueprint = watched.name, watch, %error, "could not start a run for changed files");
+            }
+        }
+        kept.pending = None;
+        Ok(())
+    }
+
+    async fn still_open(&self, runs: Vec<RunId>) -> Result<Vec<RunId>, EngineError> {
+        self.read(move |store| {
+            let mut open = Vec::new();
+            for run in runs {
+                if store.header(run.num())?.is_some_and(|header| !header.status.is_ended()) {
+                    open.push(run);
+                }
+            }
+            Ok(open)
+        })
+        .await
+    }
+
+    async fn kept_of(&self, name: &str) -> Result<BTreeMap<String, Kept>, EngineError> {
+        let key = key_of(name);
+        let stored = self.read(move |store| store.meta(&key)).await?;
+        Ok(stored.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default())
+    }
+
+    async fn keep(&self, name: &str, all: &BTreeMap<String, Kept>) -> Result<(), EngineError> {
+        let value = serde_json::to_string(all).expect("marks by path are plain data");
+        self.write(Vec::new(), vec![Write::PutMeta { key: key_of(name), value }]).await
+    }
+}
+
+/// Where the marks of a blueprint's watches are kept.
+fn key_of(name: &str) -> String {
+    format!("watches:{name}")
+}
+
+/// What differs, in the order of the paths, and how many changes more there are than are told.
+fn changes(before: &Files, now: &Files) -> (Vec<Change>, usize) {
+    let mut all: Vec<Change> = now
+        .iter()
+        .filter_map(|(path, mark)| match before.get(path) {
+            None => Some((path, How::Created)),
+            Some(old) if old != mark => Some((path, How::Changed)),
+            Some(_) => None,
+        })
+        .chain(before.keys().filter(|path| !now.contains_key(*path)).map(|it| (it, How::Removed)))
+        .map(|(path, change)| Change { path: path.clone(), change })
+        .collect();
+    all.sort_by(|a, b| a.path.cmp(&b.path));
+    let more = all.len().saturating_sub(MOST_TOLD);
+    all.truncate(MOST_TOLD);
+    (all, more)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,385 @@
+//! Tasks, as people and workers take and end them.
+
+use std::time::Duration;
+
+use crate::engine::{
+    Answer, ArtifactView, Caller, Engine, EngineError, HeartbeatView, Holder, IdempotencyKey,
+    Leased, Minted, Page, PromptView, Report, TaskView, rfc3339,
+    shared::message::{RunMsg, WorkerAsk},
+    view,
+};
+use crate::{
+    blueprint::Labels,
+    journal::Chain,
+    operator::Ticket,
+    protocol::{ArtifactId, Json, RunId, TaskId},
+    store::TaskFilter,
+    token::{Need, ScopeKind, Verb},
+};
+
+/// The most tasks of one lease.
+const LEASES: usize = 100;
+
+/// What a pull worker asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct LeaseAsk<'a> {
+    /// The queue.
+    pub queue: &'a str,
+    /// The worker's name, for people.
+    pub worker: &'a str,
+    /// What the worker has: tasks that ask for more go to others.
+    pub labels: &'a Labels,
+    /// How many tasks at most.
+    pub max: usize,
+    /// How long to wait for the first.
+    pub wait: Duration,
+}
+
+impl Engine {
+    /// Open tasks, oldest first.
+    ///
+    /// # Errors
+    /// When the caller may not.
+    pub async fn tasks(
+        &self,
+        caller: &Caller,
+        filter: TaskFilter,
+    ) -> Result<Page<TaskView>, EngineError> {
+        caller.grant.check(Verb::TaskList, &[Need::Every(ScopeKind::Task)])?;
+        let limit = filter.limit;
+        let rows = self.read(move |store| store.tasks(&filter)).await?;
+        let next_cursor = rows.last().filter(|_| rows.len() == limit);
+        let next_cursor = next_cursor.map(|row| format!("{}-{}", row.run, row.step));
+        let clock = self.shared().clock.clone();
+        let mut items = Vec::with_capacity(rows.len());
+        for row in rows {
+            let num = row.run;
+            if let Some(header) = self.read(move |store| store.header(num)).await? {
+                items.push(view::task(&row, RunId::new(num, header.created_ms), false, &clock));
+            }
+        }
+        Ok(Page { items, next_cursor })
+    }
+
+    /// One task, with its prompt while it is open.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is no such task.
+    pub async fn task(&self, caller: &Caller, task: TaskId) -> Result<TaskView, EngineError> {
+        caller.grant.check(Verb::TaskRead, &[Need::Task(task)])?;
+        self.task_view(task).await
+    }
+
+    pub(crate) async fn task_view(&self, task: TaskId) -> Result<TaskView, EngineError> {
+        let missing = || EngineError::NotFound { what: "task", id: task.to_string() };
+        let (num, step) = (task.run(), task.step());
+        let header = self.read(move |store| store.header(num)).await?.ok_or_else(missing)?;
+        let run = RunId::new(num, header.created_ms);
+        let row = self.read(move |store| store.task(num, step)).await?;
+        if let Some(row) = row.filter(|row| row.scheduled_ms == task.scheduled_ms()) {
+            return Ok(view::task(&row, run, true, &self.shared().clock));
+        }
+        let entries = self.read(move |store| store.entries(num, 0)).await?;
+        let mut chain = Chain::full();
+        for entry in &entries {
+            chain.apply(entry).map_err(|_| missing())?;
+        }
+        let found = chain.step(step).filter(|it| it.scheduled_ms == task.scheduled_ms());
+        let found = found.ok_or_else(missing)?;
+        let shown = view::step(run, found, true);
+        Ok(TaskView {
+            id: task,
+            run,
+            step,
+            attempt: found.attempt,
+            agent: found.scheduled.name.clone(),
+            operator: String::new(),
+            kind: String::new(),
+            queue: None,
+            state: shown.state,
+            summary: shown.summary,
+            worker: found.worker.clone(),
+            scheduled_at: shown.scheduled_at,
+            deadline: None,
+            prompt: None,
+            input: shown.request,
+            output_schema: None,
+            revision: None,
+            form: None,
+            by: Vec::new(),
+            required: None,
+            answers: Vec::new(),
+            reminders: None,
+            expires_at: None,
+            command: None,
+        })
+    }
+
+    /// Answers a task that waits for a person; it is durable when this returns. With the revision
+    /// that they were shown, an answer to anything else is refused.
+    ///
+    /// # Errors
+    /// When the caller may not, there is no such task, it has ended, or the answer breaks its
+    /// schema.
+    pub async fn answer(
+        &self,
+        caller: &Caller,
+        task: TaskId,
+        (answer, revision): (Answer, Option<String>),
+        key: Option<IdempotencyKey>,
+    ) -> Result<TaskView, EngineError> {
+        caller.grant.check(Verb::TaskAnswer, &[Need::Task(task)])?;
+        let found = self.task_view(task).await?;
+        let step = task.step();
+        let by = caller.clone();
+        self.once(caller, found.run, key, |key, reply| RunMsg::Answer {
+            step,
+            answer,
+            revision,
+            caller: by,
+            key,
+            reply,
+        })
+        .await?;
+        self.task_view(task).await
+    }
+
+    /// Ends the time of a task for people, as if it had run out.
+    ///
+    /// # Errors
+    /// When the caller may not, there is no such task, or it is not an open one for people.
+    pub async fn expire(
+        &self,
+        caller: &Caller,
+        task: TaskId,
+        key: Option<IdempotencyKey>,
+    ) -> Result<TaskView, EngineError> {
+        caller.grant.check(Verb::TaskExpire, &[Need::Task(task)])?;
+        let found = self.task_view(task).await?;
+        let (step, by) = (task.step(), caller.clone());
+        self.once(caller, found.run, key, |key, reply| RunMsg::Expire {
+            step,
+            caller: by,
+            key,
+            reply,
+        })
+        .await?;
+        self.task_view(task).await
+    }
+
+    /// Gives a pull worker tasks of a queue that it fits, waiting for the first.
+    ///
+    /// # Errors
+    /// When the caller may not, or too many wait already.
+    ///
+    /// # Cancel safety
+    /// A task that was taken for a caller who went away comes back when its lease ends.
+    pub async fn lease(
+        &self,
+        caller: &Caller,
+        ask: &LeaseAsk<'_>,
+    ) -> Result<Vec<Leased>, EngineError> {
+        let LeaseAsk { queue, worker, labels, max, wait } = *ask;
+        caller.grant.check(Verb::WorkerLease, &[Need::Queue(queue)])?;
+        let deadline = tokio::time::Instant::now() + wait;
+        let mut leased = Vec::new();
+        loop {
+            let left = deadline.saturating_duration_since(tokio::time::Instant::now());
+            let taking = self.shared().hub.take(queue, max.clamp(1, LEASES), left, labels);
+            let stopping = self.shared().tasks.stopping();
+            let tickets = tokio::select! {
+                taken = taking => taken.map_err(|error| EngineError::Busy {
+                    code: "too_many_workers",
+                    message: error.to_string(),
+                    retry_after_s: 1,
+                })?,
+                () = stopping.cancelled() => return Ok(leased),
+            };
+            let nothing = tickets.is_empty();
+            // Each waits for its commit; together they share one.
+            let asked = tickets.into_iter().map(|ticket| self.take_lease(ticket, worker));
+            let mut refused = None;
+            for lease in futures::future::join_all(asked).await {
+                match lease {
+                    Ok(lease) => leased.push(lease),
+                    Err(EngineError::Conflict { .. } | EngineError::NotFound { .. }) => {}
+                    Err(error) => refused = Some(error),
+                }
+            }
+            if let Some(error) = refused.filter(|_| leased.is_empty()) {
+                return Err(error);
+            }
+            if !leased.is_empty() || nothing {
+                return Ok(leased);
+            }
+        }
+    }
+
+    async fn take_lease(&self, ticket: Ticket, worker: &str) -> Result<Leased, EngineError> {
+        let (step, attempt, worker) = (ticket.step, ticket.attempt, worker.to_owned());
+        let lease =
+            self.ask(ticket.run, |reply| RunMsg::Lease { step, attempt, worker, reply }).await?;
+        Ok(Leased {
+            task: TaskId::new(ticket.run, step, lease.scheduled_ms),
+            handle: lease.handle,
+            lease_ms: lease.lease_ms,
+        })
+    }
+
+    /// What a worker is to do.
+    ///
+    /// # Errors
+    /// When the bearer is not the one of the open attempt.
+    pub async fn prompt(&self, holder: &Holder) -> Result<PromptView, EngineError> {
+        self.work(holder, Verb::WorkerPrompt, WorkerAsk::Prompt).await
+    }
+
+    /// Takes a worker's report: true if it is accepted now, false if the same had been before.
+    ///
+    /// # Errors
+    /// When the bearer is not the one of the open attempt, or the result is not acceptable.
+    pub async fn report(&self, holder: &Holder, report: Report) -> Result<bool, EngineError> {
+        let report = Box::new(report);
+        self.work(holder, Verb::WorkerResult, |reply| WorkerAsk::Report(report, reply)).await
+    }
+
+    /// Takes a file of a worker; it is published with the accepted result.
+    ///
+    /// # Errors
+    /// When the bearer is not the one of the open attempt, or the name or size is not acceptable.
+    pub async fn put_artifact(
+        &self,
+        holder: &Holder,
+        name: String,
+        data: Vec<u8>,
+    ) -> Result<ArtifactView, EngineError> {
+        let shown = name.clone();
+        let (id, hash, size) = self
+            .work(holder, Verb::WorkerArtifact, |reply| WorkerAsk::Artifact { name, data, reply })
+            .await?;
+        let num = holder.run;
+        let header = self.read(move |store| store.header(num)).await?;
+        let created_ms = header.map_or(0, |header| header.created_ms);
+        Ok(ArtifactView {
+            id,
+            run: RunId::new(num, created_ms),
+            step: holder.step,
+            name: shown,
+            hash,
+            size,
+            created_at: rfc3339(self.shared().clock.now_ms()),
+        })
+    }
+
+    /// Passes on what a worker says; lossy.
+    ///
+    /// # Errors
+    /// When the bearer is not the one of the open attempt.
+    pub async fn progress(&self, holder: &Holder, data: Json) -> Result<(), EngineError> {
+        self.work(holder, Verb::WorkerProgress, |reply| WorkerAsk::Progress { data, reply }).await
+    }
+
+    /// Hears that a worker is alive: its lease goes on.
+    ///
+    /// # Errors
+    /// When the bearer is not valid.
+    pub async fn heartbeat(&self, holder: &Holder) -> Result<HeartbeatView, EngineError> {
+        let (deadline, cancel) =
+            self.work(holder, Verb::WorkerHeartbeat, WorkerAsk::Heartbeat).await?;
+        let token = if cancel { None } else { self.renew(holder) };
+        Ok(HeartbeatView { deadline: deadline.map(rfc3339), cancel, token })
+    }
+
+    /// Makes a token for an attempt, in place of its handle: it ends by itself, and can do less.
+    ///
+    /// # Errors
+    /// When the bearer is not the one of the open attempt, or asks for more than it has.
+    pub async fn worker_token(
+        &self,
+        holder: &Holder,
+        verbs: Option<&[String]>,
+        ttl_ms: u64,
+    ) -> Result<Minted, EngineError> {
+        let nonce = self.work(holder, Verb::WorkerToken, WorkerAsk::Nonce).await?;
+        self.attempt_token(holder, nonce, Self::attempt_jti(holder)?, verbs, ttl_ms)
+    }
+
+    /// A value of the run's state, or of another scope that the worker may see.
+    ///
+    /// # Errors
+    /// When the bearer is not the one of the open attempt.
+    pub async fn worker_state(
+        &self,
+        holder: &Holder,
+        scope: Option<String>,
+        key: String,
+    ) -> Result<Option<Json>, EngineError> {
+        let ask = |reply| WorkerAsk::GetState { scope, key, reply };
+        self.work(holder, Verb::WorkerState, ask).await
+    }
+
+    /// Writes a value of the run's state, or of another scope that the worker may see; it is durable when this returns.
+    ///
+    /// # Errors
+    /// When the bearer is not the one of the open attempt, or key or value is too large.
+    pub async fn put_worker_state(
+        &self,
+        holder: &Holder,
+        scope: Option<String>,
+        key: String,
+        value: Json,
+    ) -> Result<(), EngineError> {
+        let ask = |reply| WorkerAsk::PutState { scope, key, value, reply };
+        self.work(holder, Verb::WorkerState, ask).await
+    }
+
+    pub(crate) async fn work<T>(
+        &self,
+        holder: &Holder,
+        verb: Verb,
+        ask: impl FnOnce(crate::engine::shared::message::ReplyTo<T>) -> WorkerAsk,
+    ) -> Result<T, EngineError> {
+        if let Some(grant) = &holder.grant {
+            grant.check(verb, &[])?;
+        }
+        let holder = holder.clone();
+        self.ask(holder.run, |reply| RunMsg::Worker { holder, ask: ask(reply) }).await
+    }
+
+    /// The published files of a run.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is no such run.
+    pub async fn artifacts(
+        &self,
+        caller: &Caller,
+        run: RunId,
+    ) -> Result<Vec<ArtifactView>, EngineError> {
+        caller.may(Verb::ArtifactRead, run)?;
+        self.header(run).await?;
+        let rows = self.read(move |store| store.artifacts(run.num())).await?;
+        Ok(rows.iter().filter(|row| row.published).map(|row| view::artifact(row, run)).collect())
+    }
+
+    /// A file with its bytes.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is no such file.
+    pub async fn artifact(
+        &self,
+        caller: &Caller,
+        id: ArtifactId,
+    ) -> Result<(ArtifactView, Vec<u8>), EngineError> {
+        let missing = || EngineError::NotFound { what: "artifact", id: id.to_string() };
+        let num = id.run();
+        let header = self.read(move |store| store.header(num)).await?.ok_or_else(missing)?;
+        let run = RunId::new(num, header.created_ms);
+        caller.may(Verb::ArtifactRead, run)?;
+        let rows = self.read(move |store| store.artifacts(num)).await?;
+        let row = rows.into_iter().find(|row| row.n == id.number() && row.published);
+        let row = row.ok_or_else(missing)?;
+        let hash = row.hash.clone();
+        let data = self.read(move |store| store.blob(&hash)).await?.ok_or_else(missing)?;
+        Ok((view::artifact(&row, run), data))
+    }
+}

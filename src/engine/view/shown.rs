@@ -1,0 +1,547 @@
+//! What the engine shows of itself: the shapes of `docs/` and of the HTTP API.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+pub use crate::clock::rfc3339;
+use crate::engine::{Breach, QuotaUse, turn::budget::SpentView};
+use crate::{
+    blueprint::{Form, Violation, WorkerBinding},
+    journal::{Held, Outcome, Step, Usage},
+    protocol::{ArtifactId, Failure, Json, RunId, StepKind, StepState, TaskId},
+    store::{ArtifactRow, Header, RunStatus},
+    token::Quotas,
+};
+
+/// A page of a list.
+#[derive(Debug, Clone, Serialize)]
+pub struct Page<T> {
+    /// The items.
+    pub items: Vec<T>,
+    /// Pass it as `cursor` to get the next page; absent at the end.
+    pub next_cursor: Option<String>,
+}
+
+/// A run.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct RunView {
+    /// Its id.
+    #[schema(value_type = String)]
+    pub id: RunId,
+    /// The blueprint's name.
+    pub blueprint: String,
+    /// The blueprint's hash, in hex.
+    pub hash: String,
+    /// Where it stands: queued, running, waiting, paused, compensating, completed, failed, canceled.
+    #[schema(value_type = String)]
+    pub status: RunStatus,
+    /// What the flow last said with `ctx:status`.
+    pub status_text: Option<String>,
+    /// Between 0 and 1.
+    pub progress: Option<f64>,
+    /// The input; only where one run is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub input: Option<Json>,
+    /// The output of a completed run; only where one run is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub output: Option<Json>,
+    /// Why it failed, was canceled, or rests.
+    pub error: Option<FailureView>,
+    /// What it waits for.
+    pub waiting_on: Vec<WaitingOn>,
+    /// Steps scheduled so far.
+    pub steps: u32,
+    /// Steps that ended.
+    pub steps_done: u32,
+    /// The run that called it.
+    #[schema(value_type = Option<String>)]
+    pub parent: Option<RunId>,
+    /// The run that its history was copied from; only where one run is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copied_from: Option<CopiedView>,
+    /// Who started it.
+    pub started_by: String,
+    /// Who holds which operator's seat; only where one run is asked for.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub seats: BTreeMap<String, SeatView>,
+    /// The session that takes every task; only where one run is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delegate: Option<String>,
+    /// What it used; only where one run is asked for, and somebody had work of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<SpentView>,
+    /// About how many bytes it stores: its journal, its own state and its files.
+    #[serde(default)]
+    pub stored_bytes: u64,
+    /// The number of its last event.
+    pub last_event: u32,
+    /// RFC 3339, UTC.
+    pub created_at: String,
+    /// RFC 3339, UTC.
+    pub updated_at: String,
+    /// RFC 3339, UTC.
+    pub ended_at: Option<String>,
+}
+
+/// Where a copied history comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CopiedView {
+    /// The other run's id.
+    pub run: String,
+    /// The first step that a fork did anew; absent where a document was taken in.
+    pub step: Option<u32>,
+}
+
+/// Who holds an operator's seat in a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SeatView {
+    /// The session.
+    pub session: String,
+    /// Counts up with every change, from 1.
+    pub epoch: u32,
+}
+
+/// A task that a session has.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct SpawnView {
+    /// The task, with its prompt.
+    #[serde(flatten)]
+    pub task: TaskView,
+    /// The bearer for the worker API.
+    pub handle: String,
+    /// What to start for it.
+    #[schema(value_type = Option<Object>)]
+    pub worker: Option<WorkerBinding>,
+    /// The system prompt.
+    pub system: Option<String>,
+}
+
+/// What a run waits for, and how to move it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct WaitingOn {
+    /// `task`, `signal`, `timer`, `child`, `capacity`, `retry`, `resume`.
+    pub kind: String,
+    /// For a person: `ship (human)`, `signal "go"`.
+    pub what: String,
+    /// The task, where it is one.
+    #[schema(value_type = Option<String>)]
+    pub task: Option<TaskId>,
+    /// RFC 3339, UTC.
+    pub since: String,
+    /// RFC 3339, UTC: when it ends by itself.
+    pub until: Option<String>,
+    /// The command that would move it.
+    pub command: Option<String>,
+}
+
+/// A failure.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FailureView {
+    /// A stable word: timeout, worker, limit, or the author's own.
+    pub kind: String,
+    /// One line for a person.
+    pub message: String,
+    /// The step.
+    pub step: Option<u32>,
+    /// The agent.
+    pub agent: Option<String>,
+    /// The attempt.
+    pub attempt: Option<u32>,
+    /// Whether another attempt may help.
+    pub retryable: bool,
+    /// What the raiser added.
+    #[schema(value_type = Option<Object>)]
+    pub data: Option<Json>,
+}
+
+impl From<Failure> for FailureView {
+    fn from(it: Failure) -> Self {
+        let Failure { kind, message, step, agent, attempt, retryable, data } = it;
+        Self { kind, message, step, agent, attempt, retryable, data }
+    }
+}
+
+/// A step of a run: a row of its chain.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct StepView {
+    /// `run_…/7`: the run and the step's number.
+    pub id: String,
+    /// The step's number in its run, from 1.
+    pub seq: u32,
+    /// The branch, empty for the main one: `3.1/0.2`.
+    pub scope: String,
+    /// The step's place in its branch, from 0.
+    pub index: u32,
+    /// The step before it in the same branch.
+    pub prev: Option<u32>,
+    /// task, timer, signal, child, state, local, model_call, tool_call.
+    pub kind: String,
+    /// The agent, signal, blueprint or operation.
+    pub name: String,
+    /// One line for a person.
+    pub summary: Option<String>,
+    /// pending, processing, completed, failed, canceled.
+    pub state: String,
+    /// The step of the composite that it is a member of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub composite: Option<u32>,
+    /// The step of the composite or of the model's loop that it is a part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<u32>,
+    /// The provider's id of a tool's call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_id: Option<String>,
+    /// The operator of a composite's member.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operator: Option<String>,
+    /// Attempts so far.
+    pub attempts: u32,
+    /// The task's id, for tasks.
+    #[schema(value_type = Option<String>)]
+    pub task: Option<TaskId>,
+    /// RFC 3339, UTC.
+    pub scheduled_at: String,
+    /// RFC 3339, UTC: when a worker got the last attempt.
+    pub started_at: Option<String>,
+    /// RFC 3339, UTC.
+    pub ended_at: Option<String>,
+    /// From scheduled to ended, in milliseconds.
+    pub duration_ms: Option<u64>,
+    /// What it used, as far as it was reported.
+    #[schema(value_type = Option<Object>)]
+    pub usage: Option<Usage>,
+    /// Why it failed.
+    pub error: Option<FailureView>,
+    /// What was asked; only where one step is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub request: Option<Json>,
+    /// The value; only where one step is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub response: Option<Json>,
+    /// The effects that were applied with its results, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<Object>)]
+    pub effects: Vec<Json>,
+}
+
+/// An event of a run.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct EventView {
+    /// The number of a durable event, from 1 without gaps; absent for lossy ones.
+    pub seq: Option<u32>,
+    /// `run.started`, `step.scheduled`, `step.completed`, `log`, `status`, `progress`, …
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// RFC 3339, UTC.
+    pub at: String,
+    /// What it says.
+    #[schema(value_type = Object)]
+    pub data: Json,
+}
+
+/// One of several answers to a task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AnswerView {
+    /// Who answered: a token's subject.
+    pub by: String,
+    /// RFC 3339, UTC.
+    pub at: String,
+    /// What they said.
+    #[schema(value_type = Object)]
+    pub output: Json,
+}
+
+/// A task that somebody outside the flow is to do, or did.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct TaskView {
+    /// Its id.
+    #[schema(value_type = String)]
+    pub id: TaskId,
+    /// Its run.
+    #[schema(value_type = String)]
+    pub run: RunId,
+    /// Its step's number.
+    pub step: u32,
+    /// The open attempt.
+    pub attempt: u32,
+    /// The agent.
+    pub agent: String,
+    /// The operator's name.
+    pub operator: String,
+    /// The operator's kind.
+    pub kind: String,
+    /// The queue, for pull workers.
+    pub queue: Option<String>,
+    /// pending, processing, completed, failed, canceled.
+    pub state: String,
+    /// One line for a person.
+    pub summary: Option<String>,
+    /// Who has it.
+    pub worker: Option<String>,
+    /// RFC 3339, UTC.
+    pub scheduled_at: String,
+    /// RFC 3339, UTC.
+    pub deadline: Option<String>,
+    /// The rendered prompt; only where one task is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    /// The input; only where one task is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub input: Option<Json>,
+    /// The JSON Schema of an answer; only where one task is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub output_schema: Option<Json>,
+    /// A hash of what is shown of it, for people: send it with the answer, and an answer to
+    /// something else is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// What to fill in for an answer, for people; only where one task is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<Form>,
+    /// Who may answer, for people: roles and subjects; absent for anybody with the verb.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by: Vec<String>,
+    /// How many different people must answer, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub required: Option<u32>,
+    /// What was answered so far, where more answers are needed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub answers: Vec<AnswerView>,
+    /// How often it was recalled, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reminders: Option<u32>,
+    /// RFC 3339, UTC: when nobody is waited for any longer, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+    /// The command that answers it.
+    pub command: Option<String>,
+}
+
+/// What a worker fetches.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct PromptView {
+    /// The task.
+    #[schema(value_type = String)]
+    pub task: TaskId,
+    /// The run.
+    #[schema(value_type = String)]
+    pub run: RunId,
+    /// The agent.
+    pub agent: String,
+    /// The attempt, from 1.
+    pub attempt: u32,
+    /// The system prompt.
+    pub system: Option<String>,
+    /// The prompt.
+    pub prompt: String,
+    /// The input.
+    #[schema(value_type = Object)]
+    pub input: Json,
+    /// Facts around the task: `{blueprint, summary, idempotency_key, steps}`; `steps` points to the
+    /// last completed steps of the run.
+    #[schema(value_type = Object)]
+    pub context: Json,
+    /// The JSON Schema that the output must satisfy.
+    #[schema(value_type = Option<Object>)]
+    pub output_schema: Option<Json>,
+    /// RFC 3339, UTC.
+    pub deadline: Option<String>,
+    /// What the attempt asked a senior, and the answer once there is one:
+    /// `{question, data, asked_at, answer, by}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub advice: Option<Json>,
+    /// Where artifacts go: `{"put": "/v1/worker/artifact?name={name}"}`.
+    #[schema(value_type = Object)]
+    pub artifacts: Json,
+}
+
+/// A leased task.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct LeaseView {
+    /// The task.
+    #[schema(value_type = String)]
+    pub task: TaskId,
+    /// The bearer for the worker API.
+    pub handle: String,
+    /// RFC 3339, UTC: when the lease ends without a heartbeat.
+    pub deadline: String,
+}
+
+/// The answer to a heartbeat.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct HeartbeatView {
+    /// RFC 3339, UTC.
+    pub deadline: Option<String>,
+    /// Whether the worker should stop.
+    pub cancel: bool,
+    /// A fresh token, where the caller came with a JWT.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+}
+
+/// A file of a run.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ArtifactView {
+    /// Its id.
+    #[schema(value_type = String)]
+    pub id: ArtifactId,
+    /// Its run.
+    #[schema(value_type = String)]
+    pub run: RunId,
+    /// The step that made it.
+    pub step: u32,
+    /// Its name.
+    pub name: String,
+    /// BLAKE3, hex.
+    pub hash: String,
+    /// Bytes.
+    pub size: u64,
+    /// RFC 3339, UTC.
+    pub created_at: String,
+}
+
+/// A token, without its secret.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct TokenView {
+    /// Its id.
+    pub jti: String,
+    /// Its role.
+    pub role: String,
+    /// The verbs that it is narrowed to; absent for all of its role.
+    pub verbs: Option<Vec<String>>,
+    /// Its scopes.
+    pub scopes: Vec<String>,
+    /// The token that it was made from.
+    pub parent: Option<String>,
+    /// RFC 3339, UTC.
+    pub created_at: String,
+    /// RFC 3339, UTC.
+    pub expires_at: String,
+    /// RFC 3339, UTC.
+    pub revoked_at: Option<String>,
+    /// How much may be done and kept under it and all tokens made from it: `{open_runs,
+    /// starts_per_minute, stored_bytes, tokens, usd}`.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub quotas: Option<Quotas>,
+    /// How much of its quotas is used.
+    #[serde(default)]
+    pub used: Option<QuotaUse>,
+}
+
+/// A run as its header shows it.
+pub(crate) fn run(header: &Header) -> RunView {
+    let waiting_on = header.waiting_on.as_deref().and_then(|text| serde_json::from_str(text).ok());
+    let error = header.error.as_deref().and_then(|text| serde_json::from_str::<Failure>(text).ok());
+    RunView {
+        id: RunId::new(header.num, header.created_ms),
+        blueprint: header.blueprint.clone(),
+        hash: header.hash.clone(),
+        status: header.status,
+        status_text: header.status_text.clone(),
+        progress: header.progress,
+        input: None,
+        output: None,
+        error: error.map(FailureView::from),
+        waiting_on: waiting_on.unwrap_or_default(),
+        steps: header.steps,
+        steps_done: header.steps_done,
+        parent: None,
+        copied_from: None,
+        started_by: header.principal.clone(),
+        seats: BTreeMap::new(),
+        delegate: None,
+        usage: None,
+        stored_bytes: header.bytes,
+        last_event: header.seq,
+        created_at: rfc3339(header.created_ms),
+        updated_at: rfc3339(header.updated_ms),
+        ended_at: header.ended_ms.map(rfc3339),
+    }
+}
+
+/// A step as its chain shows it; with what was asked and answered where `whole`.
+pub(crate) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
+    let scheduled = &step.scheduled;
+    let number = scheduled.step;
+    StepView {
+        id: format!("{run}/{number}"),
+        seq: number,
+        scope: scheduled.key.scope.to_string(),
+        index: scheduled.key.index,
+        prev: scheduled.prev,
+        kind: scheduled.kind.as_str().to_owned(),
+        name: scheduled.name.clone(),
+        summary: scheduled.summary.clone(),
+        state: match step.state {
+            StepState::Pending => "pending",
+            StepState::Processing => "processing",
+            StepState::Completed => "completed",
+            StepState::Failed => "failed",
+            StepState::Canceled => "canceled",
+        }
+        .to_owned(),
+        composite: scheduled.member().map(|(composite, _)| composite),
+        operator: scheduled.member().map(|(_, operator)| operator.to_owned()),
+        parent: scheduled.whole(),
+        call_id: scheduled.call_id.clone().filter(|_| scheduled.kind == StepKind::ToolCall),
+        attempts: step.attempt,
+        task: is_task(scheduled.kind).then(|| TaskId::new(run.num(), number, step.scheduled_ms)),
+        scheduled_at: rfc3339(step.scheduled_ms),
+        started_at: step.delivered_ms.map(rfc3339),
+        ended_at: step.ended_ms.map(rfc3339),
+        duration_ms: step.ended_ms.map(|ended| ended.saturating_sub(step.scheduled_ms)),
+        usage: step.usage.clone(),
+        error: step.error.clone().map(FailureView::from),
+        request: whole.then(|| scheduled.request.clone()),
+        response: if whole { step.output.clone() } else { None },
+        effects: step.effects.iter().flat_map(|it| it.decode::<Vec<Json>>()).flatten().collect(),
+    }
+}
+
+/// Whether an operator has it as a task.
+pub(crate) fn is_task(kind: StepKind) -> bool {
+    matches!(kind, StepKind::Task | StepKind::ModelCall | StepKind::ToolCall)
+}
+
+/// A file of a run.
+pub(crate) fn artifact(row: &ArtifactRow, run: RunId) -> ArtifactView {
+    ArtifactView {
+        id: ArtifactId::new(row.run, row.n, row.created_ms),
+        run,
+        step: row.step,
+        name: row.name.clone(),
+        hash: row.hash.clone(),
+        size: row.size,
+        created_at: rfc3339(row.created_ms),
+    }
+}
+
+/// The seats of a run.
+pub(crate) fn seats(held: &BTreeMap<String, Held>) -> BTreeMap<String, SeatView> {
+    let view = |it: &Held| SeatView { session: it.session.clone(), epoch: it.epoch };
+    held.iter().map(|(operator, it)| (operator.clone(), view(it))).collect()
+}
+
+/// One place where a value breaks its schema.
+pub(crate) fn breach(violation: Violation) -> Breach {
+    Breach { path: violation.path, message: violation.message }
+}
+
+/// The word for how something ended.
+pub(crate) fn outcome_word(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Completed(_) => "completed",
+        Outcome::Failed(_) => "failed",
+        Outcome::Canceled(_) => "canceled",
+    }
+}
