@@ -40,7 +40,9 @@ pub use compiled::{Blueprint, CompiledAgent, Rendered, Slots};
 pub use compiled_loop::{CompiledLoop, CompiledTool, Does, LoopJudge, StateCall};
 pub use definition::{Agent, Definition, Missed, Retry, Trigger, TriggerEvent, WorkerBinding};
 pub use diagnostics::{Finding, Position, Severity, code, did_you_mean};
-pub use duration::{DurationError, parse_duration, seconds_to_ms};
+#[cfg(test)]
+pub(crate) use duration::CASES as DURATIONS;
+pub use duration::{DurationError, old_form, parse_duration, seconds_to_ms};
 pub use file_watch::{BadWatch, FileWatch};
 pub use flow_nodes::{FlowNode, flow_nodes};
 pub use form::{Field, Form};
