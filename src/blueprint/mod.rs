@@ -37,7 +37,7 @@ pub use bundle::{Bundle, BundleError, MAX_BUNDLE_BYTES, MAX_FILE_BYTES, MAX_FILE
 pub(crate) use check::is_name;
 pub use check::{Checked, Operators, check, check_files};
 pub use compiled::{Blueprint, CompiledAgent, Rendered, Slots};
-pub use compiled_loop::{CompiledLoop, CompiledTool, Does, LoopJudge, StateCall};
+pub use compiled_loop::{CompiledLoop, CompiledTool, Does, StateCall, judge::LoopJudge};
 pub use definition::{Agent, Definition, Missed, Retry, Trigger, TriggerEvent, WorkerBinding};
 pub use diagnostics::{Finding, Position, Severity, code, did_you_mean};
 #[cfg(test)]
