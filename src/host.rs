@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     api,
     clock::Clock,
+    door::{self, Door, DoorConfig},
     engine::{
         CustomEffects, Engine, EngineError, EngineParts, Middleware, Recovery, Retention,
         Schedules, Settings, Sweeper,
@@ -84,8 +85,8 @@ pub struct HostConfig {
     pub effects: CustomEffects,
     /// How the database syncs.
     pub store: Options,
-    /// What the HTTP side allows.
-    pub api: api::ApiConfig,
+    /// Who may come in over HTTP, and how much.
+    pub door: DoorConfig,
     /// The operators beside the built-in ones.
     pub operators: Declared,
     /// Secrets, and environments by name.
@@ -114,7 +115,7 @@ impl HostConfig {
             retention: Retention::default(),
             effects: CustomEffects::default(),
             store: Options::default(),
-            api: api::ApiConfig::default(),
+            door: DoorConfig::default(),
             operators: Declared::default(),
             code: Coded::default(),
             middleware: Middleware::default(),
@@ -256,13 +257,10 @@ impl Host {
             Some(dir) => Some(watch::Watch::start(dir, engine.clone(), &tasks).await?),
             None => None,
         };
-        let (api_engine, api_config, api_tasks) =
-            (engine.clone(), config.api.clone(), tasks.clone());
-        tasks.spawn(async move {
-            if let Err(error) = api::serve(api_engine, listener, api_config, &api_tasks).await {
-                tracing::error!(%error, "the API stopped");
-            }
-        });
+        let door = Arc::new(Door::new(&config.door, address));
+        let behind = api::router(engine.clone(), Arc::clone(&door), &tasks);
+        let served_by = tasks.clone();
+        tasks.spawn(async move { door::serve(listener, behind, &door, &served_by).await });
         files.put_server(&url, incarnation)?;
         fault::point("host.announced");
 

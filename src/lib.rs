@@ -47,7 +47,8 @@
 //! | [`spawner`] | a worker for an attempt |
 //! | [`respond`] | responses: what a model said, made from the facts of a run |
 //! | [`engine`] | shards that own runs: advance, commit, perform, recover |
-//! | [`api`] | HTTP, one resource a file; what the engine says, as statuses and problems |
+//! | [`door`] | what every request passes: credentials, places, rates; errors as HTTP problems |
+//! | [`api`] | HTTP, one resource a file, behind the door |
 //! | [`host`] | the only wiring |
 //! | [`cli`] | the program, one verb a file |
 //!
@@ -100,17 +101,16 @@ pub mod environment;
 pub mod session;
 
 pub mod operator;
-
 pub mod spawner;
 
 pub mod engine;
 pub mod respond;
 
 pub mod api;
-
-pub mod host;
+pub mod door;
 
 pub mod cli;
+pub mod host;
 
 pub mod clock;
 pub mod config;

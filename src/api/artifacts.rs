@@ -10,11 +10,13 @@ use axum::{
 };
 
 use super::{
-    door::Api,
-    error::{Problem, ProblemBody},
+    app::Api,
     params::{self, All, Asker, At},
 };
-use crate::engine::ArtifactView;
+use crate::{
+    door::{Problem, ProblemBody},
+    engine::ArtifactView,
+};
 
 /// Lists the files of a run.
 #[utoipa::path(

@@ -7,14 +7,14 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{
+    app::Api,
     body::Raw,
-    check::{self, BundleBody, FindingBody},
-    door::Api,
-    error::{Problem, ProblemBody},
+    check::{self, BundleBody},
     params::{All, Asker, At, Key},
 };
 use crate::{
     blueprint::{Bundle, Finding},
+    door::{FindingBody, Problem, ProblemBody},
     engine::BlueprintView,
 };
 

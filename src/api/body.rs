@@ -11,12 +11,8 @@ use futures::StreamExt;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
-use super::{
-    codes,
-    door::{Api, Rule},
-    error::Problem,
-    places::Place,
-};
+use super::app::Api;
+use crate::door::{Place, Problem, Rule, codes};
 
 /// How deep a body may nest.
 const MOST_DEPTH: usize = 100;
@@ -58,7 +54,10 @@ impl FromRequest<Api> for Raw {
             tokio::time::timeout(api.door.limits.body_time, collect(body, limit, place.as_deref()))
                 .await
                 .map_err(|_| {
-                    Problem::new(codes::BODY_TIMEOUT, "the rest of the body did not come")
+                    Problem::new(
+                        codes::BODY_TIMEOUT,
+                        "the body was not complete within the time limit",
+                    )
                 })??;
         Ok(Self { bytes, kind })
     }
@@ -81,7 +80,7 @@ impl Raw {
         if self.kind.is_empty() || self.is_json() {
             return Ok(());
         }
-        let detail = format!("send application/json; {:?} is not read here", self.kind);
+        let detail = format!("send application/json; {:?} is not supported here", self.kind);
         Err(Problem::new(codes::UNSUPPORTED_MEDIA_TYPE, detail))
     }
 
@@ -116,7 +115,8 @@ fn too_large(limit: usize) -> Problem {
 
 async fn collect(body: Body, limit: usize, place: Option<&Place>) -> Result<Bytes, Problem> {
     let grow = |more| place.map_or(Ok(()), |place| place.grow(more));
-    let lost = |_| Problem::new(codes::BAD_REQUEST, "the body broke off");
+    let lost =
+        |_| Problem::new(codes::BAD_REQUEST, "the connection closed before the body was complete");
     let mut chunks = body.into_data_stream();
     let Some(first) = chunks.next().await else { return Ok(Bytes::new()) };
     let first = first.map_err(lost)?;

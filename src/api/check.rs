@@ -7,14 +7,15 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
+    app::Api,
     body::{Raw, read_json},
-    codes,
-    door::Api,
-    error::Problem,
     params::Asker,
     runs,
 };
-use crate::blueprint::{Bundle, Finding};
+use crate::{
+    blueprint::{Bundle, Finding},
+    door::{FindingBody, Problem, ProblemBody, codes},
+};
 
 /// A blueprint's files.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -26,27 +27,6 @@ pub(super) struct BundleBody {
     files: Option<BTreeMap<String, String>>,
     /// The file that returns the blueprint; by default the only Lua file at the top, or `main.lua`.
     entry: Option<String>,
-}
-
-/// One thing that is wrong with a blueprint.
-#[derive(Debug, ToSchema)]
-#[schema(as = Finding)]
-#[expect(dead_code, reason = "the schema of `Finding` in the OpenAPI document")]
-pub(super) struct FindingBody {
-    /// The file, relative to the bundle.
-    file: String,
-    /// The line, from 1.
-    line: u32,
-    /// The column, from 1, in characters.
-    column: u32,
-    /// A stable code: docs/errors.md explains each.
-    code: String,
-    /// `error` or `warning`.
-    severity: String,
-    /// What is wrong, in one line.
-    message: String,
-    /// What to do about it, in one line.
-    hint: Option<String>,
 }
 
 /// Reads a blueprint: JSON with files, or the bare Lua source.
@@ -67,7 +47,7 @@ pub(super) fn read_bundle(raw: &Raw) -> Result<Bundle, Problem> {
         || matches!(kind, "application/x-lua" | "application/octet-stream");
     if !text {
         let detail = format!(
-            "send Lua source as text/plain, or files as application/json; {kind:?} is not read here"
+            "send Lua source as text/plain, or files as application/json; {kind:?} is not supported here"
         );
         return Err(Problem::new(codes::UNSUPPORTED_MEDIA_TYPE, detail));
     }
@@ -93,7 +73,7 @@ pub(super) struct CheckView {
     ),
     responses(
         (status = 200, description = "What was found.", body = CheckView),
-        (status = 422, description = "`blueprint_invalid`: the files are no bundle", body = super::error::ProblemBody),
+        (status = 422, description = "`blueprint_invalid`: the files are no bundle", body = ProblemBody),
     ),
 )]
 pub(super) async fn check(

@@ -11,14 +11,13 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
+    app::Api,
     body::Posted,
-    codes,
-    door::Api,
-    error::{Problem, ProblemBody},
     params::{self, Asker},
 };
 use crate::{
     blueprint::parse_duration,
+    door::{Problem, ProblemBody, codes},
     engine::{Caller, DispatchView},
     protocol::DurationMs,
 };

@@ -1,14 +1,26 @@
-//! The page that shows the OpenAPI document to a person.
+//! The OpenAPI document, the page that shows it to a person, and the text about every error.
 
 use axum::{
+    extract::State,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+
+use super::app::Api;
 
 /// One page without anything from elsewhere. A browser cannot send a bearer with a page's own
 /// request, so the page comes with the 401 as well: it holds nothing of this host, asks for a
 /// token, keeps it in the tab and fetches `/openapi.json` with it.
 const PAGE: &str = include_str!("docs.html");
+
+/// This document.
+#[utoipa::path(
+    get, path = "/openapi.json", operation_id = "openapi", tag = "host",
+    responses((status = 200, description = "OpenAPI 3.1.", body = Object)),
+)]
+pub(super) async fn openapi(State(api): State<Api>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], (api.openapi)()).into_response()
+}
 
 /// Shows the API to a person.
 #[utoipa::path(

@@ -13,13 +13,12 @@ use tokio::time::Instant;
 use utoipa::IntoParams;
 
 use super::{
-    codes,
-    door::Api,
-    error::{Problem, ProblemBody},
+    app::Api,
     params::{self, Asker, At, Params},
 };
 use crate::{
     clock::Clock,
+    door::{Problem, ProblemBody, codes},
     engine::{EngineError, EventView, Events, rfc3339},
     protocol::Json,
 };

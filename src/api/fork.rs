@@ -13,13 +13,13 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::{
+    app::Api,
     body::{Posted, Raw},
-    door::Api,
-    error::{Problem, ProblemBody},
     params::{self, Asker, At, Key},
     runs::{created, program},
 };
 use crate::{
+    door::{Problem, ProblemBody},
     engine::{Fork, Program, ReplayView, RunView},
     protocol::Json,
 };

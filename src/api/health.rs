@@ -4,11 +4,8 @@ use axum::{Json as JsonBody, extract::State};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{
-    codes,
-    door::Api,
-    error::{Problem, ProblemBody},
-};
+use super::app::Api;
+use crate::door::{Problem, ProblemBody, codes};
 
 /// The server lives.
 #[derive(Debug, Serialize, ToSchema)]

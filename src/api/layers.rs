@@ -5,11 +5,13 @@ use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    door::Api,
-    error::{Problem, ProblemBody},
+    app::Api,
     params::{self, All, Asker, Params},
 };
-use crate::engine::{AuditView, LayerView, Page};
+use crate::{
+    door::{Problem, ProblemBody},
+    engine::{AuditView, LayerView, Page},
+};
 
 /// Whose layers to list.
 #[derive(Debug, Deserialize, IntoParams)]

@@ -2,11 +2,7 @@
 
 use std::sync::OnceLock;
 
-use axum::{
-    body::Bytes,
-    http::header,
-    response::{IntoResponse, Response},
-};
+use axum::body::Bytes;
 use utoipa::{
     OpenApi as _,
     openapi::{
@@ -18,13 +14,11 @@ use utoipa::{
 };
 use utoipa_axum::router::OpenApiRouter;
 
-use super::{
-    codes::{self, Code},
-    door::{Api, Rule, Who},
-    error::{ModelErrorBody, ProblemBody},
-    routes,
+use super::{app::Api, routes};
+use crate::{
+    door::{ModelErrorBody, ProblemBody, Rule, Who, codes, codes::Code},
+    protocol::{BudgetEvent, CompactionEvent, ObservableEvent, SecretAccessEvent},
 };
-use crate::protocol::{BudgetEvent, CompactionEvent, ObservableEvent, SecretAccessEvent};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -147,16 +141,11 @@ fn add_refusal(operation: &mut Operation, code: Code, models: bool) {
     answers.insert(status.to_owned(), refusal.build().into());
 }
 
-/// This document.
-#[utoipa::path(
-    get, path = "/openapi.json", operation_id = "openapi", tag = "host",
-    responses((status = 200, description = "OpenAPI 3.1.", body = Object)),
-)]
-pub(super) async fn document() -> Response {
+/// Returns the document's text, which is made once.
+pub(super) fn text() -> Bytes {
     static TEXT: OnceLock<Bytes> = OnceLock::new();
-    let text = TEXT
-        .get_or_init(|| serde_json::to_vec(&openapi()).expect("the document is plain data").into());
-    ([(header::CONTENT_TYPE, "application/json")], text.clone()).into_response()
+    TEXT.get_or_init(|| serde_json::to_vec(&openapi()).expect("the document is plain data").into())
+        .clone()
 }
 
 #[cfg(test)]

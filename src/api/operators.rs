@@ -5,11 +5,10 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{
-    door::Api,
-    error::Problem,
+    app::Api,
     params::{All, Asker},
 };
-use crate::token::Need;
+use crate::{door::Problem, token::Need};
 
 /// An operator.
 #[derive(Debug, Serialize, ToSchema)]

@@ -9,9 +9,10 @@ use axum::{
 use serde::{Serialize, de::DeserializeOwned};
 use utoipa::ToSchema;
 
-use super::{codes, door::Api, error::Problem};
+use super::app::Api;
 use crate::{
     blueprint::parse_duration,
+    door::{Problem, codes},
     engine::{Bearer, Caller, Holder, IdempotencyKey},
     protocol::IdError,
 };

@@ -5,11 +5,13 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{
-    door::Api,
-    error::{Problem, ProblemBody},
+    app::Api,
     params::{self, Asker, At, Params},
 };
-use crate::protocol::Json;
+use crate::{
+    door::{Problem, ProblemBody},
+    protocol::Json,
+};
 
 /// What to ask with.
 #[derive(Debug, Deserialize, IntoParams)]

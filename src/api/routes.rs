@@ -1,17 +1,20 @@
 //! The table of routes: each with its verb and its largest body. The router and the OpenAPI
 //! document are made from it, so no route is without a row.
 
+use std::sync::Arc;
+
 use axum::{Router, handler::Handler, middleware::from_fn_with_state};
 use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
-    artifacts, blueprints, check, codes, dispatch, docs,
-    door::{self, Api, Rule, Who},
-    error::Problem,
-    events, fork, health, layers, openapi, operators, query, responses, runs, session, sessions,
-    signals, state, steps, tasks, tokens, upkeep, worker,
+    app::Api, artifacts, blueprints, check, dispatch, docs, events, fork, health, layers,
+    operators, query, responses, runs, session, sessions, signals, state, steps, tasks, tokens,
+    upkeep, worker,
 };
-use crate::token::Verb;
+use crate::{
+    door::{self, Problem, Rule, Who, codes},
+    token::Verb,
+};
 
 /// The largest body of a route that says nothing else.
 const MIB: usize = 1 << 20;
@@ -63,13 +66,13 @@ impl Row {
     }
 
     fn page(mut self) -> Self {
-        self.rule.page = true;
+        self.rule.page = Some(docs::page);
         self
     }
 }
 
 fn row(who: Who, handler: UtoipaMethodRouter<Api>) -> Row {
-    Row { rule: Rule { who, body: MIB, page: false, models: false }, handler }
+    Row { rule: Rule { who, body: MIB, page: None, models: false }, handler }
 }
 
 fn caller(verb: Verb, handler: UtoipaMethodRouter<Api>) -> Row {
@@ -90,7 +93,7 @@ pub(super) fn table() -> impl ExactSizeIterator<Item = Row> {
 const ROWS: &[fn() -> Row] = &[
     || row(Who::Anybody,               routes!(health::healthz)),
     || caller(Verb::HostRead,          routes!(health::readyz)),
-    || caller(Verb::HostRead,          routes!(openapi::document)),
+    || caller(Verb::HostRead,          routes!(docs::openapi)),
     || caller(Verb::HostRead,          routes!(docs::docs)).page(),
     || caller(Verb::HostRead,          routes!(docs::errors)),
     || caller(Verb::HostRead,          routes!(tokens::jwks)),
@@ -179,10 +182,13 @@ const ROWS: &[fn() -> Row] = &[
     || holder(Verb::WorkerState,       routes!(worker::put_state)),
 ];
 
-/// The router: every row behind the door with its own rule, everything else behind it as well.
+/// Returns the router: every row behind the door with its own rule, everything else behind it as well.
 pub(super) fn router(api: Api) -> Router {
-    let behind = |rule| from_fn_with_state((api.clone(), rule), door::pass);
-    let nowhere = behind(Rule { who: Who::AnyBearer, body: 0, page: false, models: false });
+    let behind = |rule| {
+        let (engine, door) = (api.engine.clone(), Arc::clone(&api.door));
+        from_fn_with_state((engine, door, rule), door::pass)
+    };
+    let nowhere = behind(Rule { who: Who::AnyBearer, body: 0, page: None, models: false });
     let mut router = Router::new();
     for row in table() {
         let (rule, (_, mut paths, handler)) = (row.rule, row.handler);

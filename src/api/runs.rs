@@ -12,14 +12,13 @@ use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
+    app::Api,
     body::Posted,
-    codes,
-    door::Api,
-    error::{Problem, ProblemBody},
     params::{self, Asker, At, Key, Params},
 };
 use crate::{
     blueprint::Bundle,
+    door::{Problem, ProblemBody, codes},
     engine::{Caller, EngineError, Made, Page, Program, RunView, StartRun, WaitFor},
     protocol::{Json, RunId, SessionId},
     store::{RunFilter, RunStatus},
@@ -75,7 +74,7 @@ impl StartBody {
         let program = match (self.flow, self.agents) {
             (None, None) => program(self.blueprint, self.source, self.files, self.entry)?,
             (None, Some(_)) => {
-                let detail = "`agents` are those of a `flow`, and there is none";
+                let detail = "`agents` is only allowed together with `flow`";
                 return Err(Problem::new(codes::INVALID_BODY, detail).at("$.agents"));
             }
             (Some(flow), agents) => {

@@ -27,12 +27,11 @@ use tokio_util::sync::CancellationToken;
 use utoipa::IntoParams;
 
 use super::{
-    codes,
-    door::{self, Api},
-    error::{Problem, ProblemBody},
+    app::Api,
     params::{Asker, At, Params},
 };
 use crate::{
+    door::{self, Problem, ProblemBody, codes},
     engine::{Bearer, Caller, EngineError, rfc3339},
     protocol::SessionId,
     session::{End, Link},

@@ -10,14 +10,13 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
+    app::Api,
     body::Posted,
-    codes,
-    door::Api,
-    error::{Problem, ProblemBody},
     params::{self, All, Asker, At, Key},
 };
 use crate::{
     blueprint::parse_duration,
+    door::{Problem, ProblemBody, codes},
     engine::{OpenSession, Opened, SessionView, TaskView, rfc3339},
     protocol::{Json, SessionId},
 };

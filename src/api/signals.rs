@@ -3,13 +3,16 @@
 use axum::{extract::State, http::StatusCode, response::Response};
 
 use super::{
+    app::Api,
     body::Posted,
-    door::Api,
-    error::{Problem, ProblemBody},
     params::{self, Asker, At, Key},
     runs::created,
 };
-use crate::{engine::RunView, protocol::Json};
+use crate::{
+    door::{Problem, ProblemBody},
+    engine::RunView,
+    protocol::Json,
+};
 
 /// Sends a run a signal and answers when it is durable.
 #[utoipa::path(

@@ -5,14 +5,13 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
+    app::Api,
     body::Posted,
-    codes,
-    door::Api,
-    error::{Problem, ProblemBody},
     params::{self, Asker, At, Params},
 };
 use crate::{
     blueprint::parse_duration,
+    door::{Problem, ProblemBody, codes},
     engine::{ChangedView, StateItem, StateView},
     protocol::{ContentKind, DurationMs, Json, Lifetime, MemoryTier, Scope, StoreOptions},
     store::{Reducer, StateAct, StateChange},

@@ -5,11 +5,13 @@ use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    door::Api,
-    error::{Problem, ProblemBody},
+    app::Api,
     params::{self, Asker, At, Params},
 };
-use crate::engine::{Page, StepView};
+use crate::{
+    door::{Problem, ProblemBody},
+    engine::{Page, StepView},
+};
 
 /// Which steps to list.
 #[derive(Debug, Deserialize, IntoParams)]

@@ -5,13 +5,12 @@ use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
+    app::Api,
     body::Posted,
-    codes,
-    door::Api,
-    error::{Problem, ProblemBody},
     params::{self, Asker, At, Key, Params},
 };
 use crate::{
+    door::{Problem, ProblemBody, codes},
     engine::{Answer, Page, TaskView},
     protocol::{Json, RunId},
     store::TaskFilter,

@@ -5,14 +5,13 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
+    app::Api,
     body::Posted,
-    codes,
-    door::Api,
-    error::{Problem, ProblemBody},
     params::{All, Asker, At, Key},
 };
 use crate::{
     blueprint::parse_duration,
+    door::{Problem, ProblemBody, codes},
     engine::{MintToken, Minted, RotateKeys, Rotated, TokenView, rfc3339},
     protocol::Json,
     token::{Quotas, Role},

@@ -11,13 +11,12 @@ use serde::Deserialize;
 use tokio_util::io::ReaderStream;
 use utoipa::ToSchema;
 
-use super::{
-    body::Posted,
-    door::Api,
-    error::{Problem, ProblemBody},
-    params::Asker,
+use super::{app::Api, body::Posted, params::Asker};
+use crate::{
+    door::{Problem, ProblemBody},
+    engine::GcView,
+    store::Checked,
 };
-use crate::{engine::GcView, store::Checked};
 
 /// Bytes that are read of a backup at a time.
 const CHUNK: usize = 256 << 10;

@@ -13,15 +13,14 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
+    app::Api,
     body::{Posted, Raw, read_json},
-    codes,
-    door::Api,
-    error::{Problem, ProblemBody},
     params::{self, Asker, At, Key, Params, Reporter},
     tokens::MintedView,
 };
 use crate::{
     blueprint::{Labels, parse_duration},
+    door::{Problem, ProblemBody, codes},
     engine::{
         ArtifactView, HeartbeatView, LeaseAsk, LeaseView, PromptView, Report, Verdict, rfc3339,
     },

@@ -57,6 +57,8 @@ pub mod code {
     pub const BAD_SCHEDULE: &str = "MS-B032";
     /// A file watch that cannot be.
     pub const BAD_WATCH: &str = "MS-B033";
+    /// A duration in a form that a later release refuses.
+    pub const OLD_DURATION: &str = "MS-B034";
     /// A JSON Schema that is not one.
     pub const BAD_SCHEMA: &str = "MS-B040";
     /// A template that does not parse.
@@ -129,6 +131,7 @@ pub mod code {
         (BAD_RETRY, "a retry policy that makes no sense"),
         (BAD_SCHEDULE, "a schedule that cannot be read"),
         (BAD_WATCH, "a file watch that cannot be"),
+        (OLD_DURATION, "a duration in a form that a later release refuses"),
         (BAD_SCHEMA, "a JSON Schema that is not valid"),
         (BAD_TEMPLATE, "a template that does not parse"),
         (UNDEFINED_SLOT, "a template uses a name that nothing defines"),

@@ -37,10 +37,12 @@ pub use bundle::{Bundle, BundleError, MAX_BUNDLE_BYTES, MAX_FILE_BYTES, MAX_FILE
 pub(crate) use check::is_name;
 pub use check::{Checked, Operators, check, check_files};
 pub use compiled::{Blueprint, CompiledAgent, Rendered, Slots};
-pub use compiled_loop::{CompiledLoop, CompiledTool, Does, LoopJudge, StateCall};
+pub use compiled_loop::{CompiledLoop, CompiledTool, Does, StateCall, judge::LoopJudge};
 pub use definition::{Agent, Definition, Missed, Retry, Trigger, TriggerEvent, WorkerBinding};
 pub use diagnostics::{Finding, Position, Severity, code, did_you_mean};
-pub use duration::{DurationError, parse_duration, seconds_to_ms};
+#[cfg(test)]
+pub(crate) use duration::CASES as DURATIONS;
+pub use duration::{DurationError, old_form, parse_duration, seconds_to_ms};
 pub use file_watch::{BadWatch, FileWatch};
 pub use flow_nodes::{FlowNode, flow_nodes};
 pub use form::{Field, Form};

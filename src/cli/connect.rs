@@ -240,7 +240,7 @@ fn embedded(config: &Config) -> HostConfig {
         retention: config.retention,
         effects: config.effects,
         store: crate::store::Options::default(),
-        api: crate::api::ApiConfig::default(),
+        door: crate::door::DoorConfig::default(),
         data: config.data.clone(),
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         blueprints: None,

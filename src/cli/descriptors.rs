@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::api::Limits;
+use crate::door::Limits;
 
 /// Files that are not connections: the database, its readers, pipes of child processes.
 const BESIDE: u64 = 512;

@@ -12,10 +12,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use super::{
-    confine::{PROBE_WITHIN, Probed, VERB, said},
-    helper::Helper,
-};
+use super::plan::{PROBE_WITHIN, Probed, VERB, said};
 
 /// The program's name.
 const NAME: &str = "bwrap";
@@ -64,8 +61,8 @@ impl Bubblewrap {
         words
     }
 
-    /// Lets it try what it can do here.
-    pub(super) fn probe(&self, helper: &Helper) -> Probed {
+    /// Lets it try what it can do here, around the helper at a path.
+    pub(super) fn probe(&self, helper: &io::Result<PathBuf>) -> Probed {
         // One that holds nothing: what is covered cannot be executed any more.
         let trial = std::env::temp_dir().join(format!("moonswarm-{}", uuid::Uuid::new_v4()));
         if let Err(error) = fs::create_dir(&trial) {
@@ -83,7 +80,7 @@ impl Bubblewrap {
 
     fn tries(
         &self,
-        helper: &Helper,
+        helper: &io::Result<PathBuf>,
         closed: bool,
         room: &Path,
         disk: Option<u64>,
@@ -92,7 +89,7 @@ impl Bubblewrap {
         let outside = network().map_err(|error| fails(error.to_string()))?;
         let output = Command::new(&self.0)
             .args(Self::arguments(closed, disk.map(|bytes| (room, bytes))))
-            .arg(helper.path().map_err(|error| fails(error.to_string()))?)
+            .arg(helper.as_ref().map_err(|error| fails(error.to_string()))?)
             .args([VERB, PROBE_WITHIN, &outside])
             .arg(room)
             .env_clear()

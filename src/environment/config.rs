@@ -6,18 +6,8 @@ use reqwest::Url;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::json;
 
-use super::{Declaration, Text};
+use super::{Declaration, Text, provider};
 use crate::protocol::SecretSource;
-
-/// The providers of [`SecretSource::Custom`] that this host has.
-pub(super) mod provider {
-    /// `{"variable": …}`.
-    pub(crate) const ENV: &str = "env";
-    /// `{"path": …}`.
-    pub(crate) const FILE: &str = "file";
-    /// `{"argv": […], "inherit": […]}`.
-    pub(crate) const COMMAND: &str = "command";
-}
 
 /// What environments go by on this host.
 #[derive(Debug, Clone, Default, PartialEq)]

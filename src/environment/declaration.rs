@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::{Value, json};
 
-use super::{Refusal, needs::PATHS};
+use super::Refusal;
 use crate::{
     blueprint::parse_duration,
     protocol::{
@@ -13,6 +13,9 @@ use crate::{
         NetworkAction, NetworkPolicy, ResourceLimits, SecretSource,
     },
 };
+
+/// The custom boundary that names paths.
+pub(super) const PATHS: &str = "paths";
 
 /// What an agent declares, or a configuration file under a name.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]

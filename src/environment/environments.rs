@@ -13,10 +13,10 @@ use super::{
     Config, Declaration, Held, Helper, Launch, Machine, Provisioned, Refusal, Scrubber, Secret,
     bubblewrap,
     cgroup::{Cage, Cgroups},
-    confine::Plan,
     launch::Program,
     needs::Needs,
     place::{self, Place},
+    plan::Plan,
     source,
     veil::Cover,
 };

@@ -21,7 +21,7 @@ use rustix::{
     },
 };
 
-use super::confine::{NotBegun, Plan};
+use super::plan::{NotBegun, Plan};
 
 /// What the helper says right before it becomes the child.
 const BEGINS: &[u8] = b"begins";

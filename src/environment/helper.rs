@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use super::{
     bubblewrap::Bubblewrap,
-    confine::{PROBE, PROBE_VEIL, Probed, VERB},
+    plan::{PROBE, PROBE_VEIL, Probed, VERB},
 };
 
 /// Where the program is, and what may go around it.

@@ -13,10 +13,10 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 
 use super::{
-    DeathWatch, Helper, NotStarted,
+    DeathWatch, Helper,
     bubblewrap::{Bubblewrap, is_program},
-    confine::{NotBegun, Plan, VERB, handed_on},
     gate::{Gate, Heard, whole},
+    plan::{NotBegun, Plan, VERB, handed_on},
 };
 use crate::protocol::EnvError;
 
@@ -60,6 +60,15 @@ pub(super) struct Program<'a> {
     pub(super) name: &'a str,
     pub(super) arguments: &'a [String],
     pub(super) variables: Vec<(String, OsString)>,
+}
+
+/// Why a child within a boundary was not begun.
+#[derive(Debug)]
+pub enum NotStarted {
+    /// The boundary could not be drawn.
+    Boundary(EnvError),
+    /// The program could not be executed.
+    Program(io::Error),
 }
 
 impl Launch {

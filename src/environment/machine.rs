@@ -4,9 +4,9 @@ use super::{
     Refusal,
     bubblewrap::Bubblewrap,
     cgroup::Cgroups,
-    confine::{Probed, said},
     helper::Helper,
     paths,
+    plan::{Probed, said},
 };
 
 /// What a machine can enforce, and of the rest why not.
@@ -43,7 +43,7 @@ impl Machine {
             .unwrap_or_else(|reason| Probed { network: Some(reason.clone()), disk: Some(reason) });
         let (probed, bubblewrap) = match helper.bubblewrap() {
             Some(it) if probed.network.is_some() || probed.disk.is_some() => {
-                around(probed, it, &it.probe(helper))
+                around(probed, it, &it.probe(&helper.path()))
             }
             _ => (probed, None),
         };

@@ -12,9 +12,9 @@ use super::{
     Helper, Holds, Launch, Scrubber, Secret,
     bubblewrap::Bubblewrap,
     cgroup::{Broken, Cage},
-    confine::Plan,
     launch::Program,
     place::Place,
+    plan::Plan,
 };
 use crate::protocol::{EnvError, ResourceLimits};
 
@@ -35,15 +35,6 @@ pub struct Provisioned {
     limits: ResourceLimits,
     wall: Option<Duration>,
     work: PathBuf,
-}
-
-/// Why a child within a boundary was not begun.
-#[derive(Debug)]
-pub enum NotStarted {
-    /// The boundary could not be drawn.
-    Boundary(EnvError),
-    /// The program could not be executed.
-    Program(io::Error),
 }
 
 impl Provisioned {

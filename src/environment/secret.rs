@@ -10,7 +10,7 @@ use serde::{
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use super::config::provider;
+use super::provider;
 use crate::protocol::{SecretAccessEvent, SecretAccessOutcome, SecretSource};
 
 /// The longest secret, in bytes.

@@ -1,6 +1,6 @@
 //! Getting a secret from where it is kept, and saying that somebody asked.
 
-use std::{process::Stdio, time::Duration};
+use std::process::Stdio;
 
 use serde::Deserialize as _;
 use serde_json::{Value, json};
@@ -9,43 +9,16 @@ use zeroize::Zeroizing;
 
 use super::{
     Secret, Text,
-    config::{Vault, provider},
+    config::Vault,
+    found::{Found, LONGEST, Missing, PATIENCE},
+    provider,
     scrub::SHORTEST,
     vault,
 };
 use crate::protocol::{SecretAccessEvent, SecretAccessOutcome, SecretSource};
 
-/// How long a command or a vault may take.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
-/// The longest secret, in bytes.
-pub(super) const LONGEST: usize = 64 * 1024;
 /// What a child sees of the host's environment, beside what its configuration says.
 pub const INHERITED: [&str; 5] = ["PATH", "HOME", "LANG", "TZ", "TMPDIR"];
-
-/// A secret that was there.
-#[derive(Debug)]
-pub(super) struct Found {
-    pub(super) secret: Secret,
-    /// The id of its lease and how many seconds it lasts.
-    pub(super) lease: Option<(String, u64)>,
-}
-
-/// A secret that was not: in words without any part of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Missing {
-    pub(super) outcome: SecretAccessOutcome,
-    pub(super) reason: String,
-}
-
-impl Missing {
-    pub(super) fn failed(reason: impl Into<String>) -> Self {
-        Self { outcome: SecretAccessOutcome::Failed, reason: reason.into() }
-    }
-
-    pub(super) fn denied(reason: impl Into<String>) -> Self {
-        Self { outcome: SecretAccessOutcome::Denied, reason: reason.into() }
-    }
-}
 
 /// Gets a secret.
 pub(super) async fn resolve(

@@ -7,8 +7,8 @@ use zeroize::Zeroizing;
 use super::{
     Secret,
     config::Vault,
+    found::{Found, LONGEST, Missing, PATIENCE},
     http_client,
-    source::{Found, LONGEST, Missing, PATIENCE},
 };
 
 /// The longest answer, in bytes.

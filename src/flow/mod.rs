@@ -12,9 +12,8 @@ mod state_op;
 
 pub use composite::{BadPath, Course, Rule, Turn, ValuePath};
 pub use limits::RunLimits;
-pub use op::{
-    ArtifactOp, Asking, Backoff, Part, SetOpts, StateOp, StepOp, StepRequest, TaskOpts, TaskRequest,
-};
+pub use op::{ArtifactOp, Asking, Backoff, Part, StepOp, StepRequest, TaskOpts, TaskRequest};
+pub use state_op::{SetOpts, StateOp};
 
 use crate::{
     journal::{Note, ScopePath, StepKey},

@@ -1,16 +1,221 @@
-//! An operation on state as the journal has it: one flat object.
+//! An operation on state, and its form in the journal: one flat object.
 //!
 //! A tagged enum is read by way of a buffer, and a value that is kept as its text cannot be read out
 //! of one. So the object is read as what it is, and then made an operation.
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{SetOpts, StateOp};
-use crate::protocol::Json;
+use crate::protocol::{ContentKind, DurationMs, Json, Lifetime, MemoryTier, StoreOptions};
+
+/// An operation on state. Keys are any UTF-8 text of at most 1,024 bytes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case", try_from = "Written")]
+pub enum StateOp {
+    /// The value, or null.
+    Get {
+        /// The key.
+        key: String,
+    },
+    /// Write a value; gives null.
+    Set {
+        /// The key.
+        key: String,
+        /// The value.
+        value: Json,
+        /// On which condition, and what is said about the value.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        opts: Option<Box<SetOpts>>,
+    },
+    /// Remove a key; gives null, also if it was not there.
+    Delete {
+        /// The key.
+        key: String,
+    },
+    /// The sorted keys that begin with a prefix, as an array of strings.
+    List {
+        /// The prefix; empty for all.
+        prefix: String,
+    },
+    /// Add to a number (0 if there is none) and give the sum.
+    Add {
+        /// The key.
+        key: String,
+        /// What to add.
+        by: f64,
+    },
+    /// Append to an array (empty if there is none) and give the array.
+    Append {
+        /// The key.
+        key: String,
+        /// The new last element.
+        value: Json,
+    },
+    /// Lay the members of an object over those of the one that is there, and give the object.
+    Merge {
+        /// The key.
+        key: String,
+        /// The new members; null removes one.
+        value: Json,
+    },
+    /// The values that have every word of a query, the best first: an array of
+    /// `{"key", "score", "snippet"}`.
+    Search {
+        /// The words.
+        query: String,
+        /// At most this many.
+        limit: usize,
+    },
+    /// Link a key to another; gives null.
+    Link {
+        /// The key that it starts from.
+        key: String,
+        /// The key that it leads to.
+        to: String,
+        /// What the one is to the other.
+        relation: String,
+        /// Anything more.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        metadata: Option<Json>,
+    },
+    /// Remove a link; gives null, also if it was not there.
+    Unlink {
+        /// The key that it starts from.
+        key: String,
+        /// The key that it leads to.
+        to: String,
+        /// What the one is to the other.
+        relation: String,
+    },
+    /// The keys that links lead to, the nearest first, as an array of strings.
+    Traverse {
+        /// The key to begin at.
+        key: String,
+        /// Only along this relation.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        relation: Option<String>,
+        /// The most links in a row.
+        depth: u32,
+    },
+}
+
+impl StateOp {
+    /// About how many bytes of payload it carries.
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Set { key, value, .. }
+            | Self::Append { key, value }
+            | Self::Merge { key, value } => key.len() + value.len(),
+            Self::Link { key, metadata, .. } => key.len() + metadata.as_ref().map_or(0, Json::len),
+            Self::Get { key }
+            | Self::Delete { key }
+            | Self::Add { key, .. }
+            | Self::Unlink { key, .. }
+            | Self::Traverse { key, .. } => key.len(),
+            Self::List { prefix: text } | Self::Search { query: text, .. } => text.len(),
+        }
+    }
+}
+
+impl StateOp {
+    /// The name that the chain shows.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Get { .. } => "state.get",
+            Self::Set { .. } => "state.set",
+            Self::Delete { .. } => "state.delete",
+            Self::List { .. } => "state.list",
+            Self::Add { .. } => "state.add",
+            Self::Append { .. } => "state.append",
+            Self::Merge { .. } => "state.merge",
+            Self::Search { .. } => "state.search",
+            Self::Link { .. } => "state.link",
+            Self::Unlink { .. } => "state.unlink",
+            Self::Traverse { .. } => "state.traverse",
+        }
+    }
+
+    /// The key, prefix or nothing that it is about: what a grant must reach.
+    pub fn key(&self) -> &str {
+        match self {
+            Self::Get { key }
+            | Self::Set { key, .. }
+            | Self::Delete { key }
+            | Self::List { prefix: key }
+            | Self::Add { key, .. }
+            | Self::Append { key, .. }
+            | Self::Merge { key, .. }
+            | Self::Link { key, .. }
+            | Self::Unlink { key, .. } => key,
+            // Both may come upon any key.
+            Self::Search { .. } | Self::Traverse { .. } => "",
+        }
+    }
+
+    /// Whether it changes nothing.
+    pub fn is_read(&self) -> bool {
+        match self {
+            Self::Get { .. } | Self::List { .. } | Self::Search { .. } | Self::Traverse { .. } => {
+                true
+            }
+            Self::Set { .. }
+            | Self::Delete { .. }
+            | Self::Add { .. }
+            | Self::Append { .. }
+            | Self::Merge { .. }
+            | Self::Link { .. }
+            | Self::Unlink { .. } => false,
+        }
+    }
+
+    /// Whether it needs what only the store has, also for the run's own state.
+    pub fn needs_store(&self) -> bool {
+        matches!(
+            self,
+            Self::Search { .. } | Self::Link { .. } | Self::Unlink { .. } | Self::Traverse { .. }
+        )
+    }
+}
+
+/// What a write of state may say besides its value.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetOpts {
+    /// The revision that the value must have; 0 for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_revision: Option<u64>,
+    /// After how many milliseconds it expires.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<u64>,
+    /// How long it should live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lifetime: Option<Lifetime>,
+    /// How fast it should be at hand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<MemoryTier>,
+    /// What kind of knowledge it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_kind: Option<ContentKind>,
+    /// How important it is, from 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub salience: Option<f64>,
+}
+
+impl SetOpts {
+    /// What is said about the value.
+    pub fn hints(&self) -> StoreOptions {
+        StoreOptions {
+            tier: self.tier,
+            lifetime: self.lifetime,
+            content_kind: self.content_kind.clone(),
+            salience: self.salience,
+            ttl: self.ttl.map(DurationMs::from_millis),
+        }
+    }
+}
 
 /// Everything that an operation may have.
 #[derive(Deserialize)]
-pub(super) struct Written {
+struct Written {
     op: String,
     key: Option<String>,
     #[serde(default, deserialize_with = "given")]

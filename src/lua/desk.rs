@@ -13,7 +13,7 @@ use mlua::{
 
 use super::{random::Random, raw::Machine, source::Source, time};
 use crate::{
-    blueprint::{FlowNode, flow_nodes},
+    blueprint::{DurationError, FlowNode, flow_nodes, parse_duration, seconds_to_ms},
     journal::Note,
     protocol::Json,
 };
@@ -390,6 +390,7 @@ pub(crate) fn host_functions(machine: &Rc<Machine>, desk: &Rc<Desk>) -> mlua::Re
         "uuid",
         lua.create_function(move |_, ()| Ok(at.draw(|random| random.uuid().to_string())))?,
     )?;
+    host.raw_set("duration", lua.create_function(|_, value: Value| Ok(milliseconds(&value)))?)?;
     host.raw_set(
         "freeze",
         lua.create_function(|_, table: Table| {
@@ -406,6 +407,20 @@ pub(crate) fn host_functions(machine: &Rc<Machine>, desk: &Rc<Desk>) -> mlua::Re
         lua.create_function(|_, text: String| Ok(pair(time::parse(&text))))?,
     )?;
     Ok(host)
+}
+
+/// Reads a duration, which is a text or a number of seconds; else whether it has the shape of one.
+#[expect(clippy::cast_precision_loss, reason = "a hundred years of milliseconds are exact")]
+fn milliseconds(value: &Value) -> (Option<f64>, bool) {
+    let read = match value {
+        Value::String(text) => match text.to_str().map(|text| parse_duration(&text)) {
+            Ok(Ok(ms)) => Some(ms),
+            Ok(Err(DurationError::TooLong(_))) => None,
+            Ok(Err(DurationError::Shape(_))) | Err(_) => return (None, false),
+        },
+        _ => value.as_f64().and_then(seconds_to_ms),
+    };
+    (read.map(|ms| ms as f64), read.is_none())
 }
 
 fn pair<T>(result: Result<T, String>) -> (Option<T>, Option<String>) {

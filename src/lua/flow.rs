@@ -20,11 +20,11 @@ use super::{
     call::{self, Operation, Refusal},
     desk::Mode,
     failure,
+    pool::Pool,
     random::Random,
     raw::{Allowance, Armed, Coroutine, Delivery, Halt},
     tree::{Home, Id, JoinKind, Tree, Waiter},
     vm::Vm,
-    vms::Pool,
     watchdog::Lane,
 };
 use crate::{

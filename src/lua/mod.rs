@@ -13,6 +13,7 @@ mod desk;
 mod evaluate;
 mod failure;
 mod flow;
+mod pool;
 mod program;
 mod random;
 mod raw;

@@ -20,10 +20,8 @@ mod dispatch;
 mod exec;
 #[cfg(test)]
 pub(crate) mod fixture;
-mod gate;
 mod keep;
 mod layers;
-mod observe;
 mod sizes;
 mod stack;
 mod store;
@@ -38,16 +36,16 @@ pub use dispatch::{About, Dispatch, Dispatched, Mute, Short, TaskDone, Terminal,
 pub use exec::{
     ExecCall, ExecLayer, ExecNext, ExecObserver, ExecStack, ExecStackBuilder, ExecTerminal,
 };
-pub use gate::{Gate, Permits};
 pub use keep::{Change, Keep, MemoryKeep};
 pub use layers::{
     Audit, AuditSettings, BreakerSettings, Budget, BudgetSettings, Cache, CacheSettings,
     CircuitBreaker, Guard, GuardSettings, Idempotency, IdempotencySettings, Means, RateLimit,
     RateSettings, Redact, RedactSettings, Span,
 };
-pub use observe::{DispatchObserver, Watched};
 pub use sizes::Sizes;
-pub use stack::{DispatchLayer, DispatchStack, Next, Settled, StackBuilder};
+pub use stack::{
+    DispatchLayer, DispatchObserver, DispatchStack, Next, Settled, StackBuilder, Watched,
+};
 pub use store::{
     StoreCall, StoreLayer, StoreNext, StoreObserver, StoreOp, StoreStack, StoreStackBuilder, Stored,
 };

@@ -1,14 +1,21 @@
-//! The operators of a host: those that exist without any configuration, and the declared ones.
+//! What operators need from the host that they are built in.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Backend, BundleDir, Declared, Echo, Human, Lua, LuaCall, MAIN_AI, MainAi, Process, Queue,
-    QueueHub, Registry, Road,
+use super::{BundleDir, Process, QueueHub, Task};
+use crate::{
+    clock::Clock,
+    environment::Environments,
+    protocol::{Failure, Json},
+    session,
 };
-use crate::{clock::Clock, environment::Environments, session};
+
+/// Calls the `fn` of a task's agent with an input, off the caller's thread.
+pub type LuaCall =
+    Arc<dyn Fn(Arc<Task>, Json) -> BoxFuture<'static, Result<Json, Failure>> + Send + Sync>;
 
 /// What operators need from the host.
 pub struct Builtin {
@@ -29,59 +36,8 @@ pub struct Builtin {
 }
 
 impl Builtin {
-    /// The registry of `echo`, `human`, `lua`, `process` and `queue`, each under its kind, of
-    /// `main-ai`, and of what a file declares, which may put other keys under those names.
-    pub fn registry(self, declared: &Declared) -> Registry {
-        let operators: [Arc<dyn Backend>; 5] = [
-            Arc::new(Echo),
-            Arc::new(Human),
-            Arc::new(Lua::new(Arc::clone(&self.lua))),
-            Arc::new(self.process()),
-            Arc::new(Queue::new(Arc::clone(&self.queues))),
-        ];
-        let main_ai = MainAi::new(Arc::clone(&self.sessions), Road::Thin, true);
-        let main_ai: (String, Arc<dyn Backend>) = (MAIN_AI.to_owned(), Arc::new(main_ai));
-        let builtin = operators.into_iter().map(|operator| (operator.kind().to_owned(), operator));
-        let declared =
-            declared.iter().map(|(name, settings)| (name.to_owned(), settings.build(&self)));
-        let all = builtin.chain([main_ai]).chain(declared).collect::<BTreeMap<_, _>>();
-        Registry::new(all).with_environments(self.environments)
-    }
-
     /// The operator that runs children.
     pub(super) fn process(&self) -> Process {
         Process::new(Arc::clone(&self.bundle_dir), Arc::clone(&self.environments))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::PathBuf;
-
-    use super::*;
-
-    #[test]
-    fn each_built_in_operator_stands_under_its_kind() {
-        let builtin = Builtin {
-            lua: Arc::new(|_, input| Box::pin(async { Ok(input) })),
-            bundle_dir: Arc::new(|_| Ok(PathBuf::new())),
-            queues: Arc::default(),
-            environments: crate::operator::fixture::environments(),
-            clock: Clock::system(),
-            stopping: CancellationToken::new(),
-            sessions: Arc::default(),
-        };
-        let registry = builtin.registry(&Declared::default());
-        let names: Vec<_> = registry.names().collect();
-        let same = |kind| (kind, kind);
-        let expected = [
-            same("echo"),
-            same("human"),
-            same("lua"),
-            ("main-ai", "main_ai"),
-            same("process"),
-            same("queue"),
-        ];
-        assert_eq!(names, expected);
     }
 }

@@ -12,10 +12,9 @@ use std::{
 };
 
 use async_trait::async_trait;
-use futures::future::BoxFuture;
 use serde::Deserialize;
 
-use super::{Backend, Builtin, Reply, Residence, Settings, Task};
+use super::{Backend, Builtin, LuaCall, Reply, Residence, Settings, Task};
 use crate::{
     lua::{TaskLimits, call_agent},
     middleware::TaskDone,
@@ -25,10 +24,6 @@ use crate::{
 
 /// Functions that are called at the same time.
 const AT_ONCE: usize = 4;
-
-/// Calls the `fn` of a task's agent with an input, off the caller's thread.
-pub type LuaCall =
-    Arc<dyn Fn(Arc<Task>, Json) -> BoxFuture<'static, Result<Json, Failure>> + Send + Sync>;
 
 /// Calls the agent's function with the input; its value is the result.
 #[derive(Clone)]

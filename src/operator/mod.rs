@@ -3,6 +3,7 @@
 //! Owns the [`Backend`] seam and the built-in operators. Refuses to know runs, journals and
 //! retries: a backend gets one attempt of one task and answers once. The spawner calls it.
 
+mod assemble;
 mod backend;
 mod builtin;
 mod composite;
@@ -12,6 +13,7 @@ mod echo;
 mod fixture;
 mod http;
 mod human;
+mod inquiry;
 mod llm;
 mod lua;
 mod main_ai;
@@ -21,22 +23,25 @@ mod plain;
 mod process;
 mod queue;
 mod queue_hub;
+mod registry;
 mod task;
 mod usage;
 
-pub use backend::{Answered, Backend, Coded, Registry, Reply, Residence};
-pub use builtin::Builtin;
+pub use backend::{Backend, Reply, Residence};
+pub use builtin::{Builtin, LuaCall};
 pub use composite::{Composite, CompositeError, GraphError, MOST_DEPTH};
 pub use declared::{Declared, Mistake, Settings};
 pub use echo::Echo;
-pub use human::{Given, HUMAN, Human, Inquiry, says_no};
+pub use human::{HUMAN, Human, says_no};
+pub use inquiry::{Given, Inquiry};
 pub use llm::{NO_TURN, ScriptedTurns};
-pub use lua::{Lua, LuaCall, lua_calls};
+pub use lua::{Lua, lua_calls};
 pub use main_ai::{MAIN_AI, MainAi, Road};
 pub use plain::{Plain, Reading};
 pub use process::{BundleDir, Process};
 pub use queue::Queue;
 pub use queue_hub::{QueueHub, TooManyPollers};
+pub use registry::{Answered, Coded, Registry};
 
 pub use crate::protocol::Ticket;
 pub use task::{Delivery, Prompt, Reporter, Task};

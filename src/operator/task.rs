@@ -8,7 +8,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::human::Inquiry;
+use super::inquiry::Inquiry;
 use crate::{
     blueprint::{Agent, Labels, WorkerBinding},
     flow::TaskOpts,

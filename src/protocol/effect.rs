@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use super::scope::Scope;
 use super::{
-    DurationMs, OperatorId, OperatorInput, SessionId, WorkflowId,
+    DurationMs, OperatorId, OperatorInput, WorkflowId,
     state::{ContentKind, Lifetime, MemoryLink, MemoryTier},
 };
 
@@ -108,28 +109,6 @@ pub enum Effect {
         /// Its data.
         data: Value,
     },
-}
-
-/// Where a key of state lives; part of the key, and closed to every other scope.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Scope {
-    /// One conversation.
-    Session(SessionId),
-    /// One execution of a flow.
-    Workflow(WorkflowId),
-    /// One operator within one execution of a flow.
-    Operator {
-        /// The execution.
-        workflow: WorkflowId,
-        /// The operator.
-        operator: OperatorId,
-    },
-    /// The whole host.
-    Global,
-    /// A scope of the author's own.
-    Custom(String),
 }
 
 /// What a signal carries.

@@ -20,8 +20,9 @@ pub mod operator;
 pub mod orchestrator;
 pub mod plain;
 mod run_id;
-mod scope_text;
+mod scope;
 pub mod secret;
+pub mod sse;
 pub mod state;
 pub mod step;
 #[cfg(any(test, feature = "test-utils", feature = "faults"))]
@@ -34,7 +35,7 @@ pub use context::{
     OperatorContext, Position, Role, WatcherVerdict,
 };
 pub use duration::DurationMs;
-pub use effect::{Effect, LogLevel, Scope, SignalPayload};
+pub use effect::{Effect, LogLevel, SignalPayload};
 pub use environment::{
     CredentialInjection, CredentialRef, Environment, EnvironmentSpec, IsolationBoundary,
     NetworkAction, NetworkPolicy, NetworkRule, ResourceLimits,
@@ -57,7 +58,7 @@ pub use operator::{
 };
 pub use orchestrator::{Orchestrator, QueryPayload};
 pub use run_id::{ArtifactId, IdError, RunId, TaskId};
-pub use scope_text::ScopeTextError;
+pub use scope::{Scope, ScopeTextError};
 pub use secret::{SecretAccessEvent, SecretAccessOutcome, SecretSource};
 pub use state::{
     ContentKind, Lifetime, MemoryLink, MemoryTier, SearchOptions, SearchResult, StateReader,

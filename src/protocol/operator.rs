@@ -1,6 +1,7 @@
 //! The operator: one call in, one answer out, everything within is its own affair.
 
-mod io;
+mod input;
+mod output;
 
 use std::fmt;
 
@@ -10,7 +11,8 @@ use serde_json::Value;
 
 use super::OperatorError;
 
-pub use io::{OperatorConfig, OperatorInput, OperatorMetadata, OperatorOutput, SubDispatchRecord};
+pub use input::{OperatorConfig, OperatorInput};
+pub use output::{OperatorMetadata, OperatorOutput, SubDispatchRecord};
 
 /// Executes one task; atomic for whoever calls it.
 #[async_trait]

@@ -1,8 +1,8 @@
 //! From a dispatch to a worker.
 //!
-//! Owns [`SpawnerAdapter`], [`OperatorSpawner`] and [`Worker`]: an attempt that is under way, with
-//! an id, a way to cancel it and a way to await it. Refuses to look at an operator's kind. The
-//! engine calls it as the innermost part of every dispatch.
+//! Owns [`SpawnerAdapter`], [`OperatorSpawner`] and [`Worker`]: an attempt that is under way, to be
+//! awaited. Refuses to look at an operator's kind. The engine calls it as the innermost part of
+//! every dispatch.
 
 mod operator;
 mod worker;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tokio_util::sync::CancellationToken;
 
 use super::{SpawnerAdapter, Worker};
 use crate::{
@@ -47,14 +46,6 @@ struct OperatorWorker {
 
 #[async_trait]
 impl Worker for OperatorWorker {
-    fn id(&self) -> &str {
-        &self.task.operator
-    }
-
-    fn cancel_token(&self) -> &CancellationToken {
-        &self.task.cancel
-    }
-
     async fn join(self: Box<Self>) -> Result<Reply, Failure> {
         if self.task.lists_tools {
             let tools = self.backend.list_tools(self.task).await?;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tokio_util::sync::CancellationToken;
 
 use crate::{
     operator::{Reply, Task},
@@ -20,15 +19,9 @@ pub trait SpawnerAdapter: Send + Sync {
     async fn spawn(&self, task: Arc<Task>, input: Json) -> Result<Box<dyn Worker>, Failure>;
 }
 
-/// An attempt that is under way.
+/// An attempt that is under way; its task has the token that cancels it.
 #[async_trait]
 pub trait Worker: Send {
-    /// Names the worker in logs.
-    fn id(&self) -> &str;
-
-    /// Cancel it to give the attempt up.
-    fn cancel_token(&self) -> &CancellationToken;
-
     /// Waits for what becomes of the attempt.
     ///
     /// # Errors

@@ -37,7 +37,7 @@ macro_rules! verbs {
 }
 
 verbs! {
-    /// Look at the host: readiness, metrics, the OpenAPI document, the dashboard.
+    /// Look at the host: readiness, layers, the OpenAPI document.
     HostRead = "host.read",
     /// Copy the whole database.
     HostBackup = "host.backup",

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use data_encoding::BASE64URL_NOPAD;
 use moonswarm::{
-    api::{ApiConfig, Limits},
+    door::{DoorConfig, Limits},
     engine::Retention,
     host::{Host, HostConfig},
     operator::Declared,
@@ -15,7 +15,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 use crate::{
     client::{blueprint, open, open_with},
-    support::{Daemon, Shell, send},
+    support::{Daemon, Shell, eventually, send, when},
 };
 
 fn jti(token: &str) -> String {
@@ -81,7 +81,7 @@ async fn impatient(shell: &Shell, limits: Limits) -> Host {
         run_memory: None,
         shards: 1,
         store: Options::default(),
-        api: ApiConfig { limits, ..ApiConfig::default() },
+        door: DoorConfig { limits, ..DoorConfig::default() },
     };
     Host::open(config).await.unwrap()
 }
@@ -108,13 +108,11 @@ async fn a_peer_that_does_not_read_is_closed_as_slow_and_resumes() {
         let call = json!({"jsonrpc": "2.0", "id": id, "method": "tasks/list"});
         socket.raw(Message::text(call.to_string())).await;
     }
-    loop {
+    eventually("the end of the slow connection", async || {
         let (_, look) = send(daemon.get(&format!("/v1/sessions/{}", session.id))).await;
-        if look["connected"] == false {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        when(look["connected"] == false, look)
+    })
+    .await;
     let mut answers = 0;
     while let Some(value) = socket.next().await {
         answers += u32::from(value.get("result").is_some());
@@ -138,13 +136,12 @@ async fn a_peer_that_answers_no_ping_is_dropped() {
     let (dead, alive) = (open(&daemon).await, open(&daemon).await);
     let _never_read = dead.connect(&daemon).await;
     let mut reads = alive.connect(&daemon).await;
-    loop {
+    eventually("the end of the silent connection", async || {
         assert!(reads.is_silent("task/spawn", Duration::from_millis(50)).await);
         let look = send(daemon.get(&format!("/v1/sessions/{}", dead.id))).await.1;
-        if look["connected"] == false {
-            break;
-        }
-    }
+        when(look["connected"] == false, look)
+    })
+    .await;
     let look = send(daemon.get(&format!("/v1/sessions/{}", alive.id))).await.1;
     assert_eq!(look["connected"], true, "{look}");
     host.stop(Duration::from_secs(5)).await;

@@ -4,8 +4,9 @@
 
 use std::{
     ffi::OsStr,
+    fmt::Display,
     fs::{File, OpenOptions},
-    io::{BufRead as _, BufReader, Read as _},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
     path::{Path, PathBuf},
     process::{Child, ChildStderr, Command, Output, Stdio},
     time::Duration,
@@ -19,6 +20,76 @@ pub mod provider;
 
 /// A test that waits longer than this for one thing has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The pause between two looks at what a test waits for.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Looks until it finds something, and returns it; `look` returns what it saw instead.
+///
+/// # Panics
+/// After [`PATIENCE`], with what was waited for and what was seen last.
+pub async fn eventually<T, S: Display>(
+    what: &str,
+    mut look: impl AsyncFnMut() -> Result<T, S>,
+) -> T {
+    let mut last = String::from("nothing");
+    let looks = async {
+        loop {
+            match look().await {
+                Ok(found) => break found,
+                Err(seen) => last = seen.to_string(),
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    match tokio::time::timeout(PATIENCE, looks).await {
+        Ok(found) => found,
+        Err(_) => panic!("waited {PATIENCE:?} for {what}; last seen: {last}"),
+    }
+}
+
+/// The same for tests without a runtime.
+///
+/// # Panics
+/// As [`eventually`].
+pub fn eventually_blocking<T, S: Display>(what: &str, mut look: impl FnMut() -> Result<T, S>) -> T {
+    let since = std::time::Instant::now();
+    loop {
+        match look() {
+            Ok(found) => return found,
+            Err(seen) if since.elapsed() > PATIENCE => {
+                panic!("waited {PATIENCE:?} for {what}; last seen: {seen}")
+            }
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+/// Turns a look that is yes or no into one for [`eventually`].
+pub fn when<S>(is_so: bool, seen: S) -> Result<(), S> {
+    if is_so { Ok(()) } else { Err(seen) }
+}
+
+/// Notes that something is not tested, since a tool is not there.
+///
+/// # Panics
+/// When `MOONSWARM_REQUIRE_TOOLS` is 1: then every tool has to be there.
+pub fn skip(what: &str, why: &str) {
+    assert!(
+        std::env::var("MOONSWARM_REQUIRE_TOOLS").as_deref() != Ok("1"),
+        "{what}: {why}, and MOONSWARM_REQUIRE_TOOLS asks for it"
+    );
+    note_skipped(what, why);
+}
+
+/// Notes that something is not tested here. `scripts/test.sh` reads these lines from the file that
+/// `MOONSWARM_SKIPPED` names.
+pub fn note_skipped(what: &str, why: &str) {
+    eprintln!("SKIPPED {what}: {why}");
+    let Some(list) = std::env::var_os("MOONSWARM_SKIPPED") else { return };
+    let mut list = OpenOptions::new().create(true).append(true).open(list).unwrap();
+    list.write_all(format!("{what}: {why}\n").as_bytes()).unwrap();
+}
 
 /// The program, with nothing of this process's environment that it would listen to.
 pub fn program() -> Command {
@@ -136,15 +207,11 @@ impl Daemon {
     /// Waits until it is gone, and says whether it was killed.
     pub fn died(mut self) -> bool {
         use std::os::unix::process::ExitStatusExt as _;
-        let since = std::time::Instant::now();
         let child = self.child.as_mut().expect("a process of its own");
-        while since.elapsed() < PATIENCE {
-            if let Some(status) = child.try_wait().unwrap() {
-                return status.signal() == Some(Signal::KILL.as_raw());
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        false
+        let status = eventually_blocking("the end of the daemon", || {
+            child.try_wait().unwrap().ok_or("it runs")
+        });
+        status.signal() == Some(Signal::KILL.as_raw())
     }
 
     /// Waits until it ends by itself, and gives its exit code.

@@ -10,12 +10,11 @@ use serde_json::Value;
 use super::{begin, read, sse};
 use crate::{
     api::{
+        app::Api,
         body::Posted,
-        codes,
-        door::Api,
-        error::{ModelErrorBody, Problem},
         params::{Asker, Key},
     },
+    door::{ModelErrorBody, Problem, codes},
     respond::chat::{Chunks, as_response, completion},
 };
 

@@ -6,12 +6,11 @@ use serde_json::{Value, json};
 use super::{begin, continued, earlier, fresh, said};
 use crate::{
     api::{
+        app::Api,
         body::Posted,
-        codes,
-        door::Api,
-        error::{ModelErrorBody, Problem},
         params::{Asker, Key},
     },
+    door::{ModelErrorBody, Problem, codes},
     protocol::model::output_text,
     respond::{self, COMPACT_INSTRUCTIONS, open_responses::Create},
 };

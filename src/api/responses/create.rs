@@ -8,11 +8,13 @@ use axum::{
 use serde_json::Value;
 
 use super::{begin, read, sse};
-use crate::api::{
-    body::Posted,
-    door::Api,
-    error::{ModelErrorBody, Problem},
-    params::{Asker, Key},
+use crate::{
+    api::{
+        app::Api,
+        body::Posted,
+        params::{Asker, Key},
+    },
+    door::{ModelErrorBody, Problem},
 };
 
 /// Answers a conversation, as a model does.

@@ -6,8 +6,9 @@
 
 use serde_json::Value;
 
-use super::{codes, door::Api, error::Problem};
+use super::app::Api;
 use crate::{
+    door::{Problem, codes},
     engine::{Caller, EngineError, IdempotencyKey, Responding},
     protocol::RunId,
     respond::{

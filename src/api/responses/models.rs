@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use super::said;
 use crate::{
     api::{
-        door::Api,
-        error::{ModelErrorBody, Problem},
+        app::Api,
         params::{Asker, At},
     },
+    door::{ModelErrorBody, Problem},
     engine::ModelView,
 };
 

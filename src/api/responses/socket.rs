@@ -20,13 +20,8 @@ use tokio::time::{Instant, timeout};
 
 use super::{Asked, begin, continued, earlier, fresh};
 use crate::{
-    api::{
-        body::read_json,
-        codes,
-        door::{self, Api},
-        error::{ModelErrorBody, Problem},
-        params::Asker,
-    },
+    api::{app::Api, body::read_json, params::Asker},
+    door::{self, ModelErrorBody, Problem, codes},
     engine::{Bearer, Caller},
     respond::open_responses::Create,
 };

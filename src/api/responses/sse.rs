@@ -9,7 +9,7 @@ use axum::response::{
 use futures::StreamExt;
 
 use super::Answering;
-use crate::{api::door::Api, respond::Event};
+use crate::{api::app::Api, respond::Event};
 
 /// What is sent after the last event.
 const DONE: &str = "[DONE]";

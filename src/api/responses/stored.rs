@@ -14,11 +14,11 @@ use utoipa::IntoParams;
 use super::{Answering, run_of, said, sse};
 use crate::{
     api::{
-        door::Api,
-        error::{ModelErrorBody, Problem},
+        app::Api,
         params::{Asker, At, Params, bad_query},
         runs,
     },
+    door::{ModelErrorBody, Problem},
     engine::{Caller, EngineError, WaitFor},
     protocol::RunId,
     respond::Stream,

@@ -16,16 +16,15 @@ use tokio_util::sync::CancellationToken;
 use super::rpc::{Answer, Call};
 use crate::{
     api::{
+        app::Api,
         body::read_json,
-        codes,
-        door::Api,
-        error::Problem,
         events::broken,
         params,
         runs::{self, StartBody},
         sessions::{SeatTaken, ttl},
         worker::{ProgressBody, ResultBody},
     },
+    door::{Problem, codes},
     engine::{
         Caller, EngineError, EventView, Held, Holder, IdempotencyKey, Report, WaitFor, rfc3339,
     },

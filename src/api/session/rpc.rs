@@ -4,7 +4,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
-    api::{body::read_json, codes, error::Problem, tasks::present},
+    api::{body::read_json, tasks::present},
+    door::{Problem, codes},
     protocol::Json,
     session::End,
 };

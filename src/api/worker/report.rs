@@ -6,7 +6,8 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::{
-    api::{codes, error::Problem, tasks::present},
+    api::tasks::present,
+    door::{Problem, codes},
     engine::Verdict,
     journal::Usage,
     operator::read_usage,

@@ -6,6 +6,7 @@
 use super::{Checker, files::is_lua, hint_for};
 use crate::blueprint::{
     diagnostics::{Finding, Position, Severity, code},
+    duration::old_form,
     library,
     tokens::{Kind, Token, tokens},
 };
@@ -34,6 +35,7 @@ impl Checker<'_> {
             let tokens = tokens(text);
             let mut found = Look { path, tokens: &tokens, found: Vec::new() };
             found.all();
+            found.durations();
             found.found.truncate(MOST);
             self.findings.append(&mut found.found);
         }
@@ -143,6 +145,45 @@ impl Look<'_, '_> {
                 _ => {}
             }
         }
+    }
+
+    /// Durations in a form that will go: of `ctx:sleep` and `ctx:timeout`, and in options of calls.
+    fn durations(&mut self) {
+        let mut open: Vec<bool> = Vec::new();
+        for index in 0..self.tokens.len() {
+            match &self.tokens[index].kind {
+                Kind::Symbol("(" | "{" | "[") => {
+                    let inside = open.last().copied().unwrap_or_default();
+                    open.push(inside || self.called(index).is_some());
+                }
+                Kind::Symbol(")" | "}" | "]") => drop(open.pop()),
+                _ => {}
+            }
+            let Some((text, (why, instead))) = self.tokens[index]
+                .text()
+                .and_then(|text| old_form(&text).map(|found| (text, found)))
+            else {
+                continue;
+            };
+            let first = index > 0 && self.symbol(index - 1, "(");
+            let method = self.called(if first { index - 1 } else { index });
+            let option = open.last() == Some(&true)
+                && index >= 2
+                && self.symbol(index - 1, "=")
+                && matches!(self.name(index - 2), Some("timeout" | "backoff" | "remind"));
+            if option || matches!(method, Some("sleep" | "timeout")) {
+                let message = format!("the duration \"{text}\" {why}");
+                let hint = Some(format!("write \"{instead}\""));
+                self.say(index, Severity::Warning, code::OLD_DURATION, message, hint);
+            }
+        }
+    }
+
+    /// The method of `ctx` that is called with what begins at a token.
+    fn called(&self, index: usize) -> Option<&str> {
+        let before = index.checked_sub(3)?;
+        let is_ctx = self.name(before) == Some("ctx") && self.symbol(before + 1, ":");
+        self.name(before + 2).filter(|_| is_ctx)
     }
 
     fn say(

@@ -16,7 +16,7 @@ use super::{
 use crate::blueprint::{
     definition::Agent,
     diagnostics::{Finding, code},
-    duration::{parse_duration, seconds_to_ms},
+    duration::{old_form, parse_duration, seconds_to_ms},
     expression::{Reading, has_slots},
     locate::pointer,
 };
@@ -546,7 +546,15 @@ impl Walk<'_, '_, '_> {
             Some(value @ Value::String(text)) if has_slots(text) => {
                 return self.fill(value, &at, &node.what);
             }
-            Some(Value::String(text)) => parse_duration(text).is_ok(),
+            Some(Value::String(text)) => {
+                if let Some((why, instead)) = old_form(text) {
+                    let message = format!("`{key}` of {}: \"{text}\" {why}", node.what);
+                    let finding = self.checker.at_value(&at, code::OLD_DURATION, message);
+                    let finding = finding.hint(format!("write \"{instead}\"")).warning();
+                    self.checker.findings.push(finding);
+                }
+                parse_duration(text).is_ok()
+            }
             Some(value) => value.as_f64().and_then(seconds_to_ms).is_some(),
         };
         if !fits {

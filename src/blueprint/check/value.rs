@@ -9,7 +9,7 @@ use super::Checker;
 use crate::blueprint::{
     Budget,
     diagnostics::code,
-    duration::{parse_duration, seconds_to_ms},
+    duration::{old_form, parse_duration, seconds_to_ms},
     locate::pointer,
     schema::Schema,
 };
@@ -232,6 +232,10 @@ impl Checker<'_> {
             let message = format!("`{key}` in {}: {shown} is not a duration", table.what());
             let finding = self.at_value(&table.pointer(key), code::BAD_DURATION, message);
             self.findings.push(finding.hint(DURATIONS));
+        } else if let Some((why, instead)) = value.as_str().and_then(old_form) {
+            let message = format!("`{key}` in {}: {value} {why}", table.what());
+            let finding = self.at_value(&table.pointer(key), code::OLD_DURATION, message);
+            self.findings.push(finding.hint(format!("write \"{instead}\"")).warning());
         }
         read
     }

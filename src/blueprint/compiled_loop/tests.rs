@@ -1,5 +1,10 @@
-use super::*;
-use crate::flow::response::Approve;
+use std::sync::Arc;
+
+use super::{judge::LoopJudge, *};
+use crate::{
+    blueprint::CompiledAgent,
+    flow::response::{Approve, Judge},
+};
 
 fn tool(name: &str, target: Target) -> Tool {
     Tool {

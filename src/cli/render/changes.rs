@@ -2,10 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{
-    time::elapsed,
-    tree::{printable, title},
-};
+use super::{text::printable, time::elapsed, tree::title};
 use crate::engine::{EventView, RunView, StepView};
 
 /// Remembers what was said, and says what is new.

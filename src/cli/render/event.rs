@@ -1,6 +1,6 @@
 //! An event as a line.
 
-use super::tree::printable;
+use super::text::printable;
 use crate::engine::EventView;
 
 /// What a model said before an event, on one line.

@@ -5,6 +5,7 @@ mod event;
 mod live;
 mod said;
 mod table;
+mod text;
 mod time;
 mod tree;
 
@@ -13,5 +14,6 @@ pub use event::{event, said_line};
 pub use live::{FRAME_MS, Live};
 pub use said::Said;
 pub use table::table;
+pub use text::printable;
 pub use time::{age, elapsed, since_ms, unix_ms};
-pub use tree::{Tree, printable, used, waiting};
+pub use tree::{Tree, used, waiting};

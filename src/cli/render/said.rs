@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::tree::printable;
+use super::text::printable;
 use crate::{
     engine::EventView,
     protocol::{ModelDelta, TextLane},

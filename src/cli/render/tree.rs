@@ -6,6 +6,7 @@ use console::Style;
 
 use super::{
     said::Said,
+    text::printable,
     time::{elapsed, since_ms, unix_ms},
 };
 use crate::{
@@ -16,9 +17,6 @@ use crate::{
 
 /// A join with more branches than this is shown as counts.
 const WIDE: usize = 20;
-
-/// Characters of a text that is shown in a line.
-const LONGEST: usize = 160;
 
 /// Draws steps; `now_ms` is what running ones are measured against.
 #[derive(Debug, Clone, Copy)]
@@ -217,16 +215,6 @@ pub(super) fn title(step: &StepView) -> String {
     }
 }
 
-/// Text that came from a worker or a flow: one line, nothing that steers a terminal.
-pub fn printable(text: &str) -> String {
-    let mut shown = one_line(text.get(..LONGEST * 4).unwrap_or(text));
-    if let Some((end, _)) = shown.char_indices().nth(LONGEST) {
-        shown.truncate(end);
-        shown.push('…');
-    }
-    shown
-}
-
 struct Placed<'a> {
     step: &'a StepView,
     /// Its state as it is shown.
@@ -276,7 +264,10 @@ fn mark(state: &str) -> &'static str {
 mod tests {
     use super::*;
     use crate::{
-        cli::fixture::{run, step},
+        cli::{
+            fixture::{run, step},
+            render::text::LONGEST,
+        },
         engine::FailureView,
         store::RunStatus,
     };

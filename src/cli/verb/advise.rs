@@ -16,7 +16,7 @@ pub struct Advise {
 }
 
 impl Advise {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// No such task, or one that asks nothing.

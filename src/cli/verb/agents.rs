@@ -61,7 +61,7 @@ struct Import {
 }
 
 impl Agents {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// A file that cannot be read or taken in, one that is already there.

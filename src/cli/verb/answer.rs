@@ -30,7 +30,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// No such task, one that is closed or has changed, or a value that breaks its schema.

@@ -22,7 +22,7 @@ pub struct Approve {
 }
 
 impl Approve {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// No such task, one that is closed, or one that wants more than a yes.

@@ -41,7 +41,7 @@ enum What {
 }
 
 impl Artifacts {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// No such run or file.

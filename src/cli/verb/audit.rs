@@ -40,7 +40,7 @@ enum What {
 }
 
 impl Audit {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// A log that is not the one that was written, and a token that may not read it.

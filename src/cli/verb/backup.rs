@@ -20,7 +20,7 @@ pub struct Backup {
 }
 
 impl Backup {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// A file that is there already, a disk that is full.

@@ -13,7 +13,7 @@ const SHORT: usize = 12;
 pub struct Blueprints {}
 
 impl Blueprints {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// A daemon that refuses.

@@ -18,7 +18,7 @@ pub struct Cancel {
 }
 
 impl Cancel {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// No such run, or one that has ended.

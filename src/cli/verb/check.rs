@@ -46,7 +46,7 @@ enum Format {
 }
 
 impl Check {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// A path that cannot be read.

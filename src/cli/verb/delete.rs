@@ -15,7 +15,7 @@ pub struct Delete {
 }
 
 impl Delete {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// No such run, one that has not ended, or one that something open needs.

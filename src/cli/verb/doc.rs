@@ -21,7 +21,7 @@ pub struct Doc {
 }
 
 impl Doc {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// A function that does not exist, a closed stdout.

@@ -62,7 +62,7 @@ impl Line {
 }
 
 impl Doctor {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// A closed stdout; what is wrong with the machine is no error here.

@@ -14,7 +14,7 @@ pub struct Expire {
 }
 
 impl Expire {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// No such task, one that is closed, or one that is not for people.

@@ -22,7 +22,7 @@ pub struct Export {
 }
 
 impl Export {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// No such run, a file that is there already.

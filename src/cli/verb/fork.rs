@@ -39,7 +39,7 @@ pub struct Fork {
 }
 
 impl Fork {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// No such run or step, a blueprint with errors, an input that breaks its schema.

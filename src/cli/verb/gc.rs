@@ -20,7 +20,7 @@ pub struct Gc {
 }
 
 impl Gc {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// A token that does not allow it.

@@ -34,7 +34,7 @@ enum Format {
 }
 
 impl Graph {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// A file that is no blueprint.

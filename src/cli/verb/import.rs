@@ -23,7 +23,7 @@ pub struct Import {
 }
 
 impl Import {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// A document that is not whole, of another version, or too large.

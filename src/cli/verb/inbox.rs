@@ -26,7 +26,7 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// No such task.

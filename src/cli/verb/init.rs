@@ -37,7 +37,7 @@ pub struct Init {
 }
 
 impl Init {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// A name that cannot be one, a file that is already there, no such example.

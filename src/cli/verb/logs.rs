@@ -28,7 +28,7 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// No such run, or a connection that breaks.

@@ -10,7 +10,7 @@ use crate::cli::{connect::Start, context::Context, exit::Exit, render::table};
 pub struct Operators {}
 
 impl Operators {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// A daemon that refuses.

@@ -17,7 +17,7 @@ pub struct Pause {
 }
 
 impl Pause {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// No such run, or one that has ended.

@@ -32,7 +32,7 @@ pub struct Ps {
 }
 
 impl Ps {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// A status that does not exist, or a daemon that refuses.

@@ -15,7 +15,7 @@ pub struct Query {
 }
 
 impl Query {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// No such run or query, or a query that fails.

@@ -20,7 +20,7 @@ pub struct Reject {
 }
 
 impl Reject {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// No such task, or one that is closed.

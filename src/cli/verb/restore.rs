@@ -24,7 +24,7 @@ pub struct Restore {
 }
 
 impl Restore {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// A directory that is in use or not empty, a file that is no whole backup.

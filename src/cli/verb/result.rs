@@ -17,7 +17,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// No such run.

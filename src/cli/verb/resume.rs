@@ -15,7 +15,7 @@ pub struct Resume {
 }
 
 impl Resume {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// No such run, or one that does not rest.

@@ -65,7 +65,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// What keeps the run from being started or watched; a run that fails is no error here.

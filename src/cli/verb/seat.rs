@@ -18,7 +18,7 @@ pub struct Seat {
 }
 
 impl Seat {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// No such run or session, a session of another operator, or a run that has ended.

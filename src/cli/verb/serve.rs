@@ -67,11 +67,11 @@ impl Serve {
                 accept_loss: self.accept_loss,
                 ..crate::store::Options::default()
             },
-            api: crate::api::ApiConfig {
+            door: crate::door::DoorConfig {
                 hosts: cx.config.hosts.clone(),
                 origins: cx.config.origins.clone(),
-                limits: crate::api::Limits::for_connections(connections),
-                ..crate::api::ApiConfig::default()
+                limits: crate::door::Limits::for_connections(connections),
+                ..crate::door::DoorConfig::default()
             },
             safe_mode: cx.config.safe_mode,
             memory: cx.config.memory,

@@ -52,7 +52,7 @@ struct Open {
 }
 
 impl Sessions {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// No such operator or session, or a token that may not do that.

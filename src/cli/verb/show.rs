@@ -38,7 +38,7 @@ pub struct Show {
 }
 
 impl Show {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// No such run or step.

@@ -22,7 +22,7 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// No such run, one that has ended, or a full queue.

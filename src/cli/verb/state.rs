@@ -116,7 +116,7 @@ struct Ends {
 }
 
 impl State {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// No such value, another revision, or a token that does not reach the scope.

@@ -46,7 +46,7 @@ pub struct Test {
 }
 
 impl Test {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// A path that is not there, no test at all, a report that cannot be written.

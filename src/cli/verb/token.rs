@@ -69,7 +69,7 @@ struct Mint {
 }
 
 impl Token {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// A token that may not do that, or text that is no token.

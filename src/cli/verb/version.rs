@@ -11,7 +11,7 @@ use crate::cli::{context::Context, exit::Exit};
 pub struct Version {}
 
 impl Version {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// A closed stdout.

@@ -467,6 +467,20 @@ fn a_flow_is_a_function_of_its_inputs() {
 }
 
 #[test]
+fn scripts_read_durations_as_the_rest_of_the_program_does() {
+    let mut bench = Bench::new();
+    for (text, ms, _) in crate::blueprint::DURATIONS {
+        let body = format!("local ok, why = pcall(ctx.sleep, ctx, {text:?}) return ok");
+        let mut slept = None;
+        let (end, _) = bench.run(&body, |op| {
+            slept = op.wake_at_ms().map(|at| at - BEGUN_MS);
+            echo(op)
+        });
+        assert_eq!(slept, *ms, "{text}: {end:?}");
+    }
+}
+
+#[test]
 fn wrong_calls_say_which_function_and_argument() {
     let mut bench = Bench::new();
     for (body, said) in [

@@ -3,24 +3,18 @@
 //! Owns who its members are and whose turn it is. Refuses to call them: the engine takes a composite
 //! apart, and each member's task is a step of its own.
 
+mod backend;
 mod graph;
-mod settings;
+pub(super) mod settings;
 
 pub use graph::{GraphError, MOST_DEPTH, check};
-pub(super) use settings::CompositeSettings;
 
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
 };
 
-use async_trait::async_trait;
-
-use super::{Backend, Reply, Residence, Task};
-use crate::{
-    flow::Rule,
-    protocol::{Failure, Json, failure::kind},
-};
+use crate::flow::Rule;
 
 /// The most members of one composite.
 const MOST_MEMBERS: usize = 32;
@@ -101,26 +95,6 @@ impl Composite {
             rule => rule.as_str().to_owned(),
         };
         format!("{rule} of {}", self.0.members.join(", "))
-    }
-}
-
-#[async_trait]
-impl Backend for Composite {
-    fn kind(&self) -> &'static str {
-        "composite"
-    }
-
-    fn residence(&self) -> Residence {
-        Residence::Inline
-    }
-
-    fn composite(&self) -> Option<&Composite> {
-        Some(self)
-    }
-
-    async fn execute(&self, task: Arc<Task>, _input: Json) -> Result<Reply, Failure> {
-        let message = format!("{} is a composite: only its members execute tasks", task.operator);
-        Err(Failure::new(kind::REFUSED, message))
     }
 }
 

@@ -7,8 +7,9 @@
 
 mod kinds;
 mod read;
+mod settings;
 mod value;
 
-pub use kinds::Settings;
 pub use read::{Declared, Mistake};
+pub use settings::Settings;
 pub(super) use value::{HeaderNameText, duration, maybe_url, url, variables};

@@ -1,18 +1,13 @@
 //! `kind = "http"` in a file.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
-use async_trait::async_trait;
 use reqwest::Url;
 use serde::Deserialize;
 
-use super::webhook::Webhook;
 use crate::{
     environment::{Egress, Text},
-    operator::{
-        Backend, Builtin, Settings,
-        declared::{HeaderNameText, duration, maybe_url, url},
-    },
+    operator::declared::{HeaderNameText, duration, maybe_url, url},
 };
 
 /// The largest answer that a file may allow, in bytes.
@@ -72,26 +67,6 @@ impl HttpSettings {
 
     pub(super) fn max_answer(&self) -> usize {
         self.max_answer.min(LARGEST)
-    }
-}
-
-#[async_trait]
-impl Settings for HttpSettings {
-    fn kind(&self) -> &'static str {
-        "http"
-    }
-
-    fn build(&self, builtin: &Builtin) -> Arc<dyn Backend> {
-        Arc::new(Webhook::new(self.clone(), builtin))
-    }
-
-    async fn inspect(&self) -> Result<String, String> {
-        self.egress().probe(&self.url).await.map_err(|error| format!("failed to {error}"))?;
-        for text in self.headers.values() {
-            text.resolve().map_err(|error| format!("failed to {error}"))?;
-        }
-        let host = self.url.host_str().unwrap_or_default();
-        Ok(format!("posts to {host}, which resolves and is allowed"))
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
     clock::Clock,
     environment::{Egress, EgressError, Scrubber, Secret, Text},
     operator::{
-        Backend, Builtin, Delivery, Reply, Residence, Task,
+        Backend, Builtin, Delivery, Reply, Residence, Settings, Task,
         outgoing::{self, refused},
     },
     protocol::{Failure, Json, RunId, TaskId, failure::kind},
@@ -240,4 +240,24 @@ fn retry_after(answer: &Response) -> Option<u64> {
 
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[async_trait]
+impl Settings for HttpSettings {
+    fn kind(&self) -> &'static str {
+        "http"
+    }
+
+    fn build(&self, builtin: &Builtin) -> Arc<dyn Backend> {
+        Arc::new(Webhook::new(self.clone(), builtin))
+    }
+
+    async fn inspect(&self) -> Result<String, String> {
+        self.egress().probe(&self.url).await.map_err(|error| format!("failed to {error}"))?;
+        for text in self.headers.values() {
+            text.resolve().map_err(|error| format!("failed to {error}"))?;
+        }
+        let host = self.url.host_str().unwrap_or_default();
+        Ok(format!("posts to {host}, which resolves and is allowed"))
+    }
 }

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     content::{self, Part, Where, compacted, kind, needed, parts},
-    wire::{Manner, add_tools},
+    parts::{Manner, add_tools},
     wrong::untold,
 };
 use crate::protocol::{Failure, FunctionTool, ModelRequest};

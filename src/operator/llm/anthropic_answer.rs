@@ -11,11 +11,10 @@ use serde_json::Value;
 use super::{
     anthropic::{self, redacted, signed},
     draft::{Draft, Grows},
-    sse::SseEvent,
-    wire::{Answer, json},
+    parts::{Answer, json},
     wrong::{Reported, Wrong},
 };
-use crate::protocol::ModelStop;
+use crate::protocol::{ModelStop, sse::SseEvent};
 
 /// Why a model stops that wants to be asked on.
 const PAUSED: &str = "pause_turn";

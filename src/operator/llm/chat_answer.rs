@@ -9,12 +9,11 @@ use serde_json::Value;
 
 use super::{
     draft::{Draft, Grows},
+    parts::{Answer, json},
     price::Tokens,
-    sse::SseEvent,
-    wire::{Answer, json},
     wrong::{Reported, Wrong},
 };
-use crate::protocol::ModelStop;
+use crate::protocol::{ModelStop, sse::SseEvent};
 
 /// Reads chunks.
 #[derive(Debug, Default)]

@@ -9,7 +9,6 @@
 //! | [`chat_answer`], [`responses_answer`], [`anthropic_answer`] | what comes back, event by event |
 //! | [`content`] | what items are made of |
 //! | [`draft`] | the answer so far: items, pieces, usage |
-//! | [`sse`] | bytes to events |
 //! | [`wrong`] | what can be wrong with an answer, and the failure that it is |
 //! | [`price`] | tokens to money |
 //! | [`script`] | a model without a provider: turns from a file or a Lua function |
@@ -25,13 +24,14 @@ mod chat;
 mod chat_answer;
 mod content;
 mod draft;
+mod kind;
+mod parts;
 mod price;
 mod provider;
 mod responses;
 mod responses_answer;
 mod script;
 mod settings;
-mod sse;
 mod wire;
 mod wrong;
 

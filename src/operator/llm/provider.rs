@@ -13,10 +13,9 @@ use tokio::{sync::OnceCell, time::timeout};
 
 use super::{
     draft::Draft,
+    parts::Manner,
     price::Price,
     settings::{LlmSettings, Provider, Server},
-    sse::Cutter,
-    wire::Manner,
     wrong::{Wrong, by_status},
 };
 use crate::{
@@ -27,7 +26,7 @@ use crate::{
         Backend, Builtin, Delivery, LuaCall, Reply, Residence, Task,
         outgoing::{self, refused},
     },
-    protocol::{Failure, Json, ModelDelta, ModelRequest, failure::kind},
+    protocol::{Failure, Json, ModelDelta, ModelRequest, failure::kind, sse::Cutter},
 };
 
 /// The most bytes that are read of an error answer.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::{
     anthropic,
     content::kind,
-    wire::{Manner, add_tools},
+    parts::{Manner, add_tools},
 };
 use crate::protocol::{FunctionTool, ModelRequest};
 

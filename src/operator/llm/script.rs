@@ -5,11 +5,12 @@
 //! same run has the same answers, whatever else runs, and also after a crash. A turn becomes the
 //! events of a Responses API, and those are read as any provider's.
 
+mod play;
+
 use std::{
     collections::BTreeMap,
     io,
     path::{Path, PathBuf},
-    sync::Arc,
     time::Duration,
 };
 
@@ -17,18 +18,10 @@ use reqwest::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{
-    content,
-    draft::Draft,
-    provider::{Hearing, Llm},
-    sse::Cutter,
-    wire::Wire,
-    wrong::by_status,
-};
+use super::{content, draft::Draft, wire::Wire, wrong::by_status};
 use crate::{
     blueprint::{parse_duration, read_text},
-    operator::{Delivery, Task},
-    protocol::{Failure, Json, ModelRequest, ModelStop, failure::kind},
+    protocol::{Failure, Json, ModelRequest, ModelStop, failure::kind, sse::Cutter},
 };
 
 /// The kind of a failure that there is no turn for a conversation.
@@ -141,73 +134,6 @@ impl Script {
             Turns::Each(agents) => agents.values().map(Vec::len).sum(),
         };
         Ok(format!("answers with the {count} turns of {}", path.display()))
-    }
-
-    /// Answers a conversation.
-    pub(super) async fn play(
-        &self,
-        llm: &Llm,
-        request: &ModelRequest,
-        input: &Json,
-        hearing: &mut Hearing<'_>,
-    ) -> Result<(), Failure> {
-        hearing.task.reporter.delivered(Delivery { worker: "script".to_owned() });
-        let turn = self.turn(llm, request, input, hearing.task).await?;
-        let attempt = usize::try_from(hearing.task.attempt).unwrap_or(usize::MAX);
-        if let Some(fail) = turn.fail.get(attempt - 1) {
-            return Err(fail.failure());
-        }
-        let mut answer = Wire::Responses.answer();
-        let mut cutter = Cutter::default();
-        for (number, event) in turn.events().into_iter().enumerate() {
-            if let (Some(pause), true) = (self.pause, number > 0 && is_piece(&event)) {
-                let ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
-                llm.clock.sleep(ms.max(1)).await;
-            }
-            let bytes = written(&event);
-            let draft = &mut hearing.draft;
-            let fed = cutter.feed(bytes.as_bytes(), |event| answer.event(&event, draft));
-            if self.pause.is_some() {
-                hearing.say();
-            }
-            fed.map_err(|wrong| wrong.failure())?;
-        }
-        hearing.say();
-        Ok(())
-    }
-
-    /// The turn that a conversation is at.
-    async fn turn(
-        &self,
-        llm: &Llm,
-        request: &ModelRequest,
-        input: &Json,
-        task: &Arc<Task>,
-    ) -> Result<Turn, Failure> {
-        let Some(path) = self.turns.clone() else {
-            if !task.agent.has_fn {
-                let message = format!(
-                    "operator {} has no `turns`, and agent {} has no `fn`",
-                    task.operator, task.agent_name
-                );
-                return Err(Failure::new(kind::REFUSED, message));
-            }
-            let said = (llm.lua)(Arc::clone(task), input.clone()).await?;
-            return parse(said.to_value());
-        };
-        let failed = |why: String| Failure::new(kind::OPERATOR_UNAVAILABLE, why);
-        let turns = match read(&path).map_err(failed)? {
-            Turns::All(turns) => turns,
-            Turns::Each(mut agents) => {
-                let own = agents.remove(&*task.agent_name).or_else(|| agents.remove("*"));
-                own.ok_or_else(|| failed(format!("the script has no agent {}", task.agent_name)))?
-            }
-        };
-        let turns: Vec<Turn> = turns.into_iter().map(parse).collect::<Result<_, _>>()?;
-        chosen(turns, request).map_err(|number| {
-            let agent = &task.agent_name;
-            Failure::new(kind::MODEL, format!("the script has no turn {number} for {agent}"))
-        })
     }
 }
 

@@ -24,7 +24,7 @@ use std::fmt;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::protocol::{Failure, failure::kind};
+use crate::protocol::{Failure, failure::kind, sse::SseError};
 
 /// What a failure keeps of what was sent, in bytes.
 const KEPT: usize = 2 * 1024;
@@ -61,6 +61,17 @@ pub(super) struct Reported {
     pub(super) code: Option<String>,
     /// Its sentence.
     pub(super) message: String,
+}
+
+impl From<SseError> for Wrong {
+    fn from(error: SseError) -> Self {
+        match error {
+            SseError::TooLong { what, most } => Self::TooLong { what, most },
+            SseError::NotText(bytes) => {
+                Self::malformed("a line of the stream is not UTF-8", &bytes)
+            }
+        }
+    }
 }
 
 impl Wrong {

@@ -1,6 +1,6 @@
 //! From a task to a call of a tool, and from its result to a reply.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
@@ -12,12 +12,17 @@ use super::{
 };
 use crate::{
     blueprint::did_you_mean,
-    environment::Environments,
+    clock::Clock,
+    environment::{Config, Environments},
     middleware::TaskDone,
-    operator::{Backend, Delivery, Reply, Residence, Task},
+    operator::{Backend, Builtin, Delivery, Reply, Residence, Settings, Task},
     protocol::{Failure, FunctionTool, Json, failure::kind},
 };
 
+/// How long `doctor` waits for a server and its tools.
+const INSPECTION: Duration = Duration::from_secs(15);
+/// The tools that `doctor` names.
+const LISTED: usize = 12;
 /// What a failure's message keeps of a tool's words, in characters.
 const MESSAGE: usize = 500;
 /// The tools that a failure names.
@@ -162,6 +167,34 @@ fn output(tool: &str, result: CallToolResult) -> Result<Json, Failure> {
         Some(words) => serde_json::from_str::<Value>(&words).unwrap_or(Value::String(words)).into(),
         None => content().into(),
     })
+}
+
+#[async_trait]
+impl Settings for McpSettings {
+    fn kind(&self) -> &'static str {
+        "mcp"
+    }
+
+    fn build(&self, builtin: &Builtin) -> Arc<dyn Backend> {
+        Arc::new(Mcp::new(self.clone(), Arc::clone(&builtin.environments)))
+    }
+
+    async fn inspect(&self) -> Result<String, String> {
+        let nobodys = Environments::new(Config::default(), Path::new(""), Clock::system());
+        let server = Server::new(self.server.clone(), self.start_within, Arc::new(nobodys));
+        let tools = tokio::time::timeout(INSPECTION, server.tools())
+            .await
+            .map_err(|_| format!("the server did not list its tools within {INSPECTION:?}"))?
+            .map_err(|failure| failure.message)?;
+        if let Some(tool) = &self.tool
+            && !tools.contains_key(tool)
+        {
+            return Err(format!("the server has no tool {tool:?}"));
+        }
+        let names: Vec<_> = tools.keys().take(LISTED).map(String::as_str).collect();
+        let more = if tools.len() > LISTED { ", …" } else { "" };
+        Ok(format!("{} tool(s): {}{more}", tools.len(), names.join(", ")))
+    }
 }
 
 #[cfg(test)]

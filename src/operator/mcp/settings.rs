@@ -1,25 +1,14 @@
 //! `kind = "mcp"` in a file.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
-use async_trait::async_trait;
 use reqwest::Url;
 use serde::{Deserialize, de::Error as _};
 
-use super::{call::Mcp, server::Server};
 use crate::{
-    clock::Clock,
-    environment::{Config, Egress, Environments, Text},
-    operator::{
-        Backend, Builtin, Settings,
-        declared::{HeaderNameText, duration, maybe_url, variables},
-    },
+    environment::{Egress, Text},
+    operator::declared::{HeaderNameText, duration, maybe_url, variables},
 };
-
-/// How long `doctor` waits for a server and its tools.
-const INSPECTION: Duration = Duration::from_secs(15);
-/// The tools that `doctor` names.
-const NAMED: usize = 12;
 
 /// The keys of an mcp operator.
 #[derive(Debug, Clone)]
@@ -104,34 +93,6 @@ impl<'de> Deserialize<'de> for McpSettings {
             }
         };
         Ok(Self { server, tool: keys.tool, start_within: keys.start_within, timeout: keys.timeout })
-    }
-}
-
-#[async_trait]
-impl Settings for McpSettings {
-    fn kind(&self) -> &'static str {
-        "mcp"
-    }
-
-    fn build(&self, builtin: &Builtin) -> Arc<dyn Backend> {
-        Arc::new(Mcp::new(self.clone(), Arc::clone(&builtin.environments)))
-    }
-
-    async fn inspect(&self) -> Result<String, String> {
-        let nobodys = Environments::new(Config::default(), Path::new(""), Clock::system());
-        let server = Server::new(self.server.clone(), self.start_within, Arc::new(nobodys));
-        let tools = tokio::time::timeout(INSPECTION, server.tools())
-            .await
-            .map_err(|_| format!("the server did not list its tools within {INSPECTION:?}"))?
-            .map_err(|failure| failure.message)?;
-        if let Some(tool) = &self.tool
-            && !tools.contains_key(tool)
-        {
-            return Err(format!("the server has no tool {tool:?}"));
-        }
-        let names: Vec<_> = tools.keys().take(NAMED).map(String::as_str).collect();
-        let more = if tools.len() > NAMED { ", …" } else { "" };
-        Ok(format!("{} tool(s): {}{more}", tools.len(), names.join(", ")))
     }
 }
 

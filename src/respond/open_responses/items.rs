@@ -11,9 +11,11 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use super::{Fields, MOST_ITEMS};
+use super::Fields;
 use crate::respond::Refused;
 
+/// The most items of one conversation.
+pub const MOST_ITEMS: usize = 2_000;
 /// The longest id of a call, in bytes.
 const CALL_ID_BYTES: usize = 64;
 

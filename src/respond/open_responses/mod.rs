@@ -1,9 +1,10 @@
 //! Requests in the shapes of Open Responses: their parameters, and the items of a conversation.
 
+mod fields;
 mod items;
 mod request;
 
+pub(crate) use fields::Fields;
 pub(crate) use items::read_items;
-pub use items::{Conversation, last_text};
-pub(crate) use request::Fields;
-pub use request::{Create, MOST_ITEMS, MOST_TOOLS};
+pub use items::{Conversation, MOST_ITEMS, last_text};
+pub use request::{Create, MOST_TOOLS};

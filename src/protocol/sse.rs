@@ -1,26 +1,40 @@
-//! Server-sent events, from the bytes as they come.
+//! Server-sent events, from the bytes as they come: those of providers, and the host's own.
 //!
 //! A character may be cut anywhere between two chunks; a line is read as text once it is whole, and
 //! one that is no UTF-8 then is an error. Lines and events have a limit.
-
-use super::wrong::Wrong;
 
 /// The longest line, and the longest data of an event, in bytes. A finished response comes as one
 /// event, all of its items in it.
 const LONGEST: usize = 16 * 1024 * 1024;
 
+/// Bytes that are no stream of events.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SseError {
+    /// A line or an event is over its limit.
+    #[error("read {what} of events: it has more than {most} bytes")]
+    TooLong {
+        /// The part of the stream.
+        what: &'static str,
+        /// The limit, in bytes.
+        most: usize,
+    },
+    /// A line is not UTF-8.
+    #[error("read a line of events: it is not UTF-8")]
+    NotText(Vec<u8>),
+}
+
 /// An event.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct SseEvent {
+pub struct SseEvent {
     /// What it is called; empty if it has no name.
-    pub(super) name: String,
+    pub name: String,
     /// Its data, lines joined.
-    pub(super) data: String,
+    pub data: String,
 }
 
 /// Cuts bytes into events.
 #[derive(Debug, Default)]
-pub(super) struct Cutter {
+pub struct Cutter {
     line: Vec<u8>,
     name: String,
     data: String,
@@ -31,18 +45,21 @@ pub(super) struct Cutter {
 
 impl Cutter {
     /// Takes the next bytes and hands out the events that end in them.
-    pub(super) fn feed(
+    ///
+    /// # Errors
+    /// A line or an event that is too long or no text, and what `out` returns.
+    pub fn feed<E: From<SseError>>(
         &mut self,
         mut bytes: &[u8],
-        mut out: impl FnMut(SseEvent) -> Result<(), Wrong>,
-    ) -> Result<(), Wrong> {
+        mut out: impl FnMut(SseEvent) -> Result<(), E>,
+    ) -> Result<(), E> {
         while !bytes.is_empty() {
             if std::mem::take(&mut self.after_cr) && bytes[0] == b'\n' {
                 bytes = &bytes[1..];
                 continue;
             }
             let Some(end) = memchr::memchr2(b'\n', b'\r', bytes) else {
-                return self.keep(bytes);
+                return Ok(self.keep(bytes)?);
             };
             self.keep(&bytes[..end])?;
             self.after_cr = bytes[end] == b'\r';
@@ -55,22 +72,22 @@ impl Cutter {
     }
 
     /// Whether bytes are left that never became an event.
-    pub(super) fn has_rest(&self) -> bool {
+    pub fn has_rest(&self) -> bool {
         self.has_data || !self.line.is_empty()
     }
 
-    fn keep(&mut self, bytes: &[u8]) -> Result<(), Wrong> {
+    fn keep(&mut self, bytes: &[u8]) -> Result<(), SseError> {
         if self.line.len() + bytes.len() > LONGEST {
-            return Err(Wrong::TooLong { what: "a line", most: LONGEST });
+            return Err(SseError::TooLong { what: "a line", most: LONGEST });
         }
         self.line.extend_from_slice(bytes);
         Ok(())
     }
 
-    fn end_line(&mut self) -> Result<Option<SseEvent>, Wrong> {
+    fn end_line(&mut self) -> Result<Option<SseEvent>, SseError> {
         let bytes = std::mem::take(&mut self.line);
         let Ok(mut line) = std::str::from_utf8(&bytes) else {
-            return Err(Wrong::malformed("a line of the stream is not UTF-8", &bytes));
+            return Err(SseError::NotText(bytes.clone()));
         };
         if !std::mem::replace(&mut self.begun, true) {
             line = line.strip_prefix('\u{feff}').unwrap_or(line);
@@ -82,7 +99,7 @@ impl Cutter {
         event
     }
 
-    fn take(&mut self, line: &str) -> Result<Option<SseEvent>, Wrong> {
+    fn take(&mut self, line: &str) -> Result<Option<SseEvent>, SseError> {
         if line.is_empty() {
             let name = std::mem::take(&mut self.name);
             let data = std::mem::take(&mut self.data);
@@ -93,7 +110,7 @@ impl Cutter {
         match field {
             "data" => {
                 if self.data.len() + value.len() > LONGEST {
-                    return Err(Wrong::TooLong { what: "an event", most: LONGEST });
+                    return Err(SseError::TooLong { what: "an event", most: LONGEST });
                 }
                 if std::mem::replace(&mut self.has_data, true) {
                     self.data.push('\n');
@@ -112,12 +129,12 @@ impl Cutter {
 mod tests {
     use super::*;
 
-    fn cut(chunks: &[&[u8]]) -> Result<Vec<(String, String)>, Wrong> {
+    fn cut(chunks: &[&[u8]]) -> Result<Vec<(String, String)>, SseError> {
         let (mut cutter, mut out) = (Cutter::default(), Vec::new());
         for chunk in chunks {
             cutter.feed(chunk, |event| {
                 out.push((event.name, event.data));
-                Ok(())
+                Ok::<_, SseError>(())
             })?;
         }
         Ok(out)
@@ -147,16 +164,17 @@ mod tests {
     fn a_line_without_an_end_is_cut_off() {
         let chunk = vec![b'x'; 1 << 20];
         let mut cutter = Cutter::default();
-        let error = (0..17).find_map(|_| cutter.feed(&chunk, |_| Ok(())).err()).unwrap();
-        assert!(matches!(error, Wrong::TooLong { what: "a line", .. }), "{error}");
+        let error =
+            (0..17).find_map(|_| cutter.feed(&chunk, |_| Ok::<_, SseError>(())).err()).unwrap();
+        assert!(matches!(error, SseError::TooLong { what: "a line", .. }), "{error}");
     }
 
     #[test]
     fn an_event_that_was_not_ended_is_a_rest() {
         let mut cutter = Cutter::default();
-        cutter.feed(b"data: 1\n", |_| panic!("it has not ended")).unwrap();
+        cutter.feed::<SseError>(b"data: 1\n", |_| panic!("it has not ended")).unwrap();
         assert!(cutter.has_rest());
-        cutter.feed(b"\n", |_| Ok(())).unwrap();
+        cutter.feed(b"\n", |_| Ok::<_, SseError>(())).unwrap();
         assert!(!cutter.has_rest());
     }
 }

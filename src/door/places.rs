@@ -15,7 +15,7 @@ use std::{
     },
 };
 
-use super::{codes, error::Problem};
+use super::{codes, problem::Problem};
 use crate::{engine::Bearer, token::Role};
 
 /// Of everything, the part that all bearers of one account may have.
@@ -50,7 +50,7 @@ struct Load {
 
 /// The place of one request.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     places: Arc<Places>,
     /// The bearer and its account.
     holders: [u64; 2],
@@ -129,7 +129,7 @@ impl Place {
     ///
     /// # Errors
     /// When the bodies of the bearer, its account or all together are too large.
-    pub(super) fn grow(&self, more: usize) -> Result<(), Problem> {
+    pub(crate) fn grow(&self, more: usize) -> Result<(), Problem> {
         let own_bytes = self.bytes.load(Ordering::Relaxed);
         let mut taken = self.places.lock();
         for (holder, share) in self.holders.iter().zip([BEARER_SHARE, ACCOUNT_SHARE]) {

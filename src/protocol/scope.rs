@@ -1,4 +1,4 @@
-//! How a scope of state is written as a text: what stores, tokens and paths call it.
+//! Scopes of state, and how each is written as a text: what stores, tokens and paths call it.
 //!
 //! `global`, `run:<id>`, `session:<id>`, `operator:<run>:<operator>`, `custom:<name>`. Within an
 //! id, every byte but ASCII letters, digits, `-`, `_` and `.` is written as `%` and two hex
@@ -6,7 +6,31 @@
 
 use std::{fmt, str::FromStr};
 
-use super::{OperatorId, Scope, SessionId, WorkflowId};
+use serde::{Deserialize, Serialize};
+
+use super::{OperatorId, SessionId, WorkflowId};
+
+/// Where a key of state lives; part of the key, and closed to every other scope.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Scope {
+    /// One conversation.
+    Session(SessionId),
+    /// One execution of a flow.
+    Workflow(WorkflowId),
+    /// One operator within one execution of a flow.
+    Operator {
+        /// The execution.
+        workflow: WorkflowId,
+        /// The operator.
+        operator: OperatorId,
+    },
+    /// The whole host.
+    Global,
+    /// A scope of the author's own.
+    Custom(String),
+}
 
 /// A text that names no scope of state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

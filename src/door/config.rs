@@ -1,12 +1,12 @@
-//! What the API can be told: who may come, how much, how fast.
+//! The settings of the door: the names of the server, whose pages may call it, and every limit.
 
 use std::time::Duration;
 
 use crate::clock::Clock;
 
-/// How the API is set up.
+/// How the door is set up.
 #[derive(Debug, Clone)]
-pub struct ApiConfig {
+pub struct DoorConfig {
     /// Host names, beside the loopback ones, under which the API may be reached, without a port.
     pub hosts: Vec<String>,
     /// Origins (`https://desk.example`) whose pages may call the API, beside its own.
@@ -17,7 +17,7 @@ pub struct ApiConfig {
     pub clock: Clock,
 }
 
-impl Default for ApiConfig {
+impl Default for DoorConfig {
     fn default() -> Self {
         Self {
             hosts: Vec::new(),

@@ -18,7 +18,7 @@ use crate::{
 
 /// A refusal on its way out: `application/problem+json`.
 #[derive(Debug, Clone)]
-pub(super) struct Problem(Box<Inner>);
+pub(crate) struct Problem(Box<Inner>);
 
 #[derive(Debug, Clone)]
 struct Inner {
@@ -30,7 +30,7 @@ struct Inner {
 /// Why a request was refused (RFC 9457).
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Problem)]
-pub(super) struct ProblemBody {
+pub(crate) struct ProblemBody {
     /// Where the code is explained: `/docs/errors#code`.
     r#type: String,
     /// What the code means, the same in every case.
@@ -49,7 +49,7 @@ pub(super) struct ProblemBody {
     violations: Vec<Breach>,
     /// What is wrong with the blueprint.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Vec<super::check::FindingBody>)]
+    #[schema(value_type = Vec<FindingBody>)]
     findings: Vec<Finding>,
     /// What the flow raised.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,9 +59,30 @@ pub(super) struct ProblemBody {
     quota: Option<Exceeded>,
 }
 
+/// One thing that is wrong with a blueprint.
+#[derive(Debug, ToSchema)]
+#[schema(as = Finding)]
+#[expect(dead_code, reason = "the schema of `Finding` in the OpenAPI document")]
+pub(crate) struct FindingBody {
+    /// The file, relative to the bundle.
+    file: String,
+    /// The line, from 1.
+    line: u32,
+    /// The column, from 1, in characters.
+    column: u32,
+    /// A stable code: docs/errors.md explains each.
+    code: String,
+    /// `error` or `warning`.
+    severity: String,
+    /// What is wrong, in one line.
+    message: String,
+    /// What to do about it, in one line.
+    hint: Option<String>,
+}
+
 impl Problem {
     /// A refusal with `code`; `detail` says what was wrong this time.
-    pub(super) fn new(code: Code, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
         let body = ProblemBody {
             r#type: format!("/docs/errors#{}", code.word),
             title: code.title,
@@ -78,30 +99,30 @@ impl Problem {
     }
 
     /// The same, saying where in the body.
-    pub(super) fn at(mut self, path: impl Into<String>) -> Self {
+    pub(crate) fn at(mut self, path: impl Into<String>) -> Self {
         self.0.body.path = Some(path.into());
         self
     }
 
     /// The same, saying when to try again.
-    pub(super) fn retry_after(self, seconds: u64) -> Self {
+    pub(crate) fn retry_after(self, seconds: u64) -> Self {
         self.header(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)))
     }
 
     /// The same with a header.
-    pub(super) fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+    pub(crate) fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.0.headers.push((name, value));
         self
     }
 
     /// No valid bearer came with the request.
-    pub(super) fn unauthenticated(code: Code, detail: impl Into<String>) -> Self {
+    pub(crate) fn unauthenticated(code: Code, detail: impl Into<String>) -> Self {
         let challenge = HeaderValue::from_static(r#"Bearer realm="moonswarm""#);
         Self::new(code, detail).header(header::WWW_AUTHENTICATE, challenge)
     }
 
     /// Findings that keep a blueprint from running.
-    pub(super) fn findings(findings: Vec<Finding>) -> Self {
+    pub(crate) fn findings(findings: Vec<Finding>) -> Self {
         let detail = match findings.as_slice() {
             [only] => format!("{}:{}:{}: {}", only.file, only.line, only.column, only.message),
             many => format!("there are {} findings", many.len()),
@@ -112,23 +133,23 @@ impl Problem {
     }
 
     /// The HTTP status.
-    pub(super) fn status(&self) -> StatusCode {
+    pub(crate) fn status(&self) -> StatusCode {
         self.0.code.status
     }
 
     /// What it says.
-    pub(super) fn body(&self) -> &ProblemBody {
+    pub(crate) fn body(&self) -> &ProblemBody {
         &self.0.body
     }
 
     /// The code's word.
-    pub(super) fn code(&self) -> &'static str {
+    pub(crate) fn code(&self) -> &'static str {
         self.0.code.word
     }
 
     /// Where in the body it is.
     #[cfg(test)]
-    pub(super) fn path(&self) -> Option<&str> {
+    pub(crate) fn path(&self) -> Option<&str> {
         self.0.body.path.as_deref()
     }
 }
@@ -254,7 +275,7 @@ fn storage(error: &StoreError) -> Problem {
 /// Why a request of a client of model APIs was refused.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ModelError)]
-pub(super) struct ModelErrorBody<'a> {
+pub(crate) struct ModelErrorBody<'a> {
     /// The refusal.
     error: ModelRefusal<'a>,
 }
@@ -274,12 +295,12 @@ struct ModelRefusal<'a> {
 
 impl ProblemBody {
     /// The status that clients of model APIs expect: to them, whatever is wrong with a body is 400.
-    pub(super) fn model_status(&self) -> u16 {
+    pub(crate) fn model_status(&self) -> u16 {
         if self.status == 422 { 400 } else { self.status }
     }
 
     /// The same as clients of model APIs read it: `{error: {message, type, param, code}}`.
-    pub(super) fn model_error(&self) -> ModelErrorBody<'_> {
+    pub(crate) fn model_error(&self) -> ModelErrorBody<'_> {
         let kind = match self.status {
             401 => "authentication_error",
             403 => "permission_error",
@@ -300,7 +321,7 @@ impl ProblemBody {
 }
 
 /// An answer for clients of model APIs: a refusal is `{"error": …}` to them.
-pub(super) fn for_models(response: Response) -> Response {
+pub(crate) fn for_models(response: Response) -> Response {
     let Some(body) = response.extensions().get::<Arc<ProblemBody>>().cloned() else {
         return response;
     };

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use axum::http::{HeaderMap, Uri, header};
 
-use super::{codes, error::Problem};
+use super::{codes, problem::Problem};
 
 /// The names that this server answers to and the origins that may call it.
 #[derive(Debug)]

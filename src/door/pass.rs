@@ -14,66 +14,51 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures::{FutureExt, StreamExt as _};
-use tokio_util::sync::CancellationToken;
 
 use super::{
-    ApiConfig, Limits, codes, docs,
-    error::{self, Problem},
+    DoorConfig, Limits, codes,
     origin::Site,
     places::{Place, Places},
+    problem::{self, Problem},
     rate::Rates,
 };
 use crate::{
     clock::Clock,
     engine::{Bearer, Caller, Engine, EngineError},
-    tasks::Tasks,
     token::{Refusal, Role, Verb, permits},
 };
 
 /// A bearer longer than this is nobody's.
 const MOST_BEARER_BYTES: usize = 8 * 1_024;
 
-/// What every handler has at hand.
-#[derive(Clone)]
-pub(super) struct Api {
-    /// What does the work.
-    pub engine: Engine,
-    /// The checks before it.
-    pub door: Arc<Door>,
-    /// Canceled when the host begins to stop; what waits then answers at once.
-    pub stopping: CancellationToken,
-    /// Where a connection that became a socket goes on.
-    pub tasks: Tasks,
-}
-
-/// The checks that need no engine.
+/// The checks before a request, and what they count.
 #[derive(Debug)]
-pub(super) struct Door {
+pub struct Door {
     site: Site,
     rates: Rates,
     places: Arc<Places>,
-    /// How much of everything.
-    pub limits: Limits,
+    /// The limits of everything.
+    pub(crate) limits: Limits,
     /// The time.
-    pub clock: Clock,
+    pub(crate) clock: Clock,
 }
 
 /// What a route asks of whoever comes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Rule {
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rule {
     /// Who may come.
     pub who: Who,
     /// The largest body, in bytes.
     pub body: usize,
-    /// Whether somebody without a bearer is shown a page on which to enter one.
-    pub page: bool,
+    /// The page that somebody without a bearer is shown, to enter one.
+    pub page: Option<fn(StatusCode) -> Response>,
     /// Whether refusals have the shape that clients of model APIs expect.
     pub models: bool,
 }
 
 /// Who may come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Who {
+pub(crate) enum Who {
     /// Everybody, also when there is no room for others.
     Anybody,
     /// Whoever has a valid bearer of any sort.
@@ -86,7 +71,7 @@ pub(super) enum Who {
 
 impl Who {
     /// The verb that is asked for.
-    pub(super) fn verb(self) -> Option<Verb> {
+    pub(crate) fn verb(self) -> Option<Verb> {
         match self {
             Self::Anybody | Self::AnyBearer => None,
             Self::Caller(verb) | Self::Holder(verb) => Some(verb),
@@ -96,7 +81,7 @@ impl Who {
 
 impl Door {
     /// A door to the server on `listens_on`.
-    pub(super) fn new(config: &ApiConfig, listens_on: std::net::SocketAddr) -> Self {
+    pub fn new(config: &DoorConfig, listens_on: std::net::SocketAddr) -> Self {
         let limits = config.limits.clone();
         Self {
             site: Site::new(listens_on, &config.hosts, &config.origins),
@@ -111,7 +96,7 @@ impl Door {
     ///
     /// # Errors
     /// When it asks too often.
-    pub(super) fn take_turn(&self, caller: &Caller) -> Result<(), Problem> {
+    pub(crate) fn take_turn(&self, caller: &Caller) -> Result<(), Problem> {
         self.rates.take(&caller.jti).map_err(too_often)
     }
 
@@ -165,7 +150,7 @@ impl Door {
 }
 
 fn too_often(seconds: u64) -> Problem {
-    Problem::new(codes::RATE_LIMITED, "this token asks more often than it may").retry_after(seconds)
+    Problem::new(codes::RATE_LIMITED, "rate limit for this token exceeded").retry_after(seconds)
 }
 
 fn refused(refusal: Refusal) -> Problem {
@@ -176,7 +161,7 @@ fn refused(refusal: Refusal) -> Problem {
 ///
 /// # Errors
 /// When there is none, or it has another form.
-pub(super) fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
+pub(crate) fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
     let missing = |detail: &str| Problem::unauthenticated(codes::UNAUTHENTICATED, detail);
     let mut given = headers.get_all(header::AUTHORIZATION).iter();
     let value = match (given.next(), given.next(), offered(headers)) {
@@ -207,45 +192,49 @@ fn offered(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// Lets a request through to its handler, or answers it.
-pub(super) async fn pass(
-    State((api, rule)): State<(Api, Rule)>,
+pub(crate) async fn pass(
+    State((engine, door, rule)): State<(Engine, Arc<Door>, Rule)>,
     mut request: Request,
     next: Next,
 ) -> Response {
     let handled = async {
-        let (bearer, _place) = enter(&api, rule, &mut request)?;
+        let (bearer, _place) = enter(&engine, &door, rule, &mut request)?;
         let response = next.run(request).await;
         Ok(match bearer {
-            Some(bearer) if is_of_events(&response) => while_good(api.engine, bearer, response),
+            Some(bearer) if is_of_events(&response) => while_good(engine, bearer, response),
             Some(_) | None => response,
         })
     };
     let handled = AssertUnwindSafe(handled).catch_unwind().await.unwrap_or_else(|_| {
         tracing::error!("a request ended in a panic");
-        Err(Problem::new(codes::INTERNAL, "this is a defect of the server; the log says more"))
+        Err(Problem::new(
+            codes::INTERNAL,
+            "this is a defect of the server; its log has the details",
+        ))
     });
-    let response = match handled {
-        Ok(response) => response,
-        Err(problem) if rule.page && problem.status() == StatusCode::UNAUTHORIZED => {
-            docs::page(problem.status())
+    let response = match (handled, rule.page) {
+        (Ok(response), _) => response,
+        (Err(problem), Some(page)) if problem.status() == StatusCode::UNAUTHORIZED => {
+            page(problem.status())
         }
-        Err(problem) => problem.into_response(),
+        (Err(problem), _) => problem.into_response(),
     };
-    hardened(if rule.models { error::for_models(response) } else { response })
+    hardened(if rule.models { problem::for_models(response) } else { response })
 }
 
 /// Looks at a request; its place is given back when what this returns is gone.
 fn enter(
-    api: &Api,
+    engine: &Engine,
+    door: &Door,
     rule: Rule,
     request: &mut Request,
 ) -> Result<(Option<String>, Option<Arc<Place>>), Problem> {
     let (mut given, mut place) = (None, None);
-    if let Some(text) = api.door.screen(rule, request.uri(), request.headers())? {
-        let bearer = api.engine.authenticate(text)?;
+    if let Some(text) = door.screen(rule, request.uri(), request.headers())? {
+        let bearer = engine.authenticate(text)?;
         given = Some(text.to_owned());
-        api.door.admit(rule, &bearer)?;
-        let taken = api.door.places.take(&bearer)?;
+        door.admit(rule, &bearer)?;
+        let taken = door.places.take(&bearer)?;
         request.extensions_mut().insert(bearer);
         request.extensions_mut().insert(Arc::clone(&taken));
         place = Some(taken);
@@ -297,12 +286,12 @@ mod tests {
 
     fn door() -> Door {
         let limits = Limits { rate: 1, burst: 2, ..Limits::default() };
-        let config = ApiConfig { limits, clock: Clock::manual(0), ..ApiConfig::default() };
+        let config = DoorConfig { limits, clock: Clock::manual(0), ..DoorConfig::default() };
         Door::new(&config, "127.0.0.1:7700".parse().unwrap())
     }
 
     fn rule(who: Who) -> Rule {
-        Rule { who, body: 0, page: false, models: false }
+        Rule { who, body: 0, page: None, models: false }
     }
 
     fn screen(rule: Rule, headers: &[(HeaderName, &'static str)]) -> Result<bool, &'static str> {

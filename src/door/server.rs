@@ -2,7 +2,6 @@
 
 use std::{
     future::Future,
-    io,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -19,14 +18,8 @@ use hyper_util::{
 use tokio::{net::TcpListener, sync::Semaphore};
 use tower::Service;
 
-use super::{
-    ApiConfig, Limits, codes,
-    door::{Api, Door},
-    error::Problem,
-    patient::Patient,
-    routes,
-};
-use crate::{engine::Engine, tasks::Tasks};
+use super::{Door, Limits, codes, patient::Patient, problem::Problem};
+use crate::tasks::Tasks;
 
 /// What a connection over the number is told before it is closed.
 fn full(most: usize) -> String {
@@ -47,21 +40,10 @@ const REST: Duration = Duration::from_millis(50);
 /// How many times as long as a socket's peer has for a message a peer may take nothing at all.
 const TAKEN: u32 = 3;
 
-/// Serves the API on `listener` until `tasks` is told to stop; then no connection is taken any
-/// more, what is under way is answered, and the future ends.
-///
-/// # Errors
-/// When the listener has no address.
-pub async fn serve(
-    engine: Engine,
-    listener: TcpListener,
-    config: ApiConfig,
-    tasks: &Tasks,
-) -> io::Result<()> {
-    let door = Arc::new(Door::new(&config, listener.local_addr()?));
-    let api = Api { engine, door, stopping: tasks.stopping().clone(), tasks: tasks.clone() };
-    accept(listener, routes::router(api), &config.limits, tasks).await;
-    Ok(())
+/// Serves what stands behind the door on `listener` until `tasks` is told to stop; then no
+/// connection is taken any more, what is under way is answered, and the future ends.
+pub async fn serve(listener: TcpListener, behind: Router, door: &Door, tasks: &Tasks) {
+    accept(listener, behind, &door.limits, tasks).await;
 }
 
 async fn accept(listener: TcpListener, router: Router, limits: &Limits, tasks: &Tasks) {

@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 
 /// One kind of refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Code {
+pub(crate) struct Code {
     /// The word that never changes.
     pub word: &'static str,
     /// The HTTP status.
@@ -15,11 +15,11 @@ pub(super) struct Code {
 
 macro_rules! codes {
     ($($name:ident = $word:literal, $status:ident, $title:literal;)+) => {
-        $(pub(super) const $name: Code =
+        $(pub(crate) const $name: Code =
             Code { word: $word, status: StatusCode::$status, title: $title };)+
 
         /// All of them.
-        pub(super) const ALL: &[Code] = &[$($name,)+];
+        pub(crate) const ALL: &[Code] = &[$($name,)+];
     };
 }
 
@@ -101,7 +101,7 @@ codes! {
 }
 
 /// The code of a word; for a word that another room made up, `otherwise` under that word.
-pub(super) fn named(word: &'static str, otherwise: Code) -> Code {
+pub(crate) fn named(word: &'static str, otherwise: Code) -> Code {
     ALL.iter().copied().find(|code| code.word == word).unwrap_or(Code { word, ..otherwise })
 }
 

@@ -1,0 +1,61 @@
+//! The operators of a host: those that exist without any configuration, and the declared ones.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{Backend, Builtin, Declared, Echo, Human, Lua, MAIN_AI, MainAi, Queue, Registry, Road};
+
+impl Builtin {
+    /// The registry of `echo`, `human`, `lua`, `process` and `queue`, each under its kind, of
+    /// `main-ai`, and of what a file declares, which may put other keys under those names.
+    pub fn registry(self, declared: &Declared) -> Registry {
+        let operators: [Arc<dyn Backend>; 5] = [
+            Arc::new(Echo),
+            Arc::new(Human),
+            Arc::new(Lua::new(Arc::clone(&self.lua))),
+            Arc::new(self.process()),
+            Arc::new(Queue::new(Arc::clone(&self.queues))),
+        ];
+        let main_ai = MainAi::new(Arc::clone(&self.sessions), Road::Thin, true);
+        let main_ai: (String, Arc<dyn Backend>) = (MAIN_AI.to_owned(), Arc::new(main_ai));
+        let builtin = operators.into_iter().map(|operator| (operator.kind().to_owned(), operator));
+        let declared =
+            declared.iter().map(|(name, settings)| (name.to_owned(), settings.build(&self)));
+        let all = builtin.chain([main_ai]).chain(declared).collect::<BTreeMap<_, _>>();
+        Registry::new(all).with_environments(self.environments)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::clock::Clock;
+
+    #[test]
+    fn each_built_in_operator_stands_under_its_kind() {
+        let builtin = Builtin {
+            lua: Arc::new(|_, input| Box::pin(async { Ok(input) })),
+            bundle_dir: Arc::new(|_| Ok(PathBuf::new())),
+            queues: Arc::default(),
+            environments: crate::operator::fixture::environments(),
+            clock: Clock::system(),
+            stopping: CancellationToken::new(),
+            sessions: Arc::default(),
+        };
+        let registry = builtin.registry(&Declared::default());
+        let names: Vec<_> = registry.names().collect();
+        let same = |kind| (kind, kind);
+        let expected = [
+            same("echo"),
+            same("human"),
+            same("lua"),
+            ("main-ai", "main_ai"),
+            same("process"),
+            same("queue"),
+        ];
+        assert_eq!(names, expected);
+    }
+}

@@ -1,0 +1,178 @@
+//! What is asked of people, and what they answered so far.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    flow::Asking,
+    protocol::Json,
+    token::{Role, person},
+};
+
+/// The most reminders of one attempt: a task that is forgotten for years does not fill its journal.
+const MOST_REMINDERS: u32 = 100;
+
+/// Whom a task asks, and what they said so far. It is kept with the open task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Inquiry {
+    /// Who may answer: roles and subjects; anybody who may answer at all if empty.
+    pub by: Vec<String>,
+    /// How many different ones must say yes.
+    pub required: u32,
+    /// How often it is recalled, in milliseconds.
+    pub remind_ms: Option<u64>,
+    /// A hash of everything that is shown of it; an answer to something else is refused by it.
+    pub revision: String,
+    /// What was said so far, while more must.
+    pub answers: Vec<Given>,
+    /// How often it was recalled.
+    pub reminders: u32,
+    /// When it is recalled next, in Unix milliseconds.
+    pub remind_at_ms: Option<u64>,
+}
+
+/// What somebody said to a task that needs several answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Given {
+    /// Who: a token's subject.
+    pub by: String,
+    /// When, in Unix milliseconds.
+    pub at_ms: u64,
+    /// What.
+    pub output: Json,
+}
+
+impl Inquiry {
+    /// What an attempt with this prompt asks, from now on.
+    pub fn new(prompt: &impl Serialize, asking: &Asking, now_ms: u64) -> Self {
+        let seen = serde_json::to_vec(&(prompt, &asking.by, asking.required))
+            .expect("a prompt is plain data");
+        Self {
+            by: asking.by.clone(),
+            required: asking.required.unwrap_or(1).max(1),
+            remind_ms: asking.remind_ms,
+            revision: blake3::hash(&seen).to_hex()[..16].to_owned(),
+            answers: Vec::new(),
+            reminders: 0,
+            remind_at_ms: asking.remind_ms.map(|ms| now_ms.saturating_add(ms)),
+        }
+    }
+
+    /// Whether somebody is one of those who are asked. A role is meant where a word is one: its
+    /// holders may, and an admin, who holds every role. A subject is that one token's holder alone.
+    pub fn asks(&self, subject: &str, role: Role) -> bool {
+        self.by.is_empty()
+            || self.by.iter().any(|who| match who.parse::<Role>() {
+                Ok(asked) => role.holds(asked),
+                Err(_) => who == subject || *who == person(subject),
+            })
+    }
+
+    /// Whether somebody has answered already.
+    pub fn has_heard(&self, subject: &str) -> bool {
+        let asked = person(subject);
+        self.answers.iter().any(|given| person(&given.by) == asked)
+    }
+
+    /// Whether one more answer is still not enough.
+    pub fn wants_more(&self) -> bool {
+        (self.answers.len() as u64) + 1 < u64::from(self.required)
+    }
+
+    /// Recalls it: how often it was by now, with the time of the next reminder set.
+    pub fn remind(&mut self, now_ms: u64) -> u32 {
+        self.reminders += 1;
+        let next = self.remind_ms.filter(|_| self.reminders < MOST_REMINDERS);
+        // Those that were missed meanwhile are one.
+        self.remind_at_ms = next.map(|ms| now_ms.saturating_add(ms));
+        self.reminders
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        operator::{Prompt, says_no},
+        protocol::{RunId, TaskId},
+    };
+
+    fn prompt(attempt: u32) -> Prompt {
+        Prompt {
+            task: TaskId::new(1, 1, 1),
+            run: RunId::new(1, 1),
+            agent: "ship".into(),
+            attempt,
+            system: None,
+            prompt: "Ship it?".into(),
+            input: Json::null(),
+            output_schema: None,
+            summary: None,
+            idempotency_key: None,
+            inquiry: None,
+            labels: Default::default(),
+            worker: None,
+        }
+    }
+
+    fn inquiry(by: &[&str], required: u32) -> Inquiry {
+        let by = by.iter().map(|who| (*who).to_owned()).collect();
+        let asking = Asking { by, required: Some(required), remind_ms: Some(10) };
+        Inquiry::new(&prompt(1), &asking, 0)
+    }
+
+    #[test]
+    fn the_revision_is_of_what_is_shown() {
+        let asking = Asking::default();
+        let of = |prompt: &Prompt, now| Inquiry::new(prompt, &asking, now).revision;
+        assert_eq!(of(&prompt(1), 0), of(&prompt(1), 99), "the time is not shown");
+        assert_ne!(of(&prompt(1), 0), of(&prompt(2), 0));
+        let other = Prompt { prompt: "Ship them?".into(), ..prompt(1) };
+        assert_ne!(of(&prompt(1), 0), of(&other, 0));
+        assert_ne!(of(&prompt(1), 0), inquiry(&[], 2).revision);
+    }
+
+    #[test]
+    fn a_role_is_its_holders_and_a_subject_is_one_alone() {
+        assert!(inquiry(&[], 1).asks("anybody", Role::Operator));
+        let approvers = inquiry(&["approver"], 1);
+        assert!(approvers.asks("x", Role::Approver));
+        assert!(approvers.asks("x", Role::Admin), "an admin holds every role");
+        assert!(!approvers.asks("x", Role::Operator));
+        let ann = inquiry(&["ann"], 1);
+        assert!(ann.asks("ann", Role::Observer));
+        assert!(!ann.asks("admin", Role::Admin));
+    }
+
+    #[test]
+    fn one_person_with_two_unnamed_tokens_has_answered_once() {
+        let mut two = inquiry(&[], 2);
+        let by = "admin/approver#0a1b2c3d4e5f".to_owned();
+        two.answers.push(Given { by, at_ms: 1, output: Json::null() });
+        assert!(two.has_heard("admin/approver#5f4e3d2c1b0a"));
+        assert!(!two.has_heard("ann"));
+        assert!(inquiry(&["admin/approver"], 1).asks("admin/approver#0a1b", Role::Observer));
+    }
+
+    #[test]
+    fn reminders_end_and_missed_ones_are_one() {
+        let mut inquiry = inquiry(&[], 1);
+        assert_eq!(inquiry.remind_at_ms, Some(10));
+        assert_eq!(inquiry.remind(1_000), 1);
+        assert_eq!(inquiry.remind_at_ms, Some(1_010));
+        let last = (0..MOST_REMINDERS - 1).map(|_| inquiry.remind(2_000)).last();
+        assert_eq!((last, inquiry.remind_at_ms), (Some(MOST_REMINDERS), None));
+    }
+
+    #[test]
+    fn a_no_is_false_or_not_approved() {
+        for (text, no) in [
+            ("false", true),
+            (r#"{"approved":false,"note":"x"}"#, true),
+            (r#"{"approved":true}"#, false),
+            ("null", false),
+            (r#"{"ok":false}"#, false),
+        ] {
+            assert_eq!(says_no(&Json::parse(text).unwrap()), no, "{text}");
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! The operators of a host by name, and what is known of each by its members.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use serde_json::Value;
+
+use super::{Backend, Composite, GraphError, composite};
+use crate::{
+    blueprint::Operators,
+    environment::{Environments, Scrubber},
+    flow::{Rule, ValuePath},
+    middleware::Layer,
+    protocol::{Operator, StateReader, Ticket},
+};
+
+/// Operators that are code, by name.
+#[derive(Clone, Default)]
+pub struct Coded(BTreeMap<String, Arc<dyn Backend>>);
+
+impl Coded {
+    /// The same, with an operator under a name.
+    #[must_use]
+    pub fn and(mut self, name: impl Into<String>, backend: impl Backend + 'static) -> Self {
+        self.0.insert(name.into(), Arc::new(backend));
+        self
+    }
+
+    /// The same, with a plain operator of the protocol under a name.
+    #[must_use]
+    pub fn and_operator(self, name: impl Into<String>, operator: impl Operator + 'static) -> Self {
+        self.and(name, super::Plain::new(operator))
+    }
+
+    /// The same, with a plain operator that reads state: `make` makes one for each attempt, with
+    /// state as that attempt may read it.
+    #[must_use]
+    pub fn and_reader<O: Operator + 'static>(
+        self,
+        name: impl Into<String>,
+        make: impl Fn(Arc<dyn StateReader>) -> O + Send + Sync + 'static,
+    ) -> Self {
+        self.and(name, super::Reading::new(make))
+    }
+}
+
+impl std::fmt::Debug for Coded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// The operators by name. It never changes while the host runs.
+#[derive(Clone, Default)]
+pub struct Registry {
+    operators: Arc<BTreeMap<String, Arc<dyn Backend>>>,
+    environments: Option<Arc<Environments>>,
+    answered: Option<Answered>,
+}
+
+/// The agents that somebody else answers for.
+pub type Answered = Arc<std::sync::Mutex<BTreeSet<String>>>;
+
+impl Registry {
+    /// The operators given, by name.
+    pub fn new(operators: BTreeMap<String, Arc<dyn Backend>>) -> Self {
+        Self { operators: Arc::new(operators), environments: None, answered: None }
+    }
+
+    /// The same, whose children run in these environments.
+    #[must_use]
+    pub fn with_environments(self, environments: Arc<Environments>) -> Self {
+        Self { environments: Some(environments), ..self }
+    }
+
+    /// The same, where these agents' tasks go to their operator whole, also where that is a model:
+    /// somebody else answers for it.
+    #[must_use]
+    pub fn answered_for(self, agents: Answered) -> Self {
+        Self { answered: Some(agents), ..self }
+    }
+
+    /// Whether a task of an agent for this operator is a loop of calls of a model.
+    pub fn loops(&self, name: &str, agent: &str) -> bool {
+        let answered = |agents: &Answered| {
+            agents.lock().unwrap_or_else(std::sync::PoisonError::into_inner).contains(agent)
+        };
+        // What a quorum compares are results of the agent, not single answers of its model.
+        self.is_model(name)
+            && self.compared(name).is_empty()
+            && !self.answered.as_ref().is_some_and(answered)
+    }
+
+    /// The secrets that an attempt was given, if it was given some.
+    pub fn secrets_of(&self, ticket: Ticket) -> Option<Arc<Scrubber>> {
+        self.environments.as_ref()?.held().of(ticket)
+    }
+
+    /// These operators, and those that are code.
+    #[must_use]
+    pub fn with(self, code: &Coded) -> Self {
+        let mut operators = (*self.operators).clone();
+        operators.extend(code.0.iter().map(|(name, it)| (name.clone(), Arc::clone(it))));
+        Self { operators: Arc::new(operators), ..self }
+    }
+
+    /// The operator of a name.
+    pub fn get(&self, name: &str) -> Option<&Arc<dyn Backend>> {
+        self.operators.get(name)
+    }
+
+    /// Whether every composite stands for operators that exist, and none for itself.
+    ///
+    /// # Errors
+    /// The first that does not.
+    pub fn check(&self) -> Result<(), GraphError> {
+        let all = || self.operators.iter().map(|(name, it)| (name, it.composite()));
+        let others: Vec<&str> =
+            all().filter(|(_, it)| it.is_none()).map(|(name, _)| name.as_str()).collect();
+        let composites = all().filter_map(|(name, it)| Some((name.clone(), it?.clone())));
+        composite::check(&composites.collect(), &others)
+    }
+
+    /// Those that an operator stands for in the end: itself, or whatever is within a composite.
+    fn leaves(&self, name: &str) -> Vec<&Arc<dyn Backend>> {
+        let mut leaves = Vec::new();
+        self.gather(name, &mut Default::default(), &mut |backend| {
+            if backend.composite().is_none() {
+                leaves.push(backend);
+            }
+        });
+        leaves
+    }
+
+    /// Passes an operator and everything within it, each once.
+    fn gather<'a>(
+        &'a self,
+        name: &str,
+        seen: &mut BTreeSet<String>,
+        passes: &mut dyn FnMut(&'a Arc<dyn Backend>),
+    ) {
+        let Some(backend) = self.get(name).filter(|_| seen.insert(name.to_owned())) else { return };
+        passes(backend);
+        for member in backend.composite().map_or(&[][..], Composite::members) {
+            self.gather(member, seen, passes);
+        }
+    }
+
+    /// Every name, sorted, with its kind.
+    pub fn names(&self) -> impl Iterator<Item = (&str, &'static str)> {
+        self.operators.iter().map(|(name, backend)| (name.as_str(), backend.kind()))
+    }
+}
+
+impl Operators for Registry {
+    fn kind(&self, name: &str) -> Option<&str> {
+        self.get(name).map(|backend| backend.kind())
+    }
+
+    fn requires_worker_binding(&self, name: &str) -> bool {
+        self.leaves(name).iter().any(|backend| backend.requires_worker_binding())
+    }
+
+    fn is_model(&self, name: &str) -> bool {
+        let leaves = self.leaves(name);
+        !leaves.is_empty() && leaves.iter().all(|backend| backend.is_model())
+    }
+
+    fn requires_tool(&self, name: &str) -> bool {
+        self.leaves(name).iter().any(|backend| backend.requires_tool())
+    }
+
+    fn kinds(&self, name: &str) -> Vec<&str> {
+        let mut kinds: Vec<&str> = self.leaves(name).iter().map(|it| it.kind()).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        kinds
+    }
+
+    fn compared(&self, name: &str) -> Vec<ValuePath> {
+        let mut paths = Vec::new();
+        self.gather(name, &mut Default::default(), &mut |backend| {
+            if let Some(Rule::Quorum { path, .. }) = backend.composite().map(Composite::rule) {
+                paths.push(path.clone());
+            }
+        });
+        paths
+    }
+
+    fn refuses_environment(&self, environment: &Value) -> Vec<(String, String)> {
+        let Some(environments) = &self.environments else {
+            let helps = "check it where the host runs";
+            return vec![("nothing here gives environments".to_owned(), helps.to_owned())];
+        };
+        let refused = environments.judge(environment).into_iter();
+        refused
+            .map(|it| (format!("`{}` cannot be given here: {}", it.what, it.reason), it.helps))
+            .collect()
+    }
+
+    fn check_layer(&self, layer: &serde_json::Value) -> Result<(), String> {
+        Layer::of(layer).map(drop).map_err(|error| error.to_string())
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.operators.keys().cloned().collect()
+    }
+}
