@@ -39,7 +39,6 @@ impl Shard {
             life: self.lives,
             header: new_header(id, &started),
             cursor: None,
-            prev: None,
             chain: Chain::lean(),
             program: Some(program),
             grant: std::sync::Arc::new(super::recover::grant_of(&started.grant)),
