@@ -183,11 +183,14 @@ fn any_source_is_checked_and_said_to_be_right_or_wrong() {
     TestRunner::new(cases(150)).run(&sources, check).unwrap();
 }
 
+/// The run that the entries are of.
+const RUN: u64 = 7;
+
 /// Entries as a run wrote them, from an exported document.
 fn entries(document: &str) -> Vec<Vec<u8>> {
     let lines = document.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let entries = lines.filter_map(|mut line| line.get_mut("entry").map(Value::take));
-    entries.map(|entry| serde_json::from_value::<Entry>(entry).unwrap().encode()).collect()
+    entries.map(|entry| serde_json::from_value::<Entry>(entry).unwrap().encode(RUN)).collect()
 }
 
 #[test]
@@ -211,8 +214,8 @@ fn any_bytes_of_the_journal_are_an_entry_or_an_error() {
     });
     let any = prop_oneof![mangled, prop::collection::vec(any::<u8>(), 0..300)];
     let decode = |bytes: Vec<u8>| {
-        if let Ok(entry) = Entry::decode(&bytes) {
-            let again = Entry::decode(&entry.encode());
+        if let Ok(entry) = Entry::decode(RUN, &bytes) {
+            let again = Entry::decode(RUN, &entry.encode(RUN));
             prop_assert_eq!(
                 again.ok(),
                 Some(entry),

@@ -1,12 +1,9 @@
-//! The entry: one fact of a run's history, and its stored form.
+//! The entry: one fact of a run's history. Its stored form is in `stored`.
 
 use serde::{Deserialize, Serialize};
 
-use super::{Spent, StepKey};
+use super::{Additions, Spent, StepKey};
 use crate::protocol::{Failure, Json, StepKind};
-
-/// The version of the stored form that this program writes, and the only one it reads.
-pub const VERSION: u8 = 1;
 
 /// One fact, numbered within its run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -17,6 +14,9 @@ pub struct Entry {
     pub at_ms: u64,
     /// What happened.
     pub fact: Fact,
+    /// What is said about it besides.
+    #[serde(default, skip_serializing_if = "Additions::is_empty")]
+    pub additions: Additions,
 }
 
 /// What can happen to a run.
@@ -116,7 +116,7 @@ pub struct RunStarted {
     pub first_step: u32,
     /// Signals that the history before left queued: (name, payload).
     pub queued: Vec<(String, Json)>,
-    /// The last row of the history before this one.
+    /// The number of the last entry of the history before this one.
     pub continues: Option<u64>,
 }
 
@@ -394,41 +394,10 @@ pub struct Usage {
     pub cost: Option<String>,
 }
 
-/// Bytes that are not an entry.
-#[derive(Debug, thiserror::Error)]
-pub enum EntryError {
-    /// Written by a newer release.
-    #[error("read an entry of version {0}: this program knows version {VERSION}")]
-    Version(u8),
-    /// Not readable at all.
-    #[error("decode an entry: {}", match .0 {
-        postcard::Error::SerdeDeCustom => "a value in it is no JSON".to_owned(),
-        other => other.to_string(),
-    })]
-    Malformed(#[from] postcard::Error),
-    /// No bytes.
-    #[error("decode an entry: it is empty")]
-    Empty,
-}
-
 impl Entry {
-    /// The stored form: the version byte, then postcard.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.fact.size_hint());
-        bytes.push(VERSION);
-        postcard::to_extend(self, bytes).expect("an entry has no unserialisable part")
-    }
-
-    /// Reads the stored form.
-    ///
-    /// # Errors
-    /// When the version is unknown or the bytes are damaged.
-    pub fn decode(bytes: &[u8]) -> Result<Self, EntryError> {
-        match bytes.split_first() {
-            None => Err(EntryError::Empty),
-            Some((&VERSION, rest)) => Ok(postcard::from_bytes(rest)?),
-            Some((&other, _)) => Err(EntryError::Version(other)),
-        }
+    /// A fact about which nothing else is said.
+    pub fn new(seq: u32, at_ms: u64, fact: Fact) -> Self {
+        Self { seq, at_ms, fact, additions: Additions::default() }
     }
 }
 

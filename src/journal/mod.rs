@@ -1,7 +1,8 @@
 //! What happened in a run, as facts: the entry, the fold of entries into a chain, the fingerprint.
 //!
-//! Owns the durable vocabulary and its binary form (envelope version 1). Refuses an entry of a
-//! newer version and a fact that does not follow from the chain. Pure: no clock, no IO. The engine
+//! Owns the durable vocabulary and its binary form (version 2; version 1 is read as well). Refuses
+//! an entry of a newer version, one that is not what was written, and a fact that does not follow
+//! from the chain. Pure: no clock, no IO. The engine
 //! appends, the store keeps bytes, the API shows chains.
 
 mod chain;
@@ -9,12 +10,14 @@ mod entry;
 mod fingerprint;
 mod key;
 mod spent;
+mod stored;
 
 pub use chain::{Chain, ChainError, Held, RunState, Step};
 pub use entry::{
-    AttemptClosed, AttemptOpened, Decision, Entry, EntryError, Fact, Followed, Note, Outcome,
-    RunStarted, Scheduled, SignalReceived, Usage, VERSION,
+    AttemptClosed, AttemptOpened, Decision, Entry, Fact, Followed, Note, Outcome, RunStarted,
+    Scheduled, SignalReceived, Usage,
 };
 pub use fingerprint::fingerprint;
 pub use key::{ScopePath, StepKey};
 pub use spent::Spent;
+pub use stored::{Additions, EntryError, OLDEST, VERSION};

@@ -175,12 +175,12 @@ pub fn append(writer: &dyn Writer, header: &mut Header, facts: Vec<Fact>) -> Run
     let mut entries = Vec::new();
     for fact in facts {
         let lsn = writer.next_lsn();
-        let prev = (!matches!(fact, Fact::RunStarted(_))).then_some(header.cursor);
+        let before = (header.seq > 0).then_some(header.cursor);
         header.seq += 1;
         header.cursor = lsn;
-        let bytes = Entry { seq: header.seq, at_ms: 5000, fact }.encode();
-        header.bytes += bytes.len() as u64;
-        entries.push(JournalRow { lsn, prev, bytes });
+        let row = JournalRow::new(header.num, lsn, before, &Entry::new(header.seq, 5000, fact));
+        header.bytes += row.bytes.len() as u64;
+        entries.push(row);
     }
     RunWrite { header: header.clone(), expected, entries, whole: false }
 }

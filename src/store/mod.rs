@@ -40,7 +40,7 @@ pub use sqlite::{Options, Restored, Sqlite, Synchronous, check_directory, restor
 use std::{path::Path, sync::Arc};
 
 use crate::{
-    journal::Entry,
+    journal::{Entry, Fact},
     protocol::{MemoryLink, StoreOptions},
 };
 
@@ -470,10 +470,22 @@ pub struct RunWrite {
 pub struct JournalRow {
     /// Its number.
     pub lsn: u64,
-    /// The row before it in the same history.
-    pub prev: Option<u64>,
+    /// The number of its entry within the run.
+    pub seq: u32,
+    /// The row of its run before it, if there is one.
+    pub before: Option<u64>,
+    /// Whether it begins a history.
+    pub begins: bool,
     /// The encoded entry.
     pub bytes: Vec<u8>,
+}
+
+impl JournalRow {
+    /// The row `lsn` of the run `run`, whose last row so far is `before`.
+    pub fn new(run: u64, lsn: u64, before: Option<u64>, entry: &Entry) -> Self {
+        let begins = matches!(entry.fact, Fact::RunStarted(_));
+        Self { lsn, seq: entry.seq, before, begins, bytes: entry.encode(run) }
+    }
 }
 
 /// A write outside the journal.

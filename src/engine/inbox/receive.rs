@@ -40,7 +40,6 @@ impl Shard {
             life: self.lives,
             header: new_header(id, &started),
             cursor: None,
-            prev: None,
             chain: Chain::lean(),
             program: Some(program),
             grant: std::sync::Arc::new(crate::engine::shard::load::grant_of(&started.grant)),

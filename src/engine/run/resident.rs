@@ -49,8 +49,6 @@ pub(crate) struct Run {
     pub(crate) header: Header,
     /// What the last submitted batch stored; `None` before the first.
     pub(crate) cursor: Option<u64>,
-    /// The row that the next entry follows; `None` at the start of a history.
-    pub(crate) prev: Option<u64>,
     pub(crate) chain: Chain,
     pub(crate) program: Option<Arc<Program>>,
     /// What the run may dispatch to.

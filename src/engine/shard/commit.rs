@@ -81,10 +81,9 @@ impl Shard {
         let mut rows = Vec::with_capacity(entries.len());
         for entry in entries {
             let lsn = self.shared.store.next_lsn();
-            let bytes = entry.encode();
-            run.header.bytes += bytes.len() as u64;
-            rows.push(JournalRow { lsn, prev: run.prev, bytes });
-            run.prev = Some(lsn);
+            let row = JournalRow::new(run.num, lsn, run.cursor, entry);
+            run.header.bytes += row.bytes.len() as u64;
+            rows.push(row);
             run.cursor = Some(lsn);
         }
         let whole = self.refresh_header(run) || expected.is_none();

@@ -82,7 +82,6 @@ impl Shard {
             num,
             life: self.lives,
             cursor: Some(header.cursor),
-            prev: Some(header.cursor),
             header,
             chain,
             program: program.as_ref().ok().map(Arc::clone),

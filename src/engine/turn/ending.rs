@@ -119,7 +119,6 @@ impl Shard {
             }
         }
         self.close_all(run, "the run began a fresh history");
-        // What lies before must have its row number: it is the fresh history's predecessor.
         let signals = run.chain.signals();
         let (seats, spent) = (run.chain.seats().clone(), run.chain.spent().clone());
         let joined = crate::engine::turn::lineage::all_of(&self.shared.sessions, run);
@@ -128,8 +127,7 @@ impl Shard {
         started.queued = signals;
         started.seed = started.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
         self.flush(run);
-        started.continues = run.prev;
-        run.prev = None;
+        started.continues = Some(run.chain.seq().into());
         // It begins once its start is durable, with a turn of its own: a run that does nothing but
         // begin anew takes no more than others, hears of its cancel, and leaves nothing behind.
         run.fresh_after = Some(run.batches + 1);

@@ -26,8 +26,7 @@ const TURN_BYTES: usize = 256 * 1024;
 impl Shard {
     /// Adds a fact to a run's history.
     pub(crate) fn append(&mut self, run: &mut Run, fact: Fact) {
-        let entry =
-            Entry { seq: run.chain.seq() + 1, at_ms: self.now_ms.max(run.chain.last_ms()), fact };
+        let entry = Entry::new(run.chain.seq() + 1, self.now_ms.max(run.chain.last_ms()), fact);
         match run.chain.apply(&entry) {
             Ok(()) => {
                 run.pending.entry_bytes += entry.fact.size_hint();

@@ -59,12 +59,12 @@ impl Engine {
         let mut prev = None;
         for entry in &mut entries {
             if let Fact::RunStarted(started) = &mut entry.fact {
-                started.continues = prev.take();
+                started.continues = prev.map(|_| u64::from(entry.seq) - 1);
             }
             let lsn = shared.store.next_lsn();
-            let bytes = entry.encode();
-            header.bytes += bytes.len() as u64;
-            rows.push(JournalRow { lsn, prev, bytes });
+            let row = JournalRow::new(id.num(), lsn, prev, entry);
+            header.bytes += row.bytes.len() as u64;
+            rows.push(row);
             prev = Some(lsn);
             header.cursor = lsn;
         }

@@ -377,7 +377,7 @@ mod tests {
             Fact::Decided(Decision::Copied { by: "ann".into(), from: "run_x".into(), step: None }),
             Fact::RunEnded(Outcome::Completed(json("2"))),
         ];
-        let entry = |(seq, fact)| Entry { seq, at_ms: 5, fact };
+        let entry = |(seq, fact)| Entry::new(seq, 5, fact);
         (1..).zip(facts).map(entry).collect()
     }
 

@@ -123,7 +123,7 @@ impl Engine {
             from: run.to_string(),
             step: Some(fork.from_step),
         };
-        kept.push(Entry { seq: 0, at_ms, fact: Fact::Decided(copied) });
+        kept.push(Entry::new(0, at_ms, Fact::Decided(copied)));
         if matches!(fork.program, Some(Program::Bundle(_))) {
             // With the run, or not at all.
             writes.push(Programs::write_of(&program, None, now_ms));

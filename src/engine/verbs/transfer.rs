@@ -128,15 +128,15 @@ impl Engine {
             RunState::Ended(_) => {
                 // Nothing follows an end: it is noted just before.
                 let at_ms = chain.last_ms();
-                entries.insert(entries.len() - 1, Entry { seq: 0, at_ms, fact: copied });
+                entries.insert(entries.len() - 1, Entry::new(0, at_ms, copied));
             }
             RunState::Active | RunState::Compensating(_) => {
                 let at_ms = chain.last_ms().max(now_ms);
-                entries.push(Entry { seq: 0, at_ms, fact: copied });
+                entries.push(Entry::new(0, at_ms, copied));
                 if chain.paused().is_none() {
                     let reason = format!("imported from {origin}; `moonswarm resume {id}` goes on");
                     let pause = Decision::Pause { by: caller.subject.clone(), reason };
-                    entries.push(Entry { seq: 0, at_ms, fact: Fact::Decided(pause) });
+                    entries.push(Entry::new(0, at_ms, Fact::Decided(pause)));
                 }
             }
         }

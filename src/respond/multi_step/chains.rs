@@ -179,15 +179,15 @@ impl Chains {
         let mut prev = expected;
         for fact in facts {
             let seq = chain.seq() + 1;
-            let entry = Entry { seq, at_ms: now_ms.max(chain.last_ms()), fact };
+            let entry = Entry::new(seq, now_ms.max(chain.last_ms()), fact);
             let unread = |error: crate::journal::ChainError| {
                 Lost::Broken(StoreError::StorageError(error.to_string()))
             };
             chain.apply(&entry).map_err(unread)?;
             let lsn = self.store.next_lsn();
-            let bytes = entry.encode();
-            header.bytes += bytes.len() as u64;
-            rows.push(JournalRow { lsn, prev, bytes });
+            let row = JournalRow::new(header.num, lsn, prev, &entry);
+            header.bytes += row.bytes.len() as u64;
+            rows.push(row);
             prev = Some(lsn);
         }
         let (steps, done) = chain.counts();

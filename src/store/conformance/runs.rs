@@ -75,7 +75,7 @@ pub fn a_continued_run_has_a_current_history_and_all_of_them(store: &dyn Store) 
     let mut run = begin(store, header(1));
     let more = append(store, &mut run, vec![resumed()]);
     commit(store, vec![], Some(more), vec![]).unwrap();
-    let continues = started(Some(run.cursor));
+    let continues = started(Some(run.seq.into()));
     let fresh = append(store, &mut run, vec![continues, resumed()]);
     commit(store, vec![], Some(fresh), vec![]).unwrap();
     assert_eq!(seqs(&store.entries(1, 0).unwrap()), [3, 4]);
@@ -91,7 +91,7 @@ pub fn a_history_is_read_in_pages_that_are_bounded(store: &dyn Store) {
     let some = (0..300).map(|_| resumed()).chain([large(PAGE_BYTES * 2), large(PAGE_BYTES / 2)]);
     let more = append(store, &mut run, some.collect());
     commit(store, vec![], Some(more), vec![]).unwrap();
-    let continues = started(Some(run.cursor));
+    let continues = started(Some(run.seq.into()));
     let rest = (0..6).map(|_| large(PAGE_BYTES / 3));
     let fresh = append(store, &mut run, std::iter::once(continues).chain(rest).collect());
     commit(store, vec![], Some(fresh), vec![]).unwrap();
@@ -100,7 +100,7 @@ pub fn a_history_is_read_in_pages_that_are_bounded(store: &dyn Store) {
         let mut seen = Vec::new();
         for page in &pages {
             let entries = store.page(1, page).unwrap();
-            let bytes: usize = entries.iter().map(|entry| entry.encode().len()).sum();
+            let bytes: usize = entries.iter().map(|entry| entry.encode(1).len()).sum();
             assert_eq!((page.bytes, page.upto - page.after), (bytes, entries.len() as u32));
             assert!(bytes <= PAGE_BYTES || entries.len() == 1, "{page:?}");
             assert!(entries.len() <= PAGE_ENTRIES as usize, "{page:?}");

@@ -308,7 +308,7 @@ pub fn evidence_and_meta_are_kept(store: &dyn Store) {
 
 pub fn a_deleted_run_leaves_nothing_and_takes_nothing_of_others(store: &dyn Store) {
     let mut run = begin(store, header(1));
-    let continues = started(Some(run.cursor));
+    let continues = started(Some(run.seq.into()));
     let fresh = append(store, &mut run, vec![continues, resumed()]);
     commit(store, vec![], Some(fresh), vec![]).unwrap();
     begin(store, header(2));

@@ -108,7 +108,7 @@ impl Reader for Memory {
         let entries = self.all_entries(run, after_seq)?;
         let mut pages: Vec<PageMark> = Vec::new();
         for entry in entries.iter().rev() {
-            let bytes = entry.encode().len();
+            let bytes = entry.encode(run).len();
             if !pages.last_mut().is_some_and(|page| page.take(bytes)) {
                 let mut page = PageMark::ending(u64::from(entry.seq), entry.seq);
                 page.take(bytes);
@@ -182,7 +182,7 @@ impl Reader for Memory {
 
     fn history_bytes(&self, run: u64) -> Result<u64, StoreError> {
         let entries = self.entries(run, 0)?;
-        Ok(entries.iter().map(|entry| entry.encode().len() as u64).sum())
+        Ok(entries.iter().map(|entry| entry.encode(run).len() as u64).sum())
     }
 
     fn state_value(&self, scope: &str, key: &str) -> Result<Option<StateRow>, StoreError> {

@@ -6,12 +6,12 @@ use std::{
 };
 
 use crate::{
-    journal::{Entry, Fact},
+    journal::Entry,
     protocol::{Lifetime, RunId, Scope, StoreOptions},
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, Check, EvidenceRow, FrameRow, Header,
-        IdempotencyRow, OutboxRow, RunWrite, SessionRow, StateBatch, StateRow, StoreError, TaskRow,
-        TokenRow, UNSTORED, Write,
+        IdempotencyRow, JournalRow, OutboxRow, RunWrite, SessionRow, StateBatch, StateRow,
+        StoreError, TaskRow, TokenRow, UNSTORED, Write,
         change::{self, Changed, Plan, Planned},
     },
 };
@@ -19,7 +19,9 @@ use crate::{
 /// A row of the journal, under its number.
 pub(super) struct Row {
     pub(super) run: u64,
-    pub(super) prev: Option<u64>,
+    /// The row of its run before it.
+    pub(super) before: Option<u64>,
+    pub(super) begins: bool,
     pub(super) bytes: Vec<u8>,
 }
 
@@ -207,7 +209,10 @@ impl Tables {
             }
         }
         for row in &write.entries {
-            let kept = Row { run: num, prev: row.prev, bytes: row.bytes.clone() };
+            let kept = {
+                let JournalRow { before, begins, ref bytes, .. } = *row;
+                Row { run: num, before, begins, bytes: bytes.clone() }
+            };
             self.journal.insert(row.lsn, kept);
         }
         Ok(())
@@ -397,12 +402,9 @@ impl Tables {
             };
             let row = self.journal.get(&lsn).filter(|row| row.run == run);
             let row = row.ok_or_else(|| damaged("it is not there".to_owned()))?;
-            let entry = Entry::decode(&row.bytes).map_err(|error| damaged(error.to_string()))?;
-            next = match (&entry.fact, row.prev) {
-                (_, Some(prev)) => Some(prev),
-                (Fact::RunStarted(started), None) if all => started.continues,
-                (_, None) => None,
-            };
+            let entry =
+                Entry::decode(run, &row.bytes).map_err(|error| damaged(error.to_string()))?;
+            next = row.before.filter(|_| all || !row.begins);
             if entry.seq <= after_seq {
                 break;
             }

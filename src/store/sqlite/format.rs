@@ -44,6 +44,7 @@ const MIGRATIONS: &[Migration] = &[
         ..Migration::of(include_str!("migrations/0006_scoped_words.sql"))
     },
     Migration::of(include_str!("migrations/0007_trust.sql")),
+    Migration { fill: Some(sums), ..Migration::of(include_str!("migrations/0008_sums.sql")) },
 ];
 
 /// The newest format that this program knows.
@@ -120,6 +121,12 @@ fn run(conn: &mut Connection, migration: &Migration, to: u32) -> rusqlite::Resul
     tx.commit()?;
     fault::point("store.migrated");
     Ok(())
+}
+
+/// What SQL cannot say of format 8.
+fn sums(conn: &Connection) -> rusqlite::Result<()> {
+    super::journal::fill(conn)?;
+    super::header::seal(conn, "1")
 }
 
 /// Writes a file anew that cannot give free pages back, so that it can.

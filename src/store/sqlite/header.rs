@@ -1,9 +1,9 @@
-//! The table `runs`: the header of each run.
+//! The table `runs`: the header of each run, with sums by which a damaged one is known.
 
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
 use super::{
-    error::in_row,
+    error::{Unreadable, in_row},
     value::{bits, from_bits, int, json_or_null, limit, sound, uint, uint_or_null, word},
 };
 use crate::store::{Header, Retired, RunFilter, RunStatus, RunWrite};
@@ -13,7 +13,7 @@ macro_rules! columns {
     () => {
         "num, cursor, seq, steps, steps_done, updated_ms, created_ms, status, wake_at_ms, epoch, \
          parent_run, parent_step, ended_ms, progress, blueprint, hash, principal, status_text, \
-         error, waiting_on, nonce, bytes"
+         error, waiting_on, nonce, bytes, count_sum, rest_sum"
     };
 }
 
@@ -40,7 +40,7 @@ fn insert(conn: &Connection, header: &Header) -> rusqlite::Result<usize> {
         "INSERT INTO runs (",
         columns!(),
         ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, \
-         ?18, ?19, ?20, ?21, ?22) ON CONFLICT (num) DO NOTHING"
+         ?18, ?19, ?20, ?21, ?22, ?23, ?24) ON CONFLICT (num) DO NOTHING"
     ))?
     .execute(params![
         int(header.num),
@@ -65,6 +65,8 @@ fn insert(conn: &Connection, header: &Header) -> rusqlite::Result<usize> {
         header.waiting_on,
         bits(header.nonce),
         int(header.bytes),
+        count_sum(header),
+        rest_sum(header),
     ])
 }
 
@@ -72,7 +74,7 @@ fn insert(conn: &Connection, header: &Header) -> rusqlite::Result<usize> {
 fn advance(conn: &Connection, header: &Header, expected: u64) -> rusqlite::Result<usize> {
     conn.prepare_cached(
         "UPDATE runs SET cursor = ?3, seq = ?4, steps = ?5, steps_done = ?6, updated_ms = ?7,
-             bytes = ?8
+             bytes = ?8, count_sum = ?9
          WHERE num = ?1 AND cursor = ?2",
     )?
     .execute(params![
@@ -84,6 +86,7 @@ fn advance(conn: &Connection, header: &Header, expected: u64) -> rusqlite::Resul
         header.steps_done,
         int(header.updated_ms),
         int(header.bytes),
+        count_sum(header),
     ])
 }
 
@@ -93,7 +96,7 @@ fn replace(conn: &Connection, header: &Header, expected: u64) -> rusqlite::Resul
         "UPDATE runs SET cursor = ?3, seq = ?4, steps = ?5, steps_done = ?6, updated_ms = ?7,
              status = ?8, wake_at_ms = ?9, epoch = ?10, ended_ms = ?11, progress = ?12,
              blueprint = ?13, hash = ?14, status_text = ?15, error = ?16, waiting_on = ?17,
-             bytes = ?18
+             bytes = ?18, count_sum = ?19, rest_sum = ?20
          WHERE num = ?1 AND cursor = ?2",
     )?
     .execute(params![
@@ -115,7 +118,92 @@ fn replace(conn: &Connection, header: &Header, expected: u64) -> rusqlite::Resul
         header.error,
         header.waiting_on,
         int(header.bytes),
+        count_sum(header),
+        rest_sum(header),
     ])
+}
+
+/// Writes the sums of the headers that a condition chooses, of what they hold now.
+pub fn seal(conn: &Connection, condition: &str) -> rusqlite::Result<()> {
+    let mut all =
+        conn.prepare(&format!(concat!("SELECT ", columns!(), " FROM runs WHERE {}"), condition))?;
+    let mut rows = all.query([])?;
+    let mut update =
+        conn.prepare("UPDATE runs SET count_sum = ?2, rest_sum = ?3 WHERE num = ?1")?;
+    while let Some(row) = rows.next()? {
+        // One that cannot be read stays as it is: whoever asks for it is told.
+        if let Ok(header) = fields(row, &String::new) {
+            let sums = (count_sum(&header), rest_sum(&header));
+            update.execute(params![int(header.num), sums.0, sums.1])?;
+        }
+    }
+    Ok(())
+}
+
+/// The sum of what most transitions change.
+fn count_sum(header: &Header) -> i64 {
+    let mut sum = Sum::of(header);
+    for number in [header.cursor, header.updated_ms, header.bytes] {
+        sum.number(int(number));
+    }
+    for number in [header.seq, header.steps, header.steps_done] {
+        sum.number(number.into());
+    }
+    sum.end()
+}
+
+/// The sum of everything else.
+fn rest_sum(header: &Header) -> i64 {
+    let mut sum = Sum::of(header);
+    sum.number(int(header.created_ms));
+    sum.number(bits(header.nonce));
+    sum.number(header.epoch.into());
+    sum.number_or_null(header.wake_at_ms.map(int));
+    sum.number_or_null(header.ended_ms.map(int));
+    sum.number_or_null(header.parent.map(|(run, _)| int(run)));
+    sum.number_or_null(header.parent.map(|(_, step)| step.into()));
+    // As SQLite gives it back: it keeps no sign of a zero, and what is no number as nothing.
+    let progress = header.progress.filter(|it| !it.is_nan()).map(|it| it + 0.0);
+    sum.number_or_null(progress.map(|it| bits(it.to_bits())));
+    for text in [&header.blueprint, &header.hash, &header.principal] {
+        sum.text(text);
+    }
+    sum.text(header.status.as_str());
+    for text in [&header.status_text, &header.error, &header.waiting_on] {
+        sum.number(text.is_some().into());
+        sum.text(text.as_deref().unwrap_or_default());
+    }
+    sum.end()
+}
+
+/// A sum on its way, over values that cannot be taken for each other.
+struct Sum(blake3::Hasher);
+
+impl Sum {
+    fn of(header: &Header) -> Self {
+        let mut sum = Self(blake3::Hasher::new());
+        sum.number(int(header.num));
+        sum
+    }
+
+    fn number(&mut self, number: i64) {
+        self.0.update(&number.to_le_bytes());
+    }
+
+    fn number_or_null(&mut self, number: Option<i64>) {
+        self.number(number.is_some().into());
+        self.number(number.unwrap_or_default());
+    }
+
+    fn text(&mut self, text: &str) {
+        self.number(int(text.len() as u64));
+        self.0.update(text.as_bytes());
+    }
+
+    fn end(self) -> i64 {
+        let hash = self.0.finalize();
+        i64::from_le_bytes(*hash.as_bytes().first_chunk().expect("a hash has 32 bytes"))
+    }
 }
 
 /// A run's header.
@@ -261,7 +349,15 @@ pub fn high_water(conn: &Connection) -> rusqlite::Result<(u64, u64)> {
 
 fn read(row: &Row<'_>) -> rusqlite::Result<Header> {
     let what = || format!("the header of run {}", row.get(0).unwrap_or(0));
-    fields(row, &what).map_err(in_row(what))
+    let whole = || {
+        let header = fields(row, &what)?;
+        if (row.get(22)?, row.get(23)?) == (count_sum(&header), rest_sum(&header)) {
+            return Ok(header);
+        }
+        let reason = "it is not what was written (a sum differs)".to_owned();
+        Err(Unreadable { what: what(), reason }.into())
+    };
+    whole().map_err(in_row(what))
 }
 
 fn fields(row: &Row<'_>, what: &impl Fn() -> String) -> rusqlite::Result<Header> {

@@ -1,4 +1,5 @@
-//! The table `journal`: rows of histories, each pointing at the row before it.
+//! The table `journal`: rows of histories, each pointing at the row before it; and `journal_marks`,
+//! which says of every 256th entry where its row is, so that a part of a long history is found.
 
 use std::collections::VecDeque;
 
@@ -9,15 +10,53 @@ use super::{
     value::{int, uint, uint_or_null},
 };
 use crate::{
-    journal::{Entry, Fact},
+    journal::Entry,
     store::{JournalRow, PAGES, PageMark, StoreError},
 };
 
+/// Every entry with a number that this divides has a mark.
+const MARKED: u32 = 256;
+/// What is read of an entry to learn its number.
+const HEAD: i64 = 8;
+
 /// Appends the row of a run.
 pub fn append(conn: &Connection, run: u64, row: &JournalRow) -> rusqlite::Result<()> {
-    conn.prepare_cached("INSERT INTO journal (lsn, run, prev_lsn, entry) VALUES (?1, ?2, ?3, ?4)")?
-        .execute(params![int(row.lsn), int(run), row.prev.map(int), row.bytes])
+    let (lsn, before) = (int(row.lsn), row.before.map(int));
+    let (prev, continues) = if row.begins { (None, before) } else { (before, None) };
+    conn.prepare_cached(
+        "INSERT INTO journal (lsn, run, prev_lsn, entry, continues) VALUES (?1, ?2, ?3, ?4, ?5)",
+    )?
+    .execute(params![lsn, int(run), prev, row.bytes, continues])?;
+    if row.seq.is_multiple_of(MARKED) { mark(conn, run, row.seq, lsn) } else { Ok(()) }
+}
+
+fn mark(conn: &Connection, run: u64, seq: u32, lsn: i64) -> rusqlite::Result<()> {
+    conn.prepare_cached("INSERT OR REPLACE INTO journal_marks (run, seq, lsn) VALUES (?1, ?2, ?3)")?
+        .execute(params![int(run), seq, lsn])
         .map(drop)
+}
+
+/// Writes beside the rows of the formats before what has stood in their entries alone: where a
+/// history goes on from another, and the marks.
+pub fn fill(conn: &Connection) -> rusqlite::Result<()> {
+    let mut rows = conn.prepare("SELECT lsn, run, substr(entry, 1, ?1) FROM journal")?;
+    let mut rows = rows.query([HEAD])?;
+    while let Some(row) = rows.next()? {
+        // A row that cannot be read stays what it is: whoever asks for it is told.
+        let seq = row.get_ref(2)?.as_blob().ok().and_then(Entry::seq_of).unwrap_or_default();
+        if seq > 0 && seq.is_multiple_of(MARKED) {
+            mark(conn, uint(row, 1)?, seq, row.get(0)?)?;
+        }
+    }
+    let mut rows = conn.prepare("SELECT lsn, entry FROM journal WHERE prev_lsn IS NULL")?;
+    let mut rows = rows.query([])?;
+    let mut continues = conn.prepare("UPDATE journal SET continues = ?2 WHERE lsn = ?1")?;
+    while let Some(row) = rows.next()? {
+        if let Some(before) = row.get_ref(1)?.as_blob().ok().and_then(Entry::row_before) {
+            continues.execute(params![row.get::<_, i64>(0)?, int(before)])?;
+        }
+    }
+    Ok(())
 }
 
 /// How far back a read goes.
@@ -32,12 +71,13 @@ pub enum Reach {
 /// The rows of one history from row ?1 back to its beginning. SQLite finds each row only when it is
 /// asked for it, so a reader that stops early pays for what it read; one statement a row is slower.
 const WALK: &str = "
-    WITH RECURSIVE walk (run, prev_lsn, entry) AS (
-        SELECT run, prev_lsn, entry FROM journal WHERE lsn = ?1
+    WITH RECURSIVE walk (run, prev_lsn, entry, continues) AS (
+        SELECT run, prev_lsn, entry, continues FROM journal WHERE lsn = ?1
         UNION ALL
-        SELECT j.run, j.prev_lsn, j.entry FROM walk JOIN journal j ON j.lsn = walk.prev_lsn
+        SELECT j.run, j.prev_lsn, j.entry, j.continues
+        FROM walk JOIN journal j ON j.lsn = walk.prev_lsn
     )
-    SELECT run, prev_lsn, entry FROM walk";
+    SELECT run, prev_lsn, entry, continues FROM walk";
 
 /// The bytes of the entries of a run's current history; none of them is read.
 pub fn history_bytes(conn: &Connection, run: u64) -> rusqlite::Result<u64> {
@@ -63,19 +103,19 @@ pub fn entries(
     let failed = |error| database(format!("read the journal of run {run}"))(error);
     let tx = conn.unchecked_transaction().map_err(failed)?;
     let end = end(&tx, run).map_err(failed)?;
-    let last = end.and_then(|(cursor, seq)| (seq > after_seq).then_some(cursor));
+    let last = end.filter(|(_, seq)| *seq > after_seq);
     histories(&tx, run, last, after_seq, reach)
 }
 
-/// The entries from row `last` back, oldest first.
+/// The entries from `last`, a row and its number, back to the one after `after_seq`, oldest first.
 fn histories(
     conn: &Connection,
     run: u64,
-    last: Option<u64>,
+    last: Option<(u64, u32)>,
     after_seq: u32,
     reach: Reach,
 ) -> Result<Vec<Entry>, StoreError> {
-    let mut entries = Vec::new();
+    let mut entries: Vec<Entry> = Vec::new();
     let mut next = last;
     while let Some(last) = next {
         let before = history(conn, run, last, after_seq, &mut entries)?;
@@ -83,6 +123,10 @@ fn histories(
             Reach::Current => None,
             Reach::All => before,
         };
+        let oldest = entries.last().map_or(0, |entry| entry.seq);
+        if next.is_none() && matches!(reach, Reach::All) && oldest > after_seq.saturating_add(1) {
+            return Err(damaged(run, last.0, format!("nothing leads to entry {}", oldest - 1)));
+        }
     }
     entries.reverse();
     Ok(entries)
@@ -145,7 +189,7 @@ pub fn pages(conn: &Connection, run: u64, after_seq: u32) -> Result<Vec<PageMark
 pub fn page(conn: &Connection, run: u64, page: &PageMark) -> Result<Vec<Entry>, StoreError> {
     let failed = |error| database(format!("read the journal of run {run}"))(error);
     let tx = conn.unchecked_transaction().map_err(failed)?;
-    let last = end(&tx, run).map_err(failed)?.map(|_| page.last);
+    let last = end(&tx, run).map_err(failed)?.map(|_| (page.last, page.upto));
     histories(&tx, run, last, page.after, Reach::All)
 }
 
@@ -156,36 +200,41 @@ fn end(conn: &Connection, run: u64) -> rusqlite::Result<Option<(u64, u32)>> {
         .optional()
 }
 
-/// Collects one history that ends at row `last`, newest entry first, and says at which row the
-/// history before it ended, if that has entries over `after_seq` too.
+/// Collects one history that ends at `last`, a row and its number, newest entry first, and says in
+/// the same way where the history before it ended, if that has entries over `after_seq` too.
 pub fn history(
     conn: &Connection,
     run: u64,
-    last: u64,
+    last: (u64, u32),
     after_seq: u32,
     entries: &mut Vec<Entry>,
-) -> Result<Option<u64>, StoreError> {
+) -> Result<Option<(u64, u32)>, StoreError> {
     let failed = |error| database(format!("read the journal of run {run}"))(error);
     let mut statement = conn.prepare_cached(WALK).map_err(failed)?;
-    let mut rows = statement.query([int(last)]).map_err(failed)?;
-    let mut expected = last;
+    let (mut expected, mut seq) = last;
+    let mut rows = statement.query([int(expected)]).map_err(failed)?;
     loop {
         let Some(row) = rows.next().map_err(failed)? else {
             return Err(damaged(run, expected, "it is not there"));
         };
-        let (entry, prev) = read(row, run, expected)?;
-        let before = prev.or_else(|| continued(&entry));
+        let (entry, prev, continues) = read(row, run, expected)?;
+        // A row is whole by its sum; that it is the one that was asked for is said by its number.
+        if entry.seq != seq {
+            let reason = format!("it holds entry {}, not {seq}", entry.seq);
+            return Err(damaged(run, expected, reason));
+        }
+        let before = prev.or(continues);
         if before.is_some_and(|before| before >= expected) {
             return Err(damaged(run, expected, "it points forwards"));
         }
-        let seq = entry.seq;
         if seq > after_seq {
             entries.push(entry);
         }
         if seq <= after_seq.saturating_add(1) {
             return Ok(None);
         }
-        let Some(prev) = prev else { return Ok(before) };
+        seq -= 1;
+        let Some(prev) = prev else { return Ok(before.map(|before| (before, seq))) };
         expected = prev;
     }
 }
@@ -210,6 +259,11 @@ pub fn delete(
     Ok(next)
 }
 
+/// Deletes the marks of a run.
+pub fn delete_marks(conn: &Connection, run: u64) -> rusqlite::Result<()> {
+    conn.prepare_cached("DELETE FROM journal_marks WHERE run = ?1")?.execute([int(run)]).map(drop)
+}
+
 /// The bytes of all entries of a run whose last row is `cursor`.
 pub fn bytes(conn: &Connection, run: u64, cursor: u64) -> rusqlite::Result<u64> {
     let (mut sum, mut next) = (0, Some(cursor));
@@ -223,34 +277,31 @@ pub fn bytes(conn: &Connection, run: u64, cursor: u64) -> rusqlite::Result<u64> 
 
 /// The size of a row, and the row before it in this history or the one before.
 fn before(conn: &Connection, run: u64, lsn: u64) -> rusqlite::Result<Option<(u64, Option<u64>)>> {
-    let mut read =
-        conn.prepare_cached("SELECT prev_lsn, entry FROM journal WHERE lsn = ?1 AND run = ?2")?;
+    let mut read = conn.prepare_cached(
+        "SELECT coalesce(prev_lsn, continues), length(entry) FROM journal
+                             WHERE lsn = ?1 AND run = ?2",
+    )?;
     let found = read
-        .query_row(params![int(lsn), int(run)], |row| {
-            let entry = row.get_ref(1)?.as_blob()?;
-            let prev = match uint_or_null(row, 0)? {
-                Some(prev) => Some(prev),
-                None => Entry::decode(entry).ok().and_then(|entry| continued(&entry)),
-            };
-            Ok((entry.len() as u64, prev))
-        })
+        .query_row(params![int(lsn), int(run)], |row| Ok((uint(row, 1)?, uint_or_null(row, 0)?)))
         .optional()?;
     Ok(found.map(|(bytes, prev)| (bytes, prev.filter(|&prev| prev < lsn))))
 }
 
-fn continued(entry: &Entry) -> Option<u64> {
-    if let Fact::RunStarted(started) = &entry.fact { started.continues } else { None }
-}
+/// An entry, the row before it in its history, and the row that its history continues.
+type Read = (Entry, Option<u64>, Option<u64>);
 
-fn read(row: &Row<'_>, run: u64, lsn: u64) -> Result<(Entry, Option<u64>), StoreError> {
-    let columns = || Ok((uint(row, 0)?, uint_or_null(row, 1)?, row.get_ref(2)?.as_blob()?));
-    let (owner, prev, bytes) =
+fn read(row: &Row<'_>, run: u64, lsn: u64) -> Result<Read, StoreError> {
+    let columns = || {
+        let bytes = row.get_ref(2)?.as_blob()?;
+        Ok((uint(row, 0)?, uint_or_null(row, 1)?, bytes, uint_or_null(row, 3)?))
+    };
+    let (owner, prev, bytes, continues) =
         columns().map_err(|error: rusqlite::Error| damaged(run, lsn, error))?;
     if owner != run {
         return Err(damaged(run, lsn, "it belongs to another run"));
     }
-    let entry = Entry::decode(bytes).map_err(|error| damaged(run, lsn, error))?;
-    Ok((entry, prev))
+    let entry = Entry::decode(run, bytes).map_err(|error| damaged(run, lsn, error))?;
+    Ok((entry, prev, continues))
 }
 
 fn damaged(run: u64, lsn: u64, reason: impl ToString) -> StoreError {

@@ -128,6 +128,7 @@ fn change_hands(conn: &mut Connection) -> rusqlite::Result<Restored> {
         "UPDATE runs SET wake_at_ms = 0 WHERE status NOT IN ('paused', 'completed', 'failed', 'canceled')
              AND num IN (SELECT run FROM tasks WHERE phase = 'delivered')",
     )?;
+    header::seal(&tx, OPEN)?;
     let reopened =
         tx.query_row("SELECT count(*) FROM tasks WHERE phase = 'delivered'", [], |row| {
             uint(row, 0)

@@ -23,6 +23,7 @@ const DEBRIS: &str = "debris:";
 pub fn delete_run(conn: &Connection, run: u64) -> rusqlite::Result<()> {
     if let Some((created_ms, cursor)) = header::delete(conn, run)? {
         state::delete_of(conn, run, RunId::new(run, created_ms))?;
+        journal::delete_marks(conn, run)?;
         clear(conn, run, cursor, AT_ONCE)?;
     }
     meta::delete(conn, &format!("{UNSTORED}{run}"))?;

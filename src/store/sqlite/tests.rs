@@ -10,9 +10,12 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 
 use super::*;
-use crate::store::{
-    Batch, Check, Reader, StoreError, Write, Writer,
-    conformance::{append, batch, begin, commit, conformance, header, put, resumed, started},
+use crate::{
+    journal::Fact,
+    store::{
+        Batch, Check, Reader, StoreError, Write, Writer,
+        conformance::{append, batch, begin, commit, conformance, header, put, resumed, started},
+    },
 };
 
 fn options() -> Options {
@@ -119,6 +122,47 @@ fn a_database_of_the_first_format_is_brought_to_this_one_with_what_it_has() {
     assert_eq!(bytes, [1_100, 5], "what is stored of a run is summed once");
 }
 
+/// The golden file of a format, as a data directory.
+fn golden(dir: &TempDir, format: u32) {
+    let data = dir.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let file = format!("{}/tests/golden/format-{format}.db", env!("CARGO_MANIFEST_DIR"));
+    fs::copy(file, data.join("moonswarm.db")).unwrap();
+}
+
+#[test]
+fn entries_of_version_1_are_read_and_go_on_in_version_2() {
+    let dir = TempDir::new().unwrap();
+    golden(&dir, 7);
+    let store = reopen(&dir);
+    // It began anew twice: each of its histories named a row of the one before.
+    let all = store.all_entries(2, 0).unwrap();
+    assert_eq!(all.iter().map(|entry| entry.seq).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(store.entries(2, 0).unwrap(), all[4..]);
+    let mut header = store.header(2).unwrap().unwrap();
+    let continues: Vec<_> = all
+        .iter()
+        .filter_map(|entry| match &entry.fact {
+            Fact::RunStarted(started) => Some(started.continues),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(continues, [None, Some(2), Some(4)]);
+
+    let write = append(&*store, &mut header, vec![resumed(), started(Some(8)), resumed()]);
+    commit(&*store, vec![], Some(write), vec![]).unwrap();
+    assert_eq!(store.all_entries(2, 0).unwrap().len(), 10);
+    assert_eq!(store.entries(2, 0).unwrap().len(), 2);
+    let versions: Vec<u8> = raw(&dir)
+        .prepare("SELECT substr(entry, 1, 1) FROM journal WHERE run = 2 ORDER BY lsn")
+        .unwrap()
+        .query_map([], |row| Ok(row.get_ref(0)?.as_blob()?[0]))
+        .unwrap()
+        .collect::<Result<_, _>>()
+        .unwrap();
+    assert_eq!(versions, [1, 1, 1, 1, 1, 1, 1, 2, 2, 2]);
+}
+
 #[test]
 fn a_database_of_another_program_is_refused() {
     let dir = TempDir::new().unwrap();
@@ -160,7 +204,7 @@ fn the_numbers_of_a_deleted_run_are_never_given_again() {
     let (dir, store) = fresh();
     let num = store.next_run();
     let mut run = begin(&*store, header(num));
-    let continues = started(Some(run.cursor));
+    let continues = started(Some(run.seq.into()));
     let fresh = append(&*store, &mut run, vec![continues, resumed()]);
     commit(&*store, vec![], Some(fresh), vec![]).unwrap();
     put(&*store, vec![Write::DeleteRun { run: num }]);

@@ -66,7 +66,8 @@ impl Played {
         for commit in self.world.store.commits(0) {
             story.push_str(&format!("#{} run {:?}\n", commit.position, commit.run));
             for row in &commit.rows {
-                if let Ok(entry) = crate::journal::Entry::decode(&row.bytes) {
+                let run = commit.run.unwrap_or_default();
+                if let Ok(entry) = crate::journal::Entry::decode(run, &row.bytes) {
                     story
                         .push_str(&format!("    {} {} {:?}\n", entry.seq, entry.at_ms, entry.fact));
                 }

@@ -66,7 +66,7 @@ pub fn records(commits: &[Commit], broken: &mut dyn FnMut(String)) -> BTreeMap<u
         let Some(run) = commit.run else { continue };
         let record = records.entry(run).or_default();
         for row in &commit.rows {
-            match Entry::decode(&row.bytes) {
+            match Entry::decode(run, &row.bytes) {
                 Ok(entry) => record.add(run, commit.position, entry, broken),
                 Err(error) => broken(format!("run {run}: {error}")),
             }

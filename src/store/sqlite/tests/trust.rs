@@ -1,7 +1,10 @@
 //! Files that are not as they were left: flipped, removed, rolled back.
 
 use super::*;
-use crate::store::{Answers, Checked, Health, StateAct, StateBatch, StateChange};
+use crate::{
+    journal::{Decision, Fact},
+    store::{Answers, Checked, Health, StateAct, StateBatch, StateChange},
+};
 
 fn data(dir: &TempDir) -> std::path::PathBuf {
     dir.path().join("data")
@@ -25,6 +28,148 @@ fn damaged<T: std::fmt::Debug>(read: Result<T, StoreError>) -> String {
     match read {
         Err(StoreError::Damaged { what, .. }) => what,
         other => panic!("{other:?}"),
+    }
+}
+
+/// A number that nothing foretells, the same for the same one before it.
+fn random(last: &mut u64) -> u64 {
+    *last = last.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+    *last >> 24
+}
+
+#[test]
+fn seventy_random_bits_that_flip_in_entries_are_all_noticed() {
+    let (dir, store) = fresh();
+    for num in 1..=5 {
+        let mut run = header(num);
+        let say = |n: u64| {
+            let reason = format!("because of {n}");
+            Fact::Decided(Decision::Pause { by: "ann".to_owned(), reason })
+        };
+        let facts = std::iter::once(started(None)).chain((0..9).map(say));
+        let write = append(&*store, &mut run, facts.collect());
+        commit(&*store, vec![], Some(write), vec![]).unwrap();
+        let fresh = started(Some(run.seq.into()));
+        let write = append(&*store, &mut run, vec![fresh, resumed()]);
+        commit(&*store, vec![], Some(write), vec![]).unwrap();
+    }
+    let db = raw(&dir);
+    let row = |lsn: i64| -> (i64, Vec<u8>) {
+        let sql = "SELECT run, entry FROM journal WHERE lsn = ?1";
+        db.query_row(sql, [lsn], |row| Ok((row.get(0)?, row.get(1)?))).unwrap()
+    };
+    let put = |lsn: i64, bytes: &[u8]| {
+        let sql = "UPDATE journal SET entry = ?2 WHERE lsn = ?1";
+        db.execute(sql, rusqlite::params![lsn, bytes]).unwrap();
+    };
+    let mut seed = u64::from(std::process::id());
+    println!("seed {seed}");
+    let mut noticed = 0;
+    for _ in 0..70 {
+        let lsn = i64::try_from(random(&mut seed) % 60 + 1).unwrap();
+        let (owner, sound) = row(lsn);
+        let run = u64::try_from(owner).unwrap();
+        let mut bytes = sound.clone();
+        let bit = usize::try_from(random(&mut seed)).unwrap() % (bytes.len() * 8);
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        put(lsn, &bytes);
+        let what = damaged(store.all_entries(run, 0));
+        noticed += usize::from(what == format!("row {lsn} of the journal of run {run}"));
+        put(lsn, &sound);
+        assert_eq!(store.all_entries(run, 0).unwrap().len(), 12);
+    }
+    assert_eq!(noticed, 70);
+}
+
+#[test]
+fn a_row_that_stands_for_another_is_noticed() {
+    let (dir, store) = fresh();
+    let mut run = begin(&*store, header(1));
+    let write = append(&*store, &mut run, vec![resumed(), resumed(), resumed()]);
+    commit(&*store, vec![], Some(write), vec![]).unwrap();
+    let fresh = started(Some(run.seq.into()));
+    let write = append(&*store, &mut run, vec![fresh]);
+    commit(&*store, vec![], Some(write), vec![]).unwrap();
+    for (sql, undo) in [
+        (
+            "UPDATE journal SET prev_lsn = 1 WHERE lsn = 3",
+            "UPDATE journal SET prev_lsn = 2 WHERE lsn = 3",
+        ),
+        (
+            "UPDATE journal SET continues = 3 WHERE lsn = 5",
+            "UPDATE journal SET continues = 4 WHERE lsn = 5",
+        ),
+        (
+            "UPDATE journal SET continues = NULL WHERE lsn = 5",
+            "UPDATE journal SET continues = 4 WHERE lsn = 5",
+        ),
+        ("UPDATE journal SET entry = (SELECT entry FROM journal WHERE lsn = 2) WHERE lsn = 3", ""),
+    ] {
+        raw(&dir).execute(sql, []).unwrap();
+        let what = damaged(store.all_entries(1, 0));
+        assert!(what.contains("of the journal of run 1"), "{sql}: {what}");
+        if !undo.is_empty() {
+            raw(&dir).execute(undo, []).unwrap();
+            assert_eq!(store.all_entries(1, 0).unwrap().len(), 5);
+        }
+    }
+}
+
+#[test]
+fn a_bit_that_flips_in_any_value_of_a_header_is_noticed() {
+    let (dir, store) = fresh();
+    let run = begin(&*store, header(1));
+    let db = raw(&dir);
+    let numbers = [
+        "cursor",
+        "seq",
+        "steps",
+        "steps_done",
+        "updated_ms",
+        "created_ms",
+        "epoch",
+        "parent_run",
+        "parent_step",
+        "nonce",
+        "bytes",
+        "count_sum",
+        "rest_sum",
+    ];
+    let flip = |column: &str| {
+        let sql = format!("UPDATE runs SET {column} = {column} + 1 - 2 * ({column} & 1)");
+        db.execute(&sql, []).unwrap();
+    };
+    for column in numbers {
+        flip(column);
+        assert_eq!(damaged(store.header(1)), "the header of run 1", "{column}");
+        flip(column);
+        assert_eq!(store.header(1).unwrap().as_ref(), Some(&run), "{column}");
+    }
+    for column in ["blueprint", "hash", "principal", "status_text"] {
+        let sql = format!("UPDATE runs SET {column} = 'q' || substr({column}, 2)");
+        db.execute(&sql, []).unwrap();
+        assert_eq!(damaged(store.header(1)), "the header of run 1", "{column}");
+        let (was, sql) = match column {
+            "blueprint" => (&run.blueprint, "UPDATE runs SET blueprint = ?1"),
+            "hash" => (&run.hash, "UPDATE runs SET hash = ?1"),
+            "principal" => (&run.principal, "UPDATE runs SET principal = ?1"),
+            _ => (run.status_text.as_ref().unwrap(), "UPDATE runs SET status_text = ?1"),
+        };
+        db.execute(sql, [was]).unwrap();
+        assert_eq!(store.header(1).unwrap().as_ref(), Some(&run), "{column}");
+    }
+    for (sql, undo) in [
+        ("progress = 0.25", "progress = 0.5"),
+        ("wake_at_ms = 0", "wake_at_ms = NULL"),
+        ("ended_ms = 1", "ended_ms = NULL"),
+        ("status = 'waiting'", "status = 'running'"),
+        (r#"waiting_on = '["tamer"]'"#, r#"waiting_on = '["timer"]'"#),
+        (r#"error = '{}'"#, "error = NULL"),
+    ] {
+        db.execute(&format!("UPDATE runs SET {sql}"), []).unwrap();
+        assert_eq!(damaged(store.header(1)), "the header of run 1", "{sql}");
+        db.execute(&format!("UPDATE runs SET {undo}"), []).unwrap();
+        assert_eq!(store.header(1).unwrap().as_ref(), Some(&run), "{sql}");
     }
 }
 
@@ -131,7 +276,7 @@ fn a_check_reads_everything_and_names_what_is_damaged() {
         )
         .unwrap();
     let found = of_damage(&check());
-    for part in ["blob ", "\"a\" of global", "row 2 of the journal of run 1", "history of run run_"]
+    for part in ["blob ", "\"a\" of global", "row 2 of the journal of run 1", "the header of run 2"]
     {
         assert!(found.iter().any(|what| what.contains(part)), "{part} is not in {found:?}");
     }
