@@ -74,6 +74,7 @@ mod signal;
 mod stacks;
 mod stage;
 mod state;
+mod step_page;
 mod stored_state;
 mod timers;
 mod transfer;
