@@ -40,7 +40,7 @@ use crate::{
     operator::{Builtin, BundleDir, Coded, Declared, QueueHub, Registry, lua_calls},
     protocol::RunId,
     session,
-    store::{Options, Reader as _, Sqlite},
+    store::{self, Migrated, Opened, Options, Store, Upkeep},
     tasks::Tasks,
 };
 
@@ -127,7 +127,7 @@ impl HostConfig {
 /// A running host.
 pub struct Host {
     engine: Engine,
-    store: Arc<Sqlite>,
+    upkeep: Arc<dyn Upkeep>,
     tasks: Tasks,
     files: files::DataFiles,
     url: String,
@@ -172,13 +172,13 @@ impl Host {
     /// When another process owns the directory, a newer release wrote it, its keys can be read by
     /// others, or the address is taken.
     pub async fn open(config: HostConfig) -> Result<Self, HostError> {
-        let store = Sqlite::open(&config.data, &config.store)?;
+        let Opened { store, upkeep } = store::open(&config.data, &config.store)?;
         let tasks = Tasks::new(tokio::runtime::Handle::current());
-        let opened = Self::open_on(config, Arc::clone(&store), tasks.clone()).await;
+        let opened = Self::open_on(config, store, Arc::clone(&upkeep), tasks.clone()).await;
         if opened.is_err() {
             // A start that fails in order is no death: the next one is told so.
             tasks.stopping().cancel();
-            if let Err(error) = store.close() {
+            if let Err(error) = upkeep.close() {
                 tracing::warn!(%error, "could not close the database");
             }
         }
@@ -187,11 +187,12 @@ impl Host {
 
     async fn open_on(
         config: HostConfig,
-        store: Arc<Sqlite>,
+        store: Arc<dyn Store>,
+        upkeep: Arc<dyn Upkeep>,
         tasks: Tasks,
     ) -> Result<Self, HostError> {
         let files = files::DataFiles::open(&config.data)?;
-        let incarnation = incarnation(&store).await?;
+        let incarnation = incarnation(&*store).await?;
         let (keys, handles) = files.keys(incarnation)?;
         fault::point("host.keys");
 
@@ -205,12 +206,12 @@ impl Host {
         }
         let registry = registry(&config, &tasks, &hub, &sessions, environments);
 
-        let boot = boot::Boot::begin(&store, config.recover).await?;
+        let boot = boot::Boot::begin(&*store, upkeep.owner_died(), config.recover).await?;
         fault::point("host.boot_counted");
         let careful = config.safe_mode && boot.is_a_crash_loop();
         let engine = Engine::start_up(EngineParts {
-            store: Arc::clone(&store) as Arc<dyn crate::store::Store>,
-            clock: Clock::system_ahead(boot::clock_offset(&store)?),
+            store: Arc::clone(&store),
+            clock: Clock::system_ahead(boot::clock_offset(&*store)?),
             tasks: tasks.clone(),
             registry,
             hub,
@@ -271,7 +272,7 @@ impl Host {
                 (watch.is_some() || !config.watch.is_empty()).then(|| config.watch.clone());
             recover(&engine, &tasks, careful.then_some(boot), watched);
         }
-        Ok(Self { engine, store, tasks, files, url, admin, left_open, _watch: watch })
+        Ok(Self { engine, upkeep, tasks, files, url, admin, left_open, _watch: watch })
     }
 
     /// The engine.
@@ -294,6 +295,11 @@ impl Host {
         self.left_open.clone()
     }
 
+    /// What opening the data directory changed of its format, if anything.
+    pub fn migrated(&self) -> Option<Migrated> {
+        self.upkeep.migrated()
+    }
+
     /// How many runs of this process have not ended.
     pub fn busy(&self) -> u64 {
         self.engine.open_runs()
@@ -302,7 +308,7 @@ impl Host {
     /// Waits until nothing can be stored any more, and says why: the disk failed under a write, and
     /// only another start can know what it has.
     pub async fn lost(&self) -> crate::store::StoreError {
-        self.store.lost().await
+        self.upkeep.lost().await
     }
 
     /// Stops: no new connections, everything asked to end, what is left given up after `grace`,
@@ -318,7 +324,7 @@ impl Host {
         if !self.tasks.stop(grace).await {
             tracing::warn!("some work did not end within the grace");
         }
-        if let Err(error) = self.store.close() {
+        if let Err(error) = self.upkeep.close() {
             tracing::error!(%error, "could not close the database");
         }
     }
@@ -526,7 +532,7 @@ fn shards(asked: usize) -> usize {
 
 /// The number of the data directory's life, a part of every handle: made once, and kept with the
 /// database.
-async fn incarnation(store: &Sqlite) -> Result<u64, HostError> {
+async fn incarnation(store: &dyn Store) -> Result<u64, HostError> {
     if let Some(known) = store.meta("incarnation")?.and_then(|text| text.parse().ok()) {
         return Ok(known);
     }

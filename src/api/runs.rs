@@ -226,7 +226,10 @@ impl ListParams {
         let status = self.status.iter().flat_map(|all| all.split(',')).map(status);
         let since_ms = self.since.as_deref().map(since).transpose()?;
         let before = self.cursor.as_deref().map(|cursor| {
-            cursor.parse().map_err(|_| params::bad_query("cursor is not one of this list's"))
+            // Releases before gave the number alone.
+            let number = || cursor.parse::<u64>().map(|num| RunId::new(num, 0));
+            let before = cursor.parse::<RunId>().or_else(|_| number());
+            before.map_err(|_| params::bad_query("cursor is not one of this list's"))
         });
         Ok(RunFilter {
             status: status.collect::<Result<_, _>>()?,
@@ -475,8 +478,12 @@ mod tests {
         assert_eq!(filter.status, [RunStatus::Running, RunStatus::Waiting]);
         assert_eq!(
             (filter.since_ms, filter.before, filter.limit),
-            (Some(1_767_225_600_000), Some(9), 50)
+            (Some(1_767_225_600_000), Some(RunId::new(9, 0)), 50)
         );
+        let id = RunId::new(9, 1_767_225_600_000);
+        let uri = format!("/?cursor={id}").parse().unwrap();
+        let axum::extract::Query(params) = axum::extract::Query::try_from_uri(&uri).unwrap();
+        assert_eq!(ListParams::into_filter(params).unwrap().before, Some(id));
         assert!(status("sleeping").is_err());
         assert!(since("yesterday").is_err());
     }

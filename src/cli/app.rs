@@ -123,6 +123,8 @@ enum Verb {
     Doc(verb::Doc),
     Completions(verb::Completions),
     Version(verb::Version),
+    #[command(hide = true)]
+    Formats(verb::Formats),
     /// Work for the blueprint repo-report where there is no Python; started by it, not by people
     #[command(hide = true)]
     ReportWorker,
@@ -225,6 +227,7 @@ impl App {
             Verb::Doc(it) => it.execute(cx),
             Verb::Completions(it) => it.execute(cx, Self::command()),
             Verb::Version(it) => it.execute(cx),
+            Verb::Formats(it) => it.execute(cx),
             Verb::ReportWorker => report_worker::execute().await,
         }
     }

@@ -21,7 +21,7 @@ use crate::{
     config::Config,
     host::{Host, HostConfig, HostError},
     protocol::RunId,
-    store::StoreError,
+    store::{Migrated, StoreError},
 };
 
 /// How long a live owner may take to say so, and to get ready.
@@ -109,6 +109,9 @@ impl Connection {
         let opened = Host::open(embedded(config)).await;
         match opened {
             Ok(host) => {
+                if let Some(migrated) = host.migrated() {
+                    terminal.say(&format!("migrated {}", told_of(&migrated)));
+                }
                 let client = Client::new(host.url(), host.admin_token())?;
                 Ok(Self { client, host: Some(host) })
             }
@@ -208,6 +211,9 @@ pub fn explain(data: &Path, error: HostError) -> anyhow::Error {
             );
             (Exit::Conflict, Some(next))
         }
+        HostError::Store(StoreError::NoRoom { .. }) => {
+            (Exit::Unavailable, Some("free disk space, and start it again".to_owned()))
+        }
         HostError::Store(StoreError::Full) => {
             (Exit::Failed, Some("free disk space, and start it again".to_owned()))
         }
@@ -218,6 +224,12 @@ pub fn explain(data: &Path, error: HostError) -> anyhow::Error {
         Some(next) => Stop::new(exit, format!("{error:#}")).next(next).into(),
         None => error,
     }
+}
+
+/// What the opening of a data directory changed.
+pub fn told_of(it: &Migrated) -> String {
+    let Migrated { from, to, backup } = it;
+    format!("the database from format {from} to {to}; a copy from before: {}", backup.display())
 }
 
 /// The failure of a program that lost what it stores under its hands.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::HostError;
 use crate::{
     engine::{Engine, EngineError},
-    store::{Batch, Reader as _, Sqlite, StoreError, Write, Writer as _},
+    store::{Batch, Store, StoreError, Write},
     tasks::Tasks,
 };
 
@@ -30,8 +30,11 @@ pub(super) struct Boot {
 
 impl Boot {
     /// Counts this start as one that ends badly, until it is known better.
-    pub(super) async fn begin(store: &Sqlite, counts: bool) -> Result<Self, HostError> {
-        let died = store.owner_died();
+    pub(super) async fn begin(
+        store: &dyn Store,
+        died: bool,
+        counts: bool,
+    ) -> Result<Self, HostError> {
         let counted: u32 = number(store, STREAK)?.unwrap_or(0);
         let streak = counted.saturating_sub(u32::from(!died));
         if counts && streak + 1 != counted {
@@ -79,7 +82,7 @@ pub(super) async fn end_well(engine: &Engine) -> Result<(), EngineError> {
 }
 
 /// How far the wall clock was ahead of the steady one when the last process looked.
-pub(super) fn clock_offset(store: &Sqlite) -> Result<i64, StoreError> {
+pub(super) fn clock_offset(store: &dyn Store) -> Result<i64, StoreError> {
     Ok(number(store, OFFSET)?.unwrap_or(0))
 }
 
@@ -105,12 +108,16 @@ pub(super) fn keep_clock_offset(engine: &Engine, tasks: &Tasks) {
     });
 }
 
-fn number<T: std::str::FromStr>(store: &Sqlite, key: &str) -> Result<Option<T>, StoreError> {
+fn number<T: std::str::FromStr>(store: &dyn Store, key: &str) -> Result<Option<T>, StoreError> {
     Ok(store.meta(key)?.and_then(|text| text.parse().ok()))
 }
 
 /// Keeps a value about the host, durably.
-pub(super) async fn put_meta(store: &Sqlite, key: &str, value: String) -> Result<(), StoreError> {
+pub(super) async fn put_meta(
+    store: &dyn Store,
+    key: &str,
+    value: String,
+) -> Result<(), StoreError> {
     let (ack, acked) = tokio::sync::oneshot::channel();
     store.submit(Batch {
         checks: Vec::new(),

@@ -26,6 +26,7 @@ macro_rules! conformance {
             a_plain_write_changes_cursor_and_counters_and_a_whole_one_the_rest
             a_continued_run_has_a_current_history_and_all_of_them
             a_history_is_read_in_pages_that_are_bounded
+            a_window_of_a_long_history_is_read_by_its_numbers
             a_batch_whose_run_has_moved_is_refused_alone
             a_run_is_created_once
             writes_that_rest_on_a_row_fall_with_it
@@ -37,6 +38,11 @@ macro_rules! conformance {
             only_open_children_are_listed
             a_batch_is_seen_by_every_reader_once_it_is_acknowledged
             numbers_only_grow
+            a_number_that_was_taken_is_given_to_nobody
+            only_what_nothing_open_needs_is_retired
+            the_bytes_of_a_run_are_its_entries_and_its_files
+            room_is_measured_and_everything_is_checked
+            a_value_of_the_host_is_changed_by_who_has_seen_it
             a_task_is_replaced_and_closed
             tasks_are_filtered_and_paged
             a_value_of_state_counts_its_revisions
@@ -52,6 +58,7 @@ macro_rules! conformance {
             a_session_keeps_its_frames_until_they_are_acknowledged_or_it_is_closed
             a_deleted_run_leaves_nothing_and_takes_nothing_of_others
             ; shared
+            two_writers_of_a_value_of_the_host_lose_nothing
             what_is_missing_is_nothing_and_deleting_it_does_nothing
             any_json_is_kept_and_a_write_takes_the_place_of_the_last
             scopes_and_keys_of_any_length_and_characters_never_collide

@@ -41,7 +41,7 @@ impl Weight {
 pub(super) fn run_of(batch: &Batch) -> Option<u64> {
     let checked = batch.checks.iter().find_map(|check| match check {
         Check::RunAt { run, .. } => Some(*run),
-        Check::TokenLive(_) | Check::KeyFree { .. } => None,
+        Check::TokenLive(_) | Check::KeyFree { .. } | Check::MetaIs { .. } => None,
     });
     batch.run.as_ref().map(|run| run.header.num).or(checked)
 }

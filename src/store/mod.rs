@@ -15,6 +15,7 @@ mod memory;
 mod rows;
 mod size;
 mod sqlite;
+mod upkeep;
 
 #[cfg(test)]
 mod conformance;
@@ -35,9 +36,13 @@ pub use rows::{
     StateRow, TaskFilter, TaskPhase, TaskRow, TokenRow, fresh_nonce,
 };
 
-pub use sqlite::{Options, Restored, Sqlite, Synchronous, check_directory, restore};
+pub use sqlite::{
+    Opened, Options, Restored, Sqlite, Synchronous, check_directory, copy_of, known_format, open,
+    restore, survey,
+};
+pub use upkeep::{Migrated, Survey, Upkeep};
 
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 use crate::{
     journal::{Entry, Fact},
@@ -56,9 +61,10 @@ pub const PAGE_BYTES: usize = 64 << 10;
 pub const PAGES: usize = 1_024;
 
 /// Everything the engine needs of a database.
-pub trait Store: Writer + Reader {}
-
-impl<T: Writer + Reader> Store for T {}
+pub trait Store: Writer + Reader {
+    /// The same store as a whole: its room, its copies.
+    fn upkeep(&self) -> &dyn Upkeep;
+}
 
 /// The one road by which anything becomes durable.
 pub trait Writer: Send + Sync {
@@ -73,16 +79,15 @@ pub trait Writer: Send + Sync {
     /// A number for a new run, larger than all that were given before.
     fn next_run(&self) -> u64;
 
+    /// The largest number of a run that was ever given.
+    fn last_run(&self) -> u64;
+
     /// How the store is; one that cannot fail is always well.
-    fn health(&self) -> Health {
-        Health::Well
-    }
+    fn health(&self) -> Health;
 
     /// Takes the number `run` as [`Writer::next_run`] would, if neither it nor a larger one was ever
     /// given; says whether it did.
-    fn reserve_run(&self, _run: u64) -> bool {
-        false
-    }
+    fn reserve_run(&self, run: u64) -> bool;
 }
 
 /// What can be read. A reader sees every batch that was acknowledged before the call.
@@ -129,6 +134,19 @@ pub trait Reader: Send + Sync {
     /// # Errors
     /// Also when an entry cannot be decoded.
     fn all_entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError>;
+
+    /// The number of the first entry of a run's current history; 1 where there is no such run.
+    ///
+    /// # Errors
+    /// See [`Reader::header`].
+    fn history_start(&self, run: u64) -> Result<u32, StoreError>;
+
+    /// The entries of all histories of a run with a number over `after` and up to `upto`, oldest
+    /// first. It costs what there is between the two, however long the history is.
+    ///
+    /// # Errors
+    /// Also when an entry cannot be decoded.
+    fn window(&self, run: u64, after: u32, upto: u32) -> Result<Vec<Entry>, StoreError>;
 
     /// Where the pages lie of the entries of all histories of a run with a number over `after_seq`,
     /// oldest first: the first [`PAGES`] of them, where there are more.
@@ -357,59 +375,24 @@ pub trait Reader: Send + Sync {
     /// See [`Reader::header`].
     fn unstored(&self) -> Result<Vec<u64>, StoreError>;
 
-    /// How much room the store takes; all zero for one that keeps nothing for long.
-    ///
-    /// # Errors
-    /// See [`Reader::header`].
-    fn space(&self) -> Result<Space, StoreError> {
-        Ok(Space::default())
-    }
-
     /// How many ended runs there are; the headers of all runs are looked at.
     ///
     /// # Errors
     /// See [`Reader::header`].
-    fn ended_runs(&self) -> Result<u64, StoreError> {
-        Ok(0)
-    }
+    fn ended_runs(&self) -> Result<u64, StoreError>;
 
     /// Ended runs with a number over `after` that nothing open needs (a run that called them or
     /// that they called, a signal on its way), oldest first, at most `limit`.
     ///
     /// # Errors
     /// See [`Reader::header`].
-    fn retired(&self, _after: u64, _limit: usize) -> Result<Vec<Retired>, StoreError> {
-        Ok(Vec::new())
-    }
+    fn retired(&self, after: u64, limit: usize) -> Result<Vec<Retired>, StoreError>;
 
     /// About how many bytes a run takes: its entries of all histories and its files.
     ///
     /// # Errors
     /// See [`Reader::header`].
-    fn run_bytes(&self, _run: u64) -> Result<u64, StoreError> {
-        Ok(0)
-    }
-
-    /// Reads everything once and tells of what is not what was stored. Holds no writer up.
-    ///
-    /// # Errors
-    /// When the database cannot be read at all.
-    fn check(&self, tell: Tell<'_>) -> Result<(), StoreError> {
-        tell(Checked::Done { runs: 0, entries: 0, state: 0, blobs: 0, damaged: 0 });
-        Ok(())
-    }
-
-    /// Writes one state of the whole store into the new file `to`, synced, and gives its size in
-    /// bytes. Holds no writer up.
-    ///
-    /// # Errors
-    /// When `to` exists or cannot be written, and for a store that has no files.
-    fn backup(&self, _to: &Path) -> Result<u64, StoreError> {
-        Err(StoreError::Database {
-            context: "back the store up".to_owned(),
-            reason: "this store has no file".to_owned(),
-        })
-    }
+    fn run_bytes(&self, run: u64) -> Result<u64, StoreError>;
 }
 
 /// What commits together.
@@ -439,6 +422,13 @@ pub enum Check {
         run: u64,
         /// The row.
         cursor: u64,
+    },
+    /// The host's value under a key is still this one, or still none; else [`StoreError::Changed`].
+    MetaIs {
+        /// The key.
+        key: String,
+        /// The value that was read.
+        value: Option<String>,
     },
     /// The key is unused for (principal, route); else [`StoreError::KeyUsed`].
     KeyFree {
@@ -694,6 +684,7 @@ impl StoreError {
             Self::Moved { .. }
             | Self::Revoked { .. }
             | Self::KeyUsed { .. }
+            | Self::Changed { .. }
             | Self::Revision { .. }
             | Self::StateRefused { .. }
             | Self::TooLarge { .. }
@@ -704,6 +695,7 @@ impl StoreError {
             | Self::LogMissing { .. }
             | Self::Owned { .. }
             | Self::Newer { .. }
+            | Self::NoRoom { .. }
             | Self::Occupied { .. }
             | Self::Database { .. }
             | Self::Closed => false,
@@ -729,6 +721,12 @@ pub enum StoreError {
     /// The idempotency key was used before.
     #[error("use idempotency key {key:?}: it was used before")]
     KeyUsed {
+        /// The key.
+        key: String,
+    },
+    /// Somebody else has changed a value of the host since it was read.
+    #[error("change {key:?}: somebody else has changed it meanwhile")]
+    Changed {
         /// The key.
         key: String,
     },
@@ -797,6 +795,21 @@ pub enum StoreError {
         found: u32,
         /// The newest format known.
         known: u32,
+    },
+    /// There is no room for what a migration writes.
+    #[error(
+        "migrate {path} from format {format}: a copy of it is made first, which together with what is \
+         written anew takes {} MiB, and {} MiB are free; nothing has been changed", needs.div_ceil(1 << 20), free >> 20
+    )]
+    NoRoom {
+        /// The database's path.
+        path: String,
+        /// The format that it has.
+        format: u32,
+        /// The room that is needed, in bytes.
+        needs: u64,
+        /// The room that there is, in bytes.
+        free: u64,
     },
     /// Something is where a store is to be restored.
     #[error("restore into {path}: {found} is there; name an empty or a new directory")]

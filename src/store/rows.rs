@@ -3,7 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::StoreError;
-use crate::{blueprint::Bundle, protocol::StoreOptions};
+use crate::{
+    blueprint::Bundle,
+    protocol::{RunId, StoreOptions},
+};
 
 /// Where a run stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -232,8 +235,8 @@ pub struct RunFilter {
     pub blueprint: Option<String>,
     /// Only runs created at or after this time, in Unix milliseconds.
     pub since_ms: Option<u64>,
-    /// Only runs with a number under this one (the cursor of the page before).
-    pub before: Option<u64>,
+    /// Only runs that are older than this one (the cursor of the page before).
+    pub before: Option<RunId>,
     /// At most this many.
     pub limit: usize,
 }
@@ -494,8 +497,6 @@ pub struct Space {
     pub used: u64,
     /// Bytes of the file that hold nothing now and are written again before it grows.
     pub free: u64,
-    /// The largest number that a run has or had.
-    pub last_run: u64,
     /// Whether a deletion left something to be cleared by [`Write::Tidy`](super::Write::Tidy).
     pub debris: bool,
 }

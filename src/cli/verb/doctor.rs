@@ -1,8 +1,15 @@
 //! `doctor`: what could keep this machine from running moonswarm well.
 
 mod deep;
+mod upgrade;
 
-use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::Result;
 use clap::Args;
@@ -32,6 +39,10 @@ pub struct Doctor {
     /// Read everything that is stored once, and list what is damaged
     #[arg(long)]
     deep: bool,
+    /// Only say what this other moonswarm would change here, what room it needs, and which open runs
+    /// would go another way; nothing is changed
+    #[arg(long, value_name = "BINARY", conflicts_with = "deep")]
+    upgrade: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -67,6 +78,9 @@ impl Doctor {
     /// # Errors
     /// A closed stdout; what is wrong with the machine is no error here.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
+        if let Some(binary) = &self.upgrade {
+            return tell(cx, &upgrade::check(cx, binary).await);
+        }
         let data = &cx.config.data;
         let mut lines = vec![Line::new(Verdict::Ok, "version", env!("CARGO_PKG_VERSION"))];
         lines.push(directory(data));
@@ -83,14 +97,18 @@ impl Doctor {
         if self.deep {
             lines.extend(deep::check(cx).await);
         }
-        if cx.terminal.json {
-            cx.terminal.print_json(&lines)?;
-        } else {
-            cx.terminal.print(&lines.iter().map(shown).collect::<String>())?;
-        }
-        let failed = lines.iter().any(|line| line.verdict == Verdict::Fail);
-        Ok(if failed { Exit::Failed } else { Exit::Ok })
+        tell(cx, &lines)
     }
+}
+
+fn tell(cx: &Context, lines: &[Line]) -> Result<Exit> {
+    if cx.terminal.json {
+        cx.terminal.print_json(lines)?;
+    } else {
+        cx.terminal.print(&lines.iter().map(shown).collect::<String>())?;
+    }
+    let failed = lines.iter().any(|line| line.verdict == Verdict::Fail);
+    Ok(if failed { Exit::Failed } else { Exit::Ok })
 }
 
 fn shown(line: &Line) -> String {

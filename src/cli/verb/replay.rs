@@ -4,21 +4,39 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::fork::source;
 use crate::{
-    cli::{connect::Start, context::Context, exit::Exit, resolve},
+    cli::{client::Client, connect::Start, context::Context, exit::Exit, resolve},
     engine::{AskedView, Divergence, ReplayView},
+    protocol::RunId,
 };
 
 /// Replay a run's history without effects, and show where it differs
 #[derive(Debug, Args)]
 pub struct Replay {
     /// The run: an id, a unique beginning of one, or `last`
-    run: String,
+    #[arg(required_unless_present = "open")]
+    run: Option<String>,
     /// Replay against this blueprint: a file, or the name of a stored one
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
+    /// Replay every open run
+    #[arg(long, conflicts_with_all = ["run", "against"])]
+    open: bool,
+}
+
+/// What became of one of all open runs.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Replayed {
+    /// The run.
+    pub run: RunId,
+    /// What its replay came to.
+    pub replay: Option<ReplayView>,
+    /// Why it could not be replayed.
+    pub error: Option<String>,
 }
 
 impl Replay {
@@ -27,9 +45,12 @@ impl Replay {
     /// # Errors
     /// No such run, a blueprint with errors.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
+        let Some(run) = self.run.as_ref().filter(|_| !self.open) else {
+            return cx.with(Start::Existing, async |at| open(cx, &at.client).await).await;
+        };
         let (body, _) = source(self.against.as_ref())?;
         cx.with(Start::Existing, async |at| {
-            let id = resolve::run(&at.client, &self.run).await?;
+            let id = resolve::run(&at.client, run).await?;
             let replay = at.client.replay(id, &body).await?;
             match cx.terminal.json {
                 true => cx.terminal.print_json(&replay)?,
@@ -39,6 +60,45 @@ impl Replay {
         })
         .await
     }
+}
+
+/// Replays every open run that has a flow.
+async fn open(cx: &Context, client: &Client) -> Result<Exit> {
+    let statuses = "queued,running,waiting,paused,compensating".to_owned();
+    let mut query = vec![("status", statuses), ("limit", "500".to_owned())];
+    let mut all = Vec::new();
+    loop {
+        let page = client.runs(&query).await?;
+        // A response that a store of one's own drives has no flow that could be replayed.
+        for run in page.items.iter().filter(|run| !run.hash.is_empty()) {
+            let (replay, error) = match client.replay(run.id, &json!({})).await {
+                Ok(replay) => (Some(replay), None),
+                Err(error) => (None, Some(format!("{error:#}"))),
+            };
+            all.push(Replayed { run: run.id, replay, error });
+        }
+        query.truncate(2);
+        match page.next_cursor {
+            Some(cursor) => query.push(("cursor", cursor)),
+            None => break,
+        }
+    }
+    if cx.terminal.json {
+        cx.terminal.print_json(&all)?;
+    } else {
+        for Replayed { run, replay, error } in &all {
+            let says = replay.as_ref().map(shown).or_else(|| error.clone()).unwrap_or_default();
+            cx.terminal.print(&format!("{run}: {says}"))?;
+        }
+    }
+    let diverges = |it: &Replayed| it.replay.as_ref().is_some_and(|it| it.divergence.is_some());
+    Ok(if all.iter().any(diverges) {
+        Exit::Conflict
+    } else if all.iter().any(|it| it.error.is_some()) {
+        Exit::Failed
+    } else {
+        Exit::Ok
+    })
 }
 
 fn shown(replay: &ReplayView) -> String {

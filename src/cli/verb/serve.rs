@@ -9,12 +9,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     cli::{
-        connect::{disk_failed, explain},
+        connect::{disk_failed, explain, told_of},
         context::Context,
         descriptors,
         exit::Exit,
     },
     host::{Host, HostConfig},
+    store::Migrated,
 };
 
 /// Run the daemon
@@ -107,19 +108,26 @@ impl Serve {
         let token = data.join("admin.token");
         let url = host.url();
         if cx.terminal.json {
-            cx.terminal.print_json_line(&json!({
+            let mut greeting = json!({
                 "url": url,
                 "pid": std::process::id(),
                 "version": env!("CARGO_PKG_VERSION"),
                 "data": data,
                 "token_file": token,
                 "blueprints": cx.config.blueprints,
-            }))?;
+            });
+            if let Some(Migrated { from, to, backup }) = host.migrated() {
+                greeting["migrated"] = json!({ "from": from, "to": to, "backup": backup });
+            }
+            cx.terminal.print_json_line(&greeting)?;
             return Ok(());
         }
         let say = |line: &str| cx.terminal.say(line);
         say(&format!("moonswarm {} at {url}", env!("CARGO_PKG_VERSION")));
         say(&format!("  data        {}", data.display()));
+        if let Some(migrated) = host.migrated() {
+            say(&format!("  migrated    {}", told_of(&migrated)));
+        }
         say(&format!("  token       cat {}", token.display()));
         say(&format!("  API docs    {url}/docs"));
         match &cx.config.blueprints {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::store::Store as _;
 
 fn open(retention: Retention) -> Bench {
     let dir = Arc::new(tempfile::tempdir().unwrap());
@@ -43,7 +44,7 @@ async fn what_goes_takes_its_state_and_files_along_and_the_file_shrinks() {
     // The same bytes are one blob; it stays as long as somebody has it.
     runs.push(hello(&bench, "\"0\"").await);
     std::fs::create_dir_all(bench.dir.path().join("work").join(runs[0].to_string())).unwrap();
-    let before = bench.store.space().unwrap();
+    let before = bench.store.upkeep().space().unwrap();
     let gc = bench.engine.gc(&bench.admin(), false).await.unwrap();
     assert_eq!((gc.runs, gc.more, gc.free_bytes), (8, false, 0));
     assert!(gc.used_bytes + 7 * 200_000 <= before.used, "{gc:?} {before:?}");
@@ -97,7 +98,7 @@ async fn the_file_stays_the_same_over_many_runs() {
         }
         bench.clock.advance(Duration::from_secs(60));
         while bench.engine.sweep(&mut sweeper).await.unwrap() {}
-        let space = bench.store.space().unwrap();
+        let space = bench.store.upkeep().space().unwrap();
         sizes.push(space.used + space.free);
     }
     let (second, last) = (sizes[1], sizes[5]);

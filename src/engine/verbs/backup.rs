@@ -44,7 +44,8 @@ impl Engine {
             let Ok(turn) = inner.heavy.acquire().await else { return };
             let store = Arc::clone(&inner.shared.store);
             let told = to.clone();
-            let check = move || store.check(&mut |line| told.blocking_send(Ok(line)).is_ok());
+            let check =
+                move || store.upkeep().check(&mut |line| told.blocking_send(Ok(line)).is_ok());
             let checked = inner.shared.tasks.spawn_blocking(check).await;
             drop(turn);
             if let Ok(Err(error)) = checked {
@@ -63,7 +64,7 @@ fn copy(store: &dyn Store, dir: &Path) -> Result<(File, u64), StoreError> {
         reason: error.to_string(),
     };
     std::fs::create_dir_all(dir).map_err(|error| fault("make room for", error))?;
-    let size = store.backup(&path)?;
+    let size = store.upkeep().backup(&path)?;
     let file = File::open(&path).map_err(|error| fault("open", error))?;
     std::fs::remove_file(&path).map_err(|error| fault("remove", error))?;
     Ok((file, size))

@@ -22,6 +22,7 @@ pub(crate) mod session_keeper;
 pub(crate) mod session_work;
 pub(crate) mod sessions;
 pub(crate) mod stage;
+pub(crate) mod step_page;
 pub(crate) mod stored_state;
 pub(crate) mod transfer;
 pub(crate) mod watches;

@@ -200,7 +200,7 @@ impl Engine {
         if !dry && !view.more {
             self.tidy(0).await?;
         }
-        let space = self.read(|store| store.space()).await?;
+        let space = self.read(|store| store.upkeep().space()).await?;
         (view.used_bytes, view.free_bytes) = (space.used, space.free);
         Ok(view)
     }
@@ -216,14 +216,15 @@ impl Engine {
         if now_ms >= sweeper.anew_ms {
             (sweeper.from, sweeper.anew_ms) = (0, now_ms + ANEW_MS);
         }
-        let space = self.read(|store| store.space()).await?;
+        let space = self.read(|store| store.upkeep().space()).await?;
         // Counting means looking at every run: it is done when there may be too many.
-        let at_most = sweeper.counted.map(|(ended, last)| ended + (space.last_run - last));
+        let last_run = self.shared().store.last_run();
+        let at_most = sweeper.counted.map(|(ended, last)| ended + (last_run - last));
         let ended = match at_most {
             Some(at_most) if policy.runs == 0 || at_most <= policy.runs => at_most,
             Some(_) | None => {
                 let ended = self.read(|store| store.ended_runs()).await?;
-                sweeper.counted = Some((ended, space.last_run));
+                sweeper.counted = Some((ended, last_run));
                 ended
             }
         };
@@ -255,7 +256,7 @@ impl Engine {
             after,
             kept: None,
             ended,
-            used: self.read(|store| store.space()).await?.used,
+            used: self.read(|store| store.upkeep().space()).await?.used,
             over: false,
             more: false,
         };
@@ -270,7 +271,7 @@ impl Engine {
                 .await?;
             self.let_go(&mut view, gone, dry).await?;
             if !pass.dry {
-                pass.used = self.read(|store| store.space()).await?.used;
+                pass.used = self.read(|store| store.upkeep().space()).await?.used;
             }
         }
         Ok((pass, view))
@@ -317,12 +318,12 @@ impl Engine {
         if expired {
             self.write(Vec::new(), vec![Write::ExpireState { now_ms, rows: EXPIRED }]).await?;
         }
-        let before = self.read(|store| store.space()).await?;
+        let before = self.read(|store| store.upkeep().space()).await?;
         if !before.debris && before.free <= room {
             return Ok(expired);
         }
         self.write(Vec::new(), vec![TIDY]).await?;
-        let after = self.read(|store| store.space()).await?;
+        let after = self.read(|store| store.upkeep().space()).await?;
         // A file of an older format gives nothing back.
         Ok(expired || after.debris || (after.free > room && after.free < before.free))
     }

@@ -8,6 +8,7 @@ use crate::engine::{
     Caller, CopiedView, Engine, EngineError, Events, IdempotencyKey, Page, Program, RunView,
     SeatView, StepView, WaitFor,
     shared::message::{Msg, RunMsg, Waiter},
+    verbs::step_page::chain_of_page,
     view,
 };
 use crate::{
@@ -192,8 +193,8 @@ impl Engine {
         caller.grant.check(Verb::RunRead, &[Need::Every(ScopeKind::Run)])?;
         let limit = filter.limit;
         let headers = self.read(move |store| store.headers(&filter)).await?;
-        let next_cursor =
-            (headers.len() == limit).then(|| headers.last().map(|h| h.num.to_string()));
+        let id = |header: &Header| RunId::new(header.num, header.created_ms).to_string();
+        let next_cursor = (headers.len() == limit).then(|| headers.last().map(id));
         let mut items = Vec::with_capacity(headers.len());
         for header in &headers {
             items.push(self.show(header).await?);
@@ -213,7 +214,8 @@ impl Engine {
         limit: usize,
     ) -> Result<Page<StepView>, EngineError> {
         caller.may(Verb::RunRead, run)?;
-        let chain = self.chain_after(run, after).await?;
+        self.header(run).await?;
+        let chain = self.read(move |store| chain_of_page(store, run, after, limit)).await?;
         let mut steps = chain.steps().iter().filter(|step| step.scheduled.step > after);
         let items: Vec<_> = steps.by_ref().take(limit).map(|s| view::step(run, s, false)).collect();
         let more = steps.next().is_some();
@@ -238,25 +240,7 @@ impl Engine {
             .ok_or_else(|| EngineError::NotFound { what: "step", id: format!("{run}/{seq}") })
     }
 
-    /// The steps of a run with a number over `after`, and perhaps some before them, from no more of
-    /// its history than it takes: whoever looks at the end of a long one pays for the end.
-    async fn chain_after(&self, run: RunId, after: u32) -> Result<Chain, EngineError> {
-        let header = self.header(run).await?;
-        let mut back = header.steps.saturating_sub(after).saturating_mul(4).saturating_add(64);
-        while after > 0 && back < header.seq {
-            let from = header.seq - back;
-            let entries = self.read(move |store| store.entries(run.num(), from)).await?;
-            if let Some(chain) =
-                Chain::ending(&entries, after).map_err(|error| damaged(run, error))?
-            {
-                return Ok(chain);
-            }
-            back = back.saturating_mul(4);
-        }
-        self.chain(run).await
-    }
-
-    pub(crate) async fn chain(&self, run: RunId) -> Result<Chain, EngineError> {
+    pub(super) async fn chain(&self, run: RunId) -> Result<Chain, EngineError> {
         self.header(run).await?;
         let entries = self.read(move |store| store.entries(run.num(), 0)).await?;
         let mut chain = Chain::full();

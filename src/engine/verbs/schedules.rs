@@ -21,7 +21,7 @@ use crate::{
     blueprint::{Missed, Schedule, Trigger, TriggerEvent},
     lua,
     protocol::Json,
-    store::Write,
+    store::{Check, StoreError, Write},
     token::{Grant, Need, Verb},
 };
 
@@ -31,6 +31,8 @@ const GRACE_MS: u64 = 60_000;
 const MOST_MISSED: usize = 100;
 /// How long the host rests at most before it looks again: names may have moved.
 const REST_MS: u64 = 10_000;
+/// How often what is kept of schedules or watches is changed anew, where others change it too.
+pub(super) const TRIES: usize = 8;
 
 /// What a host knows of the schedules; it begins with nothing.
 #[derive(Default)]
@@ -116,7 +118,24 @@ impl Engine {
         triggers
     }
 
+    /// Whoever else looks at the same schedules starts none of their runs twice, and forgets none:
+    /// each has a key of its time, and who was second looks again.
     async fn run_schedules_of(
+        &self,
+        name: &str,
+        triggers: &[Trigger],
+        now: u64,
+    ) -> Result<Option<u64>, EngineError> {
+        for _ in 0..TRIES {
+            match self.run_schedules_as_kept(name, triggers, now).await {
+                Err(EngineError::Store(StoreError::Changed { .. })) => {}
+                result => return result,
+            }
+        }
+        Ok(Some(now))
+    }
+
+    async fn run_schedules_as_kept(
         &self,
         name: &str,
         triggers: &[Trigger],
@@ -154,7 +173,8 @@ impl Engine {
         }
         if after != before {
             let value = serde_json::to_string(&after).expect("times by name are plain data");
-            self.write(Vec::new(), vec![Write::PutMeta { key, value }]).await?;
+            let unchanged = Check::MetaIs { key: key.clone(), value: stored };
+            self.write(vec![unchanged], vec![Write::PutMeta { key, value }]).await?;
         }
         Ok(next)
     }

@@ -107,9 +107,8 @@ impl Engine {
         if started.hash != hash {
             return Err(refused(format!("its history is one of blueprint {}", started.hash)));
         }
-        let last = self.read(|store| store.space()).await?.last_run;
         let store = &self.shared().store;
-        let keeps = origin.num() < last + LEAP && store.reserve_run(origin.num());
+        let keeps = origin.num() < store.last_run() + LEAP && store.reserve_run(origin.num());
         let num = if keeps { origin.num() } else { store.next_run() };
         let first_ms = document.entries.first().map_or(created_ms, |first| first.at_ms);
         let id = RunId::new(num, if keeps { origin.created_ms() } else { first_ms });

@@ -17,11 +17,12 @@ use tokio::sync::Notify;
 
 use crate::engine::{
     BlueprintView, Engine, EngineError, IdempotencyKey, Program, Schedules, StartRun, rfc3339,
+    schedules::TRIES,
 };
 use crate::{
     blueprint::{FileWatch, Missed, Trigger, TriggerEvent},
     protocol::{Json, RunId},
-    store::Write,
+    store::{Check, StoreError, Write},
 };
 
 /// Changes that a run is told of one by one.
@@ -239,27 +240,41 @@ impl Engine {
         seen: &Files,
         began: bool,
     ) -> Result<Option<u64>, EngineError> {
+        match self.take_in(watched, seen, began).await {
+            // Somebody else looks at the same files, and was first.
+            Err(EngineError::Store(StoreError::Changed { .. })) => {
+                Ok(Some(self.shared().clock.now_ms() + AGAIN_MS))
+            }
+            result => result,
+        }
+    }
+
+    async fn take_in(
+        &self,
+        watched: &Watched,
+        seen: &Files,
+        began: bool,
+    ) -> Result<Option<u64>, EngineError> {
         let now = self.shared().clock.now_ms();
-        let mut all = self.kept_of(&watched.name).await?;
-        all.retain(|id, _| watched.ids.contains(id));
-        let id = watched.watch.id();
-        let Some(mut kept) = all.get(&id).cloned() else {
-            all.insert(id, Kept { marks: seen.clone(), ..Kept::default() });
-            self.keep(&watched.name, &all).await?;
+        let (_, mut all) = self.kept_of(&watched.name).await?;
+        let Some(mut kept) = all.remove(&watched.watch.id()) else {
+            let begun = Kept { marks: seen.clone(), ..Kept::default() };
+            self.keep(watched, None, &begun).await?;
             return Ok(None);
         };
+        let mut stored = kept.clone();
         if kept.pending.is_some() {
             self.start_batch(watched, &mut kept).await?;
-            all.insert(id.clone(), kept.clone());
-            self.keep(&watched.name, &all).await?;
+            self.keep(watched, Some(&stored), &kept).await?;
+            stored.clone_from(&kept);
         }
         let (changes, more) = changes(&kept.marks, seen);
         if changes.is_empty() {
             return Ok(None);
         }
         if began && watched.missed == Missed::Skip {
-            all.insert(id, Kept { marks: seen.clone(), ..kept });
-            self.keep(&watched.name, &all).await?;
+            kept.marks.clone_from(seen);
+            self.keep(watched, Some(&stored), &kept).await?;
             return Ok(None);
         }
         kept.open = self.still_open(kept.open).await?;
@@ -269,11 +284,10 @@ impl Engine {
         kept.marks = seen.clone();
         kept.batch += 1;
         kept.pending = Some(Batch { changes, more, missed: began, at_ms: now });
-        all.insert(id.clone(), kept.clone());
-        self.keep(&watched.name, &all).await?;
+        self.keep(watched, Some(&stored), &kept).await?;
+        stored.clone_from(&kept);
         self.start_batch(watched, &mut kept).await?;
-        all.insert(id, kept);
-        self.keep(&watched.name, &all).await?;
+        self.keep(watched, Some(&stored), &kept).await?;
         Ok(None)
     }
 
@@ -322,15 +336,44 @@ impl Engine {
         .await
     }
 
-    async fn kept_of(&self, name: &str) -> Result<BTreeMap<String, Kept>, EngineError> {
+    /// What is kept of all watches of a blueprint, as it is stored and by their ids.
+    async fn kept_of(
+        &self,
+        name: &str,
+    ) -> Result<(Option<String>, BTreeMap<String, Kept>), EngineError> {
         let key = key_of(name);
         let stored = self.read(move |store| store.meta(&key)).await?;
-        Ok(stored.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default())
+        let all = stored.as_deref().and_then(|text| serde_json::from_str(text).ok());
+        Ok((stored, all.unwrap_or_default()))
     }
 
-    async fn keep(&self, name: &str, all: &BTreeMap<String, Kept>) -> Result<(), EngineError> {
-        let value = serde_json::to_string(all).expect("marks by path are plain data");
-        self.write(Vec::new(), vec![Write::PutMeta { key: key_of(name), value }]).await
+    /// Keeps something else of a watch, if `before` is still what is kept of it; that of the
+    /// blueprint's other watches stays as others have it.
+    async fn keep(
+        &self,
+        watched: &Watched,
+        before: Option<&Kept>,
+        after: &Kept,
+    ) -> Result<(), EngineError> {
+        let (key, id) = (key_of(&watched.name), watched.watch.id());
+        for _ in 0..TRIES {
+            let (stored, mut all) = self.kept_of(&watched.name).await?;
+            if all.get(&id) != before {
+                break;
+            }
+            all.retain(|id, _| watched.ids.contains(id));
+            all.insert(id.clone(), after.clone());
+            let value = serde_json::to_string(&all).expect("marks by path are plain data");
+            let unchanged = Check::MetaIs { key: key.clone(), value: stored };
+            match self
+                .write(vec![unchanged], vec![Write::PutMeta { key: key.clone(), value }])
+                .await
+            {
+                Err(EngineError::Store(StoreError::Changed { .. })) => {}
+                result => return result,
+            }
+        }
+        Err(StoreError::Changed { key }.into())
     }
 }
 

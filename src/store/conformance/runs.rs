@@ -1,12 +1,14 @@
-//! Runs: headers, histories, conditions.
+//! Runs: headers, histories, conditions; and the store as a whole.
+
+use std::sync::Arc;
 
 use super::{append, batch, begin, commit, header, put, resumed, seqs, started};
 use crate::{
-    journal::{Decision, Fact},
-    protocol::Json,
+    journal::{Decision, Fact, Outcome},
+    protocol::{Json, RunId},
     store::{
-        Check, Header, IdempotencyRow, PAGE_BYTES, PAGE_ENTRIES, RunFilter, RunStatus, Store,
-        StoreError, Write,
+        ArtifactRow, Check, Checked, Errand, Header, IdempotencyRow, OutboxRow, PAGE_BYTES,
+        PAGE_ENTRIES, RunFilter, RunStatus, Store, StoreError, Write,
     },
 };
 
@@ -211,7 +213,7 @@ pub fn lists_are_filtered_and_paged_newest_first(store: &dyn Store) {
     }
     let list = |filter: RunFilter| nums(&store.headers(&filter).unwrap());
     assert_eq!(list(all()), [8, 7, 6, 5, 4, 3, 2, 1]);
-    assert_eq!(list(RunFilter { limit: 2, before: Some(7), ..all() }), [6, 5]);
+    assert_eq!(list(RunFilter { limit: 2, before: Some(RunId::new(7, 1007)), ..all() }), [6, 5]);
     assert_eq!(list(RunFilter { blueprint: Some("odd".to_owned()), ..all() }), [7, 5, 3, 1]);
     assert_eq!(list(RunFilter { since_ms: Some(1006), ..all() }), [8, 7, 6]);
     let failed = vec![RunStatus::Failed, RunStatus::Queued];
@@ -269,4 +271,157 @@ pub fn numbers_only_grow(store: &dyn Store) {
     assert_eq!((store.next_run(), store.next_run()), (1, 2));
     let lsn = store.next_lsn();
     assert!(store.next_lsn() > lsn);
+}
+
+pub fn a_number_that_was_taken_is_given_to_nobody(store: &dyn Store) {
+    assert_eq!(store.last_run(), 0);
+    assert!(store.reserve_run(5));
+    assert!(!store.reserve_run(5) && !store.reserve_run(4));
+    assert_eq!((store.last_run(), store.next_run(), store.last_run()), (5, 6, 6));
+}
+
+fn ended(num: u64, at_ms: u64) -> Header {
+    Header { status: RunStatus::Completed, ended_ms: Some(at_ms), parent: None, ..header(num) }
+}
+
+pub fn only_what_nothing_open_needs_is_retired(store: &dyn Store) {
+    begin(store, Header { parent: None, ..header(1) });
+    begin(store, Header { parent: Some((1, 2)), ..ended(2, 9) });
+    begin(store, ended(3, 7));
+    begin(store, ended(4, 8));
+    begin(store, Header { parent: Some((4, 1)), ..header(5) });
+    begin(store, ended(6, 8));
+    let errand = Errand::Signal { name: "go".to_owned(), payload: "1".to_owned() };
+    put(store, vec![Write::PutOutbox(OutboxRow { run: 6, step: 1, to: 1, errand })]);
+    let nums = |after, limit| -> Vec<u64> {
+        store.retired(after, limit).unwrap().into_iter().map(|run| run.num).collect()
+    };
+    assert_eq!(nums(0, 10), [3]);
+    assert_eq!(store.ended_runs().unwrap(), 4);
+    put(store, vec![Write::DeleteOutbox { run: 6, step: 1 }]);
+    assert_eq!((nums(0, 10), nums(0, 1), nums(3, 10)), (vec![3, 6], vec![3], vec![6]));
+    let first = store.retired(0, 1).unwrap()[0];
+    assert_eq!((first.created_ms, first.ended_ms), (1003, 7));
+}
+
+pub fn the_bytes_of_a_run_are_its_entries_and_its_files(store: &dyn Store) {
+    let run = begin(store, header(1));
+    assert_eq!(store.run_bytes(1).unwrap(), run.bytes);
+    put(
+        store,
+        vec![Write::PutArtifact(ArtifactRow {
+            run: 1,
+            n: 1,
+            name: "a".to_owned(),
+            hash: "00".to_owned(),
+            size: 1_000,
+            created_ms: 1,
+            step: 1,
+            attempt: 1,
+            published: true,
+        })],
+    );
+    assert_eq!(store.run_bytes(1).unwrap(), run.bytes + 1_000);
+    assert_eq!(store.run_bytes(2).unwrap(), 0);
+}
+
+pub fn room_is_measured_and_everything_is_checked(store: &dyn Store) {
+    let before = store.upkeep().space().unwrap();
+    let mut run = ended(1, 9);
+    let end = Fact::RunEnded(Outcome::Completed(Json::null()));
+    let write = append(store, &mut run, vec![started(None), end]);
+    commit(store, vec![], Some(write), vec![]).unwrap();
+    let data: Arc<[u8]> = Arc::from(vec![7; 100_000]);
+    let hash = blake3::hash(&data).to_hex().to_string();
+    put(store, vec![Write::PutBlob { hash, data: Arc::clone(&data) }]);
+    let after = store.upkeep().space().unwrap();
+    assert!(after.used >= before.used + 90_000, "{before:?} {after:?}");
+    let check = || {
+        let mut lines = Vec::new();
+        let mut tell = |line| {
+            lines.push(line);
+            true
+        };
+        store.upkeep().check(&mut tell).unwrap();
+        lines
+    };
+    let done =
+        |damaged| Checked::Done { runs: 1, entries: 2, state: 0, blobs: 1 + damaged, damaged };
+    assert_eq!(check().last(), Some(&done(0)));
+    put(store, vec![Write::PutBlob { hash: "no hash of it".to_owned(), data }]);
+    let found = check();
+    assert_eq!(found.last(), Some(&done(1)));
+    assert!(
+        found.iter().any(
+            |line| matches!(line, Checked::Damaged { what, .. } if what == "blob no hash of it")
+        ),
+        "{found:?}"
+    );
+}
+
+fn keep(key: &str, value: &str) -> Vec<Write> {
+    vec![Write::PutMeta { key: key.to_owned(), value: value.to_owned() }]
+}
+
+fn is(key: &str, value: Option<String>) -> Vec<Check> {
+    vec![Check::MetaIs { key: key.to_owned(), value }]
+}
+
+pub fn a_value_of_the_host_is_changed_by_who_has_seen_it(store: &dyn Store) {
+    commit(store, is("k", None), None, keep("k", "1")).unwrap();
+    for stale in [None, Some("2".to_owned())] {
+        let refused = commit(store, is("k", stale), None, keep("k", "3")).unwrap_err();
+        assert!(matches!(&refused, StoreError::Changed { key } if key == "k"), "{refused}");
+        assert!(refused.is_about_the_change());
+    }
+    commit(store, is("k", Some("1".to_owned())), None, keep("k", "2")).unwrap();
+    assert_eq!(store.meta("k").unwrap().as_deref(), Some("2"));
+}
+
+pub fn two_writers_of_a_value_of_the_host_lose_nothing(store: Arc<impl Store + 'static>) {
+    const EACH: u64 = 40;
+    let count = || {
+        loop {
+            let seen = store.meta("count").unwrap();
+            let next = seen.as_deref().map_or(0, |it| it.parse::<u64>().unwrap()) + 1;
+            match commit(&*store, is("count", seen), None, keep("count", &next.to_string())) {
+                Ok(()) => break,
+                Err(StoreError::Changed { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| (0..EACH).for_each(|_| count()));
+        }
+    });
+    assert_eq!(store.meta("count").unwrap(), Some((2 * EACH).to_string()));
+}
+
+pub fn a_window_of_a_long_history_is_read_by_its_numbers(store: &dyn Store) {
+    let mut run = begin(store, header(1));
+    for _ in 0..3 {
+        let some = (0..250).map(|_| resumed());
+        let fresh = started(Some(run.seq.into()));
+        let write = append(store, &mut run, some.chain([fresh]).collect());
+        commit(store, vec![], Some(write), vec![]).unwrap();
+    }
+    assert_eq!(run.seq, 754);
+    for (after, upto) in
+        [(0, 1), (0, 256), (10, 300), (255, 257), (250, 252), (500, 754), (753, 900)]
+    {
+        let found = seqs(&store.window(1, after, upto).unwrap());
+        let expected: Vec<u32> = (after + 1..=upto.min(754)).collect();
+        assert_eq!(found, expected, "{after} to {upto}");
+    }
+    for (after, upto) in [(754, 800), (9, 9), (9, 3)] {
+        assert_eq!(store.window(1, after, upto).unwrap(), []);
+    }
+    assert_eq!(store.history_start(1).unwrap(), 754);
+    let other = begin(store, header(2));
+    assert_eq!((store.history_start(2).unwrap(), store.history_start(3).unwrap()), (1, 1));
+    put(store, vec![Write::DeleteRun { run: 1 }]);
+    assert_eq!(store.window(1, 0, 9).unwrap(), []);
+    assert_eq!(store.window(2, 0, 9).unwrap().len(), other.seq as usize);
 }

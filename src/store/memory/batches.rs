@@ -7,7 +7,7 @@ use std::{
 
 use super::tables::Tables;
 use crate::store::{
-    Ack, Batch, JournalRow, StoreError, Write, Writer,
+    Ack, Batch, Health, JournalRow, StoreError, Write, Writer,
     fair::{FairQueue, Weight, run_of},
 };
 
@@ -168,6 +168,21 @@ impl Writer for Memory {
         let mut inner = self.lock();
         inner.last_run += 1;
         inner.last_run
+    }
+
+    fn last_run(&self) -> u64 {
+        self.lock().last_run
+    }
+
+    fn reserve_run(&self, run: u64) -> bool {
+        let mut inner = self.lock();
+        let is_free = inner.last_run < run;
+        inner.last_run = inner.last_run.max(run);
+        is_free
+    }
+
+    fn health(&self) -> Health {
+        Health::Well
     }
 }
 

@@ -8,5 +8,6 @@
 mod batches;
 mod reader;
 mod tables;
+mod upkeep;
 
 pub use batches::{Commit, Memory};

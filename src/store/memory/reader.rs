@@ -8,9 +8,9 @@ use crate::{
     protocol::MemoryLink,
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
-        IdempotencyRow, OutboxRow, PAGES, PageMark, Reader, RunFilter, SessionRow, StateFilter,
-        StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskRow, TokenRow, UNSTORED, find,
-        rows::is_blob,
+        IdempotencyRow, OutboxRow, PAGES, PageMark, Reader, Retired, RunFilter, SessionRow,
+        StateFilter, StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskRow, TokenRow,
+        UNSTORED, find, rows::is_blob,
     },
 };
 
@@ -36,7 +36,7 @@ impl Reader for Memory {
             (filter.status.is_empty() || filter.status.contains(&header.status))
                 && filter.blueprint.as_ref().is_none_or(|name| *name == header.blueprint)
                 && filter.since_ms.is_none_or(|since| header.created_ms >= since)
-                && filter.before.is_none_or(|before| header.num < before)
+                && filter.before.is_none_or(|before| header.num < before.num())
         };
         self.read(|tables| {
             tables.headers.values().rev().filter(fits).take(filter.limit).cloned().collect()
@@ -128,6 +128,16 @@ impl Reader for Memory {
 
     fn all_entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {
         self.lock().tables.entries(run, after_seq, true)
+    }
+
+    fn history_start(&self, run: u64) -> Result<u32, StoreError> {
+        Ok(self.entries(run, 0)?.first().map_or(1, |first| first.seq))
+    }
+
+    fn window(&self, run: u64, after: u32, upto: u32) -> Result<Vec<Entry>, StoreError> {
+        let mut entries = self.all_entries(run, after)?;
+        entries.truncate(upto.saturating_sub(after) as usize);
+        Ok(entries)
     }
 
     fn children(&self, run: u64) -> Result<Vec<Header>, StoreError> {
@@ -345,6 +355,42 @@ impl Reader for Memory {
         self.read(|tables| {
             let keys = tables.meta.keys().filter_map(|key| key.strip_prefix(UNSTORED));
             keys.filter_map(|run| run.parse().ok()).take(1_000).collect()
+        })
+    }
+
+    fn ended_runs(&self) -> Result<u64, StoreError> {
+        self.read(|tables| {
+            tables.headers.values().filter(|header| header.status.is_ended()).count() as u64
+        })
+    }
+
+    fn retired(&self, after: u64, limit: usize) -> Result<Vec<Retired>, StoreError> {
+        self.read(|tables| {
+            let is_open =
+                |run: u64| tables.headers.get(&run).is_some_and(|it| !it.status.is_ended());
+            let needed = |run: u64, header: &Header| {
+                header.parent.is_some_and(|(parent, _)| is_open(parent))
+                    || tables.headers.values().any(|child| {
+                        child.parent.is_some_and(|(of, _)| of == run) && !child.status.is_ended()
+                    })
+                    || tables.outbox.iter().any(|row| row.run == run)
+            };
+            let ended = tables.headers.range(after.saturating_add(1)..);
+            let ended = ended.filter(|(num, it)| it.status.is_ended() && !needed(**num, it));
+            let retired = ended.map(|(num, header)| Retired {
+                num: *num,
+                created_ms: header.created_ms,
+                ended_ms: header.ended_ms.unwrap_or(header.updated_ms),
+            });
+            retired.take(limit).collect()
+        })
+    }
+
+    fn run_bytes(&self, run: u64) -> Result<u64, StoreError> {
+        self.read(|tables| {
+            let rows = tables.journal.values().filter(|row| row.run == run);
+            let files = tables.artifacts.values().filter(|row| row.run == run);
+            rows.map(|row| row.bytes.len() as u64).chain(files.map(|file| file.size)).sum()
         })
     }
 }

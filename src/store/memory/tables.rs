@@ -181,7 +181,13 @@ impl Tables {
             {
                 Err(StoreError::Moved { run: *run })
             }
-            Check::TokenLive(_) | Check::KeyFree { .. } | Check::RunAt { .. } => Ok(()),
+            Check::MetaIs { key, value } if self.meta.get(key) != value.as_ref() => {
+                Err(StoreError::Changed { key: key.clone() })
+            }
+            Check::TokenLive(_)
+            | Check::KeyFree { .. }
+            | Check::RunAt { .. }
+            | Check::MetaIs { .. } => Ok(()),
         }
     }
 

@@ -325,6 +325,11 @@ fn apply(
                     return Err(Stop::Refused(StoreError::Moved { run: *run }));
                 }
             }
+            Check::MetaIs { key, value } => {
+                if meta::one(tx, key)? != *value {
+                    return Err(Stop::Refused(StoreError::Changed { key: key.clone() }));
+                }
+            }
             Check::KeyFree { principal, route, key } => {
                 if !idempotency::is_free(tx, principal, route, key)? {
                     return Err(Stop::Refused(StoreError::KeyUsed { key: key.clone() }));

@@ -12,12 +12,12 @@ const APPLICATION_ID: i32 = 0x6d6f_6f6e;
 /// What SQLite calls a file whose free pages can be given back a few at a time.
 const INCREMENTAL: u32 = 2;
 
-/// The step from one format to the next.
+/// The step from one format to the next. Those that a file needs are made together.
 struct Migration {
     /// What must be so before, and cannot be done within a transaction. A host that was killed in
     /// it does it again, so it looks first whether it is needed.
     prepare: Option<fn(&Connection) -> rusqlite::Result<()>>,
-    /// The change, which commits together with the new format's number.
+    /// The change, which commits together with the number of the newest format.
     sql: &'static str,
     /// What of the change SQL cannot say, in the same transaction.
     fill: Option<fn(&Connection) -> rusqlite::Result<()>>,
@@ -85,8 +85,19 @@ pub fn lay_out(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch("PRAGMA auto_vacuum = INCREMENTAL")
 }
 
-/// Brings the file from format `found` to the newest, one format after the other; each step is
-/// done whole or not at all, and the next start goes on where this one was interrupted.
+/// The room that bringing a file of `size` bytes from a format to the newest takes, about: pages that
+/// are written anew stand in the log as well.
+pub fn growth(from: u32, size: u64) -> u64 {
+    match from {
+        // The whole file is written anew.
+        0 | 1 => size.saturating_mul(2),
+        from if from < known() => size / 2,
+        _ => 0,
+    }
+}
+
+/// Brings the file from format `found` to the newest, all of it or nothing; a start after one that
+/// was interrupted does it again.
 ///
 /// # Errors
 /// What the database says.
@@ -96,24 +107,28 @@ pub fn migrate(conn: &mut Connection, found: u32) -> Result<(), StoreError> {
 
 /// The same, to a format that need not be the newest.
 pub(super) fn migrate_to(conn: &mut Connection, found: u32, to: u32) -> Result<(), StoreError> {
-    for (from, migration) in (0..to).zip(MIGRATIONS).skip(found as usize) {
-        run(conn, migration, from + 1)
-            .map_err(database(format!("migrate the database from format {from}")))?;
-        if found > 0 {
-            tracing::info!(format = from + 1, "migrated the database");
-        }
+    let steps = &MIGRATIONS[..to as usize];
+    let Some(steps) = steps.get(found as usize..).filter(|steps| !steps.is_empty()) else {
+        return Ok(());
+    };
+    run(conn, steps, to)
+        .map_err(database(format!("migrate the database from format {found} to {to}")))?;
+    if found > 0 {
+        tracing::info!(from = found, to, "migrated the database");
     }
     Ok(())
 }
 
-fn run(conn: &mut Connection, migration: &Migration, to: u32) -> rusqlite::Result<()> {
-    if let Some(prepare) = migration.prepare {
+fn run(conn: &mut Connection, steps: &[Migration], to: u32) -> rusqlite::Result<()> {
+    for prepare in steps.iter().filter_map(|step| step.prepare) {
         prepare(conn)?;
     }
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    tx.execute_batch(migration.sql)?;
-    if let Some(fill) = migration.fill {
-        fill(&tx)?;
+    for step in steps {
+        tx.execute_batch(step.sql)?;
+        if let Some(fill) = step.fill {
+            fill(&tx)?;
+        }
     }
     tx.pragma_update(None, "application_id", APPLICATION_ID)?;
     tx.pragma_update(None, "user_version", to)?;

@@ -228,7 +228,7 @@ pub fn list(conn: &Connection, filter: &RunFilter) -> rusqlite::Result<Vec<Heade
     let mut values: Vec<rusqlite::types::Value> = Vec::new();
     if let Some(before) = filter.before {
         conditions.push("num < ?".to_owned());
-        values.push(int(before).into());
+        values.push(int(before.num()).into());
     }
     if let Some(blueprint) = &filter.blueprint {
         conditions.push("blueprint = ?".to_owned());

@@ -1,5 +1,6 @@
 //! The table `journal`: rows of histories, each pointing at the row before it; and `journal_marks`,
-//! which says of every 256th entry where its row is, so that a part of a long history is found.
+//! which says of every 256th entry where its row is, and of each that begins a history after another,
+//! so that a part of a long history is found.
 
 use std::collections::VecDeque;
 
@@ -27,13 +28,62 @@ pub fn append(conn: &Connection, run: u64, row: &JournalRow) -> rusqlite::Result
         "INSERT INTO journal (lsn, run, prev_lsn, entry, continues) VALUES (?1, ?2, ?3, ?4, ?5)",
     )?
     .execute(params![lsn, int(run), prev, row.bytes, continues])?;
-    if row.seq.is_multiple_of(MARKED) { mark(conn, run, row.seq, lsn) } else { Ok(()) }
+    if row.seq.is_multiple_of(MARKED) || continues.is_some() {
+        mark(conn, run, row.seq, lsn, continues.is_some())?;
+    }
+    Ok(())
 }
 
-fn mark(conn: &Connection, run: u64, seq: u32, lsn: i64) -> rusqlite::Result<()> {
-    conn.prepare_cached("INSERT OR REPLACE INTO journal_marks (run, seq, lsn) VALUES (?1, ?2, ?3)")?
-        .execute(params![int(run), seq, lsn])
-        .map(drop)
+fn mark(conn: &Connection, run: u64, seq: u32, lsn: i64, begins: bool) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "INSERT OR REPLACE INTO journal_marks (run, seq, lsn, begins) VALUES (?1, ?2, ?3, ?4)",
+    )?
+    .execute(params![int(run), seq, lsn, begins])
+    .map(drop)
+}
+
+/// The number of the first entry of a run's current history.
+pub fn start(conn: &Connection, run: u64) -> rusqlite::Result<u32> {
+    let found = conn
+        .prepare_cached(
+            "SELECT seq FROM journal_marks WHERE run = ?1 AND begins = 1 ORDER BY seq DESC LIMIT 1",
+        )?
+        .query_row([int(run)], |row| row.get(0))
+        .optional()?;
+    Ok(found.unwrap_or(1))
+}
+
+/// The entries of a run with a number over `after` and up to `upto`, oldest first, in one state of
+/// the database; no more rows are read than these and those up to the next mark.
+pub fn window(
+    conn: &Connection,
+    run: u64,
+    after: u32,
+    upto: u32,
+) -> Result<Vec<Entry>, StoreError> {
+    let failed = |error| database(format!("read the journal of run {run}"))(error);
+    let tx = conn.unchecked_transaction().map_err(failed)?;
+    let Some(end) = end(&tx, run).map_err(failed)? else { return Ok(Vec::new()) };
+    let upto = upto.min(end.1);
+    if upto <= after {
+        return Ok(Vec::new());
+    }
+    let mark = tx
+        .prepare_cached(
+            "SELECT lsn, seq FROM journal_marks WHERE run = ?1 AND seq >= ?2 ORDER BY seq LIMIT 1",
+        )
+        .and_then(|mut it| {
+            it.query_row(params![int(run), upto], |row| Ok((uint(row, 0)?, row.get(1)?))).optional()
+        })
+        .map_err(failed)?;
+    let from_mark = mark.map(|mark| histories(&tx, run, Some(mark), after, Reach::All));
+    let mut entries = match from_mark {
+        Some(Ok(entries)) => entries,
+        // The mark itself may be what is damaged.
+        Some(Err(_)) | None => histories(&tx, run, Some(end), after, Reach::All)?,
+    };
+    entries.truncate((upto - after) as usize);
+    Ok(entries)
 }
 
 /// Writes beside the rows of the formats before what has stood in their entries alone: where a
@@ -45,15 +95,18 @@ pub fn fill(conn: &Connection) -> rusqlite::Result<()> {
         // A row that cannot be read stays what it is: whoever asks for it is told.
         let seq = row.get_ref(2)?.as_blob().ok().and_then(Entry::seq_of).unwrap_or_default();
         if seq > 0 && seq.is_multiple_of(MARKED) {
-            mark(conn, uint(row, 1)?, seq, row.get(0)?)?;
+            mark(conn, uint(row, 1)?, seq, row.get(0)?, false)?;
         }
     }
-    let mut rows = conn.prepare("SELECT lsn, entry FROM journal WHERE prev_lsn IS NULL")?;
+    let mut rows = conn.prepare("SELECT lsn, entry, run FROM journal WHERE prev_lsn IS NULL")?;
     let mut rows = rows.query([])?;
     let mut continues = conn.prepare("UPDATE journal SET continues = ?2 WHERE lsn = ?1")?;
     while let Some(row) = rows.next()? {
-        if let Some(before) = row.get_ref(1)?.as_blob().ok().and_then(Entry::row_before) {
-            continues.execute(params![row.get::<_, i64>(0)?, int(before)])?;
+        let Ok(bytes) = row.get_ref(1)?.as_blob() else { continue };
+        if let Some((before, seq)) = Entry::row_before(bytes).zip(Entry::seq_of(bytes)) {
+            let lsn = row.get(0)?;
+            continues.execute(params![lsn, int(before)])?;
+            mark(conn, uint(row, 2)?, seq, lsn, true)?;
         }
     }
     Ok(())

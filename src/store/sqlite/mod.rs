@@ -36,6 +36,7 @@ mod state;
 mod state_text;
 mod tasks;
 mod tokens;
+mod upgrade;
 mod value;
 mod write;
 mod writer;
@@ -44,5 +45,7 @@ mod writer;
 mod tests;
 
 pub use check::directory as check_directory;
-pub use open::{Options, Sqlite, Synchronous};
+pub use format::known as known_format;
+pub use open::{Opened, Options, Sqlite, Synchronous, open};
 pub use restore::{Restored, restore};
+pub use upgrade::{copy_of, survey};

@@ -11,11 +11,12 @@ use std::{
     time::Duration,
 };
 
+use async_trait::async_trait;
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
 use tokio::sync::watch;
 
 use super::{
-    check,
+    backup, check,
     committer::Committer,
     error::{database, file},
     format,
@@ -23,12 +24,12 @@ use super::{
     mark::{Mark, MarkFile},
     place::Place,
     pool::Pool,
-    restore,
+    restore, retention, upgrade,
     writer::Queue,
 };
 use crate::{
     fault,
-    store::{Batch, Health, StoreError, Writer},
+    store::{Batch, Health, Migrated, Space, Store, StoreError, Tell, Upkeep, Writer},
 };
 
 /// The database's name within the data directory.
@@ -82,6 +83,25 @@ pub struct Sqlite {
     lsn: AtomicU64,
     run: AtomicU64,
     owner_died: bool,
+    migrated: Option<Migrated>,
+}
+
+/// A data directory that is open, as everybody beyond this room sees it.
+pub struct Opened {
+    /// What is in it.
+    pub store: Arc<dyn Store>,
+    /// The directory as a whole.
+    pub upkeep: Arc<dyn Upkeep>,
+}
+
+/// Takes ownership of the data directory `dir` and opens what is stored in it; see
+/// [`Sqlite::open`].
+///
+/// # Errors
+/// Those of [`Sqlite::open`].
+pub fn open(dir: &Path, options: &Options) -> Result<Opened, StoreError> {
+    let store = Sqlite::open(dir, options)?;
+    Ok(Opened { store: Arc::clone(&store) as Arc<dyn Store>, upkeep: store })
 }
 
 impl Sqlite {
@@ -90,7 +110,7 @@ impl Sqlite {
     ///
     /// # Errors
     /// [`StoreError::Owned`], [`StoreError::Newer`], [`StoreError::LogMissing`],
-    /// [`StoreError::Damaged`] for a database that its last owner gave up and that is not whole,
+    /// [`StoreError::NoRoom`] for a migration, [`StoreError::Damaged`] for a database that its last owner gave up and that is not whole,
     /// and what the file system or the database say.
     pub fn open(dir: &Path, options: &Options) -> Result<Arc<Self>, StoreError> {
         Self::take(dir, options).map_err(check::advised)
@@ -112,11 +132,12 @@ impl Sqlite {
         create(&path)?;
         fault::point("store.created");
         // Looked at before anything is written: a start that is refused leaves all as it was.
-        let mut found = come_to(&path)?;
+        let (format, mut found) = come_to(&path)?;
         let has_lost = mark.mark().is_ahead_of(&found);
         if has_lost && mark.mark().open && !has_log && !options.accept_loss {
             return Err(StoreError::LogMissing { path: path.display().to_string() });
         }
+        let migrated = migration(dir, format)?;
         let mut conn = writable(&path, options.synchronous)?;
         sync(dir)?;
         fault::point("store.opened");
@@ -147,21 +168,8 @@ impl Sqlite {
             lsn: AtomicU64::new(found.lsn),
             run: AtomicU64::new(found.run),
             owner_died,
+            migrated,
         }))
-    }
-
-    /// Whether the owner of the data directory before this one did not end in order.
-    pub fn owner_died(&self) -> bool {
-        self.owner_died
-    }
-
-    /// Waits until nothing can be written any more by this process, and says why.
-    pub async fn lost(&self) -> StoreError {
-        let mut health = self.health.clone();
-        match health.wait_for(|health| matches!(health, Health::Lost(_))).await.as_deref() {
-            Ok(Health::Lost(error)) => error.clone(),
-            Ok(Health::Well | Health::Waiting(_)) | Err(_) => StoreError::Closed,
-        }
     }
 
     /// Commits what is queued, closes the database and gives the data directory up. Calls after it
@@ -201,8 +209,57 @@ impl Writer for Sqlite {
         self.health.borrow().clone()
     }
 
+    fn last_run(&self) -> u64 {
+        self.run.load(Ordering::Relaxed)
+    }
+
     fn reserve_run(&self, run: u64) -> bool {
         self.run.fetch_max(run, Ordering::Relaxed) < run
+    }
+}
+
+impl Store for Sqlite {
+    fn upkeep(&self) -> &dyn Upkeep {
+        self
+    }
+}
+
+#[async_trait]
+impl Upkeep for Sqlite {
+    fn space(&self) -> Result<Space, StoreError> {
+        retention::space(&*self.pool.lend()?).map_err(database("measure the database"))
+    }
+
+    fn check(&self, tell: Tell<'_>) -> Result<(), StoreError> {
+        // A connection of its own: the readers have other things to do meanwhile.
+        drop(self.pool.lend()?);
+        check::everything(&reader(&self.path)?, tell)
+    }
+
+    fn backup(&self, to: &Path) -> Result<u64, StoreError> {
+        // A connection of its own: the readers have other things to do meanwhile.
+        drop(self.pool.lend()?);
+        backup::copy(&self.path, to)
+    }
+
+    fn owner_died(&self) -> bool {
+        self.owner_died
+    }
+
+    fn migrated(&self) -> Option<Migrated> {
+        self.migrated.clone()
+    }
+
+    async fn lost(&self) -> StoreError {
+        let mut health = self.health.clone();
+        match health.wait_for(|health| matches!(health, Health::Lost(_))).await.as_deref() {
+            Ok(Health::Lost(error)) => error.clone(),
+            Ok(Health::Well | Health::Waiting(_)) | Err(_) => StoreError::Closed,
+        }
+    }
+
+    fn close(&self) -> Result<(), StoreError> {
+        Self::close(self)
     }
 }
 
@@ -250,13 +307,24 @@ pub(super) fn writable(path: &Path, synchronous: Synchronous) -> Result<Connecti
     Ok(conn)
 }
 
-/// How far a database has come, before it is brought to this program's format.
-fn come_to(path: &Path) -> Result<Mark, StoreError> {
+/// A database's format, and how far it has come, before it is brought to this program's format.
+fn come_to(path: &Path) -> Result<(u32, Mark), StoreError> {
     let conn = connect(path)?;
     match format::check(&conn, path)? {
-        0 => Ok(Mark::default()),
-        _ => Mark::of(&conn),
+        0 => Ok((0, Mark::default())),
+        format => Ok((format, Mark::of(&conn)?)),
     }
+}
+
+/// Keeps a copy of a database that is about to be migrated.
+fn migration(dir: &Path, from: u32) -> Result<Option<Migrated>, StoreError> {
+    let to = format::known();
+    if from == 0 || from == to {
+        return Ok(None);
+    }
+    let backup = upgrade::keep(dir, from)?;
+    tracing::info!(from, to, backup = %backup.display(), "a copy from before the migration is kept");
+    Ok(Some(Migrated { from, to, backup }))
 }
 
 fn connect(path: &Path) -> Result<Connection, StoreError> {

@@ -1,26 +1,21 @@
 //! Which table each read goes to.
 
-use std::path::Path;
-
 use rusqlite::Connection;
 
 use super::{
-    Sqlite, artifacts, backup, blobs, blueprints, charges, check,
+    Sqlite, artifacts, blobs, blueprints, charges,
     error::database,
     evidence, frames, header, idempotency,
     journal::{self, Reach},
-    kept, links, meta,
-    open::reader,
-    outbox, retention, sessions, state, state_text, tasks, tokens,
+    kept, links, meta, outbox, retention, sessions, state, state_text, tasks, tokens,
 };
 use crate::{
     journal::Entry,
     protocol::MemoryLink,
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
-        IdempotencyRow, OutboxRow, PageMark, Reader, Retired, RunFilter, SessionRow, Space,
-        StateFilter, StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskRow, Tell,
-        TokenRow,
+        IdempotencyRow, OutboxRow, PageMark, Reader, Retired, RunFilter, SessionRow, StateFilter,
+        StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskRow, TokenRow,
     },
 };
 
@@ -81,6 +76,14 @@ impl Reader for Sqlite {
 
     fn all_entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError> {
         journal::entries(&*self.pool.lend()?, run, after_seq, Reach::All)
+    }
+
+    fn history_start(&self, run: u64) -> Result<u32, StoreError> {
+        self.read("find the beginning of a history", |conn| journal::start(conn, run))
+    }
+
+    fn window(&self, run: u64, after: u32, upto: u32) -> Result<Vec<Entry>, StoreError> {
+        journal::window(&*self.pool.lend()?, run, after, upto)
     }
 
     fn children(&self, run: u64) -> Result<Vec<Header>, StoreError> {
@@ -222,10 +225,6 @@ impl Reader for Sqlite {
         self.read("read a value of the host", |conn| meta::one(conn, key))
     }
 
-    fn space(&self) -> Result<Space, StoreError> {
-        self.read("measure the database", retention::space)
-    }
-
     fn ended_runs(&self) -> Result<u64, StoreError> {
         self.read("count ended runs", header::ended)
     }
@@ -236,17 +235,5 @@ impl Reader for Sqlite {
 
     fn run_bytes(&self, run: u64) -> Result<u64, StoreError> {
         self.read("measure a run", |conn| retention::run_bytes(conn, run))
-    }
-
-    fn check(&self, tell: Tell<'_>) -> Result<(), StoreError> {
-        // A connection of its own: the readers have other things to do meanwhile.
-        drop(self.pool.lend()?);
-        check::everything(&reader(&self.path)?, tell)
-    }
-
-    fn backup(&self, to: &Path) -> Result<u64, StoreError> {
-        // A connection of its own: the readers have other things to do meanwhile.
-        drop(self.pool.lend()?);
-        backup::copy(&self.path, to)
     }
 }

@@ -66,7 +66,6 @@ pub fn space(conn: &Connection) -> rusqlite::Result<Space> {
     Ok(Space {
         used: pages.saturating_sub(free) * page,
         free: free * page,
-        last_run: header::high_water(conn)?.0,
         debris: debris(conn)?.is_some(),
     })
 }

@@ -13,7 +13,7 @@ use super::*;
 use crate::{
     journal::Fact,
     store::{
-        Batch, Check, Reader, StoreError, Write, Writer,
+        Batch, Check, Reader, StoreError, Upkeep as _, Write, Writer,
         conformance::{append, batch, begin, commit, conformance, header, put, resumed, started},
     },
 };
@@ -376,31 +376,66 @@ fn a_long_history_is_deleted_in_bounded_steps_and_the_file_shrinks() {
     assert!(size < full.used, "{size} of {full:?}");
 }
 
+/// The files beside the database.
+fn beside(dir: &TempDir) -> Vec<String> {
+    let files = fs::read_dir(dir.path().join("data")).unwrap().flatten();
+    let names = files.map(|file| file.file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.filter(|name| name.starts_with("backup")).collect();
+    names.sort();
+    names
+}
+
 #[test]
-fn only_what_nothing_open_needs_is_retired() {
-    let (_dir, store) = fresh();
-    let mut parent = header(1);
-    parent.parent = None;
-    begin(&*store, parent);
-    begin(&*store, crate::store::Header { parent: Some((1, 2)), ..ended(header(2), 9) });
-    begin(&*store, ended(header(3), 7));
-    begin(&*store, ended(header(4), 8));
-    begin(&*store, crate::store::Header { parent: Some((4, 1)), ..header(5) });
-    begin(&*store, ended(header(6), 8));
-    let signal = crate::store::OutboxRow {
-        run: 6,
-        step: 1,
-        to: 1,
-        errand: crate::store::Errand::Signal { name: "go".to_owned(), payload: "1".to_owned() },
+fn a_migration_keeps_a_copy_from_before_and_makes_another_only_of_another_state() {
+    let dir = TempDir::new().unwrap();
+    golden(&dir, 7);
+    let path = dir.path().join("data/moonswarm.db");
+    let store = reopen(&dir);
+    let backup = dir.path().join("data/backup-format-7.db");
+    let to = super::format::known();
+    let migrated = crate::store::Migrated { from: 7, to, backup: backup.clone() };
+    assert_eq!(store.migrated(), Some(migrated));
+    drop(store);
+    let format = |path: &Path| -> u32 {
+        Connection::open(path)
+            .unwrap()
+            .pragma_query_value(None, "user_version", |row| row.get(0))
+            .unwrap()
     };
-    put(&*store, vec![Write::PutOutbox(signal)]);
-    let nums = |after| -> Vec<u64> {
-        store.retired(after, 10).unwrap().into_iter().map(|run| run.num).collect()
+    assert_eq!((format(&path), format(&backup)), (to, 7));
+    assert_eq!(fs::metadata(&backup).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(reopen(&dir).migrated(), None);
+    assert_eq!(beside(&dir), ["backup-format-7.db"]);
+
+    // Somebody goes back to it, by hand, and then on again: it is the same state.
+    let back = |from: &Path| {
+        for name in ["moonswarm.db-wal", "moonswarm.db-shm", "mark"] {
+            let _ = fs::remove_file(dir.path().join("data").join(name));
+        }
+        fs::copy(from, &path).unwrap();
     };
-    assert_eq!(nums(0), [3]);
-    assert_eq!(store.ended_runs().unwrap(), 4);
-    put(&*store, vec![Write::DeleteOutbox { run: 6, step: 1 }]);
-    assert_eq!(nums(3), [6]);
+    back(&backup);
+    drop(reopen(&dir));
+    assert_eq!(beside(&dir), ["backup-format-7.db"]);
+    // What was done with it meanwhile is another one.
+    back(&backup);
+    Connection::open(&path).unwrap().execute("UPDATE high_water SET run = 90", []).unwrap();
+    drop(reopen(&dir));
+    assert_eq!(beside(&dir), ["backup-format-7-2.db", "backup-format-7.db"]);
+}
+
+#[test]
+fn a_survey_says_what_a_migration_takes_and_changes_nothing() {
+    let dir = TempDir::new().unwrap();
+    golden(&dir, 7);
+    let data = dir.path().join("data");
+    let before = fs::read(data.join("moonswarm.db")).unwrap();
+    let survey = crate::store::survey(&data).unwrap();
+    assert_eq!((survey.format, survey.size), (7, before.len() as u64));
+    assert!(survey.needs > survey.size && survey.free > 0, "{survey:?}");
+    assert_eq!(fs::read(data.join("moonswarm.db")).unwrap(), before);
+    drop(reopen(&dir));
+    assert_eq!(crate::store::survey(&data).unwrap().format, super::format::known());
 }
 
 #[test]

@@ -14,6 +14,8 @@ const AHEAD_MS: u64 = 24 * 3_600_000;
 const LAST_MS: u64 = 253_402_300_799_999;
 /// The longest name of a signal, a step, an agent or the code of a refusal, in bytes.
 const WORD_BYTES: usize = 200;
+/// The most additions of an entry.
+const ADDITIONS: usize = 64;
 /// The longest body of a refused result, in bytes.
 const BODY_BYTES: usize = 8 << 20;
 
@@ -60,6 +62,13 @@ impl Limits {
 
     fn entry(&self, entry: &Entry) -> Result<(), String> {
         self.past("the time of an entry", entry.at_ms)?;
+        if entry.additions.iter().count() > ADDITIONS {
+            return Err(format!("an entry has more than {ADDITIONS} additions"));
+        }
+        for (name, value) in entry.additions.iter() {
+            word("the name of an addition", name)?;
+            self.sized("an addition of an entry", value)?;
+        }
         match &entry.fact {
             Fact::RunStarted(started) => {
                 name_of_blueprint(&started.blueprint)?;

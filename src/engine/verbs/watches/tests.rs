@@ -179,3 +179,32 @@ fn of_too_many_changes_the_rest_is_counted() {
     let (told, more) = changes(&Files::new(), &many);
     assert_eq!((told.len(), more), (1_000, 200));
 }
+
+#[test]
+fn two_who_look_at_the_watches_of_a_blueprint_lose_nothing_of_each_other() {
+    let mut stage = stage("", "");
+    stage
+        .ask(move |engine, by| async move {
+            engine.watch_files(BTreeMap::new());
+            let view = engine.blueprint(&by, "sorter").await?;
+            engine.set_home("sorter", &view.hash, PathBuf::from("/blueprints"));
+            let mine = engine.file_watches(&mut Schedules::default()).await?.remove(0);
+            let watch = FileWatch::parse("other/*.json", None).unwrap();
+            let ids: Arc<[String]> = [mine.watch.id(), watch.id()].into();
+            let other = Watched { watch: Box::new(watch), ids: Arc::clone(&ids), ..mine.clone() };
+            let mine = Watched { ids, ..mine };
+
+            let kept = |batch| Kept { batch, ..Kept::default() };
+            engine.keep(&mine, None, &kept(1)).await?;
+            engine.keep(&other, None, &kept(5)).await?;
+            engine.keep(&mine, Some(&kept(1)), &kept(2)).await?;
+            // Who has not seen that is refused, and changes nothing.
+            let stale = engine.keep(&mine, Some(&kept(1)), &kept(9)).await;
+            assert!(matches!(stale, Err(EngineError::Store(StoreError::Changed { .. }))));
+            let (_, all) = engine.kept_of("sorter").await?;
+            assert_eq!(all[&mine.watch.id()], kept(2));
+            assert_eq!(all[&other.watch.id()], kept(5));
+            Ok(())
+        })
+        .unwrap();
+}

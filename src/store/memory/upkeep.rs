@@ -1,0 +1,84 @@
+//! A store in memory as a whole: it takes room, can be checked, and has no file.
+
+use std::path::Path;
+
+use async_trait::async_trait;
+
+use super::Memory;
+use crate::store::{
+    Checked, Migrated, Reader as _, Space, Store, StoreError, Tell, Upkeep, rows::is_blob,
+};
+
+impl Store for Memory {
+    fn upkeep(&self) -> &dyn Upkeep {
+        self
+    }
+}
+
+#[async_trait]
+impl Upkeep for Memory {
+    fn space(&self) -> Result<Space, StoreError> {
+        let inner = self.lock();
+        let tables = &inner.tables;
+        let rows = tables.journal.values().map(|row| row.bytes.len());
+        let values = tables.state.values().map(|row| row.key.len() + row.value.len());
+        let files = tables.blobs.values().map(|data| data.len());
+        let used = rows.chain(values).chain(files).sum::<usize>() as u64;
+        Ok(Space { used, free: 0, debris: false })
+    }
+
+    fn check(&self, tell: Tell<'_>) -> Result<(), StoreError> {
+        let (runs, state, blobs) = {
+            let inner = self.lock();
+            let tables = &inner.tables;
+            let runs: Vec<u64> = tables.headers.keys().copied().collect();
+            let blobs: Vec<_> =
+                tables.blobs.iter().map(|(hash, data)| is_blob(hash, data)).collect();
+            (runs, tables.state.len() as u64, blobs)
+        };
+        let (mut entries, mut damaged) = (0, 0);
+        let mut found = Vec::new();
+        for run in &runs {
+            match self.all_entries(*run, 0) {
+                Ok(all) => entries += all.len() as u64,
+                Err(error) => found.push(error),
+            }
+        }
+        let count = blobs.len() as u64;
+        found.extend(blobs.into_iter().filter_map(Result::err));
+        for error in found {
+            let StoreError::Damaged { what, reason } = error else { return Err(error) };
+            damaged += 1;
+            let next = "it is kept nowhere else".to_owned();
+            if !tell(Checked::Damaged { what, reason, next }) {
+                return Ok(());
+            }
+        }
+        let runs = runs.len() as u64;
+        tell(Checked::Done { runs, entries, state, blobs: count, damaged });
+        Ok(())
+    }
+
+    fn backup(&self, _to: &Path) -> Result<u64, StoreError> {
+        Err(StoreError::Database {
+            context: "back the store up".to_owned(),
+            reason: "this store has no file".to_owned(),
+        })
+    }
+
+    fn owner_died(&self) -> bool {
+        false
+    }
+
+    fn migrated(&self) -> Option<Migrated> {
+        None
+    }
+
+    async fn lost(&self) -> StoreError {
+        std::future::pending().await
+    }
+
+    fn close(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
