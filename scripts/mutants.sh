@@ -5,6 +5,7 @@
 #   scripts/mutants.sh --only NAME     those whose name has NAME in it
 #   scripts/mutants.sh --batch 8       eight in one build, of different files; one that nobody
 #                                      noticed, or a batch that does not build, is tried alone
+#   scripts/mutants.sh --lib           builds the unit tests alone; for mutants that these notice
 #   scripts/mutants.sh --list          their names, nothing is run
 # A line of a file is: name | file | exact old text | new text | nextest filter. The old text has to
 # be there exactly once. Each costs a build of the crate, unless they share one: then a test may be
@@ -15,12 +16,13 @@ cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}" RUST_BACKTRACE=0
 exec </dev/null
 
-sample=0 only="" list=false batch=1
+sample=0 only="" list=false batch=1 targets=()
 while (($#)); do
   case "$1" in
     --sample) sample="${2:?say how many}"; shift 2 ;;
     --batch) batch="${2:?say how many}"; shift 2 ;;
     --only) only="${2:?say which}"; shift 2 ;;
+    --lib) targets=(--lib); shift ;;
     --list) list=true; shift ;;
     *) echo "unknown option $1; the head of this file says what there is" >&2; exit 2 ;;
   esac
@@ -99,7 +101,7 @@ breaks() {
 
 # tests_of FILTER: the tests that it means, one a line: binary and name.
 tests_of() {
-  cargo nextest list --features faults --message-format oneline -E "$1" 2>/dev/null | sort
+  cargo nextest list --features faults ${targets[@]+"${targets[@]}"} --message-format oneline -E "$1" 2>/dev/null | sort
 }
 
 # try LINE…: runs the tests of some mutants over one build of them all. What was not noticed, and
@@ -114,7 +116,7 @@ try() {
     filters+="${filters:+ | }($(field "$line" 5))"
   done
   ((${#applied[@]})) || return 0
-  cargo nextest run --features faults --profile mutants --no-fail-fast --no-tests fail -E "$filters" >"$log" 2>&1
+  cargo nextest run --features faults ${targets[@]+"${targets[@]}"} --profile mutants --no-fail-fast --no-tests fail -E "$filters" >"$log" 2>&1
   status=$?
   # A failed test is named while it runs and again at the end.
   grep -E '^ *(FAIL|TIMEOUT|ABORT|SIG[A-Z]+|LEAK-FAIL) \[' "$log" | sed -E 's/.*\] +(\([^)]*\) +)?//' | sort -u >"$scratch/red"

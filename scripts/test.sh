@@ -1,7 +1,16 @@
 #!/usr/bin/env bash
-# Checks everything that this repository promises. Needs Rust and a C++ compiler; what else is
-# missing is installed, or named at the end as not run. Ends non-zero when anything failed.
+# Checks everything that this repository promises:
+#   scripts/test.sh         lints, documentation, every test, the examples, one mutant
+#   scripts/test.sh full    the same, the gates of speed of a release, the long suites, more mutants
+# Needs Rust and a C++ compiler; what else is missing is installed, or named at the end as not run.
+# With MOONSWARM_REQUIRE_TOOLS=1 a tool that is missing is a failure. Ends non-zero when anything
+# failed. The plain form builds one profile: what clippy has read the tests do not read again.
 set -u
+case "${1:-}" in
+  "") full=false ;;
+  full) full=true ;;
+  *) echo "unknown word $1; the head of this file says what there is" >&2; exit 2 ;;
+esac
 cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}" RUST_BACKTRACE="${RUST_BACKTRACE:-1}"
 exec </dev/null
@@ -28,6 +37,10 @@ step() {
 skip() {
   skipped+=("$1: $2")
   echo "── $1: not run, $2"
+  if [[ "${MOONSWARM_REQUIRE_TOOLS:-}" == 1 ]]; then
+    failed=$((failed + 1))
+    failures+=("$1: $2")
+  fi
 }
 
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -44,6 +57,16 @@ count() {
   done < <(grep -E '^ *Summary \[|^test result:' "$1")
 }
 
+build() {
+  if have cargo-nextest; then
+    cargo nextest run --features faults --no-run
+  else
+    cargo test --features faults --no-run --lib --bins --tests
+  fi
+}
+
+# What the tests leave out, they write into this file.
+export MOONSWARM_SKIPPED="$scratch/skipped"
 tests() {
   local status
   if have cargo-nextest; then
@@ -54,6 +77,12 @@ tests() {
   status=${PIPESTATUS[0]}
   count "$scratch/tests"
   return "$status"
+}
+
+# The ten tests that took longest, as nextest reported them.
+slowest() {
+  sed -nE 's/^ *(PASS|FAIL|TIMEOUT|SLOW|TRY [0-9]+ PASS) \[ *>? *([0-9.]+)s\] +(\([^)]*\) +)?(.*)$/\2 \4/p' "$1" |
+    sort -rn | awk '!seen[$2 " " $3]++' | head -10
 }
 
 doctests() {
@@ -77,22 +106,38 @@ blueprints() {
 
 # What a step costs beside the bare disk, of a release build: a ratio, so that it means the same on
 # any machine, and three tries, for a machine that does something else at that moment.
-ratios() {
+gates() {
   local try
   cargo build --release --bin moonswarm --bench load || return 1
   for try in 1 2 3; do
-    cargo bench --bench load -- --quick --only serial/10/64 --gate && return 0
-    echo "── ratios: try $try failed"
+    cargo bench --bench load -- --quick --gate && return 0
+    echo "── gates: try $try failed"
   done
   return 1
 }
 
-# The library as a dependency: a crate of somebody else's, without this repository's lock file.
+# The long forms of the suites, in a release build; scripts/soak.sh goes on with them for hours.
+long() {
+  cargo nextest run --release --features faults --no-fail-fast "$@"
+}
+walk() { MOONSWARM_WALK=all long --test failpoints; }
+storms() { MOONSWARM_STORM=full long --test storm --test sessions -E 'binary(storm) | test(/storm/)'; }
+fuzz() {
+  PROPTEST_CASES="${PROPTEST_CASES:-20000}" long --test fuzz
+}
+kills() { MOONSWARM_KILLS="${MOONSWARM_KILLS:-200}" MOONSWARM_KILL_RUNS="${MOONSWARM_KILL_RUNS:-200}" long --test kill; }
+seeds() { MOONSWARM_SEEDS="${MOONSWARM_SEEDS:-20000}" long --lib -E 'test(/simulation/)'; }
+
+# The library as a dependency: a crate of somebody else's, without this repository's lock file. It
+# takes the settings of our own profile, so that libraries of the same release are not read again.
 outside() {
   cp -r tests/outside "$scratch/outside" &&
     sed -i "s|path = \"../..\"|path = \"$PWD\"|" "$scratch/outside/Cargo.toml" &&
-    CARGO_TARGET_DIR="$(realpath -m "${CARGO_TARGET_DIR:-target}")/outside" \
-      cargo check --manifest-path "$scratch/outside/Cargo.toml"
+    CARGO_TARGET_DIR="$(realpath -m "${CARGO_TARGET_DIR:-target}")" \
+      cargo check --manifest-path "$scratch/outside/Cargo.toml" \
+      --config 'profile.dev.debug="line-tables-only"' \
+      --config 'profile.dev.package."*".debug=false' \
+      --config 'profile.dev.package."*".opt-level=1'
 }
 
 report() {
@@ -134,33 +179,48 @@ fi
 test -f "${OPEN_RESPONSES_OPENAPI:-../shared/data/open-responses/openapi.json}" ||
   skip "the schemas of Open Responses" "OPEN_RESPONSES_OPENAPI does not name its document; the order of events is checked anyway"
 step "a crate that depends on this one" outside
-step "build" cargo build --all-targets --features faults
+step "build" build
 step "tests" tests
 step "doctests" doctests
 moonswarm="${CARGO_TARGET_DIR:-target}/debug/moonswarm"
 step "blueprints" blueprints
 step "the first command of the README" report
 have python3 || skip "the workers in Python" "python3 is not installed; the built-in ones ran"
-"${MOONSWARM_PYTHON:-python3}" -c "import websockets" 2>/dev/null ||
-  skip "examples/main_ai.py" "there is no python3 with the library websockets (MOONSWARM_PYTHON names one)"
-"${MOONSWARM_NODE:-node}" -e "process.exit(process.features.typescript && globalThis.WebSocket ? 0 : 1)" 2>/dev/null ||
-  skip "examples/main_ai.ts" "there is no node that runs TypeScript, 22.18 or newer (MOONSWARM_NODE names one)"
 if have cargo-deny; then
   step "licences and sources" cargo deny --all-features check licenses bans sources
 else
   skip "licences and sources" "cargo-deny is not installed (cargo install cargo-deny --locked)"
 fi
-step "ratios of speed" ratios
+if $full && have cargo-nextest; then
+  step "gates of speed" gates
+  step "every kill point" walk
+  step "storms" storms
+  step "fuzzing" fuzz
+  step "kills" kills
+  step "seeds of the simulation" seeds
+elif $full; then
+  step "gates of speed" gates
+  skip "the long suites" "cargo-nextest is not installed"
+fi
 # Last: it leaves programs behind that were built from broken sources. scripts/soak.sh has them all.
-if have cargo-nextest; then
-  step "a sample of mutants" scripts/mutants.sh --only first-text-block
-else
+if ! have cargo-nextest; then
   skip "a sample of mutants" "cargo-nextest is not installed"
+elif $full; then
+  step "twelve mutants" scripts/mutants.sh --sample 12 --batch 6
+else
+  step "a mutant" scripts/mutants.sh --lib --only first-text-block
 fi
 
+if [[ -f "$MOONSWARM_SKIPPED" ]]; then
+  while IFS= read -r line; do skipped+=("$line"); done < <(sort -u "$MOONSWARM_SKIPPED")
+fi
 echo
+if [[ -f "$scratch/tests" ]] && have cargo-nextest; then
+  echo "══ the slowest tests, in seconds:"
+  slowest "$scratch/tests" | sed 's/^/   /'
+fi
 echo "══ checks: $passed passed, $failed failed, ${#skipped[@]} not run"
 for name in ${skipped[@]+"${skipped[@]}"}; do echo "   not run: $name"; done
 for name in ${failures[@]+"${failures[@]}"}; do echo "   failed:  $name"; done
-echo "══ tests: $tests_passed passed, $tests_failed failed"
+echo "══ tests: $tests_passed passed, $tests_failed failed; $((SECONDS / 60)) min in all"
 test "$failed" -eq 0

@@ -5,12 +5,11 @@ use std::{
     os::unix::fs::{PermissionsExt as _, chown},
     path::Path,
     process::Command,
-    time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, PATIENCE, send};
+use crate::support::{Daemon, eventually_blocking, send, when};
 
 /// A user who may nothing.
 const NOBODY: u32 = 65_534;
@@ -45,11 +44,10 @@ fn alive(word: &str) -> Vec<i32> {
 
 /// Waits until no process has this word in its command line.
 fn gone(word: &str) {
-    let since = Instant::now();
-    while !alive(word).is_empty() {
-        assert!(since.elapsed() < Duration::from_secs(20), "{:?} live on", alive(word));
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    eventually_blocking("the end of every child", || {
+        let living = alive(word);
+        when(living.is_empty(), format!("{living:?}"))
+    });
 }
 
 fn lines(file: &Path) -> Vec<String> {
@@ -97,11 +95,9 @@ async fn no_child_reads_a_cut_input_or_outlives_a_killed_host() {
         let before = lines(&sizes).len();
         assert!(start(&daemon, &source, &text).await);
         // Some are killed while they start their first child, some while they start the others.
-        let since = Instant::now();
-        while round > 1 && lines(&sizes).len() < before + round - 1 {
-            assert!(since.elapsed() < PATIENCE, "no child begins: {}", daemon.log());
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        eventually_blocking("the first children", || {
+            when(round < 2 || lines(&sizes).len() >= before + round - 1, daemon.log())
+        });
         daemon.kill();
         gone(&word);
     }
@@ -180,6 +176,10 @@ fn doctor_says(daemon_data: &Path) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_child_of_root_gets_at_no_key_and_no_token() {
     if !rustix::process::geteuid().is_root() {
+        crate::support::note_skipped(
+            "a_child_of_root_gets_at_no_key_and_no_token",
+            "only root may do this",
+        );
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -255,11 +255,7 @@ return swarm.blueprint {
     worker.args(["worker", "--queue", "q", "--data"]).arg(&data);
     let mut worker: std::process::Child =
         Command::spawn(worker.args(["--", "sh", "-c", &script])).unwrap();
-    let since = Instant::now();
-    while lines(&sizes).is_empty() {
-        assert!(since.elapsed() < PATIENCE, "the command does not begin");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually_blocking("the command's begin", || when(!lines(&sizes).is_empty(), "no line"));
     worker.kill().unwrap();
     worker.wait().unwrap();
     let own = alive(&word);
@@ -303,6 +299,10 @@ return swarm.blueprint {{
 #[tokio::test(flavor = "multi_thread")]
 async fn a_child_that_forks_without_end_is_gone_with_its_timeout_and_the_daemon_goes_on() {
     if !rustix::process::geteuid().is_root() {
+        crate::support::note_skipped(
+            "a_child_that_forks_without_end_is_gone_with_its_timeout_and_the_daemon_goes_on",
+            "only root may do this",
+        );
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -329,6 +329,10 @@ async fn a_child_that_forks_without_end_is_gone_with_its_timeout_and_the_daemon_
 #[tokio::test(flavor = "multi_thread")]
 async fn a_child_that_fills_the_disk_of_the_daemon_stops_nothing_for_good() {
     if !rustix::process::geteuid().is_root() {
+        crate::support::note_skipped(
+            "a_child_that_fills_the_disk_of_the_daemon_stops_nothing_for_good",
+            "only root may do this",
+        );
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -346,11 +350,9 @@ async fn a_child_that_fills_the_disk_of_the_daemon_stops_nothing_for_good() {
     assert_eq!(status, 201, "{view}");
     let run = view["id"].as_str().unwrap().to_owned();
     let big = format!("{inside}/work/{run}/big");
-    let since = Instant::now();
-    while fs::metadata(&big).map_or(0, |meta| meta.len()) < 1 << 20 {
-        assert!(since.elapsed() < PATIENCE, "nothing is written: {}", daemon.log());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually_blocking("a file that grows", || {
+        when(fs::metadata(&big).is_ok_and(|meta| meta.len() >= 1 << 20), daemon.log())
+    });
     assert_eq!(daemon.bare(reqwest::Method::GET, "/healthz").send().await.unwrap().status(), 200);
     fs::remove_file(&big).unwrap();
     let view = daemon.ended(&run).await;

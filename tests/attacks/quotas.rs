@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, Shell, send};
+use crate::support::{Daemon, Shell, eventually, send};
 
 /// Blueprints that an admin stored: what a token may do with them is bounded by its quotas alone.
 const STORED: &[(&str, &str)] = &[
@@ -114,15 +114,11 @@ async fn open_runs_bind_a_token_its_children_its_sessions_and_their_calls_across
     cancel(&daemon, &other).await;
     // One calls two: of three runs, the last does not begin.
     let caller = started(&daemon, &mine, "waits_for_two").await;
-    let since = std::time::Instant::now();
-    let called = loop {
+    let called = eventually("the run that is called", async || {
         let (_, runs) = send(daemon.get("/v1/runs?blueprint=waits&status=waiting")).await;
-        if let Some(run) = runs["items"][0]["id"].as_str() {
-            break run.to_owned();
-        }
-        assert!(since.elapsed() < crate::support::PATIENCE, "{runs}");
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    };
+        runs["items"][0]["id"].as_str().map(str::to_owned).ok_or(runs.to_string())
+    })
+    .await;
     send(daemon.post(&format!("/v1/runs/{called}/signals/go"), &json!(1))).await;
     let view = daemon.ended(&caller).await;
     assert_eq!(view["output"], json!([1, {"kind": "limit", "quota": "open_runs"}]), "{view}");

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{
     shim::Shim,
-    support::{Daemon, PATIENCE, Shell, program, refusal, send},
+    support::{Daemon, Shell, eventually, program, refusal, send, when},
 };
 
 /// With the care that a real daemon takes.
@@ -56,16 +56,16 @@ fn die_thrice(data: &Path) {
 
 /// Waits until the daemon is ready; says what it said before.
 async fn ready(daemon: &Daemon) -> Vec<String> {
-    let (since, mut said) = (Instant::now(), Vec::new());
-    loop {
+    let mut said = Vec::new();
+    eventually("a daemon that is ready", async || {
         let (status, body) = send(daemon.get("/readyz")).await;
-        if status == 200 {
-            return said;
+        if status != 200 {
+            said.push(body["detail"].as_str().unwrap_or_default().to_owned());
         }
-        said.push(body["detail"].as_str().unwrap_or_default().to_owned());
-        assert!(since.elapsed() < PATIENCE, "not ready: {body}\n{}", daemon.log());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        when(status == 200, format!("{body}\n{}", daemon.log()))
+    })
+    .await;
+    said
 }
 
 async fn paused(daemon: &Daemon) -> Value {
@@ -124,21 +124,18 @@ async fn the_run_that_kills_the_host_is_found_and_none_of_its_neighbours_is_blam
             deaths += 1;
             continue;
         };
-        let since = Instant::now();
-        let up = loop {
+        let up = eventually("the culprit's pause, or the daemon's end", async || {
             let answer = daemon.get("/readyz").send().await;
-            let is_ready = answer.map(|answer| answer.status().as_u16() == 200);
+            let is_ready = answer.is_ok_and(|answer| answer.status().as_u16() == 200);
             // Which may be its last word.
             let Ok(view) = daemon.get(&format!("/v1/runs/{culprit}")).send().await else {
-                break false;
+                return Ok(false);
             };
-            let Ok(view) = view.json::<Value>().await else { break false };
-            if is_ready.is_ok_and(|is_ready| is_ready) && view["status"] == "paused" {
-                break true;
-            }
-            assert!(since.elapsed() < PATIENCE, "{}", daemon.log());
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        };
+            let Ok(view) = view.json::<Value>().await else { return Ok(false) };
+            let is_paused = is_ready && view["status"] == "paused";
+            if is_paused { Ok(true) } else { Err(daemon.log()) }
+        })
+        .await;
         if up {
             break daemon;
         }
@@ -227,15 +224,11 @@ return swarm.blueprint { name = "many", flow = function(ctx)
 end }
 "#;
     let run = daemon.run_source(many, json!({})).await;
-    let since = Instant::now();
-    loop {
+    eventually("5,000 steps", async || {
         let (_, view) = send(daemon.get(&format!("/v1/runs/{run}"))).await;
-        if view["steps"].as_u64().unwrap_or(0) >= 5_000 {
-            break;
-        }
-        assert!(since.elapsed() < PATIENCE, "{view}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+        when(view["steps"].as_u64().unwrap_or(0) >= 5_000, view)
+    })
+    .await;
     daemon.kill();
     die_thrice(&data);
     let began = Instant::now();

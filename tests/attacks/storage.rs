@@ -11,7 +11,7 @@ use futures::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, PATIENCE, Shell, send};
+use crate::support::{Daemon, PATIENCE, Shell, eventually, send, when};
 
 const ECHO: &str = r#"
 local swarm = require("swarm")
@@ -354,16 +354,12 @@ async fn a_neighbour_that_keeps_the_database_locked_is_waited_for_within_bounds(
         send(daemon.post("/v1/runs", &body))
     });
     let watch = async {
-        let since = Instant::now();
-        let is_told = async || send(daemon.get("/readyz")).await;
-        loop {
-            let (status, ready) = is_told().await;
-            if status == 503 && ready["detail"].as_str().unwrap().contains("locked") {
-                break;
-            }
-            assert!(since.elapsed() < PATIENCE, "readyz does not say so: {ready}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        eventually("readyz to say that the database is locked", async || {
+            let (status, ready) = send(daemon.get("/readyz")).await;
+            let is_locked = ready["detail"].as_str().is_some_and(|it| it.contains("locked"));
+            when(status == 503 && is_locked, ready)
+        })
+        .await;
         // Reads go on meanwhile.
         assert_eq!(send(daemon.get("/v1/runs")).await.0, 200);
         let more = daemon.resident().saturating_sub(before) >> 20;

@@ -1,16 +1,10 @@
 //! Files in a watched directory that are no regular files.
 
-use std::{
-    fs,
-    os::unix::fs::symlink,
-    path::Path,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
 
 use serde_json::json;
 
-use crate::support::{Daemon, PATIENCE, Shell, send};
+use crate::support::{Daemon, Shell, eventually, send, when};
 
 const GOOD: &str = r#"local swarm = require("swarm")
 return swarm.blueprint { name = "good", flow = function(ctx) return 1 end }
@@ -53,15 +47,12 @@ async fn names(daemon: &Daemon) -> Vec<String> {
 }
 
 async fn has(daemon: &Daemon, name: &str) -> Vec<String> {
-    let since = Instant::now();
-    loop {
+    eventually(name, async || {
         let names = names(daemon).await;
-        if names.iter().any(|it| it == name) {
-            return names;
-        }
-        assert!(since.elapsed() < PATIENCE, "{names:?} without {name}: {}", daemon.log());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        let is_there = names.iter().any(|it| it == name);
+        when(is_there, format!("{names:?}\n{}", daemon.log())).map(|()| names)
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -66,7 +66,7 @@ fn on_a_terminal_an_answer_is_asked_for_field_by_field() {
         .stdout(Stdio::piped())
         .spawn();
     let Ok(mut child) = started else {
-        eprintln!("not run: there is no `script` of util-linux");
+        crate::support::skip("the inbox in a terminal", "there is no `script` of util-linux");
         return;
     };
     // The order of the fields is the schema's: every line fits every field but the choice.

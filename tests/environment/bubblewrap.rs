@@ -138,6 +138,10 @@ fn network(of: &Path) -> String {
 #[tokio::test]
 async fn a_child_is_closed_in_by_bubblewrap_where_the_kernel_gives_nothing() {
     if !can_unshare() {
+        crate::support::note_skipped(
+            "a_child_is_closed_in_by_bubblewrap_where_the_kernel_gives_nothing",
+            "this user may make no namespaces",
+        );
         return;
     }
     let machine = Machine::new();
@@ -167,6 +171,10 @@ async fn a_child_is_closed_in_by_bubblewrap_where_the_kernel_gives_nothing() {
 #[tokio::test]
 async fn who_asks_for_no_namespace_gets_no_bubblewrap() {
     if !can_unshare() {
+        crate::support::note_skipped(
+            "who_asks_for_no_namespace_gets_no_bubblewrap",
+            "this user may make no namespaces",
+        );
         return;
     }
     let machine = Machine::new();
@@ -190,6 +198,10 @@ async fn a_bubblewrap_that_closes_nothing_is_found_out() {
 #[tokio::test]
 async fn a_bubblewrap_that_stops_doing_it_begins_no_child() {
     if !can_unshare() {
+        crate::support::note_skipped(
+            "a_bubblewrap_that_stops_doing_it_begins_no_child",
+            "this user may make no namespaces",
+        );
         return;
     }
     let machine = Machine::new();

@@ -1,19 +1,13 @@
 //! Disks that are full, fail, lie, or cannot be written.
 
-use std::{
-    fs,
-    io::Read as _,
-    path::Path,
-    process::Stdio,
-    time::{Duration, Instant},
-};
+use std::{fs, io::Read as _, path::Path, process::Stdio};
 
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::{
     shim::Shim,
-    support::{Daemon, PATIENCE, Shell, program, refusal, send},
+    support::{Daemon, Shell, eventually, eventually_blocking, program, refusal, send, when},
 };
 
 const BLUEPRINT: &str = r#"
@@ -46,11 +40,7 @@ async fn ready(daemon: &Daemon) -> (u16, Value) {
 
 /// Looks until it is so.
 async fn until<F: Future<Output = bool>>(what: &str, daemon: &Daemon, is_so: impl Fn() -> F) {
-    let since = Instant::now();
-    while !is_so().await {
-        assert!(since.elapsed() < PATIENCE, "{what} does not come\n{}", daemon.log());
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    eventually(what, async || when(is_so().await, daemon.log())).await;
 }
 
 /// Every run up to `count` is there once and completed.
@@ -161,14 +151,14 @@ fn a_sync_that_fails_ends_a_run_without_a_daemon_too() {
     let mut run =
         run.envs(shim.env()).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let address = shell.path("data").join("server.json");
-    let since = Instant::now();
     // Once the run waits, nothing but the token is written.
-    while !fs::read_to_string(&address).is_ok_and(|text| text.contains("url"))
-        || !shell.run(&["--data", "data", "ps", "--json"]).stdout.contains("\"waiting\"")
-    {
-        assert!(since.elapsed() < PATIENCE, "it does not wait");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually_blocking("a run that waits", || {
+        if !fs::read_to_string(&address).is_ok_and(|text| text.contains("url")) {
+            return Err("no server.json".to_owned());
+        }
+        let listed = shell.run(&["--data", "data", "ps", "--json"]).stdout;
+        when(listed.contains("\"waiting\""), listed)
+    });
     shim.fail("sync 1");
     let mint = ["--data", "data", "token", "mint", "--role", "observer"];
     let refused = shell.run(&mint);

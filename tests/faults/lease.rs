@@ -1,15 +1,12 @@
 //! A worker that stands still past its lease.
 
-use std::{
-    fs,
-    time::{Duration, Instant},
-};
+use std::fs;
 
 use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::{Daemon, PATIENCE, Shell, refusal, send};
+use crate::support::{Daemon, Shell, eventually, refusal, send, when};
 
 const BLUEPRINT: &str = r#"
 local swarm = require("swarm")
@@ -34,11 +31,8 @@ async fn a_worker_that_stood_still_past_its_lease_is_refused_everything() {
     let dir = data.to_str().unwrap();
     let args = ["worker", "--data", dir, "--queue", "q", "--", "sh", "-c", COMMAND];
     let mut worker = shell.start(&args);
-    let since = Instant::now();
-    while !shell.path("handle").exists() {
-        assert!(since.elapsed() < PATIENCE, "the worker does not begin");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let begun = async || when(shell.path("handle").exists(), "no handle");
+    eventually("the worker's begin", begun).await;
     worker.signal(Signal::STOP);
     let old = fs::read_to_string(shell.path("handle")).unwrap();
 

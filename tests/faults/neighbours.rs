@@ -1,11 +1,9 @@
 //! Other programs in the data directory, and rows that nobody can read.
 
-use std::time::{Duration, Instant};
-
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, PATIENCE, Shell, send};
+use crate::support::{Daemon, Shell, eventually, send, when};
 
 const WAITS: &str = r#"
 local swarm = require("swarm")
@@ -19,28 +17,21 @@ return swarm.blueprint {
 "#;
 
 async fn until(daemon: &Daemon, path: &str, status: &str) -> Value {
-    let since = Instant::now();
-    loop {
+    eventually(&format!("{status} of {path}"), async || {
         let (_, seen) = send(daemon.get(path)).await;
-        if seen["status"] == *status {
-            return seen;
-        }
-        assert!(since.elapsed() < PATIENCE, "{path} stays {seen}\n{}", daemon.log());
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+        when(seen["status"] == *status, format!("{seen}\n{}", daemon.log())).map(|()| seen)
+    })
+    .await
 }
 
 /// Waits until it takes no work, and says why.
 async fn unready(daemon: &Daemon) -> String {
-    let since = Instant::now();
-    loop {
+    eventually("a daemon that takes no work", async || {
         let (status, seen) = send(daemon.get("/readyz")).await;
-        if status == 503 {
-            return seen["detail"].as_str().unwrap().to_owned();
-        }
-        assert!(since.elapsed() < PATIENCE, "it stays {seen}\n{}", daemon.log());
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+        let detail = || seen["detail"].as_str().unwrap().to_owned();
+        when(status == 503, format!("{seen}\n{}", daemon.log())).map(|()| detail())
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]

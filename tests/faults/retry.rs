@@ -1,12 +1,10 @@
 //! Clients that go away between the commit and its answer, and ask again.
 
-use std::time::{Duration, Instant};
-
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
-use crate::support::{Daemon, PATIENCE, Shell, send};
+use crate::support::{Daemon, Shell, eventually, send};
 
 const BLUEPRINT: &str = r#"
 local swarm = require("swarm")
@@ -31,15 +29,11 @@ async fn shout(daemon: &Daemon, path: &str, bearer: &str, key: &str, body: &Valu
 }
 
 async fn until(daemon: &Daemon, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-    let since = Instant::now();
-    loop {
+    eventually(path, async || {
         let (_, seen) = send(daemon.get(path)).await;
-        if is_so(&seen) {
-            return seen;
-        }
-        assert!(since.elapsed() < PATIENCE, "{path} stays {seen}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+        if is_so(&seen) { Ok(seen) } else { Err(seen) }
+    })
+    .await
 }
 
 #[tokio::test]

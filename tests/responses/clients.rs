@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::{
     model::desk,
     plain::{MIRROR, put},
-    support::{Daemon, Shell, repository},
+    support::{Daemon, Shell, repository, skip},
 };
 
 async fn daemon(shell: &Shell) -> Daemon {
@@ -51,7 +51,7 @@ async fn run(daemon: &Daemon, mut command: Command) {
 async fn the_official_python_client_is_served() {
     let python = clients().join("py/bin/python");
     if !python.exists() {
-        eprintln!("the official Python client: not run, {} is not there", python.display());
+        skip("the official Python client", &format!("{} is not there", python.display()));
         return;
     }
     let shell = Shell::new();
@@ -65,7 +65,7 @@ async fn the_official_python_client_is_served() {
 async fn the_official_typescript_client_is_served() {
     let script = clients().join("ts/client.js");
     if !script.exists() {
-        eprintln!("the official TypeScript client: not run, {} is not there", script.display());
+        skip("the official TypeScript client", &format!("{} is not there", script.display()));
         return;
     }
     let shell = Shell::new();

@@ -197,10 +197,11 @@ async fn what_is_not_to_be_stored_leaves_nothing_behind() {
 
 /// Waits until a response is not there any more.
 pub async fn gone(daemon: &Daemon, path: &str) {
-    let since = std::time::Instant::now();
-    while send(daemon.get(path)).await.0 != 404 {
-        assert!(since.elapsed() < crate::support::PATIENCE, "{path} stays");
-    }
+    crate::support::eventually(&format!("the end of {path}"), async || {
+        let (status, _) = send(daemon.get(path)).await;
+        crate::support::when(status == 404, status)
+    })
+    .await;
 }
 
 #[tokio::test]

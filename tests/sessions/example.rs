@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::{
     client::{Opened, blueprint, open},
-    support::{Daemon, Shell, repository, send},
+    support::{Daemon, Shell, repository, send, skip},
     tap::Tap,
 };
 
@@ -70,7 +70,7 @@ async fn works(mut example: Command) {
 #[tokio::test]
 async fn the_python_main_ai_works_on_a_run_and_ends_with_its_session() {
     let Some(python) = python() else {
-        eprintln!("not run: there is no python3 with the library websockets");
+        skip("examples/main_ai.py", "there is no python3 with the library websockets");
         return;
     };
     let mut example = Command::new(python);
@@ -81,7 +81,7 @@ async fn the_python_main_ai_works_on_a_run_and_ends_with_its_session() {
 #[tokio::test]
 async fn the_typescript_main_ai_works_on_a_run_and_ends_with_its_session() {
     let Some(node) = node() else {
-        eprintln!("not run: there is no node that runs TypeScript (22.18 or newer)");
+        skip("examples/main_ai.ts", "there is no node that runs TypeScript (22.18 or newer)");
         return;
     };
     let mut example = Command::new(node);
