@@ -3,10 +3,16 @@
 //! Reads `src/` as text. Every rule says in its message what it wants, and the tests at the end
 //! show that each can fail.
 
+#[path = "architecture/circles.rs"]
+mod circles;
+
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
+
+use circles::Room;
 
 /// The rooms and root files in import order: each uses only what stands before it.
 const ORDER: &[&str] = &[
@@ -49,6 +55,22 @@ const ONLY: &[(&str, &[&str])] =
 
 /// Lines that a file may have before its tests.
 const LONGEST: usize = 600;
+
+/// Rooms in which files use each other in circles, and how many files are in one. A number may only
+/// become smaller; a room without circles leaves the list.
+const CIRCLES: &[(&str, usize)] = &[
+    ("api", 10),
+    ("blueprint", 9),
+    ("cli", 2),
+    ("environment", 14),
+    ("flow", 4),
+    ("journal", 2),
+    ("lua", 2),
+    ("operator", 16),
+    ("protocol", 9),
+    ("respond", 2),
+    ("store", 8),
+];
 
 /// Marks of work that was left lying.
 const LEFTOVERS: &[&str] = &["TODO", "FIXME", "XXX", "HACK"];
@@ -217,6 +239,71 @@ fn every_file_keeps_to_the_rules_of_the_house() {
     complaints
         .extend(missing.iter().map(|room| format!("the order names {room}, and it is not there")));
     assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
+}
+
+#[test]
+fn files_of_a_room_use_each_other_in_one_direction() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    rust_files(&src, &mut files);
+    let mut rooms: BTreeMap<String, Room> = BTreeMap::new();
+    for file in files {
+        let text = fs::read_to_string(&file).expect("a source file is text");
+        let path = file.strip_prefix(&src).expect("it was found there").to_string_lossy();
+        let source = Source { path: &path, text: &text };
+        if !source.is_test() {
+            let room = source.room().to_owned();
+            rooms.entry(room.clone()).or_insert_with(|| Room::new(&room)).add(&path, &text);
+        }
+    }
+    let mut complaints = Vec::new();
+    for (name, room) in &rooms {
+        let circles = room.circles();
+        let found: usize = circles.iter().map(Vec::len).sum();
+        let known = CIRCLES.iter().find(|(room, _)| room == name).map_or(0, |(_, most)| *most);
+        if found > known {
+            let lines: Vec<_> = circles.iter().map(|circle| circle.join(", ")).collect();
+            let lines = lines.join("\n  ");
+            complaints.push(format!("{name}: {found} files in circles, {known} known:\n  {lines}"));
+        } else if found < known {
+            complaints.push(format!("{name}: {found} files in circles; say so in CIRCLES"));
+        }
+    }
+    assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
+}
+
+#[test]
+fn the_data_of_a_run_knows_nothing_of_what_changes_it() {
+    const KNOWN: &[&str] = &["run", "view", "error", "settings"];
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    rust_files(&src.join("engine"), &mut files);
+    let mut engine = Room::new("engine");
+    for file in files {
+        let text = fs::read_to_string(&file).expect("a source file is text");
+        let path = file.strip_prefix(&src).expect("it was found there").to_string_lossy();
+        engine.add(&path, &text);
+    }
+    let first = |path: &str| path.split("::").next().unwrap_or_default().to_owned();
+    let edges = engine.edges();
+    let own: Vec<_> = edges.iter().filter(|(from, _)| first(from) == "run").collect();
+    assert!(own.len() > 10, "the files of engine/run/ were not found");
+    let beyond: Vec<_> =
+        own.into_iter().filter(|(_, to)| !KNOWN.contains(&first(to).as_str())).collect();
+    assert!(beyond.is_empty(), "engine/run/ is data alone: {beyond:?}");
+}
+
+#[test]
+fn a_circle_of_files_is_found_and_a_name_that_is_passed_on_is_none() {
+    let mut room = Room::new("engine");
+    room.add("engine/mod.rs", "mod a;\nmod b;\npub use a::{A, B};\n");
+    room.add("engine/a.rs", "use super::B;\npub struct A;\n");
+    room.add("engine/b.rs", "use crate::{\n    flow,\n    engine::{A, c::C},\n};\n");
+    room.add("engine/c/mod.rs", "pub use d::C;\nmod d;\n");
+    room.add("engine/c/d.rs", "// use crate::engine::b\npub struct C;\n");
+    assert_eq!(room.circles(), [[""; 0]; 0]);
+    room.add("engine/c/d.rs", "fn f() { super::super::b::g() }\n");
+    assert_eq!(room.circles(), [["engine::b", "engine::c::d"]]);
 }
 
 #[test]

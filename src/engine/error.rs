@@ -1,6 +1,14 @@
 //! Why the engine refused something.
 
-use crate::{blueprint::Finding, store::StoreError, token::Refusal};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::{
+    blueprint::Finding,
+    protocol::{Failure, failure::kind},
+    store::StoreError,
+    token::{Quota, Refusal},
+};
 
 /// A refusal, with a stable code.
 #[derive(Debug, thiserror::Error)]
@@ -126,5 +134,41 @@ impl EngineError {
             Self::Keys(_) => "storage",
             Self::Stopping => "stopping",
         }
+    }
+}
+
+/// A quota that is used up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Exceeded {
+    /// The token whose quota it is, by its id.
+    pub token: String,
+    /// Which: `open_runs`, `starts_per_minute`, `stored_bytes`, `tokens` or `usd`.
+    #[schema(value_type = String)]
+    pub quota: Quota,
+    /// How much is used; in US dollars a decimal text.
+    pub used: String,
+    /// How much is allowed.
+    pub allowed: String,
+    /// When to try again, in seconds, where time alone helps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after_s: Option<u64>,
+}
+
+impl std::fmt::Display for Exceeded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { token, quota, used, allowed, .. } = self;
+        write!(f, "the quota {quota} of token {token} is used up: {used} of {allowed}")
+    }
+}
+
+impl Exceeded {
+    /// The failure of what it stops within a run.
+    pub(crate) fn failure(&self) -> Failure {
+        let kind = match self.quota {
+            Quota::Tokens | Quota::Usd => kind::BUDGET,
+            Quota::OpenRuns | Quota::StartsPerMinute | Quota::StoredBytes => kind::LIMIT,
+        };
+        let data = serde_json::json!({ "code": "quota_exceeded", "quota": self });
+        Failure::new(kind, self.to_string()).with_data(data.into())
     }
 }

@@ -3,49 +3,63 @@
 //! Owns the one loop by which a run changes (load, advance, commit, perform), recovery, attempts,
 //! timers, signals, cancel, and the views of all of it. Refuses HTTP, SQL and Lua: it speaks to
 //! the store's traits, a flow and backends. The API and the host call [`Engine`].
+//!
+//! | room | holds |
+//! |---|---|
+//! | `run` | a run in memory, as data; it uses nothing of the engine but errors and views |
+//! | `view` | what is shown: the shapes of the API |
+//! | `shared` | what all shards share, and the messages between them |
+//! | `turn` | one transition of a run: steps, attempts, composites, loops, state, endings |
+//! | `inbox` | what a run is asked: by workers, by people, by whoever controls it |
+//! | `shard` | who owns runs: load, advance, commit, perform |
+//! | `verbs` | what the API, the command line and embedders call |
 
 mod error;
+mod gate;
 mod inbox;
 mod run;
+mod settings;
 mod shard;
 mod shared;
 mod turn;
 mod verbs;
 mod view;
 
-pub use error::{Breach, EngineError};
+pub use error::{Breach, EngineError, Exceeded};
 pub use run::readers::Held;
+pub use run::reply::WaitFor;
+pub use settings::{CustomEffects, Retention, Settings};
 pub use shard::retell::{AskedView, Divergence};
-pub use shared::accounts::{Exceeded, QuotaUse};
+pub use shared::key_files::{KeyFiles, Unkept};
 pub use shared::request::{
     Answer, Bearer, Caller, Holder, IdempotencyKey, Leased, Made, MintToken, Minted, Program,
-    Report, StartRun, Started, Verdict, WaitFor,
+    Report, StartRun, Started, Verdict,
 };
-pub use shared::shards::Settings;
 pub use shared::stacks::Middleware;
-pub use turn::budget::SpentView;
-pub use turn::effects::CustomEffects;
 pub use verbs::blueprints::BlueprintView;
+pub use verbs::engine::Engine;
 pub use verbs::events::Events;
-pub use verbs::facade::{Engine, EngineParts, Recovery};
+pub use verbs::facade::{EngineParts, Recovery};
 pub use verbs::fork::Fork;
-pub use verbs::keys::{KeyFiles, RotateKeys, Rotated, Unkept};
+pub use verbs::keys::{RotateKeys, Rotated};
 pub use verbs::listing::{AuditView, LayerView};
 pub use verbs::orchestrate::{DispatchView, Orchestration};
 pub use verbs::replay::ReplayView;
 pub use verbs::respond::{ModelView, Responding};
-pub use verbs::retention::{GcView, Gone, Retention, Sweeper, Why};
+pub use verbs::retention::{GcView, Gone, Sweeper, Why};
 pub use verbs::schedules::{Schedules, TriggerView};
 pub use verbs::sessions::{OpenSession, Opened, SessionView};
 pub use verbs::stage::{Job, Stage};
-pub use verbs::stored_state::{ChangedView, HostState, MOST_CHANGES, StateItem, StateView};
+pub use verbs::stored_state::{ChangedView, HostState, MOST_CHANGES, StateView};
 pub use verbs::transfer::Export;
 pub use verbs::watches::{FileMark, Files, Watched};
 pub use verbs::workers::LeaseAsk;
 pub use view::shown::{
     AnswerView, ArtifactView, CopiedView, EventView, FailureView, HeartbeatView, LeaseView, Page,
-    PromptView, RunView, SeatView, SpawnView, StepView, TaskView, TokenView, WaitingOn, rfc3339,
+    PromptView, QuotaUse, RunView, SeatView, SpawnView, StateItem, StepView, TaskView, TokenView,
+    WaitingOn, rfc3339,
 };
+pub use view::spent::SpentView;
 
 #[cfg(test)]
 mod tests;

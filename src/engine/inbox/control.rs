@@ -2,14 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use crate::engine::{
-    IdempotencyKey,
-    inbox::receive::{closed, reply_view},
-    run::resident::{OpenTask, Perform, Phase, Run},
-    shard::serve::Shard,
-    shared::message::ReplyTo,
-};
 use crate::{
+    engine::{
+        IdempotencyKey,
+        run::{
+            answers::{closed, reply_view},
+            perform::Perform,
+            reply::ReplyTo,
+            resident::Run,
+            task::{OpenTask, Phase},
+        },
+        shard::owner::Shard,
+    },
     fault,
     journal::{Decision, Fact, Outcome, RunState},
     operator::Ticket,

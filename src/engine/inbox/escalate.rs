@@ -3,19 +3,16 @@
 //! The question stands in the open task's row, with the time that the attempt had left: nothing
 //! is counted against it while it waits.
 
-use serde::{Deserialize, Serialize};
-
-use crate::engine::{
-    Caller, EngineError, Holder, IdempotencyKey,
-    inbox::receive::closed,
-    rfc3339,
-    run::due::Due,
-    run::resident::{Perform, Run},
-    shard::serve::Shard,
-    shared::message::ReplyTo,
-    turn::lineage::refuse_own,
-};
 use crate::{
+    engine::{
+        Caller, EngineError, Holder, IdempotencyKey,
+        run::{
+            answers::closed, due::Due, perform::Perform, question::Question, reply::ReplyTo,
+            resident::Run,
+        },
+        shard::owner::Shard,
+        turn::lineage::refuse_own,
+    },
     journal::{Decision, Fact},
     operator::{Delivery, Ticket},
     protocol::{Json, TaskId},
@@ -25,45 +22,6 @@ use crate::{
 
 /// The largest question and the largest answer, in bytes.
 const WORDS: usize = 64 << 10;
-/// The most of a question that a list shows, in characters.
-const SHOWN: usize = 120;
-
-/// What an attempt asked, and what it was told.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Question {
-    /// `{question, data}`.
-    asked: Json,
-    asked_ms: u64,
-    /// What was left of the attempt's time.
-    left_ms: Option<u64>,
-    answer: Option<Json>,
-    by: Option<String>,
-}
-
-impl Question {
-    /// A stored question that was not answered yet.
-    pub(crate) fn open(text: &str) -> Option<Self> {
-        serde_json::from_str::<Self>(text).ok().filter(|question| question.answer.is_none())
-    }
-
-    /// The question in a line.
-    pub(crate) fn text(&self) -> String {
-        let asked = self.asked.to_value();
-        let text = asked.get("question").and_then(|text| text.as_str()).unwrap_or_default();
-        text.chars().take(SHOWN).collect()
-    }
-}
-
-/// A stored question as its worker sees it.
-pub(crate) fn advice(text: &str) -> Option<Json> {
-    let question: Question = serde_json::from_str(text).ok()?;
-    let Question { asked, asked_ms, answer, by, .. } = question;
-    let mut view = asked.to_value();
-    view["asked_at"] = rfc3339(asked_ms).into();
-    view["answer"] = answer.map_or(serde_json::Value::Null, |answer| answer.to_value());
-    view["by"] = by.into();
-    Some(view.into())
-}
 
 impl Shard {
     /// Lets an attempt wait for a senior.

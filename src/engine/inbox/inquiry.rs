@@ -4,35 +4,23 @@
 //! rendered to. Refuses an answer of whoever asked: a bearer that comes from a run's own attempt, or
 //! of whoever stands behind one, decides nothing that the run asks people.
 
-use crate::engine::{
-    Caller, EngineError, IdempotencyKey,
-    inbox::receive::closed,
-    run::due::Due,
-    run::resident::{OpenTask, Run},
-    shard::serve::Shard,
-    shared::message::ReplyTo,
-    turn::lineage::refuse_own,
-};
 use crate::{
+    engine::{
+        Caller, EngineError, IdempotencyKey,
+        run::{
+            answers::closed, due::Due, question::inquiry, reply::ReplyTo, resident::Run,
+            task::OpenTask,
+        },
+        shard::owner::Shard,
+        turn::lineage::refuse_own,
+    },
     fault,
-    flow::Asking,
     journal::{Decision, Fact},
-    operator::{HUMAN, Inquiry, Prompt},
+    operator::{Inquiry, Prompt},
     protocol::{Failure, failure::kind},
     session::Hub,
     store::{Check, TaskRow, Write},
 };
-
-/// What an open task's row asks of people, if it is one for them.
-pub(crate) fn inquiry(row: &TaskRow) -> Option<Inquiry> {
-    if row.kind != HUMAN {
-        return None;
-    }
-    let prompt: Prompt = serde_json::from_str(&row.prompt).ok()?;
-    let asked = prompt.inquiry.clone();
-    // A row that an older release wrote asks anybody, once.
-    Some(asked.unwrap_or_else(|| Inquiry::new(&prompt, &Asking::default(), row.opened_ms)))
-}
 
 /// An open task that asks people, if this caller may say anything to it.
 pub(crate) fn asked<'a>(

@@ -7,5 +7,6 @@ pub(crate) mod people;
 pub(crate) mod receive;
 pub(crate) mod seats;
 pub(crate) mod signals;
+pub(crate) mod state;
 pub(crate) mod worker;
 pub(crate) mod worker_state;

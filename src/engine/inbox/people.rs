@@ -1,16 +1,19 @@
 //! Who takes a task from outside: a pull worker that leases it, a person who answers it.
 
-use crate::engine::{
-    Answer, Caller, EngineError, IdempotencyKey,
-    inbox::inquiry::asked,
-    run::due::Due,
-    run::resident::{Phase, Run},
-    shard::serve::Shard,
-    shared::message::{Lease, ReplyTo},
-    turn::lineage::is_same,
-    view,
-};
 use crate::{
+    engine::{
+        Answer, Caller, EngineError, IdempotencyKey,
+        inbox::inquiry::asked,
+        run::{
+            due::Due,
+            reply::{Lease, ReplyTo},
+            resident::Run,
+            task::Phase,
+        },
+        shard::owner::Shard,
+        turn::lineage::is_same,
+        view,
+    },
     fault,
     journal::{Decision, Fact, Outcome},
     operator::{Delivery, Given, Inquiry, says_no},

@@ -1,26 +1,23 @@
 //! What a run is told, and what it makes of it.
 
-use crate::engine::{
-    EngineError, IdempotencyKey,
-    inbox::people::Said,
-    run::due::{Due, Timers, Times},
-    run::open::OpenSteps,
-    run::resident::{OpenKind, Phase, Run},
-    shard::serve::Shard,
-    shared::message::{NewRun, ReplyTo, RunMsg},
-    turn::waiting,
-    view,
-};
 use crate::{
+    engine::{
+        EngineError, IdempotencyKey,
+        inbox::people::Said,
+        run::{
+            account::OwnState, answers::view_of, due::Due, open::OpenKind, resident::Run,
+            task::Phase, values::grant_of,
+        },
+        shard::owner::Shard,
+        shared::message::{NewRun, RunMsg, refuse},
+        turn::waiting,
+    },
     fault,
     flow::Flow as _,
-    journal::{Chain, Decision, Fact, Outcome, RunState, Usage},
+    journal::{Decision, Fact, Outcome, Usage},
     protocol::{Failure, Json, RunId, SecretAccessEvent, failure::kind},
     store::{Check, Header, RunStatus, UNSTORED, Write},
 };
-
-/// How long an answer is kept under its idempotency key, in milliseconds.
-pub(crate) const IDEMPOTENCY_MS: u64 = 24 * 3_600 * 1_000;
 
 impl Shard {
     /// Begins a run.
@@ -34,44 +31,15 @@ impl Shard {
         let (unstored, subscriber, charged) = (new.unstored, new.subscriber, new.charged);
         let wall_ms = program.blueprint().definition().wall_ms;
         let parent = started.parent;
-        let mut run = Box::new(Run {
-            id,
-            num: id.num(),
-            life: self.lives,
-            header: new_header(id, &started),
-            cursor: None,
-            chain: Chain::lean(),
-            program: Some(program),
-            grant: std::sync::Arc::new(crate::engine::shard::load::grant_of(&started.grant)),
-            flow: None,
-            inbox: crate::engine::run::account::Inputs::default(),
-            account: self.account(),
-            open: OpenSteps::default(),
-            composing: std::collections::BTreeSet::new(),
-            timers: Timers::default(),
-            alarm: Times { wall: None, steady: None },
-            state: Some(crate::engine::run::account::OwnState::default()),
-            artifacts: Some(Vec::new()),
-            pending: crate::engine::run::resident::Pending::default(),
-            submitted: std::collections::VecDeque::new(),
-            batches: 0,
-            held: Vec::new(),
-            failed: None,
-            waiters: waiter.into_iter().collect(),
-            subscribers: subscriber.into_iter().collect(),
-            audience: std::sync::Arc::default(),
-            copies: Vec::new(),
-            reload: false,
-            restate: false,
-            damaged: None,
-            broken: false,
-            queued: false,
-            greedy: false,
-            fresh_after: None,
-            end_batch: None,
-            charged,
-            told: 0,
-        });
+        let grant = std::sync::Arc::new(grant_of(&started.grant));
+        let header = new_header(id, &started);
+        let mut run = Box::new(Run::new(self.lives, header, grant, self.account()));
+        run.program = Some(program);
+        run.state = Some(OwnState::default());
+        run.artifacts = Some(Vec::new());
+        run.waiters = waiter.into_iter().collect();
+        run.subscribers = subscriber.into_iter().collect();
+        run.charged = charged;
         run.audience.set(!run.subscribers.is_empty());
         run.header.parent = parent;
         self.count_in(run.num);
@@ -164,7 +132,7 @@ impl Shard {
                 // What is on its way to the disk was not made an event: nobody watched. The new
                 // subscriber is told to read it once it is there.
                 if let Some(last) = run.submitted.back_mut() {
-                    last.after.events.push(crate::engine::verbs::events::sync(self.now_ms));
+                    last.after.events.push(crate::engine::view::events::sync(self.now_ms));
                 }
                 run.subscribers.retain(|subscriber| !subscriber.is_closed());
                 if !run.is_ended() || !run.submitted.is_empty() || run.has_pending() {
@@ -233,7 +201,7 @@ impl Shard {
             }
             RunMsg::ChildLost { step, child } => {
                 if is_child(run, step, child) {
-                    let due = self.steady_ms + crate::engine::shard::serve::STORAGE_RETRY_MS;
+                    let due = self.steady_ms + crate::engine::settings::STORAGE_RETRY_MS;
                     run.timers.insert((due, step, Due::Child));
                 }
             }
@@ -306,7 +274,7 @@ impl Shard {
             at: crate::engine::rfc3339(self.now_ms),
             data: serde_json::json!({ "step": step, "attempt": attempt, "data": data }).into(),
         };
-        crate::engine::shard::perform::publish(run, &event);
+        crate::engine::turn::pieces::publish(run, &event);
     }
 
     /// Keeps that an attempt asked for a secret, as long as the run keeps anything.
@@ -362,95 +330,5 @@ fn new_header(id: crate::protocol::RunId, started: &crate::journal::RunStarted) 
         parent: started.parent,
         principal: started.principal.clone(),
         ..Header::fresh(id.num(), id.created_ms())
-    }
-}
-
-/// The run, as it is shown.
-pub(crate) fn view_of(run: &Run) -> crate::engine::RunView {
-    let mut view = view::run(&run.header);
-    view.input = run.chain.started().map(|(started, _)| started.input.clone());
-    view.delegate = run.chain.started().and_then(|(started, _)| started.delegate.clone());
-    view.seats = view::seats(run.chain.seats());
-    view.usage = crate::engine::turn::budget::view(run.chain.spent());
-    if run.ends_on_its_way() {
-        // Another batch was before it: nobody is told of an end that is not durable.
-        view.status = RunStatus::Running;
-        view.ended_at = None;
-        view.error = None;
-    } else if let RunState::Ended(Outcome::Completed(output)) = run.chain.state() {
-        view.output = Some(output.clone());
-    }
-    view
-}
-
-pub(crate) fn reply_view(run: &mut Run, reply: Option<ReplyTo<crate::engine::RunView>>) {
-    if let Some(reply) = reply {
-        run.pending.after.replies.push(Box::new(move |result| {
-            drop(reply.send(result.map(view_of)));
-        }));
-    }
-}
-
-/// The refusal for something that comes after the end.
-pub(crate) fn closed(run: &Run) -> EngineError {
-    EngineError::Conflict {
-        code: "run_closed",
-        message: format!("change run {}: it has ended", run.id),
-    }
-}
-
-/// Answers a message with an error, if it wants an answer.
-pub(crate) fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
-    fn send<T>(reply: ReplyTo<T>, error: EngineError) {
-        // Who asked may be gone.
-        let _ = reply.send(Err(error));
-    }
-    match message {
-        RunMsg::Wake
-        | RunMsg::IsAtRest(_)
-        | RunMsg::SignalFrom { .. }
-        | RunMsg::CancelFrom { .. }
-        | RunMsg::ChildLost { .. }
-        | RunMsg::Finished { .. }
-        | RunMsg::Delivered { .. }
-        | RunMsg::Progress { .. }
-        | RunMsg::Delta(_)
-        | RunMsg::SecretAccessed { .. }
-        | RunMsg::Capacity { .. }
-        | RunMsg::Redispatch { .. }
-        | RunMsg::Unseat { .. }
-        | RunMsg::Tell { .. }
-        | RunMsg::Rest { .. }
-        | RunMsg::ChildEnded { .. }
-        | RunMsg::StateLater { .. }
-        | RunMsg::StateDone { .. }
-        // Dropping the channel says it.
-        | RunMsg::Wait(_)
-        | RunMsg::Subscribe(..) => {}
-        RunMsg::Cancel { reply, .. }
-        | RunMsg::Pause { reply, .. } | RunMsg::Resume { reply, .. } => send(reply, error()),
-        RunMsg::Signal { reply, .. }
-        | RunMsg::Answer { reply, .. }
-        | RunMsg::Expire { reply, .. }
-        | RunMsg::Advise { reply, .. }
-        | RunMsg::TakeUp(reply)
-        | RunMsg::Quarantine { reply, .. } => send(reply, error()),
-        RunMsg::Query { reply, .. } => send(reply, error()),
-        RunMsg::ChangeState { reply, .. } => send(reply, error()),
-        RunMsg::Lease { reply, .. } => send(reply, error()),
-        RunMsg::TakeSeat { reply, .. } => send(reply, error()),
-        RunMsg::Worker { ask, .. } => match ask {
-            crate::engine::shared::message::WorkerAsk::Prompt(reply) => send(reply, error()),
-            crate::engine::shared::message::WorkerAsk::Report(_, reply) => send(reply, error()),
-            crate::engine::shared::message::WorkerAsk::Artifact { reply, .. } => send(reply, error()),
-            crate::engine::shared::message::WorkerAsk::Accept(reply) => send(reply, error()),
-            crate::engine::shared::message::WorkerAsk::Progress { reply, .. }
-            | crate::engine::shared::message::WorkerAsk::Decline { reply, .. }
-            | crate::engine::shared::message::WorkerAsk::Escalate { reply, .. }
-            | crate::engine::shared::message::WorkerAsk::PutState { reply, .. } => send(reply, error()),
-            crate::engine::shared::message::WorkerAsk::Heartbeat(reply) => send(reply, error()),
-            crate::engine::shared::message::WorkerAsk::Nonce(reply) => send(reply, error()),
-            crate::engine::shared::message::WorkerAsk::GetState { reply, .. } => send(reply, error()),
-        },
     }
 }

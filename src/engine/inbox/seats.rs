@@ -7,67 +7,19 @@
 
 use std::sync::Arc;
 
-use crate::engine::{
-    EngineError, WaitingOn,
-    inbox::receive::closed,
-    run::resident::{OpenTask, Perform, Phase, Run},
-    shard::serve::Shard,
-    shared::message::ReplyTo,
-    turn::lineage::session_in,
-};
 use crate::{
+    engine::{
+        EngineError,
+        run::{answers::closed, perform::Perform, reply::ReplyTo, resident::Run, task::Phase},
+        shard::owner::Shard,
+        turn::waiting::seat,
+    },
     journal::{AttemptClosed, Decision, Fact},
     operator::Ticket,
     protocol::{Failure, SessionId, failure::kind},
-    session::{Hub, Outlook, Seat},
+    session::Seat,
     store::Check,
 };
-
-/// The epoch of an operator's seat in a run; 0 where nobody took it.
-pub(crate) fn seat_epoch(run: &Run, operator: &str) -> u32 {
-    run.chain.seats().get(operator).map_or(0, |held| held.epoch)
-}
-
-/// Who should have the tasks of an operator in a run.
-fn seat(run: &Run, operator: &str) -> Seat {
-    let holder = run.chain.seats().get(operator);
-    let (delegate, starter) = run.chain.started().map_or((None, None), |(started, _)| {
-        (started.delegate.as_deref(), session_in(&started.principal))
-    });
-    Seat {
-        delegate: delegate.map(SessionId::from),
-        holder: holder.map(|held| SessionId::from(held.session.as_str())),
-        starter: starter.map(SessionId::from),
-    }
-}
-
-/// Says of a task that waits for a session which one that is, and what would help.
-pub(crate) fn wait(
-    run: &Run,
-    number: u32,
-    task: &OpenTask,
-    sessions: &Hub,
-    on: WaitingOn,
-) -> WaitingOn {
-    let of_session = task.row.as_ref().is_some_and(|row| row.kind == "main_ai");
-    if !of_session || task.phase != Phase::Pending {
-        return on;
-    }
-    let operator = &task.operator;
-    let ticket = Ticket { run: run.num, step: number, attempt: task.attempt };
-    let open = format!("moonswarm sessions open {operator}");
-    let take = format!("moonswarm seat {} {operator} <session>", run.id);
-    let (what, command) = match sessions.outlook(ticket, operator, &seat(run, operator)) {
-        Outlook::To { session, connected: true } => (format!("session {session}"), None),
-        Outlook::To { session, connected: false } => {
-            (format!("session {session}, which is not connected"), Some(take))
-        }
-        Outlook::Vacant(session) => (format!("session {session}, which is closed"), Some(take)),
-        Outlook::NoSession => ("a session to open".to_owned(), Some(open)),
-        Outlook::Several(many) => (format!("a seat: {many} sessions are open"), Some(take)),
-    };
-    WaitingOn { what: format!("{} for {what}", on.what), command, ..on }
-}
 
 impl Shard {
     /// The session that takes every task of a run.

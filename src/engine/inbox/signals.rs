@@ -1,13 +1,12 @@
 //! What a run is told by name: signals from outside and from other runs.
 
-use crate::engine::{
-    Caller, EngineError, IdempotencyKey,
-    inbox::receive::closed,
-    run::resident::Run,
-    shard::serve::Shard,
-    shared::message::{Msg, ReplyTo, RunMsg},
-};
 use crate::{
+    engine::{
+        Caller, EngineError, IdempotencyKey,
+        run::{answers::closed, reply::ReplyTo, resident::Run},
+        shard::owner::Shard,
+        shared::message::{Msg, RunMsg},
+    },
     fault,
     journal::{Fact, Outcome, SignalReceived},
     protocol::{Json, RunId},
@@ -104,7 +103,7 @@ impl Shard {
         while let (Some(waiter), Some(payload)) =
             (run.chain.first_waiter(name), run.chain.first_signal(name))
         {
-            let value = crate::engine::turn::steps::payload_value(payload);
+            let value = crate::engine::run::values::payload_value(payload);
             self.finish_step(run, waiter, Outcome::Completed(value), None, None);
         }
     }

@@ -1,17 +1,13 @@
 //! What workers ask and report: every answer is for the open attempt, or says why not.
 
-use crate::engine::{
-    CustomEffects, EngineError, Holder, PromptView, Report, Verdict,
-    inbox::receive::closed,
-    rfc3339,
-    run::due::Due,
-    run::resident::{Phase, Run},
-    shard::serve::Shard,
-    shared::message::WorkerAsk,
-    verbs::auth::lineage,
-    view,
-};
 use crate::{
+    engine::{
+        CustomEffects, EngineError, Holder, PromptView, Report, Verdict, rfc3339,
+        run::{answers::closed, due::Due, resident::Run, task::Phase},
+        shard::owner::Shard,
+        shared::{message::WorkerAsk, verified::lineage},
+        view,
+    },
     fault::{self, Break},
     journal::Outcome,
     middleware::TaskDone,
@@ -23,8 +19,10 @@ use crate::{
 
 /// Results that break the schema before the attempt is over.
 const INVALID_RESULTS: u32 = 3;
+
 /// What is kept of a refused body, in bytes.
 const EVIDENCE_BYTES: usize = 64 << 10;
+
 /// The route under which accepted results are remembered.
 const RESULT_ROUTE: &str = "worker.result";
 
@@ -142,7 +140,7 @@ impl Shard {
     pub(crate) fn after<T: Send + 'static>(
         &mut self,
         run: &mut Run,
-        reply: crate::engine::shared::message::ReplyTo<T>,
+        reply: crate::engine::run::reply::ReplyTo<T>,
         answer: Result<T, EngineError>,
     ) {
         match answer {
@@ -226,7 +224,7 @@ impl Shard {
             output_schema: prompt.output_schema,
             deadline: row.deadline_ms.map(|at| rfc3339(self.shared.clock.wall_of(at))),
             artifacts: serde_json::json!({ "put": "/v1/worker/artifact?name={name}" }).into(),
-            advice: row.question.as_deref().and_then(crate::engine::inbox::escalate::advice),
+            advice: row.question.as_deref().and_then(crate::engine::run::question::advice),
         })
     }
 
@@ -255,7 +253,7 @@ impl Shard {
         run: &mut Run,
         holder: &Holder,
         report: Report,
-        reply: crate::engine::shared::message::ReplyTo<bool>,
+        reply: crate::engine::run::reply::ReplyTo<bool>,
     ) {
         fault::point("engine.result");
         let step = holder.step;
@@ -340,7 +338,7 @@ impl Shard {
         let Some(task) = run.task_mut(step) else { return };
         task.reported = true;
         if let Some(live) = task.live.take() {
-            run.pending.after.performs.push(crate::engine::run::resident::Perform::Reported(live));
+            run.pending.after.performs.push(crate::engine::run::perform::Perform::Reported(live));
         }
     }
 
@@ -351,7 +349,7 @@ impl Shard {
         holder: &Holder,
         report: &Report,
         error: EngineError,
-        reply: crate::engine::shared::message::ReplyTo<bool>,
+        reply: crate::engine::run::reply::ReplyTo<bool>,
     ) {
         self.keep_evidence(run, holder, report, error.code());
         let Some(task) = run.task_mut(holder.step) else { return };

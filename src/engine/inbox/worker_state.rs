@@ -1,15 +1,18 @@
 //! The state that a worker reads and writes while it works.
 
-use crate::engine::{
-    EngineError, Holder,
-    inbox::worker::bad_request,
-    run::account::run_full,
-    run::resident::Run,
-    shard::serve::Shard,
-    turn::boundary::{asked, read_through},
-    turn::state::{KEY_BYTES, OwnError, plain_write, run_scope},
-};
 use crate::{
+    engine::{
+        EngineError, Holder,
+        inbox::worker::bad_request,
+        run::resident::Run,
+        shard::owner::Shard,
+        turn::{
+            boundary::asked,
+            passage::read_through,
+            state::{KEY_BYTES, OwnError, plain_write, run_scope},
+            weight::run_full,
+        },
+    },
     flow::StateOp,
     protocol::{Json, OperatorId, Scope, StoreOptions},
     store::{Reducer, StateAct, StateChange},

@@ -1,7 +1,20 @@
 //! A run in memory, as data: what is open, what waits, what is on its way to the disk.
 
 pub(crate) mod account;
+pub(crate) mod answers;
+pub(crate) mod branches;
+pub(crate) mod composite;
 pub(crate) mod due;
+pub(crate) mod feed;
+pub(crate) mod follows;
+pub(crate) mod loop_request;
+pub(crate) mod members;
+pub(crate) mod model_loop;
 pub(crate) mod open;
+pub(crate) mod perform;
+pub(crate) mod question;
 pub(crate) mod readers;
+pub(crate) mod reply;
 pub(crate) mod resident;
+pub(crate) mod task;
+pub(crate) mod values;

@@ -6,8 +6,16 @@ use std::{
     ops::{AddAssign, SubAssign},
 };
 
-use crate::engine::run::resident::{Open, OpenKind, Phase};
-use crate::operator::Residence;
+use crate::{
+    engine::run::{
+        composite::OpenComposite,
+        model_loop::OpenLoop,
+        task::{OpenTask, Phase},
+    },
+    flow::StateOp,
+    operator::Residence,
+    protocol::{Json, RunId},
+};
 
 /// Steps that may be out for a change before they are counted again.
 const LENT: usize = 32;
@@ -201,6 +209,29 @@ impl SubAssign for Sums {
         self.in_memory -= less.in_memory;
         self.bytes -= less.bytes;
     }
+}
+
+/// An open step.
+pub(crate) struct Open {
+    pub(crate) kind: OpenKind,
+}
+
+/// What an open step waits for.
+pub(crate) enum OpenKind {
+    /// A time.
+    Timer,
+    /// A signal.
+    Signal,
+    /// What shared state answers.
+    State { scope: String, op: Box<StateOp> },
+    /// A called run.
+    Child { run: RunId, blueprint: String, input: Json },
+    /// An operator.
+    Task(Box<OpenTask>),
+    /// Its members.
+    Composite(Box<OpenComposite>),
+    /// The calls of a model and of its tools.
+    Loop(Box<OpenLoop>),
 }
 
 #[cfg(test)]

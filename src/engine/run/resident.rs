@@ -5,37 +5,32 @@ use std::{
     sync::Arc,
 };
 
-use tokio_util::sync::CancellationToken;
-
-use crate::engine::{
-    EngineError, EventView,
-    inbox::escalate::Question,
-    run::account::{Account, Inputs, OwnState},
-    run::due::{Timers, Times},
-    run::open::OpenSteps,
-    run::readers::Subscriber,
-    shared::capacity::AgentKey,
-    shared::message::{Lease, ReplyTo, Waiter},
-    turn::compose::OpenComposite,
-    turn::follow::Follows,
-    turn::loops::OpenLoop,
-    turn::pieces::{Audience, Feed},
-};
 use crate::{
-    blueprint::CompiledAgent,
-    flow::{Backoff, StateOp, TaskRequest},
+    engine::{
+        EngineError, EventView,
+        run::{
+            account::{Account, Held, Inputs, OwnState, ROW},
+            composite::OpenComposite,
+            due::{Timers, Times},
+            feed::Audience,
+            model_loop::OpenLoop,
+            open::{OpenKind, OpenSteps},
+            perform::Perform,
+            readers::Subscriber,
+            reply::Waiter,
+            task::{AgentKey, OpenTask},
+        },
+    },
     journal::{Chain, Entry},
     lua::{Program, ScriptFlow},
-    middleware::About,
-    operator::{Inquiry, Residence, Ticket},
-    protocol::{Json, RunId},
-    session::Note,
-    store::{ArtifactRow, Check, Header, StoreError, TaskRow, Write},
+    protocol::RunId,
+    store::{ArtifactRow, Check, Header, StoreError, Write},
     token::{AttemptId, Grant},
 };
 
 /// Batches of one run that may be on their way before its flow waits for the first of them.
 const AHEAD: usize = 4;
+
 /// The same in bytes.
 const AHEAD_BYTES: usize = 1024 * 1024;
 
@@ -71,8 +66,6 @@ pub(crate) struct Run {
     pub(crate) batches: u64,
     /// Set once a batch of it was refused: what it is in memory never happened.
     pub(crate) failed: Option<Failed>,
-    /// What waits until nothing of the run is on its way to the disk.
-    pub(crate) held: Vec<crate::engine::shared::message::RunMsg>,
     pub(crate) waiters: Vec<Waiter>,
     pub(crate) subscribers: Vec<Subscriber>,
     pub(crate) audience: Arc<Audience>,
@@ -154,120 +147,49 @@ pub(crate) struct After {
     pub(crate) events: Vec<EventView>,
 }
 
-/// Something that leaves the engine.
-pub(crate) enum Perform {
-    /// Give an attempt to its operator.
-    Dispatch { step: u32, attempt: u32 },
-    /// Tell a worker in the host to stop.
-    CancelWorker(CancellationToken),
-    /// Tell a worker in the host that its result came through the worker API.
-    Reported(Live),
-    /// Read or change shared state for a step.
-    State { step: u32 },
-    /// Begin the run that a child step calls.
-    StartChild { step: u32 },
-    /// Cancel the run that a child step called.
-    CancelChild { step: u32, child: RunId, reason: String },
-    /// Tell the calling run how this one ended.
-    TellParent,
-    /// Carry a signal to another run.
-    SendSignal { step: u32, to: u64, name: String, payload: Json },
-    /// Tell the sessions that an attempt is over, and its session to stop where there is a reason.
-    Retire { ticket: Ticket, reason: Option<String> },
-    /// Tell the session of an attempt something.
-    TellSession(Note),
-    /// Give back a place of an agent.
-    Release(AgentKey),
-}
-
-/// An open step.
-pub(crate) struct Open {
-    pub(crate) kind: OpenKind,
-}
-
-/// What an open step waits for.
-pub(crate) enum OpenKind {
-    /// A time.
-    Timer,
-    /// A signal.
-    Signal,
-    /// What shared state answers.
-    State { scope: String, op: Box<StateOp> },
-    /// A called run.
-    Child { run: RunId, blueprint: String, input: Json },
-    /// An operator.
-    Task(Box<OpenTask>),
-    /// Its members.
-    Composite(Box<OpenComposite>),
-    /// The calls of a model and of its tools.
-    Loop(Box<OpenLoop>),
-}
-
-/// An open task.
-pub(crate) struct OpenTask {
-    pub(crate) request: TaskRequest,
-    pub(crate) agent: Arc<CompiledAgent>,
-    pub(crate) operator: Arc<str>,
-    pub(crate) residence: Residence,
-    /// Whether an undelivered attempt is given to the operator again after a restart.
-    pub(crate) redelivers: bool,
-    pub(crate) retry: Backoff,
-    pub(crate) timeout_ms: Option<u64>,
-    pub(crate) park_ms: Option<u64>,
-    pub(crate) attempt: u32,
-    pub(crate) counted: u32,
-    pub(crate) phase: Phase,
-    /// The stored row of an attempt that leaves the process.
-    pub(crate) row: Option<Box<TaskRow>>,
-    /// The worker in the host, if there is one.
-    pub(crate) live: Option<Live>,
-    /// Whether it holds a place of its agent.
-    pub(crate) place: bool,
-    /// Results of this attempt that broke the schema.
-    pub(crate) invalid: u32,
-    /// Whether its worker itself said how this attempt ended.
-    pub(crate) reported: bool,
-    /// The agent, while another stands in for it.
-    pub(crate) home: Option<Arc<CompiledAgent>>,
-    /// What the step has left to others.
-    pub(crate) follows: Option<Box<Follows>>,
-    /// Who this attempt is, from its dispatch until the layers heard what came of it.
-    pub(crate) about: Option<Arc<About>>,
-    /// Whether this attempt was dispatched before the run was read into memory.
-    pub(crate) again: bool,
-    /// How often in a row its time was made longer because nobody could have been heard.
-    pub(crate) graces: u32,
-    /// The pull worker that gets it once every layer has let it pass.
-    pub(crate) leasing: Option<(String, ReplyTo<Lease>)>,
-    /// What this attempt asked a senior and was not answered yet.
-    pub(crate) question: Option<Question>,
-    /// Whom it asks and what they said so far, for people.
-    pub(crate) inquiry: Option<Inquiry>,
-}
-
-/// How far the open attempt of a task is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// Waits for a place of its agent.
-    Capacity,
-    /// Waits for the time of its next attempt.
-    Retry,
-    /// Waits for somebody to take it.
-    Pending,
-    /// Somebody has it.
-    Delivered,
-}
-
-/// A worker in the host.
-#[derive(Clone)]
-pub(crate) struct Live {
-    pub(crate) cancel: CancellationToken,
-    pub(crate) reported: CancellationToken,
-    /// What it says.
-    pub(crate) feed: Arc<Feed>,
-}
-
 impl Run {
+    /// A run of which nothing happened yet in this life in memory.
+    pub(crate) fn new(life: u64, header: Header, grant: Arc<Grant>, account: Account) -> Self {
+        Self {
+            id: RunId::new(header.num, header.created_ms),
+            num: header.num,
+            life,
+            header,
+            cursor: None,
+            prev: None,
+            chain: Chain::lean(),
+            program: None,
+            grant,
+            flow: None,
+            inbox: Inputs::default(),
+            account,
+            open: OpenSteps::default(),
+            composing: BTreeSet::new(),
+            timers: Timers::default(),
+            alarm: Times { wall: None, steady: None },
+            state: None,
+            artifacts: None,
+            pending: Pending::default(),
+            submitted: VecDeque::new(),
+            batches: 0,
+            failed: None,
+            waiters: Vec::new(),
+            subscribers: Vec::new(),
+            audience: Arc::default(),
+            copies: Vec::new(),
+            reload: false,
+            restate: false,
+            damaged: None,
+            broken: false,
+            queued: false,
+            greedy: false,
+            fresh_after: None,
+            end_batch: None,
+            charged: false,
+            told: 0,
+        }
+    }
+
     /// What the handle of an attempt names.
     pub(crate) fn attempt_id(&self, step: u32, attempt: u32) -> AttemptId {
         let Header { epoch, nonce, .. } = self.header;
@@ -357,6 +279,64 @@ impl Run {
             | OpenKind::Child { .. }
             | OpenKind::Loop(_)
             | OpenKind::Composite(_) => None,
+        }
+    }
+
+    /// What it makes the host hold, by what it is for.
+    pub(crate) fn held(&self) -> Held {
+        let names = self.artifacts.as_ref().map_or(0, Vec::len) * ROW;
+        Held {
+            state: self.state.as_ref().map_or(0, |state| state.bytes),
+            signals: self.chain.signal_bytes(),
+            inputs: self.inbox.bytes,
+            open: self.open.sums().bytes,
+            ended: self.chain.kept_bytes(),
+            files: names,
+        }
+    }
+
+    /// What of it is on its way to the disk.
+    pub(crate) fn writing(&self) -> usize {
+        self.submitted.iter().map(|it| it.bytes).sum::<usize>() + self.pending.bytes()
+    }
+
+    /// The composite behind an open step.
+    pub(crate) fn composite(&self, step: u32) -> Option<&OpenComposite> {
+        match &self.open.get(step)?.kind {
+            OpenKind::Composite(open) => Some(open),
+            OpenKind::Loop(_)
+            | OpenKind::Timer
+            | OpenKind::Signal
+            | OpenKind::State { .. }
+            | OpenKind::Child { .. }
+            | OpenKind::Task(_) => None,
+        }
+    }
+
+    pub(crate) fn composite_mut(&mut self, step: u32) -> Option<&mut OpenComposite> {
+        match &mut self.open.get_mut(step)?.kind {
+            OpenKind::Composite(open) => Some(open),
+            OpenKind::Loop(_)
+            | OpenKind::Timer
+            | OpenKind::Signal
+            | OpenKind::State { .. }
+            | OpenKind::Child { .. }
+            | OpenKind::Task(_) => None,
+        }
+    }
+
+    /// The loop behind an open step.
+    pub(crate) fn model_loop(&self, step: u32) -> Option<&OpenLoop> {
+        match &self.open.get(step)?.kind {
+            OpenKind::Loop(open) => Some(open),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn model_loop_mut(&mut self, step: u32) -> Option<&mut OpenLoop> {
+        match &mut self.open.get_mut(step)?.kind {
+            OpenKind::Loop(open) => Some(open),
+            _ => None,
         }
     }
 }

@@ -3,14 +3,20 @@
 
 use std::sync::Arc;
 
-use crate::engine::{
-    EngineError,
-    run::resident::{After, Failed, Live, Pending, Perform, Run, Submitted},
-    shard::serve::{STORAGE_RETRY_MS, Shard, cancel_workers},
-    shared::message::{Msg, ReplyTo, RunMsg},
-    turn::waiting::Quarantine,
-};
 use crate::{
+    engine::{
+        EngineError,
+        run::{
+            perform::Perform,
+            reply::ReplyTo,
+            resident::{After, Failed, Pending, Run, Submitted},
+            task::Live,
+        },
+        settings::STORAGE_RETRY_MS,
+        shard::{owner::Shard, serve::cancel_workers},
+        shared::message::{Msg, RunMsg},
+        turn::waiting::Quarantine,
+    },
     fault::{self, Break},
     journal::RunState,
     store::{Batch, Check, JournalRow, RunStatus, RunWrite, StoreError, Write},
@@ -44,7 +50,7 @@ impl Shard {
         let bytes = pending.bytes();
         if !run.subscribers.is_empty() {
             pending.after.events.extend(
-                pending.entries.iter().map(|e| crate::engine::verbs::events::view(run.num, e)),
+                pending.entries.iter().map(|e| crate::engine::view::events::view(run.num, e)),
             );
         }
         if fault::is_broken(Break::AckBeforeCommit) {
@@ -174,9 +180,7 @@ impl Shard {
                 }
                 self.perform(&mut run, after);
                 if run.submitted.is_empty() {
-                    for message in std::mem::take(&mut run.held) {
-                        self.shared.tell(run.num, message);
-                    }
+                    self.tell_held(num);
                 }
                 self.settle(run);
                 return;
@@ -220,9 +224,7 @@ impl Shard {
         {
             self.shared.tell(parent, RunMsg::ChildLost { step, child: run.id });
         }
-        for message in std::mem::take(&mut run.held) {
-            self.shared.tell(run.num, message);
-        }
+        self.tell_held(run.num);
         match damage {
             Some(damage) => {
                 // Whoever asks for the run finds the reason in its header.
@@ -231,6 +233,13 @@ impl Shard {
                 self.tell(run.num, RunMsg::Quarantine { reason, reply });
             }
             None => self.carry_later(run.num, if refusal { 0 } else { STORAGE_RETRY_MS }),
+        }
+    }
+
+    /// Hands on what waited until nothing of a run was on its way to the disk.
+    fn tell_held(&mut self, num: u64) {
+        for message in self.held.remove(&num).into_iter().flatten() {
+            self.shared.tell(num, message);
         }
     }
 
@@ -250,6 +259,7 @@ impl Shard {
     /// A run that kills the host rests by its header alone: nothing reads its rows until somebody
     /// says so, with `resume` or `cancel`.
     pub(crate) fn quarantine(&mut self, num: u64, reason: String, reply: ReplyTo<()>) {
+        drop(self.held.remove(&num));
         if let Some(mut run) = self.runs.remove(&num) {
             // Somebody has asked for it already; it is let go with its flow.
             self.silence(&run);

@@ -4,26 +4,31 @@
 //! and loses nothing.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
-use crate::engine::{
-    Divergence,
-    inbox::escalate::Question,
-    run::account::Inputs,
-    run::due::{Due, Timers, Times},
-    run::open::OpenSteps,
-    run::resident::{Open, OpenKind, Pending, Perform, Phase, Run},
-    shard::perform::child_id,
-    shard::retell::{Retold, Stop, retell},
-    shard::serve::Shard,
-    shared::message::RunMsg,
-    turn::budget::total,
-    turn::compose::Members,
-    turn::waiting,
-};
 use crate::{
+    engine::{
+        Divergence,
+        run::{
+            due::Due,
+            members::Members,
+            open::{Open, OpenKind},
+            perform::Perform,
+            question::Question,
+            resident::Run,
+            task::Phase,
+            values::{child_id, grant_of},
+        },
+        shard::{
+            owner::Shard,
+            retell::{Retold, Stop, retell},
+        },
+        shared::message::RunMsg,
+        turn::waiting,
+        view::spent::total,
+    },
     fault,
     flow::{StepOp, TaskRequest},
     journal::{Chain, Decision, Entry, Fact, Outcome, RunState, Scheduled, StepKey},
@@ -31,7 +36,6 @@ use crate::{
     operator::Residence,
     protocol::{Failure, RunId, StepKind, failure::kind},
     store::{Header, RunStatus, StoreError, TaskPhase},
-    token::Grant,
 };
 
 impl Shard {
@@ -77,44 +81,12 @@ impl Shard {
         let grant = Arc::new(grant_of(&started.grant));
         let program = self.shared.programs.by_hash(&started.hash);
         self.lives += 1;
-        let mut run = Box::new(Run {
-            id: RunId::new(num, header.created_ms),
-            num,
-            life: self.lives,
-            cursor: Some(header.cursor),
-            header,
-            chain,
-            program: program.as_ref().ok().map(Arc::clone),
-            grant,
-            flow: None,
-            inbox: Inputs::default(),
-            account: self.account(),
-            open: OpenSteps::default(),
-            composing: BTreeSet::new(),
-            timers: Timers::default(),
-            alarm: Times { wall: None, steady: None },
-            state: None,
-            artifacts: None,
-            pending: Pending::default(),
-            submitted: VecDeque::new(),
-            batches: 0,
-            held: Vec::new(),
-            failed: None,
-            waiters: Vec::new(),
-            subscribers: Vec::new(),
-            audience: Arc::default(),
-            copies: Vec::new(),
-            reload: false,
-            restate: false,
-            damaged: None,
-            broken,
-            queued: false,
-            greedy: false,
-            fresh_after: None,
-            end_batch: None,
-            charged: false,
-            told: 0,
-        });
+        let cursor = header.cursor;
+        let mut run = Box::new(Run::new(self.lives, header, grant, self.account()));
+        run.cursor = Some(cursor);
+        run.chain = chain;
+        run.program = program.as_ref().ok().map(Arc::clone);
+        run.broken = broken;
         run.charged = self.shared.accounts.take_up(num, &*self.shared.store, run.chain.spent());
         if run.is_ended() && !for_query {
             return Ok(Some(run));
@@ -453,11 +425,4 @@ impl Shard {
             }
         }
     }
-}
-
-/// The grant that a run was started with; nothing where it cannot be read.
-pub(crate) fn grant_of(json: &crate::protocol::Json) -> Grant {
-    json.decode().unwrap_or_else(|_| {
-        Grant::new(crate::token::Role::Observer, crate::token::Scopes(Vec::new()))
-    })
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod commit;
 pub(crate) mod load;
+pub(crate) mod owner;
 pub(crate) mod perform;
 pub(crate) mod quarantine;
 pub(crate) mod retell;

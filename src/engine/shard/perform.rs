@@ -12,25 +12,36 @@ use async_trait::async_trait;
 use futures::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::{
-    Exceeded,
-    run::due::Due,
-    run::resident::{After, Live, Open, OpenKind, OpenTask, Perform, Phase, Run},
-    shard::serve::Shard,
-    shared::message::{Msg, NewRun, RunMsg},
-    shared::shards::Shared,
-    turn::passage::AttemptState,
-    turn::pieces::Feed,
-    turn::settle::{RunVoice, config_of},
-};
 use crate::{
+    engine::{
+        Exceeded,
+        gate::Payload,
+        run::{
+            due::Due,
+            feed::Feed,
+            open::{Open, OpenKind},
+            perform::Perform,
+            resident::{After, Run},
+            task::{Live, OpenTask, Phase},
+        },
+        shard::owner::Shard,
+        shared::{
+            message::{Msg, NewRun, RunMsg},
+            shards::Shared,
+        },
+        turn::{
+            passage::AttemptState,
+            pieces::publish,
+            settle::{RunVoice, config_of},
+        },
+    },
     fault,
     journal::{Outcome, RunStarted, RunState},
-    middleware::{About, Dispatch, DispatchLayer, Dispatched, Next, Terminal},
+    middleware::{About, Dispatch, Dispatched, Terminal},
     operator::{Delivery, HUMAN, Inquiry, Prompt, Reply, Reporter, Residence, Task},
-    protocol::{Failure, Json, ModelDelta, RunId, SecretAccessEvent, TaskId, failure::kind},
+    protocol::{Failure, Json, ModelDelta, SecretAccessEvent, TaskId, failure::kind},
     store::{TaskPhase, TaskRow},
-    token::{Grant, Handle, Need, Quota, Verb},
+    token::{Handle, Quota},
 };
 
 /// An attempt on its way through the dispatch stack.
@@ -295,7 +306,7 @@ impl Shard {
             return;
         };
         fault::point("engine.tell_parent");
-        let usage = crate::engine::turn::budget::total(run.chain.spent());
+        let usage = crate::engine::view::spent::total(run.chain.spent());
         let (child, outcome) = (run.id, outcome.clone());
         let joined = crate::engine::turn::lineage::all_of(&self.shared.sessions, run);
         let message = RunMsg::ChildEnded { step, child, outcome, usage, joined };
@@ -403,38 +414,6 @@ impl Shard {
     }
 }
 
-/// Sends an event to whoever watches; who cannot keep up is dropped and reads on from the store.
-pub(crate) fn publish(run: &mut Run, event: &crate::engine::EventView) {
-    run.subscribers.retain(|subscriber| subscriber.send(event));
-}
-
-/// What the terminal and the gate find in a dispatch.
-pub(crate) struct Payload {
-    pub(crate) task: Arc<Task>,
-    pub(crate) grant: Arc<Grant>,
-}
-
-/// The guard of every dispatch: a run reaches the operators that its starter's token reaches.
-pub(crate) struct RunGate;
-
-#[async_trait]
-impl DispatchLayer for RunGate {
-    fn name(&self) -> &str {
-        "gate"
-    }
-
-    async fn dispatch(&self, dispatch: Dispatch, next: Next<'_>) -> Result<Dispatched, Failure> {
-        if let Some(payload) = dispatch.payload.downcast_ref::<Payload>() {
-            let need = Need::Operator(&dispatch.operator);
-            payload
-                .grant
-                .check(Verb::Dispatch, &[need])
-                .map_err(|refusal| Failure::new(kind::REFUSED, refusal.to_string()))?;
-        }
-        next.run(dispatch).await
-    }
-}
-
 /// The innermost part of every dispatch: the spawner, then the worker's end.
 struct Spawn<'a>(&'a Shared);
 
@@ -491,9 +470,4 @@ impl Reporter for AttemptReporter {
         let event = Box::new(event);
         self.shared.tell(self.run, RunMsg::SecretAccessed { step, attempt, event });
     }
-}
-
-/// The id that a child step carries as its call id.
-pub(crate) fn child_id(call_id: Option<&str>) -> Option<RunId> {
-    call_id?.parse().ok()
 }

@@ -1,6 +1,6 @@
 //! What reaches a run at which the host died: nothing, until somebody takes the risk.
 
-use crate::engine::{EngineError, shard::serve::Shard, shared::message::RunMsg, turn::waiting};
+use crate::engine::{EngineError, shard::owner::Shard, shared::message::RunMsg, turn::waiting};
 
 /// How many wait for or watch quarantined runs of a shard.
 const OUTSIDE: usize = 1_000;
@@ -40,7 +40,7 @@ impl Shard {
                 None
             }
             message => {
-                crate::engine::inbox::receive::refuse(message, || EngineError::Conflict {
+                crate::engine::shared::message::refuse(message, || EngineError::Conflict {
                     code: "run_paused",
                     message: "the host died at this run: `moonswarm resume` lets it try again"
                         .into(),

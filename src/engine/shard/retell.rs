@@ -9,8 +9,8 @@ use std::collections::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::engine::turn::steps::input_of;
 use crate::{
+    engine::run::values::input_of,
     flow::{Advance, Command, Flow as _, Input, NextAction, StepOp},
     journal::{Decision, Entry, Fact, Outcome, Scheduled, StepKey, fingerprint},
     lua::ScriptFlow,

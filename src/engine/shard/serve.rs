@@ -18,15 +18,17 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use crate::engine::{
-    run::due::Times,
-    run::readers::Subscriber,
-    run::resident::Run,
-    shared::mailbox::Mailbox,
-    shared::message::{Msg, RunMsg},
-    shared::shards::Shared,
-};
 use crate::{
+    engine::{
+        run::{due::Times, readers::Subscriber, resident::Run},
+        settings::STORAGE_RETRY_MS,
+        shard::owner::Shard,
+        shared::{
+            mailbox::Mailbox,
+            message::{Msg, RunMsg},
+            shards::Shared,
+        },
+    },
     fault::{self, Break},
     lua::Vms,
     memory::Level,
@@ -35,41 +37,13 @@ use crate::{
 
 /// Messages that are handled before the loop looks at timers and gives turns.
 const DRAIN: usize = 256;
+
 /// Time that the messages, the timers and the turns of one round take each, in milliseconds, but for
 /// the last of them.
 const ROUND_MS: u64 = 5;
+
 /// How far ahead timers are kept in memory, in milliseconds; later ones are read when it is time.
 pub(crate) const HORIZON_MS: u64 = 60_000;
-/// How long a run rests after a write of it failed, in milliseconds.
-pub(crate) const STORAGE_RETRY_MS: u64 = 1_000;
-
-/// The runs of one thread.
-pub(crate) struct Shard {
-    pub(crate) index: u64,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) vms: Vms,
-    pub(crate) runs: HashMap<u64, Box<Run>>,
-    /// When runs are woken, on each of the clocks.
-    alarms: Times<BTreeSet<(u64, u64)>>,
-    /// The runs that wait for a turn and were done after their last.
-    prompt: VecDeque<u64>,
-    /// The greedy ones.
-    patient: VecDeque<u64>,
-    pub(crate) recent: VecDeque<u64>,
-    pub(crate) horizon_ms: u64,
-    /// The time on the wall clock, and on the steady one, in milliseconds.
-    pub(crate) now_ms: u64,
-    pub(crate) steady_ms: u64,
-    offset_ms: i64,
-    pub(crate) lives: u64,
-    pub(crate) recovers: bool,
-    /// The runs that this process began or read, and that have not ended.
-    unfinished: HashSet<u64>,
-    /// The runs that may have lost what others carried to them.
-    pub(crate) unheard: HashSet<u64>,
-    /// Who waits for or watches a quarantined run.
-    pub(crate) outside: Vec<(u64, RunMsg)>,
-}
 
 impl Shard {
     /// A shard without runs. With `recovers` it takes up the stored runs that are due.
@@ -91,6 +65,7 @@ impl Shard {
             offset_ms,
             lives: 0,
             recovers,
+            held: HashMap::new(),
             unfinished: HashSet::new(),
             unheard: HashSet::new(),
             outside: Vec::new(),
@@ -250,6 +225,7 @@ impl Shard {
                 std::mem::take(&mut run.subscribers),
             );
             drop(run);
+            drop(self.held.remove(&num));
             self.reload(num, broken, waiters, subscribers);
             return;
         }
@@ -258,6 +234,7 @@ impl Shard {
             run.subscribers.clear();
         }
         if run.is_ended() && run.is_idle() {
+            drop(self.held.remove(&num));
             self.silence(&run);
             return;
         }
@@ -349,8 +326,8 @@ impl Shard {
             self.carry_again(num);
         }
         let mut known = self.runs.remove(&num);
-        if let Some(mut failed) = known.take_if(|run| run.failed.is_some()) {
-            failed.held.push(message);
+        if let Some(failed) = known.take_if(|run| run.failed.is_some()) {
+            self.held.entry(num).or_default().push(message);
             self.runs.insert(num, failed);
             return;
         }
@@ -361,7 +338,7 @@ impl Shard {
             && if run.is_ended() { message.is_query() } else { message.is_cancel() }
         {
             if !run.submitted.is_empty() || run.has_pending() {
-                run.held.push(message);
+                self.held.entry(num).or_default().push(message);
                 self.runs.extend(known.map(|run| (num, run)));
                 return;
             }
@@ -434,6 +411,7 @@ impl Shard {
         }
         if run.is_ended() && run.is_idle() {
             // Whoever asks for it now reads it as it is stored.
+            drop(self.held.remove(&run.num));
             self.silence(&run);
             return;
         }
@@ -469,7 +447,7 @@ impl Shard {
         &mut self,
         num: u64,
         broken: bool,
-        waiters: Vec<crate::engine::shared::message::Waiter>,
+        waiters: Vec<crate::engine::run::reply::Waiter>,
         subscribers: Vec<Subscriber>,
     ) {
         match self.load(num, &RunMsg::Wake, broken) {
@@ -553,6 +531,7 @@ impl Shard {
                         crate::engine::turn::waiting::first_alarm(run.alarm, &self.shared.clock);
                     let later = next.is_some_and(|due| due > self.horizon_ms);
                     let run = self.runs.remove(&num);
+                    drop(self.held.remove(&num));
                     if let Some(run) = run
                         && later
                         && self.recovers
@@ -582,7 +561,7 @@ impl Shard {
 /// Tells every worker in the host to stop.
 pub(crate) fn cancel_workers(run: &mut Run) {
     for (_, open) in run.open.each_mut() {
-        if let crate::engine::run::resident::OpenKind::Task(task) = &mut open.kind
+        if let crate::engine::run::open::OpenKind::Task(task) = &mut open.kind
             && let Some(live) = task.live.take()
         {
             live.cancel.cancel();

@@ -22,75 +22,25 @@ use std::{
 };
 
 use rust_decimal::{Decimal, prelude::ToPrimitive};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-use crate::engine::EngineError;
 use crate::{
+    engine::{EngineError, error::Exceeded, view::shown::QuotaUse},
     journal::Spent,
-    protocol::{Failure, failure::kind},
     store::{ChargeRow, Store, StoreError},
     token::{Claims, Quota, Quotas},
 };
 
 /// The time that the quota of starts is for, in milliseconds.
 const MINUTE_MS: u64 = 60_000;
+
 /// The most accounts that one token counts against.
 const LINE: usize = 32;
+
 /// When to ask again where runs have to end first, in seconds.
 const LATER_S: u64 = 5;
+
 /// The most that is counted of anything: sums of it stay numbers that a database has.
 const MOST: u64 = 1 << 60;
-
-/// What counts against a token with quotas now.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct QuotaUse {
-    /// Runs that are open.
-    pub open_runs: u64,
-    /// Bytes that its runs keep.
-    pub stored_bytes: u64,
-    /// Tokens that its runs used.
-    pub tokens: u64,
-    /// Money that its runs used, in US dollars.
-    #[schema(value_type = String)]
-    pub usd: Decimal,
-}
-
-/// A quota that is used up.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Exceeded {
-    /// The token whose quota it is, by its id.
-    pub token: String,
-    /// Which: `open_runs`, `starts_per_minute`, `stored_bytes`, `tokens` or `usd`.
-    #[schema(value_type = String)]
-    pub quota: Quota,
-    /// How much is used; in US dollars a decimal text.
-    pub used: String,
-    /// How much is allowed.
-    pub allowed: String,
-    /// When to try again, in seconds, where time alone helps.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub retry_after_s: Option<u64>,
-}
-
-impl std::fmt::Display for Exceeded {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { token, quota, used, allowed, .. } = self;
-        write!(f, "the quota {quota} of token {token} is used up: {used} of {allowed}")
-    }
-}
-
-impl Exceeded {
-    /// The failure of what it stops within a run.
-    pub(crate) fn failure(&self) -> Failure {
-        let kind = match self.quota {
-            Quota::Tokens | Quota::Usd => kind::BUDGET,
-            Quota::OpenRuns | Quota::StartsPerMinute | Quota::StoredBytes => kind::LIMIT,
-        };
-        let data = serde_json::json!({ "code": "quota_exceeded", "quota": self });
-        Failure::new(kind, self.to_string()).with_data(data.into())
-    }
-}
 
 /// All accounts.
 #[derive(Default)]

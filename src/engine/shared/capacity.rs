@@ -2,17 +2,16 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
 };
+
+use crate::engine::run::task::AgentKey;
 
 /// The live attempts of every agent with a limit, and who waits for room.
 #[derive(Debug, Default)]
 pub(crate) struct Capacity {
     agents: Mutex<HashMap<AgentKey, Slots>>,
 }
-
-/// (blueprint name, agent).
-pub(crate) type AgentKey = (Arc<str>, Arc<str>);
 
 #[derive(Debug, Default)]
 struct Slots {

@@ -1,12 +1,19 @@
 //! What a shard is told.
 
+use std::sync::Arc;
+
 use tokio::sync::oneshot;
 
-use crate::engine::{
-    Answer, Caller, EngineError, Holder, IdempotencyKey, Report, RunView, WaitFor,
-    run::readers::Subscriber, shared::capacity::AgentKey, turn::pieces::Feed,
-};
 use crate::{
+    engine::{
+        Answer, Caller, EngineError, Holder, IdempotencyKey, Report, RunView,
+        run::{
+            feed::Feed,
+            readers::Subscriber,
+            reply::{Lease, ReplyTo, Waiter},
+            task::AgentKey,
+        },
+    },
     environment::Scrubber,
     journal::{Outcome, RunStarted, Usage},
     lua::Program,
@@ -15,10 +22,6 @@ use crate::{
     protocol::{ArtifactId, Failure, Json, LifecycleEvent, RunId, SecretAccessEvent, SessionId},
     store::{Changed, StateChange, StoreError},
 };
-use std::sync::Arc;
-
-/// Where an answer goes. A receiver that went away cancels nothing.
-pub(crate) type ReplyTo<T> = oneshot::Sender<Result<T, EngineError>>;
 
 /// A message to a shard.
 pub(crate) enum Msg {
@@ -85,12 +88,6 @@ pub(crate) struct NewRun {
     pub(crate) charged: bool,
     /// The sessions that took part in the run that calls it, with who stands behind them.
     pub(crate) joined: Vec<(String, String)>,
-}
-
-/// Somebody who waits for a run.
-pub(crate) struct Waiter {
-    pub(crate) until: WaitFor,
-    pub(crate) reply: oneshot::Sender<RunView>,
 }
 
 /// A message to a run.
@@ -235,14 +232,6 @@ impl RunMsg {
     }
 }
 
-/// A task that was leased.
-#[derive(Debug, Clone)]
-pub(crate) struct Lease {
-    pub(crate) handle: String,
-    pub(crate) scheduled_ms: u64,
-    pub(crate) lease_ms: u64,
-}
-
 impl WorkerAsk {
     /// The same without the secrets that the attempt was given: nothing after this knows them.
     pub(crate) fn scrubbed(self, secrets: &Scrubber) -> Self {
@@ -293,4 +282,60 @@ pub(crate) enum WorkerAsk {
     GetState { scope: Option<String>, key: String, reply: ReplyTo<Option<Json>> },
     /// Write state, of its run or of another scope.
     PutState { scope: Option<String>, key: String, value: Json, reply: ReplyTo<()> },
+}
+
+/// Answers a message with an error, if it wants an answer.
+pub(crate) fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
+    fn send<T>(reply: ReplyTo<T>, error: EngineError) {
+        // Who asked may be gone.
+        let _ = reply.send(Err(error));
+    }
+    match message {
+        RunMsg::Wake
+        | RunMsg::IsAtRest(_)
+        | RunMsg::SignalFrom { .. }
+        | RunMsg::CancelFrom { .. }
+        | RunMsg::ChildLost { .. }
+        | RunMsg::Finished { .. }
+        | RunMsg::Delivered { .. }
+        | RunMsg::Progress { .. }
+        | RunMsg::Delta(_)
+        | RunMsg::SecretAccessed { .. }
+        | RunMsg::Capacity { .. }
+        | RunMsg::Redispatch { .. }
+        | RunMsg::Unseat { .. }
+        | RunMsg::Tell { .. }
+        | RunMsg::Rest { .. }
+        | RunMsg::ChildEnded { .. }
+        | RunMsg::StateLater { .. }
+        | RunMsg::StateDone { .. }
+        // Dropping the channel says it.
+        | RunMsg::Wait(_)
+        | RunMsg::Subscribe(..) => {}
+        RunMsg::Cancel { reply, .. }
+        | RunMsg::Pause { reply, .. } | RunMsg::Resume { reply, .. } => send(reply, error()),
+        RunMsg::Signal { reply, .. }
+        | RunMsg::Answer { reply, .. }
+        | RunMsg::Expire { reply, .. }
+        | RunMsg::Advise { reply, .. }
+        | RunMsg::TakeUp(reply)
+        | RunMsg::Quarantine { reply, .. } => send(reply, error()),
+        RunMsg::Query { reply, .. } => send(reply, error()),
+        RunMsg::ChangeState { reply, .. } => send(reply, error()),
+        RunMsg::Lease { reply, .. } => send(reply, error()),
+        RunMsg::TakeSeat { reply, .. } => send(reply, error()),
+        RunMsg::Worker { ask, .. } => match ask {
+            crate::engine::shared::message::WorkerAsk::Prompt(reply) => send(reply, error()),
+            crate::engine::shared::message::WorkerAsk::Report(_, reply) => send(reply, error()),
+            crate::engine::shared::message::WorkerAsk::Artifact { reply, .. } => send(reply, error()),
+            crate::engine::shared::message::WorkerAsk::Accept(reply) => send(reply, error()),
+            crate::engine::shared::message::WorkerAsk::Progress { reply, .. }
+            | crate::engine::shared::message::WorkerAsk::Decline { reply, .. }
+            | crate::engine::shared::message::WorkerAsk::Escalate { reply, .. }
+            | crate::engine::shared::message::WorkerAsk::PutState { reply, .. } => send(reply, error()),
+            crate::engine::shared::message::WorkerAsk::Heartbeat(reply) => send(reply, error()),
+            crate::engine::shared::message::WorkerAsk::Nonce(reply) => send(reply, error()),
+            crate::engine::shared::message::WorkerAsk::GetState { reply, .. } => send(reply, error()),
+        },
+    }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod accounts;
 pub(crate) mod capacity;
+pub(crate) mod key_files;
 pub(crate) mod ledger;
 pub(crate) mod mailbox;
 pub(crate) mod message;
@@ -9,3 +10,6 @@ pub(crate) mod programs;
 pub(crate) mod request;
 pub(crate) mod shards;
 pub(crate) mod stacks;
+pub(crate) mod taking_up;
+pub(crate) mod verified;
+pub(crate) mod watch_board;

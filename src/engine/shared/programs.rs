@@ -73,7 +73,7 @@ impl Programs {
         let row = self.store.blueprint(hash)?;
         let grant = row
             .and_then(|row| row.publisher)
-            .map(|text| Arc::new(crate::engine::shard::load::grant_of(&Json::from_trusted(text))));
+            .map(|text| Arc::new(crate::engine::run::values::grant_of(&Json::from_trusted(text))));
         // Who published it meanwhile is right.
         Ok(self.publishers().entry(hash.to_owned()).or_insert(grant).clone())
     }

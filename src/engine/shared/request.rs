@@ -202,15 +202,6 @@ pub struct Minted {
     pub expires_ms: u64,
 }
 
-/// When to stop waiting for a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WaitFor {
-    /// It ended.
-    Ended,
-    /// It ended, or only people are left to wait for.
-    EndedOrPeople,
-}
-
 /// What was given a new run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Started {

@@ -5,20 +5,22 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use crate::engine::{
-    EngineError,
-    run::readers::Readers,
-    shared::accounts::Accounts,
-    shared::capacity::Capacity,
-    shared::mailbox::Mail,
-    shared::message::{Msg, RunMsg},
-    shared::programs::Programs,
-    shared::stacks::StackBook,
-    verbs::watches::WatchBoard,
-};
 use crate::{
     clock::Clock,
-    flow::RunLimits,
+    engine::{
+        EngineError,
+        run::readers::Readers,
+        settings::Settings,
+        shared::{
+            accounts::Accounts,
+            capacity::Capacity,
+            mailbox::Mail,
+            message::{Msg, RunMsg},
+            programs::Programs,
+            stacks::StackBook,
+            watch_board::WatchBoard,
+        },
+    },
     memory::Memory,
     operator::{QueueHub, Registry},
     session,
@@ -49,40 +51,13 @@ pub(crate) struct Shared {
     pub(crate) url: OnceLock<Arc<str>>,
     pub(crate) open_runs: AtomicU64,
     pub(crate) watches: WatchBoard,
-    pub(crate) taking_up: crate::engine::verbs::safe_mode::TakingUp,
+    pub(crate) taking_up: crate::engine::shared::taking_up::TakingUp,
     /// What all runs make the host hold.
     pub(crate) memory: Arc<Memory>,
     /// When room was last asked for, in Unix milliseconds.
     pub(crate) room_asked_ms: AtomicU64,
     pub(crate) readers: Readers,
     pub(crate) accounts: Accounts,
-}
-
-/// The engine's numbers.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// The limits of every run.
-    pub limits: RunLimits,
-    /// How long a queue worker keeps a task without a heartbeat, in milliseconds.
-    pub lease_ms: u64,
-    /// How long a task waits for somebody to take it, in milliseconds.
-    pub park_ms: u64,
-    /// How long compensations may take, in milliseconds.
-    pub compensation_ms: u64,
-    /// What all runs together may make the host hold, in bytes.
-    pub memory: usize,
-    /// Runs that a shard keeps in memory.
-    pub live_runs: usize,
-    /// Runs that may be open at all; more are refused with `too_many_runs`.
-    pub open_runs: u64,
-    /// Signals that may be queued at a run.
-    pub queued_signals: usize,
-    /// What becomes of effects that the host has no word for.
-    pub custom_effects: crate::engine::CustomEffects,
-    /// How long ended runs are kept.
-    pub retention: crate::engine::Retention,
-    /// Where runs without a working directory of their own work: `work/<run>` below it.
-    pub work: std::path::PathBuf,
 }
 
 impl Shared {
@@ -107,7 +82,7 @@ impl Shared {
     pub(crate) fn make_room(&self) {
         let now_ms = self.clock.now_ms();
         let before = self.room_asked_ms.load(Ordering::Relaxed);
-        let is_due = now_ms.abs_diff(before) >= crate::engine::run::account::ROOM_MS / 2;
+        let is_due = now_ms.abs_diff(before) >= crate::engine::settings::ROOM_MS / 2;
         let swap = |now| {
             self.room_asked_ms.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed)
         };

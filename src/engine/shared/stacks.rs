@@ -5,8 +5,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use crate::engine::shard::perform::RunGate;
 use crate::{
+    engine::gate::RunGate,
     lua::Program,
     middleware::{DispatchStack, Layer, Listed, Means, Stacks, Tracing, tell_apart},
 };

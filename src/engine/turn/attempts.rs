@@ -15,19 +15,21 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use crate::engine::{
-    inbox::people::refuse_lease,
-    inbox::seats::seat_epoch,
-    run::due::Due,
-    run::resident::{Open, OpenKind, OpenTask, Perform, Phase, Run},
-    shard::perform::Under,
-    shard::serve::Shard,
-    shared::capacity::AgentKey,
-    turn::loops::is_held,
-    turn::pause::{pause_ms, retry_after_ms},
-};
 use crate::{
     blueprint::{CompiledAgent, Operators as _, asking},
+    engine::{
+        inbox::people::refuse_lease,
+        run::{
+            branches::{is_held, seat_epoch},
+            due::Due,
+            open::{Open, OpenKind},
+            perform::Perform,
+            resident::Run,
+            task::{AgentKey, OpenTask, Phase},
+        },
+        shard::{owner::Shard, perform::Under},
+        turn::pause::{pause_ms, retry_after_ms},
+    },
     fault::{self, Break},
     flow::{StepOp, TaskRequest},
     journal::{AttemptClosed, AttemptOpened, Fact, Outcome, StepKey, Usage},

@@ -11,12 +11,12 @@
 
 use std::sync::Arc;
 
-use crate::engine::{
-    EngineError,
-    run::resident::{OpenKind, Run},
-    shard::serve::Shard,
-};
 use crate::{
+    engine::{
+        EngineError,
+        run::{open::OpenKind, resident::Run},
+        shard::owner::Shard,
+    },
     lua::Program,
     protocol::RunId,
     token::{Grant, Need, Verb},

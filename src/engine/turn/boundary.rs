@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::engine::{
-    Engine, EngineError, run::resident::Run, shard::serve::Shard, turn::passage::Passage,
-    turn::state::run_scope,
-};
 use crate::{
+    engine::{
+        run::resident::Run,
+        shard::owner::Shard,
+        turn::{passage::Passage, state::run_scope},
+    },
     flow::StateOp,
-    middleware::{Stacks, StoreCall, StoreOp},
+    middleware::{StoreCall, StoreOp},
     protocol::{Effect, Failure, Json, MemoryLink, StateStore, failure::kind},
     store::{StateAct, StateChange, StateRow},
 };
@@ -85,24 +86,6 @@ fn relink(given: Option<Json>, to: &mut String, relation: &mut String) {
 /// A change that a layer answers itself is never made, and nobody may take it for made.
 fn answered() -> Failure {
     Failure::new(kind::REFUSED, "a layer answers in place of state, which it may for reads only")
-}
-
-/// Takes a read through the layers of state, with the key that they pass on. Where they let it fail,
-/// what went wrong with the read itself is told as it is.
-pub(crate) fn read_through(
-    stacks: &Stacks,
-    call: StoreCall,
-    mut read: impl FnMut(&str) -> Result<Json, EngineError>,
-) -> Result<Json, EngineError> {
-    let mut broken = None;
-    let passed = stacks.store.run(call, &mut |call| {
-        read(&call.key).map_err(|error| {
-            let failure = Failure::new("storage", error.to_string()).retryable();
-            broken = Some(error);
-            failure
-        })
-    });
-    passed.map_err(|failure| broken.unwrap_or(EngineError::Guarded(failure)))
 }
 
 /// Who started a run.
@@ -188,18 +171,6 @@ impl Shard {
             Ok(Json::null())
         })?;
         if arrived { Ok(through) } else { Err(answered()) }
-    }
-}
-
-impl Engine {
-    /// The way of somebody who is no run to state.
-    pub(crate) fn passage(&self, principal: &str) -> Passage {
-        Passage {
-            shared: Arc::clone(&self.inner.shared),
-            stacks: Arc::clone(self.shared().stacks.host()),
-            run: None,
-            principal: principal.into(),
-        }
     }
 }
 

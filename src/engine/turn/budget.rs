@@ -9,38 +9,19 @@
 //! Work in the host's own process and people use neither. Compensations are dispatched whatever was
 //! used: a run that ran out of money still has to clean up.
 
-use std::collections::BTreeMap;
-
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-
-use crate::engine::{
-    run::resident::{OpenTask, Run},
-    shard::serve::Shard,
-};
 use crate::{
     blueprint::Budget,
-    journal::{RunState, Spent, Usage},
+    engine::{
+        run::{resident::Run, task::OpenTask},
+        shard::owner::Shard,
+    },
+    journal::RunState,
     operator::Residence,
     protocol::{Failure, Json, failure::kind},
 };
 
 /// The key of a called run's trigger that has what its caller had left.
 const KEY: &str = "budget";
-
-/// What a run used, as far as its workers said; what nobody reported is null or not there.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct SpentView {
-    /// Everything: `{input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost}`, in US
-    /// dollars as a decimal text; called runs included.
-    #[schema(value_type = Object)]
-    pub total: Usage,
-    /// Attempts that somebody had, and that ended without a word about what they used.
-    pub unreported: u32,
-    /// The same by agent, for the run's own attempts.
-    #[schema(value_type = Object)]
-    pub agents: BTreeMap<String, Usage>,
-}
 
 impl Shard {
     /// Why an attempt may not be dispatched, if a budget is used up.
@@ -104,17 +85,4 @@ pub(crate) fn trigger(run: &Run, step: u32) -> Json {
         trigger[KEY] = serde_json::json!(budget.left(&run.chain.spent().total));
     }
     trigger.into()
-}
-
-/// What a run that ended used, for whoever called it; nothing where nobody said.
-pub(crate) fn total(spent: &Spent) -> Option<Usage> {
-    (spent.total != Default::default()).then(|| spent.total.clone())
-}
-
-/// What a run used; nothing where nobody had any of its work.
-pub(crate) fn view(spent: &Spent) -> Option<SpentView> {
-    let Spent { total, unreported, agents } = spent;
-    let view =
-        || SpentView { total: total.clone(), unreported: *unreported, agents: agents.clone() };
-    (!spent.is_empty()).then(view)
 }

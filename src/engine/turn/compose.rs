@@ -10,50 +10,27 @@
 //!
 //! The flow knows the composite alone: a replay passes its members over.
 
-use std::{collections::HashMap, sync::Arc};
-
-use crate::engine::{
-    run::resident::{OpenKind, OpenTask, Perform, Run},
-    shard::serve::Shard,
-    turn::loops::{OpenLoop, is_held},
-};
 use crate::{
+    engine::{
+        run::{
+            branches::{composite_of, is_held, member_key, members_of},
+            composite::OpenComposite,
+            members::Members,
+            open::{Open, OpenKind},
+            perform::Perform,
+            resident::Run,
+            task::OpenTask,
+        },
+        shard::owner::Shard,
+    },
     fault,
-    flow::{Course, Part, StepOp, TaskOpts, TaskRequest, Turn},
-    journal::{Decision, Entry, Fact, Outcome, ScopePath, StepKey, Usage},
+    flow::{StepOp, Turn},
+    journal::{Outcome, StepKey},
     operator::{Composite, MOST_DEPTH, Residence, Ticket},
-    protocol::{Failure, Json, StepKind, failure::kind},
+    protocol::{Failure, Json, failure::kind},
     store::Write,
     token::{Need, Verb},
 };
-
-/// An open composite.
-pub(crate) struct OpenComposite {
-    /// What was asked; each member is asked the same.
-    pub(crate) request: TaskRequest,
-    pub(crate) operator: Arc<str>,
-    pub(crate) composite: Composite,
-    pub(crate) course: Course,
-    /// Whose turn it was when it began.
-    first: usize,
-}
-
-/// What composites and loops of a history began, and how it ended.
-#[derive(Default)]
-pub(crate) struct Members {
-    /// The parts by their whole: place, and number.
-    begun: HashMap<u32, Vec<(usize, u32)>>,
-    /// The ends of parts, in their order.
-    ended: Vec<(u32, Outcome)>,
-    /// What happened to the parts of each loop, in its order.
-    loops: HashMap<u32, Vec<Event>>,
-}
-
-/// Something that happened to a part of a loop.
-enum Event {
-    Began { place: usize, kind: StepKind, name: String },
-    Ended { place: usize, outcome: Outcome, used: Usage },
-}
 
 impl Shard {
     /// The composite that a prepared task goes to, if it goes to one.
@@ -95,7 +72,12 @@ impl Shard {
         composite: Composite,
     ) {
         fault::point("engine.composite");
-        let number = self.open(run, key, op, OpenComposite::of(task, composite));
+        let number = self.open(
+            run,
+            key,
+            op,
+            OpenKind::Composite(Box::new(OpenComposite::of(task, composite))),
+        );
         run.composing.insert(number);
     }
 
@@ -218,182 +200,9 @@ impl Shard {
         composite: Composite,
         members: &Members,
     ) {
-        let mut kind = OpenComposite::of(task, composite);
-        if let OpenKind::Composite(open) = &mut kind {
-            members.replay(number, open);
-        }
-        run.open.insert(number, crate::engine::run::resident::Open { kind });
+        let mut open = Box::new(OpenComposite::of(task, composite));
+        members.replay(number, &mut open);
+        run.open.insert(number, Open { kind: OpenKind::Composite(open) });
         run.composing.insert(number);
     }
-}
-
-impl OpenComposite {
-    fn of(task: OpenTask, composite: Composite) -> OpenKind {
-        OpenKind::Composite(Box::new(Self {
-            request: task.request,
-            operator: task.operator,
-            course: Course::new(composite.members().len()),
-            first: composite.next(),
-            composite,
-        }))
-    }
-
-    /// What the member at a place is asked.
-    fn request_of(&self, place: usize) -> Option<TaskRequest> {
-        Some(self.asked(self.composite.members().get(place)?))
-    }
-
-    /// What a member is asked.
-    pub(crate) fn asked(&self, member: &str) -> TaskRequest {
-        let opts = TaskOpts { operator: Some(member.to_owned()), ..self.request.opts.clone() };
-        // A member of what a tool stands for is a task; of what a loop asks itself, it is asked too.
-        let part = self.request.part.as_ref().filter(|part| part.kind != StepKind::ToolCall);
-        let part = part.map(|part| Box::new(Part { name: member.to_owned(), ..(**part).clone() }));
-        TaskRequest { opts, part, ..self.request.clone() }
-    }
-}
-
-impl Members {
-    /// Reads the members of a history, and how they ended.
-    pub(crate) fn of(entries: &[Entry]) -> Self {
-        let mut members = Self::default();
-        let mut known: HashMap<u32, Known> = HashMap::new();
-        for entry in entries {
-            match &entry.fact {
-                Fact::StepScheduled(step) | Fact::StepRecorded(step, _) => {
-                    let (Some(whole), Some((_, _, place))) = (step.whole(), step.key.scope.outer())
-                    else {
-                        continue;
-                    };
-                    let used = Usage::default();
-                    let index = step.key.index as usize;
-                    known.insert(step.step, Known { whole, index, used });
-                    members.begun.entry(whole).or_default().push((place as usize, step.step));
-                    let (kind, name) = (step.kind, step.name.clone());
-                    let began = Event::Began { place: index, kind, name };
-                    members.loops.entry(whole).or_default().push(began);
-                    if let Fact::StepRecorded(_, outcome) = &entry.fact {
-                        members.end(&mut known, step.step, outcome);
-                    }
-                }
-                Fact::StepEnded { step, outcome, usage, .. } if known.contains_key(step) => {
-                    uses(&mut known, *step, usage.as_ref());
-                    members.end(&mut known, *step, outcome);
-                }
-                Fact::AttemptClosed(closed) => {
-                    uses(&mut known, closed.step, closed.usage.as_ref());
-                }
-                Fact::Decided(Decision::Follow(followed)) => {
-                    uses(&mut known, followed.step, followed.usage.as_ref());
-                }
-                _ => {}
-            }
-        }
-        members
-    }
-
-    fn end(&mut self, known: &mut HashMap<u32, Known>, step: u32, outcome: &Outcome) {
-        self.ended.push((step, outcome.clone()));
-        let Some(part) = known.get(&step) else { return };
-        let (whole, place, used) = (part.whole, part.index, part.used.clone());
-        // What a part used is used by all that it lies within.
-        uses(known, whole, Some(&used));
-        let ended = Event::Ended { place, outcome: outcome.clone(), used };
-        self.loops.entry(whole).or_default().push(ended);
-    }
-
-    /// Tells a loop what became of what it began, in the order in which it became so.
-    pub(crate) fn replay_loop(&self, number: u32, open: &mut OpenLoop) {
-        for event in self.loops.get(&number).into_iter().flatten() {
-            match event {
-                Event::Began { place, kind, name } => open.replay_begin(*place, *kind, name),
-                Event::Ended { place, outcome, used } => {
-                    open.replay_end(*place, outcome.clone(), used);
-                }
-            }
-        }
-    }
-
-    /// Tells a composite what became of its members, in the order in which it became so.
-    fn replay(&self, number: u32, open: &mut OpenComposite) {
-        let Some(begun) = self.begun.get(&number) else { return };
-        for (place, _) in begun {
-            open.course.begin(*place);
-        }
-        for (step, outcome) in &self.ended {
-            if let Some((place, _)) = begun.iter().find(|(_, member)| member == step) {
-                open.course.end(*place, outcome.clone());
-            }
-        }
-    }
-}
-
-impl Run {
-    /// The composite behind an open step.
-    pub(crate) fn composite(&self, step: u32) -> Option<&OpenComposite> {
-        match &self.open.get(step)?.kind {
-            OpenKind::Composite(open) => Some(open),
-            OpenKind::Loop(_)
-            | OpenKind::Timer
-            | OpenKind::Signal
-            | OpenKind::State { .. }
-            | OpenKind::Child { .. }
-            | OpenKind::Task(_) => None,
-        }
-    }
-
-    fn composite_mut(&mut self, step: u32) -> Option<&mut OpenComposite> {
-        match &mut self.open.get_mut(step)?.kind {
-            OpenKind::Composite(open) => Some(open),
-            OpenKind::Loop(_)
-            | OpenKind::Timer
-            | OpenKind::Signal
-            | OpenKind::State { .. }
-            | OpenKind::Child { .. }
-            | OpenKind::Task(_) => None,
-        }
-    }
-}
-
-/// A part of a whole, as far as a history was read.
-struct Known {
-    whole: u32,
-    index: usize,
-    used: Usage,
-}
-
-fn uses(known: &mut HashMap<u32, Known>, step: u32, usage: Option<&Usage>) {
-    if let (Some(part), Some(usage)) = (known.get_mut(&step), usage) {
-        part.used.add(usage);
-    }
-}
-
-fn member_key(composite: &StepKey, place: usize) -> StepKey {
-    let place = u32::try_from(place).expect("members are few");
-    StepKey::new(composite.scope.branch(composite.index, place), 0)
-}
-
-/// The open composite or loop that a place belongs to: its own place, and its step.
-pub(crate) fn composite_of(run: &Run, key: &StepKey) -> Option<(StepKey, u32)> {
-    let (scope, index, _): (ScopePath, u32, u32) = key.scope.outer()?;
-    let around = StepKey::new(scope, index);
-    let number = run.chain.find(&around)?.scheduled.step;
-    let is_whole = run.composite(number).is_some() || run.model_loop(number).is_some();
-    is_whole.then_some((around, number))
-}
-
-/// The open members of a composite.
-fn members_of(run: &Run, number: u32) -> Vec<u32> {
-    if run.model_loop(number).is_some() {
-        let is_part = |step: &u32| {
-            run.chain.step(*step).is_some_and(|step| step.scheduled.whole() == Some(number))
-        };
-        return run.chain.open().filter(is_part).collect();
-    }
-    let (Some(open), Some(step)) = (run.composite(number), run.chain.step(number)) else {
-        return Vec::new();
-    };
-    let key = &step.scheduled.key;
-    let member = |place| Some(run.chain.find(&member_key(key, place))?.scheduled.step);
-    open.course.open().filter_map(member).collect()
 }

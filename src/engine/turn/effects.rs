@@ -1,14 +1,16 @@
 //! What operators and workers want done: looked at as a whole, then applied in order, in the
 //! commit that accepts the result they came with.
 
-use crate::engine::{
-    run::resident::{Perform, Run},
-    shard::serve::Shard,
-    turn::follow::is_follow,
-    turn::scoped::is_within,
-    turn::state::{KEY_BYTES, OwnError, is_own, plain_write, state_failure},
-};
 use crate::{
+    engine::{
+        run::{follows::is_follow, perform::Perform, resident::Run},
+        settings::CustomEffects,
+        shard::owner::Shard,
+        turn::{
+            scoped::is_within,
+            state::{KEY_BYTES, OwnError, is_own, plain_write, state_failure},
+        },
+    },
     fault,
     protocol::{
         Effect, Failure, Json, LifecycleEvent, Lifetime, RunId, Scope, StoreOptions, failure::kind,
@@ -19,19 +21,9 @@ use crate::{
 
 /// The most effects of one result.
 const MOST: usize = 1_000;
+
 /// The most signals of one result.
 const MOST_SIGNALS: usize = 64;
-
-/// What becomes of an effect that the host has no word for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CustomEffects {
-    /// It is kept with the result, and the log says so.
-    Warn,
-    /// The result is refused.
-    #[default]
-    Error,
-}
 
 impl Shard {
     /// Applies the effects of an accepted result, in their order; answers with what the journal

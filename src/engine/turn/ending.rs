@@ -1,12 +1,11 @@
 //! How a run ends: its output is judged, what is open is closed, what was deferred runs, or a fresh
 //! history begins.
 
-use crate::engine::{
-    run::due::Due,
-    run::resident::{Perform, Run},
-    shard::serve::Shard,
-};
 use crate::{
+    engine::{
+        run::{due::Due, perform::Perform, resident::Run},
+        shard::owner::Shard,
+    },
     fault,
     flow::{Flow as _, Input, NextAction},
     journal::{Decision, Fact, Held, Outcome, RunState},

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::engine::{run::resident::Run, shard::serve::Shard, turn::state::refused};
 use crate::{
+    engine::{run::resident::Run, shard::owner::Shard, turn::state::refused},
     fault,
     flow::ArtifactOp,
     protocol::{ArtifactId, Failure, Json, RunId, failure::kind},
@@ -12,6 +12,7 @@ use crate::{
 
 /// The largest artifact, in bytes.
 pub(crate) const ARTIFACT_BYTES: usize = 64 << 20;
+
 /// The longest name of an artifact, in bytes.
 const NAME_BYTES: usize = 255;
 

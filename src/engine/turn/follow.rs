@@ -9,162 +9,25 @@
 //! Each is a further attempt of the same step, first in first out; the journal keeps what is left.
 //! One delegate's result is the step's value, several make a list in their order.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
-
-use crate::engine::{
-    Holder, Report, inbox::worker::bad_effect, run::resident::Run, shard::serve::Shard,
-    shared::message::ReplyTo, turn::scoped::task_input,
-};
 use crate::{
     blueprint::CompiledAgent,
+    engine::{
+        Holder, Report,
+        inbox::worker::bad_effect,
+        run::{
+            follows::{Follow, Follows, Why, is_follow},
+            reply::ReplyTo,
+            resident::Run,
+        },
+        shard::owner::Shard,
+    },
     fault,
     journal::{Decision, Fact, Followed, Outcome, Usage},
     middleware::TaskDone,
     protocol::{Effect, Failure, Json, failure::kind},
 };
-
-/// The most follow-ups of one step.
-const MOST: usize = 128;
-
-/// What a step has left to others.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Follows {
-    /// Whose step it is, and what that one was given.
-    origin: (String, Json),
-    /// What is under way.
-    current: Follow,
-    queue: VecDeque<Follow>,
-    results: Vec<Json>,
-    approvals: Vec<Json>,
-    /// What the origin gave itself.
-    own: Json,
-    total: usize,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Follow {
-    why: Why,
-    operator: String,
-    input: Json,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Why {
-    /// The origin itself, from the beginning or with the answers of people.
-    Resume,
-    Delegate,
-    Handoff,
-    Approval,
-}
-
-impl Why {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Resume => "resume",
-            Self::Delegate => "delegate",
-            Self::Handoff => "handoff",
-            Self::Approval => "approval",
-        }
-    }
-}
-
-/// Whether an effect leaves something to others.
-pub(crate) fn is_follow(effect: &Effect) -> bool {
-    matches!(
-        effect,
-        Effect::Delegate { .. } | Effect::Handoff { .. } | Effect::ToolApprovalRequired { .. }
-    )
-}
-
-fn follow_of(effect: &Effect) -> Option<Follow> {
-    let (why, operator, input) = match effect {
-        Effect::Delegate { operator, input } => {
-            (Why::Delegate, operator.to_string(), task_input(input))
-        }
-        Effect::Handoff { operator, state } => (Why::Handoff, operator.to_string(), state.into()),
-        Effect::ToolApprovalRequired { tool_name, call_id, input } => {
-            let asked = json!({
-                "title": format!("Let it call {tool_name}?"),
-                "tool_name": tool_name, "call_id": call_id, "input": input,
-            });
-            (Why::Approval, "human".to_owned(), asked.into())
-        }
-        _ => return None,
-    };
-    Some(Follow { why, operator, input })
-}
-
-impl Follows {
-    fn begin(operator: &str, input: Json) -> Self {
-        let origin = (operator.to_owned(), input);
-        let current =
-            Follow { why: Why::Resume, operator: origin.0.clone(), input: origin.1.clone() };
-        Self {
-            origin,
-            current,
-            queue: VecDeque::new(),
-            results: Vec::new(),
-            approvals: Vec::new(),
-            own: Json::null(),
-            total: 0,
-        }
-    }
-
-    /// Takes the result of what was under way, and what it leaves to others in turn.
-    fn take(&mut self, output: Json, effects: &[Effect]) -> Result<(), Failure> {
-        let more: Vec<Follow> = effects.iter().filter_map(follow_of).collect();
-        self.total += more.len();
-        if self.total > MOST {
-            let message = format!("a step has at most {MOST} follow-ups");
-            return Err(Failure::new(kind::LIMIT, message));
-        }
-        match self.current.why {
-            Why::Resume => self.own = output,
-            Why::Delegate => self.results.push(output),
-            Why::Handoff => self.results = vec![output],
-            Why::Approval => {
-                let mut answer = self.current.input.to_value();
-                answer["answer"] = output.to_value();
-                answer["approved"] = answer["answer"]["approved"].clone();
-                self.approvals.push(answer.into());
-                let asks_more = self.queue.front().is_some_and(|next| next.why == Why::Approval);
-                if !asks_more {
-                    self.queue.push_front(self.resumed());
-                }
-            }
-        }
-        self.queue.extend(more);
-        Ok(())
-    }
-
-    /// The origin once more, with what people said.
-    fn resumed(&self) -> Follow {
-        let mut input = match self.origin.1.to_value() {
-            object @ Value::Object(_) => object,
-            other => json!({ "input": other }),
-        };
-        input["approvals"] = self.approvals.iter().map(Json::to_value).collect();
-        Follow { why: Why::Resume, operator: self.origin.0.clone(), input: input.into() }
-    }
-
-    /// What the flow hears once nothing is left.
-    fn value(&self) -> Json {
-        match self.results.as_slice() {
-            [] => self.own.clone(),
-            [only] => only.clone(),
-            several => Value::Array(several.iter().map(Json::to_value).collect()).into(),
-        }
-    }
-
-    /// Whether a person is asked about a tool.
-    pub(crate) fn asks_a_person(&self) -> bool {
-        self.current.why == Why::Approval
-    }
-}
 
 impl Shard {
     /// Whether a result is one of a step that leaves, or has left, something to others.

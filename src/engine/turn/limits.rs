@@ -1,7 +1,7 @@
 //! What a run may have: steps, entries and tasks; a breach ends it.
 
-use crate::engine::{run::resident::Run, shard::serve::Shard};
 use crate::{
+    engine::{run::resident::Run, shard::owner::Shard},
     journal::{Outcome, RunState},
     protocol::{Failure, failure::kind},
 };

@@ -8,8 +8,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::engine::{Caller, EngineError, run::resident::Run, shard::serve::Shard};
 use crate::{
+    engine::{Caller, EngineError, run::resident::Run, shard::owner::Shard},
     journal::{Decision, Fact},
     protocol::SessionId,
     session::Hub,
@@ -18,8 +18,10 @@ use crate::{
 
 /// The subject of the admin token, and of whoever embeds the host.
 const ROOTS: [&str; 2] = ["admin", "host"];
+
 /// What the path of a session has before its id.
 const SESSION: &str = "session";
+
 /// Sessions of an older release that were opened by each other, which are followed at most.
 const MOST_OPENERS: usize = 64;
 

@@ -13,20 +13,25 @@
 //!
 //! The flow of the run knows the task alone: a replay passes the steps of a loop over.
 
-mod request;
-
 use std::{collections::BTreeSet, sync::Arc};
 
 use serde_json::json;
 
-use crate::engine::{
-    run::due::Due,
-    run::resident::{Open, OpenKind, OpenTask, Perform, Phase, Run},
-    shard::serve::Shard,
-    turn::compose::{Members, composite_of},
-};
 use crate::{
     blueprint::{CompiledAgent, CompiledLoop, Does, LoopJudge, Slots},
+    engine::{
+        run::{
+            branches::{is_held, loop_depth, part_key, shown, used_at},
+            due::Due,
+            members::Members,
+            model_loop::OpenLoop,
+            open::{Open, OpenKind},
+            perform::Perform,
+            resident::Run,
+            task::{OpenTask, Phase},
+        },
+        shard::owner::Shard,
+    },
     fault,
     flow::{
         StateOp, StepOp, TaskRequest,
@@ -35,44 +40,12 @@ use crate::{
             user_message,
         },
     },
-    journal::{Outcome, StepKey, Usage},
+    journal::{Outcome, StepKey},
     protocol::{
-        BudgetEvent, DurationMs, EventSource, ExitReason, Failure, Json, LifecycleEvent, ModelAsk,
+        BudgetEvent, DurationMs, EventSource, ExitReason, Failure, LifecycleEvent, ModelAsk,
         ObservableEvent, OperatorId, Scope, WorkflowId, failure::kind,
     },
 };
-
-/// How many loops lie within each other, below the first.
-const MOST_DEPTH: usize = 8;
-/// The agent that asks a person.
-const APPROVE: &str = "approve";
-/// What a step is called in which a model sums up.
-const COMPACT: &str = "compact";
-/// What a step is called that writes a turn to state.
-const FLUSH: &str = "flush";
-
-/// An open loop.
-pub(crate) struct OpenLoop {
-    pub(crate) request: TaskRequest,
-    agent: Arc<CompiledAgent>,
-    pub(crate) operator: Arc<str>,
-    flow: ResponseFlow,
-    judge: LoopJudge,
-    instructions: Option<String>,
-    max_duration_ms: Option<u64>,
-    /// Which scope of state turns are written to; the run's own if absent.
-    flush_scope: Option<String>,
-    /// What began, by place.
-    begun: Vec<Begin>,
-    /// How many of those have a step.
-    recorded: usize,
-    /// The places that wait until others have ended.
-    held: BTreeSet<usize>,
-    /// Why it cannot go on: its history is not what it would do.
-    broken: Option<Failure>,
-    /// The bytes of what came of its parts.
-    came: usize,
-}
 
 impl Shard {
     /// Whether a prepared task is a loop.
@@ -452,23 +425,6 @@ impl Shard {
     }
 }
 
-impl Run {
-    /// The loop behind an open step.
-    pub(crate) fn model_loop(&self, step: u32) -> Option<&OpenLoop> {
-        match &self.open.get(step)?.kind {
-            OpenKind::Loop(open) => Some(open),
-            _ => None,
-        }
-    }
-
-    fn model_loop_mut(&mut self, step: u32) -> Option<&mut OpenLoop> {
-        match &mut self.open.get_mut(step)?.kind {
-            OpenKind::Loop(open) => Some(open),
-            _ => None,
-        }
-    }
-}
-
 /// What a loop of an agent is made of.
 fn settings(
     compiled: &CompiledLoop,
@@ -503,81 +459,4 @@ fn settings(
         limits,
         compaction: compiled.declared().compaction.clone(),
     })
-}
-
-/// The place of what a loop began, by the loop's own.
-pub(crate) fn part_key(around: &StepKey, place: usize) -> StepKey {
-    let place = u32::try_from(place).expect("steps of a run are bounded");
-    StepKey::new(around.scope.branch(around.index, 0), place)
-}
-
-/// Whether a step is one that waits for others of its loop's batch.
-pub(crate) fn is_held(run: &Run, number: u32) -> bool {
-    let Some(step) = run.chain.step(number) else { return false };
-    let key = &step.scheduled.key;
-    let around = step.scheduled.whole().and_then(|around| run.model_loop(around));
-    around.is_some_and(|around| around.is_held(key.index as usize))
-}
-
-/// Refuses a loop that lies too deep within others.
-fn loop_depth(run: &Run, key: &StepKey) -> Result<(), Failure> {
-    let mut depth = 0;
-    let mut inner = key.clone();
-    while let Some((outer, number)) = composite_of(run, &inner) {
-        depth += usize::from(run.model_loop(number).is_some());
-        inner = outer;
-    }
-    if depth > MOST_DEPTH {
-        let message = format!("more than {MOST_DEPTH} loops lie within the first");
-        return Err(Failure::new(kind::LIMIT, message));
-    }
-    Ok(())
-}
-
-/// What a step and everything below it used, as far as it was reported.
-fn used_at(run: &Run, key: &StepKey) -> Usage {
-    let below = key.scope.branch(key.index, 0);
-    let mut used = Usage::default();
-    let Some(first) = run.chain.find(key).map(|step| step.scheduled.step) else { return used };
-    // What it began came after it.
-    let steps = run.chain.steps();
-    let from = steps.partition_point(|step| step.scheduled.step < first);
-    for step in &steps[from..] {
-        let own = &step.scheduled.key;
-        // The branches of a composite lie beside each other, and all below its place.
-        let within = own.scope.depth() > key.scope.depth()
-            && own.scope.is_within(&key.scope)
-            && same_branch(own, &below);
-        if (own == key || within)
-            && let Some(usage) = &step.usage
-        {
-            used.add(usage);
-        }
-    }
-    used
-}
-
-fn same_branch(own: &StepKey, below: &crate::journal::ScopePath) -> bool {
-    let mut scope = own.scope.clone();
-    while scope.depth() > below.depth() {
-        match scope.outer() {
-            Some((outer, _, _)) => scope = outer,
-            None => return false,
-        }
-    }
-    let place = |scope: &crate::journal::ScopePath| scope.outer().map(|(_, index, _)| index);
-    place(&scope) == place(below)
-}
-
-/// What a model is given of state: keys without the prefix that its tool adds.
-pub(crate) fn shown(run: &Run, key: &StepKey, value: Json) -> Json {
-    let shown = composite_of(run, key).and_then(|(_, around)| {
-        let open = run.model_loop(around)?;
-        let Begin::Call(call) = open.begun.get(key.index as usize)? else { return None };
-        match open.does(call)? {
-            Does::State { op, prefix, .. } => Some(op.shown(value.clone(), &prefix)),
-            Does::Task { .. } => None,
-        }
-    });
-    shown.unwrap_or(value)
 }

@@ -21,3 +21,4 @@ pub(crate) mod state;
 pub(crate) mod steps;
 pub(crate) mod timers;
 pub(crate) mod waiting;
+pub(crate) mod weight;

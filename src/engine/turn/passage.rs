@@ -8,8 +8,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::Value;
 
-use crate::engine::{EngineError, StateItem, shared::shards::Shared, turn::boundary::read_through};
 use crate::{
+    engine::{EngineError, StateItem, shared::shards::Shared},
     flow::StateOp,
     middleware::{About, Stacks, StoreCall, StoreOp, Stored},
     protocol::{
@@ -347,4 +347,22 @@ impl StateReader for AttemptState {
     ) -> Result<Vec<SearchResult>, StateError> {
         self.passage(scope, "")?.found(scope, query, limit, options).await
     }
+}
+
+/// Takes a read through the layers of state, with the key that they pass on. Where they let it fail,
+/// what went wrong with the read itself is told as it is.
+pub(crate) fn read_through(
+    stacks: &Stacks,
+    call: StoreCall,
+    mut read: impl FnMut(&str) -> Result<Json, EngineError>,
+) -> Result<Json, EngineError> {
+    let mut broken = None;
+    let passed = stacks.store.run(call, &mut |call| {
+        read(&call.key).map_err(|error| {
+            let failure = Failure::new("storage", error.to_string()).retryable();
+            broken = Some(error);
+            failure
+        })
+    });
+    passed.map_err(|failure| broken.unwrap_or(EngineError::Guarded(failure)))
 }

@@ -6,18 +6,23 @@
 
 use std::sync::Arc;
 
-use crate::engine::{
-    run::due::Due,
-    run::resident::{Open, OpenKind, Perform, Run},
-    shard::serve::{STORAGE_RETRY_MS, Shard},
-    shared::message::RunMsg,
-    turn::state::{refused, run_scope, state_failure},
-};
 use crate::{
+    engine::{
+        run::{
+            due::Due,
+            open::{Open, OpenKind},
+            perform::Perform,
+            resident::Run,
+        },
+        settings::STORAGE_RETRY_MS,
+        shard::owner::Shard,
+        shared::message::RunMsg,
+        turn::state::{refused, run_scope, state_failure},
+    },
     fault,
     flow::{StateOp, StepOp},
     journal::{Outcome, Scheduled, StepKey},
-    protocol::{Failure, Json, OperatorInput, Scope, SessionId, StoreOptions, WorkflowId},
+    protocol::{Failure, Json, Scope, SessionId, StoreOptions, WorkflowId},
     store::{DurableState, Reducer, StateAct, StateChange, StoreError, Write, number_text},
     token::{Need, Verb},
 };
@@ -146,7 +151,7 @@ impl Shard {
             Outcome::Completed(value) if op.is_read() => {
                 let key = run.chain.step(number).map(|step| &step.scheduled.key);
                 Outcome::Completed(match key {
-                    Some(key) => crate::engine::turn::loops::shown(run, key, value),
+                    Some(key) => crate::engine::run::branches::shown(run, key, value),
                     None => value,
                 })
             }
@@ -180,16 +185,6 @@ impl Shard {
         run.open.insert(step.step, Open { kind: OpenKind::State { scope, op: Box::new(op) } });
         run.pending.after.performs.push(Perform::State { step: step.step });
     }
-}
-
-/// What an operator is given for an input of the protocol: its message alone, or with the data
-/// that pass through.
-pub(crate) fn task_input(input: &OperatorInput) -> Json {
-    let message = serde_json::to_value(&input.message).expect("content is plain data");
-    if input.metadata.is_null() {
-        return message.into();
-    }
-    serde_json::json!({ "message": message, "metadata": input.metadata }).into()
 }
 
 /// Whether a scope is that of an operator within the run.

@@ -2,13 +2,12 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::engine::{
-    run::resident::{OpenTask, Run},
-    shard::serve::Shard,
-    shared::message::RunMsg,
-    shared::shards::Shared,
-};
 use crate::{
+    engine::{
+        run::{resident::Run, task::OpenTask},
+        shard::owner::Shard,
+        shared::{message::RunMsg, shards::Shared},
+    },
     journal::{Decision, Fact, Outcome, Usage},
     middleware::{About, Settled, Short, Stacks, TaskDone, Voice},
     protocol::{Effect, Json, LifecycleEvent, OperatorConfig, TaskId},

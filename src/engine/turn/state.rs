@@ -1,11 +1,13 @@
 //! A run's own state: in memory with its run, written with the transition that changed it.
 
-use crate::engine::{
-    run::account::{OwnState, ROW, row_bytes},
-    run::resident::Run,
-    shard::serve::Shard,
-};
 use crate::{
+    engine::{
+        run::{
+            account::{OwnState, ROW, row_bytes},
+            resident::Run,
+        },
+        shard::owner::Shard,
+    },
     fault,
     flow::StateOp,
     protocol::{Failure, Json, Lifetime, Scope, StoreOptions, failure::kind},
@@ -17,6 +19,7 @@ use crate::{
 
 /// The longest key, in bytes.
 pub(crate) const KEY_BYTES: usize = 1_024;
+
 /// The most keys that one run may have.
 const KEYS: usize = 100_000;
 

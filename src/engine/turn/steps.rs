@@ -2,12 +2,17 @@
 
 use std::sync::Arc;
 
-use crate::engine::{
-    run::due::Due,
-    run::resident::{Open, OpenKind, Perform, Run},
-    shard::serve::Shard,
-};
 use crate::{
+    engine::{
+        run::{
+            due::Due,
+            open::{Open, OpenKind},
+            perform::Perform,
+            resident::Run,
+            values::{input_of, payload_value, timeout_value},
+        },
+        shard::owner::Shard,
+    },
     fault,
     flow::{Command, Flow as _, Input, NextAction, StepOp, StepRequest},
     journal::{Entry, Fact, Outcome, RunState, Scheduled, ScopePath, StepKey, fingerprint},
@@ -17,9 +22,11 @@ use crate::{
 
 /// Inputs that a run takes in one turn before its neighbours get theirs.
 const TURN: usize = 256;
+
 /// Time that a run takes for one turn, if its inputs are fewer, in milliseconds. What it does with
 /// one input is not interrupted: that is bounded by its limit of processor time.
 pub(crate) const TURN_MS: u64 = 5;
+
 /// Bytes that a run writes in one turn, if its inputs are fewer.
 const TURN_BYTES: usize = 256 * 1024;
 
@@ -442,7 +449,7 @@ impl Shard {
     ) -> u32 {
         let mut scheduled = self.decided(run, key, op, call_id);
         if let OpenKind::Task(task) = &kind {
-            scheduled.seat_epoch = crate::engine::inbox::seats::seat_epoch(run, &task.operator);
+            scheduled.seat_epoch = crate::engine::run::branches::seat_epoch(run, &task.operator);
         }
         let number = scheduled.step;
         self.append(run, Fact::StepScheduled(Box::new(scheduled)));
@@ -452,7 +459,7 @@ impl Shard {
 
     fn decided(&self, run: &Run, key: &StepKey, op: &StepOp, call_id: Option<String>) -> Scheduled {
         let (kind, name, request) = (op.kind(), op.name(), op.request());
-        let parent = crate::engine::turn::compose::composite_of(run, key).map(|(_, number)| number);
+        let parent = crate::engine::run::branches::composite_of(run, key).map(|(_, number)| number);
         let known_by = match op {
             StepOp::Task(task) => match &task.part {
                 Some(part) => part.call_id.clone(),
@@ -494,25 +501,4 @@ impl Shard {
 
 fn op_timer(wake_at_ms: u64) -> StepOp {
     StepOp::Timer { wake_at_ms }
-}
-
-/// The value of a wait that got a signal.
-pub(crate) fn payload_value(payload: &Json) -> Json {
-    Json::from_trusted(format!("{{\"payload\":{}}}", payload.as_str()))
-}
-
-/// The value of a wait whose time is up.
-pub(crate) fn timeout_value() -> Json {
-    Json::from_trusted("{\"timeout\":true}")
-}
-
-/// What a flow hears of a step's end.
-pub(crate) fn input_of(key: StepKey, outcome: Outcome) -> Input {
-    match outcome {
-        Outcome::Completed(output) => Input::Completed { key, output },
-        Outcome::Failed(failure) => Input::Failed { key, failure },
-        Outcome::Canceled(reason) => {
-            Input::Failed { key, failure: Failure::new(kind::CANCELED, reason) }
-        }
-    }
 }

@@ -1,11 +1,14 @@
 //! What a run does when its time comes.
 
-use crate::engine::{
-    run::due::{Due, Times},
-    run::resident::{Perform, Run},
-    shard::serve::Shard,
-};
 use crate::{
+    engine::{
+        run::{
+            due::{Due, Times},
+            perform::Perform,
+            resident::Run,
+        },
+        shard::owner::Shard,
+    },
     fault,
     journal::{Outcome, RunState},
     protocol::{Failure, Json, failure::kind},
@@ -80,7 +83,7 @@ impl Shard {
                 self.finish_step(run, number, Outcome::Completed(Json::null()), None, None);
             }
             Due::SignalDeadline => {
-                let value = crate::engine::turn::steps::timeout_value();
+                let value = crate::engine::run::values::timeout_value();
                 self.finish_step(run, number, Outcome::Completed(value), None, None);
             }
             Due::Attempt => {

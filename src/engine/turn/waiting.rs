@@ -2,22 +2,29 @@
 
 use std::borrow::Cow;
 
-use crate::engine::{
-    WaitingOn, rfc3339,
-    run::due::{Due, Times},
-    run::resident::{OpenKind, OpenTask, Phase, Run},
-};
 use crate::{
     clock::Clock,
+    engine::{
+        WaitingOn, rfc3339,
+        run::{
+            due::{Due, Times},
+            open::OpenKind,
+            resident::Run,
+            task::{OpenTask, Phase},
+        },
+        turn::lineage::session_in,
+    },
     flow::{StepOp, TaskRequest},
     journal::{Outcome, RunState},
-    protocol::{Failure, RunId, TaskId, failure::kind},
-    session::Hub,
+    operator::Ticket,
+    protocol::{Failure, RunId, SessionId, TaskId, failure::kind},
+    session::{Hub, Outlook, Seat},
     store::{Header, RunStatus},
 };
 
 /// The most that a header says of a run that waits or rests.
 const SHOWN: usize = 20;
+
 /// The most that it says of a run that is being worked on: it is written anew with every result.
 const SHOWN_RUNNING: usize = 3;
 
@@ -195,7 +202,7 @@ fn item(run: &Run, number: u32, sessions: &Hub, clock: &Clock) -> Option<Waiting
         OpenKind::Task(task) => {
             let id = TaskId::new(run.num, number, step.scheduled_ms);
             let on = task_item(task, name, since, id, &due);
-            let on = crate::engine::inbox::seats::wait(run, number, task, sessions, on);
+            let on = crate::engine::turn::waiting::wait(run, number, task, sessions, on);
             Some(WaitingOn { task: Some(id), ..on })
         }
     }
@@ -265,4 +272,45 @@ fn encode(failure: &Failure) -> Option<String> {
 pub(crate) fn request_of(step: &crate::journal::Scheduled) -> StepOp {
     let opts = crate::flow::TaskOpts { summary: step.summary.clone(), ..Default::default() };
     StepOp::Task(Box::new(TaskRequest::new(step.name.clone(), step.request.clone(), opts)))
+}
+
+/// Who should have the tasks of an operator in a run.
+pub(crate) fn seat(run: &Run, operator: &str) -> Seat {
+    let holder = run.chain.seats().get(operator);
+    let (delegate, starter) = run.chain.started().map_or((None, None), |(started, _)| {
+        (started.delegate.as_deref(), session_in(&started.principal))
+    });
+    Seat {
+        delegate: delegate.map(SessionId::from),
+        holder: holder.map(|held| SessionId::from(held.session.as_str())),
+        starter: starter.map(SessionId::from),
+    }
+}
+
+/// Says of a task that waits for a session which one that is, and what would help.
+pub(crate) fn wait(
+    run: &Run,
+    number: u32,
+    task: &OpenTask,
+    sessions: &Hub,
+    on: WaitingOn,
+) -> WaitingOn {
+    let of_session = task.row.as_ref().is_some_and(|row| row.kind == "main_ai");
+    if !of_session || task.phase != Phase::Pending {
+        return on;
+    }
+    let operator = &task.operator;
+    let ticket = Ticket { run: run.num, step: number, attempt: task.attempt };
+    let open = format!("moonswarm sessions open {operator}");
+    let take = format!("moonswarm seat {} {operator} <session>", run.id);
+    let (what, command) = match sessions.outlook(ticket, operator, &seat(run, operator)) {
+        Outlook::To { session, connected: true } => (format!("session {session}"), None),
+        Outlook::To { session, connected: false } => {
+            (format!("session {session}, which is not connected"), Some(take))
+        }
+        Outlook::Vacant(session) => (format!("session {session}, which is closed"), Some(take)),
+        Outlook::NoSession => ("a session to open".to_owned(), Some(open)),
+        Outlook::Several(many) => (format!("a seat: {many} sessions are open"), Some(take)),
+    };
+    WaitingOn { what: format!("{} for {what}", on.what), command, ..on }
 }

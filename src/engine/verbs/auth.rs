@@ -1,136 +1,48 @@
 //! Who is at the door: tokens, handles, revocations.
 
-use std::{
-    collections::{BTreeSet, HashMap, HashSet},
-    sync::{Arc, PoisonError, RwLock},
-};
+use std::{collections::BTreeSet, sync::PoisonError};
 
-use tokio::sync::Mutex;
-
-use crate::engine::{
-    Bearer, Caller, Engine, EngineError, Holder, IdempotencyKey, KeyFiles, MintToken, Minted,
-    QuotaUse, TokenView, rfc3339,
-};
 use crate::{
+    engine::{
+        Bearer, Caller, Engine, EngineError, Holder, IdempotencyKey, MintToken, Minted, QuotaUse,
+        TokenView, rfc3339, shared::verified::denied,
+    },
     fault,
     protocol::{Json, TaskId},
     session::End,
-    store::{Check, Store, StoreError, TokenRow, Write},
-    token::{
-        Claims, Grant, Handle, KeyRing, Quotas, Role, Scopes, TaskClaim, TokenKind, UNNAMED, Verb,
-    },
+    store::{Check, TokenRow, Write},
+    token::{Claims, Grant, Handle, Quotas, Role, Scopes, TaskClaim, TokenKind, UNNAMED, Verb},
 };
 
-/// Verified tokens that are remembered.
-const REMEMBERED: usize = 4_096;
 /// The longest life of a token, in milliseconds.
 const LONGEST_MS: u64 = 366 * 24 * 3_600 * 1_000;
 
 /// How long a token for an attempt lives unless it says otherwise, in milliseconds.
 pub(crate) const ATTEMPT_TOKEN_MS: u64 = 600_000;
+
 /// The longest life of a token for an attempt, in milliseconds.
 const LONGEST_ATTEMPT_TOKEN_MS: u64 = 3_600_000;
+
 /// What the id of a token for an attempt begins with.
 const ATTEMPT_JTI: &str = "wt_";
+
 /// The longest id of one: eight characters and a dot for each narrowing.
 const LONGEST_ATTEMPT_JTI: usize = ATTEMPT_JTI.len() + 32 + 9 * MOST_NARROWINGS;
+
 /// The characters of its id that tell an unnamed token's subject from others.
 const SHORT_JTI: usize = 12;
+
 /// The longest name of whoever holds a token, in characters.
 const LONGEST_NAME: usize = 64;
+
 /// Names that mean something else.
 const RESERVED: [&str; 5] = ["engine", "handle", "host", "session", "token"];
 
 /// How long the token of the data directory's owner lives, in milliseconds.
 const ADMIN_TTL_MS: u64 = 365 * 24 * 3_600 * 1_000;
+
 /// How often a token for an attempt may be narrowed again.
 const MOST_NARROWINGS: usize = 8;
-
-/// Keys, and what is known of tokens.
-pub(crate) struct Auth {
-    keys: RwLock<KeyRing>,
-    /// Where the keys are kept; whoever changes them has it to themselves.
-    pub(crate) files: Mutex<Arc<dyn KeyFiles>>,
-    revoked: RwLock<HashSet<String>>,
-    /// Tokens of the key that signs. Those of a retired key are verified each time: its grace ends.
-    verified: RwLock<HashMap<[u8; 32], Claims>>,
-    /// The epochs of the open runs that were created before there were nonces.
-    first_epochs: HashMap<u64, u32>,
-}
-
-impl Auth {
-    pub(crate) fn open(
-        store: &dyn Store,
-        keys: KeyRing,
-        files: Arc<dyn KeyFiles>,
-    ) -> Result<Self, EngineError> {
-        let revoked = store.tokens()?.into_iter().filter(|row| row.revoked_ms.is_some());
-        let revoked = revoked.map(|row| row.jti).collect();
-        Ok(Self {
-            keys: RwLock::new(keys),
-            files: Mutex::new(files),
-            revoked: RwLock::new(revoked),
-            verified: RwLock::default(),
-            first_epochs: store.runs_without_nonce()?.into_iter().collect(),
-        })
-    }
-
-    /// Looks at the keys.
-    pub(crate) fn keys<T>(&self, look: impl FnOnce(&KeyRing) -> T) -> T {
-        look(&self.keys.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Takes other keys; nothing that the keys before said is remembered.
-    pub(crate) fn change_keys(&self, keys: KeyRing) {
-        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
-        self.verified.write().unwrap_or_else(PoisonError::into_inner).clear();
-    }
-
-    /// Signs claims with the key of now.
-    pub(crate) fn sign(&self, claims: &Claims) -> Result<String, EngineError> {
-        self.keys(|keys| keys.sign(claims)).map_err(denied)
-    }
-
-    /// A signature is checked once; time and revocation are checked at every use.
-    fn verify(&self, token: &str, now_s: u64) -> Result<Claims, EngineError> {
-        let mark = *blake3::hash(token.as_bytes()).as_bytes();
-        let known =
-            self.verified.read().unwrap_or_else(PoisonError::into_inner).get(&mark).cloned();
-        let claims = match known {
-            Some(claims) => {
-                claims.check_time(now_s).map_err(denied)?;
-                claims
-            }
-            None => {
-                // Under one look at the keys: what a key says is not remembered after its end.
-                let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
-                let claims = keys.verify(token, &TokenKind::ALL, now_s).map_err(denied)?;
-                if keys.is_current(token) {
-                    let mut verified =
-                        self.verified.write().unwrap_or_else(PoisonError::into_inner);
-                    if verified.len() >= REMEMBERED {
-                        verified.clear();
-                    }
-                    verified.insert(mark, claims.clone());
-                }
-                claims
-            }
-        };
-        let revoked = self.revoked.read().unwrap_or_else(PoisonError::into_inner);
-        let is_revoked =
-            lineage(&claims.jti).chain(claims.parent.as_deref()).any(|jti| revoked.contains(jti));
-        if is_revoked {
-            return Err(StoreError::Revoked { jti: claims.jti }.into());
-        }
-        Ok(claims)
-    }
-}
-
-/// The ids of a token and of those that it was narrowed from. The id of a token for an attempt
-/// begins with the id of the one before it: such tokens are stored nowhere.
-pub(crate) fn lineage(jti: &str) -> impl Iterator<Item = &str> {
-    jti.match_indices('.').map(|(at, _)| &jti[..at]).chain(std::iter::once(jti))
-}
 
 /// Whether an id has the form of those of tokens for attempts.
 fn is_of_attempt(jti: &str) -> bool {
@@ -141,10 +53,6 @@ fn is_of_attempt(jti: &str) -> bool {
     jti.len() <= LONGEST_ATTEMPT_JTI
         && parts.next().is_some_and(|root| hex(root, 32))
         && parts.all(|part| hex(part, 8))
-}
-
-pub(crate) fn denied(error: impl std::fmt::Display) -> EngineError {
-    EngineError::Unauthenticated(error.to_string())
 }
 
 impl Engine {

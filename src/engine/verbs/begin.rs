@@ -4,14 +4,14 @@ use std::{pin::pin, sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 
-use crate::engine::{
-    Caller, Engine, EngineError, IdempotencyKey, Made, Program, RunView, StartRun, Started,
-    WaitFor,
-    run::readers::Subscriber,
-    shared::message::{Msg, NewRun, Waiter},
-    verbs::runs,
-};
 use crate::{
+    engine::{
+        Caller, Engine, EngineError, IdempotencyKey, Made, Program, RunView, StartRun, Started,
+        WaitFor,
+        run::{readers::Subscriber, reply::Waiter},
+        shared::message::{Msg, NewRun},
+        verbs::runs,
+    },
     journal::RunStarted,
     lua,
     memory::Level,

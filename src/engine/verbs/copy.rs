@@ -4,11 +4,11 @@
 
 use tokio::sync::oneshot;
 
-use crate::engine::{
-    Caller, Engine, EngineError, IdempotencyKey, WaitingOn, rfc3339, shard::perform::child_id,
-    shared::message::RunMsg, turn::waiting,
-};
 use crate::{
+    engine::{
+        Caller, Engine, EngineError, IdempotencyKey, WaitingOn, rfc3339, run::values::child_id,
+        shared::message::RunMsg, turn::waiting,
+    },
     journal::{Chain, Entry, Fact, Outcome, RunState, Scheduled, Spent},
     protocol::{Json, MemoryLink, RunId, StepKind},
     store::{
@@ -19,6 +19,7 @@ use crate::{
 
 /// The longest history that is copied: all of it is one commit.
 const MOST_ENTRIES: usize = 100_000;
+
 /// The most links of its state that are copied with it.
 const MOST_LINKS: usize = 100_000;
 

@@ -4,22 +4,17 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::engine::{
-    EngineError, EventView, rfc3339,
-    run::readers::{Held, Live, Room, Subscriber},
-    shared::message::RunMsg,
-    shared::shards::Shared,
-    view,
-};
 use crate::{
-    journal::{Decision, Entry, Fact, Note, Outcome},
+    engine::{
+        EngineError, EventView,
+        run::readers::{Held, Live, Room, Subscriber},
+        shared::{message::RunMsg, shards::Shared},
+        view::events::{SYNC, view},
+    },
     memory::Level,
-    protocol::{Json, RunId, StepKind, TaskId},
+    protocol::RunId,
     store::{PAGES, PageMark, StoreError},
 };
-
-/// The word of the lossy event that says: read the store.
-const SYNC: &str = "sync";
 
 /// A live subscription: durable events from a number on without a gap, lossy ones between.
 ///
@@ -145,7 +140,7 @@ impl Events {
         // A run that cannot be subscribed to has ended: the store has all of it.
         if subscribed.await.is_err() && self.shared.memory.level() == Level::Full {
             // Or it cannot be read for now.
-            tokio::time::sleep(Duration::from_millis(crate::engine::run::account::ROOM_MS)).await;
+            tokio::time::sleep(Duration::from_millis(crate::engine::settings::ROOM_MS)).await;
         }
         self.live = Some(live);
         self.behind = true;
@@ -179,201 +174,5 @@ impl Events {
         self.held = Some(Arc::new(held));
         self.pages.pop_front();
         Ok(())
-    }
-}
-
-/// The lossy event that says: read the store.
-pub(crate) fn sync(now_ms: u64) -> EventView {
-    EventView { seq: None, kind: SYNC.into(), at: rfc3339(now_ms), data: Json::null() }
-}
-
-/// An entry as an event.
-pub(crate) fn view(run: u64, entry: &Entry) -> EventView {
-    let (kind, data) = say(run, entry);
-    EventView {
-        seq: Some(entry.seq),
-        kind: kind.into(),
-        at: rfc3339(entry.at_ms),
-        data: data.into(),
-    }
-}
-
-fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) {
-    use serde_json::json;
-    match &entry.fact {
-        Fact::RunStarted(started) => (
-            if started.generation == 0 { "run.started" } else { "run.continued" },
-            json!({
-                "blueprint": started.blueprint,
-                "hash": started.hash,
-                "input": started.input,
-                "trigger": started.trigger,
-                "by": started.principal,
-            }),
-        ),
-        Fact::StepScheduled(it) | Fact::StepRecorded(it, _) => {
-            let mut data = json!({
-                "step": it.step,
-                "scope": it.key.scope.to_string(),
-                "index": it.key.index,
-                "kind": it.kind.as_str(),
-                "name": it.name,
-                "summary": it.summary,
-            });
-            if let Some((composite, operator)) = it.member() {
-                data["composite"] = composite.into();
-                data["operator"] = operator.into();
-            }
-            if let Some(parent) = it.whole() {
-                data["parent"] = parent.into();
-            }
-            if it.kind == StepKind::ToolCall {
-                data["call_id"] = it.call_id.clone().into();
-            }
-            if it.kind == StepKind::ModelCall && it.request.to_value()["compact"] == true {
-                data["compact"] = true.into();
-            }
-            if view::is_task(it.kind) {
-                data["task"] = json!(TaskId::new(run, it.step, entry.at_ms));
-            }
-            match &entry.fact {
-                Fact::StepRecorded(_, outcome) => {
-                    let (kind, more) = ended(outcome);
-                    merge(&mut data, more);
-                    (kind, data)
-                }
-                _ => ("step.scheduled", data),
-            }
-        }
-        Fact::AttemptDelivered { step, attempt, worker, deadline_ms } => (
-            "step.started",
-            json!({
-                "step": step,
-                "attempt": attempt,
-                "worker": worker,
-                "deadline": deadline_ms.map(rfc3339),
-            }),
-        ),
-        Fact::AttemptClosed(closed) => (
-            "attempt.failed",
-            json!({
-                "step": closed.step,
-                "attempt": closed.attempt,
-                "error": closed.error,
-                "retry_at": rfc3339(closed.retry_at_ms),
-            }),
-        ),
-        Fact::AttemptOpened(opened) => {
-            ("attempt.opened", json!({ "step": opened.step, "attempt": opened.attempt }))
-        }
-        Fact::StepEnded { step, attempt, outcome, usage, .. } => {
-            let (kind, more) = ended(outcome);
-            let mut data = json!({ "step": step, "attempt": attempt, "usage": usage });
-            merge(&mut data, more);
-            (kind, data)
-        }
-        Fact::SignalReceived(signal) => {
-            ("signal", json!({ "name": signal.name, "payload": signal.payload }))
-        }
-        Fact::Noted { note, .. } => noted(note),
-        Fact::Decided(decision) => match decision {
-            Decision::Cancel { by, reason } => {
-                ("run.cancel_requested", json!({ "by": by, "reason": reason }))
-            }
-            Decision::Pause { by, reason } => ("run.paused", json!({ "by": by, "reason": reason })),
-            Decision::Resume { by } => ("run.resumed", json!({ "by": by })),
-            Decision::Copied { by, from, step } => {
-                ("run.copied", json!({ "by": by, "from": from, "step": step }))
-            }
-            Decision::Compensate { ending } => {
-                ("run.compensating", json!({ "ending": view::outcome_word(ending) }))
-            }
-            Decision::Seat { by, operator, session, epoch } => (
-                "seat.taken",
-                json!({ "by": by, "operator": operator, "session": session, "epoch": epoch }),
-            ),
-            Decision::Spent(spent) => ("run.spent", json!(spent)),
-            Decision::Joined { session, party } => {
-                ("session.joined", json!({ "session": session, "party": party }))
-            }
-            Decision::Escalate { step, attempt, question } => (
-                "step.escalated",
-                json!({ "step": step, "attempt": attempt, "question": question }),
-            ),
-            Decision::Follow(followed) => (
-                "step.followed",
-                json!({
-                    "step": followed.step,
-                    "attempt": followed.attempt,
-                    "output": followed.output,
-                    "effects": followed.effects,
-                    "why": followed.why,
-                    "operator": followed.operator,
-                }),
-            ),
-            Decision::Advise { by, step, attempt, answer } => (
-                "step.advised",
-                json!({ "by": by, "step": step, "attempt": attempt, "answer": answer }),
-            ),
-            Decision::Answered { by, step, attempt, output, missing } => (
-                "task_answered",
-                json!({ "by": by, "step": step, "attempt": attempt, "output": output,
-                    "missing": missing }),
-            ),
-            Decision::Remind { step, attempt, count } => {
-                ("task_reminder", json!({ "step": step, "attempt": attempt, "count": count }))
-            }
-            Decision::Expire { by, step, attempt } => {
-                ("task_expired", json!({ "by": by, "step": step, "attempt": attempt }))
-            }
-            Decision::Told { step, kind, data } => {
-                (told(kind), json!({ "step": step, "event": data }))
-            }
-        },
-        Fact::SecretAccessed { step, attempt, event } => {
-            ("secret.accessed", json!({ "step": step, "attempt": attempt, "access": event }))
-        }
-        Fact::RunEnded(outcome) => {
-            let mut data = json!({ "status": view::outcome_word(outcome) });
-            merge(&mut data, ended(outcome).1);
-            ("run.ended", data)
-        }
-    }
-}
-
-/// What a flow said, as an event.
-pub(crate) fn noted(note: &Note) -> (&'static str, serde_json::Value) {
-    use serde_json::json;
-    match note {
-        Note::Status { text, progress } => {
-            ("status", json!({ "text": text, "progress": progress }))
-        }
-        Note::Log { level, message, data } => {
-            ("log", json!({ "level": level, "message": message, "data": data }))
-        }
-        Note::Event { topic, data } => ("event", json!({ "topic": topic, "data": data })),
-    }
-}
-
-/// The word that streams name an event of a run's life by.
-fn told(kind: &str) -> &'static str {
-    match kind {
-        "budget" => "lifecycle.budget",
-        "compaction" => "lifecycle.compaction",
-        _ => "lifecycle.observable",
-    }
-}
-
-fn ended(outcome: &Outcome) -> (&'static str, serde_json::Value) {
-    match outcome {
-        Outcome::Completed(output) => ("step.completed", serde_json::json!({ "output": output })),
-        Outcome::Failed(failure) => ("step.failed", serde_json::json!({ "error": failure })),
-        Outcome::Canceled(reason) => ("step.canceled", serde_json::json!({ "reason": reason })),
-    }
-}
-
-fn merge(into: &mut serde_json::Value, more: serde_json::Value) {
-    if let (serde_json::Value::Object(into), serde_json::Value::Object(more)) = (into, more) {
-        into.extend(more);
     }
 }

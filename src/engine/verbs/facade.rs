@@ -5,29 +5,31 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    thread::JoinHandle,
     time::Duration,
 };
 
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::engine::{
-    Caller, EngineError, KeyFiles, Settings,
-    run::readers::Readers,
-    shard::serve::Shard,
-    shared::accounts::Accounts,
-    shared::capacity::Capacity,
-    shared::ledger::Ledger,
-    shared::mailbox::Mailbox,
-    shared::message::{Msg, ReplyTo, RunMsg},
-    shared::programs::Programs,
-    shared::shards::Shared,
-    shared::stacks::{Middleware, StackBook},
-    verbs::auth::Auth,
-    verbs::watches::WatchBoard,
-};
 use crate::{
     clock::Clock,
+    engine::{
+        Caller, EngineError, KeyFiles, Settings,
+        run::{readers::Readers, reply::ReplyTo},
+        shard::owner::Shard,
+        shared::{
+            accounts::Accounts,
+            capacity::Capacity,
+            ledger::Ledger,
+            mailbox::Mailbox,
+            message::{Msg, RunMsg},
+            programs::Programs,
+            shards::Shared,
+            stacks::{Middleware, StackBook},
+            verified::Auth,
+            watch_board::WatchBoard,
+        },
+        verbs::engine::{Engine, Inner},
+    },
     fault,
     lua::{Limits, Vms, Watchdog},
     memory::Memory,
@@ -40,22 +42,6 @@ use crate::{
     tasks::Tasks,
     token::{HandleKey, KeyRing, Need, Verb},
 };
-
-/// The engine: cheap to clone; every method may be called from any task of its runtime.
-#[derive(Clone)]
-pub struct Engine {
-    pub(crate) inner: Arc<Inner>,
-}
-
-pub(crate) struct Inner {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) auth: Auth,
-    pub(crate) booted: AtomicBool,
-    /// A turn at what takes long: copies and replays, one at a time.
-    pub(crate) heavy: Semaphore,
-    pub(crate) watchdog: Arc<Watchdog>,
-    threads: std::sync::Mutex<Vec<JoinHandle<()>>>,
-}
 
 /// What an engine is made of.
 pub struct EngineParts {
@@ -203,7 +189,7 @@ impl Engine {
             url: OnceLock::new(),
             open_runs: AtomicU64::new(0),
             watches: WatchBoard::default(),
-            taking_up: crate::engine::verbs::safe_mode::TakingUp::default(),
+            taking_up: crate::engine::shared::taking_up::TakingUp::default(),
             memory: Memory::new(memory),
             room_asked_ms: AtomicU64::new(0),
             readers: Readers::default(),
@@ -415,11 +401,11 @@ fn take_up(shared: &Shared, recovers: bool) -> Result<(), EngineError> {
                 shared.hub.offer(queue, ticket, &crate::engine::view::labels(row));
             }
             if row.kind == "main_ai" {
-                crate::engine::verbs::session_keeper::take_up(shared, row);
+                crate::engine::verbs::queued::take_up(shared, row);
             }
         }
     }
-    crate::engine::verbs::session_keeper::reconcile(shared)?;
+    crate::engine::verbs::queued::reconcile(shared)?;
     if recovers {
         for row in shared.store.outbox()? {
             shared.tell(row.to, crate::engine::inbox::signals::carried(row));

@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use crate::engine::{
-    Caller, Engine, EngineError, FailureView, Program, RunView, StartRun, WaitFor,
-    turn::scoped::task_input, verbs::begin::Permit,
-};
 use crate::{
     blueprint::Bundle,
+    engine::{
+        Caller, Engine, EngineError, FailureView, Program, RunView, StartRun, WaitFor,
+        run::values::task_input, verbs::begin::Permit,
+    },
     journal::{Fact, Usage},
     protocol::{
         Content, DurationMs, Effect, ExitReason, Json, OperatorError, OperatorId, OperatorInput,
@@ -36,9 +36,12 @@ return swarm.blueprint {
     return ctx:dispatch(input.operator, input.input, { timeout = input.timeout, session = input.session })
   end,
 }
+
 "#;
+
 /// How many dispatches of one call are under way at once.
 const AT_ONCE: usize = 64;
+
 /// Longer than any wait of a caller.
 const FOREVER: Duration = Duration::from_secs(24 * 3_600);
 

@@ -8,8 +8,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::engine::{Caller, Engine, EngineError};
 use crate::{
+    engine::{Caller, Engine, EngineError, settings::Retention},
     protocol::RunId,
     store::{ChargeRow, Check, Retired, Store, StoreError, Write},
     token::Verb,
@@ -17,44 +17,30 @@ use crate::{
 
 /// Runs that go in one commit.
 const STEP: usize = 32;
+
 /// Runs that one look of the background lets go before it rests.
 const LOOK: u64 = 512;
+
 /// Runs that one request lets go.
 const REQUEST: u64 = 5_000;
+
 /// Runs that an answer names.
 const NAMED: usize = 100;
+
 /// What is cleared and given back in one commit: rows of long histories, pages of the file.
 /// Values of state that have expired and are removed at once.
 const EXPIRED: usize = 2_048;
+
 const TIDY: Write = Write::Tidy { rows: 2_048, pages: 256 };
+
 /// A run that has just ended stays for whoever waits for it, in milliseconds.
 pub(crate) const GRACE_MS: u64 = 10_000;
+
 /// How often every run is looked at again, not only the younger ones, in milliseconds.
 const ANEW_MS: u64 = 3_600_000;
+
 /// Free room that a database keeps for what comes: at least this, or a tenth of what it uses.
 const ROOM: u64 = 8 << 20;
-
-/// How long ended runs are kept. Zero is no limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Retention {
-    /// A run goes this long after its end, in milliseconds.
-    pub age_ms: u64,
-    /// So many ended runs stay, the younger ones.
-    pub runs: u64,
-    /// The oldest go while the database uses more bytes.
-    pub bytes: u64,
-}
-
-impl Retention {
-    /// Everything stays.
-    pub const FOR_EVER: Self = Self { age_ms: 0, runs: 0, bytes: 0 };
-}
-
-impl Default for Retention {
-    fn default() -> Self {
-        Self { age_ms: 30 * 86_400_000, runs: 100_000, bytes: 10 << 30 }
-    }
-}
 
 /// Why a run goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -4,14 +4,15 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 
-use crate::engine::{
-    Caller, CopiedView, Engine, EngineError, Events, IdempotencyKey, Page, Program, RunView,
-    SeatView, StepView, WaitFor,
-    shared::message::{Msg, RunMsg, Waiter},
-    verbs::step_page::chain_of_page,
-    view,
-};
 use crate::{
+    engine::{
+        Caller, CopiedView, Engine, EngineError, Events, IdempotencyKey, Page, Program, RunView,
+        SeatView, StepView, WaitFor,
+        run::reply::Waiter,
+        shared::message::{Msg, RunMsg},
+        verbs::step_page::chain_of_page,
+        view,
+    },
     journal::{Chain, Decision, Fact, Outcome},
     lua,
     memory::Level,
@@ -52,11 +53,8 @@ impl Engine {
         key: &IdempotencyKey,
     ) -> Result<Option<String>, EngineError> {
         let (subject, route, word) = (caller.subject.clone(), key.route, key.key.clone());
-        let oldest = self
-            .shared()
-            .clock
-            .now_ms()
-            .saturating_sub(crate::engine::inbox::receive::IDEMPOTENCY_MS);
+        let oldest =
+            self.shared().clock.now_ms().saturating_sub(crate::engine::settings::IDEMPOTENCY_MS);
         match self.read(move |store| store.idempotent(&subject, route, &word)).await? {
             None => Ok(None),
             Some(row) if row.created_ms < oldest => {
@@ -92,7 +90,7 @@ impl Engine {
         };
         let mut chain = Chain::lean();
         if entries.iter().try_for_each(|entry| chain.apply(entry)).is_ok() {
-            view.usage = crate::engine::turn::budget::view(chain.spent());
+            view.usage = crate::engine::view::spent::view(chain.spent());
         }
         for entry in entries {
             match entry.fact {
@@ -171,10 +169,8 @@ impl Engine {
                 Ok(Err(_)) => {
                     self.ready().map_err(|_| EngineError::Stopping)?;
                     if self.shared().memory.level() == Level::Full {
-                        tokio::time::sleep(Duration::from_millis(
-                            crate::engine::run::account::ROOM_MS,
-                        ))
-                        .await;
+                        tokio::time::sleep(Duration::from_millis(crate::engine::settings::ROOM_MS))
+                            .await;
                     }
                 }
             }
@@ -357,10 +353,7 @@ impl Engine {
         caller: &Caller,
         run: RunId,
         key: Option<IdempotencyKey>,
-        message: impl FnOnce(
-            Option<IdempotencyKey>,
-            crate::engine::shared::message::ReplyTo<()>,
-        ) -> RunMsg,
+        message: impl FnOnce(Option<IdempotencyKey>, crate::engine::run::reply::ReplyTo<()>) -> RunMsg,
     ) -> Result<(), EngineError> {
         if let Some(key) = &key
             && self.repeated(caller, key).await?.is_some()

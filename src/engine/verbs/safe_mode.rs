@@ -14,39 +14,41 @@
 //! host from outside, again and again, does not get as far as blaming one of them. A host that
 //! ended in order, also with an error, has not died.
 
-use std::{
-    collections::HashSet,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::HashSet, sync::atomic::Ordering, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use crate::engine::{
-    Engine, EngineError,
-    shard::serve::STORAGE_RETRY_MS,
-    shared::message::{Msg, RunMsg},
+use crate::{
+    engine::{
+        Engine, EngineError,
+        settings::STORAGE_RETRY_MS,
+        shared::message::{Msg, RunMsg},
+    },
+    store::{StoreError, Write},
 };
-use crate::store::{StoreError, Write};
 
 /// Where the mark is kept.
 const MARK: &str = "taking_up";
+
 /// Runs under one mark.
 const PAGE: usize = 64;
+
 /// Runs that are taken up with care; what is due beyond these is taken up in the ordinary way.
 const CAREFUL: usize = 100_000;
+
 /// Deaths at a run's own mark, in a row, before it is quarantined.
 const DEATHS: u32 = 3;
+
 /// How long a page may work before the next is marked.
 const PATIENCE: Duration = Duration::from_secs(1);
+
 /// How often patience is doubled, at most.
 const DOUBLINGS: u32 = 4;
+
 /// How long the host lives before it takes up suspects.
 const QUIET: Duration = Duration::from_secs(2);
+
 /// How often it is looked whether a page rests.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -110,28 +112,6 @@ impl Mark {
 
     fn patience(&self) -> Duration {
         PATIENCE * (1 << self.unblamed.min(DOUBLINGS))
-    }
-}
-
-/// How far the taking up is.
-#[derive(Debug, Default)]
-pub(crate) struct TakingUp {
-    /// Set while it goes on.
-    reason: Mutex<Option<&'static str>>,
-    taken: AtomicUsize,
-    of: AtomicUsize,
-}
-
-impl TakingUp {
-    pub(crate) fn set(&self, reason: Option<&'static str>) {
-        *self.reason.lock().unwrap_or_else(PoisonError::into_inner) = reason;
-    }
-
-    /// Says how far it is, while it goes on.
-    pub(crate) fn told(&self) -> Option<String> {
-        let reason = (*self.reason.lock().unwrap_or_else(PoisonError::into_inner))?;
-        let (taken, of) = (self.taken.load(Ordering::Relaxed), self.of.load(Ordering::Relaxed));
-        Some(format!("{reason}: {taken} of {of}"))
     }
 }
 
@@ -331,7 +311,7 @@ impl Engine {
     /// When the store cannot be written.
     pub async fn expire_answers(&self) -> Result<(), EngineError> {
         let now_ms = self.shared().clock.now_ms();
-        let before_ms = now_ms.saturating_sub(crate::engine::inbox::receive::IDEMPOTENCY_MS);
+        let before_ms = now_ms.saturating_sub(crate::engine::settings::IDEMPOTENCY_MS);
         self.write(Vec::new(), vec![Write::ExpireIdempotency { before_ms }]).await
     }
 

@@ -3,18 +3,20 @@
 
 use std::time::Duration;
 
-use crate::engine::{Engine, EngineError, shared::message::RunMsg, shared::shards::Shared};
 use crate::{
+    engine::{
+        Engine, EngineError,
+        shared::message::RunMsg,
+        verbs::queued::{SHOWN_MS, ticket_of},
+    },
     operator::Ticket,
-    protocol::{SessionId, TaskId},
     session::End,
-    store::{StoreError, TaskFilter, TaskPhase, TaskRow, Write},
+    store::{TaskFilter, TaskPhase, Write},
 };
 
-/// How long closed sessions are shown, in milliseconds.
-const SHOWN_MS: u64 = 24 * 3_600 * 1_000;
 /// How often it is looked at which sessions' time is over.
 const SWEEP: Duration = Duration::from_secs(5);
+
 /// Waiting tasks that are read back from the store at once.
 const REFILL: usize = 5_000;
 
@@ -77,38 +79,4 @@ impl Engine {
         let before_ms = self.shared().clock.now_ms().saturating_sub(SHOWN_MS);
         self.write(Vec::new(), vec![Write::ForgetSessions { before_ms }]).await
     }
-}
-
-/// Takes up an open task of a session when the host starts.
-pub(crate) fn take_up(shared: &Shared, row: &TaskRow) {
-    let ticket = ticket_of(row);
-    match (row.phase, &row.worker) {
-        (TaskPhase::Delivered, Some(worker)) => {
-            let task = TaskId::new(row.run, row.step, row.scheduled_ms);
-            let session = SessionId::from(worker.as_str());
-            if !shared.sessions.adopt(&session, ticket, task, row.epoch) {
-                // The session ended, and the host with it before the run heard of that.
-                let reason = format!("session {session} ended");
-                let Ticket { run, step, attempt } = ticket;
-                shared.tell(run, RunMsg::Unseat { step, attempt, reason });
-            }
-        }
-        (TaskPhase::Pending, _) if !shared.sessions.knows(ticket) => shared.sessions.expect_more(),
-        (TaskPhase::Pending | TaskPhase::Delivered, _) => {}
-    }
-}
-
-/// Lets sessions know of attempts that ended while the host did.
-pub(crate) fn reconcile(shared: &Shared) -> Result<(), StoreError> {
-    for ticket in shared.sessions.placed() {
-        let row = shared.store.task(ticket.run, ticket.step)?;
-        if row.is_none_or(|row| row.attempt != ticket.attempt) {
-            shared.sessions.retire(ticket, Some("the attempt is over"));
-        }
-    }
-    Ok(())
-}
-
-fn ticket_of(row: &TaskRow) -> Ticket {
-    Ticket { run: row.run, step: row.step, attempt: row.attempt }
 }

@@ -3,15 +3,15 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::engine::{
-    Caller, Engine, EngineError, IdempotencyKey, StartRun,
-    inbox::seats::wrong_seat,
-    rfc3339,
-    shared::message::RunMsg,
-    turn::lineage,
-    verbs::auth::{denied, mint_claims, token_row, with_more},
-};
 use crate::{
+    engine::{
+        Caller, Engine, EngineError, IdempotencyKey, StartRun,
+        inbox::seats::wrong_seat,
+        rfc3339,
+        shared::{message::RunMsg, verified::denied},
+        turn::lineage,
+        verbs::auth::{mint_claims, token_row, with_more},
+    },
     operator::Ticket,
     protocol::{RunId, SessionId},
     session::{End, Looks, SessionError},

@@ -18,12 +18,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::{
-    Caller, Engine, EngineError, EngineParts, Recovery, Retention, Settings, shard::serve::Shard,
-    shared::mailbox::Mailbox,
-};
 use crate::{
     clock::Clock,
+    engine::{
+        Caller, Engine, EngineError, EngineParts, Recovery, Retention, Settings,
+        shard::owner::Shard, shared::mailbox::Mailbox,
+    },
     flow::RunLimits,
     journal::Fact,
     lua::{Coverage, Limits},
@@ -40,8 +40,10 @@ use crate::{
 
 /// When a stage begins: a Monday.
 const BEGIN_MS: u64 = 1_767_571_200_000;
+
 /// Rounds without the host coming to rest.
 const ROUNDS: usize = 200_000;
+
 /// Real time is no part of a test: a slow machine breaks no limit of a script.
 const SLICE_MS: u64 = 30_000;
 

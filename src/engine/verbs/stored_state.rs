@@ -3,24 +3,25 @@
 //! A run's own scope is changed by its shard, which has it in memory; every other scope in the
 //! store. Both are durable when a call returns.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::engine::{
-    Caller, Engine, EngineError, rfc3339,
-    shared::message::RunMsg,
-    turn::passage::{Given, Passage, Read},
-};
 use crate::{
+    engine::{
+        Caller, Engine, EngineError, rfc3339,
+        shared::message::RunMsg,
+        turn::passage::{Given, Passage, Read},
+        view::shown::StateItem,
+    },
     protocol::{
         ContentKind, Json, Lifetime, MemoryLink, MemoryTier, RunId, Scope, SearchOptions,
         SearchResult, StateError, StateStore, StoreOptions,
     },
-    store::{Changed, Check, StateAct, StateChange, StateRow, StoreError},
+    store::{Changed, Check, StateAct, StateChange, StateRow},
     token::{Need, Verb},
 };
 
@@ -60,28 +61,6 @@ pub struct StateView {
     /// How important it is, from 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub salience: Option<f64>,
-}
-
-/// A key in a list of state.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct StateItem {
-    /// The key.
-    pub key: String,
-    /// The value's revision; in lists.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub revision: Option<u64>,
-    /// RFC 3339, UTC; in lists.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub updated_at: Option<String>,
-    /// RFC 3339, UTC: when it expires; in lists.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires_at: Option<String>,
-    /// How well it fits; more is better. In searches.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub score: Option<f64>,
-    /// The part that fits, its words in brackets; in searches.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub snippet: Option<String>,
 }
 
 /// What came of a change.
@@ -388,30 +367,14 @@ impl StateStore for HostState {
     }
 }
 
-impl crate::engine::shard::serve::Shard {
-    /// Changes the run's own state for somebody outside.
-    pub(crate) fn change_from_outside(
-        &mut self,
-        run: &mut crate::engine::run::resident::Run,
-        changes: Vec<StateChange>,
-        jti: Option<String>,
-        reply: crate::engine::shared::message::ReplyTo<Vec<Changed>>,
-    ) {
-        use crate::engine::turn::state::OwnError;
-        match self.change_own(run, changes) {
-            Err(OwnError::Limit(failure)) => {
-                drop(reply.send(Err(EngineError::BadRequest(failure.message))));
-            }
-            Err(OwnError::Full(why)) => {
-                drop(reply.send(Err(crate::engine::run::account::run_full(why))))
-            }
-            Err(OwnError::Store(error)) => drop(reply.send(Err(StoreError::into(error)))),
-            Ok(changed) => {
-                run.pending.checks.extend(jti.map(Check::TokenLive));
-                run.pending.after.replies.push(Box::new(move |result| {
-                    drop(reply.send(result.map(|_| changed)));
-                }));
-            }
+impl Engine {
+    /// The way of somebody who is no run to state.
+    pub(crate) fn passage(&self, principal: &str) -> Passage {
+        Passage {
+            shared: Arc::clone(&self.inner.shared),
+            stacks: Arc::clone(self.shared().stacks.host()),
+            run: None,
+            principal: principal.into(),
         }
     }
 }

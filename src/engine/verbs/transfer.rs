@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-use crate::engine::{
-    Caller, Engine, EngineError, IdempotencyKey, Made, rfc3339,
-    turn::passage::Passage,
-    verbs::copy::{Copy, fold, linked},
-    verbs::document::{
-        Document, FORMAT, File, Head, Kept, Limits, Line, Scribe, Source, VERSION, Value,
-    },
-};
 use crate::{
+    engine::{
+        Caller, Engine, EngineError, IdempotencyKey, Made, rfc3339,
+        turn::passage::Passage,
+        verbs::{
+            copy::{Copy, fold, linked},
+            document::{Document, FORMAT, Limits, Scribe, VERSION},
+            document_lines::{File, Head, Kept, Line, Source, Value},
+        },
+    },
     flow::StateOp,
     journal::{Decision, Entry, Fact, RunState},
     protocol::{Failure, Json, MemoryLink, RunId},
@@ -22,6 +23,7 @@ use crate::{
 
 /// Lines that may wait for whoever reads a document.
 const AHEAD: usize = 64;
+
 /// How far an imported number may lie beyond the last one: numbers are not endless.
 const LEAP: u64 = 1 << 20;
 

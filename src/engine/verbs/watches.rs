@@ -6,27 +6,29 @@
 //! idempotency key of the batch: a crash between the two starts none twice and forgets none.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, PoisonError},
 };
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::Notify;
 
-use crate::engine::{
-    BlueprintView, Engine, EngineError, IdempotencyKey, Program, Schedules, StartRun, rfc3339,
-    schedules::TRIES,
-};
 use crate::{
     blueprint::{FileWatch, Missed, Trigger, TriggerEvent},
+    engine::{
+        BlueprintView, Engine, EngineError, IdempotencyKey, Program, Schedules, StartRun, rfc3339,
+        schedules::TRIES,
+        shared::watch_board::{Directories, WatchBoard},
+    },
     protocol::{Json, RunId},
     store::{Check, StoreError, Write},
 };
 
 /// Changes that a run is told of one by one.
 const MOST_TOLD: usize = 1_000;
+
 /// How long the host rests before it looks again whether a run of a watch has ended.
 const AGAIN_MS: u64 = 2_000;
 
@@ -62,25 +64,6 @@ impl Watched {
     pub fn id(&self) -> String {
         format!("{} {}", self.name, self.watch.id())
     }
-}
-
-/// Which directories may be watched.
-#[derive(Default)]
-pub(crate) struct WatchBoard {
-    directories: Mutex<Directories>,
-    moved: Arc<Notify>,
-}
-
-#[derive(Default)]
-struct Directories {
-    /// Where a version of a blueprint was read from, by its name.
-    homes: HashMap<String, (String, PathBuf)>,
-    /// The configured ones.
-    roots: BTreeMap<String, PathBuf>,
-    /// What the host found wrong with a watch, by its id.
-    problems: HashMap<String, String>,
-    /// Whether this host looks at files at all.
-    watches: bool,
 }
 
 impl WatchBoard {

@@ -337,7 +337,7 @@ impl Engine {
         &self,
         holder: &Holder,
         verb: Verb,
-        ask: impl FnOnce(crate::engine::shared::message::ReplyTo<T>) -> WorkerAsk,
+        ask: impl FnOnce(crate::engine::run::reply::ReplyTo<T>) -> WorkerAsk,
     ) -> Result<T, EngineError> {
         if let Some(grant) = &holder.grant {
             grant.check(verb, &[])?;

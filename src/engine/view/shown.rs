@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 pub use crate::clock::rfc3339;
-use crate::engine::{Breach, QuotaUse, turn::budget::SpentView};
 use crate::{
     blueprint::{Form, Violation, WorkerBinding},
+    engine::{Breach, view::spent::SpentView},
     journal::{Held, Outcome, Step, Usage},
     protocol::{ArtifactId, Failure, Json, RunId, StepKind, StepState, TaskId},
     store::{ArtifactRow, Header, RunStatus},
@@ -544,4 +545,40 @@ pub(crate) fn outcome_word(outcome: &Outcome) -> &'static str {
         Outcome::Failed(_) => "failed",
         Outcome::Canceled(_) => "canceled",
     }
+}
+
+/// A key in a list of state.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct StateItem {
+    /// The key.
+    pub key: String,
+    /// The value's revision; in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
+    /// RFC 3339, UTC; in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updated_at: Option<String>,
+    /// RFC 3339, UTC: when it expires; in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+    /// How well it fits; more is better. In searches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub score: Option<f64>,
+    /// The part that fits, its words in brackets; in searches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snippet: Option<String>,
+}
+
+/// What counts against a token with quotas now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QuotaUse {
+    /// Runs that are open.
+    pub open_runs: u64,
+    /// Bytes that its runs keep.
+    pub stored_bytes: u64,
+    /// Tokens that its runs used.
+    pub tokens: u64,
+    /// Money that its runs used, in US dollars.
+    #[schema(value_type = String)]
+    pub usd: Decimal,
 }

@@ -2,11 +2,13 @@
 
 use serde::Deserialize;
 
-use crate::engine::view::shown::{AnswerView, TaskView, rfc3339};
 use crate::{
     blueprint::{Form, Labels},
     clock::Clock,
-    engine::{inbox::escalate::Question, inbox::inquiry::inquiry},
+    engine::{
+        run::question::{Question, inquiry},
+        view::shown::{AnswerView, TaskView, rfc3339},
+    },
     operator::{Given, Prompt},
     protocol::{Json, RunId, TaskId},
     store::{TaskPhase, TaskRow},

@@ -10,22 +10,20 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::oneshot;
-
-mod calm;
-
 use super::{
     blueprint::{self, Flow},
     history::{Ask, Event, Of, Told, What},
     operator::{Thinker, Worked},
     random::Random,
 };
+use tokio::sync::oneshot;
+
 use crate::{
     blueprint::Bundle,
     clock::Clock,
     engine::{
         Caller, Engine, EngineError, EngineParts, MintToken, Recovery, Retention, Settings,
-        shard::serve::Shard, shared::mailbox::Mailbox,
+        shard::owner::Shard, shared::mailbox::Mailbox,
     },
     flow::{Rule, RunLimits},
     lua::Limits,
@@ -36,12 +34,17 @@ use crate::{
     token::{Grant, HandleKey, KeyRing, Role, Scopes, SigningKey},
 };
 
+mod calm;
+
 /// When every world begins.
 pub const BEGIN_MS: u64 = 1_700_000_000_000;
+
 /// How long an unheard lease lives in a world.
 pub const LEASE_MS: u64 = 30_000;
+
 /// Asks that may be open at the same time.
 const ASKS: usize = 6;
+
 /// The token that is never revoked.
 pub const SAFE: usize = 0;
 

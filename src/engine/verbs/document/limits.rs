@@ -1,21 +1,27 @@
 //! What a document may hold: the same as a run that was made here.
 
-use crate::engine::verbs::document::{File, Kept, Line, Source, Value};
 use crate::{
     blueprint::is_name,
-    engine::{turn::files, turn::state::KEY_BYTES},
+    engine::{
+        turn::{files, state::KEY_BYTES},
+        verbs::document_lines::{File, Kept, Line, Source, Value},
+    },
     journal::{Entry, Fact},
     protocol::{Json, MemoryLink},
 };
 
 /// How far the clock of whoever wrote a document may be ahead of this one.
 const AHEAD_MS: u64 = 24 * 3_600_000;
+
 /// The last moment of the year 9999, the latest that times of the API can say.
 const LAST_MS: u64 = 253_402_300_799_999;
+
 /// The longest name of a signal, a step, an agent or the code of a refusal, in bytes.
 const WORD_BYTES: usize = 200;
+
 /// The most additions of an entry.
 const ADDITIONS: usize = 64;
+
 /// The longest body of a refused result, in bytes.
 const BODY_BYTES: usize = 8 << 20;
 

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::engine::turn::loops::{APPROVE, COMPACT, FLUSH, OpenLoop};
 use crate::{
     blueprint::Does,
+    engine::run::model_loop::{APPROVE, COMPACT, FLUSH, OpenLoop},
     flow::{
         Part, StateOp, TaskOpts, TaskRequest,
         response::{Begin, Call, Turn},
@@ -88,7 +88,7 @@ impl OpenLoop {
     }
 
     /// What a person is asked before a call.
-    fn approval(&self, call: &Call, part: Part) -> TaskRequest {
+    pub(crate) fn approval(&self, call: &Call, part: Part) -> TaskRequest {
         let title = format!("Let {} call {}?", self.agent.name(), call.name);
         let input: Json = json!({
             "title": title, "agent": &**self.agent.name(), "tool": call.name,
@@ -100,7 +100,7 @@ impl OpenLoop {
         TaskRequest { part: Some(Box::new(part)), ..TaskRequest::new(APPROVE, input, opts) }
     }
 
-    fn call(&self, call: &Call) -> TaskRequest {
+    pub(crate) fn call(&self, call: &Call) -> TaskRequest {
         let found = self.judge.call(&call.name, &call.arguments);
         let (agent, tool, input, timeout_ms) = match found {
             Some((Does::Task { agent, tool }, input, timeout)) => (agent, tool, input, timeout),
@@ -124,7 +124,7 @@ impl OpenLoop {
     }
 
     /// What the model is asked in a turn.
-    fn asked(&self, turn: u32) -> ModelRequest {
+    pub(crate) fn asked(&self, turn: u32) -> ModelRequest {
         let given = self.request.opts.ask.as_deref();
         let mut request = ModelRequest {
             model: match self.flow.downgraded() {
@@ -193,7 +193,7 @@ impl OpenLoop {
     }
 }
 
-fn differs(place: usize) -> Failure {
+pub(crate) fn differs(place: usize) -> Failure {
     let message = format!(
         "step {place} of the loop is in the journal, and the loop would do something else there"
     );

@@ -1,0 +1,45 @@
+//! Answers that a run gives about itself.
+
+use crate::{
+    engine::{
+        EngineError,
+        run::{reply::ReplyTo, resident::Run},
+        view,
+    },
+    journal::{Outcome, RunState},
+    store::RunStatus,
+};
+
+/// The refusal for something that comes after the end.
+pub(crate) fn closed(run: &Run) -> EngineError {
+    EngineError::Conflict {
+        code: "run_closed",
+        message: format!("change run {}: it has ended", run.id),
+    }
+}
+
+/// The run, as it is shown.
+pub(crate) fn view_of(run: &Run) -> crate::engine::RunView {
+    let mut view = view::run(&run.header);
+    view.input = run.chain.started().map(|(started, _)| started.input.clone());
+    view.delegate = run.chain.started().and_then(|(started, _)| started.delegate.clone());
+    view.seats = view::seats(run.chain.seats());
+    view.usage = crate::engine::view::spent::view(run.chain.spent());
+    if run.ends_on_its_way() {
+        // Another batch was before it: nobody is told of an end that is not durable.
+        view.status = RunStatus::Running;
+        view.ended_at = None;
+        view.error = None;
+    } else if let RunState::Ended(Outcome::Completed(output)) = run.chain.state() {
+        view.output = Some(output.clone());
+    }
+    view
+}
+
+pub(crate) fn reply_view(run: &mut Run, reply: Option<ReplyTo<crate::engine::RunView>>) {
+    if let Some(reply) = reply {
+        run.pending.after.replies.push(Box::new(move |result| {
+            drop(reply.send(result.map(view_of)));
+        }));
+    }
+}

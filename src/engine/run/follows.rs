@@ -1,0 +1,151 @@
+//! What the result of a step leaves to others before the step ends.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::{
+    engine::run::values::task_input,
+    protocol::{Effect, Failure, Json, failure::kind},
+};
+
+/// The most follow-ups of one step.
+pub(crate) const MOST: usize = 128;
+
+/// What a step has left to others.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Follows {
+    /// Whose step it is, and what that one was given.
+    pub(crate) origin: (String, Json),
+    /// What is under way.
+    pub(crate) current: Follow,
+    pub(crate) queue: VecDeque<Follow>,
+    pub(crate) results: Vec<Json>,
+    pub(crate) approvals: Vec<Json>,
+    /// What the origin gave itself.
+    pub(crate) own: Json,
+    pub(crate) total: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Follow {
+    pub(crate) why: Why,
+    pub(crate) operator: String,
+    pub(crate) input: Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Why {
+    /// The origin itself, from the beginning or with the answers of people.
+    Resume,
+    Delegate,
+    Handoff,
+    Approval,
+}
+
+impl Why {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Resume => "resume",
+            Self::Delegate => "delegate",
+            Self::Handoff => "handoff",
+            Self::Approval => "approval",
+        }
+    }
+}
+
+/// Whether an effect leaves something to others.
+pub(crate) fn is_follow(effect: &Effect) -> bool {
+    matches!(
+        effect,
+        Effect::Delegate { .. } | Effect::Handoff { .. } | Effect::ToolApprovalRequired { .. }
+    )
+}
+
+pub(crate) fn follow_of(effect: &Effect) -> Option<Follow> {
+    let (why, operator, input) = match effect {
+        Effect::Delegate { operator, input } => {
+            (Why::Delegate, operator.to_string(), task_input(input))
+        }
+        Effect::Handoff { operator, state } => (Why::Handoff, operator.to_string(), state.into()),
+        Effect::ToolApprovalRequired { tool_name, call_id, input } => {
+            let asked = json!({
+                "title": format!("Let it call {tool_name}?"),
+                "tool_name": tool_name, "call_id": call_id, "input": input,
+            });
+            (Why::Approval, "human".to_owned(), asked.into())
+        }
+        _ => return None,
+    };
+    Some(Follow { why, operator, input })
+}
+
+impl Follows {
+    pub(crate) fn begin(operator: &str, input: Json) -> Self {
+        let origin = (operator.to_owned(), input);
+        let current =
+            Follow { why: Why::Resume, operator: origin.0.clone(), input: origin.1.clone() };
+        Self {
+            origin,
+            current,
+            queue: VecDeque::new(),
+            results: Vec::new(),
+            approvals: Vec::new(),
+            own: Json::null(),
+            total: 0,
+        }
+    }
+
+    /// Takes the result of what was under way, and what it leaves to others in turn.
+    pub(crate) fn take(&mut self, output: Json, effects: &[Effect]) -> Result<(), Failure> {
+        let more: Vec<Follow> = effects.iter().filter_map(follow_of).collect();
+        self.total += more.len();
+        if self.total > MOST {
+            let message = format!("a step has at most {MOST} follow-ups");
+            return Err(Failure::new(kind::LIMIT, message));
+        }
+        match self.current.why {
+            Why::Resume => self.own = output,
+            Why::Delegate => self.results.push(output),
+            Why::Handoff => self.results = vec![output],
+            Why::Approval => {
+                let mut answer = self.current.input.to_value();
+                answer["answer"] = output.to_value();
+                answer["approved"] = answer["answer"]["approved"].clone();
+                self.approvals.push(answer.into());
+                let asks_more = self.queue.front().is_some_and(|next| next.why == Why::Approval);
+                if !asks_more {
+                    self.queue.push_front(self.resumed());
+                }
+            }
+        }
+        self.queue.extend(more);
+        Ok(())
+    }
+
+    /// The origin once more, with what people said.
+    pub(crate) fn resumed(&self) -> Follow {
+        let mut input = match self.origin.1.to_value() {
+            object @ Value::Object(_) => object,
+            other => json!({ "input": other }),
+        };
+        input["approvals"] = self.approvals.iter().map(Json::to_value).collect();
+        Follow { why: Why::Resume, operator: self.origin.0.clone(), input: input.into() }
+    }
+
+    /// What the flow hears once nothing is left.
+    pub(crate) fn value(&self) -> Json {
+        match self.results.as_slice() {
+            [] => self.own.clone(),
+            [only] => only.clone(),
+            several => Value::Array(several.iter().map(Json::to_value).collect()).into(),
+        }
+    }
+
+    /// Whether a person is asked about a tool.
+    pub(crate) fn asks_a_person(&self) -> bool {
+        self.current.why == Why::Approval
+    }
+}

@@ -1,0 +1,44 @@
+//! The fields of a shard.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    sync::Arc,
+};
+
+use crate::{
+    engine::{
+        run::{due::Times, resident::Run},
+        shared::{message::RunMsg, shards::Shared},
+    },
+    lua::Vms,
+};
+
+/// The runs of one thread.
+pub(crate) struct Shard {
+    pub(crate) index: u64,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) vms: Vms,
+    pub(crate) runs: HashMap<u64, Box<Run>>,
+    /// When runs are woken, on each of the clocks.
+    pub(crate) alarms: Times<BTreeSet<(u64, u64)>>,
+    /// The runs that wait for a turn and were done after their last.
+    pub(crate) prompt: VecDeque<u64>,
+    /// The greedy ones.
+    pub(crate) patient: VecDeque<u64>,
+    pub(crate) recent: VecDeque<u64>,
+    pub(crate) horizon_ms: u64,
+    /// The time on the wall clock, and on the steady one, in milliseconds.
+    pub(crate) now_ms: u64,
+    pub(crate) steady_ms: u64,
+    pub(crate) offset_ms: i64,
+    pub(crate) lives: u64,
+    pub(crate) recovers: bool,
+    /// Messages that wait until nothing of their run is on its way to the disk.
+    pub(crate) held: HashMap<u64, Vec<RunMsg>>,
+    /// The runs that this process began or read, and that have not ended.
+    pub(crate) unfinished: HashSet<u64>,
+    /// The runs that may have lost what others carried to them.
+    pub(crate) unheard: HashSet<u64>,
+    /// Who waits for or watches a quarantined run.
+    pub(crate) outside: Vec<(u64, RunMsg)>,
+}

@@ -1,0 +1,179 @@
+//! The lines of a document.
+
+use std::sync::Arc;
+
+use data_encoding::BASE64;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    blueprint::Bundle,
+    journal::Entry,
+    protocol::{Json, MemoryLink, StoreOptions},
+    store::{ArtifactRow, StateRow},
+};
+
+/// One line.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Line {
+    /// What this is; the first line.
+    Run(Head),
+    /// What the run executes.
+    Blueprint(Source),
+    /// An entry of its histories, oldest first.
+    Entry(Box<Entry>),
+    /// A value of its state.
+    State(Value),
+    /// A link between two keys of its state; not in version 1.
+    Link(MemoryLink),
+    /// A file, with its bytes.
+    Artifact(File),
+    /// A result that was refused.
+    Evidence(Kept),
+    /// The seal; the last line.
+    End(Seal),
+}
+
+/// What a document is.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Head {
+    /// [`FORMAT`].
+    pub(crate) format: String,
+    /// [`VERSION`].
+    pub(crate) version: u32,
+    /// The run's id.
+    pub(crate) run: String,
+    /// RFC 3339, UTC.
+    pub(crate) exported_at: String,
+    /// The release that wrote it.
+    pub(crate) program: String,
+}
+
+/// A blueprint version.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Source {
+    /// The name that it gives itself.
+    pub(crate) name: String,
+    /// The bundle's hash, in hex.
+    pub(crate) hash: String,
+    /// Its files.
+    pub(crate) bundle: Bundle,
+}
+
+/// A value of state.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Value {
+    /// The key.
+    pub(crate) key: String,
+    /// The value.
+    pub(crate) value: Json,
+    /// When it expires, in Unix milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) expires_ms: Option<u64>,
+    /// What was said of it when it was written.
+    #[serde(default, skip_serializing_if = "is_plain")]
+    pub(crate) hints: StoreOptions,
+}
+
+pub(crate) fn is_plain(hints: &StoreOptions) -> bool {
+    *hints == StoreOptions::default()
+}
+
+impl From<StateRow> for Value {
+    fn from(row: StateRow) -> Self {
+        let StateRow { key, value, expires_ms, hints, .. } = row;
+        Self { key, value: Json::from_trusted(value), expires_ms, hints }
+    }
+}
+
+/// A file of the run.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct File {
+    /// Its number within the run.
+    pub(crate) n: u32,
+    /// Its name.
+    pub(crate) name: String,
+    /// BLAKE3 of its bytes, in hex.
+    pub(crate) hash: String,
+    /// When it was made, in Unix milliseconds.
+    pub(crate) created_ms: u64,
+    /// The step that made it.
+    pub(crate) step: u32,
+    /// The attempt that made it.
+    pub(crate) attempt: u32,
+    /// Whether that attempt was accepted.
+    pub(crate) published: bool,
+    /// Its bytes, in base64.
+    pub(crate) data: String,
+}
+
+/// What was refused.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Kept {
+    /// The step.
+    pub(crate) step: u32,
+    /// The attempt.
+    pub(crate) attempt: u32,
+    /// When, in Unix milliseconds.
+    pub(crate) at_ms: u64,
+    /// The code of the refusal.
+    pub(crate) code: String,
+    /// What was refused.
+    pub(crate) body: String,
+}
+
+/// What shows that a document is whole.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Seal {
+    /// Lines before this one.
+    pub(crate) lines: u64,
+    /// BLAKE3 of the bytes of those lines, in hex.
+    pub(crate) hash: String,
+}
+
+impl File {
+    /// A file with its bytes.
+    pub(crate) fn new(row: &ArtifactRow, data: &[u8]) -> Self {
+        Self {
+            n: row.n,
+            name: row.name.clone(),
+            hash: row.hash.clone(),
+            created_ms: row.created_ms,
+            step: row.step,
+            attempt: row.attempt,
+            published: row.published,
+            data: BASE64.encode(data),
+        }
+    }
+
+    /// The row and the bytes, for the run `run`.
+    ///
+    /// # Errors
+    /// Bytes that are not the ones of the hash.
+    pub(crate) fn open(self, run: u64) -> Result<(ArtifactRow, Arc<[u8]>), String> {
+        let data = BASE64
+            .decode(self.data.as_bytes())
+            .map_err(|error| format!("the bytes of file {:?}: {error}", self.name))?;
+        if blake3::hash(&data).to_hex().as_str() != self.hash {
+            return Err(format!("the bytes of file {:?} are not the ones of its hash", self.name));
+        }
+        let row = ArtifactRow {
+            run,
+            n: self.n,
+            name: self.name,
+            hash: self.hash,
+            size: data.len() as u64,
+            created_ms: self.created_ms,
+            step: self.step,
+            attempt: self.attempt,
+            published: self.published,
+        };
+        Ok((row, data.into()))
+    }
+}

@@ -1,0 +1,35 @@
+//! What a run used, as it is shown.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::journal::{Spent, Usage};
+
+/// What a run used, as far as its workers said; what nobody reported is null or not there.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SpentView {
+    /// Everything: `{input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost}`, in US
+    /// dollars as a decimal text; called runs included.
+    #[schema(value_type = Object)]
+    pub total: Usage,
+    /// Attempts that somebody had, and that ended without a word about what they used.
+    pub unreported: u32,
+    /// The same by agent, for the run's own attempts.
+    #[schema(value_type = Object)]
+    pub agents: BTreeMap<String, Usage>,
+}
+
+/// What a run that ended used, for whoever called it; nothing where nobody said.
+pub(crate) fn total(spent: &Spent) -> Option<Usage> {
+    (spent.total != Default::default()).then(|| spent.total.clone())
+}
+
+/// What a run used; nothing where nobody had any of its work.
+pub(crate) fn view(spent: &Spent) -> Option<SpentView> {
+    let Spent { total, unreported, agents } = spent;
+    let view =
+        || SpentView { total: total.clone(), unreported: *unreported, agents: agents.clone() };
+    (!spent.is_empty()).then(view)
+}
