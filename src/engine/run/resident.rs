@@ -156,7 +156,6 @@ impl Run {
             life,
             header,
             cursor: None,
-            prev: None,
             chain: Chain::lean(),
             program: None,
             grant,

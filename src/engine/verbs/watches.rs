@@ -19,8 +19,8 @@ use crate::{
     blueprint::{FileWatch, Missed, Trigger, TriggerEvent},
     engine::{
         BlueprintView, Engine, EngineError, IdempotencyKey, Program, Schedules, StartRun, rfc3339,
-        schedules::TRIES,
         shared::watch_board::{Directories, WatchBoard},
+        verbs::schedules::TRIES,
     },
     protocol::{Json, RunId},
     store::{Check, StoreError, Write},
