@@ -76,9 +76,9 @@ async fn a_run_that_was_left_to_people_goes_on_with_the_next_daemon() {
 #[test]
 fn a_run_beside_a_daemon_attaches_and_has_the_same_result() {
     let shell = Shell::new();
-    let alone = shell.run(&["run", &blueprint("hello.lua"), "name=Ada"]).ok();
+    let alone = shell.run(&["run", &blueprint("hello.lua"), "who=Ada"]).ok();
     let daemon = Daemon::start(&shell.path(".moonswarm"));
-    let attached = shell.run(&["run", &blueprint("hello.lua"), "name=Ada"]).ok().says(&[
+    let attached = shell.run(&["run", &blueprint("hello.lua"), "who=Ada"]).ok().says(&[
         "attached to",
         &daemon.url,
         &format!("pid {}", daemon.pid()),
