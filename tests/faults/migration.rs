@@ -175,7 +175,7 @@ async fn a_database_of_format_7_goes_on_and_the_copy_from_before_is_named() {
     let result =
         daemon.with(handle, Method::POST, "/v1/worker/result").json(&json!({ "output": 7 }));
     assert_eq!(send(result).await.0, 200);
-    let expected = json!({ "n": 2, "payload": "on", "done": 7, "text": "written by format 7" });
+    let expected = json!({ "n": 2, "done": 7, "text": "written by format 7" });
     assert_eq!(daemon.ended(open).await["output"], expected);
     assert_eq!(daemon.stop(), Some(0));
     assert_eq!(number(&data, "user_version"), newest());
