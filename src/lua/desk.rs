@@ -418,7 +418,9 @@ fn milliseconds(value: &Value) -> (Option<f64>, bool) {
             Ok(Err(DurationError::TooLong(_))) => None,
             Ok(Err(DurationError::Shape(_))) | Err(_) => return (None, false),
         },
-        _ => value.as_f64().and_then(seconds_to_ms),
+        // A whole number comes as an integer.
+        Value::Integer(seconds) => seconds_to_ms(*seconds as f64),
+        _ => value.as_number().and_then(seconds_to_ms),
     };
     (read.map(|ms| ms as f64), read.is_none())
 }
