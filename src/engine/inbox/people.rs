@@ -11,6 +11,7 @@ use crate::{
             task::Phase,
         },
         shard::owner::Shard,
+        shared::message::refuse_lease,
         turn::lineage::is_same,
         view,
     },
@@ -235,13 +236,4 @@ pub(crate) struct Said {
     pub(crate) revision: Option<String>,
     pub(crate) caller: Caller,
     pub(crate) key: Option<IdempotencyKey>,
-}
-
-/// The answer to who wants to lease what is not to be had.
-pub(crate) fn refuse_lease(reply: ReplyTo<Lease>) {
-    // Who asked may be gone.
-    let _ = reply.send(Err(EngineError::Conflict {
-        code: "fenced",
-        message: "lease the task: it is not waiting any more".into(),
-    }));
 }

@@ -9,15 +9,9 @@ use crate::{
     },
     fault,
     journal::{Fact, Outcome, SignalReceived},
-    protocol::{Json, RunId},
+    protocol::Json,
     store::{Batch, Check, Errand, OutboxRow, Write},
 };
-
-/// What keeps a cancel of a called run until it has arrived: nobody else would ever cancel that.
-pub(crate) fn cancel_on_its_way(run: &Run, step: u32, child: RunId, reason: &str) -> Write {
-    let errand = Errand::Cancel { by: run.id.to_string(), reason: reason.to_owned() };
-    Write::PutOutbox(OutboxRow { run: run.num, step, to: child.num(), errand })
-}
 
 /// What a row of the outbox says to its receiver.
 pub(crate) fn carried(row: OutboxRow) -> RunMsg {

@@ -6,6 +6,7 @@ use crate::{
         run::{answers::closed, due::Due, resident::Run, task::Phase},
         shard::owner::Shard,
         shared::{message::WorkerAsk, verified::lineage},
+        turn::effects::bad_effect,
         view,
     },
     fault::{self, Break},
@@ -496,16 +497,6 @@ fn decode_effects(
         })
     };
     effects.iter().enumerate().map(decode).collect()
-}
-
-pub(crate) fn bad_effect(failure: Failure) -> EngineError {
-    EngineError::Invalid {
-        what: "the result",
-        violations: vec![crate::engine::Breach {
-            path: "$.effects".into(),
-            message: failure.message,
-        }],
-    }
 }
 
 pub(crate) fn bad_request(failure: Failure) -> EngineError {

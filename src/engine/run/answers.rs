@@ -7,7 +7,8 @@ use crate::{
         view,
     },
     journal::{Outcome, RunState},
-    store::RunStatus,
+    protocol::RunId,
+    store::{Errand, OutboxRow, RunStatus, Write},
 };
 
 /// The refusal for something that comes after the end.
@@ -42,4 +43,10 @@ pub(crate) fn reply_view(run: &mut Run, reply: Option<ReplyTo<crate::engine::Run
             drop(reply.send(result.map(view_of)));
         }));
     }
+}
+
+/// What keeps a cancel of a called run until it has arrived: nobody else would ever cancel that.
+pub(crate) fn cancel_on_its_way(run: &Run, step: u32, child: RunId, reason: &str) -> Write {
+    let errand = Errand::Cancel { by: run.id.to_string(), reason: reason.to_owned() };
+    Write::PutOutbox(OutboxRow { run: run.num, step, to: child.num(), errand })
 }

@@ -339,3 +339,12 @@ pub(crate) fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
         },
     }
 }
+
+/// The answer to who wants to lease what is not to be had.
+pub(crate) fn refuse_lease(reply: ReplyTo<Lease>) {
+    // Who asked may be gone.
+    let _ = reply.send(Err(EngineError::Conflict {
+        code: "fenced",
+        message: "lease the task: it is not waiting any more".into(),
+    }));
+}

@@ -18,7 +18,6 @@ use std::{
 use crate::{
     blueprint::{CompiledAgent, Operators as _, asking},
     engine::{
-        inbox::people::refuse_lease,
         run::{
             branches::{is_held, seat_epoch},
             due::Due,
@@ -28,6 +27,7 @@ use crate::{
             task::{AgentKey, OpenTask, Phase},
         },
         shard::{owner::Shard, perform::Under},
+        shared::message::refuse_lease,
         turn::pause::{pause_ms, retry_after_ms},
     },
     fault::{self, Break},

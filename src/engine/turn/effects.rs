@@ -3,6 +3,7 @@
 
 use crate::{
     engine::{
+        EngineError,
         run::{follows::is_follow, perform::Perform, resident::Run},
         settings::CustomEffects,
         shard::owner::Shard,
@@ -300,4 +301,14 @@ pub(crate) fn effect_name(effect: &Effect) -> String {
         .ok()
         .and_then(|value| value.get("type").and_then(|t| t.as_str().map(str::to_owned)))
         .unwrap_or_else(|| "without a type".to_owned())
+}
+
+pub(crate) fn bad_effect(failure: Failure) -> EngineError {
+    EngineError::Invalid {
+        what: "the result",
+        violations: vec![crate::engine::Breach {
+            path: "$.effects".into(),
+            message: failure.message,
+        }],
+    }
 }

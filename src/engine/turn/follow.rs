@@ -15,13 +15,13 @@ use crate::{
     blueprint::CompiledAgent,
     engine::{
         Holder, Report,
-        inbox::worker::bad_effect,
         run::{
             follows::{Follow, Follows, Why, is_follow},
             reply::ReplyTo,
             resident::Run,
         },
         shard::owner::Shard,
+        turn::effects::bad_effect,
     },
     fault,
     journal::{Decision, Fact, Followed, Outcome, Usage},

@@ -203,9 +203,9 @@ impl Shard {
         self.close_members(run, number, reason);
         if let Some(Open { kind: OpenKind::Child { run: child, .. }, .. }) = run.open.get(number) {
             let (child, reason) = (*child, reason.to_owned());
-            run.pending.writes.push(crate::engine::inbox::signals::cancel_on_its_way(
-                run, number, child, &reason,
-            ));
+            run.pending
+                .writes
+                .push(crate::engine::run::answers::cancel_on_its_way(run, number, child, &reason));
             run.pending.after.performs.push(Perform::CancelChild { step: number, child, reason });
         }
         self.end_step(run, number, Outcome::Canceled(reason.to_owned()), None, None);
