@@ -9,9 +9,9 @@
 //! | attempt closed | the step is pending, its attempt has ended |
 //! | attempt opened | the step's next attempt is pending |
 //! | step ended | the step is terminal |
-//! | signal received | the signal is queued, unless one of the same sender's step was received before |
+//! | signal received | queued, unless its sender's step was seen before |
 //! | noted | the status is replaced, if the note is a status |
-//! | decided | canceled, paused, resumed, compensating, marked as a copy; seat holder; earlier usage |
+//! | decided | canceled, paused, resumed, compensating; a copy; the seat's holder; earlier usage |
 //! | secret accessed | nothing changes |
 //! | run ended | ended; no entry may follow |
 
