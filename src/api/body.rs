@@ -8,7 +8,10 @@ use axum::{
     http::{HeaderMap, header},
 };
 use futures::StreamExt;
-use serde::de::DeserializeOwned;
+use serde::{
+    Deserializer,
+    de::{DeserializeOwned, Error as _, Visitor, value},
+};
 use serde_json::error::Category;
 
 use super::app::Api;
@@ -154,8 +157,50 @@ pub(super) fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem>
         let detail = format!("the body nests deeper than {MOST_DEPTH} levels");
         return Err(Problem::new(codes::INVALID_BODY, detail));
     }
+    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') && Shape::of::<T>() {
+        // Serde reads an array as the fields of a struct, in their order.
+        let message = "invalid type: sequence, expected an object";
+        return Err(Problem::new(codes::INVALID_BODY, message).at("$"));
+    }
     // The second reading tracks the path; only refused bodies pay for it.
     serde_json::from_slice(bytes).or_else(|_| explain(bytes))
+}
+
+/// Finds out whether a type reads the fields of a struct. It holds no data.
+struct Shape;
+
+impl Shape {
+    const STRUCT: &'static str = "a struct";
+
+    fn of<T: DeserializeOwned>() -> bool {
+        T::deserialize(Self).is_err_and(|error| error.to_string() == Self::STRUCT)
+    }
+}
+
+impl<'de> Deserializer<'de> for Shape {
+    type Error = value::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Self::Error> {
+        Err(value::Error::custom("another type"))
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, Self::Error> {
+        Err(value::Error::custom(Self::STRUCT))
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
+        unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
 }
 
 fn explain<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {

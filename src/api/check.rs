@@ -34,6 +34,9 @@ pub(super) struct BundleBody {
 /// # Errors
 /// Another content type, another shape, or the finding that keeps the files from being a bundle.
 pub(super) fn read_bundle(raw: &Raw) -> Result<Bundle, Problem> {
+    if raw.bytes.is_empty() {
+        return Err(Problem::new(codes::INVALID_BODY, "the body is empty").at("$"));
+    }
     if raw.is_json() {
         let BundleBody { source, files, entry } = read_json(&raw.bytes)?;
         if source.is_none() && files.is_none() {

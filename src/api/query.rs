@@ -9,7 +9,7 @@ use super::{
     params::{self, Asker, At, Params},
 };
 use crate::{
-    door::{Problem, ProblemBody},
+    door::{Problem, ProblemBody, codes},
     protocol::Json,
 };
 
@@ -33,7 +33,7 @@ pub(super) struct QueryParams {
     responses(
         (status = 200, description = "What the function returned.", body = Object),
         (status = 404, description = "`not_found`", body = ProblemBody),
-        (status = 422, description = "`flow_failed` with `failure`", body = ProblemBody),
+        (status = 422, description = "`invalid_input`: the argument is not JSON; `flow_failed` with `failure`", body = ProblemBody),
     ),
 )]
 pub(super) async fn ask(
@@ -44,7 +44,7 @@ pub(super) async fn ask(
 ) -> Result<JsonBody<Json>, Problem> {
     let argument = match params.argument {
         Some(text) => Json::parse(text)
-            .map_err(|error| params::bad_query(format!("argument is not JSON: {error}")))?,
+            .map_err(|error| Problem::new(codes::INVALID_INPUT, format!("argument is not JSON: {error}")))?,
         None => Json::null(),
     };
     Ok(JsonBody(api.engine.query(&caller, params::id(&run)?, name, argument).await?))

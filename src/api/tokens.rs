@@ -22,7 +22,7 @@ use crate::{
 #[serde(deny_unknown_fields)]
 pub(super) struct MintBody {
     /// Its role: admin, operator, worker, queue, approver, senior or observer.
-    #[schema(value_type = String)]
+    #[schema(value_type = String, pattern = "^(admin|operator|worker|queue|approver|senior|observer)$")]
     role: Role,
     /// Only these verbs of the role; all of them if absent.
     verbs: Option<Vec<String>>,
@@ -32,6 +32,7 @@ pub(super) struct MintBody {
     /// Its scopes; the asking token's if absent.
     scopes: Option<Vec<String>>,
     /// How long it lives: `"12h"`.
+    #[schema(pattern = "^([0-9]{1,4}d)?([0-9]{1,4}h)?[0-9]{1,4}m$")]
     ttl: String,
     /// Whose it is: people with a name each are told apart where several must answer. A token that
     /// may do everything gives a name as it is, any other puts its own subject and a slash before

@@ -43,6 +43,7 @@ pub(super) struct LeaseBody {
     /// How long to wait for a task, at most a minute: `"30s"`. Not at all by default.
     wait: Option<String>,
     /// How many tasks at most: 1 to 100, 1 by default.
+    #[schema(minimum = 1, maximum = 100)]
     max: Option<usize>,
     /// The worker's name, for people; the token's subject by default.
     worker: Option<String>,

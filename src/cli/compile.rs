@@ -88,7 +88,7 @@ pub fn load(path: &Path) -> Result<Bundle, Stop> {
         true => host::main_file(path).ok_or_else(|| no_main(path))?,
         false => path.to_owned(),
     };
-    Bundle::load(&main).map_err(|error| Stop::new(Exit::Invalid, format!("failed to {error}")))
+    Bundle::load(&main).map_err(|error| Stop::new(Exit::Invalid, error.to_string()))
 }
 
 /// A directory was named, and what to run of it is not clear.

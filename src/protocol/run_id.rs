@@ -24,6 +24,16 @@ pub struct IdError {
     pub prefix: &'static str,
 }
 
+impl IdError {
+    /// Returns whether the text has the form of an id, although no id is written like this.
+    pub fn is_well_formed(&self) -> bool {
+        let rest = self.text.strip_prefix(self.prefix).and_then(|text| text.strip_prefix('_'));
+        rest.is_some_and(|rest| {
+            rest.len() == 26 && rest.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'7'))
+        })
+    }
+}
+
 /// Identifies one run permanently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunId(Uuid);

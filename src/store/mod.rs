@@ -776,7 +776,7 @@ pub enum StoreError {
         path: String,
     },
     /// Another process owns the data directory.
-    #[error("{path} is in use by another process (pid {pid})")]
+    #[error("lock {path}: another process has it (pid {pid})")]
     Owned {
         /// The data directory.
         path: String,

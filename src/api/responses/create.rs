@@ -6,6 +6,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use super::{begin, read, sse};
 use crate::{
@@ -17,6 +18,15 @@ use crate::{
     door::{ModelErrorBody, Problem},
 };
 
+/// The fields that every request for a response has; the specification has the others.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "a schema of the OpenAPI document")]
+pub(super) struct ResponseBody {
+    /// A blueprint, or `blueprint/agent`.
+    #[schema(example = "hello")]
+    model: String,
+}
+
 /// Answers a conversation, as a model does.
 ///
 /// `model` is a blueprint, or `blueprint/agent`. The body, the response and the events are those of
@@ -26,7 +36,7 @@ use crate::{
 #[utoipa::path(
     post, path = "/v1/responses", operation_id = "response_create", tag = "responses",
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition harmless for 24 hours.")),
-    request_body = Object,
+    request_body = ResponseBody,
     responses(
         (status = 200, description = "The response, or its events.", content((Object = "application/json"), (Object = "text/event-stream"))),
         (status = 400, description = "`invalid_body`, `invalid_input`, `not_supported`, `previous_response_not_found`", body = ModelErrorBody),

@@ -76,7 +76,7 @@ pub fn run(path: &Path, known: &Registry, options: &Options<'_>, clock: &Clock) 
     let bundle = match Bundle::load(path) {
         Ok(bundle) => bundle,
         Err(error) => {
-            report.broken = Some(Failure::new("bundle", format!("failed to {error}")));
+            report.broken = Some(Failure::new("bundle", error.to_string()));
             return report;
         }
     };

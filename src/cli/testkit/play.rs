@@ -267,7 +267,7 @@ impl<'a> Play<'a> {
 
     fn load(&mut self, path: &str) -> Result<Bundle, Failure> {
         let path = self.beside(path);
-        let bundle = Bundle::load(&path).map_err(|error| usage(format!("failed to {error}")))?;
+        let bundle = Bundle::load(&path).map_err(|error| usage(error.to_string()))?;
         let dir = path.parent().unwrap_or(Path::new("")).to_owned();
         self.places.insert(bundle.hash().to_owned(), dir);
         Ok(bundle)
