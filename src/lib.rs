@@ -10,8 +10,8 @@
 //!    signals, timers,           ┌───── Run ────────────────────────────┐
 //!    results, cancels ────────▶ │ Input → Flow::advance → NextAction   │   pure: no IO, no clock
 //!                               └────────────┬─────────────────────────┘
-//!                                            ▼ journal commit           ◀── nothing leaves before it
-//!    middleware ▶ OperatorSpawner ▶ Worker ▶ Operator: process · lua · human · queue · main_ai · http
+//!                                            ▼ journal commit         ◀── nothing leaves before it
+//!    middleware ▶ OperatorSpawner ▶ Worker ▶ Operator: process · lua · human · queue · http · …
 //!                                            │
 //!    its return value, or POST /v1/worker/result with a handle ──▶ next Input
 //! ```
@@ -26,8 +26,8 @@
 //! - **replay**: executing a flow again with the results of its journal
 //! - **task**: a step that an operator executes; **attempt**: one try at a task, numbered from 1
 //! - **operator**: a backend that executes tasks; **worker**: the holder of an attempt
-//! - **lease**: the time a pull worker has for a task; **fenced**: refused, another attempt took over
-//! - **token**: a signed credential with verbs and scopes; **handle**: the credential of one attempt
+//! - **lease**: the time a pull worker has for a task; **fenced**: another attempt took over
+//! - **token**: a credential with verbs and scopes; **handle**: the credential of one attempt
 //! - **verb**: one permitted action; **scope**: where it applies; **grant**: verbs with scopes
 //! - **session**: a connected operator; **seat**: the place of one operator in a run
 //! - **layer**: one element of the middleware; **shard**: a thread of the host that owns some runs
@@ -55,7 +55,7 @@
 //! | [`api`] | HTTP, one file per resource, behind the door |
 //! | [`host`] | the only wiring |
 //! | [`cli`] | the program, one file per command |
-//! | [`clock`], [`tasks`], [`memory`], [`fault`] | time, spawned futures, memory accounts, fault points |
+//! | [`clock`], [`tasks`], [`memory`], [`fault`] | time, spawns, memory accounts, fault points |
 //! | [`config`], [`telemetry`] | the configuration of the program, logs |
 //!
 //! # Example
