@@ -2,7 +2,7 @@
 //!
 //! | rule | starts | completes with | fails |
 //! |---|---|---|---|
-//! | fallback | the first; the next after the one before failed | the first that completes | when all failed |
+//! | fallback | the first; after a failure the next | the first that completes | when all failed |
 //! | race | all | the first that completes | when all failed |
 //! | quorum | all | the first of `agree` with one value | when so many cannot agree any more |
 //! | round robin | the one whose turn it is | that one | when that one fails |

@@ -5,7 +5,7 @@
 //! | new | | list the tools of all servers in parallel; without servers, ask the model |
 //! | listing | all servers | ask the model; a server that failed stops the loop |
 //! | listing | all servers | ask the model; a server that failed stops the loop |
-//! | asking | the model, without calls | done; an answer that violates the schema is repeated once |
+//! | asking | the model, without calls | done; one retry if the answer violates the schema |
 //! | asking | the model, with calls of the caller's tools | done: the caller gets the whole batch |
 //! | asking | the model, with other calls | record all of them, then execute them |
 //! | asking | the model failed, was cut off or refused | the loop stops |
