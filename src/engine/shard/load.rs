@@ -119,7 +119,7 @@ fn replay_into(turn: &mut Turn<'_>, program: &Arc<Program>, entries: &[Entry]) {
     match outcome {
         Err(Stop::Diverged(why)) => take_up::pause_with(turn, entries, why.message),
         Err(Stop::Broken(why)) => {
-            take_up::pause_with(turn, entries, format!("its VM has no room: {why}"))
+            take_up::pause_with(turn, entries, format!("its VM has no room: {why}"));
         }
         Ok(replay) if turn.run.is_ended() => turn.run.flow = Some(replay.flow),
         Ok(replay) => {

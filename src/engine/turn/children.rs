@@ -99,7 +99,7 @@ pub(crate) fn take_up_child(turn: &mut Turn<'_>, number: u32, child: RunId) {
         }
         Ok(Some(_)) => {}
         Err(error) => {
-            tracing::error!(run = %turn.run.id, %error, "could not look for a called run")
+            tracing::error!(run = %turn.run.id, %error, "could not look for a called run");
         }
     }
 }
