@@ -349,7 +349,7 @@ fn detach_worker(run: &mut Run, step: u32) {
     }
 }
 
-/// A result that breaks its schema: the worker may try again, twice.
+/// A result that does not match its schema: the worker may try again, twice.
 fn refuse_result(
     turn: &mut Turn<'_>,
     holder: &Holder,
