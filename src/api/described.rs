@@ -29,8 +29,16 @@ const LINKS: [(&str, &str, &str, &str, &[&str]); 6] = [
     ("session_open", "201", "/session", "session", &["session_get", "session_close"]),
 ];
 const OF_A_RUN: &[&str] = &[
-    "run_get", "step_list", "artifact_list", "run_export", "run_pause", "run_resume", "run_cancel",
-    "run_fork", "run_replay", "run_delete",
+    "run_get",
+    "step_list",
+    "artifact_list",
+    "run_export",
+    "run_pause",
+    "run_resume",
+    "run_cancel",
+    "run_fork",
+    "run_replay",
+    "run_delete",
 ];
 
 /// Completes the description of an operation.
@@ -91,6 +99,7 @@ fn describe(operation: &str, parameter: &mut Parameter) {
         ("limit", _) => number(1, 500),
         ("depth", _) => number(1, 64),
         ("seq" | "starting_after", _) => number(0, u32::MAX),
+        ("Idempotency-Key", _) => pattern("^[!-~]{1,255}$"),
         ("cursor", "run_list") => pattern(&id("run")),
         ("cursor", "task_list") => pattern("^[0-9]{1,9}-[0-9]{1,9}$"),
         ("cursor", "step_list" | "audit_list") => pattern("^[0-9]{1,9}$"),

@@ -22,11 +22,11 @@ use crate::{
     protocol::DurationMs,
 };
 
-/// The most dispatches of one request.
+/// The maximum number of dispatches in one request.
 const MOST: usize = 100;
-/// How many of them are under way at once.
+/// The number of dispatches that run concurrently.
 const AT_ONCE: usize = 32;
-/// How long a request waits that does not say.
+/// The default time for which a request waits.
 const WAIT: &str = "60s";
 
 /// One dispatch, or a list of them.
@@ -50,8 +50,10 @@ pub(super) struct OneBody {
     #[schema(value_type = Object)]
     input: Value,
     /// Time for an attempt: `"20m"`.
+    #[schema(pattern = "^[1-9][0-9]{0,2}[smhd]$")]
     timeout: Option<String>,
     /// How long to wait for the end, at most and by default a minute; the run goes on after it.
+    #[schema(pattern = "^[0-9]{1,3}s$")]
     wait: Option<String>,
 }
 
@@ -66,13 +68,24 @@ pub(super) struct SlotView {
     problem: Option<ProblemBody>,
 }
 
+/// What a dispatch, or a list of them, is answered with.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "a schema of the OpenAPI document")]
+enum DispatchAnswer {
+    /// For a list: a slot for each, in their order.
+    Many(Vec<SlotView>),
+    /// For one.
+    One(DispatchView),
+}
+
 /// Has an operator execute a task by itself: a run of one step. A list is executed in parallel;
 /// what becomes of one changes nothing for the others.
 #[utoipa::path(
     post, path = "/v1/dispatch", operation_id = "dispatch", tag = "operators",
     request_body = DispatchBody,
     responses(
-        (status = 200, description = "One dispatch, or one slot for each of a list.", body = DispatchView),
+        (status = 200, description = "One dispatch, or one slot for each of a list.", body = DispatchAnswer),
         (status = 404, description = "`not_found`: no such operator", body = ProblemBody),
     ),
 )]

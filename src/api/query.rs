@@ -1,4 +1,4 @@
-//! Questions to a run's flow.
+//! Queries of a run's flow.
 
 use axum::{Json as JsonBody, extract::State};
 use serde::Deserialize;
@@ -43,8 +43,9 @@ pub(super) async fn ask(
     Params(params): Params<QueryParams>,
 ) -> Result<JsonBody<Json>, Problem> {
     let argument = match params.argument {
-        Some(text) => Json::parse(text)
-            .map_err(|error| Problem::new(codes::INVALID_INPUT, format!("argument is not JSON: {error}")))?,
+        Some(text) => Json::parse(text).map_err(|error| {
+            Problem::new(codes::INVALID_INPUT, format!("argument is not JSON: {error}"))
+        })?,
         None => Json::null(),
     };
     Ok(JsonBody(api.engine.query(&caller, params::id(&run)?, name, argument).await?))

@@ -1,4 +1,4 @@
-//! State: values by scope and key, listed, searched, linked, and changed in batches.
+//! State: values by scope and key; list, search, link, and batches of changes.
 
 use axum::{Json as JsonBody, extract::State, http::StatusCode};
 use serde::{Deserialize, Serialize};
@@ -17,9 +17,9 @@ use crate::{
     store::{Reducer, StateAct, StateChange},
 };
 
-/// The longest key, relation or prefix, in bytes.
+/// The maximum length of a key, relation or prefix, in bytes.
 const MOST_KEY: usize = 1_024;
-/// The most links that may be followed in a row.
+/// The maximum number of links followed in a row.
 const MOST_DEPTH: u32 = 64;
 
 /// What is written.
@@ -31,23 +31,24 @@ pub(super) struct PutBody {
     value: Json,
     /// What becomes of the value that is there: overwrite (the default), append (to an array),
     /// merge (into an object), sum (of numbers).
-    #[serde(default)]
-    #[schema(value_type = Option<String>)]
-    reduce: Reducer,
+    #[schema(value_type = Option<String>, pattern = "^(overwrite|append|merge|sum)$")]
+    reduce: Option<Reducer>,
     /// The revision that the value must have, 0 for none; else 409 `revision_mismatch`.
     if_revision: Option<u64>,
     /// After how long it expires, counted from this write: `"90s"`.
+    #[schema(pattern = "^[1-9][0-9]{0,2}[smhd]$")]
     ttl: Option<String>,
     /// transient (never stored), session (goes with the session of its scope), durable.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, pattern = "^(transient|session|durable)$")]
     lifetime: Option<Lifetime>,
     /// hot, warm, cold.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, pattern = "^(hot|warm|cold)$")]
     tier: Option<MemoryTier>,
     /// episodic, semantic, procedural, structural, or `{"custom": "…"}`.
     #[schema(value_type = Option<Object>)]
     content_kind: Option<ContentKind>,
     /// How important it is, from 0 to 1.
+    #[schema(minimum = 0, maximum = 1)]
     salience: Option<f64>,
 }
 
@@ -66,8 +67,10 @@ pub(super) struct BatchOp {
     /// put, append, merge, sum, delete, link, unlink.
     op: Op,
     /// The scope.
+    #[schema(pattern = "^(global|(run|session|custom):[A-Za-z0-9_-]{1,64})$")]
     scope: String,
     /// The key; for links the one that they start from.
+    #[schema(min_length = 1)]
     key: String,
     /// For put, append, merge and sum.
     #[schema(value_type = Option<Object>)]
@@ -82,17 +85,19 @@ pub(super) struct BatchOp {
     #[schema(value_type = Option<Object>)]
     metadata: Option<Json>,
     /// After how long it expires, counted from this write: `"90s"`.
+    #[schema(pattern = "^[1-9][0-9]{0,2}[smhd]$")]
     ttl: Option<String>,
     /// transient (never stored), session (goes with the session of its scope), durable.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, pattern = "^(transient|session|durable)$")]
     lifetime: Option<Lifetime>,
     /// hot, warm, cold.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, pattern = "^(hot|warm|cold)$")]
     tier: Option<MemoryTier>,
     /// episodic, semantic, procedural, structural, or `{"custom": "…"}`.
     #[schema(value_type = Option<Object>)]
     content_kind: Option<ContentKind>,
     /// How important it is, from 0 to 1.
+    #[schema(minimum = 0, maximum = 1)]
     salience: Option<f64>,
 }
 
@@ -156,7 +161,7 @@ pub(super) struct DeleteParams {
     if_revision: Option<u64>,
 }
 
-/// What a write says about its value, as it was given.
+/// The hints of a write, as received.
 struct Hints {
     ttl: Option<String>,
     lifetime: Option<Lifetime>,
@@ -285,7 +290,7 @@ pub(super) async fn put(
     posted: Posted<PutBody>,
 ) -> Result<JsonBody<ChangedView>, Problem> {
     let PutBody { value, reduce: reducer, if_revision, .. } = &posted.body;
-    let (reducer, if_revision) = (*reducer, *if_revision);
+    let (reducer, if_revision) = (reducer.unwrap_or_default(), *if_revision);
     let value = value.as_str().to_owned();
     let PutBody { ttl, lifetime, tier, content_kind, salience, .. } = posted.body;
     let hints = Hints { ttl, lifetime, tier, content_kind, salience }.read()?;

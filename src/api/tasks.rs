@@ -1,4 +1,4 @@
-//! Tasks that somebody outside the flow is to do, and their answers.
+//! Tasks that wait for somebody outside the flow, and their answers.
 
 use axum::{Json as JsonBody, extract::State};
 use serde::Deserialize;
@@ -82,7 +82,10 @@ pub(super) struct TaskPage {
 #[utoipa::path(
     get, path = "/v1/tasks", operation_id = "task_list", tag = "tasks",
     params(ListParams),
-    responses((status = 200, description = "A page of tasks.", body = TaskPage)),
+    responses(
+        (status = 200, description = "A page of tasks.", body = TaskPage),
+        (status = 404, description = "`not_found`: `cursor` or `run` names nothing", body = ProblemBody),
+    ),
 )]
 pub(super) async fn list(
     State(api): State<Api>,
@@ -123,7 +126,7 @@ pub(super) struct AnswerBody {
     revision: Option<String>,
 }
 
-/// Keeps a `null` that was written apart from a field that was not.
+/// Distinguishes an explicit `null` from an absent field.
 pub(super) fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Json>, D::Error> {
     Json::deserialize(from).map(Some)
 }

@@ -1,4 +1,4 @@
-//! Tokens: make narrower ones, list, revoke; the public keys.
+//! Tokens: create narrower ones, list, revoke; the public keys.
 
 use axum::{Json as JsonBody, extract::State, http::StatusCode};
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ pub(super) struct MintBody {
     /// Its scopes; the asking token's if absent.
     scopes: Option<Vec<String>>,
     /// How long it lives: `"12h"`.
-    #[schema(pattern = "^([0-9]{1,4}d)?([0-9]{1,4}h)?[0-9]{1,4}m$")]
+    #[schema(pattern = "^([1-9][0-9]{0,2}[smh]|[1-9][0-9]?d)$")]
     ttl: String,
     /// Whose it is: people with a name each are told apart where several must answer. A token that
     /// may do everything gives a name as it is, any other puts its own subject and a slash before
@@ -150,7 +150,7 @@ pub(super) enum KeyName {
     Handles,
 }
 
-/// How long the keys before verify if nothing else is asked for: as long as a session may live.
+/// The default time for which the previous keys verify: the maximum lifetime of a session.
 const GRACE_MS: u64 = 7 * 86_400_000;
 
 impl RotateBody {

@@ -39,6 +39,9 @@ impl IdError {
 pub struct RunId(Uuid);
 
 impl RunId {
+    /// Numbers of runs stay below this one.
+    pub const MOST: u64 = 1 << RUN_BITS;
+
     /// Builds the id of run `num`, created at `created_ms` (Unix milliseconds).
     pub fn new(num: u64, created_ms: u64) -> Self {
         debug_assert!(num < 1 << RUN_BITS, "run numbers stay under 2^36");

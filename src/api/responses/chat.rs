@@ -8,7 +8,7 @@ use axum::{
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::{begin, read, sse};
+use super::{begin, create::MessageBody, read, sse};
 use crate::{
     api::{
         app::Api,
@@ -27,8 +27,8 @@ pub(super) struct ChatBody {
     #[schema(example = "hello")]
     model: String,
     /// The conversation.
-    #[schema(value_type = Vec<Object>, example = json!([{"role": "user", "content": "hello"}]))]
-    messages: Vec<Value>,
+    #[schema(min_items = 1)]
+    messages: Vec<MessageBody>,
 }
 
 /// Answers a conversation in the shape of chat completions. It is a response like any other, and

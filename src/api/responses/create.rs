@@ -18,13 +18,38 @@ use crate::{
     door::{ModelErrorBody, Problem},
 };
 
-/// The fields that every request for a response has; the specification has the others.
+/// The fields that a request for a response needs; the specification has the others.
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "a schema of the OpenAPI document")]
 pub(super) struct ResponseBody {
     /// A blueprint, or `blueprint/agent`.
     #[schema(example = "hello")]
     model: String,
+    /// It may be absent beside `previous_response_id`.
+    #[schema(inline)]
+    input: InputBody,
+}
+
+/// What is asked.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "a schema of the OpenAPI document")]
+enum InputBody {
+    /// The text of the user.
+    Text(String),
+    /// The items of a conversation; messages are the simplest of them.
+    Items(Vec<MessageBody>),
+}
+
+/// A message of a conversation.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "a schema of the OpenAPI document")]
+pub(super) struct MessageBody {
+    /// Who wrote it.
+    #[schema(pattern = "^(user|assistant|system|developer)$")]
+    role: String,
+    /// The text; the specification has other forms.
+    content: String,
 }
 
 /// Answers a conversation, as a model does.

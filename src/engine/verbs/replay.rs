@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::engine::{
     Caller, Divergence, Engine, EngineError, Program,
-    shard::retell::{Retold, Stop, retell},
+    turn::retell::{Retold, Stop, retell},
 };
 use crate::{
     flow::{Command, NextAction, RunLimits},
