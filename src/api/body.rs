@@ -10,7 +10,7 @@ use axum::{
 };
 use futures::StreamExt;
 use serde::{
-    Deserializer,
+    Deserialize, Deserializer,
     de::{DeserializeOwned, Error as _, IgnoredAny, Visitor, value},
 };
 use serde_json::error::Category;
@@ -167,6 +167,17 @@ pub(super) fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem>
     serde_json::from_slice(bytes).or_else(|_| explain(bytes))
 }
 
+/// Reads a struct within a body, from an object only.
+///
+/// # Errors
+/// Returns serde's error for another type, or for a wrong field.
+pub(super) fn object<'de, D: Deserializer<'de>, T: DeserializeOwned>(
+    from: D,
+) -> Result<T, D::Error> {
+    let fields = serde_json::Map::deserialize(from)?;
+    T::deserialize(serde_json::Value::Object(fields)).map_err(D::Error::custom)
+}
+
 /// Finds out whether a type reads the fields of a struct. It holds no data.
 struct Shape;
 
@@ -279,6 +290,26 @@ mod tests {
         parts: Vec<Part>,
         #[serde(default)]
         note: Option<Json>,
+    }
+
+    #[test]
+    fn an_array_is_no_struct_and_a_null_enum_is_no_syntax_error() {
+        assert_eq!(refusal(r#"["a"]"#), ("invalid_body", Some("$".to_owned())));
+        let problem = read_json::<Option<Order>>(b" [null]").unwrap_err();
+        assert_eq!(problem.code(), "invalid_body");
+        assert_eq!(read_json::<Vec<u32>>(b"[1]").unwrap(), [1]);
+        let op =
+            |text: &str| read_json::<std::collections::BTreeMap<String, Kind>>(text.as_bytes());
+        let problem = op(r#"{"kind": null}"#).unwrap_err();
+        assert_eq!((problem.code(), problem.path()), ("invalid_body", Some("$.kind")));
+        assert_eq!(op(r#"{"kind": nul}"#).unwrap_err().code(), "malformed_json");
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    enum Kind {
+        #[expect(dead_code, reason = "a value of the enum")]
+        Some,
     }
 
     #[derive(Debug, Deserialize, PartialEq)]

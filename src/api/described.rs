@@ -12,8 +12,8 @@ use utoipa::openapi::{
     schema::{SchemaType, Type},
 };
 
-/// A duration: units from large to small, decimals in none.
-const DURATION: &str = "^([0-9]{1,3}d)?([0-9]{1,3}h)?([0-9]{1,3}m)?[0-9]{1,3}s$";
+/// The simple durations: one amount. Several, as in `1h30m`, are read as well.
+const DURATION: &str = r"^[0-9]{1,6}(\.[0-9]{1,3})?(ms|[smhd])?$";
 /// The media types of refusals.
 const PROBLEM: &str = "application/problem+json";
 const JSON: &str = "application/json";
@@ -100,7 +100,7 @@ fn describe(operation: &str, parameter: &mut Parameter) {
         ("depth", _) => number(1, 64),
         ("seq" | "starting_after", _) => number(0, u32::MAX),
         ("Idempotency-Key", _) => pattern("^[!-~]{1,255}$"),
-        ("cursor", "run_list") => pattern(&id("run")),
+        ("cursor", "run_list") => pattern("^(run_[a-z2-7]{26}|[0-9]{1,9})$"),
         ("cursor", "task_list") => pattern("^[0-9]{1,9}-[0-9]{1,9}$"),
         ("cursor", "step_list" | "audit_list") => pattern("^[0-9]{1,9}$"),
         ("argument", _) => {

@@ -47,13 +47,11 @@ pub(super) struct OneBody {
     operator: String,
     /// What it is given: any JSON.
     #[serde(default)]
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     input: Value,
     /// Time for an attempt: `"20m"`.
-    #[schema(pattern = "^[1-9][0-9]{0,2}[smhd]$")]
     timeout: Option<String>,
     /// How long to wait for the end, at most and by default a minute; the run goes on after it.
-    #[schema(pattern = "^[0-9]{1,3}s$")]
     wait: Option<String>,
 }
 

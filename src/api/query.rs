@@ -31,7 +31,7 @@ pub(super) struct QueryParams {
         QueryParams,
     ),
     responses(
-        (status = 200, description = "What the function returned.", body = Object),
+        (status = 200, description = "What the function returned.", body = serde_json::Value),
         (status = 404, description = "`not_found`", body = ProblemBody),
         (status = 422, description = "`invalid_input`: the argument is not JSON; `flow_failed` with `failure`", body = ProblemBody),
     ),

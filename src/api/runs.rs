@@ -43,16 +43,16 @@ pub(super) struct StartBody {
     entry: Option<String>,
     /// A flow as a table of nodes (docs/protocol/flow.schema.json); it is stored by its hash and
     /// moves no name.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     flow: Option<Json>,
     /// The agents of `flow`, by name.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     agents: Option<Json>,
     /// The input.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     input: Option<Json>,
     /// What started it, for the run's history.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     trigger: Option<Json>,
     /// How long to wait for the end before answering, at most a minute: `"30s"`.
     wait: Option<String>,

@@ -118,7 +118,7 @@ pub(super) async fn get(
 pub(super) struct AnswerBody {
     /// The output of the task; null is one.
     #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     output: Option<Json>,
     /// Why the answer is no.
     reject: Option<String>,

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::{
     app::Api,
-    body::Posted,
+    body::{Posted, object},
     params::{All, Asker, At, Key},
 };
 use crate::{
@@ -41,7 +41,7 @@ pub(super) struct MintBody {
     /// How much may be done and kept under it, and under all tokens made from it: `{"open_runs":
     /// 20, "starts_per_minute": 60, "stored_bytes": 1000000000, "tokens": 5000000, "usd": "20.00"}`;
     /// bounded by the asking token's own quotas in any case.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     #[schema(value_type = Object)]
     quotas: Quotas,
 }

@@ -39,7 +39,6 @@ const MOST_LEASED: usize = 100;
 #[serde(deny_unknown_fields)]
 pub(super) struct LeaseBody {
     /// The queue.
-    #[schema(min_length = 1)]
     queue: String,
     /// How long to wait for a task, at most a minute: `"30s"`. Not at all by default.
     #[schema(pattern = "^[0-9]{1,3}s$")]
@@ -245,7 +244,7 @@ pub(super) struct ProgressBody {
     percent: Option<f64>,
     /// Anything more.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     data: Option<Json>,
 }
 
@@ -295,7 +294,7 @@ pub(super) struct QuestionBody {
     /// The question, for a person.
     question: String,
     /// Anything more.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     data: Option<Json>,
 }
 
@@ -382,7 +381,7 @@ pub(super) struct StateParams {
     get, path = "/v1/worker/state/{key}", operation_id = "worker_state_get", tag = "worker",
     params(("key" = String, Path, description = "The key, percent-encoded."), StateParams),
     responses(
-        (status = 200, description = "The value.", body = Object),
+        (status = 200, description = "The value.", body = serde_json::Value),
         (status = 403, description = "`forbidden_scope`", body = ProblemBody),
         (status = 404, description = "`not_found`", body = ProblemBody),
     ),

@@ -25,12 +25,10 @@ pub(super) struct ResponseBody {
     /// A blueprint, or `blueprint/agent`.
     #[schema(example = "hello")]
     model: String,
-    /// It may be absent beside `previous_response_id`.
-    #[schema(inline)]
     input: InputBody,
 }
 
-/// What is asked.
+/// The question. It may be absent beside `previous_response_id`.
 #[derive(ToSchema)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "a schema of the OpenAPI document")]

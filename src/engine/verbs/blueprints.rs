@@ -28,7 +28,7 @@ pub struct BlueprintView {
     /// One line for a person.
     pub description: Option<String>,
     /// The JSON Schema of its input.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     pub input: Option<Json>,
     /// Its agents and their operators.
     pub agents: BTreeMap<String, String>,
