@@ -4,6 +4,7 @@
 use std::{
     collections::HashSet,
     fs,
+    io::ErrorKind,
     net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
@@ -217,6 +218,11 @@ pub fn explain(data: &Path, error: HostError) -> anyhow::Error {
         HostError::Store(StoreError::Full) => {
             (Exit::Failed, Some("free disk space, and start it again".to_owned()))
         }
+        HostError::Listen { address, source } if source.kind() == ErrorKind::AddrInUse => {
+            let message = format!("another program listens on {address} already");
+            let next = "`--listen 127.0.0.1:0` takes a free port";
+            return Stop::new(Exit::Conflict, message).next(next).into();
+        }
         _ => (Exit::Failed, None),
     };
     let error = anyhow::Error::new(error).context(format!("open {}", data.display()));
@@ -308,12 +314,18 @@ async fn attach(
     for _ in 0..BOOTING {
         match client.ready(ALIVE).await {
             Ok(()) => {
-                terminal.say(&format!("attached to {} (pid {})", owner.url, owner.pid));
+                if terminal.live {
+                    terminal.say(&format!("attached to {} (pid {})", owner.url, owner.pid));
+                }
                 return Ok(Some(Connection { client, host: None }));
             }
             Err(error) => match error.downcast_ref::<Stop>() {
                 // It answers, but is not ready yet.
                 Some(stop) if stop.exit == Exit::Unavailable && stop.code.is_some() => {}
+                // A daemon, whose owner this token is not: what the verb asks is its own matter.
+                Some(stop) if stop.code.as_deref() == Some("forbidden_verb") => {
+                    return Ok(Some(Connection { client, host: None }));
+                }
                 Some(stop) if stop.exit == Exit::Denied && target.token.is_some() => {
                     return Err(error);
                 }
@@ -353,6 +365,17 @@ mod tests {
         let found = attach(&NOBODY, &config(dir.path()), Terminal::quiet()).await.unwrap();
         assert_eq!(found.unwrap().client.url(), server.url);
         assert!(server.asked()[0].contains("Bearer secret"));
+    }
+
+    #[tokio::test]
+    async fn a_token_that_may_not_read_the_host_attaches_all_the_same() {
+        let refused = r#"{"code":"forbidden_verb","detail":"this token may not host.read"}"#;
+        let server = fixture::serve(vec![(403, refused.into())]).await;
+        let dir = owned_by(&server.url);
+        let ann = Target { server: None, token: Some("ann".into()) };
+        let found = attach(&ann, &config(dir.path()), Terminal::quiet()).await.unwrap();
+        assert_eq!(found.unwrap().client.url(), server.url);
+        assert!(server.asked()[0].contains("Bearer ann"));
     }
 
     #[tokio::test]

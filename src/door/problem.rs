@@ -178,7 +178,8 @@ impl From<EngineError> for Problem {
             EngineError::BadRequest(detail) => Self::new(codes::BAD_REQUEST, detail),
             EngineError::Refused(refusal) => {
                 let code = codes::named(refusal.code(), codes::FORBIDDEN);
-                Self::new(code, format!("failed to {refusal}"))
+                let text = refusal.to_string();
+                Self::new(code, text.strip_prefix("pass the gate: ").unwrap_or(&text))
             }
             EngineError::Unauthenticated(detail) => {
                 Self::unauthenticated(codes::UNAUTHENTICATED, detail)

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 
-use crate::cli::{connect::Start, context::Context, exit::Exit, render::table};
+use crate::cli::{connect::Start, context::Context, exit::Exit, render::fitted};
 
 /// How much of a hash is shown.
 const SHORT: usize = 12;
@@ -40,7 +40,11 @@ impl Blueprints {
                     blueprint.description.clone().unwrap_or_default(),
                 ]
             });
-            cx.terminal.print(&table(&["name", "version", "starts by", "description"], rows))?;
+            cx.terminal.print(&fitted(
+                cx.terminal.width(),
+                &["name", "version", "starts by", "description"],
+                rows,
+            ))?;
             Ok(Exit::Ok)
         })
         .await

@@ -9,7 +9,7 @@ use crate::{
         context::Context,
         exit::Exit,
         form,
-        render::{age, elapsed, printable, table},
+        render::{age, elapsed, fitted, printable},
         resolve,
     },
     engine::TaskView,
@@ -53,8 +53,8 @@ impl Inbox {
             } else {
                 let now = cx.clock.now_ms();
                 let rows = tasks.iter().map(|task| row(task, now));
-                cx.terminal
-                    .print(&table(&["task", "agent", "operator", "age", "left", "about"], rows))?;
+                let head = ["task", "agent", "operator", "age", "left", "about"];
+                cx.terminal.print(&fitted(cx.terminal.width(), &head, rows))?;
                 cx.terminal.say("  next: moonswarm show TASK · approve TASK · answer TASK");
             }
             Ok(Exit::Ok)

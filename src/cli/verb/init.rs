@@ -12,7 +12,7 @@ use crate::{
         context::Context,
         exit::{Exit, Stop},
         gallery::{GALLERY, example},
-        render::table,
+        render::fitted,
     },
 };
 
@@ -83,7 +83,7 @@ fn list(cx: &Context) -> Result<Exit> {
         return Ok(Exit::Ok);
     }
     let rows = GALLERY.iter().map(|it| vec![it.name.to_owned(), it.about.to_owned()]);
-    cx.terminal.print(&table(&["example", "what it does"], rows))?;
+    cx.terminal.print(&fitted(cx.terminal.width(), &["example", "what it does"], rows))?;
     cx.terminal.say("moonswarm init NAME --from EXAMPLE");
     Ok(Exit::Ok)
 }

@@ -9,7 +9,7 @@ use crate::{
         connect::{Connection, Start},
         context::Context,
         exit::{Exit, Stop},
-        render::table,
+        render::fitted,
     },
     engine::QuotaUse,
     token::Quotas,
@@ -147,7 +147,11 @@ async fn list(cx: &Context, at: &Connection) -> Result<Exit> {
         let quotas = quotas(token.quotas.unwrap_or_default(), token.used.unwrap_or_default());
         vec![token.jti.clone(), token.role.clone(), token.scopes.join(" "), quotas, state]
     });
-    cx.terminal.print(&table(&["token", "role", "scopes", "quotas", "state"], rows))?;
+    cx.terminal.print(&fitted(
+        cx.terminal.width(),
+        &["token", "role", "scopes", "quotas", "state"],
+        rows,
+    ))?;
     Ok(Exit::Ok)
 }
 

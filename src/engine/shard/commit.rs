@@ -7,6 +7,7 @@ use crate::{
     engine::{
         EngineError,
         run::{
+            log_line,
             perform::Perform,
             reply::ReplyTo,
             resident::{After, Failed, Pending, Run, Submitted},
@@ -48,6 +49,8 @@ impl Shard {
             self.charge(run, &mut pending, write.as_ref());
         }
         let bytes = pending.bytes();
+        let is_outside = |step| run.task(step).is_some_and(|task| task.row.is_some());
+        pending.after.lines = log_line::lines(run.id, &run.header, &pending.entries, is_outside);
         if !run.subscribers.is_empty() {
             pending.after.events.extend(
                 pending.entries.iter().map(|e| crate::engine::view::events::view(run.num, e)),

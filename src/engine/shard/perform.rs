@@ -19,6 +19,7 @@ use crate::{
         run::{
             due::Due,
             feed::Feed,
+            log_line::Line,
             open::{Open, OpenKind},
             perform::Perform,
             resident::{After, Run},
@@ -64,6 +65,7 @@ impl Shard {
         for event in after.events {
             publish(run, &event);
         }
+        after.lines.iter().for_each(Line::write);
         for reply in after.replies {
             fault::point("engine.reply");
             reply(Ok(run));
