@@ -164,6 +164,7 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::AuditRead,         routes!(layers::audit)),
     || caller(Verb::HostGc,            routes!(upkeep::gc)),
 
+    || row(Who::AnyBearer,             routes!(tokens::whoami)),
     || caller(Verb::TokenMint,         routes!(tokens::mint)),
     || caller(Verb::TokenList,         routes!(tokens::list)),
     || caller(Verb::TokenRevoke,       routes!(tokens::revoke)),

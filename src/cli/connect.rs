@@ -290,6 +290,11 @@ fn named_token(server: &str, target: &Target, config: &Config) -> Result<String>
         .into())
 }
 
+/// The token that commands use in this directory.
+pub fn own_token(target: &Target, config: &Config) -> Result<String> {
+    target.token.clone().map_or_else(|| admin_token(&config.data), Ok)
+}
+
 fn admin_token(data: &Path) -> Result<String> {
     let file: PathBuf = data.join("admin.token");
     let token = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;

@@ -403,7 +403,14 @@ impl Watch {
 
     /// Gives an answer; one that the daemon does not take is said to be wrong, and asked for again.
     async fn put(&self, client: &Client, line: &str, task: &TaskView) -> Result<()> {
-        let Some(mut body) = people::typed(line, schema_of(task).as_ref()) else { return Ok(()) };
+        let Some(mut body) = people::typed(line, schema_of(task).as_ref()) else {
+            let expected = match people::is_approval(schema_of(task).as_ref()) {
+                true => "y approves, n rejects; Ctrl-C leaves the question open",
+                false => "the answer is JSON; `moonswarm show TASK` shows its form",
+            };
+            self.terminal.say(expected);
+            return Ok(());
+        };
         if let Some(revision) = &task.revision {
             body["revision"] = revision.as_str().into();
         }

@@ -562,6 +562,13 @@ pub enum Write {
         /// When, in Unix milliseconds.
         at_ms: u64,
     },
+    /// Let a name stand for nothing any more, if it stands for this version.
+    UnnameBlueprint {
+        /// The name.
+        name: String,
+        /// The hash.
+        hash: String,
+    },
     /// Record what a run is charged.
     PutCharge(ChargeRow),
     /// Record a token.

@@ -183,12 +183,14 @@ async fn an_approvers_token_works_beside_the_daemon() {
     let daemon = Daemon::start(&shell.path(".moonswarm"));
     let source = std::fs::read_to_string(blueprint("review-loop.lua")).unwrap();
     let run = daemon.run_source(&source, json!({"issue": "x"})).await;
-    let view = daemon.waits(&run, "task").await;
-    let task = view["waiting_on"][0]["task"].as_str().unwrap();
     let minted = shell.run(&["token", "mint", "--role", "approver", "--name", "ann"]).ok();
     let ann = minted.stdout.trim();
-    shell.run(&["--token", ann, "inbox"]).ok();
-    shell.run(&["--token", ann, "approve", task]).ok();
+    let task = crate::support::eventually("the question", async || {
+        let tasks = shell.run(&["--token", ann, "inbox", "--json"]).ok().json();
+        tasks[0]["id"].as_str().map(str::to_owned).ok_or(tasks)
+    })
+    .await;
+    shell.run(&["--token", ann, "approve", &task]).ok();
     assert_eq!(daemon.ended(&run).await["status"], "completed");
     shell.run(&["--token", ann, "state", "ls", "global"]).exits(5).says(&["may not state.read"]);
 }
@@ -216,7 +218,7 @@ fn with_json_failures_are_json_as_well() {
 const FAILS: &str = r#"local swarm = require("swarm")
 return swarm.blueprint {
   name = "fails",
-  agents = { no = { operator = "process", command = { "false" }, retry = { max_attempts = 2, delay = "10ms" } } },
+  agents = { no = { operator = "process", command = { "false" }, retry = { max_attempts = 2, backoff = "10ms" } } },
   flow = function(ctx) return ctx:run("no") end,
 }
 "#;
@@ -272,4 +274,28 @@ async fn after_a_kill_the_log_counts_the_attempts_that_were_interrupted() {
         )
     })
     .await;
+}
+
+#[test]
+fn a_token_says_whose_it_is_and_one_that_could_do_nothing_is_not_made() {
+    let shell = Shell::new();
+    let _daemon = Daemon::start(&shell.path(".moonswarm"));
+    let who = shell.run(&["whoami"]).ok().stdout;
+    assert!(who.starts_with("admin (admin)\n"), "{who}");
+    let minted = shell.run(&["token", "mint", "--role", "approver", "--name", "ann"]).ok();
+    let ann = minted.stdout.trim();
+    let who = shell.run(&["--token", ann, "whoami", "--json"]).ok().json();
+    assert_eq!((&who["subject"], &who["role"]), (&json!("ann"), &json!("approver")));
+    assert!(who["verbs"].as_array().unwrap().contains(&json!("task.answer")), "{who}");
+    let listed = shell.run(&["token", "ls", "--json"]).ok().json();
+    let row = listed.as_array().unwrap().iter().find(|it| it["subject"] == "ann").unwrap();
+    assert!(row["last_used_at"].is_string(), "{row}");
+    let inspected = shell.run(&["token", "inspect"]).ok().json();
+    assert_eq!(inspected["sub"], "admin");
+    let mint = |args: &[&str]| shell.run(&[&["token", "mint", "--role", "queue"], args].concat());
+    mint(&[]).exits(2).says(&["names its queues: `queue:builds`"]);
+    mint(&["--scope", "queue:q", "--verb", "run.start"])
+        .exits(2)
+        .says(&["the role queue never has the verb run.start; it has worker.lease"]);
+    mint(&["--scope", "queue:q", "--verb", "worker.lease"]).ok();
 }

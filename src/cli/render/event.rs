@@ -14,11 +14,10 @@ const VALUE: usize = 60;
 const NAMES: usize = 10_000;
 
 /// Tells the events of a run, one line each.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Story {
     names: HashMap<u64, String>,
-    /// Whether to use colors.
-    pub colors: bool,
+    colors: bool,
 }
 
 /// What a model said before an event, on one line.
@@ -31,6 +30,11 @@ fn time(it: &EventView) -> &str {
 }
 
 impl Story {
+    /// Has told nothing yet.
+    pub fn new(colors: bool) -> Self {
+        Self { names: HashMap::new(), colors }
+    }
+
     /// Time, number and sentence of an event.
     pub fn line(&mut self, it: &EventView) -> String {
         let seq = it.seq.map_or_else(|| "~".to_owned(), |seq| seq.to_string());
@@ -167,7 +171,7 @@ mod tests {
 
     #[test]
     fn events_are_sentences_with_the_name_of_the_step() {
-        let mut story = Story::default();
+        let mut story = Story::new(false);
         let mut shown = |seq, kind: &str, data: &str| story.line(&event(seq, kind, data));
         let lines = [
             shown(

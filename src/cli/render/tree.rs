@@ -241,6 +241,7 @@ pub fn waiting(on: &WaitingOn, now_ms: u64) -> String {
         // Their text says what they are.
         "signal" | "child" | "timer" => what,
         "resume" => format!("somebody to resume it: {what}"),
+        "task" if what.starts_with("a senior's answer") => what,
         kind => format!("{kind} {what}"),
     };
     let left = on.until.as_deref().map_or_else(String::new, |until| {

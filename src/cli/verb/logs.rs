@@ -39,7 +39,7 @@ impl Logs {
             let (mut after, last) = (self.after, run.last_event);
             let mut said = Said::default();
             let colors = console::colors_enabled();
-            let mut story = Story { colors, ..Story::default() };
+            let mut story = Story::new(colors);
             loop {
                 let done = |after: u32| !self.follow && after >= last;
                 if done(after) {

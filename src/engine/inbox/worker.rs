@@ -2,7 +2,9 @@
 
 use crate::{
     engine::{
-        CustomEffects, EngineError, Holder, PromptView, Report, Verdict, rfc3339,
+        CustomEffects, EngineError, Holder, PromptView, Report, Verdict,
+        error::LAST_RESULT,
+        rfc3339,
         run::{answers::closed, due::Due, resident::Run, task::Phase},
         shard::owner::Shard,
         shared::{message::WorkerAsk, verified::lineage},
@@ -355,11 +357,18 @@ impl Shard {
         self.keep_evidence(run, holder, report, error.code());
         let Some(task) = run.task_mut(holder.step) else { return };
         task.invalid += 1;
-        if task.invalid >= INVALID_RESULTS {
+        let is_last = task.invalid >= INVALID_RESULTS;
+        if is_last {
             let message = format!("{INVALID_RESULTS} results were refused; the last: {error}");
             let failure = Failure::new(kind::INVALID_RESULT, message);
             self.attempt_failed(run, holder.step, failure, report.usage.clone());
         }
+        let error = match error {
+            EngineError::Invalid { violations, .. } if is_last => {
+                EngineError::Invalid { what: LAST_RESULT, violations }
+            }
+            error => error,
+        };
         run.pending.after.replies.push(Box::new(move |result| {
             drop(reply.send(match result {
                 Ok(_) => Err(error),

@@ -49,7 +49,8 @@ impl Shard {
             self.charge(run, &mut pending, write.as_ref());
         }
         let bytes = pending.bytes();
-        let is_outside = |step| run.task(step).is_some_and(|task| task.row.is_some());
+        let kind = |step| run.task(step).and_then(|task| Some(task.row.as_ref()?.kind.as_str()));
+        let is_outside = |step| matches!(kind(step), Some("human" | "main_ai" | "queue"));
         pending.after.lines = log_line::lines(run.id, &run.header, &pending.entries, is_outside);
         if !run.subscribers.is_empty() {
             pending.after.events.extend(

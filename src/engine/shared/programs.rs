@@ -5,7 +5,9 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
+use utoipa::ToSchema;
 
 use crate::engine::EngineError;
 use crate::{
@@ -17,6 +19,8 @@ use crate::{
     token::Grant,
 };
 
+/// What is shown of a hash.
+const SHORT: usize = 12;
 /// Programs that stay compiled.
 const KEPT: usize = 256;
 /// Versions whose publisher is remembered.
@@ -34,6 +38,22 @@ pub(crate) struct Programs {
     stored: Mutex<HashSet<String>>,
     names: Mutex<Names>,
     publishers: Mutex<HashMap<String, Publisher>>,
+    /// What keeps files of the watched directory from being blueprints.
+    problems: Mutex<Vec<BlueprintProblem>>,
+}
+
+/// A file of the watched directory that is no blueprint, or whose last version is not served.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct BlueprintProblem {
+    /// The file, relative to the watched directory.
+    pub file: String,
+    /// The blueprint's name; the file's, if no version of it ever said another.
+    pub name: String,
+    /// What is wrong, in one line.
+    pub message: String,
+    /// The errors, in the order of their places.
+    #[schema(value_type = Vec<Object>)]
+    pub findings: Vec<Finding>,
 }
 
 /// What the publisher of a version could do when it was published; none if nobody published it.
@@ -57,7 +77,13 @@ impl Programs {
             stored: Mutex::default(),
             names: Mutex::default(),
             publishers: Mutex::default(),
+            problems: Mutex::default(),
         }
+    }
+
+    /// What keeps files of the watched directory from being blueprints, by file.
+    pub(crate) fn problems(&self) -> MutexGuard<'_, Vec<BlueprintProblem>> {
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The publisher of a version, if it was looked up before.
@@ -209,7 +235,10 @@ impl Programs {
             return self.by_hash(&own_hash);
         }
         let hash = match prefix {
-            None => self.named(name)?.ok_or_else(|| unknown(reference))?,
+            None => match self.named(name)? {
+                Some(hash) => hash,
+                None => return Err(self.unnamed(name)?),
+            },
             Some(prefix) => {
                 let mut versions = self.store.blueprint_versions(name, prefix)?;
                 // What was published goes before what merely names itself so.
@@ -229,6 +258,20 @@ impl Programs {
             }
         };
         self.by_hash(&hash)
+    }
+
+    /// Why a name stands for nothing: there is none, or it was archived.
+    fn unnamed(&self, name: &str) -> Result<EngineError, EngineError> {
+        let versions = self.store.blueprint_versions(name, "")?;
+        let last =
+            versions.iter().filter(|row| row.publisher.is_some()).max_by_key(|it| it.created_ms);
+        Ok(match last {
+            None => unknown(name),
+            Some(row) => {
+                let hash = &row.hash[..SHORT.min(row.hash.len())];
+                unknown(&format!("{name}: its file was removed; {name}@{hash} is its last version"))
+            }
+        })
     }
 
     /// What stores a version, with what its publisher may do if it is published.
