@@ -178,8 +178,7 @@ impl From<EngineError> for Problem {
             EngineError::BadRequest(detail) => Self::new(codes::BAD_REQUEST, detail),
             EngineError::Refused(refusal) => {
                 let code = codes::named(refusal.code(), codes::FORBIDDEN);
-                let text = refusal.to_string();
-                Self::new(code, text.strip_prefix("pass the gate: ").unwrap_or(&text))
+                Self::new(code, refusal.to_string())
             }
             EngineError::Unauthenticated(detail) => {
                 Self::unauthenticated(codes::UNAUTHENTICATED, detail)
@@ -228,8 +227,10 @@ fn invalid(what: &'static str, violations: Vec<Breach>) -> Problem {
     let is_result = what.ends_with("result") || what.contains(" result ");
     let code = if is_result { codes::INVALID_RESULT } else { codes::INVALID_INPUT };
     let detail = match violations.first() {
-        Some(first) => format!("{what} breaks its schema at {}: {}", first.path, first.message),
-        None => format!("{what} breaks its schema"),
+        Some(first) => {
+            format!("{what} does not match its schema at {}: {}", first.path, first.message)
+        }
+        None => format!("{what} does not match its schema"),
     };
     let mut problem = Problem::new(code, detail);
     problem.0.body.path = violations.first().map(|first| first.path.clone());
@@ -357,9 +358,9 @@ mod tests {
         assert_eq!(
             body,
             serde_json::json!({
-                "type": "/docs/errors#invalid_result", "title": "The result breaks its schema",
+                "type": "/docs/errors#invalid_result", "title": "Result does not match its schema",
                 "status": 422, "code": "invalid_result",
-                "detail": "the result breaks its schema at $.ok: is not a boolean", "path": "$.ok",
+                "detail": "the result does not match its schema at $.ok: is not a boolean", "path": "$.ok",
                 "violations": [{"path": "$.ok", "message": "is not a boolean"}],
             })
         );

@@ -1,10 +1,11 @@
-//! What happened in a run, as facts: the entry, the fold of entries into a chain, the fingerprint.
+//! The facts of a run: the entry, the fold of entries into a chain, the fingerprint.
 //!
-//! Owns the durable vocabulary and its binary form (version 2; version 1 is read as well). Refuses
-//! an entry of a newer version, one that is not what was written, and a fact that does not follow
-//! from the chain. Pure: no clock, no IO. The engine
-//! appends, the store keeps bytes, the API shows chains.
+//! Owns the durable vocabulary and its binary form (version 2; version 1 is still read). Refuses an
+//! entry of a newer version, an entry whose checksum differs, and a fact that does not follow from
+//! the chain. Pure: no clock, no IO. The engine appends, the store keeps bytes, the API shows
+//! chains.
 
+mod additions;
 mod chain;
 mod entry;
 mod fingerprint;
@@ -12,12 +13,13 @@ mod key;
 mod spent;
 mod stored;
 
+pub use additions::Additions;
 pub use chain::{Chain, ChainError, Held, RunState, Step};
 pub use entry::{
     AttemptClosed, AttemptOpened, Decision, Entry, Fact, Followed, Note, Outcome, RunStarted,
-    Scheduled, SignalReceived, Usage,
+    Scheduled, SignalReceived,
 };
 pub use fingerprint::fingerprint;
 pub use key::{ScopePath, StepKey};
-pub use spent::Spent;
-pub use stored::{Additions, EntryError, OLDEST, VERSION};
+pub use spent::{Spent, Usage};
+pub use stored::{EntryError, OLDEST, VERSION};

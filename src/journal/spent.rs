@@ -1,27 +1,75 @@
-//! What a run used, as far as its workers said.
+//! The usage that workers report.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Usage;
+/// The usage of some work. A number is absent if it was not reported.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Input tokens.
+    pub input_tokens: Option<u64>,
+    /// Output tokens.
+    pub output_tokens: Option<u64>,
+    /// Input tokens that came from a cache.
+    pub cached_tokens: Option<u64>,
+    /// Reasoning tokens.
+    pub reasoning_tokens: Option<u64>,
+    /// The cost in US dollars, as a decimal string.
+    pub cost: Option<String>,
+}
 
-/// Tokens and money that a run used so far, in all its histories.
+impl Usage {
+    /// Returns the sum of input and output tokens, as far as they were reported.
+    pub fn tokens(&self) -> Option<u64> {
+        match (self.input_tokens, self.output_tokens) {
+            (None, None) => None,
+            (input, output) => Some(input.unwrap_or(0).saturating_add(output.unwrap_or(0))),
+        }
+    }
+
+    /// Returns the cost in US dollars, if it was reported and can be parsed.
+    pub fn usd(&self) -> Option<rust_decimal::Decimal> {
+        self.cost.as_ref()?.parse().ok()
+    }
+
+    /// Adds the usage of another attempt. A number that neither reported stays absent. Sums
+    /// saturate.
+    pub fn add(&mut self, more: &Self) {
+        let add = |a: &mut Option<u64>, b: Option<u64>| {
+            if let Some(b) = b {
+                *a = Some(a.unwrap_or(0).saturating_add(b));
+            }
+        };
+        add(&mut self.input_tokens, more.input_tokens);
+        add(&mut self.output_tokens, more.output_tokens);
+        add(&mut self.cached_tokens, more.cached_tokens);
+        add(&mut self.reasoning_tokens, more.reasoning_tokens);
+        let cost = |text: &Option<String>| text.as_ref()?.parse::<rust_decimal::Decimal>().ok();
+        self.cost = match (cost(&self.cost), cost(&more.cost)) {
+            (Some(a), Some(b)) => Some(a.saturating_add(b).to_string()),
+            (Some(one), None) | (None, Some(one)) => Some(one.to_string()),
+            (None, None) => None,
+        };
+    }
+}
+
+/// Tokens and money that a run has used so far, in all its histories.
 ///
-/// What nobody reported is counted as not reported, and never as nothing.
+/// Usage that was not reported stays absent. It is never counted as zero.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spent {
-    /// Everything: the attempts of the run, and the runs that it called.
+    /// The total: the attempts of the run, and the runs that it called.
     pub total: Usage,
-    /// Attempts of the run that somebody had, and that ended without a word about what they used.
+    /// The number of attempts that were delivered and ended without reporting usage.
     pub unreported: u32,
-    /// The attempts of each agent.
+    /// The usage by agent.
     pub agents: BTreeMap<String, Usage>,
 }
 
 impl Spent {
-    /// Adds an attempt that ended. Attempts of tasks name their agent; `delivered` says whether
-    /// somebody had it.
+    /// Adds an ended attempt. `agent` is set for attempts of tasks. `delivered` is true if the
+    /// attempt reached a worker.
     pub fn add(&mut self, agent: Option<&str>, usage: Option<&Usage>, delivered: bool) {
         let Some(usage) = usage else {
             self.unreported = self.unreported.saturating_add(u32::from(delivered));
@@ -36,7 +84,7 @@ impl Spent {
         }
     }
 
-    /// Whether nothing was used, as far as anybody knows, and nothing kept quiet.
+    /// Returns true if no usage was reported and no delivered attempt is missing its report.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

@@ -35,10 +35,10 @@ const WRITERS: usize = 1_024;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
     /// There is none, or it is closed.
-    #[error("find session {0}: it is not open")]
+    #[error("session {0} is not open")]
     NotOpen(SessionId),
     /// A number that was never given out.
-    #[error("acknowledge frame {seq}: the last one has the number {last}")]
+    #[error("frame {seq} cannot be acknowledged: the last frame is {last}")]
     Ahead {
         /// The number that was named.
         seq: u64,
@@ -46,7 +46,7 @@ pub enum SessionError {
         last: u64,
     },
     /// There are as many as there may be.
-    #[error("open a session: {MOST_SESSIONS} are open already")]
+    #[error("{MOST_SESSIONS} sessions are already open")]
     TooMany,
 }
 

@@ -118,22 +118,22 @@ fn is_zero(number: &u64) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// It is not a signed token, or one of its claims is missing or has another form.
-    #[error("read the token: {0}")]
+    #[error("malformed token: {0}")]
     Malformed(String),
     /// No key of this host has its key id, or that key's grace is over.
-    #[error("verify the token: its key is unknown or retired")]
+    #[error("the signing key of the token is unknown or retired")]
     UnknownKey,
     /// Its signature does not fit.
-    #[error("verify the token: its signature does not fit")]
+    #[error("the signature of the token is invalid")]
     Signature,
     /// It is for something else.
-    #[error("use the token: it is a {found} token")]
+    #[error("a {found} token is not accepted here")]
     WrongKind {
         /// Its `typ`, cut to 64 characters, or `foreign` when its audience is not its kind's.
         found: String,
     },
     /// Its time is over.
-    #[error("use the token: it expired {0} s ago")]
+    #[error("the token expired {0} s ago")]
     Expired(u64),
 }
 
@@ -175,7 +175,7 @@ pub enum Axis {
 
 /// A child token that would have more than its parent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("narrow the token: the child would be wider in {}", self.axis.as_str())]
+#[error("a token cannot create a wider token: {} would be wider", self.axis.as_str())]
 pub struct Widening {
     /// In what.
     pub axis: Axis,

@@ -119,7 +119,7 @@ pub struct Grant {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The role has no such verb, or the token was narrowed.
-    #[error("pass the gate: this token ({role}) may not {verb}")]
+    #[error("this token ({role}) may not {verb}")]
     Verb {
         /// The token's role.
         role: Role,
@@ -127,7 +127,7 @@ pub enum Refusal {
         verb: Verb,
     },
     /// The token does not reach what the act touches.
-    #[error("pass the gate: this token may {verb}, but its scopes do not reach {need}")]
+    #[error("this token may {verb}, but its scopes do not include {need}")]
     Scope {
         /// What was asked.
         verb: Verb,
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(refusal.code(), "forbidden_verb");
         let refusal = grant.check(Verb::BlueprintRead, &[Need::Blueprint("x")]).unwrap_err();
         assert_eq!(refusal.code(), "forbidden_scope");
-        assert!(refusal.to_string().ends_with("do not reach blueprint:x"));
+        assert!(refusal.to_string().ends_with("do not include blueprint:x"));
     }
 
     #[test]

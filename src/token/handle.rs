@@ -79,11 +79,11 @@ pub struct Handle {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HandleError {
     /// It is not a handle's text: a character is missing, was added or changed.
-    #[error("read the handle: expected `wh_` and about 50 letters and digits, copied exactly")]
+    #[error("malformed handle: expected `wh_` and about 50 letters and digits, copied exactly")]
     Malformed,
     /// It does not prove itself: it was changed, or belongs to another host, an earlier epoch or a
     /// history that was rolled back, or the key that it was made with is retired.
-    #[error("verify the handle: it was not given out for this attempt, or its key is retired")]
+    #[error("the handle was not issued for this attempt, or its key is retired")]
     Forged,
 }
 

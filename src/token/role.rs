@@ -27,7 +27,7 @@ pub enum Role {
 /// A text that names no role.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "find the role {0:?}: the roles are admin, operator, worker, queue, approver, senior and observer"
+    "unknown role {0:?}: the roles are admin, operator, worker, queue, approver, senior and observer"
 )]
 pub struct UnknownRole(
     /// What was given, cut to 64 characters.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 /// A text that names no verb.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("find the verb {0:?}")]
+#[error("unknown verb {0:?}")]
 pub struct UnknownVerb(
     /// What was given, cut to 64 characters.
     pub String,

@@ -1,68 +1,140 @@
-//! What comes out of an operator.
+//! The output of an operator.
+
+use std::fmt;
 
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 
-use super::ExitReason;
 use crate::protocol::{Content, DurationMs, Effect};
 
-/// What an operator answers.
+/// The output of one call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct OperatorOutput {
     /// The answer.
     pub message: Content,
-    /// Why it stopped there.
+    /// The reason why the operator stopped.
     pub exit_reason: ExitReason,
-    /// What it used.
+    /// Usage.
     pub metadata: OperatorMetadata,
-    /// What it wants done; it does none of it itself.
+    /// The effects for the engine to apply; the operator applies none itself.
     #[serde(default)]
     pub effects: Vec<Effect>,
 }
 
 impl OperatorOutput {
-    /// An answer that used nothing and wants nothing done.
+    /// Creates an output without usage and effects.
     pub fn new(message: Content, exit_reason: ExitReason) -> Self {
         Self { message, exit_reason, metadata: OperatorMetadata::default(), effects: Vec::new() }
     }
 }
 
-/// What an operator used; what it does not track is zero.
+/// Usage of one call; a value that the operator does not track is zero.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct OperatorMetadata {
-    /// Tokens read.
+    /// Input tokens.
     pub tokens_in: u64,
-    /// Tokens written.
+    /// Output tokens.
     pub tokens_out: u64,
-    /// Money, in US dollars; a string in JSON.
+    /// Cost in US dollars; a string in JSON.
     pub cost: Decimal,
-    /// How often it asked its model.
+    /// The number of model calls.
     pub turns_used: u32,
-    /// What it called, in order, failures included.
+    /// The operators and tools that were called, in order, failures included.
     #[serde(alias = "tools_called")]
     pub sub_dispatches: Vec<SubDispatchRecord>,
-    /// How long it took.
+    /// The duration.
     pub duration: DurationMs,
 }
 
-/// One call that an operator made.
+/// One call of a sub-operator or tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SubDispatchRecord {
     /// The operator or tool.
     pub name: String,
-    /// How long it took.
+    /// The duration.
     pub duration: DurationMs,
     /// Whether it succeeded.
     pub success: bool,
 }
 
 impl SubDispatchRecord {
-    /// Records one call.
+    /// Creates a record of one call.
     pub fn new(name: impl Into<String>, duration: DurationMs, success: bool) -> Self {
         Self { name: name.into(), duration, success }
+    }
+}
+
+/// The reason why an operator stopped.
+///
+/// When several apply, the first of these wins: a halt, an approval, the turns, the budget, the
+/// time.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ExitReason {
+    /// The operator finished.
+    Complete,
+    /// The maximum number of turns was reached.
+    MaxTurns,
+    /// The budget of money or tool calls was used up.
+    BudgetExhausted,
+    /// There were too many consecutive failures.
+    CircuitBreaker,
+    /// The maximum duration was reached.
+    Timeout,
+    /// A middleware stopped the operator.
+    #[serde(alias = "middleware_halt")]
+    InterceptorHalt {
+        /// The reason.
+        reason: String,
+    },
+    /// An unrecoverable error.
+    Error,
+    /// The provider refused to answer.
+    SafetyStop {
+        /// The reason.
+        reason: String,
+    },
+    /// A tool call needs approval first; the effects say which.
+    AwaitingApproval,
+    /// Any other reason.
+    Custom(String),
+}
+
+impl ExitReason {
+    /// Creates a stop by a middleware.
+    pub fn interceptor_halt(reason: impl Into<String>) -> Self {
+        Self::InterceptorHalt { reason: reason.into() }
+    }
+
+    /// Creates a stop by the provider.
+    pub fn safety_stop(reason: impl Into<String>) -> Self {
+        Self::SafetyStop { reason: reason.into() }
+    }
+
+    /// Creates a custom reason.
+    pub fn custom(reason: impl Into<String>) -> Self {
+        Self::Custom(reason.into())
+    }
+}
+
+impl fmt::Display for ExitReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Complete => f.write_str("complete"),
+            Self::MaxTurns => f.write_str("max_turns"),
+            Self::BudgetExhausted => f.write_str("budget_exhausted"),
+            Self::CircuitBreaker => f.write_str("circuit_breaker"),
+            Self::Timeout => f.write_str("timeout"),
+            Self::InterceptorHalt { reason } => write!(f, "interceptor_halt: {reason}"),
+            Self::Error => f.write_str("error"),
+            Self::SafetyStop { reason } => write!(f, "safety_stop: {reason}"),
+            Self::AwaitingApproval => f.write_str("awaiting_approval"),
+            Self::Custom(reason) => write!(f, "custom: {reason}"),
+        }
     }
 }
 

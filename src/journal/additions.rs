@@ -1,0 +1,44 @@
+//! Metadata of an entry beside its fact.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::protocol::Json;
+
+/// Named metadata of an entry, beside its fact.
+///
+/// A release keeps the names that it does not know and ignores them, so new metadata needs no new
+/// stored form. Reserved names: `line` (the source line of the flow's request), `queued_ms` and
+/// `ran_ms` (when the work was queued and when it ran), `tags`, `trace` (ids of a distributed
+/// trace), `output` (the operator's full output) and `traceback`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Additions(BTreeMap<String, Json>);
+
+impl Additions {
+    /// Returns true if there are no additions.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the value stored under a name.
+    pub fn get(&self, name: &str) -> Option<&Json> {
+        self.0.get(name)
+    }
+
+    /// Stores a value under a name, and replaces an earlier one.
+    pub fn put(&mut self, name: impl Into<String>, value: Json) {
+        self.0.insert(name.into(), value);
+    }
+
+    /// Iterates over all additions, sorted by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Json)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value))
+    }
+
+    /// Returns the approximate size in bytes.
+    pub(crate) fn size(&self) -> usize {
+        self.iter().map(|(name, value)| name.len() + value.len() + 4).sum()
+    }
+}
