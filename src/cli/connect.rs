@@ -28,6 +28,8 @@ use crate::{
 /// How long a live owner may take to say so, and to get ready.
 const ALIVE: Duration = Duration::from_secs(2);
 const BOOTING: u32 = 20;
+/// How often an owner that does not say where it listens is looked for.
+const STARTING: u32 = 8;
 const BETWEEN_TRIES: Duration = Duration::from_millis(250);
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -116,9 +118,18 @@ impl Connection {
                 let client = Client::new(host.url(), host.admin_token())?;
                 Ok(Self { client, host: Some(host) })
             }
-            // Another process may have become the owner since the first look.
             Err(error) => {
-                attach(target, config, terminal).await?.ok_or_else(|| explain(&config.data, error))
+                // Another process became the owner since the first look; it may still be starting.
+                let is_owned = matches!(error, HostError::Store(StoreError::Owned { .. }));
+                for _ in 0..if is_owned { STARTING } else { 1 } {
+                    if let Some(found) = attach(target, config, terminal).await? {
+                        return Ok(found);
+                    }
+                    if is_owned {
+                        tokio::time::sleep(BETWEEN_TRIES).await;
+                    }
+                }
+                Err(explain(&config.data, error))
             }
         }
     }

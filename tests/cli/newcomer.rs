@@ -299,3 +299,24 @@ fn a_token_says_whose_it_is_and_one_that_could_do_nothing_is_not_made() {
         .says(&["the role queue never has the verb run.start; it has worker.lease"]);
     mint(&["--scope", "queue:q", "--verb", "worker.lease"]).ok();
 }
+
+#[test]
+fn the_first_run_of_the_readme_is_one_paste() {
+    let readme = std::fs::read_to_string(repository("README.md")).unwrap();
+    let from = readme.find("moonswarm init").unwrap();
+    let paste = &readme[from..from + readme[from..].find("```").unwrap()];
+    let shell = Shell::new();
+    let program = std::path::Path::new(env!("CARGO_BIN_EXE_moonswarm"));
+    let path = format!(
+        "{}:{}",
+        program.parent().unwrap().display(),
+        std::env::var("PATH").unwrap_or_default()
+    );
+    let serve = "moonswarm serve --listen 127.0.0.1:0";
+    let script = format!("set -e\n{}\nkill $!\n", paste.replace("moonswarm serve", serve));
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", &script]).current_dir(shell.path("")).env("PATH", path);
+    let done: crate::support::Done = command.output().unwrap().into();
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(done.stdout.matches("Hello, moon!").count(), 2, "{done:?}");
+}

@@ -24,9 +24,10 @@ enum Shell {
     Bash,
     Elvish,
     Fish,
-    Nushell,
+    #[value(name = "nushell")]
+    Nu,
     #[value(name = "powershell")]
-    PowerShell,
+    Power,
     Zsh,
 }
 
@@ -41,9 +42,9 @@ impl Completions {
             Shell::Bash => Some(Common::Bash),
             Shell::Elvish => Some(Common::Elvish),
             Shell::Fish => Some(Common::Fish),
-            Shell::PowerShell => Some(Common::PowerShell),
+            Shell::Power => Some(Common::PowerShell),
             Shell::Zsh => Some(Common::Zsh),
-            Shell::Nushell => None,
+            Shell::Nu => None,
         };
         match common {
             Some(shell) => generate(shell, &mut command, NAME, &mut script),

@@ -125,12 +125,12 @@ impl Serve {
             if let Some(Migrated { from, to, backup }) = host.migrated() {
                 greeting["migrated"] = json!({ "from": from, "to": to, "backup": backup });
             }
-            match cx.terminal.json {
-                true => cx.terminal.print_json_line(&greeting)?,
+            if cx.terminal.json {
+                cx.terminal.print_json_line(&greeting)?;
+            } else {
                 // Beside log lines that are JSON, it is one of them.
-                false => {
-                    cx.terminal.say(&json!({"message": "serving", "serving": greeting}).to_string())
-                }
+                let line = json!({"message": "serving", "serving": greeting});
+                cx.terminal.say(&line.to_string());
             }
             return Ok(());
         }

@@ -114,7 +114,7 @@ mod tests {
     use crate::journal::AttemptClosed;
 
     fn entry(fact: Fact) -> Entry {
-        Entry { seq: 1, at_ms: 1_500, fact }
+        Entry::new(1, 1_500, fact)
     }
 
     fn closed(step: u32, kind: &str) -> Entry {
