@@ -1,4 +1,4 @@
-//! The check of a blueprint, and the forms in which one arrives.
+//! The check of a blueprint, and the forms in which one is posted.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ pub(super) struct BundleBody {
 /// no Lua file begins with a brace.
 ///
 /// # Errors
-/// Another content type, another shape, or the finding that keeps the files from being a bundle.
+/// Fails when the content type or the shape is wrong, or the files are not a valid bundle.
 pub(super) fn read_bundle(raw: &Raw) -> Result<Bundle, Problem> {
     let is_object = || raw.bytes.trim_ascii_start().first() == Some(&b'{');
     if raw.is_json() || (raw.is_untold() && is_object()) {

@@ -1,15 +1,16 @@
-//! Every code of the API with its status and title; docs/errors.md has a section for each.
+//! The error codes of the API with their statuses and titles. docs/errors.md has a section for
+//! each.
 
 use axum::http::StatusCode;
 
-/// One kind of refusal.
+/// An error code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Code {
-    /// The word that never changes.
+    /// The stable code.
     pub word: &'static str,
     /// The HTTP status.
     pub status: StatusCode,
-    /// What it means, in a few words that do not depend on the case.
+    /// A short title that is the same for every occurrence.
     pub title: &'static str,
 }
 
@@ -18,7 +19,7 @@ macro_rules! codes {
         $(pub(crate) const $name: Code =
             Code { word: $word, status: StatusCode::$status, title: $title };)+
 
-        /// All of them.
+        /// All codes.
         pub(crate) const ALL: &[Code] = &[$($name,)+];
     };
 }
@@ -100,7 +101,7 @@ codes! {
     STORAGE_LOCKED = "storage_locked", SERVICE_UNAVAILABLE, "Database locked by another process";
 }
 
-/// The code of a word; for a word that another room made up, `otherwise` under that word.
+/// Returns the code for a word. For an unknown word, returns `otherwise` with that word.
 pub(crate) fn named(word: &'static str, otherwise: Code) -> Code {
     ALL.iter().copied().find(|code| code.word == word).unwrap_or(Code { word, ..otherwise })
 }

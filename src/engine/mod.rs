@@ -29,7 +29,6 @@ pub use error::{Breach, EngineError, Exceeded};
 pub use run::readers::Held;
 pub use run::reply::WaitFor;
 pub use settings::{CustomEffects, Retention, Settings};
-pub use shard::retell::{AskedView, Divergence};
 pub use shared::key_files::{KeyFiles, Unkept};
 pub use shared::programs::BlueprintProblem;
 pub use shared::request::{
@@ -37,6 +36,7 @@ pub use shared::request::{
     Report, StartRun, Started, Verdict,
 };
 pub use shared::stacks::Middleware;
+pub use turn::retell::{AskedView, Divergence};
 pub use verbs::blueprints::BlueprintView;
 pub use verbs::engine::Engine;
 pub use verbs::events::Events;

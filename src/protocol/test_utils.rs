@@ -135,7 +135,8 @@ impl StateStore for InMemoryStore {
     }
 }
 
-/// Dispatches to operators by name, in this process; accepts every signal and answers no query.
+/// Dispatches to operators by name, in this process; accepts every signal and answers every query
+/// with null.
 #[derive(Default)]
 pub struct LocalOrchestrator {
     operators: HashMap<OperatorId, Arc<dyn Operator>>,
