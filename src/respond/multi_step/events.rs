@@ -1,8 +1,7 @@
 //! What is heard of a loop under way.
 
 use async_trait::async_trait;
-
-use crate::protocol::Json;
+use serde_json::Value;
 
 /// Something that happened in a response, in its order.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,7 +11,7 @@ pub struct LoopEvent {
     /// What.
     pub kind: LoopEventKind,
     /// Its data.
-    pub data: Json,
+    pub data: Value,
 }
 
 /// What happened.

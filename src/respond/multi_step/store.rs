@@ -1,9 +1,10 @@
 //! The seam to whoever keeps chains.
 
 use async_trait::async_trait;
+use serde_json::{Value, json};
 
 use super::StoreError;
-use crate::protocol::{ChainStep, Json, NextAction, RecordedStep, StepDescriptor};
+use crate::protocol::{ChainStep, NextAction, RecordedStep, StepDescriptor};
 
 /// Keeps the chains of responses, and says what follows from them.
 ///
@@ -40,29 +41,45 @@ pub trait MultiStepStore: Send + Sync {
     /// When there is no such step, or it has ended.
     async fn mark_step_processing(&self, step_id: &str) -> Result<(), StoreError>;
 
-    /// A step whose executor is gone is to be executed again, as another attempt.
+    /// A step whose executor is gone is to be executed again, as another attempt, where the store
+    /// counts them.
     ///
     /// # Errors
     /// When there is no such step, or it has ended.
-    async fn retry_step(&self, step_id: &str) -> Result<(), StoreError>;
+    async fn retry_step(&self, step_id: &str) -> Result<(), StoreError> {
+        let _ = step_id;
+        Ok(())
+    }
+
+    /// What a step asks. A store that does not give it back has no step executed again after a
+    /// crash: a step that was open then fails.
+    ///
+    /// # Errors
+    /// When there is no such step.
+    async fn descriptor_of(&self, step_id: &str) -> Result<Option<StepDescriptor>, StoreError> {
+        let _ = step_id;
+        Ok(None)
+    }
 
     /// A step ends with a value.
     ///
     /// # Errors
     /// When there is no such step, or it has ended.
-    async fn complete_step(&self, step_id: &str, payload: &Json) -> Result<(), StoreError>;
+    async fn complete_step(&self, step_id: &str, payload: &Value) -> Result<(), StoreError>;
 
     /// A step ends with an error.
     ///
     /// # Errors
     /// When there is no such step, or it has ended.
-    async fn fail_step(&self, step_id: &str, error: &Json) -> Result<(), StoreError>;
+    async fn fail_step(&self, step_id: &str, error: &Value) -> Result<(), StoreError>;
 
-    /// A step is given up.
+    /// A step is given up: it fails as canceled, where the store has no state of its own for that.
     ///
     /// # Errors
     /// When there is no such step, or it has ended.
-    async fn cancel_step(&self, step_id: &str, reason: &str) -> Result<(), StoreError>;
+    async fn cancel_step(&self, step_id: &str, reason: &str) -> Result<(), StoreError> {
+        self.fail_step(step_id, &json!({ "type": "canceled", "message": reason })).await
+    }
 
     /// The steps of one scope, in the order of their numbers.
     ///
@@ -78,5 +95,5 @@ pub trait MultiStepStore: Send + Sync {
     ///
     /// # Errors
     /// When it is not there.
-    async fn assemble_response(&self, request_id: &str) -> Result<Json, StoreError>;
+    async fn assemble_response(&self, request_id: &str) -> Result<Value, StoreError>;
 }

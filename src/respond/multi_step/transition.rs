@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::{
@@ -19,12 +20,12 @@ use crate::{
 
 /// Says what follows from a chain. It is pure: the same chain has the same answer.
 pub trait Transition: Send + Sync {
-    /// What comes next in a scope: `request` is what the response was asked, `within` the step whose
-    /// loop it is, absent for the outermost.
+    /// What comes next in a scope: `request` is what the response was asked, `within` what the step
+    /// asks whose loop it is, absent for the outermost.
     fn next_action(
         &self,
-        request: &Json,
-        within: Option<&ChainStep>,
+        request: &Value,
+        within: Option<&StepDescriptor>,
         chain: &[ChainStep],
     ) -> NextAction;
 }
@@ -46,8 +47,8 @@ pub struct ToolLoop {
 impl Transition for ToolLoop {
     fn next_action(
         &self,
-        request: &Json,
-        within: Option<&ChainStep>,
+        request: &Value,
+        within: Option<&StepDescriptor>,
         chain: &[ChainStep],
     ) -> NextAction {
         match self.follow(request, within, chain) {
@@ -60,12 +61,12 @@ impl Transition for ToolLoop {
 impl ToolLoop {
     fn follow(
         &self,
-        request: &Json,
-        within: Option<&ChainStep>,
+        request: &Value,
+        within: Option<&StepDescriptor>,
         chain: &[ChainStep],
     ) -> Result<NextAction, Failure> {
         let request = match within {
-            None => request.decode::<ModelRequest>().map_err(|error| {
+            None => ModelRequest::deserialize(request).map_err(|error| {
                 Failure::new(kind::INVALID_INPUT, format!("the request cannot be read: {error}"))
             })?,
             Some(step) => self.of_agent(step)?,
@@ -96,7 +97,7 @@ impl ToolLoop {
             Turn::Begin(begins) => {
                 NextAction::AppendSteps(begins.iter().map(|it| step(it, &flow, &request)).collect())
             }
-            Turn::Done { value, .. } => NextAction::Complete(value),
+            Turn::Done { value, .. } => NextAction::Complete(value.to_value()),
             Turn::Stop(stop) => NextAction::Fail(payload(&stop.failure)),
             Turn::Wait => {
                 let failure = Failure::new(kind::REFUSED, "a step of the chain has not ended");
@@ -106,22 +107,22 @@ impl ToolLoop {
     }
 
     /// What the agent behind a call is asked.
-    fn of_agent(&self, step: &ChainStep) -> Result<ModelRequest, Failure> {
-        let asked = step.request_payload.to_value();
-        let name = asked["name"].as_str().unwrap_or_default();
+    fn of_agent(&self, step: &StepDescriptor) -> Result<ModelRequest, Failure> {
+        let name = step.tool_name().unwrap_or_default();
         let mut request =
             self.agents.get(name).cloned().ok_or_else(|| {
                 Failure::new(kind::NOT_FOUND, format!("there is no agent {name:?}"))
             })?;
-        let said = match &asked["arguments"] {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
+        let said = match step.arguments() {
+            None => "{}".to_owned(),
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
         };
         request.items.push(user_message(&said));
         Ok(request)
     }
 
-    fn settings(&self, request: &ModelRequest, within: Option<&ChainStep>) -> LoopSettings {
+    fn settings(&self, request: &ModelRequest, within: Option<&StepDescriptor>) -> LoopSettings {
         let face = |tool: &FunctionTool| Face {
             owner: match self.callers.contains(&tool.name) {
                 true => Owner::Caller,
@@ -147,11 +148,11 @@ fn step(begin: &Begin, flow: &ResponseFlow, request: &ModelRequest) -> StepDescr
     match begin {
         Begin::Call(call) | Begin::Refuse(call, _) | Begin::Approve(call) => {
             let asked = json!({ "name": call.name, "arguments": call.arguments });
-            StepDescriptor::new(StepKind::ToolCall, asked.into()).with_call_id(&call.call_id)
+            StepDescriptor::new(StepKind::ToolCall, asked).with_call_id(&call.call_id)
         }
         Begin::Ask { .. } | Begin::Compact { .. } | Begin::List { .. } | Begin::Flush { .. } => {
             let asked = ModelRequest { items: flow.conversation(), ..request.clone() };
-            let asked = Json::encode(&asked).expect("a request is plain data");
+            let asked = serde_json::to_value(&asked).expect("a request is plain data");
             StepDescriptor::new(StepKind::ModelCall, asked)
         }
     }
@@ -160,7 +161,7 @@ fn step(begin: &Begin, flow: &ResponseFlow, request: &ModelRequest) -> StepDescr
 /// How a step ended, if it has.
 fn outcome(step: &ChainStep) -> Option<Outcome> {
     let why = || {
-        let error = step.error.as_ref().map_or(Value::Null, Json::to_value);
+        let error = step.error.clone().unwrap_or_default();
         let text = |key: &str| error[key].as_str().map(str::to_owned);
         let message = text("message").unwrap_or_else(|| error.to_string());
         let kind = text("kind").or_else(|| text("type")).unwrap_or_else(|| kind::WORKER.into());
@@ -168,7 +169,7 @@ fn outcome(step: &ChainStep) -> Option<Outcome> {
     };
     match step.state {
         StepState::Completed => {
-            Some(Outcome::Completed(step.response_payload.clone().unwrap_or_else(Json::null)))
+            Some(Outcome::Completed(step.response_payload.as_ref().map_or_else(Json::null, Json::from)))
         }
         StepState::Failed => Some(Outcome::Failed(why())),
         StepState::Canceled => Some(Outcome::Canceled(why().message)),
@@ -176,8 +177,8 @@ fn outcome(step: &ChainStep) -> Option<Outcome> {
     }
 }
 
-fn payload(failure: &Failure) -> Json {
-    json!({ "type": failure.kind, "message": failure.message }).into()
+fn payload(failure: &Failure) -> Value {
+    json!({ "type": failure.kind, "message": failure.message })
 }
 
 /// A judge without rules: arguments fit their tool's schema, the answer is its text.
