@@ -16,13 +16,12 @@ pub use watch::{blueprints_in, main_file};
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
 
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 
 use crate::{
     api,
@@ -39,6 +38,7 @@ use crate::{
     memory,
     operator::{Builtin, BundleDir, Coded, Declared, QueueHub, Registry, lua_calls},
     protocol::RunId,
+    respond::multi_step::{LlmModel, NoModel},
     session,
     store::{self, Migrated, Opened, Options, Store, Upkeep},
     tasks::Tasks,
@@ -280,6 +280,14 @@ impl Host {
         &self.engine
     }
 
+    /// The model of an operator, for a response loop of one's own.
+    ///
+    /// # Errors
+    /// When there is no such operator, or it asks no model itself.
+    pub fn model(&self, operator: &str) -> Result<LlmModel, NoModel> {
+        LlmModel::of(self.engine.registry(), operator)
+    }
+
     /// Where it listens: `http://127.0.0.1:7700`.
     pub fn url(&self) -> &str {
         &self.url
@@ -481,16 +489,7 @@ pub fn builtin_operators() -> Registry {
 
 /// The operators that a blueprint is checked against where no host runs; none of them is called.
 pub fn known_operators(declared: &Declared, environments: environment::Config) -> Registry {
-    Builtin {
-        lua: Arc::new(|_, input| Box::pin(async { Ok(input) })),
-        bundle_dir: bundle_dirs(PathBuf::new()),
-        queues: Arc::default(),
-        environments: Arc::new(Environments::new(environments, Path::new(""), Clock::system())),
-        clock: Clock::system(),
-        stopping: CancellationToken::new(),
-        sessions: Arc::default(),
-    }
-    .registry(declared)
+    Builtin::alone(environments).registry(declared)
 }
 
 /// Puts the files of a blueprint where its child processes find them.

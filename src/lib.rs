@@ -5,116 +5,117 @@
 //! back over HTTP under capability tokens. A flow is an ordinary function, replayed from its journal
 //! after a crash; the sandbox is ours, so the replay is deterministic by force and not by advice.
 //!
-//! ```text
-//!  blueprint.lua ──check, compile──▶ Blueprint (name@hash, agents, limits)     once per version
-//!                                        │ start(input)
-//!                                        ▼
-//!    signals, timers,           ┌───── Run ────────────────────────────┐
-//!    results, cancels ────────▶ │ Input → Flow::advance → NextAction   │   pure: no IO, no clock
-//!                               └────────────┬─────────────────────────┘
-//!                                            ▼
-//!                              journal commit, then the answer        ◀── nothing leaves before it
-//!                                            ▼
-//!    middleware ▶ OperatorSpawner ▶ Worker ▶ Operator: process · lua · human · queue · main_ai · http
-//!                                            │
-//!    its return value, or POST /v1/worker/result with a handle ──▶ back in as an Input
-//! ```
+//! # What to use
 //!
-//! # Words
+//! The crate's root has what most programs need; the rooms have the rest:
 //!
-//! A *blueprint* declares *agents* (roles). A *run* of it is a *flow* whose facts are *entries* of
-//! a journal; their fold is the *chain* of *steps*. A step that an *operator* (a backend) executes
-//! is a *task*; each try at it is an *attempt*, held by a *worker*. *Signals* come in by name.
-//! *Cap tokens* and *handles* say what their bearer may do, as *verbs* within *scopes*.
-//!
-//! # Rooms
-//!
-//! Each module is a room, and uses only the rooms before it:
-//!
-//! | room | owns |
+//! | to | use |
 //! |---|---|
-//! | [`protocol`] | the vocabulary, as plain data |
-//! | [`journal`] | entries, and the chain that they fold into |
-//! | [`flow`] | what a flow is given and what it wants next |
-//! | [`token`] | who may do what: roles, scopes, keys, handles |
-//! | [`blueprint`] | a bundle of source files, checked and compiled |
-//! | [`lua`] | the sandbox, and the flow that is a script; nothing else knows Lua |
-//! | [`middleware`] | the layers around a task |
-//! | [`store`] | what is durable; nothing else knows SQL |
-//! | [`environment`] | secrets by reference, and what work may reach |
-//! | [`session`] | remote parties as mailboxes: seats, numbered frames, who is connected |
-//! | [`operator`] | the backends, one file a kind |
-//! | [`spawner`] | a worker for an attempt |
-//! | [`respond`] | responses: what a model said, made from the facts of a run |
-//! | [`engine`] | shards that own runs: advance, commit, perform, recover |
-//! | [`door`] | what every request passes: credentials, places, rates; errors as HTTP problems |
-//! | [`api`] | HTTP, one resource a file, behind the door |
-//! | [`host`] | the only wiring |
-//! | [`cli`] | the program, one verb a file |
+//! | write an operator, a store, a layer | [`protocol`], also without the feature `host` |
+//! | drive a model's tool loop yourself | [`respond::multi_step`], also without `host` |
+//! | have a host in your program | [`Host`](host::Host), [`HostConfig`](host::HostConfig) |
+//! | put operators, layers, environments into it | [`operator`], [`spawner`], [`middleware`], [`environment`] |
+//! | start runs, signal and watch them | [`engine`] |
+//! | check and compile blueprints | [`blueprint`], [`lua::Program`] |
+//! | mint and read tokens | [`token`] |
 //!
-//! Beside them stand [`clock`] and [`tasks`], for any room that needs time or a spawn, [`memory`],
-//! which counts what is held for runs, [`fault`], where tests end or break the program, and [`config`] and [`telemetry`], for the program.
+//! With `default-features = false` the crate is the protocol and the response loop alone: no
+//! runtime, no SQL, no Lua, no HTTP. Rooms that this page does not list are public for the program
+//! and its tests only, and change without notice. ARCHITECTURE.md is the map of all rooms.
 //!
 //! # Example
 //!
-//! A blueprint is checked and compiled without running anything:
-//!
 //! ```
-//! use moonswarm::{blueprint::Bundle, host, lua::{Limits, Program}};
+//! # tokio::runtime::Runtime::new()?.block_on(async {
+//! use moonswarm::{Host, HostConfig};
 //!
-//! let source = r#"
-//!     local swarm = require("swarm")
-//!     return swarm.blueprint {
-//!       name = "hello",
-//!       agents = { greet = { operator = "echo" } },
-//!       flow = function(ctx, input) return ctx:run("greet", input) end,
-//!     }
-//! "#;
-//! let bundle = Bundle::from_source("hello.lua", source)?;
-//! let (program, warnings) =
-//!     Program::compile(bundle, &host::builtin_operators(), &Limits::default()).unwrap();
-//!
-//! assert!(warnings.is_empty());
-//! assert_eq!(program.blueprint().name(), "hello");
+//! let source = r#"return require("swarm").blueprint { name = "hello",
+//!   agents = { greet = { operator = "echo" } },
+//!   flow = function(ctx, input) return ctx:run("greet", input) end,
+//! }"#;
+//! let data = tempfile::tempdir()?;
+//! let host = Host::open(HostConfig::new(data.path())).await?;
+//! let run = host.run(source, &"world".into()).await?;
+//! assert_eq!(run.output.as_ref().map(|it| it.as_str()), Some("\"world\""));
+//! host.stop(std::time::Duration::from_secs(5)).await;
+//! # Ok::<(), Box<dyn std::error::Error>>(()) })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 #![deny(clippy::disallowed_methods, clippy::unwrap_used)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
-pub mod journal;
 pub mod protocol;
-
-pub mod flow;
-
-pub mod token;
-
-pub mod blueprint;
-
-pub mod lua;
-
-pub mod middleware;
-
-pub mod store;
-
-pub mod environment;
-
-pub mod session;
-
-pub mod operator;
-pub mod spawner;
-
-pub mod engine;
 pub mod respond;
 
-pub mod api;
-pub mod door;
+#[doc(hidden)]
+pub mod flow;
+#[doc(hidden)]
+pub mod journal;
+#[doc(hidden)]
+pub mod schema;
 
-pub mod cli;
+#[cfg(feature = "host")]
+pub mod blueprint;
+#[cfg(feature = "host")]
+pub mod engine;
+#[cfg(feature = "host")]
+pub mod environment;
+#[cfg(feature = "host")]
 pub mod host;
+#[cfg(feature = "host")]
+pub mod lua;
+#[cfg(feature = "host")]
+pub mod middleware;
+#[cfg(feature = "host")]
+pub mod operator;
+#[cfg(feature = "host")]
+pub mod spawner;
+#[cfg(feature = "host")]
+pub mod token;
 
+#[cfg(feature = "host")]
+#[doc(hidden)]
+pub mod api;
+#[cfg(feature = "host")]
+#[doc(hidden)]
+pub mod cli;
+#[cfg(feature = "host")]
+#[doc(hidden)]
 pub mod clock;
+#[cfg(feature = "host")]
+#[doc(hidden)]
 pub mod config;
+#[cfg(feature = "host")]
+#[doc(hidden)]
+pub mod door;
+#[cfg(feature = "host")]
+#[doc(hidden)]
 pub mod fault;
+#[cfg(feature = "host")]
+#[doc(hidden)]
 pub mod memory;
+#[cfg(feature = "host")]
+#[doc(hidden)]
+pub mod session;
+#[cfg(feature = "host")]
+#[doc(hidden)]
+pub mod store;
+#[cfg(feature = "host")]
+#[doc(hidden)]
 pub mod tasks;
+#[cfg(feature = "host")]
+#[doc(hidden)]
 pub mod telemetry;
+
+pub use protocol::{
+    Content, Effect, ExitReason, Failure, Json, Operator, OperatorConfig, OperatorError,
+    OperatorInput, OperatorOutput, Orchestrator, Scope, StateReader, StateStore, TriggerType,
+};
+
+#[cfg(feature = "host")]
+pub use {
+    engine::{Engine, Middleware},
+    host::{Host, HostConfig, HostError},
+    operator::{Coded, Declared},
+};

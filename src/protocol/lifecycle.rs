@@ -6,12 +6,12 @@
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use utoipa::ToSchema;
 
 use super::{Content, DurationMs, OperatorId, Scope, WorkflowId};
 
 /// Money, steps and time of a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "host", derive(utoipa::ToSchema))]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum BudgetEvent {
@@ -103,7 +103,8 @@ pub enum BudgetEvent {
 }
 
 /// What to do about a limit that was reached.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "host", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum BudgetDecision {
@@ -127,7 +128,8 @@ pub enum BudgetDecision {
 }
 
 /// How the history that a model sees is made smaller.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "host", derive(utoipa::ToSchema))]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum CompactionEvent {
@@ -240,7 +242,8 @@ pub enum CompactionPolicy {
 }
 
 /// Something that happened, for whoever watches.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "host", derive(utoipa::ToSchema))]
 #[non_exhaustive]
 pub struct ObservableEvent {
     /// Which side tells it.
@@ -263,7 +266,8 @@ pub struct ObservableEvent {
 }
 
 /// Which side tells an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "host", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EventSource {

@@ -104,7 +104,7 @@ impl Status {
 
 /// What a response used, as far as it was reported.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Used {
+pub(in crate::respond) struct Used {
     input: u64,
     cached: u64,
     output: u64,
@@ -113,7 +113,7 @@ pub(super) struct Used {
 }
 
 impl Used {
-    pub(super) fn add(&mut self, usage: &Usage) {
+    pub(in crate::respond) fn add(&mut self, usage: &Usage) {
         let Usage { input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost: _ } = usage;
         self.input += input_tokens.unwrap_or(0);
         self.output += output_tokens.unwrap_or(0);
@@ -123,7 +123,7 @@ impl Used {
     }
 
     /// Null where nobody reported anything.
-    pub(super) fn shown(&self) -> Value {
+    pub(in crate::respond) fn shown(&self) -> Value {
         if !self.reported {
             return Value::Null;
         }

@@ -281,6 +281,11 @@ impl Engine {
         }
     }
 
+    /// The operators of the host.
+    pub fn registry(&self) -> &Registry {
+        &self.inner.shared.registry
+    }
+
     /// Every operator: its name and kind.
     pub fn operators(&self) -> Vec<(String, String)> {
         let names = self.inner.shared.registry.names();

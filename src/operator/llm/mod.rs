@@ -3,6 +3,7 @@
 //! | file | |
 //! |---|---|
 //! | [`settings`] | the keys in a configuration file |
+//! | [`asker`] | on whose behalf a model is asked |
 //! | [`provider`] | one request: its time limits, its bytes, its pieces |
 //! | [`wire`] | which API is spoken: the request's body, and who reads the answer |
 //! | [`chat`], [`responses`], [`anthropic`] | what is asked, in the words of that API |
@@ -20,6 +21,7 @@
 
 mod anthropic;
 mod anthropic_answer;
+mod asker;
 mod chat;
 mod chat_answer;
 mod content;

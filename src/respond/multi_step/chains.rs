@@ -65,6 +65,15 @@ impl Chains {
         Self { store, clock, tasks, transition: Arc::new(transition) }
     }
 
+    /// Chains in memory, for a loop that no restart goes on with.
+    ///
+    /// # Panics
+    /// Outside of a runtime of tokio.
+    pub fn in_memory(transition: impl Transition + 'static) -> Self {
+        let tasks = Tasks::new(tokio::runtime::Handle::current());
+        Self::new(Arc::new(store::Memory::new()), Clock::system(), tasks, transition)
+    }
+
     /// Begins a response, and gives its id.
     ///
     /// # Errors

@@ -14,8 +14,8 @@ use super::{
     RequestContext, ToolError, ToolExecutor, ToolKind, ToolSchema,
 };
 use crate::{
-    blueprint::Schema,
     protocol::{ChainStep, NextAction, StepDescriptor, StepKind, StepState},
+    schema::Schema,
 };
 
 /// What a loop must not pass.
@@ -25,6 +25,18 @@ pub struct LoopConfig {
     pub max_response_step_depth: u32,
     /// How many transitions one scope makes, in all its lives.
     pub max_response_iterations: u32,
+}
+
+impl<'a> ResponseLoop<'a> {
+    /// A loop within the usual limits, of which nobody hears.
+    pub fn new(
+        store: &'a dyn MultiStepStore,
+        tools: &'a dyn ToolExecutor,
+        model: &'a dyn Model,
+        context: &'a RequestContext,
+    ) -> Self {
+        Self { store, tools, model, context, sink: None, config: LoopConfig::default() }
+    }
 }
 
 impl Default for LoopConfig {

@@ -6,7 +6,6 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::{
-    blueprint::Schema,
     flow::response::{
         Approve, Begin, Face, Judge, LoopLimits, LoopSettings, Moment, Owner, ResponseFlow, Sums,
         Turn, Verdict, user_message,
@@ -16,6 +15,7 @@ use crate::{
         ChainStep, Failure, FunctionTool, Json, ModelRequest, NextAction, StepDescriptor, StepKind,
         StepState, failure::kind,
     },
+    schema::Schema,
 };
 
 /// Says what follows from a chain. It is pure: the same chain has the same answer.
