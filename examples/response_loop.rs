@@ -57,7 +57,8 @@ async fn main() -> anyhow::Result<()> {
     };
     let asked = NewResponse { request: Json::encode(&request)?, principal: "me".into() };
     let id = chains.begin(asked).await?;
-    let answer = run_response_loop(ResponseLoop::new(&chains, &Adds, &model, &context), &id).await?;
+    let answer =
+        run_response_loop(ResponseLoop::new(&chains, &Adds, &model, &context), &id).await?;
     println!("{}", answer["items"][2]["content"][0]["text"]);
     Ok(())
 }

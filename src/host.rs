@@ -13,13 +13,7 @@ mod watch;
 pub use restore::{Restored, restore};
 pub use watch::{blueprints_in, main_file};
 
-use std::{
-    collections::BTreeMap,
-    net::SocketAddr,
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::net::TcpListener;
 

@@ -63,6 +63,7 @@ codes! {
     QUESTION_OPEN = "question_open", CONFLICT, "The attempt waits for an answer already";
     NO_QUESTION = "no_question", CONFLICT, "The task asks nothing";
     RESPONSE_IN_PROGRESS = "response_in_progress", CONFLICT, "The response is not over";
+    CONVERSATION_LOCKED = "conversation_locked", CONFLICT, "A response continues the conversation";
     NOT_ENDED = "not_ended", CONFLICT, "The run has not ended";
     HISTORY_TOO_LONG = "history_too_long", CONFLICT, "The history is too long to be copied";
     IN_USE = "in_use", CONFLICT, "Something open still needs it";

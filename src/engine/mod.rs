@@ -37,6 +37,7 @@ pub use shared::request::{
 };
 pub use shared::stacks::Middleware;
 pub use verbs::blueprints::BlueprintView;
+pub use verbs::conversations::StoredConversation;
 pub use verbs::engine::Engine;
 pub use verbs::events::Events;
 pub use verbs::facade::{EngineParts, Recovery};

@@ -140,6 +140,7 @@ impl Entry {
     }
 
     /// The number of an entry, without reading the rest; `bytes` may be only its beginning.
+    #[cfg(feature = "host")]
     pub(crate) fn seq_of(bytes: &[u8]) -> Option<u32> {
         match bytes.first()? {
             1 | &VERSION => postcard::take_from_bytes::<u32>(&bytes[1..]).ok().map(|(seq, _)| seq),
@@ -148,6 +149,7 @@ impl Entry {
     }
 
     /// The row of the journal that an entry of version 1 says it continues.
+    #[cfg(feature = "host")]
     pub(crate) fn row_before(bytes: &[u8]) -> Option<u64> {
         let (1, rest) = bytes.split_first()? else { return None };
         match postcard::from_bytes::<First>(rest).ok()?.fact {

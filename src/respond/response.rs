@@ -67,7 +67,7 @@ pub(super) enum Status {
 }
 
 impl Status {
-    fn word(&self) -> &'static str {
+    pub(super) fn word(&self) -> &'static str {
         match self {
             Self::Queued => "queued",
             Self::InProgress => "in_progress",
@@ -183,6 +183,10 @@ pub(super) fn object(said: &Said<'_>) -> Value {
             repeated => said.settings.get(repeated).cloned().unwrap_or(Value::Null),
         };
         object.insert(key.to_owned(), value);
+    }
+    // Only what continues one says so.
+    if let Some(conversation) = said.settings.get("conversation") {
+        object.insert("conversation".to_owned(), conversation.clone());
     }
     Value::Object(object)
 }

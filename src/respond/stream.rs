@@ -198,6 +198,11 @@ impl Stream {
         self.status.terminal().is_some()
     }
 
+    /// Where it stands: `queued`, `in_progress`, `completed`, `incomplete`, `failed`, `cancelled`.
+    pub fn status(&self) -> &'static str {
+        self.status.word()
+    }
+
     /// The conversation that goes on after it: what it was given, and what it said.
     pub fn conversation(&self) -> Vec<Value> {
         self.trigger.conversation.iter().chain(&self.output).cloned().collect()

@@ -9,14 +9,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    engine::{
-        Caller, Engine, EngineError, WaitFor,
-        turn::passage::Read,
-        verbs::begin::FOREVER,
-    },
+    engine::{Caller, Engine, EngineError, WaitFor, turn::passage::Read, verbs::begin::FOREVER},
     protocol::{RunId, Scope, SessionId, StoreOptions},
     respond::open_responses::MOST_ITEMS,
-    store::{StateAct, StateChange},
+    store::{StateAct, StateChange, StoreError},
     token::{Need, Verb},
 };
 
@@ -105,17 +101,19 @@ impl Engine {
         reaches(caller, verb, id)?;
         for _ in 0..TRIES {
             let mut conversation = self.read_conversation(caller, id).await?;
-            let taken_in = self.take_in(caller, &mut conversation).await?;
+            let taken_in = self.take_answer(caller, &mut conversation).await?;
             if !(change(&mut conversation)? | taken_in) {
                 return Ok(conversation);
             }
             if conversation.items.len() > MOST_ITEMS {
-                let what = "the items of a conversation";
-                let size = conversation.items.len();
-                return Err(EngineError::TooLarge { what, size, limit: MOST_ITEMS });
+                let message = format!(
+                    "the conversation has {} items; at most {MOST_ITEMS} are kept; compact it",
+                    conversation.items.len()
+                );
+                return Err(EngineError::BadRequest(message));
             }
             match self.put_conversation(caller, &conversation).await {
-                Err(EngineError::Conflict { code: "revision_mismatch", .. }) => {}
+                Err(EngineError::Store(StoreError::Revision { .. })) => {}
                 done => return done.map(|()| conversation),
             }
         }
@@ -163,7 +161,7 @@ impl Engine {
     }
 
     /// Adds the answer that a conversation waits for, if it is over; says whether anything changed.
-    async fn take_in(
+    async fn take_answer(
         &self,
         caller: &Caller,
         conversation: &mut StoredConversation,
@@ -197,10 +195,9 @@ impl Engine {
         let passage = self.passage(&caller.subject);
         let given = passage.read(Read::Value, scope(id).to_string(), KEY.to_owned()).await?;
         let row = given.rows.into_iter().next().ok_or_else(missing)?;
-        let conversation: StoredConversation =
-            given.value.decode().map_err(|error| EngineError::Damaged {
-                what: format!("the conversation {id}: {error}"),
-            })?;
+        let conversation: StoredConversation = given.value.decode().map_err(|error| {
+            EngineError::BadRequest(format!("read the conversation {id}: {error}"))
+        })?;
         Ok(StoredConversation { id: id.to_owned(), revision: row.revision, ..conversation })
     }
 

@@ -224,7 +224,7 @@ impl Engine {
     }
 
     /// Changes state, by the shard of the run that owns the scope where one does.
-    async fn change_any(
+    pub(super) async fn change_any(
         &self,
         changes: Vec<(Scope, StateChange)>,
         jti: Option<String>,

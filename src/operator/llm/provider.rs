@@ -65,11 +65,8 @@ impl Llm {
         })?;
         let model = self.model(asker, &request)?;
         let options = self.options(&request);
-        let mut hearing = Hearing {
-            asker,
-            draft: Draft::new(&*asker.seed),
-            secrets: Scrubber::default(),
-        };
+        let mut hearing =
+            Hearing { asker, draft: Draft::new(&*asker.seed), secrets: Scrubber::default() };
         let heard = match &self.settings.provider {
             Provider::Server(server) => {
                 self.hear(server, &request, &options, &model, &mut hearing).await

@@ -262,7 +262,8 @@ impl Scope<'_> {
             }
             ToolKind::Http => {
                 let context = self.parts.context;
-                let done = self.parts.tools.execute(name, todo.call_id(), &arguments, context).await;
+                let done =
+                    self.parts.tools.execute(name, todo.call_id(), &arguments, context).await;
                 Ok(done.map_err(ExecutorError::from)?)
             }
         }

@@ -112,7 +112,9 @@ impl Model for Script {
                     "call_id": format!("call_{turn}_{n}"), "arguments": arguments })
             }).collect(),
         };
-        Ok(json!({ "model": "scripted", "items": items, "stop": "end", "usage": { "input_tokens": 3 } }))
+        Ok(
+            json!({ "model": "scripted", "items": items, "stop": "end", "usage": { "input_tokens": 3 } }),
+        )
     }
 }
 

@@ -168,9 +168,9 @@ fn outcome(step: &ChainStep) -> Option<Outcome> {
         Failure::new(kind, message)
     };
     match step.state {
-        StepState::Completed => {
-            Some(Outcome::Completed(step.response_payload.as_ref().map_or_else(Json::null, Json::from)))
-        }
+        StepState::Completed => Some(Outcome::Completed(
+            step.response_payload.as_ref().map_or_else(Json::null, Json::from),
+        )),
         StepState::Failed => Some(Outcome::Failed(why())),
         StepState::Canceled => Some(Outcome::Canceled(why().message)),
         StepState::Pending | StepState::Processing => None,
