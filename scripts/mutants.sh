@@ -3,6 +3,7 @@
 #   scripts/mutants.sh                 every mutant of scripts/mutants/*.txt
 #   scripts/mutants.sh --sample 3      three of them, picked by the day (or by MOONSWARM_SEED)
 #   scripts/mutants.sh --only NAME     those whose name has NAME in it
+#   scripts/mutants.sh --file trust    those of scripts/mutants/trust.txt
 #   scripts/mutants.sh --batch 8       eight in one build, of different files; one that nobody
 #                                      noticed, or a batch that does not build, is tried alone
 #   scripts/mutants.sh --lib           builds the unit tests alone; for mutants that these notice
@@ -16,12 +17,13 @@ cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}" RUST_BACKTRACE=0
 exec </dev/null
 
-sample=0 only="" list=false batch=1 targets=()
+sample=0 only="" file="*" list=false batch=1 targets=()
 while (($#)); do
   case "$1" in
     --sample) sample="${2:?say how many}"; shift 2 ;;
     --batch) batch="${2:?say how many}"; shift 2 ;;
     --only) only="${2:?say which}"; shift 2 ;;
+    --file) file="${2:?say which}"; shift 2 ;;
     --lib) targets=(--lib); shift ;;
     --list) list=true; shift ;;
     *) echo "unknown option $1; the head of this file says what there is" >&2; exit 2 ;;
@@ -33,7 +35,7 @@ while IFS= read -r line; do
   [[ -z "$line" || "$line" == "#"* ]] && continue
   [[ -n "$only" && "${line%% | *}" != *"$only"* ]] && continue
   mutants+=("$line")
-done < <(cat scripts/mutants/*.txt)
+done < <(cat scripts/mutants/$file.txt)
 
 if ((sample > 0 && sample < ${#mutants[@]})); then
   RANDOM="${MOONSWARM_SEED:-$(date +%j)}"

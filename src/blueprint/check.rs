@@ -8,8 +8,6 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::flow::ValuePath;
-
 use super::{
     bundle::Bundle,
     definition::{Agent, Definition},
@@ -20,6 +18,7 @@ use super::{
 
 mod agent;
 mod around;
+mod checker;
 mod files;
 mod habits;
 mod nodes;
@@ -27,57 +26,12 @@ mod prompts;
 mod tools;
 mod value;
 
+pub use checker::Operators;
 pub use files::check_files;
 pub(crate) use tools::text_arguments;
 
+use checker::Checker;
 use value::{Table, is_function};
-
-/// What the checker asks about operators.
-pub trait Operators {
-    /// The kind of a configured operator, such as `process` or `main_ai`; `None` if there is none
-    /// of this name.
-    fn kind(&self, name: &str) -> Option<&str>;
-
-    /// Whether an agent of this operator must say what kind of worker it needs.
-    fn requires_worker_binding(&self, name: &str) -> bool;
-
-    /// Whether an agent of this operator must name a tool.
-    fn requires_tool(&self, _name: &str) -> bool {
-        false
-    }
-
-    /// What this host cannot give of an agent's environment: each part with its reason and what
-    /// would help.
-    fn refuses_environment(&self, _environment: &Value) -> Vec<(String, String)> {
-        Vec::new()
-    }
-
-    /// Looks at a layer of middleware: `{kind, …}`.
-    ///
-    /// # Errors
-    /// What is wrong with it, as a sentence for a person.
-    fn check_layer(&self, _layer: &Value) -> Result<(), String> {
-        Ok(())
-    }
-
-    /// The kinds that an operator comes down to: its own, or those of a composite's members.
-    fn kinds(&self, name: &str) -> Vec<&str> {
-        self.kind(name).into_iter().collect()
-    }
-
-    /// Whether it is a model, so that its agents are loops of calls of it and of tools.
-    fn is_model(&self, _name: &str) -> bool {
-        false
-    }
-
-    /// What quorums of this operator compare of their members' results.
-    fn compared(&self, _name: &str) -> Vec<ValuePath> {
-        Vec::new()
-    }
-
-    /// All names, for hints.
-    fn names(&self) -> Vec<String>;
-}
 
 /// What came out of a check.
 #[derive(Debug, Clone, PartialEq)]
@@ -123,14 +77,6 @@ fn outline_of(bundle: &Bundle) -> Outline {
         true => Outline::of_json(bundle.source()),
         false => Outline::of(bundle.source()),
     }
-}
-
-struct Checker<'a> {
-    bundle: &'a Bundle,
-    outline: Outline,
-    operators: &'a dyn Operators,
-    templates: Templates,
-    findings: Vec<Finding>,
 }
 
 impl Checker<'_> {
@@ -280,33 +226,6 @@ impl Checker<'_> {
             let finding = self
                 .at_key(pointer, code::BAD_NAME, format!("{shown:?} is not a name"))
                 .hint("a name has at most 64 letters, digits, `-`, `_` and `.`, and begins with a letter or digit");
-            self.findings.push(finding);
-        }
-    }
-
-    fn at_key(&self, pointer: &str, code: &'static str, message: impl Into<String>) -> Finding {
-        Finding::error(self.bundle.entry(), self.outline.key(pointer), code, message)
-    }
-
-    fn at_value(&self, pointer: &str, code: &'static str, message: impl Into<String>) -> Finding {
-        Finding::error(self.bundle.entry(), self.outline.value(pointer), code, message)
-    }
-
-    /// Reports keys that do not exist, and those that a later release may support.
-    fn known_keys(&mut self, table: &Table<'_>, known: &[&str], later: &[&str]) {
-        for (key, _) in table.entries().filter(|(key, _)| !known.contains(&key.as_str())) {
-            let at = pointer(table.at(), key);
-            let what = table.what();
-            let shown: String = key.chars().take(80).collect();
-            let finding = if later.contains(&key.as_str()) {
-                let message = format!("`{shown}` in {what} is not supported by this release");
-                self.at_key(&at, code::NOT_SUPPORTED, message).hint("remove it")
-            } else {
-                let message = format!("unknown key `{shown}` in {what}");
-                let mut finding = self.at_key(&at, code::UNKNOWN_KEY, message);
-                finding.hint = hint_for(key, known);
-                finding
-            };
             self.findings.push(finding);
         }
     }

@@ -22,11 +22,12 @@ mod budget;
 mod call;
 mod compact;
 mod settings;
+mod turn;
 
 use serde_json::{Value, json};
 
-pub use call::{Call, Judge, Moment, Verdict};
 pub use settings::{Approve, Compaction, Exceeded, Face, Flush, LoopLimits, LoopSettings, Owner};
+pub use turn::{Begin, Call, Judge, Moment, Stop, Sums, Turn, Verdict};
 
 use crate::{
     journal::{Outcome, Usage},
@@ -35,75 +36,6 @@ use crate::{
         ModelStop, OperatorId, failure::kind,
     },
 };
-
-/// What comes next for a loop.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Turn {
-    /// Nothing, until something ends.
-    Wait,
-    /// These begin, side by side, at the next places in their order; then there is another turn.
-    Begin(Vec<Begin>),
-    /// It is done.
-    Done {
-        /// Its value.
-        value: Json,
-        /// Why it ended there.
-        end: ModelEnd,
-    },
-    /// It stops short.
-    Stop(Box<Stop>),
-}
-
-/// Something that a loop begins.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Begin {
-    /// A server is asked for its tools; the value is a list of [`FunctionTool`]s.
-    List {
-        /// The server's operator.
-        server: String,
-    },
-    /// The model is asked; the value is a [`ModelReply`].
-    Ask {
-        /// Which time, from 1.
-        turn: u32,
-    },
-    /// The model is asked to sum up; the value is a [`ModelReply`].
-    Compact {
-        /// After which turn.
-        turn: u32,
-    },
-    /// A turn that is to leave the conversation is written to state.
-    Flush {
-        /// Which, from 1.
-        turn: u32,
-    },
-    /// A person is asked whether a tool may be called; the value is `{"approved": …}`.
-    Approve(Call),
-    /// A tool is called.
-    Call(Call),
-    /// A call that fails as it begins: nothing is executed.
-    Refuse(Call, Failure),
-}
-
-/// Why a loop stops short.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Stop {
-    /// In the protocol's words.
-    pub exit: ExitReason,
-    /// What whoever asked hears.
-    pub failure: Failure,
-}
-
-/// What a loop has come to so far.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Sums {
-    /// How often the model was asked.
-    pub turns: u32,
-    /// How many calls of tools began.
-    pub calls: u32,
-    /// What everything that ended used, as far as it was reported.
-    pub used: Usage,
-}
 
 /// A model's tool loop.
 #[derive(Debug, Clone)]
@@ -131,7 +63,7 @@ pub struct ResponseFlow {
     looked_at: Option<u32>,
     /// The turn whose rules have been asked.
     ruled: Option<u32>,
-    warned: budget::Warned,
+    warned: Warned,
     events: Vec<LifecycleEvent>,
 }
 
@@ -165,6 +97,15 @@ struct Called {
     asks: bool,
 }
 
+/// What was told already, each once.
+#[derive(Debug, Clone, Copy, Default)]
+struct Warned {
+    turns: bool,
+    calls: bool,
+    cost: bool,
+    exceeded: bool,
+}
+
 /// A turn of a loop that ends: what it begins, or how it ends. Errors are stops.
 type Step = Result<Option<Turn>, Box<Stop>>;
 
@@ -189,7 +130,7 @@ impl ResponseFlow {
             repaired: false,
             looked_at: None,
             ruled: None,
-            warned: budget::Warned::default(),
+            warned: Warned::default(),
             events: Vec::new(),
         }
     }
@@ -216,7 +157,7 @@ impl ResponseFlow {
 
     /// The conversation as the model sees it next.
     pub fn conversation(&self) -> Vec<Value> {
-        let summary = self.summary.as_deref().map(compact::summary_item);
+        let summary = self.summary.as_deref().map(summary_item);
         let own = self.own[self.from..].iter().map(|own| own.item.clone());
         self.start.iter().cloned().chain(summary).chain(own).collect()
     }
@@ -376,7 +317,7 @@ impl ResponseFlow {
         self.replies.push(self.own.len());
         self.tell_managed(&reply);
         let text = reply.text();
-        let calls = call::asked_for(&reply)?;
+        let calls = turn::asked_for(&reply)?;
         self.own.extend(reply.items.into_iter().map(|item| Own { item, aside: false }));
         let verdict = self.rule(judge, &Moment::AfterModel { text: &text, calls: calls.len() })?;
         self.say_all(&verdict.say);
@@ -470,27 +411,9 @@ pub fn user_message(text: &str) -> Value {
     })
 }
 
-impl Stop {
-    /// A stop for a reason.
-    pub fn new(exit: ExitReason, failure: Failure) -> Box<Self> {
-        Box::new(Self { exit, failure })
-    }
-
-    /// A stop by something that failed.
-    pub fn of(failure: Failure) -> Box<Self> {
-        let exit = match failure.kind.as_str() {
-            kind::BUDGET => ExitReason::BudgetExhausted,
-            kind::TIMEOUT => ExitReason::Timeout,
-            kind::OPERATOR_UNAVAILABLE => ExitReason::CircuitBreaker,
-            kind::REFUSED => ExitReason::interceptor_halt(failure.message.clone()),
-            _ => ExitReason::Error,
-        };
-        Self::new(exit, failure)
-    }
-
-    fn safety(message: &str) -> Box<Self> {
-        Self::new(ExitReason::safety_stop(message), Failure::new(kind::MODEL, message))
-    }
+/// A summary as an item.
+fn summary_item(text: &str) -> Value {
+    user_message(&format!("What happened before, in short:\n{text}"))
 }
 
 #[cfg(test)]

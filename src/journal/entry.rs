@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Additions, Spent, StepKey};
+use super::{Additions, Spent, StepKey, Usage};
 use crate::protocol::{Failure, Json, StepKind};
 
 /// One fact, numbered within its run.
@@ -379,21 +379,6 @@ pub struct Followed {
     pub plan: Json,
 }
 
-/// What work used. Each number is absent where it was not reported.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Usage {
-    /// Tokens read.
-    pub input_tokens: Option<u64>,
-    /// Tokens written.
-    pub output_tokens: Option<u64>,
-    /// Tokens read from a cache.
-    pub cached_tokens: Option<u64>,
-    /// Tokens of reasoning.
-    pub reasoning_tokens: Option<u64>,
-    /// Money in US dollars, as a decimal string.
-    pub cost: Option<String>,
-}
-
 impl Entry {
     /// A fact about which nothing else is said.
     pub fn new(seq: u32, at_ms: u64, fact: Fact) -> Self {
@@ -488,39 +473,5 @@ impl Outcome {
             Self::Completed(value) => Some(value),
             Self::Failed(_) | Self::Canceled(_) => None,
         }
-    }
-}
-
-impl Usage {
-    /// Tokens read and written together, as far as they were reported.
-    pub fn tokens(&self) -> Option<u64> {
-        match (self.input_tokens, self.output_tokens) {
-            (None, None) => None,
-            (input, output) => Some(input.unwrap_or(0).saturating_add(output.unwrap_or(0))),
-        }
-    }
-
-    /// The money in US dollars, if it was reported and can be read.
-    pub fn usd(&self) -> Option<rust_decimal::Decimal> {
-        self.cost.as_ref()?.parse().ok()
-    }
-
-    /// Adds what another attempt used; what neither reported stays unreported.
-    pub fn add(&mut self, more: &Self) {
-        let add = |a: &mut Option<u64>, b: Option<u64>| {
-            if let Some(b) = b {
-                *a = Some(a.unwrap_or(0).saturating_add(b));
-            }
-        };
-        add(&mut self.input_tokens, more.input_tokens);
-        add(&mut self.output_tokens, more.output_tokens);
-        add(&mut self.cached_tokens, more.cached_tokens);
-        add(&mut self.reasoning_tokens, more.reasoning_tokens);
-        let cost = |text: &Option<String>| text.as_ref()?.parse::<rust_decimal::Decimal>().ok();
-        self.cost = match (cost(&self.cost), cost(&more.cost)) {
-            (Some(a), Some(b)) => Some(a.saturating_add(b).to_string()),
-            (Some(one), None) | (None, Some(one)) => Some(one.to_string()),
-            (None, None) => None,
-        };
     }
 }

@@ -5,6 +5,7 @@
 //! from the chain. Pure: no clock, no IO. The engine
 //! appends, the store keeps bytes, the API shows chains.
 
+mod additions;
 mod chain;
 mod entry;
 mod fingerprint;
@@ -12,12 +13,13 @@ mod key;
 mod spent;
 mod stored;
 
+pub use additions::Additions;
 pub use chain::{Chain, ChainError, Held, RunState, Step};
 pub use entry::{
     AttemptClosed, AttemptOpened, Decision, Entry, Fact, Followed, Note, Outcome, RunStarted,
-    Scheduled, SignalReceived, Usage,
+    Scheduled, SignalReceived,
 };
 pub use fingerprint::fingerprint;
 pub use key::{ScopePath, StepKey};
-pub use spent::Spent;
-pub use stored::{Additions, EntryError, OLDEST, VERSION};
+pub use spent::{Spent, Usage};
+pub use stored::{EntryError, OLDEST, VERSION};

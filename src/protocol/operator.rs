@@ -3,16 +3,14 @@
 mod input;
 mod output;
 
-use std::fmt;
-
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::OperatorError;
 
-pub use input::{OperatorConfig, OperatorInput};
-pub use output::{OperatorMetadata, OperatorOutput, SubDispatchRecord};
+pub use input::{OperatorConfig, OperatorInput, TriggerType};
+pub use output::{ExitReason, OperatorMetadata, OperatorOutput, SubDispatchRecord};
 
 /// Executes one task; atomic for whoever calls it.
 #[async_trait]
@@ -23,116 +21,6 @@ pub trait Operator: Send + Sync {
     /// When there is no output at all; an answer that fell short is an output with another
     /// [`ExitReason`].
     async fn execute(&self, input: OperatorInput) -> Result<OperatorOutput, OperatorError>;
-}
-
-/// What set an operator to work.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum TriggerType {
-    /// A person wrote.
-    User,
-    /// A flow or another agent assigned it.
-    Task,
-    /// A signal arrived.
-    Signal,
-    /// The clock.
-    Schedule,
-    /// Something outside happened: a file changed, a webhook was called.
-    SystemEvent,
-    /// Something else.
-    Custom(String),
-}
-
-impl TriggerType {
-    /// A trigger of the author's own.
-    pub fn custom(name: impl Into<String>) -> Self {
-        Self::Custom(name.into())
-    }
-}
-
-impl fmt::Display for TriggerType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::User => f.write_str("user"),
-            Self::Task => f.write_str("task"),
-            Self::Signal => f.write_str("signal"),
-            Self::Schedule => f.write_str("schedule"),
-            Self::SystemEvent => f.write_str("system_event"),
-            Self::Custom(name) => write!(f, "custom: {name}"),
-        }
-    }
-}
-
-/// Why an operator stopped.
-///
-/// When several apply, the first of these wins: a halt, an approval, the turns, the budget, the
-/// time.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum ExitReason {
-    /// It was done.
-    Complete,
-    /// It used up its turns.
-    MaxTurns,
-    /// It used up its money or its tool calls.
-    BudgetExhausted,
-    /// Too many failures in a row.
-    CircuitBreaker,
-    /// It used up its time.
-    Timeout,
-    /// A middleware stopped it.
-    #[serde(alias = "middleware_halt")]
-    InterceptorHalt {
-        /// Why.
-        reason: String,
-    },
-    /// It failed beyond repair.
-    Error,
-    /// The provider refused to answer.
-    SafetyStop {
-        /// Why.
-        reason: String,
-    },
-    /// Somebody must approve a tool call first; the effects say which.
-    AwaitingApproval,
-    /// Something else.
-    Custom(String),
-}
-
-impl ExitReason {
-    /// A stop by a middleware.
-    pub fn interceptor_halt(reason: impl Into<String>) -> Self {
-        Self::InterceptorHalt { reason: reason.into() }
-    }
-
-    /// A stop by the provider.
-    pub fn safety_stop(reason: impl Into<String>) -> Self {
-        Self::SafetyStop { reason: reason.into() }
-    }
-
-    /// A reason of the author's own.
-    pub fn custom(reason: impl Into<String>) -> Self {
-        Self::Custom(reason.into())
-    }
-}
-
-impl fmt::Display for ExitReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Complete => f.write_str("complete"),
-            Self::MaxTurns => f.write_str("max_turns"),
-            Self::BudgetExhausted => f.write_str("budget_exhausted"),
-            Self::CircuitBreaker => f.write_str("circuit_breaker"),
-            Self::Timeout => f.write_str("timeout"),
-            Self::InterceptorHalt { reason } => write!(f, "interceptor_halt: {reason}"),
-            Self::Error => f.write_str("error"),
-            Self::SafetyStop { reason } => write!(f, "safety_stop: {reason}"),
-            Self::AwaitingApproval => f.write_str("awaiting_approval"),
-            Self::Custom(reason) => write!(f, "custom: {reason}"),
-        }
-    }
 }
 
 /// How a tool presents itself to a model.

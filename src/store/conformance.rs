@@ -1,22 +1,14 @@
 //! What every store must do, as tests that any adapter runs: each takes a fresh, empty store.
 
+mod fixture;
 mod runs;
 mod state;
 mod tables;
 
-use std::sync::mpsc::{self, Receiver};
-
+pub use fixture::*;
 pub use runs::*;
 pub use state::*;
 pub use tables::*;
-
-use super::{
-    Batch, Check, Header, JournalRow, RunStatus, RunWrite, Store, StoreError, Write, Writer,
-};
-use crate::{
-    journal::{Decision, Entry, Fact, RunStarted},
-    protocol::Json,
-};
 
 /// Declares every test of this room for the store that `$open` makes, as (its directory, itself).
 macro_rules! conformance {
@@ -94,113 +86,3 @@ macro_rules! conformance {
     };
 }
 pub(super) use conformance;
-
-/// What a batch's submitter waits for.
-pub type Verdict = Receiver<Result<(), StoreError>>;
-
-/// A batch, and where its verdict arrives.
-pub fn batch(checks: Vec<Check>, run: Option<RunWrite>, writes: Vec<Write>) -> (Batch, Verdict) {
-    let (tell, verdict) = mpsc::channel();
-    let ack = Box::new(move |result| tell.send(result).unwrap());
-    (Batch { checks, run, writes, ack }, verdict)
-}
-
-/// Submits and waits.
-pub fn commit(
-    store: &dyn Store,
-    checks: Vec<Check>,
-    run: Option<RunWrite>,
-    writes: Vec<Write>,
-) -> Result<(), StoreError> {
-    let (batch, verdict) = batch(checks, run, writes);
-    store.submit(batch);
-    verdict.recv().unwrap()
-}
-
-/// Commits writes alone, which must succeed.
-pub fn put(store: &dyn Store, writes: Vec<Write>) {
-    commit(store, vec![], None, writes).unwrap();
-}
-
-/// The header of a run that was never stored.
-pub fn header(num: u64) -> Header {
-    Header {
-        num,
-        created_ms: 1000 + num,
-        nonce: u64::MAX - num,
-        blueprint: "ship".to_owned(),
-        hash: "ab".repeat(32),
-        status: RunStatus::Running,
-        status_text: Some("building".to_owned()),
-        progress: Some(0.5),
-        cursor: 0,
-        seq: 0,
-        steps: 3,
-        steps_done: 1,
-        wake_at_ms: None,
-        epoch: 1,
-        parent: Some((90, 4)),
-        principal: "ann".to_owned(),
-        updated_ms: 2000 + num,
-        ended_ms: None,
-        error: None,
-        waiting_on: Some(r#"["timer"]"#.to_owned()),
-        bytes: 0,
-    }
-}
-
-/// The fact that begins a history.
-pub fn started(continues: Option<u64>) -> Fact {
-    Fact::RunStarted(Box::new(RunStarted {
-        first_step: 1,
-        grant: Json::null(),
-        blueprint: "ship".to_owned(),
-        hash: "ab".repeat(32),
-        input: Json::null(),
-        trigger: Json::null(),
-        seed: 7,
-        parent: None,
-        depth: 0,
-        workdir: None,
-        principal: "ann".to_owned(),
-        delegate: None,
-        generation: 0,
-        queued: vec![],
-        continues,
-    }))
-}
-
-/// A fact like any other.
-pub fn resumed() -> Fact {
-    Fact::Decided(Decision::Resume { by: "ann".to_owned() })
-}
-
-/// The write that appends `facts` to the run of `header`, which moves on with it. The first fact of
-/// a history begins a chain of rows.
-pub fn append(writer: &dyn Writer, header: &mut Header, facts: Vec<Fact>) -> RunWrite {
-    let expected = (header.seq > 0).then_some(header.cursor);
-    let mut entries = Vec::new();
-    for fact in facts {
-        let lsn = writer.next_lsn();
-        let before = (header.seq > 0).then_some(header.cursor);
-        header.seq += 1;
-        header.cursor = lsn;
-        let row = JournalRow::new(header.num, lsn, before, &Entry::new(header.seq, 5000, fact));
-        header.bytes += row.bytes.len() as u64;
-        entries.push(row);
-    }
-    RunWrite { header: header.clone(), expected, entries, whole: false }
-}
-
-/// A stored run with one entry.
-pub fn begin(store: &dyn Store, header: Header) -> Header {
-    let mut header = header;
-    let run = append(store, &mut header, vec![started(None)]);
-    commit(store, vec![], Some(run), vec![]).unwrap();
-    header
-}
-
-/// The numbers of entries.
-pub fn seqs(entries: &[Entry]) -> Vec<u32> {
-    entries.iter().map(|entry| entry.seq).collect()
-}

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{
-    Checker,
+    checker::Checker,
     value::{Table, is_function},
 };
 use crate::{

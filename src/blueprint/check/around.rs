@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{
-    Checker,
+    checker::Checker,
     value::{Table, describe},
 };
 use crate::blueprint::{

@@ -3,9 +3,9 @@
 //!
 //! It looks at tokens, and so at names as they are usually written: `ctx` is the flow's argument.
 
-use super::{Checker, files::is_lua, hint_for};
+use super::{checker::Checker, files::is_lua};
 use crate::blueprint::{
-    diagnostics::{Finding, Position, Severity, code},
+    diagnostics::{Finding, Position, Severity, code, hint_for},
     duration::old_form,
     library,
     tokens::{Kind, Token, tokens},

@@ -4,23 +4,24 @@
 //! within expressions are looked at in `names`.
 
 mod names;
+mod walk;
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
 use super::{
-    Checker, hint_for,
+    checker::Checker,
     value::{Table, describe, is_function},
 };
 use crate::blueprint::{
     definition::Agent,
-    diagnostics::{Finding, code},
+    diagnostics::{code, hint_for},
     duration::{old_form, parse_duration, seconds_to_ms},
     expression::{Reading, has_slots},
     locate::pointer,
 };
-use names::Scope;
+use walk::{Node, Scope, Walk};
 
 /// The kinds of nodes, each with the keys that it may have beside `kind`, `id` and `description`.
 pub(in crate::blueprint) const KINDS: [(&str, &[&str]); 15] = [
@@ -54,27 +55,6 @@ pub(in crate::blueprint) const KINDS: [(&str, &[&str]); 15] = [
 ];
 
 const COMMON: [&str; 3] = ["description", "id", "kind"];
-
-/// Looks at nodes one after the other, in the order in which they run.
-struct Walk<'c, 'a, 'd> {
-    checker: &'c mut Checker<'a>,
-    agents: &'d BTreeMap<String, Agent>,
-    scope: Scope,
-}
-
-/// A node, and where it stands.
-struct Node<'t> {
-    map: &'t Map<String, Value>,
-    kind: &'t str,
-    at: String,
-    what: String,
-}
-
-impl Node<'_> {
-    fn get(&self, key: &str) -> Option<&Value> {
-        self.map.get(key).filter(|value| !value.is_null())
-    }
-}
 
 impl Checker<'_> {
     /// Checks a flow that is a table.
@@ -569,22 +549,6 @@ impl Walk<'_, '_, '_> {
         if let Some(value) = node.get(key) {
             self.fill(value, &pointer(&node.at, key), &node.what);
         }
-    }
-
-    fn missing(&mut self, node: &Node<'_>, key: &str) {
-        let message = format!("`{key}` is missing in {}", node.what);
-        self.find(&node.at, code::MISSING_KEY, message, Some(format!("add `{key}`")));
-    }
-
-    fn find(&mut self, at: &str, code: &'static str, message: String, hint: Option<String>) {
-        let mut finding = self.checker.at_value(at, code, message);
-        finding.hint = hint;
-        self.checker.findings.push(finding);
-    }
-
-    fn warn(&mut self, at: &str, code: &'static str, message: String) {
-        let finding: Finding = self.checker.at_value(at, code, message).warning();
-        self.checker.findings.push(finding);
     }
 }
 

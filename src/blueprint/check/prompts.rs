@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{Checker, value::Table};
+use super::{checker::Checker, value::Table};
 use crate::blueprint::{
     agent_md,
     diagnostics::{Finding, Position, code, hint_for},

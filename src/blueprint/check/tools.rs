@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::{
-    Checker,
+    checker::Checker,
     value::{Table, describe, is_function},
 };
 use crate::{

@@ -5,11 +5,11 @@ use std::ops::RangeInclusive;
 use rust_decimal::Decimal;
 use serde_json::{Map, Value};
 
-use super::Checker;
+use super::checker::Checker;
 use crate::{
     blueprint::{
         Budget,
-        diagnostics::code,
+        diagnostics::{code, hint_for},
         duration::{old_form, parse_duration, seconds_to_ms},
         locate::pointer,
     },
@@ -77,6 +77,25 @@ pub(super) fn describe(value: &Value) -> &'static str {
 }
 
 impl Checker<'_> {
+    /// Reports keys that do not exist, and those that a later release may support.
+    pub fn known_keys(&mut self, table: &Table<'_>, known: &[&str], later: &[&str]) {
+        for (key, _) in table.entries().filter(|(key, _)| !known.contains(&key.as_str())) {
+            let at = pointer(table.at(), key);
+            let what = table.what();
+            let shown: String = key.chars().take(80).collect();
+            let finding = if later.contains(&key.as_str()) {
+                let message = format!("`{shown}` in {what} is not supported by this release");
+                self.at_key(&at, code::NOT_SUPPORTED, message).hint("remove it")
+            } else {
+                let message = format!("unknown key `{shown}` in {what}");
+                let mut finding = self.at_key(&at, code::UNKNOWN_KEY, message);
+                finding.hint = hint_for(key, known);
+                finding
+            };
+            self.findings.push(finding);
+        }
+    }
+
     pub fn missing(&mut self, table: &Table<'_>, key: &str, example: &str) {
         let message = format!("`{key}` is missing in {}", table.what());
         let finding = if table.at().is_empty() {

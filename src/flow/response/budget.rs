@@ -7,15 +7,6 @@ use crate::protocol::{
     BudgetDecision, BudgetEvent, ExitReason, Failure, LifecycleEvent, WorkflowId, failure::kind,
 };
 
-/// What was told already, each once.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Warned {
-    turns: bool,
-    calls: bool,
-    cost: bool,
-    exceeded: bool,
-}
-
 impl ResponseFlow {
     /// The model to go on with, once the money for the agent's own is used up.
     pub fn downgraded(&self) -> Option<&str> {

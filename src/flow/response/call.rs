@@ -3,122 +3,16 @@
 use serde_json::{Value, json};
 
 use super::{
-    Approve, Begin, Called, Face, Own, Owner, ResponseFlow, Stage, Step, Stop, Sums, Turn,
+    Approve, Begin, Call, Called, Face, Judge, Moment, Own, Owner, ResponseFlow, Stage, Step, Stop,
+    Turn, Verdict,
 };
 use crate::{
     journal::Outcome,
-    protocol::{
-        BudgetEvent, ExitReason, Failure, FunctionTool, Json, ModelEnd, ModelReply, failure::kind,
-    },
+    protocol::{BudgetEvent, ExitReason, Failure, Json, ModelEnd, failure::kind},
 };
 
-/// The most calls in one answer.
-const BATCH: usize = 128;
 /// The tools that a failure names.
 const NAMED: usize = 20;
-
-/// A call of a tool.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Call {
-    /// The provider's id of the call.
-    pub call_id: String,
-    /// The tool.
-    pub name: String,
-    /// The arguments: an object, as the tool takes it. Of a refused call what the model wrote.
-    pub arguments: Json,
-    /// Whether it may be executed beside others.
-    pub parallel_safe: bool,
-}
-
-/// What a loop asks about things that it does not know itself.
-pub trait Judge {
-    /// What a server's tools are to the model.
-    fn faces(&self, server: &str, tools: Vec<FunctionTool>) -> Vec<Face>;
-
-    /// The arguments as a tool's schema means them.
-    ///
-    /// # Errors
-    /// How they break it.
-    fn arguments(&self, tool: &FunctionTool, arguments: Value) -> Result<Value, String>;
-
-    /// The value that an answer stands for.
-    ///
-    /// # Errors
-    /// Why it cannot be used.
-    fn output(&self, text: &str) -> Result<Json, String>;
-
-    /// What the rules say at a moment.
-    ///
-    /// # Errors
-    /// When a rule itself fails; the loop stops then.
-    fn rule(&self, moment: &Moment<'_>, sums: &Sums) -> Result<Verdict, Failure>;
-}
-
-/// When rules are asked.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Moment<'a> {
-    /// Before the model is asked.
-    BeforeModel,
-    /// After it answered.
-    AfterModel {
-        /// What it says to the reader.
-        text: &'a str,
-        /// How many calls it asks for.
-        calls: usize,
-    },
-    /// Before a tool is called.
-    BeforeTool {
-        /// The tool.
-        tool: &'a str,
-        /// Its arguments.
-        arguments: &'a Value,
-    },
-    /// After a tool was called.
-    AfterTool {
-        /// The tool.
-        tool: &'a str,
-        /// What it said; nothing if it failed.
-        output: Option<&'a Json>,
-        /// Why it failed.
-        error: Option<&'a Failure>,
-    },
-}
-
-/// What rules say.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Verdict {
-    /// The loop stops, for this reason.
-    pub halt: Option<String>,
-    /// The call is refused, for this reason.
-    pub deny: Option<String>,
-    /// A person is asked first.
-    pub ask: bool,
-    /// Laid over the arguments; in place of the output.
-    pub set: Option<Value>,
-    /// Said to the model before it is asked next.
-    pub say: Vec<String>,
-}
-
-/// The calls of an answer, in their order, each id once.
-pub(super) fn asked_for(reply: &ModelReply) -> Result<Vec<Value>, Box<Stop>> {
-    let mut calls: Vec<Value> = Vec::new();
-    for item in reply.calls() {
-        let text = |key: &str| item[key].as_str().filter(|text| !text.is_empty());
-        let (Some(call_id), Some(_)) = (text("call_id"), text("name")) else {
-            let message = "the model asks for a call without a `call_id` or a `name`";
-            return Err(Stop::of(Failure::new(kind::MODEL, message)));
-        };
-        if !calls.iter().any(|call| call["call_id"] == call_id) {
-            calls.push(item.clone());
-        }
-    }
-    if calls.len() > BATCH {
-        let message =
-            format!("the model asks for {} calls at once, {BATCH} are allowed", calls.len());
-        return Err(Stop::of(Failure::new(kind::LIMIT, message)));
-    }
-    Ok(calls)
-}
 
 impl ResponseFlow {
     /// The model asks for calls.

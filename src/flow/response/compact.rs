@@ -6,7 +6,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Begin, ResponseFlow, Stage, Turn, user_message};
+use super::{Begin, ResponseFlow, Stage, Turn, summary_item, user_message};
 use crate::{
     journal::Outcome,
     protocol::{CompactionEvent, LifecycleEvent, ModelReply},
@@ -194,11 +194,6 @@ impl ResponseFlow {
 
 fn number(place: usize) -> u32 {
     u32::try_from(place).unwrap_or(u32::MAX)
-}
-
-/// A summary as an item.
-pub(super) fn summary_item(text: &str) -> Value {
-    user_message(&format!("What happened before, in short:\n{text}"))
 }
 
 /// About how many tokens items have: four bytes each, where nobody counts them.

@@ -452,7 +452,7 @@ fn a_summary_stands_for_what_is_gone_and_a_failed_one_changes_nothing() {
     let mut failed = flow.clone();
     let judge = Plain::default();
     assert_eq!(begun(ends(&mut flow, &judge, 6, says("so far"))), ["ask 4"]);
-    assert_eq!(flow.conversation()[1], super::compact::summary_item("so far"));
+    assert_eq!(flow.conversation()[1], summary_item("so far"));
     assert_eq!(outputs(&flow).len(), 2);
     let gone = Outcome::Failed(Failure::new(kind::MODEL, "no"));
     assert_eq!(begun(ends(&mut failed, &judge, 6, gone)), ["ask 4"]);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::builder;
+use super::builder::builder;
 use crate::protocol::{OperatorId, OperatorInput, OperatorOutput, OrchError};
 
 /// The rest of the way of a dispatch.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::builder;
+use super::builder::builder;
 use crate::protocol::{EnvError, OperatorInput, OperatorOutput, environment::EnvironmentSpec};
 
 /// The rest of the way of an execution.

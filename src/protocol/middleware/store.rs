@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::Value;
 
-use super::builder;
+use super::builder::builder;
 use crate::protocol::{
     Scope, StateError,
     state::{MemoryLink, SearchOptions, SearchResult, StateStore, StoreOptions},

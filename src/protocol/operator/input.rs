@@ -1,10 +1,11 @@
 //! What goes into an operator.
 
+use std::fmt;
+
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::TriggerType;
 use crate::protocol::{Content, DurationMs, SessionId};
 
 /// What is new for an operator; what is already stored it reads itself.
@@ -112,5 +113,44 @@ impl OperatorConfig {
     pub fn with_system_addendum(mut self, addendum: impl Into<String>) -> Self {
         self.system_addendum = Some(addendum.into());
         self
+    }
+}
+
+/// What set an operator to work.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum TriggerType {
+    /// A person wrote.
+    User,
+    /// A flow or another agent assigned it.
+    Task,
+    /// A signal arrived.
+    Signal,
+    /// The clock.
+    Schedule,
+    /// Something outside happened: a file changed, a webhook was called.
+    SystemEvent,
+    /// Something else.
+    Custom(String),
+}
+
+impl TriggerType {
+    /// A trigger of the author's own.
+    pub fn custom(name: impl Into<String>) -> Self {
+        Self::Custom(name.into())
+    }
+}
+
+impl fmt::Display for TriggerType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::User => f.write_str("user"),
+            Self::Task => f.write_str("task"),
+            Self::Signal => f.write_str("signal"),
+            Self::Schedule => f.write_str("schedule"),
+            Self::SystemEvent => f.write_str("system_event"),
+            Self::Custom(name) => write!(f, "custom: {name}"),
+        }
     }
 }

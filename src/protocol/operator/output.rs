@@ -1,9 +1,10 @@
 //! What comes out of an operator.
 
+use std::fmt;
+
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 
-use super::ExitReason;
 use crate::protocol::{Content, DurationMs, Effect};
 
 /// What an operator answers.
@@ -63,6 +64,77 @@ impl SubDispatchRecord {
     /// Records one call.
     pub fn new(name: impl Into<String>, duration: DurationMs, success: bool) -> Self {
         Self { name: name.into(), duration, success }
+    }
+}
+
+/// Why an operator stopped.
+///
+/// When several apply, the first of these wins: a halt, an approval, the turns, the budget, the
+/// time.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ExitReason {
+    /// It was done.
+    Complete,
+    /// It used up its turns.
+    MaxTurns,
+    /// It used up its money or its tool calls.
+    BudgetExhausted,
+    /// Too many failures in a row.
+    CircuitBreaker,
+    /// It used up its time.
+    Timeout,
+    /// A middleware stopped it.
+    #[serde(alias = "middleware_halt")]
+    InterceptorHalt {
+        /// Why.
+        reason: String,
+    },
+    /// It failed beyond repair.
+    Error,
+    /// The provider refused to answer.
+    SafetyStop {
+        /// Why.
+        reason: String,
+    },
+    /// Somebody must approve a tool call first; the effects say which.
+    AwaitingApproval,
+    /// Something else.
+    Custom(String),
+}
+
+impl ExitReason {
+    /// A stop by a middleware.
+    pub fn interceptor_halt(reason: impl Into<String>) -> Self {
+        Self::InterceptorHalt { reason: reason.into() }
+    }
+
+    /// A stop by the provider.
+    pub fn safety_stop(reason: impl Into<String>) -> Self {
+        Self::SafetyStop { reason: reason.into() }
+    }
+
+    /// A reason of the author's own.
+    pub fn custom(reason: impl Into<String>) -> Self {
+        Self::Custom(reason.into())
+    }
+}
+
+impl fmt::Display for ExitReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Complete => f.write_str("complete"),
+            Self::MaxTurns => f.write_str("max_turns"),
+            Self::BudgetExhausted => f.write_str("budget_exhausted"),
+            Self::CircuitBreaker => f.write_str("circuit_breaker"),
+            Self::Timeout => f.write_str("timeout"),
+            Self::InterceptorHalt { reason } => write!(f, "interceptor_halt: {reason}"),
+            Self::Error => f.write_str("error"),
+            Self::SafetyStop { reason } => write!(f, "safety_stop: {reason}"),
+            Self::AwaitingApproval => f.write_str("awaiting_approval"),
+            Self::Custom(reason) => write!(f, "custom: {reason}"),
+        }
     }
 }
 

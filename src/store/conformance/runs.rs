@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{append, batch, begin, commit, header, put, resumed, seqs, started};
+use super::fixture::{append, batch, begin, commit, header, put, resumed, seqs, started};
 use crate::{
     journal::{Decision, Fact, Outcome},
     protocol::{Json, RunId},

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 
-use super::{begin, commit, header, put};
+use super::fixture::{begin, commit, header, put};
 use crate::{
     clock::Clock,
     protocol::{

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{append, begin, commit, header, put, resumed, started};
+use super::fixture::{append, begin, commit, header, put, resumed, started};
 use crate::{
     protocol::StoreOptions,
     store::{

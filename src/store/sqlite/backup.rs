@@ -8,8 +8,8 @@ use std::{fs::File, path::Path};
 use rusqlite::{Connection, OpenFlags};
 
 use super::{
+    connection::create,
     error::{database, file},
-    open::create,
 };
 use crate::store::StoreError;
 

@@ -9,10 +9,10 @@ use rusqlite::{Connection, OpenFlags, Row, types::ValueRef};
 
 use super::{
     blueprints,
+    connection::{DATABASE, reader},
     error::{database, in_row},
     format, header, journal,
     lock::Lock,
-    open::{DATABASE, reader},
     state,
     value::{int, json_or_null, uint},
 };

@@ -12,6 +12,7 @@ mod blueprints;
 mod charges;
 mod check;
 mod committer;
+mod connection;
 mod error;
 mod evidence;
 mod format;
@@ -45,7 +46,8 @@ mod writer;
 mod tests;
 
 pub use check::directory as check_directory;
+pub use connection::Synchronous;
 pub use format::known as known_format;
-pub use open::{Opened, Options, Sqlite, Synchronous, open};
+pub use open::{Opened, Options, Sqlite, open};
 pub use restore::{Restored, restore};
 pub use upgrade::{copy_of, survey};

@@ -1,8 +1,8 @@
 //! Opening and closing a data directory.
 
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    fs::{self, DirBuilder},
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -12,12 +12,12 @@ use std::{
 };
 
 use async_trait::async_trait;
-use rusqlite::{Connection, OpenFlags, config::DbConfig};
 use tokio::sync::watch;
 
 use super::{
     backup, check,
     committer::Committer,
+    connection::{DATABASE, Synchronous, connect, create, reader, sync, writable},
     error::{database, file},
     format,
     lock::{self, Lock},
@@ -32,14 +32,8 @@ use crate::{
     store::{Batch, Health, Migrated, Space, Store, StoreError, Tell, Upkeep, Writer},
 };
 
-/// The database's name within the data directory.
-pub(super) const DATABASE: &str = "moonswarm.db";
 /// The log's and its index's names.
 const LOG: [&str; 2] = ["moonswarm.db-wal", "moonswarm.db-shm"];
-/// Prepared statements that a connection keeps: more than there are.
-const STATEMENTS: usize = 64;
-/// How long a statement waits for a lock, which a checkpoint, a recovery or another program takes.
-const BUSY: Duration = Duration::from_secs(60);
 
 /// How a database is run.
 #[derive(Debug, Clone)]
@@ -63,15 +57,6 @@ impl Default for Options {
             accept_loss: false,
         }
     }
-}
-
-/// When a commit counts as done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Synchronous {
-    /// When it is on the disk.
-    Full,
-    /// When the kernel has it: survives a killed process, not a power loss. For tests.
-    Normal,
 }
 
 /// A data directory that this process owns.
@@ -263,50 +248,6 @@ impl Upkeep for Sqlite {
     }
 }
 
-/// Creates an empty file that only its owner reads; SQLite gives its log the same mode.
-pub(super) fn create(path: &Path) -> Result<(), StoreError> {
-    OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)
-        .map(drop)
-        .map_err(file("create", path))
-}
-
-/// Makes the names of new files durable.
-pub(super) fn sync(dir: &Path) -> Result<(), StoreError> {
-    let sync = |path: &Path| File::open(path).and_then(|dir| dir.sync_all());
-    sync(dir).map_err(file("sync", dir))?;
-    match dir.canonicalize().as_deref().map(Path::parent) {
-        Ok(Some(parent)) => sync(parent).map_err(file("sync", parent)),
-        Ok(None) | Err(_) => Ok(()),
-    }
-}
-
-/// The connection that writes, with the database in this program's format.
-pub(super) fn writable(path: &Path, synchronous: Synchronous) -> Result<Connection, StoreError> {
-    let mut conn = connect(path)?;
-    let found = format::check(&conn, path)?;
-    let failed = || database(format!("configure {}", path.display()));
-    if found == 0 {
-        format::lay_out(&conn).map_err(failed())?;
-    }
-    let synchronous = match synchronous {
-        Synchronous::Full => "FULL",
-        Synchronous::Normal => "NORMAL",
-    };
-    // Only a file without tables takes up the first of these; it has to come before the log.
-    conn.execute_batch(&format!(
-        "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL;
-         PRAGMA synchronous = {synchronous}; PRAGMA temp_store = MEMORY;"
-    ))
-    .map_err(failed())?;
-    format::migrate(&mut conn, found)?;
-    Ok(conn)
-}
-
 /// A database's format, and how far it has come, before it is brought to this program's format.
 fn come_to(path: &Path) -> Result<(u32, Mark), StoreError> {
     let conn = connect(path)?;
@@ -325,25 +266,4 @@ fn migration(dir: &Path, from: u32) -> Result<Option<Migrated>, StoreError> {
     let backup = upgrade::keep(dir, from)?;
     tracing::info!(from, to, backup = %backup.display(), "a copy from before the migration is kept");
     Ok(Some(Migrated { from, to, backup }))
-}
-
-fn connect(path: &Path) -> Result<Connection, StoreError> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let conn = Connection::open_with_flags(path, flags)
-        .and_then(|conn| {
-            conn.busy_timeout(BUSY)?;
-            // Closing must not write: after a failed sync the log is all that can be trusted.
-            conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-            Ok(conn)
-        })
-        .map_err(database(format!("open {}", path.display())))?;
-    conn.set_prepared_statement_cache_capacity(STATEMENTS);
-    Ok(conn)
-}
-
-pub(super) fn reader(path: &Path) -> Result<Connection, StoreError> {
-    let conn = connect(path)?;
-    conn.execute_batch("PRAGMA query_only = ON; PRAGMA temp_store = MEMORY;")
-        .map_err(database(format!("configure {}", path.display())))?;
-    Ok(conn)
 }

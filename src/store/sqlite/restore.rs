@@ -14,11 +14,11 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::{
     backup, check,
+    connection::{DATABASE, Synchronous, sync, writable},
     error::{database, file},
     format, header,
     lock::Lock,
     mark::Mark,
-    open::{DATABASE, Synchronous, sync, writable},
     value::{int, uint},
 };
 use crate::store::StoreError;

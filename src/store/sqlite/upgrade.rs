@@ -10,10 +10,10 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::{
     backup,
+    connection::{DATABASE, sync},
     error::{database, file},
     format,
     mark::Mark,
-    open::{DATABASE, sync},
 };
 use crate::{
     fault,

@@ -1,55 +1,18 @@
 //! The expressions of a table flow: whether they parse, whether each name is set before, and what
 //! a map goes over, as far as schemas tell.
 
-use std::collections::BTreeMap;
-
 use serde_json::Value;
 
-use super::{Node, Walk, hint_for, pointer};
+use super::walk::{Node, Walk};
 use crate::blueprint::{
     check::value::{describe, is_function},
-    diagnostics::code,
+    diagnostics::{code, hint_for},
     expression::{self, Reading, has_slots},
+    locate::pointer,
 };
 
 /// The facts of the run that expressions see as `run`.
 const RUN: [&str; 3] = ["blueprint", "id", "trigger"];
-
-/// The names that are set where an expression stands, each with its schema if that is known.
-#[derive(Clone)]
-pub(super) struct Scope {
-    names: BTreeMap<String, Option<Value>>,
-    /// The schema of the input, which has no other keys than it says.
-    input: Option<Value>,
-}
-
-impl Scope {
-    pub(super) fn of_run(input: Option<&Value>) -> Self {
-        let names =
-            BTreeMap::from([("input".to_owned(), input.cloned()), ("run".to_owned(), None)]);
-        Self { names, input: input.cloned() }
-    }
-
-    pub(super) fn set(&mut self, name: &str, schema: Option<Value>) {
-        self.names.insert(name.to_owned(), schema);
-    }
-
-    /// What was set after `before`.
-    pub(super) fn since(&self, before: &Self) -> Vec<(String, Option<Value>)> {
-        let new = self.names.iter().filter(|(name, _)| !before.names.contains_key(*name));
-        new.map(|(name, schema)| (name.clone(), schema.clone())).collect()
-    }
-
-    /// The schema of a plain path such as `plan.steps`.
-    fn schema(&self, path: &str) -> Option<Value> {
-        let mut parts = path.split('.');
-        let mut schema = self.names.get(parts.next()?)?.clone()?;
-        for part in parts {
-            schema = schema.get("properties")?.get(part)?.clone();
-        }
-        Some(schema)
-    }
-}
 
 impl Walk<'_, '_, '_> {
     /// Checks the strings in a value that is filled in.

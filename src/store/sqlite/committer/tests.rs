@@ -6,8 +6,8 @@ use super::*;
 use crate::store::{
     Synchronous, Write, conformance,
     sqlite::{
+        connection::{create, writable},
         meta,
-        open::{create, writable},
     },
 };
 

@@ -1,0 +1,84 @@
+//! A check in progress: what is looked at, what may be asked about the host, and the findings.
+
+use serde_json::Value;
+
+use crate::{
+    blueprint::{bundle::Bundle, diagnostics::Finding, locate::Outline, template::Templates},
+    flow::ValuePath,
+};
+
+/// What the checker asks about operators.
+pub trait Operators {
+    /// The kind of a configured operator, such as `process` or `main_ai`; `None` if there is none
+    /// of this name.
+    fn kind(&self, name: &str) -> Option<&str>;
+
+    /// Whether an agent of this operator must say what kind of worker it needs.
+    fn requires_worker_binding(&self, name: &str) -> bool;
+
+    /// Whether an agent of this operator must name a tool.
+    fn requires_tool(&self, _name: &str) -> bool {
+        false
+    }
+
+    /// What this host cannot give of an agent's environment: each part with its reason and what
+    /// would help.
+    fn refuses_environment(&self, _environment: &Value) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    /// Looks at a layer of middleware: `{kind, …}`.
+    ///
+    /// # Errors
+    /// What is wrong with it, as a sentence for a person.
+    fn check_layer(&self, _layer: &Value) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// The kinds that an operator comes down to: its own, or those of a composite's members.
+    fn kinds(&self, name: &str) -> Vec<&str> {
+        self.kind(name).into_iter().collect()
+    }
+
+    /// Whether it is a model, so that its agents are loops of calls of it and of tools.
+    fn is_model(&self, _name: &str) -> bool {
+        false
+    }
+
+    /// What quorums of this operator compare of their members' results.
+    fn compared(&self, _name: &str) -> Vec<ValuePath> {
+        Vec::new()
+    }
+
+    /// All names, for hints.
+    fn names(&self) -> Vec<String>;
+}
+
+/// A bundle that is being checked.
+pub(super) struct Checker<'a> {
+    pub bundle: &'a Bundle,
+    pub outline: Outline,
+    pub operators: &'a dyn Operators,
+    pub templates: Templates,
+    pub findings: Vec<Finding>,
+}
+
+impl Checker<'_> {
+    pub(super) fn at_key(
+        &self,
+        pointer: &str,
+        code: &'static str,
+        message: impl Into<String>,
+    ) -> Finding {
+        Finding::error(self.bundle.entry(), self.outline.key(pointer), code, message)
+    }
+
+    pub(super) fn at_value(
+        &self,
+        pointer: &str,
+        code: &'static str,
+        message: impl Into<String>,
+    ) -> Finding {
+        Finding::error(self.bundle.entry(), self.outline.value(pointer), code, message)
+    }
+}
