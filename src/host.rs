@@ -34,6 +34,7 @@ use crate::{
     protocol::RunId,
     respond::multi_step::{LlmModel, NoModel},
     session,
+    spawner::Spawners,
     store::{self, Migrated, Opened, Options, Store, Upkeep},
     tasks::Tasks,
 };
@@ -89,6 +90,9 @@ pub struct HostConfig {
     pub code: Coded,
     /// What stands between runs and what they reach.
     pub middleware: Middleware,
+    /// Who starts workers, by the name or kind of an operator, where that is somebody else than
+    /// the operators themselves.
+    pub spawners: Spawners,
 }
 
 impl HostConfig {
@@ -113,6 +117,7 @@ impl HostConfig {
             operators: Declared::default(),
             code: Coded::default(),
             middleware: Middleware::default(),
+            spawners: Spawners::default(),
             environments: environment::Config::default(),
         }
     }
@@ -216,6 +221,7 @@ impl Host {
             limits: Limits::default(),
             settings: settings(&config),
             middleware: config.middleware.clone(),
+            spawners: config.spawners.clone(),
             shards: shards(config.shards),
             recovery: match (config.recover, careful) {
                 (false, _) => Recovery::Asked,

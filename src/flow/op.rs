@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::state_op::StateOp;
 use crate::{
     journal::StepKey,
-    protocol::{Json, ModelAsk, StepKind},
+    protocol::{Content, Json, ModelAsk, OperatorInput, StepKind},
 };
 
 /// A step that a flow asks for.
@@ -99,7 +99,8 @@ pub struct Part {
 impl TaskRequest {
     /// About how many bytes of payload it carries.
     pub fn size(&self) -> usize {
-        let texts = [&self.opts.idempotency_key, &self.opts.summary, &self.opts.session];
+        let opts = &self.opts;
+        let texts = [&opts.idempotency_key, &opts.summary, &opts.session, &opts.asked];
         let texts: usize = texts.into_iter().flatten().map(String::len).sum();
         let part = self.part.as_ref().map_or(0, |part| part.request.len());
         let form = self.opts.form.as_ref().map_or(0, Json::len);
@@ -137,6 +138,10 @@ pub struct TaskOpts {
     pub summary: Option<String>,
     /// A conversation that the worker keeps.
     pub session: Option<String>,
+    /// The input of an operator as its caller wrote it, where a task was dispatched with one: JSON
+    /// text of an [`OperatorInput`](crate::protocol::OperatorInput).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<String>,
     /// For `ctx:approve`: the form's JSON Schema, in place of the agent's output schema.
     pub form: Option<Json>,
     /// For `ctx:approve`: whom to ask, in place of what the agent says.
@@ -146,6 +151,21 @@ pub struct TaskOpts {
     /// value of the task is then a [`ModelAnswer`](crate::protocol::ModelAnswer).
     #[serde(default)]
     pub ask: Option<Box<ModelAsk>>,
+}
+
+impl TaskOpts {
+    /// The input of an operator as its caller wrote it, if there is one that can be read.
+    pub fn asked(&self) -> Option<OperatorInput> {
+        serde_json::from_str(self.asked.as_deref()?).ok()
+    }
+
+    /// Puts another message in place of the one that the caller wrote.
+    pub fn ask_instead(&mut self, message: Content) {
+        if let Some(mut asked) = self.asked() {
+            asked.message = message;
+            self.asked = serde_json::to_string(&asked).ok();
+        }
+    }
 }
 
 /// Whom a task for people asks, and how.

@@ -5,7 +5,7 @@ use std::{
     fmt,
     ops::Deref,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -25,6 +25,9 @@ pub struct Dispatch {
     pub input: Json,
     /// What differs from the operator's defaults; for operators that hear of it.
     pub config: OperatorConfig,
+    /// The operator that executes it in place of the one that it names. It has to work where that
+    /// one does: in the host, or elsewhere.
+    pub route: Option<Arc<str>>,
     /// What the terminal needs besides; layers pass it on unread.
     pub payload: Arc<dyn Any + Send + Sync>,
 }
@@ -62,6 +65,8 @@ pub struct About {
     pub used: Usage,
     /// Where layers tell the run something.
     pub voice: Arc<dyn Voice>,
+    /// What its operator may call, once every layer has let it pass.
+    pub(crate) allowed: OnceLock<Option<Vec<String>>>,
     /// Whether it was settled by another way than its dispatch.
     pub(crate) over: AtomicBool,
     /// Whether every layer has let it pass since it was dispatched last.
@@ -88,9 +93,21 @@ impl About {
             started_ms: run.created_ms(),
             used: Usage::default(),
             voice: Arc::new(Mute),
+            allowed: OnceLock::new(),
             over: AtomicBool::new(false),
             passed: AtomicBool::new(false),
         }
+    }
+
+    /// Says what its operator may call.
+    pub(crate) fn allow(&self, operators: Option<Vec<String>>) {
+        // An attempt is dispatched once.
+        let _ = self.allowed.set(operators);
+    }
+
+    /// What its operator may call, if that was said.
+    pub(crate) fn allowed(&self) -> Option<Option<Vec<String>>> {
+        self.allowed.get().cloned()
     }
 
     /// Marks it as settled by another way than its dispatch.
@@ -131,6 +148,7 @@ impl About {
             started_ms: self.started_ms,
             used: self.used.clone(),
             voice,
+            allowed: self.allowed.clone(),
             over: AtomicBool::new(self.is_over()),
             passed: AtomicBool::new(self.has_passed()),
         }

@@ -48,6 +48,8 @@ pub(crate) struct OpenTask {
     pub(crate) follows: Option<Box<Follows>>,
     /// Who this attempt is, from its dispatch until the layers heard what came of it.
     pub(crate) about: Option<Arc<About>>,
+    /// What its operator may call, as the layers left it, once they were heard.
+    pub(crate) allowed: Option<Option<Vec<String>>>,
     /// Whether this attempt was dispatched before the run was read into memory.
     pub(crate) again: bool,
     /// How often in a row its time was made longer because nobody could have been heard.

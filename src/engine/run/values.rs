@@ -10,11 +10,7 @@ use crate::{
 /// What an operator is given for an input of the protocol: its message alone, or with the data
 /// that pass through.
 pub(crate) fn task_input(input: &OperatorInput) -> Json {
-    let message = serde_json::to_value(&input.message).expect("content is plain data");
-    if input.metadata.is_null() {
-        return message.into();
-    }
-    serde_json::json!({ "message": message, "metadata": input.metadata }).into()
+    Json::encode(&input.message).expect("content is plain data")
 }
 
 /// The value of a wait that got a signal.

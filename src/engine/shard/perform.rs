@@ -39,7 +39,7 @@ use crate::{
     journal::{Outcome, RunStarted, RunState},
     middleware::{About, Dispatch, Dispatched, Terminal},
     operator::{Delivery, HUMAN, Inquiry, Prompt, Reply, Reporter, Residence, Task},
-    protocol::{Failure, Json, ModelDelta, SecretAccessEvent, TaskId, failure::kind},
+    protocol::{Failure, Json, ModelDelta, SecretAccessEvent, TaskId, TriggerType, failure::kind},
     store::{TaskPhase, TaskRow},
     token::{Handle, Quota},
 };
@@ -166,6 +166,9 @@ impl Shard {
             agent: Arc::clone(task.agent.agent()),
             operator: Arc::clone(&task.operator),
             opts: task.request.opts.clone(),
+            given: task.request.input.clone(),
+            trigger: trigger_of(&started.trigger),
+            routed: OnceLock::new(),
             program: Arc::clone(program),
             workdir: match &started.workdir {
                 _ if !leaves => PathBuf::new(),
@@ -205,6 +208,7 @@ impl Shard {
             about: Arc::clone(&about),
             input,
             config: config_of(task),
+            route: None,
             payload: Arc::new(Payload { task: Arc::new(context), grant: Arc::clone(&run.grant) }),
         };
         let (shared, stacks) = (Arc::clone(&self.shared), self.stacks_of(run));
@@ -380,6 +384,7 @@ impl Shard {
             agent: task.agent.name().to_string(),
             attempt: task.attempt,
             system: rendered.system,
+            addendum: config_of(task).system_addendum,
             prompt: rendered.prompt,
             input: input.clone(),
             output_schema: task.agent.agent().output.clone(),
@@ -402,6 +407,7 @@ impl Shard {
             agent: task.agent.name().to_string(),
             attempt: task.attempt,
             system: None,
+            addendum: None,
             prompt: String::new(),
             input: Json::null(),
             output_schema: None,
@@ -426,14 +432,52 @@ impl Terminal for Spawn<'_> {
             .map_err(|_| Failure::new(kind::REFUSED, "a layer replaced what the spawner needs"))?;
         // Before anybody is told of it: who leases it at once finds it so.
         dispatch.about.pass();
-        // It is set once: an attempt is dispatched once.
+        dispatch.about.allow(dispatch.config.allowed_operators.clone());
+        // They are set once: an attempt is dispatched once.
         let _ = payload.task.config.set(dispatch.config);
+        if let Some(route) = dispatch.route {
+            self.check_route(&payload.task, &route)?;
+            let _ = payload.task.routed.set(route);
+        }
         let worker = self.0.spawner.spawn(Arc::clone(&payload.task), dispatch.input).await?;
         match worker.join().await? {
             Reply::Done(done) => Ok(Dispatched::Done(done)),
             Reply::Short(short) => Ok(Dispatched::Short(short)),
             Reply::Parked => Ok(Dispatched::Parked),
         }
+    }
+}
+
+impl Spawn<'_> {
+    /// Whether a layer may route a task to an operator: work stays where its attempt was made for.
+    fn check_route(&self, task: &Task, route: &str) -> Result<(), Failure> {
+        let backend = |name: &str| self.0.registry.get(name);
+        let Some(to) = backend(route) else {
+            let message = format!("a layer routes to the operator {route:?}, which is not there");
+            return Err(Failure::new(kind::OPERATOR_UNAVAILABLE, message));
+        };
+        let residence = |it: &Arc<dyn crate::operator::Backend>| it.residence();
+        if backend(&task.operator).map(residence) == Some(to.residence()) {
+            return Ok(());
+        }
+        let message = format!(
+            "a layer routes from {} to {route}, which works elsewhere; name the operator in the \
+             call instead",
+            task.operator
+        );
+        Err(Failure::new(kind::REFUSED, message))
+    }
+}
+
+/// What an operator hears of why its run began.
+fn trigger_of(trigger: &Json) -> TriggerType {
+    let trigger = trigger.to_value();
+    match trigger["kind"].as_str() {
+        Some("schedule") => TriggerType::Schedule,
+        Some("signal") => TriggerType::Signal,
+        Some("watch") => TriggerType::SystemEvent,
+        Some("cli" | "response" | "repl") => TriggerType::User,
+        _ => TriggerType::Task,
     }
 }
 

@@ -33,7 +33,7 @@ use crate::{
     fault::{self, Break},
     flow::{StepOp, TaskRequest},
     journal::{AttemptClosed, AttemptOpened, Fact, Outcome, StepKey, Usage},
-    middleware::{Dispatched, Short, TaskDone},
+    middleware::{Dispatched, Short, TaskDone, message_of},
     operator::{Delivery, HUMAN, MAIN_AI, Residence, Ticket},
     protocol::{Failure, Json, failure::kind},
     store::{TaskFilter, TaskPhase, Write},
@@ -139,11 +139,16 @@ impl Shard {
         }
         let retry = request.opts.retry.clone().unwrap_or_else(|| agent.agent().retry.clone());
         let stacks = self.stacks_of(run);
+        let given = input.clone();
         let prepare = || stacks.dispatch.prepare(&request.agent, &operator, input);
         let input = catch_unwind(AssertUnwindSafe(prepare))
             .map_err(|_| Failure::new(kind::WORKER, "a layer of the middleware panicked"))?;
+        let mut request = request.clone();
+        if input != given {
+            request.opts.ask_instead(message_of(&input));
+        }
+        request.input = input;
         Ok(OpenTask {
-            request: TaskRequest { input, ..request.clone() },
             timeout_ms: request.opts.timeout_ms.or(agent.agent().timeout_ms).or_else(|| {
                 let own = backend.timeout()?;
                 Some(u64::try_from(own.as_millis()).unwrap_or(u64::MAX))
@@ -152,6 +157,7 @@ impl Shard {
                 HUMAN => None,
                 _ => Some(self.shared.settings.park_ms),
             }),
+            request,
             agent,
             operator,
             residence: backend.residence(),
@@ -166,6 +172,7 @@ impl Shard {
             invalid: 0,
             reported: false,
             about: None,
+            allowed: None,
             again: false,
             graces: 0,
             leasing: None,
@@ -294,7 +301,7 @@ impl Shard {
         fault::point("engine.finished");
         if !matches!(result, Ok(Dispatched::Parked)) {
             // The layers have heard of it on the way back.
-            task.about = None;
+            task.allowed = task.about.take().and_then(|about| about.allowed());
         }
         match result {
             Ok(Dispatched::Done(done)) => self.done(run, number, done),

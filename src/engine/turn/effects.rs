@@ -4,15 +4,17 @@
 use crate::{
     engine::{
         EngineError,
-        run::{follows::is_follow, perform::Perform, resident::Run},
+        run::{follows::is_follow, perform::Perform, resident::Run, task::OpenTask},
         settings::CustomEffects,
         shard::owner::Shard,
         turn::{
             scoped::is_within,
+            settle::config_of,
             state::{KEY_BYTES, OwnError, is_own, plain_write, state_failure},
         },
     },
     fault,
+    middleware::ANSWER,
     protocol::{
         Effect, Failure, Json, LifecycleEvent, Lifetime, RunId, Scope, StoreOptions, failure::kind,
     },
@@ -119,6 +121,7 @@ impl Shard {
                 },
                 Err(error) => Err(no(format!("signal: {error}"))),
             },
+            Effect::Custom { effect_type, .. } if effect_type == ANSWER => Ok(()),
             Effect::Custom { effect_type, data }
                 if LifecycleEvent::read(effect_type, data)
                     .map_err(|error| no(error.to_string()))?
@@ -134,6 +137,14 @@ impl Shard {
                 ))),
             },
             Effect::Delegate { operator, .. } | Effect::Handoff { operator, .. } => {
+                if let Some(allowed) = run.task(step).and_then(allowed)
+                    && !allowed.iter().any(|name| name == operator.as_str())
+                {
+                    return Err(no(format!(
+                        "{name}: {operator} is none of the operators that it may call ({})",
+                        allowed.join(", ")
+                    )));
+                }
                 if self.shared.registry.get(operator.as_str()).is_none() {
                     return Err(no(format!("{name}: there is no operator {operator}")));
                 }
@@ -241,6 +252,7 @@ impl Shard {
                 });
                 Ok(())
             }
+            Effect::Custom { effect_type, .. } if effect_type == ANSWER => Ok(()),
             Effect::Custom { effect_type, data } => {
                 if let Ok(Some(event)) = LifecycleEvent::read(effect_type, data) {
                     self.told(run, Some(step), &event);
@@ -290,6 +302,12 @@ impl Shard {
         run.pending.writes.push(plain_write(change, at_ms));
         Ok(())
     }
+}
+
+/// The operators that an attempt's operator may call; any if nothing is said.
+fn allowed(task: &OpenTask) -> Option<Vec<String>> {
+    let heard = task.about.as_ref().and_then(|about| about.allowed());
+    heard.or_else(|| task.allowed.clone()).unwrap_or_else(|| config_of(task).allowed_operators)
 }
 
 fn no(message: String) -> Failure {

@@ -99,6 +99,7 @@ impl Shard {
             started_ms,
             used: if self.shared.stacks.meters(program) { used(run) } else { Usage::default() },
             voice: heard,
+            allowed: Default::default(),
             over: std::sync::atomic::AtomicBool::new(false),
             passed: std::sync::atomic::AtomicBool::new(false),
         };
@@ -210,12 +211,20 @@ impl Shard {
 /// What differs from an operator's defaults for an attempt.
 pub(crate) fn config_of(task: &OpenTask) -> OperatorConfig {
     let agent = task.agent.agent();
-    OperatorConfig {
-        model: agent.model.clone(),
-        max_duration: task.timeout_ms.map(crate::protocol::DurationMs::from_millis),
-        allowed_operators: (!agent.tools.is_empty()).then(|| agent.tools.clone()),
-        ..OperatorConfig::default()
-    }
+    let mut config = OperatorConfig::default();
+    config.model.clone_from(&agent.model);
+    config.max_duration = task.timeout_ms.map(crate::protocol::DurationMs::from_millis);
+    config.allowed_operators = (!agent.tools.is_empty()).then(|| agent.tools.clone());
+    let Some(asked) = task.request.opts.asked().and_then(|asked| asked.config) else {
+        return config;
+    };
+    config.max_turns = asked.max_turns;
+    config.max_cost = asked.max_cost;
+    config.max_duration = asked.max_duration.or(config.max_duration);
+    config.model = asked.model.or(config.model);
+    config.allowed_operators = asked.allowed_operators.or(config.allowed_operators);
+    config.system_addendum = asked.system_addendum;
+    config
 }
 
 /// What a run has used so far, as far as it was reported.

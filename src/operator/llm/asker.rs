@@ -19,6 +19,8 @@ pub(super) struct Asker<'a> {
     pub(super) own: Option<&'a str>,
     /// The model once the layers have had their say.
     pub(super) configured: Option<&'a str>,
+    /// What layers say besides the system prompt.
+    pub(super) addendum: Option<&'a str>,
     /// The task, for a script that is the agent's function.
     pub(super) task: Option<&'a Arc<Task>>,
     pub(super) reporter: &'a dyn Reporter,
@@ -34,6 +36,7 @@ impl<'a> Asker<'a> {
             seed: format!("{}.{}", task.id, task.attempt),
             own: task.agent.model.as_deref(),
             configured: task.config.get().and_then(|config| config.model.as_deref()),
+            addendum: task.config.get().and_then(|config| config.system_addendum.as_deref()),
             task: Some(task),
             reporter: &*task.reporter,
         }
@@ -48,6 +51,7 @@ impl<'a> Asker<'a> {
             seed: blake3::hash(request.as_str().as_bytes()).to_hex()[..16].to_owned(),
             own: None,
             configured: None,
+            addendum: None,
             task: None,
             reporter,
         }

@@ -23,7 +23,7 @@ use crate::{
     environment::{EgressError, Scrubber, Secret, Text},
     middleware::{Short, TaskDone},
     operator::{
-        Backend, Builtin, Delivery, LuaCall, Reply, Residence, Task,
+        Backend, Builtin, Delivery, LuaCall, Reply, Residence, Task, joined,
         llm::asker::{Asker, Hears},
         outgoing::{self, refused},
     },
@@ -59,10 +59,13 @@ impl Llm {
     }
 
     async fn reply(&self, asker: &Asker<'_>, input: &Json) -> Result<Reply, Failure> {
-        let request: ModelRequest = input.decode().map_err(|error| {
+        let mut request: ModelRequest = input.decode().map_err(|error| {
             let message = format!("a model is asked with a conversation (`items`): {error}");
             Failure::new(kind::INVALID_INPUT, message)
         })?;
+        if asker.addendum.is_some() {
+            request.instructions = joined(request.instructions.as_deref(), asker.addendum);
+        }
         let model = self.model(asker, &request)?;
         let options = self.options(&request);
         let mut hearing =

@@ -31,5 +31,6 @@ pub use llm::{LlmModel, NoModel};
 pub use store::MultiStepStore;
 pub use transition::{ToolLoop, Transition};
 
-#[cfg(all(test, feature = "host"))]
+#[cfg(test)]
+#[cfg(feature = "host")]
 mod tests;
