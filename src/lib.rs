@@ -1,82 +1,58 @@
-//! moonswarm: a Lua-scriptable swarm host.
+//! moonswarm: a durable, Lua-scriptable swarm host.
 //!
-//! A blueprint is a Lua file that declares agents and a flow. The host runs the flow durably, hands
-//! its tasks to operators (a process, a person, a pull worker, a Lua function), and takes results
-//! back over HTTP under capability tokens. A flow is an ordinary function, replayed from its journal
-//! after a crash; the sandbox is ours, so the replay is deterministic by force and not by advice.
+//! A blueprint is a Lua file with agents and a flow. The host runs the flow durably, dispatches its
+//! tasks to operators (a process, a person, a pull worker), and accepts results under capability
+//! tokens. After a crash a flow is replayed from its journal; the sandbox makes that deterministic.
 //!
-//! # What to use
-//!
-//! The crate's root has what most programs need; the rooms have the rest:
+//! The root of the crate has what most programs need, the rooms have the rest:
 //!
 //! | to | use |
 //! |---|---|
 //! | write an operator, a store, a layer | [`protocol`], also without the feature `host` |
 //! | drive a model's tool loop yourself | [`respond::multi_step`], also without `host` |
-//! | have a host in your program | [`Host`](host::Host), [`HostConfig`](host::HostConfig) |
-//! | put operators, layers, environments into it | [`operator`], [`spawner`], [`middleware`], [`environment`] |
-//! | start runs, signal and watch them | [`engine`] |
-//! | check and compile blueprints | [`blueprint`], [`lua::Program`] |
-//! | mint and read tokens | [`token`] |
+//! | have a host in your program | [`Host`], [`HostConfig`]; [`engine`] for its runs |
+//! | extend a host | [`operator`], [`spawner`], [`middleware`], [`environment`] |
+//! | check and compile blueprints, mint tokens | [`blueprint`], [`lua::Program`], [`token`] |
 //!
-//! With `default-features = false` the crate is the protocol and the response loop alone: no
-//! runtime, no SQL, no Lua, no HTTP. Rooms that this page does not list are public for the program
-//! and its tests only, and change without notice. ARCHITECTURE.md is the map of all rooms.
+//! With `default-features = false` the crate is the protocol and the response loop alone, without a
+//! runtime, SQL, Lua or HTTP. Rooms that are not listed here are public only for the program and its
+//! tests, and change without notice; ARCHITECTURE.md has the map of all rooms.
 //!
-//! # Example
+//! # Glossary
+//! - **blueprint**: a bundle of source files with agents and a flow, known by name and hash
+//! - **agent**: a role that a blueprint declares: a name, the operator of its tasks, their options
+//! - **flow**: the function, or table of nodes, that decides which steps come in which order
+//! - **run**: one execution of a blueprint with one input; **signal**: a named message to a run
+//! - **journal**: the ordered record of all facts of a run; **entry**: one record of the journal
+//! - **step**: one durable operation of a flow; **chain**: the steps that follow from the entries
+//! - **replay**: executing a flow again with the results of its journal
+//! - **task**: a step that an operator executes; **attempt**: one try at a task, numbered from 1
+//! - **operator**: a backend that executes tasks; **worker**: the holder of an attempt
+//! - **lease**: the time a pull worker has for a task; **fenced**: another attempt took over
+//! - **token**: a credential with verbs and scopes; **handle**: the credential of one attempt
+//! - **verb**: one permitted action; **scope**: where it applies; **grant**: verbs with scopes
+//! - **session**: a connected operator; **seat**: the place of one operator in a run
+//! - **layer**: one element of the middleware; **shard**: a thread of the host that owns some runs
 //!
 //! ```
 //! # tokio::runtime::Runtime::new()?.block_on(async {
-//! use moonswarm::{Host, HostConfig};
-//!
 //! let source = r#"return require("swarm").blueprint { name = "hello",
-//!   agents = { greet = { operator = "echo" } },
-//!   flow = function(ctx, input) return ctx:run("greet", input) end,
-//! }"#;
+//!   flow = function(ctx, input) return "hello " .. input end }"#;
 //! let data = tempfile::tempdir()?;
-//! let host = Host::open(HostConfig::new(data.path())).await?;
+//! let host = moonswarm::Host::open(moonswarm::HostConfig::new(data.path())).await?;
 //! let run = host.run(source, &"world".into()).await?;
-//! assert_eq!(run.output.as_ref().map(|it| it.as_str()), Some("\"world\""));
-//! host.stop(std::time::Duration::from_secs(5)).await;
+//! assert_eq!(run.output.as_ref().map(|it| it.as_str()), Some("\"hello world\""));
 //! # Ok::<(), Box<dyn std::error::Error>>(()) })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 #![deny(clippy::disallowed_methods, clippy::unwrap_used)]
-#![cfg_attr(docsrs, feature(doc_cfg))]
-
-pub mod protocol;
-pub mod respond;
-
-#[doc(hidden)]
-pub mod flow;
-#[doc(hidden)]
-pub mod journal;
-#[doc(hidden)]
-pub mod schema;
-
-#[cfg(feature = "host")]
-pub mod blueprint;
-#[cfg(feature = "host")]
-pub mod engine;
-#[cfg(feature = "host")]
-pub mod environment;
-#[cfg(feature = "host")]
-pub mod host;
-#[cfg(feature = "host")]
-pub mod lua;
-#[cfg(feature = "host")]
-pub mod middleware;
-#[cfg(feature = "host")]
-pub mod operator;
-#[cfg(feature = "host")]
-pub mod spawner;
-#[cfg(feature = "host")]
-pub mod token;
 
 #[cfg(feature = "host")]
 #[doc(hidden)]
 pub mod api;
+#[cfg(feature = "host")]
+pub mod blueprint;
 #[cfg(feature = "host")]
 #[doc(hidden)]
 pub mod cli;
@@ -90,14 +66,36 @@ pub mod config;
 #[doc(hidden)]
 pub mod door;
 #[cfg(feature = "host")]
+pub mod engine;
+#[cfg(feature = "host")]
+pub mod environment;
+#[cfg(feature = "host")]
 #[doc(hidden)]
 pub mod fault;
+#[doc(hidden)]
+pub mod flow;
+#[cfg(feature = "host")]
+pub mod host;
+#[doc(hidden)]
+pub mod journal;
+#[cfg(feature = "host")]
+pub mod lua;
 #[cfg(feature = "host")]
 #[doc(hidden)]
 pub mod memory;
 #[cfg(feature = "host")]
+pub mod middleware;
+#[cfg(feature = "host")]
+pub mod operator;
+pub mod protocol;
+pub mod respond;
+#[doc(hidden)]
+pub mod schema;
+#[cfg(feature = "host")]
 #[doc(hidden)]
 pub mod session;
+#[cfg(feature = "host")]
+pub mod spawner;
 #[cfg(feature = "host")]
 #[doc(hidden)]
 pub mod store;
@@ -107,6 +105,8 @@ pub mod tasks;
 #[cfg(feature = "host")]
 #[doc(hidden)]
 pub mod telemetry;
+#[cfg(feature = "host")]
+pub mod token;
 
 pub use protocol::{
     Content, Effect, ExitReason, Failure, Json, Operator, OperatorConfig, OperatorError,

@@ -3,31 +3,31 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What a step is.
+/// The kind of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum StepKind {
     /// An operator executes it.
     Task,
-    /// A model is asked.
+    /// A model call.
     ModelCall,
-    /// A tool is called for a model.
+    /// A tool call of a model.
     ToolCall,
-    /// Time passes.
+    /// A timer.
     Timer,
-    /// A signal is awaited.
+    /// A wait for a signal.
     Signal,
-    /// Another run is called.
+    /// A call of another run.
     Child,
-    /// State is read or written.
+    /// A read or write of state.
     State,
-    /// Something within the host: an artifact, a signal to another run.
+    /// An operation within the host: an artifact, a signal to another run.
     Local,
 }
 
 impl StepKind {
-    /// A number that never changes, for hashes.
+    /// Returns a number that never changes, for hashes.
     pub fn code(self) -> u8 {
         match self {
             Self::Task => 1,
@@ -41,7 +41,7 @@ impl StepKind {
         }
     }
 
-    /// The word that APIs use.
+    /// Returns the name in APIs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Task => "task",
@@ -56,25 +56,25 @@ impl StepKind {
     }
 }
 
-/// How far a step is. The last three never change again.
+/// The state of a step. The last three are terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum StepState {
-    /// Decided, with no worker yet.
+    /// Scheduled, without a worker yet.
     Pending,
-    /// A worker has it.
+    /// Held by a worker.
     Processing,
-    /// It has a value.
+    /// Ended with a value.
     Completed,
-    /// It has an error.
+    /// Ended with an error.
     Failed,
-    /// It was given up.
+    /// Given up.
     Canceled,
 }
 
 impl StepState {
-    /// Whether it never changes again.
+    /// Returns true if the state never changes again.
     pub fn is_terminal(self) -> bool {
         match self {
             Self::Pending | Self::Processing => false,
@@ -83,66 +83,66 @@ impl StepState {
     }
 }
 
-/// A step that a chain wants next.
+/// A step to append to a chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepDescriptor {
-    /// What it is.
+    /// The kind.
     pub kind: StepKind,
-    /// What is asked. A call of a tool has a `name`, `arguments` (or `args`), and mostly the
+    /// The request. A call of a tool has a `name`, `arguments` (or `args`), and mostly the
     /// provider's `call_id`.
     pub request_payload: Value,
 }
 
-/// What follows from a chain as it stands.
+/// The next action of a chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum NextAction {
-    /// These steps, side by side; never none.
+    /// Appends these steps, which run concurrently; never empty.
     AppendSteps(Vec<StepDescriptor>),
-    /// The end, with a value.
+    /// Ends the chain with a value.
     Complete(Value),
-    /// The end, with an error.
+    /// Ends the chain with an error.
     Fail(Value),
 }
 
-/// Where a step was put.
+/// The id and sequence number of a recorded step.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RecordedStep {
     /// The step's id.
     pub id: String,
-    /// Its number within the request, over all scopes.
+    /// The sequence number within the request, over all scopes.
     pub sequence: i64,
 }
 
-/// A step of a chain, as it stands.
+/// The current state of a step of a chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChainStep {
     /// The step's id.
     pub id: String,
-    /// What it is.
+    /// The kind.
     pub kind: StepKind,
-    /// How far it is.
+    /// The state.
     pub state: StepState,
-    /// Its number within the request, over all scopes.
+    /// The sequence number within the request, over all scopes.
     pub sequence: i64,
-    /// The step before it in the same scope.
+    /// The previous step of the same scope.
     pub prev_step_id: Option<String>,
     /// The step whose sub-loop it belongs to.
     pub parent_step_id: Option<String>,
-    /// The value, of a completed step only.
+    /// The value; only for a completed step.
     pub response_payload: Option<Value>,
-    /// The error, of a failed step only.
+    /// The error; only for a failed step.
     pub error: Option<Value>,
 }
 
 impl StepDescriptor {
-    /// A step without a call id.
+    /// Creates a step.
     pub fn new(kind: StepKind, request_payload: Value) -> Self {
         Self { kind, request_payload }
     }
 
-    /// The same, with the provider's id of the call in its payload, which has to be an object.
+    /// Sets the provider's id of the call in the payload, which has to be an object.
     #[must_use]
     pub fn with_call_id(mut self, call_id: impl Into<String>) -> Self {
         if let Value::Object(payload) = &mut self.request_payload {
@@ -151,17 +151,17 @@ impl StepDescriptor {
         self
     }
 
-    /// The name of the tool that it calls.
+    /// Returns the name of the tool that it calls.
     pub fn tool_name(&self) -> Option<&str> {
         self.request_payload.get("name")?.as_str()
     }
 
-    /// The provider's id of the call; pairs a call with its result.
+    /// Returns the provider's id of the call, which matches a call to its result.
     pub fn call_id(&self) -> Option<&str> {
         self.request_payload.get("call_id")?.as_str()
     }
 
-    /// The arguments as they were written: `arguments`, or `args`, if it has one of them.
+    /// Returns the arguments as they were written: `arguments`, or `args`, if there are any.
     pub fn arguments(&self) -> Option<&Value> {
         let of = |key: &str| self.request_payload.get(key);
         of("arguments").or_else(|| of("args"))

@@ -343,7 +343,7 @@ impl Shard {
         }
     }
 
-    /// A result that breaks its schema: the worker may try again, twice.
+    /// A result that does not match its schema: the worker may try again, twice.
     pub(crate) fn refuse_result(
         &mut self,
         run: &mut Run,

@@ -127,7 +127,7 @@ impl Shard {
             let what = first.map_or_else(String::new, |v| format!(" at {}: {}", v.path, v.message));
             Failure::new(
                 kind::INVALID_INPUT,
-                format!("the input of agent {} breaks its schema{what}", request.agent),
+                format!("the input of agent {} does not match its schema{what}", request.agent),
             )
         })?;
         if backend.kind() == HUMAN {
@@ -356,7 +356,7 @@ impl Shard {
                 let what = violations
                     .first()
                     .map_or_else(String::new, |v| format!(" at {}: {}", v.path, v.message));
-                let message = format!("the result breaks its schema{what}");
+                let message = format!("the result does not match its schema{what}");
                 let failure = Failure::new(kind::INVALID_RESULT, message);
                 Outcome::Failed(failure.at(number, Some(task.agent.name()), task.attempt))
             }

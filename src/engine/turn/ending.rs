@@ -24,9 +24,12 @@ impl Shard {
             Ok(output) => self.end(run, Outcome::Completed(output)),
             Err(violations) => {
                 let message = violations.first().map_or_else(
-                    || "the output breaks its schema".to_owned(),
+                    || "the output does not match its schema".to_owned(),
                     |first| {
-                        format!("the output breaks its schema at {}: {}", first.path, first.message)
+                        format!(
+                            "the output does not match its schema at {}: {}",
+                            first.path, first.message
+                        )
                     },
                 );
                 self.wind_up(run, Outcome::Failed(Failure::new(kind::INVALID_RESULT, message)));
@@ -108,7 +111,7 @@ impl Shard {
                 Err(violations) => {
                     let message = violations.first().map_or_else(String::new, |first| {
                         format!(
-                            "continue_as: the input breaks its schema at {}: {}",
+                            "continue_as: the input does not match its schema at {}: {}",
                             first.path, first.message
                         )
                     });

@@ -69,7 +69,7 @@ impl Shard {
                 let first = violations.first();
                 let what =
                     first.map_or_else(String::new, |v| format!(" at {}: {}", v.path, v.message));
-                let message = format!("the result breaks its schema{what}");
+                let message = format!("the result does not match its schema{what}");
                 Failure::new(kind::INVALID_RESULT, message)
             })?;
             let kept = self.apply_effects(run, number, effects)?;
