@@ -14,9 +14,8 @@
 //! | extend a host | [`operator`], [`spawner`], [`middleware`], [`environment`] |
 //! | check and compile blueprints, mint tokens | [`blueprint`], [`lua::Program`], [`token`] |
 //!
-//! With `default-features = false` the crate is the protocol and the response loop alone, without a
-//! runtime, SQL, Lua or HTTP. Rooms that are not listed here are public only for the program and its
-//! tests, and change without notice; ARCHITECTURE.md has the map of all rooms.
+//! With `default-features = false` the crate is the protocol and the response loop, without a runtime,
+//! SQL, Lua or HTTP. Other rooms are for the program and its tests: see ARCHITECTURE.md.
 //!
 //! # Glossary
 //! - **blueprint**: a bundle of source files with agents and a flow, known by name and hash
