@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    plain::{create, daemon},
+    plain::daemon,
     support::{Daemon, Shell, send},
 };
 
@@ -11,6 +11,13 @@ async fn said(daemon: &Daemon, id: &str) -> Vec<Value> {
     let (status, list) = send(daemon.get(&format!("/v1/conversations/{id}/items?order=asc"))).await;
     assert_eq!(status, 200, "{list}");
     list["data"].as_array().unwrap().clone()
+}
+
+/// Creates a response and waits for it.
+async fn create(daemon: &Daemon, body: Value) -> Value {
+    let (status, response) = send(daemon.post("/v1/responses", &body)).await;
+    assert_eq!(status, 200, "{response}");
+    response
 }
 
 async fn begun(daemon: &Daemon) -> String {

@@ -456,9 +456,11 @@ impl Spawn<'_> {
             let message = format!("a layer routes to the operator {route:?}, which is not there");
             return Err(Failure::new(kind::OPERATOR_UNAVAILABLE, message));
         };
-        let residence = |it: &Arc<dyn crate::operator::Backend>| it.residence();
-        if backend(&task.operator).map(residence) == Some(to.residence()) {
-            return Ok(());
+        match (backend(&task.operator).map(|it| it.residence()), to.residence()) {
+            (Some(Residence::Host), Residence::Host | Residence::Inline)
+            | (Some(Residence::Inline), Residence::Inline)
+            | (Some(Residence::Elsewhere), Residence::Elsewhere) => return Ok(()),
+            _ => {}
         }
         let message = format!(
             "a layer routes from {} to {route}, which works elsewhere; name the operator in the \

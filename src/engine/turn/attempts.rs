@@ -10,7 +10,6 @@
 //! | interrupted | closes, uncounted | the next opens at once |
 
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     task::{Context, Poll, Waker},
 };
@@ -28,12 +27,15 @@ use crate::{
         },
         shard::{owner::Shard, perform::Under},
         shared::message::refuse_lease,
-        turn::pause::{pause_ms, retry_after_ms},
+        turn::{
+            pause::{pause_ms, retry_after_ms},
+            settle::prepared,
+        },
     },
     fault::{self, Break},
     flow::{StepOp, TaskRequest},
     journal::{AttemptClosed, AttemptOpened, Fact, Outcome, StepKey, Usage},
-    middleware::{Dispatched, Short, TaskDone, message_of},
+    middleware::{Dispatched, Short, TaskDone},
     operator::{Delivery, HUMAN, MAIN_AI, Residence, Ticket},
     protocol::{Failure, Json, failure::kind},
     store::{TaskFilter, TaskPhase, Write},
@@ -139,15 +141,7 @@ impl Shard {
         }
         let retry = request.opts.retry.clone().unwrap_or_else(|| agent.agent().retry.clone());
         let stacks = self.stacks_of(run);
-        let given = input.clone();
-        let prepare = || stacks.dispatch.prepare(&request.agent, &operator, input);
-        let input = catch_unwind(AssertUnwindSafe(prepare))
-            .map_err(|_| Failure::new(kind::WORKER, "a layer of the middleware panicked"))?;
-        let mut request = request.clone();
-        if input != given {
-            request.opts.ask_instead(message_of(&input));
-        }
-        request.input = input;
+        let request = prepared(&stacks, request, &operator, input)?;
         Ok(OpenTask {
             timeout_ms: request.opts.timeout_ms.or(agent.agent().timeout_ms).or_else(|| {
                 let own = backend.timeout()?;

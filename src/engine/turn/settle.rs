@@ -1,6 +1,9 @@
 //! What the layers around a run see of it, and what they tell it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use crate::{
     engine::{
@@ -8,9 +11,10 @@ use crate::{
         shard::owner::Shard,
         shared::{message::RunMsg, shards::Shared},
     },
+    flow::TaskRequest,
     journal::{Decision, Fact, Outcome, Usage},
-    middleware::{About, Settled, Short, Stacks, TaskDone, Voice},
-    protocol::{Effect, Json, LifecycleEvent, OperatorConfig, TaskId},
+    middleware::{About, Settled, Short, Stacks, TaskDone, Voice, message_of},
+    protocol::{Effect, Failure, Json, LifecycleEvent, OperatorConfig, TaskId, failure::kind},
 };
 
 /// The most events that one step may tell; more are dropped, with a line in the log.
@@ -225,6 +229,25 @@ pub(crate) fn config_of(task: &OpenTask) -> OperatorConfig {
     config.allowed_operators = asked.allowed_operators.or(config.allowed_operators);
     config.system_addendum = asked.system_addendum;
     config
+}
+
+/// Returns a task's request with the input that the layers make of it.
+pub(crate) fn prepared(
+    stacks: &Stacks,
+    request: &TaskRequest,
+    operator: &str,
+    input: Json,
+) -> Result<TaskRequest, Failure> {
+    let given = input.clone();
+    let prepare = || stacks.dispatch.prepare(&request.agent, operator, input);
+    let input = catch_unwind(AssertUnwindSafe(prepare))
+        .map_err(|_| Failure::new(kind::WORKER, "a layer of the middleware panicked"))?;
+    let mut request = request.clone();
+    if input != given {
+        request.opts.ask_instead(message_of(&input));
+    }
+    request.input = input;
+    Ok(request)
 }
 
 /// What a run has used so far, as far as it was reported.
