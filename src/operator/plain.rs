@@ -1,10 +1,10 @@
-//! A plain operator of the protocol, as a backend.
+//! Adapts an operator of the protocol to a backend.
 //!
-//! | the output says | the step |
+//! | the exit reason | the step |
 //! |---|---|
-//! | `complete`, a reason of its own | completes with the message |
+//! | `complete`, a custom reason | completes with the message |
 //! | `awaiting_approval` | completes with the message; its effects ask the person |
-//! | anything else | fails with a kind of that name; its effects are applied all the same |
+//! | anything else | fails with a kind of that name; its effects are still applied |
 
 use std::sync::Arc;
 
@@ -20,13 +20,13 @@ use crate::{
     },
 };
 
-/// Executes tasks by an operator that knows nothing of them.
+/// Executes tasks by an operator of the protocol.
 pub struct Plain<O> {
     operator: O,
 }
 
 impl<O: Operator> Plain<O> {
-    /// A backend of `operator`.
+    /// Creates a backend of `operator`.
     pub fn new(operator: O) -> Self {
         Self { operator }
     }
@@ -47,7 +47,7 @@ impl<O: Operator> Backend for Plain<O> {
     }
 }
 
-/// Executes each attempt by an operator that is made for it, with what it may read of state.
+/// Executes each attempt by an operator that is created for it, with read access to state.
 pub struct Reading<F> {
     make: F,
 }
@@ -57,7 +57,7 @@ where
     F: Fn(Arc<dyn StateReader>) -> O + Send + Sync,
     O: Operator,
 {
-    /// A backend of the operators that `make` makes.
+    /// Creates a backend of the operators that `make` creates.
     pub fn new(make: F) -> Self {
         Self { make }
     }
@@ -101,8 +101,7 @@ async fn execute(operator: &impl Operator, task: &Task, input: &Json) -> Result<
 /// The key of an operator's metadata under which it finds what the host says of its task.
 pub const HOST_KEY: &str = "moonswarm";
 
-/// What the operator is asked: what its caller wrote where it was dispatched with an input of its
-/// own, else the rendered prompt. What the host says stands under one key beside the metadata.
+/// Returns the input of the operator: the request, with details of the task as metadata.
 fn asked(task: &Task, input: &Json) -> OperatorInput {
     let prompt = task.prompt.as_deref();
     let mut asked = task.opts.asked().unwrap_or_else(|| {

@@ -1,11 +1,11 @@
-//! A response of several steps, driven to its end over a chain of steps that is stored.
+//! Multi-step responses, driven to their end over a stored chain of steps.
 //!
-//! Owns the two halves as traits, [`MultiStepStore`] (the chain, and what follows from it) and
-//! [`ToolExecutor`] with [`Model`] (who executes a step), and [`run_response_loop`], which drives
-//! the one with the other. [`ToolLoop`] is what follows from a chain in an agent's own loop:
-//! [`ResponseFlow`](crate::flow::response::ResponseFlow). With the feature `host`, `Chains` keeps
-//! chains in any store of this crate as runs of their own, and `LlmModel` asks the model of a
-//! configured operator. Refuses to know wire formats.
+//! Owns the interfaces [`MultiStepStore`] (stores the chain and returns its next action),
+//! [`ToolExecutor`] and [`Model`] (execute steps), and [`run_response_loop`], which drives them.
+//! [`ToolLoop`] returns the next actions of an agent's own loop:
+//! [`ResponseFlow`](crate::flow::response::ResponseFlow). With the feature `host`, `Chains`
+//! implements the store on any store of this crate, with a run per response, and `LlmModel` calls
+//! the model of a configured operator. Knows no wire formats.
 
 #[cfg(feature = "host")]
 mod assemble;
