@@ -156,7 +156,7 @@ pub enum HostError {
         reason: String,
     },
     /// The address cannot be listened on.
-    #[error("listen on {address}: {source}")]
+    #[error("listen on {address}")]
     Listen {
         /// The address.
         address: SocketAddr,
