@@ -51,6 +51,14 @@ pub fn names(of: &str) -> Vec<&'static str> {
     functions.chain(FIELDS.iter().filter(|it| it.of == of).map(|it| it.name)).collect()
 }
 
+/// The globals of the sandbox.
+#[rustfmt::skip]
+pub const GLOBALS: &[&str] = &[
+    "assert", "bit32", "coroutine", "error", "getmetatable", "ipairs", "math", "next", "pairs", "pcall", "print",
+    "rawequal", "rawget", "rawlen", "rawset", "require", "select", "setmetatable", "string", "table", "tonumber",
+    "tostring", "type", "typeof", "unpack", "utf8", "xpcall",
+];
+
 /// The values that are no functions.
 #[rustfmt::skip]
 pub const FIELDS: &[Field] = &[
@@ -93,7 +101,7 @@ pub const FUNCTIONS: &[Function] = &[
     f("ctx", "approve", &[("opts", "ApproveOptions")], "any", "A person's answer; a no raises human_rejected."),
     f("ctx", "call", &[("blueprint", "string"), ("input", "any?"), ("opts", "CallOptions?")], "any", "A child run: its output."),
     f("ctx", "dispatch", &[("operator", "string"), ("input", "any?"), ("opts", "DispatchOptions?")], "any", "One task of an operator, without an agent: its result."),
-    f("ctx", "dispatch_many", &[("list", "{any}"), ("opts", "DispatchOptions?")], "{any}", "Several of those side by side; each failure stays in its own place."),
+    f("ctx", "dispatch_many", &[("list", "{any}"), ("opts", "DispatchManyOptions?")], "{any}", "Several of those side by side; each failure stays in its own place."),
     f("ctx", "continue_as", &[("input", "any?")], "", "Starts a fresh history under the same run."),
     f("ctx", "artifact", &[("name", "string"), ("data", "string")], "Artifact", "Keeps a file of the run."),
     f("ctx", "read_artifact", &[("id", "any")], "string", "The text of a file."),

@@ -49,8 +49,9 @@ pub(super) const TYPES: &[(&str, &str)] = &[
     ("CallOptions", "{ version: string? }"),
     (
         "DispatchOptions",
-        "{ timeout: string?, retry: any?, idempotency_key: string?, summary: string?, session: string?, concurrency: number? }",
+        "{ timeout: Duration?, retry: Retry?, idempotency_key: string?, summary: string?, session: string? }",
     ),
+    ("DispatchManyOptions", "{ concurrency: number? }"),
     ("StatusOptions", "{ progress: number? }"),
     (
         "ApproveOptions",
@@ -167,7 +168,7 @@ fn cats(is: &str) -> String {
 }
 
 /// The fields of a table type: name and type, the type with its `?`.
-fn fields_of(is: &str) -> Option<Vec<(&str, &str)>> {
+pub(super) fn fields_of(is: &str) -> Option<Vec<(&str, &str)>> {
     let inside = is.strip_prefix("{ ")?.strip_suffix(" }")?;
     if inside.starts_with('[') {
         return None;

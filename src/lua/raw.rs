@@ -15,6 +15,7 @@ mod decode;
 mod encode;
 mod meter;
 mod natives;
+mod ordered;
 
 use std::{
     ffi::{CStr, c_int, c_void},

@@ -19,7 +19,7 @@ use super::{
     vms::Limits,
 };
 use crate::{
-    blueprint::Bundle,
+    blueprint::{Bundle, Edition},
     journal::Note,
     protocol::{Failure, Json, failure::kind},
 };
@@ -67,7 +67,8 @@ impl TestFile {
     /// # Errors
     /// What is wrong with it.
     pub fn open(bundle: &Bundle, limits: &Limits) -> Result<Self, Failure> {
-        let source = Source::new(bundle.hash(), bundle.clone(), HOST);
+        // Nothing is stored of a test: it is always written in the latest edition.
+        let source = Source::new(bundle.hash(), bundle.clone(), HOST).of_edition(Edition::LATEST);
         let vm = Vm::open(&source, MEMORY.saturating_mul(2), 1, true).map_err(|_| no_room())?;
         let mut file = Self { vm, value: limits.value, names: Vec::new() };
         let co = file.vm.machine.coroutine(1, &file.vm.entries.tests, ());

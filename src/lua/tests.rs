@@ -1,6 +1,7 @@
 //! The fixture, and the tests by theme.
 
 mod attacks;
+mod editions;
 mod flows;
 mod library;
 mod middleware;

@@ -168,6 +168,10 @@ impl Operators for Registry {
         !leaves.is_empty() && leaves.iter().all(|backend| backend.is_model())
     }
 
+    fn is_kind(&self, name: &str) -> bool {
+        super::declared::is_kind(name)
+    }
+
     fn requires_tool(&self, name: &str) -> bool {
         self.leaves(name).iter().any(|backend| backend.requires_tool())
     }

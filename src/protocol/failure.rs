@@ -42,6 +42,8 @@ pub mod kind {
     pub const SCRIPT: &str = "script";
     /// An effect could not be applied.
     pub const EFFECT: &str = "effect";
+    /// A template of the agent uses what is not there, or breaks a limit.
+    pub const TEMPLATE: &str = "template";
     /// What an agent's environment asks for cannot be given. Retryable where a secret was not to be
     /// had.
     pub const ENVIRONMENT: &str = "environment";

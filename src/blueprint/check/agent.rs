@@ -50,6 +50,7 @@ const KEYS: &[&str] = &[
     "retry",
     "rules",
     "system",
+    "template",
     "timeout",
     "tool",
     "tools",
@@ -95,11 +96,12 @@ impl Checker<'_> {
         let model_loop = self.model_loop(table, &operator).map(Box::new);
         let agent = Agent {
             system: self.text(table, "system"),
+            literal: self.boolean(table, "template") == Some(false),
             prompt: self.text(table, "prompt"),
             description: self.text(table, "description"),
             output: self.schema(table, "output", false).map(Into::into),
             worker: self.worker(table),
-            command: self.texts(table, "command").unwrap_or_default(),
+            command: self.command(table),
             check: self.boolean(table, "check").unwrap_or(true),
             cwd: self.cwd(table),
             env: self.env(table),
@@ -128,6 +130,7 @@ impl Checker<'_> {
             self.name(queue, &table.pointer("queue"));
         }
         self.prompts(table, input.as_ref(), run_input);
+        self.commands(table, input.as_ref());
         if !agent.operator.is_empty() {
             self.operator(table, &agent);
         }
@@ -143,7 +146,12 @@ impl Checker<'_> {
             names.sort();
             let shown: String = agent.operator.chars().take(80).collect();
             let message = format!("there is no operator `{shown}` ({what})");
-            let hint = match did_you_mean(&agent.operator, names.iter().map(String::as_str)) {
+            let name = &agent.operator;
+            let hint = match did_you_mean(name, names.iter().map(String::as_str)) {
+                _ if operators.is_kind(name) => format!(
+                    "`{name}` is a kind of operator: declare one in moonswarm.toml, \
+                     `[operators.NAME]` with `kind = \"{name}\"`, and write `operator = \"NAME\"`"
+                ),
                 Some(likely) => format!("did you mean `{likely}`?"),
                 None => format!("there are: {}", names.join(", ")),
             };
@@ -198,6 +206,20 @@ impl Checker<'_> {
                 self.findings.push(finding);
             }
         }
+    }
+
+    /// The command of a process: a list, which no shell reads.
+    fn command(&mut self, table: &Table<'_>) -> Vec<String> {
+        let command = self.texts(table, "command");
+        if let (Some(Value::String(line)), Some(finding)) =
+            (table.get("command"), self.findings.last_mut())
+        {
+            let line: String = line.chars().take(80).collect();
+            finding.hint = Some(format!(
+                "write the program and its arguments, {{ \"ls\", \"-l\" }}, or ask a shell: {{ \"sh\", \"-c\", {line:?} }}"
+            ));
+        }
+        command.unwrap_or_default()
     }
 
     fn budget(&mut self, table: &Table<'_>) -> Budget {

@@ -3,7 +3,10 @@
 use serde_json::Value;
 
 use crate::{
-    blueprint::{bundle::Bundle, diagnostics::Finding, locate::Outline, template::Templates},
+    blueprint::{
+        bundle::Bundle, diagnostics::Finding, edition::Edition, locate::Outline,
+        template::Templates,
+    },
     flow::ValuePath,
 };
 
@@ -50,6 +53,11 @@ pub trait Operators {
         Vec::new()
     }
 
+    /// Whether an operator of this kind can be declared.
+    fn is_kind(&self, _name: &str) -> bool {
+        false
+    }
+
     /// All names, for hints.
     fn names(&self) -> Vec<String>;
 }
@@ -57,6 +65,7 @@ pub trait Operators {
 /// A bundle that is being checked.
 pub(super) struct Checker<'a> {
     pub bundle: &'a Bundle,
+    pub edition: Edition,
     pub outline: Outline,
     pub operators: &'a dyn Operators,
     pub templates: Templates,

@@ -373,7 +373,7 @@ impl Shard {
                     attempt: task.attempt,
                 },
             )
-            .map_err(|error| Failure::new("template", error.to_string()))?;
+            .map_err(|error| Failure::new(kind::TEMPLATE, error.to_string()))?;
         Ok(Prompt {
             task: id,
             run: run.id,

@@ -28,6 +28,11 @@ pub(super) const KINDS: [(&str, Read); 10] = [
     ("queue", read::<QueueSettings>),
 ];
 
+/// Whether a kind has this word.
+pub(in crate::operator) fn is_kind(word: &str) -> bool {
+    KINDS.iter().any(|(kind, _)| *kind == word)
+}
+
 fn read<S>(keys: ValueDeserializer<'_>) -> Result<Arc<dyn Settings>, Error>
 where
     S: Settings + DeserializeOwned + 'static,
