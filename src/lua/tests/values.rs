@@ -87,7 +87,7 @@ fn what_has_no_json_form_names_its_path() {
         ("(function() local t = {} t.me = t return t end)()", "$.me contains itself"),
         (
             "(function() local t = {} t.a = { b = { back = { t } } } return { x = t } end)()",
-            "$.x.a contains itself",
+            "$.x.a.b.back[1] contains itself",
         ),
         (
             "(function() local t = {} for _ = 1, 200 do t = { in_ = t } end return t end)()",
