@@ -224,6 +224,7 @@ fn mismatch(
         "boolean" => "true or false",
         "Duration" => "a duration",
         "Time" => "a time",
+        _ if is.starts_with('{') => "a table",
         _ if is.contains("->") => "a function",
         _ if is.contains('|') => return,
         _ => "a table",

@@ -582,6 +582,8 @@ fn arguments_of_ctx_that_are_written_out_are_checked() {
         "return ctx:run('e', {}, { timeout = 5, retry = { max_attempts = 2, jitter = false } })",
         "return ctx:dispatch('echo', {}, { timeout = 30, retry = {} })",
         "return ctx:log('info', 5, { a = 1 })",
+        "return ctx:all { a = function() return 1 end }",
+        "return ctx:run('e', {}, { on_delta = function(piece) end })",
     ] {
         let found = in_flow(2, right, &[]);
         assert!(!found.iter().any(|it| it.contains("MS-B086")), "{right}: {found:?}");
