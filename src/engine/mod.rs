@@ -29,13 +29,13 @@ pub use error::{Breach, EngineError, Exceeded};
 pub use run::readers::Held;
 pub use run::reply::WaitFor;
 pub use settings::{CustomEffects, Retention, Settings};
-pub use shard::retell::{AskedView, Divergence};
 pub use shared::key_files::{KeyFiles, Unkept};
 pub use shared::request::{
     Answer, Bearer, Caller, Holder, IdempotencyKey, Leased, Made, MintToken, Minted, Program,
     Report, StartRun, Started, Verdict,
 };
 pub use shared::stacks::Middleware;
+pub use turn::retell::{AskedView, Divergence};
 pub use verbs::blueprints::BlueprintView;
 pub use verbs::engine::Engine;
 pub use verbs::events::Events;

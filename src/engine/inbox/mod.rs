@@ -1,5 +1,6 @@
 //! What a run is asked: by workers, by people, by whoever controls it.
 
+pub(crate) mod answers;
 pub(crate) mod control;
 pub(crate) mod escalate;
 pub(crate) mod inquiry;

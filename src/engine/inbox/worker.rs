@@ -2,11 +2,17 @@
 
 use crate::{
     engine::{
-        CustomEffects, EngineError, Holder, PromptView, Report, Verdict, rfc3339,
-        run::{answers::closed, due::Due, resident::Run, task::Phase},
-        shard::owner::Shard,
+        CustomEffects, EngineError, Holder, PromptView, Report, Verdict,
+        inbox::{answers, escalate, worker_state},
+        rfc3339,
+        run::{answers::closed, due::Due, reply::ReplyTo, resident::Run, task::Phase},
         shared::{message::WorkerAsk, verified::lineage},
-        turn::effects::bad_effect,
+        turn::{
+            attempts,
+            effects::{self, bad_effect},
+            facts::Turn,
+            files, follow, leases, settle, steps, watchers, weight,
+        },
         view,
     },
     fault::{self, Break},
@@ -27,411 +33,408 @@ const EVIDENCE_BYTES: usize = 64 << 10;
 /// The route under which accepted results are remembered.
 const RESULT_ROUTE: &str = "worker.result";
 
-impl Shard {
-    /// Answers a worker.
-    pub(crate) fn worker(&mut self, run: &mut Run, holder: &Holder, ask: WorkerAsk) {
-        let standing = self.standing(run, holder);
-        let ticket = Ticket { run: run.num, step: holder.step, attempt: holder.attempt };
-        let ask = match self.shared.registry.secrets_of(ticket) {
-            Some(secrets) => ask.scrubbed(&secrets),
-            None => ask,
-        };
-        match ask {
-            WorkerAsk::Prompt(reply) => match standing {
-                Err(error) => drop(reply.send(Err(error))),
-                Ok(()) => {
-                    fault::point("engine.prompt");
-                    let delivery = Delivery { worker: worker_name(holder) };
-                    self.delivered(run, holder.step, holder.attempt, delivery);
-                    let answer = self.prompt_view(run, holder);
-                    self.after(run, reply, answer);
-                }
-            },
-            WorkerAsk::Report(report, reply) => match standing {
-                Ok(()) => {
-                    let Holder { step, attempt, .. } = *holder;
-                    let ticket = Ticket { run: run.num, step, attempt };
-                    if holder.session.is_some() || self.shared.sessions.holder(ticket).is_some() {
-                        // Who reports has it, also if the frame was never acknowledged.
-                        let delivery = Delivery { worker: worker_name(holder) };
-                        self.delivered(run, holder.step, holder.attempt, delivery);
-                    }
-                    self.report(run, holder, *report, reply);
-                }
-                Err(error) => {
-                    let answer = self.report_again(run, holder, &report, error);
-                    if run.has_pending() {
-                        // The refused body is kept before its sender hears of the refusal.
-                        run.pending.after.replies.push(Box::new(move |result| {
-                            drop(reply.send(result.and(answer)));
-                        }));
-                    } else {
-                        drop(reply.send(answer));
-                    }
-                }
-            },
-            WorkerAsk::Artifact { name, data, reply } => {
-                let of = (holder.step, holder.attempt);
-                let stored = standing.and_then(|()| {
-                    self.check_file(run, data.len())?;
-                    self.put_artifact(run, of, &name, &data, false).map_err(bad_request)
-                });
-                rests_on_token(run, holder, &stored);
-                self.after(run, reply, stored);
-            }
-            WorkerAsk::Progress { data, reply } => {
-                if standing.is_ok() {
-                    self.progress(run, holder.step, holder.attempt, &data);
-                }
-                drop(reply.send(standing));
-            }
-            WorkerAsk::Heartbeat(reply) => match standing {
-                Ok(()) => {
-                    let answer = self.heartbeat(run, holder);
-                    self.after(run, reply, Ok(answer));
-                }
-                // A worker whose attempt is over is told to stop, in words that it can act on.
-                Err(EngineError::Conflict { .. }) => drop(reply.send(Ok((None, true)))),
-                Err(error) => drop(reply.send(Err(error))),
-            },
-            WorkerAsk::Nonce(reply) => drop(reply.send(standing.map(|()| run.header.nonce))),
-            WorkerAsk::Accept(reply) => {
-                let deadline = standing.map(|()| {
-                    let delivery = Delivery { worker: worker_name(holder) };
-                    self.delivered(run, holder.step, holder.attempt, delivery);
-                    let row = run.task(holder.step).and_then(|task| task.row.as_ref());
-                    let deadline = row.and_then(|row| row.deadline_ms);
-                    deadline.map(|at| self.shared.clock.wall_of(at))
-                });
-                self.after(run, reply, deadline);
-            }
-            WorkerAsk::Decline { reason, reply } => {
-                let declined = standing.map(|()| {
-                    self.detach_worker(run, holder.step);
-                    let failure = Failure::new(kind::OPERATOR_UNAVAILABLE, reason).retryable();
-                    self.attempt_failed(run, holder.step, failure, None);
-                });
-                run.pending.checks.extend(live_token(holder));
-                self.after(run, reply, declined);
-            }
-            WorkerAsk::Escalate { question, reply } => {
-                let asked = standing.and_then(|()| self.escalate(run, holder, question));
-                run.pending.checks.extend(live_token(holder));
-                self.after(run, reply, asked);
-            }
-            WorkerAsk::GetState { scope, key, reply } => {
-                let answer = standing.and_then(|()| {
-                    let place = self.place_of(run, holder, scope.as_deref(), &key)?;
-                    self.read_for_worker(run, &place, key)
-                });
-                drop(reply.send(answer));
-            }
-            WorkerAsk::PutState { scope, key, value, reply } => {
-                let written = standing.and_then(|()| {
-                    let place = self.place_of(run, holder, scope.as_deref(), &key)?;
-                    self.put_for_worker(run, place, key, &value)
-                });
-                rests_on_token(run, holder, &written);
-                self.after(run, reply, written);
-            }
+/// Takes a result of a step that leaves, or has left, something to others.
+fn report_followed(
+    turn: &mut Turn<'_>,
+    holder: &Holder,
+    report: &Report,
+    (output, effects): (&Json, &[Effect]),
+    reply: ReplyTo<bool>,
+) {
+    let (step, output) = (holder.step, output.clone());
+    let usage = report.usage.clone();
+    match follow::follow_result(turn, step, output, effects, usage) {
+        Ok(()) => {
+            publish(turn, holder, report);
+            answers::after(turn.run, reply, Ok(true));
         }
+        Err(failure) => refuse_result(turn, holder, report, bad_effect(failure), reply),
     }
+}
 
-    /// Sends an answer once everything that it rests on is durable.
-    pub(crate) fn after<T: Send + 'static>(
-        &mut self,
-        run: &mut Run,
-        reply: crate::engine::run::reply::ReplyTo<T>,
-        answer: Result<T, EngineError>,
-    ) {
-        match answer {
+/// Answers a worker.
+pub(crate) fn worker(turn: &mut Turn<'_>, holder: &Holder, ask: WorkerAsk) {
+    let standing = standing(turn.run, holder);
+    let ticket = Ticket { run: turn.run.num, step: holder.step, attempt: holder.attempt };
+    let ask = match turn.shared.registry.secrets_of(ticket) {
+        Some(secrets) => ask.scrubbed(&secrets),
+        None => ask,
+    };
+    match ask {
+        WorkerAsk::Prompt(reply) => match standing {
             Err(error) => drop(reply.send(Err(error))),
-            Ok(answer) => run.pending.after.replies.push(Box::new(move |result| {
-                drop(reply.send(result.map(|_| answer)));
-            })),
-        }
-    }
-
-    /// Whether a bearer is the one of the open attempt.
-    fn standing(&self, run: &Run, holder: &Holder) -> Result<(), EngineError> {
-        let epoch = run.header.epoch;
-        if holder.nonce.is_some_and(|of| of != run.header.nonce) {
-            // Another run had the number when the bearer was made: its history was rolled back.
-            return Err(EngineError::Unauthenticated(HandleError::Forged.to_string()));
-        }
-        let step = run.chain.step(holder.step).ok_or_else(|| EngineError::NotFound {
-            what: "task",
-            id: format!("{}/{}", run.id, holder.step),
-        })?;
-        let fenced =
-            |message: &str| EngineError::Conflict { code: "fenced", message: message.into() };
-        if holder.epoch != epoch {
-            return Err(fenced("report: the run has changed hands since this attempt"));
-        }
-        if step.state.is_terminal() {
-            if run.is_ended() {
-                return Err(closed(run));
+            Ok(()) => {
+                fault::point("engine.prompt");
+                let delivery = Delivery { worker: worker_name(holder) };
+                leases::delivered(turn, holder.step, holder.attempt, delivery);
+                let answer = prompt_view(turn, holder);
+                answers::after(turn.run, reply, answer);
             }
-            return Err(EngineError::Conflict {
-                code: if step.attempt == holder.attempt
-                    && step.state == crate::protocol::StepState::Completed
-                {
-                    "already_accepted"
+        },
+        WorkerAsk::Report(report, reply) => match standing {
+            Ok(()) => {
+                let Holder { step, attempt, .. } = *holder;
+                let ticket = Ticket { run: turn.run.num, step, attempt };
+                if holder.session.is_some() || turn.shared.sessions.holder(ticket).is_some() {
+                    // Who reports has it, also if the frame was never acknowledged.
+                    let delivery = Delivery { worker: worker_name(holder) };
+                    leases::delivered(turn, holder.step, holder.attempt, delivery);
+                }
+                take_report(turn, holder, *report, reply);
+            }
+            Err(error) => {
+                let answer = report_again(turn, holder, &report, error);
+                if turn.run.has_pending() {
+                    // The refused body is kept before its sender hears of the refusal.
+                    turn.run.pending.after.replies.push(Box::new(move |result| {
+                        drop(reply.send(result.and(answer)));
+                    }));
                 } else {
-                    "fenced"
-                },
-                message: "report: the step has ended".into(),
+                    drop(reply.send(answer));
+                }
+            }
+        },
+        WorkerAsk::Artifact { name, data, reply } => {
+            let of = (holder.step, holder.attempt);
+            let stored = standing.and_then(|()| {
+                weight::check_file(turn, data.len())?;
+                files::put_artifact(turn, of, &name, &data, false).map_err(answers::bad_request)
             });
+            rests_on_token(turn.run, holder, &stored);
+            answers::after(turn.run, reply, stored);
         }
-        if fault::is_broken(Break::SkipEpochCheck) {
-            return Ok(());
-        }
-        if step.attempt != holder.attempt || !step.attempt_open {
-            return Err(fenced("report: the attempt is over; another has taken its place"));
-        }
-        match run.task(holder.step).map(|task| task.phase) {
-            Some(Phase::Pending | Phase::Delivered) => Ok(()),
-            Some(Phase::Capacity | Phase::Retry) | None => {
-                Err(fenced("report: the attempt is not under way"))
+        WorkerAsk::Progress { data, reply } => {
+            if standing.is_ok() {
+                watchers::progress(turn, holder.step, holder.attempt, &data);
             }
+            drop(reply.send(standing));
+        }
+        WorkerAsk::Heartbeat(reply) => match standing {
+            Ok(()) => {
+                let answer = heartbeat(turn, holder);
+                answers::after(turn.run, reply, Ok(answer));
+            }
+            // A worker whose attempt is over is told to stop, in words that it can act on.
+            Err(EngineError::Conflict { .. }) => drop(reply.send(Ok((None, true)))),
+            Err(error) => drop(reply.send(Err(error))),
+        },
+        WorkerAsk::Nonce(reply) => drop(reply.send(standing.map(|()| turn.run.header.nonce))),
+        WorkerAsk::Accept(reply) => {
+            let deadline = standing.map(|()| {
+                let delivery = Delivery { worker: worker_name(holder) };
+                leases::delivered(turn, holder.step, holder.attempt, delivery);
+                let row = turn.run.task(holder.step).and_then(|task| task.row.as_ref());
+                let deadline = row.and_then(|row| row.deadline_ms);
+                deadline.map(|at| turn.shared.clock.wall_of(at))
+            });
+            answers::after(turn.run, reply, deadline);
+        }
+        WorkerAsk::Decline { reason, reply } => {
+            let declined = standing.map(|()| {
+                detach_worker(turn.run, holder.step);
+                let failure = Failure::new(kind::OPERATOR_UNAVAILABLE, reason).retryable();
+                attempts::attempt_failed(turn, holder.step, failure, None);
+            });
+            turn.run.pending.checks.extend(live_token(holder));
+            answers::after(turn.run, reply, declined);
+        }
+        WorkerAsk::Escalate { question, reply } => {
+            let asked = standing.and_then(|()| escalate::escalate(turn, holder, question));
+            turn.run.pending.checks.extend(live_token(holder));
+            answers::after(turn.run, reply, asked);
+        }
+        WorkerAsk::GetState { scope, key, reply } => {
+            let answer = standing.and_then(|()| {
+                let place = worker_state::place_of(turn.run, holder, scope.as_deref(), &key)?;
+                worker_state::read_for_worker(turn, &place, key)
+            });
+            drop(reply.send(answer));
+        }
+        WorkerAsk::PutState { scope, key, value, reply } => {
+            let written = standing.and_then(|()| {
+                let place = worker_state::place_of(turn.run, holder, scope.as_deref(), &key)?;
+                worker_state::put_for_worker(turn, place, key, &value)
+            });
+            rests_on_token(turn.run, holder, &written);
+            answers::after(turn.run, reply, written);
         }
     }
+}
 
-    fn prompt_view(&self, run: &Run, holder: &Holder) -> Result<PromptView, EngineError> {
-        let missing = || EngineError::NotFound { what: "prompt", id: run.id.to_string() };
-        let row = run.task(holder.step).and_then(|task| task.row.as_ref()).ok_or_else(missing)?;
-        let prompt: Prompt = serde_json::from_str(&row.prompt).map_err(|_| missing())?;
-        let recent = run.chain.steps().iter().rev();
-        let recent = recent.filter(|step| step.state == crate::protocol::StepState::Completed);
-        let steps: Vec<String> = recent
-            .take(20)
-            .map(|step| format!("/v1/runs/{}/steps/{}", run.id, step.scheduled.step))
-            .collect();
-        let context = serde_json::json!({
-            "blueprint": format!("{}@{}", run.header.blueprint, run.header.hash),
-            "summary": prompt.summary,
-            "idempotency_key": prompt.idempotency_key,
-            "steps": steps,
+/// Whether a bearer is the one of the open attempt.
+fn standing(run: &Run, holder: &Holder) -> Result<(), EngineError> {
+    let epoch = run.header.epoch;
+    if holder.nonce.is_some_and(|of| of != run.header.nonce) {
+        // Another run had the number when the bearer was made: its history was rolled back.
+        return Err(EngineError::Unauthenticated(HandleError::Forged.to_string()));
+    }
+    let step = run.chain.step(holder.step).ok_or_else(|| EngineError::NotFound {
+        what: "task",
+        id: format!("{}/{}", run.id, holder.step),
+    })?;
+    let fenced = |message: &str| EngineError::Conflict { code: "fenced", message: message.into() };
+    if holder.epoch != epoch {
+        return Err(fenced("report: the run has changed hands since this attempt"));
+    }
+    if step.state.is_terminal() {
+        if run.is_ended() {
+            return Err(closed(run));
+        }
+        return Err(EngineError::Conflict {
+            code: if step.attempt == holder.attempt
+                && step.state == crate::protocol::StepState::Completed
+            {
+                "already_accepted"
+            } else {
+                "fenced"
+            },
+            message: "report: the step has ended".into(),
         });
-        Ok(PromptView {
-            task: prompt.task,
-            run: prompt.run,
-            agent: prompt.agent,
-            attempt: prompt.attempt,
-            system: prompt.system,
-            prompt: prompt.prompt,
-            input: prompt.input,
-            context: context.into(),
-            output_schema: prompt.output_schema,
-            deadline: row.deadline_ms.map(|at| rfc3339(self.shared.clock.wall_of(at))),
-            artifacts: serde_json::json!({ "put": "/v1/worker/artifact?name={name}" }).into(),
-            advice: row.question.as_deref().and_then(crate::engine::run::question::advice),
-        })
     }
-
-    fn heartbeat(&mut self, run: &mut Run, holder: &Holder) -> (Option<u64>, bool) {
-        fault::point("engine.heartbeat");
-        let lease_ms = self.steady_ms + self.shared.settings.lease_ms;
-        let (clock, step) = (self.shared.clock.clone(), holder.step);
-        let shown = move |at: u64| clock.wall_of(at);
-        let Some(task) = run.task_mut(step) else { return (None, true) };
-        let Some(row) = &mut task.row else { return (None, false) };
-        let deadline = row.deadline_ms;
-        if row.lease_ms.is_none() {
-            return (deadline.map(shown), false);
-        }
-        (row.lease_ms, row.graces) = (Some(lease_ms), 0);
-        let row = row.clone();
-        task.graces = 0;
-        run.pending.writes.push(Write::PutTask(row));
-        run.timers.remove(step, Due::Lease);
-        run.timers.insert((lease_ms, step, Due::Lease));
-        (Some(shown(deadline.map_or(lease_ms, |deadline| deadline.min(lease_ms)))), false)
+    if fault::is_broken(Break::SkipEpochCheck) {
+        return Ok(());
     }
-
-    fn report(
-        &mut self,
-        run: &mut Run,
-        holder: &Holder,
-        report: Report,
-        reply: crate::engine::run::reply::ReplyTo<bool>,
-    ) {
-        fault::point("engine.result");
-        let step = holder.step;
-        if fault::is_broken(Break::ApplyEffectsAtDispatch)
-            && let Ok(effects) =
-                decode_effects(&report.effects, self.shared.settings.custom_effects)
-        {
-            drop(self.apply_effects(run, step, &effects));
+    if step.attempt != holder.attempt || !step.attempt_open {
+        return Err(fenced("report: the attempt is over; another has taken its place"));
+    }
+    match run.task(holder.step).map(|task| task.phase) {
+        Some(Phase::Pending | Phase::Delivered) => Ok(()),
+        Some(Phase::Capacity | Phase::Retry) | None => {
+            Err(fenced("report: the attempt is not under way"))
         }
-        let Some(task) = run.task(step) else { return };
-        match &report.verdict {
-            Verdict::Failed { message, retryable, data } => {
-                let mut failure = Failure::new(kind::WORKER, message.clone());
-                failure.retryable = *retryable;
-                failure.data = data.clone();
-                self.remember(run, holder, &report);
-                self.detach_worker(run, step);
-                self.attempt_failed(run, step, failure, report.usage);
-                self.after(run, reply, Ok(true));
-            }
-            Verdict::Done(output) => {
-                let schema = task.agent.output().clone();
-                let declared = decode_effects(&report.effects, self.shared.settings.custom_effects);
-                let followed = matches!(&declared, Ok(effects)
-                    if self.is_followed(run, step, effects));
-                // What is left to others is held to the schema at its end.
-                let accepted = if followed { Ok(output.clone()) } else { accept(&schema, output) };
-                let effects = accepted.and_then(|output| Ok((output, declared?)));
-                let effects = match effects {
-                    Ok((output, effects)) => {
-                        let usage = report.usage.clone();
-                        let done = TaskDone { output, usage, effects };
-                        match self.settle_attempt(run, step, Ok(done)) {
-                            Ok(done) => Ok((done.output, done.effects)),
-                            Err(short) => {
-                                // A layer does not take it: the worker did its part.
-                                self.remember(run, holder, &report);
-                                self.detach_worker(run, step);
-                                self.attempt_failed(run, step, short.failure, short.usage);
-                                self.after(run, reply, Ok(true));
-                                return;
-                            }
+    }
+}
+
+fn prompt_view(turn: &Turn<'_>, holder: &Holder) -> Result<PromptView, EngineError> {
+    let missing = || EngineError::NotFound { what: "prompt", id: turn.run.id.to_string() };
+    let row = turn.run.task(holder.step).and_then(|task| task.row.as_ref()).ok_or_else(missing)?;
+    let prompt: Prompt = serde_json::from_str(&row.prompt).map_err(|_| missing())?;
+    let recent = turn.run.chain.steps().iter().rev();
+    let recent = recent.filter(|step| step.state == crate::protocol::StepState::Completed);
+    let steps: Vec<String> = recent
+        .take(20)
+        .map(|step| format!("/v1/runs/{}/steps/{}", turn.run.id, step.scheduled.step))
+        .collect();
+    let context = serde_json::json!({
+        "blueprint": format!("{}@{}", turn.run.header.blueprint, turn.run.header.hash),
+        "summary": prompt.summary,
+        "idempotency_key": prompt.idempotency_key,
+        "steps": steps,
+    });
+    Ok(PromptView {
+        task: prompt.task,
+        run: prompt.run,
+        agent: prompt.agent,
+        attempt: prompt.attempt,
+        system: prompt.system,
+        prompt: prompt.prompt,
+        input: prompt.input,
+        context: context.into(),
+        output_schema: prompt.output_schema,
+        deadline: row.deadline_ms.map(|at| rfc3339(turn.shared.clock.wall_of(at))),
+        artifacts: serde_json::json!({ "put": "/v1/worker/artifact?name={name}" }).into(),
+        advice: row.question.as_deref().and_then(crate::engine::run::question::advice),
+    })
+}
+
+fn heartbeat(turn: &mut Turn<'_>, holder: &Holder) -> (Option<u64>, bool) {
+    fault::point("engine.heartbeat");
+    let lease_ms = turn.steady_ms + turn.shared.settings.lease_ms;
+    let (clock, step) = (turn.shared.clock.clone(), holder.step);
+    let shown = move |at: u64| clock.wall_of(at);
+    let Some(task) = turn.run.task_mut(step) else { return (None, true) };
+    let Some(row) = &mut task.row else { return (None, false) };
+    let deadline = row.deadline_ms;
+    if row.lease_ms.is_none() {
+        return (deadline.map(shown), false);
+    }
+    (row.lease_ms, row.graces) = (Some(lease_ms), 0);
+    let row = row.clone();
+    task.graces = 0;
+    turn.run.pending.writes.push(Write::PutTask(row));
+    turn.run.timers.remove(step, Due::Lease);
+    turn.run.timers.insert((lease_ms, step, Due::Lease));
+    (Some(shown(deadline.map_or(lease_ms, |deadline| deadline.min(lease_ms)))), false)
+}
+
+fn take_report(
+    turn: &mut Turn<'_>,
+    holder: &Holder,
+    report: Report,
+    reply: crate::engine::run::reply::ReplyTo<bool>,
+) {
+    fault::point("engine.result");
+    let step = holder.step;
+    if fault::is_broken(Break::ApplyEffectsAtDispatch)
+        && let Ok(effects) = decode_effects(&report.effects, turn.shared.settings.custom_effects)
+    {
+        drop(effects::apply_effects(turn, step, &effects));
+    }
+    let Some(task) = turn.run.task(step) else { return };
+    match &report.verdict {
+        Verdict::Failed { message, retryable, data } => {
+            let mut failure = Failure::new(kind::WORKER, message.clone());
+            failure.retryable = *retryable;
+            failure.data = data.clone();
+            remember(turn, holder, &report);
+            detach_worker(turn.run, step);
+            attempts::attempt_failed(turn, step, failure, report.usage);
+            answers::after(turn.run, reply, Ok(true));
+        }
+        Verdict::Done(output) => {
+            let schema = task.agent.output().clone();
+            let declared = decode_effects(&report.effects, turn.shared.settings.custom_effects);
+            let followed = matches!(&declared, Ok(effects)
+                if follow::is_followed(turn.run, step, effects));
+            // What is left to others is held to the schema at its end.
+            let accepted = if followed { Ok(output.clone()) } else { accept(&schema, output) };
+            let effects = accepted.and_then(|output| Ok((output, declared?)));
+            let effects = match effects {
+                Ok((output, effects)) => {
+                    let usage = report.usage.clone();
+                    let done = TaskDone { output, usage, effects };
+                    match settle::settle_attempt(turn, step, Ok(done)) {
+                        Ok(done) => Ok((done.output, done.effects)),
+                        Err(short) => {
+                            // A layer does not take it: the worker did its part.
+                            remember(turn, holder, &report);
+                            detach_worker(turn.run, step);
+                            attempts::attempt_failed(turn, step, short.failure, short.usage);
+                            answers::after(turn.run, reply, Ok(true));
+                            return;
                         }
                     }
-                    Err(error) => Err(error),
-                };
-                if let (true, Ok((output, effects))) = (followed, &effects) {
-                    self.report_followed(run, holder, &report, (output, effects), reply);
-                    return;
                 }
-                match effects.and_then(|(output, effects)| {
-                    let kept = self.apply_effects(run, step, &effects).map_err(bad_effect)?;
-                    Ok((output, kept))
-                }) {
-                    Ok((output, effects)) => {
-                        self.publish(run, holder, &report);
-                        let outcome = Outcome::Completed(output);
-                        self.finish_step(run, step, outcome, effects, report.usage);
-                        self.after(run, reply, Ok(true));
-                    }
-                    Err(error) => self.refuse_result(run, holder, &report, error, reply),
+                Err(error) => Err(error),
+            };
+            if let (true, Ok((output, effects))) = (followed, &effects) {
+                report_followed(turn, holder, &report, (output, effects), reply);
+                return;
+            }
+            match effects.and_then(|(output, effects)| {
+                let kept = effects::apply_effects(turn, step, &effects).map_err(bad_effect)?;
+                Ok((output, kept))
+            }) {
+                Ok((output, effects)) => {
+                    publish(turn, holder, &report);
+                    let outcome = Outcome::Completed(output);
+                    steps::finish_step(turn, step, outcome, effects, report.usage);
+                    answers::after(turn.run, reply, Ok(true));
                 }
+                Err(error) => refuse_result(turn, holder, &report, error, reply),
             }
         }
     }
+}
 
-    /// Remembers an accepted result and publishes what came with it.
-    pub(crate) fn publish(&mut self, run: &mut Run, holder: &Holder, report: &Report) {
-        let (step, attempt) = (holder.step, holder.attempt);
-        self.remember(run, holder, report);
-        fault::point("engine.artifact_publish");
-        run.pending.after.published.push((step, attempt));
-        publish_files(run, step, attempt);
-        if run.task(step).is_some_and(|task| task.attempt == attempt) {
-            self.detach_worker(run, step);
-        }
+/// Remembers an accepted result and publishes what came with it.
+fn publish(turn: &mut Turn<'_>, holder: &Holder, report: &Report) {
+    let (step, attempt) = (holder.step, holder.attempt);
+    remember(turn, holder, report);
+    fault::point("engine.artifact_publish");
+    turn.run.pending.after.published.push((step, attempt));
+    publish_files(turn.run, step, attempt);
+    if turn.run.task(step).is_some_and(|task| task.attempt == attempt) {
+        detach_worker(turn.run, step);
     }
+}
 
-    /// Lets go of a worker in the host whose result came through the worker API: it may end by
-    /// itself.
-    fn detach_worker(&mut self, run: &mut Run, step: u32) {
-        let Some(task) = run.task_mut(step) else { return };
-        task.reported = true;
-        if let Some(live) = task.live.take() {
-            run.pending.after.performs.push(crate::engine::run::perform::Perform::Reported(live));
-        }
+/// Lets go of a worker in the host whose result came through the worker API: it may end by
+/// itself.
+fn detach_worker(run: &mut Run, step: u32) {
+    let Some(task) = run.task_mut(step) else { return };
+    task.reported = true;
+    if let Some(live) = task.live.take() {
+        run.pending.after.performs.push(crate::engine::run::perform::Perform::Reported(live));
     }
+}
 
-    /// A result that breaks its schema: the worker may try again, twice.
-    pub(crate) fn refuse_result(
-        &mut self,
-        run: &mut Run,
-        holder: &Holder,
-        report: &Report,
-        error: EngineError,
-        reply: crate::engine::run::reply::ReplyTo<bool>,
-    ) {
-        self.keep_evidence(run, holder, report, error.code());
-        let Some(task) = run.task_mut(holder.step) else { return };
-        task.invalid += 1;
-        if task.invalid >= INVALID_RESULTS {
-            let message = format!("{INVALID_RESULTS} results were refused; the last: {error}");
-            let failure = Failure::new(kind::INVALID_RESULT, message);
-            self.attempt_failed(run, holder.step, failure, report.usage.clone());
-        }
-        run.pending.after.replies.push(Box::new(move |result| {
-            drop(reply.send(match result {
-                Ok(_) => Err(error),
-                Err(lost) => Err(lost),
-            }));
+/// A result that does not match its schema: the worker may try again, twice.
+fn refuse_result(
+    turn: &mut Turn<'_>,
+    holder: &Holder,
+    report: &Report,
+    error: EngineError,
+    reply: crate::engine::run::reply::ReplyTo<bool>,
+) {
+    keep_evidence(turn, holder, report, error.code());
+    let Some(task) = turn.run.task_mut(holder.step) else { return };
+    task.invalid += 1;
+    if task.invalid >= INVALID_RESULTS {
+        let message = format!("{INVALID_RESULTS} results were refused; the last: {error}");
+        let failure = Failure::new(kind::INVALID_RESULT, message);
+        attempts::attempt_failed(turn, holder.step, failure, report.usage.clone());
+    }
+    turn.run.pending.after.replies.push(Box::new(move |result| {
+        drop(reply.send(match result {
+            Ok(_) => Err(error),
+            Err(lost) => Err(lost),
         }));
-    }
+    }));
+}
 
-    /// A report on an attempt that is over: the same body as the accepted one is accepted again.
-    fn report_again(
-        &mut self,
-        run: &mut Run,
-        holder: &Holder,
-        report: &Report,
-        refusal: EngineError,
-    ) -> Result<bool, EngineError> {
-        if !matches!(refusal, EngineError::Conflict { .. }) {
-            return Err(refusal);
+/// A report on an attempt that is over: the same body as the accepted one is accepted again.
+fn report_again(
+    turn: &mut Turn<'_>,
+    holder: &Holder,
+    report: &Report,
+    refusal: EngineError,
+) -> Result<bool, EngineError> {
+    if !matches!(refusal, EngineError::Conflict { .. }) {
+        return Err(refusal);
+    }
+    let (principal, key) = (attempt_name(turn.run, holder), report.key.clone().unwrap_or_default());
+    let before = turn.shared.store.idempotent(&principal, RESULT_ROUTE, "")?;
+    let refusal = match before {
+        Some(_) if fault::is_broken(Break::DropDedup) => {
+            effects::apply_effects(
+                turn,
+                holder.step,
+                &decode_effects(&report.effects, turn.shared.settings.custom_effects)?,
+            )?;
+            return Ok(true);
         }
-        let (principal, key) = (attempt_name(run, holder), report.key.clone().unwrap_or_default());
-        let before = self.shared.store.idempotent(&principal, RESULT_ROUTE, "")?;
-        let refusal = match before {
-            Some(_) if fault::is_broken(Break::DropDedup) => {
-                self.apply_effects(
-                    run,
-                    holder.step,
-                    &decode_effects(&report.effects, self.shared.settings.custom_effects)?,
-                )?;
-                return Ok(true);
-            }
-            Some(row) if row.body == report.body_hash => return Ok(false),
-            Some(row) if !key.is_empty() && row.answer == key => EngineError::Conflict {
-                code: "idempotency_mismatch",
-                message: "report: another body came with this Idempotency-Key before".into(),
-            },
-            Some(_) => EngineError::Conflict {
-                code: "already_accepted",
-                message: "report: another result of this attempt was accepted before".into(),
-            },
-            None => refusal,
-        };
-        self.keep_evidence(run, holder, report, refusal.code());
-        Err(refusal)
-    }
+        Some(row) if row.body == report.body_hash => return Ok(false),
+        Some(row) if !key.is_empty() && row.answer == key => EngineError::Conflict {
+            code: "idempotency_mismatch",
+            message: "report: another body came with this Idempotency-Key before".into(),
+        },
+        Some(_) => EngineError::Conflict {
+            code: "already_accepted",
+            message: "report: another result of this attempt was accepted before".into(),
+        },
+        None => refusal,
+    };
+    keep_evidence(turn, holder, report, refusal.code());
+    Err(refusal)
+}
 
-    /// Remembers an accepted report by its body's hash, so that its repetition is accepted too.
-    fn remember(&mut self, run: &mut Run, holder: &Holder, report: &Report) {
-        run.pending.checks.extend(live_token(holder));
-        run.pending.writes.push(Write::PutIdempotency(IdempotencyRow {
-            principal: attempt_name(run, holder),
-            route: RESULT_ROUTE.to_owned(),
-            key: String::new(),
-            body: report.body_hash.clone(),
-            answer: report.key.clone().unwrap_or_default(),
-            created_ms: self.now_ms,
-        }));
-    }
+/// Remembers an accepted report by its body's hash, so that its repetition is accepted too.
+fn remember(turn: &mut Turn<'_>, holder: &Holder, report: &Report) {
+    turn.run.pending.checks.extend(live_token(holder));
+    turn.run.pending.writes.push(Write::PutIdempotency(IdempotencyRow {
+        principal: attempt_name(turn.run, holder),
+        route: RESULT_ROUTE.to_owned(),
+        key: String::new(),
+        body: report.body_hash.clone(),
+        answer: report.key.clone().unwrap_or_default(),
+        created_ms: turn.now_ms,
+    }));
+}
 
-    fn keep_evidence(&self, run: &mut Run, holder: &Holder, report: &Report, code: &str) {
-        let mut end = report.body.len().min(EVIDENCE_BYTES);
-        while !report.body.is_char_boundary(end) {
-            end -= 1;
-        }
-        run.pending.writes.push(Write::PutEvidence(EvidenceRow {
-            run: run.num,
-            step: holder.step,
-            attempt: holder.attempt,
-            at_ms: self.now_ms,
-            code: code.to_owned(),
-            body: report.body[..end].to_owned(),
-        }));
+fn keep_evidence(turn: &mut Turn<'_>, holder: &Holder, report: &Report, code: &str) {
+    let mut end = report.body.len().min(EVIDENCE_BYTES);
+    while !report.body.is_char_boundary(end) {
+        end -= 1;
     }
+    turn.run.pending.writes.push(Write::PutEvidence(EvidenceRow {
+        run: turn.run.num,
+        step: holder.step,
+        attempt: holder.attempt,
+        at_ms: turn.now_ms,
+        code: code.to_owned(),
+        body: report.body[..end].to_owned(),
+    }));
 }
 
 /// Makes what an accepted attempt sent files of the run.
@@ -497,10 +500,6 @@ fn decode_effects(
         })
     };
     effects.iter().enumerate().map(decode).collect()
-}
-
-pub(crate) fn bad_request(failure: Failure) -> EngineError {
-    EngineError::BadRequest(failure.message)
 }
 
 fn live_token(holder: &Holder) -> impl Iterator<Item = Check> {

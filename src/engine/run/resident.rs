@@ -147,6 +147,18 @@ pub(crate) struct After {
     pub(crate) events: Vec<EventView>,
 }
 
+impl After {
+    /// Puts off until its own batch is durable what nothing was written for.
+    pub(crate) fn extend(&mut self, before: Option<Self>) {
+        let Some(before) = before else { return };
+        self.performs.splice(0..0, before.performs);
+        self.replies.splice(0..0, before.replies);
+        self.files.splice(0..0, before.files);
+        self.published.splice(0..0, before.published);
+        self.events.splice(0..0, before.events);
+    }
+}
+
 impl Run {
     /// A run of which nothing happened yet in this life in memory.
     pub(crate) fn new(life: u64, header: Header, grant: Arc<Grant>, account: Account) -> Self {

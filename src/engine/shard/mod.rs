@@ -1,9 +1,10 @@
 //! Who owns runs: the loop that loads, advances, commits and performs.
 
+pub(crate) mod begin;
 pub(crate) mod commit;
 pub(crate) mod load;
 pub(crate) mod owner;
 pub(crate) mod perform;
 pub(crate) mod quarantine;
-pub(crate) mod retell;
+pub(crate) mod room;
 pub(crate) mod serve;

@@ -9,6 +9,7 @@ use crate::{
     engine::{
         run::{due::Times, resident::Run},
         shared::{message::RunMsg, shards::Shared},
+        turn::facts::Turn,
     },
     lua::Vms,
 };
@@ -41,4 +42,18 @@ pub(crate) struct Shard {
     pub(crate) unheard: HashSet<u64>,
     /// Who waits for or watches a quarantined run.
     pub(crate) outside: Vec<(u64, RunMsg)>,
+}
+
+impl Shard {
+    /// A transition of a run, at the time of this round.
+    pub(crate) fn on<'a>(&'a mut self, run: &'a mut Run) -> Turn<'a> {
+        Turn {
+            run,
+            shared: &self.shared,
+            now_ms: self.now_ms,
+            steady_ms: self.steady_ms,
+            vms: &mut self.vms,
+            others: &self.runs,
+        }
+    }
 }

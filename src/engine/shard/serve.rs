@@ -20,14 +20,17 @@ use std::{
 
 use crate::{
     engine::{
+        EngineError,
+        inbox::{receive, signals},
         run::{due::Times, readers::Subscriber, resident::Run},
-        settings::STORAGE_RETRY_MS,
-        shard::owner::Shard,
+        settings::{ROOM_MS, STORAGE_RETRY_MS},
+        shard::{commit, owner::Shard},
         shared::{
             mailbox::Mailbox,
-            message::{Msg, RunMsg},
+            message::{Msg, RunMsg, refuse},
             shards::Shared,
         },
+        turn::{compose, drive, limits, pieces, places, weight},
     },
     fault::{self, Break},
     lua::Vms,
@@ -204,21 +207,24 @@ impl Shard {
             return;
         }
         self.tick();
-        self.drive(&mut run);
+        if drive::drive(&mut self.on(&mut run)) {
+            self.wake_later(num, ROOM_MS);
+        }
         if let Some(error) = run.damaged.take() {
-            self.fail(&mut run, Default::default(), &error);
+            commit::fail(&mut run, Default::default(), &error);
             match run.submitted.is_empty() {
                 true => self.lost(run),
                 false => drop(self.runs.insert(num, run)),
             }
             return;
         }
-        self.weigh(&mut run);
-        Self::rest_weight(&mut run);
+        limits::weigh(&mut self.on(&mut run));
+        self.count_out_ended(&run);
+        weight::rest_weight(&mut run);
         self.flush(&mut run);
         if run.reload && run.submitted.is_empty() {
-            cancel_workers(&mut run);
-            self.recount_places(&mut run, Vec::new());
+            places::cancel_workers(&mut run);
+            places::recount_places(&mut self.on(&mut run), Vec::new());
             let (broken, waiters, subscribers) = (
                 run.broken,
                 std::mem::take(&mut run.waiters),
@@ -269,7 +275,7 @@ impl Shard {
             }
             Msg::Stop(done) => {
                 for (_, mut run) in self.runs.drain() {
-                    cancel_workers(&mut run);
+                    places::cancel_workers(&mut run);
                 }
                 // Whoever asked may have given up waiting.
                 let _ = done.send(());
@@ -293,6 +299,12 @@ impl Shard {
         }
     }
 
+    fn count_out_ended(&mut self, run: &Run) {
+        if run.is_ended() {
+            self.count_out(run.num);
+        }
+    }
+
     fn tick(&mut self) {
         let clock = &self.shared.clock;
         clock.look();
@@ -311,7 +323,7 @@ impl Shard {
         if let RunMsg::Delta(feed) = message {
             // It changes nothing: no flow is driven, and no run is read for it.
             if let Some(mut run) = self.runs.remove(&num) {
-                self.take_pieces(&mut run, &feed);
+                pieces::take_pieces(&mut self.on(&mut run), &feed);
                 self.runs.insert(num, run);
             }
             return;
@@ -323,7 +335,7 @@ impl Shard {
         }
         let Some(message) = self.past_quarantine(num, message) else { return };
         if self.unheard.remove(&num) {
-            self.carry_again(num);
+            signals::carry_again(&self.shared, num);
         }
         let mut known = self.runs.remove(&num);
         if let Some(failed) = known.take_if(|run| run.failed.is_some()) {
@@ -359,7 +371,7 @@ impl Shard {
                     if matches!(error, StoreError::Damaged { .. } | StoreError::TooLarge { .. }) {
                         self.quarantine_damaged(num, &error);
                     }
-                    self.refuse(message, &error);
+                    refuse(message, || EngineError::Store(error.clone()));
                     return;
                 }
             },
@@ -369,7 +381,7 @@ impl Shard {
                 // One that has ended was counted out, and keeps what it was charged.
                 self.shared.accounts.never(num);
                 self.count_out(num);
-                self.refuse_unknown(num, message);
+                receive::refuse_unknown(&self.shared, num, message);
             }
             Some(mut run) => {
                 if message.is_cancel() {
@@ -380,10 +392,10 @@ impl Shard {
                 if run.has_pending() && (message.is_checked() || !run.pending.checks.is_empty()) {
                     // A refusal is about one request: nothing else stands in its batch, least of
                     // all the same request again.
-                    self.compose(&mut run);
+                    compose::compose(&mut self.on(&mut run));
                     self.flush(&mut run);
                 }
-                self.receive(&mut run, message);
+                receive::receive(&mut self.on(&mut run), message);
                 self.settle(run);
             }
         }
@@ -392,8 +404,8 @@ impl Shard {
     /// Reads a run of which nothing is on its way once more, for a message; nothing where it cannot
     /// be read.
     fn read_again(&mut self, mut run: Box<Run>, message: &RunMsg) -> Option<Box<Run>> {
-        cancel_workers(&mut run);
-        self.recount_places(&mut run, Vec::new());
+        places::cancel_workers(&mut run);
+        places::recount_places(&mut self.on(&mut run), Vec::new());
         let (waiters, subscribers) =
             (std::mem::take(&mut run.waiters), std::mem::take(&mut run.subscribers));
         let mut fresh = self.load(run.num, message, false).ok()??;
@@ -405,6 +417,7 @@ impl Shard {
 
     /// Keeps a run that something happened to; what follows from it comes with its next turn.
     pub(crate) fn settle(&mut self, mut run: Box<Run>) {
+        self.count_out_ended(&run);
         if run.is_ended() && run.submitted.is_empty() && !run.has_pending() {
             // They were sent the end, or read it from the store.
             run.subscribers.clear();
@@ -554,17 +567,6 @@ impl Shard {
             let kept: Vec<u64> =
                 self.recent.iter().rev().copied().filter(|n| seen.insert(*n)).collect();
             self.recent = kept.into_iter().rev().filter(|n| self.runs.contains_key(n)).collect();
-        }
-    }
-}
-
-/// Tells every worker in the host to stop.
-pub(crate) fn cancel_workers(run: &mut Run) {
-    for (_, open) in run.open.each_mut() {
-        if let crate::engine::run::open::OpenKind::Task(task) = &mut open.kind
-            && let Some(live) = task.live.take()
-        {
-            live.cancel.cancel();
         }
     }
 }

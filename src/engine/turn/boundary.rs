@@ -5,8 +5,12 @@ use std::sync::Arc;
 use crate::{
     engine::{
         run::resident::Run,
-        shard::owner::Shard,
-        turn::{passage::Passage, state::run_scope},
+        turn::{
+            facts::Turn,
+            passage::Passage,
+            settle,
+            state::{self, run_scope},
+        },
     },
     flow::StateOp,
     middleware::{StoreCall, StoreOp},
@@ -93,85 +97,78 @@ fn principal_of(run: &Run) -> Arc<str> {
     run.chain.started().map_or("", |(started, _)| started.principal.as_str()).into()
 }
 
-impl Shard {
-    pub(crate) fn call(&self, run: &Run, scope: String, (op, key, value): Asked) -> StoreCall {
-        StoreCall { op, run: Some(run.id), principal: principal_of(run), scope, key, value }
-    }
+pub(crate) fn call(run: &Run, scope: String, (op, key, value): Asked) -> StoreCall {
+    StoreCall { op, run: Some(run.id), principal: principal_of(run), scope, key, value }
+}
 
-    /// Applies an operation to the run's own state, through the layers.
-    pub(crate) fn own_state(&mut self, run: &mut Run, op: &StateOp) -> Result<Json, Failure> {
-        let stacks = self.stacks_of(run);
-        if stacks.store.is_empty() {
-            return self.apply_state(run, op);
+/// Applies an operation to the run's own state, through the layers.
+pub(crate) fn own_state(turn: &mut Turn<'_>, op: &StateOp) -> Result<Json, Failure> {
+    let stacks = settle::stacks_of(turn);
+    if stacks.store.is_empty() {
+        return state::apply_state(turn, op);
+    }
+    let call = call(turn.run, run_scope(turn.run), asked(op));
+    stacks.store.run(call, &mut |call| state::apply_state(turn, &passed(op, call)))
+}
+
+/// Takes a change that is made later through the layers; gives it as they passed it on.
+pub(crate) fn pass_change(turn: &Turn<'_>, scope: &str, op: &StateOp) -> Result<StateOp, Failure> {
+    passage(turn).pass(scope, op)
+}
+
+/// The way of a run's steps to state.
+pub(crate) fn passage(turn: &Turn<'_>) -> Passage {
+    Passage {
+        shared: Arc::clone(turn.shared),
+        stacks: settle::stacks_of(turn),
+        run: Some(turn.run.id),
+        principal: principal_of(turn.run),
+    }
+}
+
+/// An effect as the layers pass it on; those on nothing but state are left alone.
+pub(crate) fn pass_effect(turn: &Turn<'_>, effect: &Effect) -> Result<Effect, Failure> {
+    let (scope, asked) = match effect {
+        Effect::WriteMemory { scope, key, value, .. } => {
+            (scope, (StoreOp::Write, key.clone(), Some(value.into())))
         }
-        let call = self.call(run, run_scope(run), asked(op));
-        stacks.store.run(call, &mut |call| self.apply_state(run, &passed(op, call)))
-    }
-
-    /// Takes a change that is made later through the layers; gives it as they passed it on.
-    pub(crate) fn pass_change(
-        &self,
-        run: &Run,
-        scope: &str,
-        op: &StateOp,
-    ) -> Result<StateOp, Failure> {
-        self.passage(run).pass(scope, op)
-    }
-
-    /// The way of a run's steps to state.
-    pub(crate) fn passage(&self, run: &Run) -> Passage {
-        Passage {
-            shared: Arc::clone(&self.shared),
-            stacks: self.stacks_of(run),
-            run: Some(run.id),
-            principal: principal_of(run),
+        Effect::DeleteMemory { scope, key } => (scope, (StoreOp::Delete, key.clone(), None)),
+        Effect::LinkMemory { scope, link: it } => {
+            let value = link(&it.to_key, &it.relation);
+            (scope, (StoreOp::Link, it.from_key.clone(), Some(value)))
         }
-    }
-
-    /// An effect as the layers pass it on; those on nothing but state are left alone.
-    pub(crate) fn pass_effect(&self, run: &Run, effect: &Effect) -> Result<Effect, Failure> {
-        let (scope, asked) = match effect {
-            Effect::WriteMemory { scope, key, value, .. } => {
-                (scope, (StoreOp::Write, key.clone(), Some(value.into())))
-            }
-            Effect::DeleteMemory { scope, key } => (scope, (StoreOp::Delete, key.clone(), None)),
-            Effect::LinkMemory { scope, link: it } => {
-                let value = link(&it.to_key, &it.relation);
-                (scope, (StoreOp::Link, it.from_key.clone(), Some(value)))
-            }
-            Effect::UnlinkMemory { scope, from_key, to_key, relation } => {
-                (scope, (StoreOp::Unlink, from_key.clone(), Some(link(to_key, relation))))
-            }
-            other => return Ok(other.clone()),
-        };
-        let stacks = self.stacks_of(run);
-        let mut through = effect.clone();
-        let mut arrived = false;
-        let call = self.call(run, scope.to_string(), asked);
-        stacks.store.run(call, &mut |call| {
-            arrived = true;
-            match &mut through {
-                Effect::WriteMemory { key, value, .. } => {
-                    *key = call.key;
-                    if let Some(given) = call.value {
-                        *value = given.to_value();
-                    }
+        Effect::UnlinkMemory { scope, from_key, to_key, relation } => {
+            (scope, (StoreOp::Unlink, from_key.clone(), Some(link(to_key, relation))))
+        }
+        other => return Ok(other.clone()),
+    };
+    let stacks = settle::stacks_of(turn);
+    let mut through = effect.clone();
+    let mut arrived = false;
+    let call = call(turn.run, scope.to_string(), asked);
+    stacks.store.run(call, &mut |call| {
+        arrived = true;
+        match &mut through {
+            Effect::WriteMemory { key, value, .. } => {
+                *key = call.key;
+                if let Some(given) = call.value {
+                    *value = given.to_value();
                 }
-                Effect::DeleteMemory { key, .. } => *key = call.key,
-                Effect::LinkMemory { link: it, .. } => {
-                    it.from_key = call.key;
-                    relink(call.value, &mut it.to_key, &mut it.relation);
-                }
-                Effect::UnlinkMemory { from_key, to_key, relation, .. } => {
-                    *from_key = call.key;
-                    relink(call.value, to_key, relation);
-                }
-                _ => {}
             }
-            Ok(Json::null())
-        })?;
-        if arrived { Ok(through) } else { Err(answered()) }
-    }
+            Effect::DeleteMemory { key, .. } => *key = call.key,
+            Effect::LinkMemory { link: it, .. } => {
+                it.from_key = call.key;
+                relink(call.value, &mut it.to_key, &mut it.relation);
+            }
+            Effect::UnlinkMemory { from_key, to_key, relation, .. } => {
+                *from_key = call.key;
+                relink(call.value, to_key, relation);
+            }
+            _ => {}
+        }
+        Ok(Json::null())
+    })?;
+    if arrived { Ok(through) } else { Err(answered()) }
 }
 
 impl Passage {

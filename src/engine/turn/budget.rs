@@ -13,7 +13,7 @@ use crate::{
     blueprint::Budget,
     engine::{
         run::{resident::Run, task::OpenTask},
-        shard::owner::Shard,
+        turn::facts::Turn,
     },
     journal::RunState,
     operator::Residence,
@@ -23,42 +23,41 @@ use crate::{
 /// The key of a called run's trigger that has what its caller had left.
 const KEY: &str = "budget";
 
-impl Shard {
-    /// Why an attempt may not be dispatched, if a budget is used up.
-    pub(crate) fn over_budget(&self, run: &Run, task: &OpenTask) -> Option<Failure> {
-        if task.residence == Residence::Inline || *run.chain.state() != RunState::Active {
-            return None;
-        }
-        let backend = self.shared.registry.get(&task.operator)?;
-        if backend.kind() == "human" {
-            return None;
-        }
-        let name = task.agent.name();
-        let charged = task.request.part.as_ref().map_or(&**name, |part| part.charged.as_str());
-        let spent = run.chain.spent();
-        let own = task.agent.agent().budget;
-        let used = spent.agents.get(charged).cloned().unwrap_or_default();
-        if let Some(what) = own.used_up(&used) {
-            let data = serde_json::json!({ "agent": &**name, "budget": own, "used": used });
-            let message = format!("the budget of agent {name} is used up: {what}");
-            return Some(Failure::new(kind::BUDGET, message).with_data(data.into()));
-        }
-        self.run_over_budget(run)
+/// Why an attempt may not be dispatched, if a budget is used up.
+pub(crate) fn over_budget(turn: &Turn<'_>, task: &OpenTask) -> Option<Failure> {
+    if task.residence == Residence::Inline || *turn.run.chain.state() != RunState::Active {
+        return None;
     }
+    let backend = turn.shared.registry.get(&task.operator)?;
+    if backend.kind() == "human" {
+        return None;
+    }
+    let name = task.agent.name();
+    let charged = task.request.part.as_ref().map_or(&**name, |part| part.charged.as_str());
+    let spent = turn.run.chain.spent();
+    let own = task.agent.agent().budget;
+    let used = spent.agents.get(charged).cloned().unwrap_or_default();
+    if let Some(what) = own.used_up(&used) {
+        let data = serde_json::json!({ "agent": &**name, "budget": own, "used": used });
+        let message = format!("the budget of agent {name} is used up: {what}");
+        return Some(Failure::new(kind::BUDGET, message).with_data(data.into()));
+    }
+    run_over_budget(turn)
+}
 
-    /// Why a run may not use anything more, if its budget is used up.
-    pub(crate) fn run_over_budget(&self, run: &Run) -> Option<Failure> {
-        if run.charged
-            && let Some(exceeded) = self.shared.accounts.over_budget(run.num, run.chain.spent())
-        {
-            return Some(exceeded.failure());
-        }
-        let (budget, used) = (budget_of(run), &run.chain.spent().total);
-        let what = budget.used_up(used)?;
-        let data = serde_json::json!({ "budget": budget, "used": used });
-        let message = format!("the budget of the run is used up: {what}");
-        Some(Failure::new(kind::BUDGET, message).with_data(data.into()))
+/// Why a run may not use anything more, if its budget is used up.
+pub(crate) fn run_over_budget(turn: &Turn<'_>) -> Option<Failure> {
+    if turn.run.charged
+        && let Some(exceeded) =
+            turn.shared.accounts.over_budget(turn.run.num, turn.run.chain.spent())
+    {
+        return Some(exceeded.failure());
     }
+    let (budget, used) = (budget_of(turn.run), &turn.run.chain.spent().total);
+    let what = budget.used_up(used)?;
+    let data = serde_json::json!({ "budget": budget, "used": used });
+    let message = format!("the budget of the run is used up: {what}");
+    Some(Failure::new(kind::BUDGET, message).with_data(data.into()))
 }
 
 /// What a run may use as a whole.

@@ -12,197 +12,69 @@
 
 use crate::{
     engine::{
-        run::{
-            branches::{composite_of, is_held, member_key, members_of},
-            composite::OpenComposite,
-            members::Members,
-            open::{Open, OpenKind},
-            perform::Perform,
-            resident::Run,
-            task::OpenTask,
-        },
-        shard::owner::Shard,
+        run::branches::{is_held, member_key},
+        turn::{facts::Turn, limits, loop_parts, steps, tasks},
     },
-    fault,
-    flow::{StepOp, Turn},
-    journal::{Outcome, StepKey},
-    operator::{Composite, MOST_DEPTH, Residence, Ticket},
-    protocol::{Failure, Json, failure::kind},
-    store::Write,
-    token::{Need, Verb},
+    fault, flow,
+    journal::Outcome,
+    protocol::Json,
 };
 
-impl Shard {
-    /// The composite that a prepared task goes to, if it goes to one.
-    pub(crate) fn composite(&self, task: &OpenTask) -> Option<Composite> {
-        self.shared.registry.get(&task.operator)?.composite().cloned()
-    }
-
-    /// Whether a run may use a composite: its operators are the members, and it is one too.
-    pub(crate) fn may_compose(
-        &self,
-        run: &Run,
-        key: &StepKey,
-        operator: &str,
-    ) -> Result<(), Failure> {
-        let need = Need::Operator(operator);
-        run.grant
-            .check(Verb::Dispatch, &[need])
-            .map_err(|refusal| Failure::new(kind::REFUSED, refusal.to_string()))?;
-        let mut depth = 1;
-        let mut inner = key.clone();
-        while let Some((outer, number)) = composite_of(run, &inner) {
-            depth += usize::from(run.composite(number).is_some());
-            inner = outer;
+/// Lets every composite go on whose members changed.
+pub(crate) fn compose(turn: &mut Turn<'_>) {
+    while turn.run.chain.paused().is_none() && !turn.run.is_ended() && !turn.run.reload {
+        let Some(number) = turn.run.composing.pop_first() else { return };
+        if turn.run.model_loop(number).is_some() {
+            loop_parts::loop_one(turn, number);
+        } else {
+            compose_one(turn, number);
         }
-        if depth > MOST_DEPTH {
-            let message = format!("more than {MOST_DEPTH} composites lie within each other");
-            return Err(Failure::new(kind::LIMIT, message));
-        }
-        Ok(())
     }
+}
 
-    /// Opens a composite; its members begin with the next turn of the run.
-    pub(crate) fn schedule_composite(
-        &mut self,
-        run: &mut Run,
-        key: &StepKey,
-        op: &StepOp,
-        task: OpenTask,
-        composite: Composite,
-    ) {
-        fault::point("engine.composite");
-        let number = self.open(
-            run,
-            key,
-            op,
-            OpenKind::Composite(Box::new(OpenComposite::of(task, composite))),
-        );
-        run.composing.insert(number);
+fn compose_one(turn: &mut Turn<'_>, number: u32) {
+    if is_held(turn.run, number) {
+        return;
     }
-
-    /// Lets every composite go on whose members changed.
-    pub(crate) fn compose(&mut self, run: &mut Run) {
-        while run.chain.paused().is_none() && !run.is_ended() && !run.reload {
-            let Some(number) = run.composing.pop_first() else { return };
-            if run.model_loop(number).is_some() {
-                self.loop_one(run, number);
-            } else {
-                self.compose_one(run, number);
+    while let Some(open) = turn.run.composite_mut(number) {
+        match open.composite.rule().turn(&open.course, open.first) {
+            flow::Turn::Wait => return,
+            flow::Turn::Begin(place) => begin_member(turn, number, place),
+            flow::Turn::Complete(place) => {
+                let output = open.course.output(place).cloned().unwrap_or_else(Json::null);
+                end_composite(turn, number, Outcome::Completed(output));
+            }
+            flow::Turn::Fail => {
+                let failure = open.composite.rule().failure(&open.course, open.composite.members());
+                let agent = open.request.agent.clone();
+                let failure = failure.at(number, Some(&agent), 1);
+                end_composite(turn, number, Outcome::Failed(failure));
             }
         }
     }
+}
 
-    fn compose_one(&mut self, run: &mut Run, number: u32) {
-        if is_held(run, number) {
-            return;
-        }
-        while let Some(open) = run.composite_mut(number) {
-            match open.composite.rule().turn(&open.course, open.first) {
-                Turn::Wait => return,
-                Turn::Begin(place) => self.begin_member(run, number, place),
-                Turn::Complete(place) => {
-                    let output = open.course.output(place).cloned().unwrap_or_else(Json::null);
-                    self.end_composite(run, number, Outcome::Completed(output));
-                }
-                Turn::Fail => {
-                    let failure =
-                        open.composite.rule().failure(&open.course, open.composite.members());
-                    let agent = open.request.agent.clone();
-                    let failure = failure.at(number, Some(&agent), 1);
-                    self.end_composite(run, number, Outcome::Failed(failure));
-                }
-            }
-        }
+fn begin_member(turn: &mut Turn<'_>, number: u32, place: usize) {
+    if let Some(breach) = limits::breach(turn).or_else(|| limits::task_breach(turn.run)) {
+        limits::break_limit(turn, breach);
+        return;
     }
+    let Some(key) = turn.run.chain.step(number).map(|step| step.scheduled.key.clone()) else {
+        return;
+    };
+    let Some(open) = turn.run.composite_mut(number) else { return };
+    open.course.begin(place);
+    let Some(request) = open.request_of(place) else { return };
+    fault::point("engine.composite_member");
+    tasks::schedule_task(turn, member_key(&key, place), request);
+}
 
-    fn begin_member(&mut self, run: &mut Run, number: u32, place: usize) {
-        if let Some(breach) = self.breach(run).or_else(|| Self::task_breach(run)) {
-            self.break_limit(run, breach);
-            return;
-        }
-        let Some(key) = run.chain.step(number).map(|step| step.scheduled.key.clone()) else {
-            return;
-        };
-        let Some(open) = run.composite_mut(number) else { return };
-        open.course.begin(place);
-        let Some(request) = open.request_of(place) else { return };
-        fault::point("engine.composite_member");
-        self.schedule_task(run, member_key(&key, place), request);
-    }
-
-    /// A member of a composite ended.
-    pub(crate) fn member_ended(
-        &mut self,
-        run: &mut Run,
-        number: u32,
-        key: &StepKey,
-        outcome: Outcome,
-    ) {
-        if run.model_loop(number).is_some() {
-            return self.part_ended(run, number, key, outcome);
-        }
-        let Some((_, _, place)) = key.scope.outer() else { return };
-        if let Some(open) = run.composite_mut(number) {
-            open.course.end(place as usize, outcome);
-            run.composing.insert(number);
-        }
-    }
-
-    /// Ends a composite with what its rule says; whoever still works on it is told to stop.
-    fn end_composite(&mut self, run: &mut Run, number: u32, outcome: Outcome) {
-        let reason = match &outcome {
-            Outcome::Completed(_) => "another member's result was taken",
-            Outcome::Failed(_) | Outcome::Canceled(_) => "the composite has failed",
-        };
-        self.close_members(run, number, reason);
-        self.finish_step(run, number, outcome, None, None);
-    }
-
-    /// Cancels the open members of a composite, if the step is one.
-    pub(crate) fn close_members(&mut self, run: &mut Run, number: u32, reason: &str) {
-        for member in members_of(run, number) {
-            self.close(run, member, reason);
-        }
-    }
-
-    /// Gives up a member that is open while its composite is not: a fork cut between the two, or
-    /// another configuration made the operator another one.
-    pub(crate) fn close_orphan(&mut self, run: &mut Run, number: u32) {
-        const REASON: &str = "what it was a member of has ended";
-        if let Ok(Some(row)) = self.shared.store.task(run.num, number) {
-            let ticket = Ticket { run: row.run, step: row.step, attempt: row.attempt };
-            if let Some(queue) = &row.queue {
-                self.shared.hub.remove(queue, ticket);
-            }
-            let reason = (row.kind == "main_ai").then(|| REASON.to_owned());
-            let performs = &mut run.pending.after.performs;
-            performs.extend(reason.map(|it| Perform::Retire { ticket, reason: Some(it) }));
-            let backend = self.shared.registry.get(&row.operator);
-            // It was counted at the boot, as everything that lives elsewhere.
-            if let Some(program) = &run.program
-                && backend.is_some_and(|it| it.residence() == Residence::Elsewhere)
-                && program.blueprint().agent(&row.agent).is_some_and(|it| it.limit().is_some())
-            {
-                let blueprint = program.blueprint().name();
-                performs.push(Perform::Release((blueprint.into(), row.agent.as_str().into())));
-            }
-            run.pending.writes.push(Write::CloseTask { run: run.num, step: number });
-        }
-        self.close(run, number, REASON);
-    }
-
-    /// Rebuilds a composite that was open when the run was last in memory.
-    pub(crate) fn take_up_composite(
-        run: &mut Run,
-        number: u32,
-        task: OpenTask,
-        composite: Composite,
-        members: &Members,
-    ) {
-        let mut open = Box::new(OpenComposite::of(task, composite));
-        members.replay(number, &mut open);
-        run.open.insert(number, Open { kind: OpenKind::Composite(open) });
-        run.composing.insert(number);
-    }
+/// Ends a composite with what its rule says; whoever still works on it is told to stop.
+fn end_composite(turn: &mut Turn<'_>, number: u32, outcome: Outcome) {
+    let reason = match &outcome {
+        Outcome::Completed(_) => "another member's result was taken",
+        Outcome::Failed(_) | Outcome::Canceled(_) => "the composite has failed",
+    };
+    steps::close_members(turn, number, reason);
+    steps::finish_step(turn, number, outcome, None, None);
 }

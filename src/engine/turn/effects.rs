@@ -6,10 +6,12 @@ use crate::{
         EngineError,
         run::{follows::is_follow, perform::Perform, resident::Run},
         settings::CustomEffects,
-        shard::owner::Shard,
         turn::{
+            authority, boundary,
+            facts::{self, Turn},
             scoped::is_within,
-            state::{KEY_BYTES, OwnError, is_own, plain_write, state_failure},
+            settle,
+            state::{self, KEY_BYTES, OwnError, is_own, plain_write, state_failure},
         },
     },
     fault,
@@ -26,270 +28,239 @@ const MOST: usize = 1_000;
 /// The most signals of one result.
 const MOST_SIGNALS: usize = 64;
 
-impl Shard {
-    /// Applies the effects of an accepted result, in their order; answers with what the journal
-    /// keeps of them.
-    ///
-    /// All of them are looked at before the first is applied: a refused one leaves nothing behind.
-    pub(crate) fn apply_effects(
-        &mut self,
-        run: &mut Run,
-        step: u32,
-        effects: &[Effect],
-    ) -> Result<Option<Json>, Failure> {
-        if effects.is_empty() {
-            return Ok(None);
-        }
-        if effects.len() > MOST {
-            return Err(no(format!("a result has at most {MOST} effects")));
-        }
-        let signals = effects.iter().filter(|it| matches!(it, Effect::Signal { .. })).count();
-        if signals > MOST_SIGNALS {
-            return Err(no(format!("a result sends at most {MOST_SIGNALS} signals")));
-        }
-        let mut passed = Vec::with_capacity(effects.len());
-        for effect in effects {
-            passed.push(self.pass_effect(run, effect)?);
-        }
-        let effects = passed.as_slice();
-        for (n, effect) in effects.iter().enumerate() {
-            self.admit(run, step, effect).map_err(|mut failure| {
-                failure.message = format!("$.effects[{n}]: {}", failure.message);
-                failure
-            })?;
-        }
-        Self::admit_order(effects)?;
-        let kept =
-            Json::encode(effects).map_err(|error| no(format!("keep the effects: {error}")))?;
-        let mut signals = 0;
-        for effect in effects {
-            self.apply_effect(run, step, signals, effect)?;
-            signals += u32::from(matches!(effect, Effect::Signal { .. }));
-        }
-        Ok(Some(kept))
+/// Applies the effects of an accepted result, in their order; answers with what the journal
+/// keeps of them.
+///
+/// All of them are looked at before the first is applied: a refused one leaves nothing behind.
+pub(crate) fn apply_effects(
+    turn: &mut Turn<'_>,
+    step: u32,
+    effects: &[Effect],
+) -> Result<Option<Json>, Failure> {
+    if effects.is_empty() {
+        return Ok(None);
     }
+    if effects.len() > MOST {
+        return Err(no(format!("a result has at most {MOST} effects")));
+    }
+    let signals = effects.iter().filter(|it| matches!(it, Effect::Signal { .. })).count();
+    if signals > MOST_SIGNALS {
+        return Err(no(format!("a result sends at most {MOST_SIGNALS} signals")));
+    }
+    let mut passed = Vec::with_capacity(effects.len());
+    for effect in effects {
+        passed.push(boundary::pass_effect(turn, effect)?);
+    }
+    let effects = passed.as_slice();
+    for (n, effect) in effects.iter().enumerate() {
+        admit(turn, step, effect).map_err(|mut failure| {
+            failure.message = format!("$.effects[{n}]: {}", failure.message);
+            failure
+        })?;
+    }
+    admit_order(effects)?;
+    let kept = Json::encode(effects).map_err(|error| no(format!("keep the effects: {error}")))?;
+    let mut signals = 0;
+    for effect in effects {
+        apply_effect(turn, step, signals, effect)?;
+        signals += u32::from(matches!(effect, Effect::Signal { .. }));
+    }
+    Ok(Some(kept))
+}
 
-    fn admit(&self, run: &Run, step: u32, effect: &Effect) -> Result<(), Failure> {
-        let name = effect_name(effect);
-        let limit = self.shared.settings.limits.value;
-        let fits = |what: &str, text: &str| {
-            if text.is_empty() || text.len() > KEY_BYTES {
-                return Err(no(format!("{name}: {what} has 1 to {KEY_BYTES} bytes")));
+fn admit(turn: &Turn<'_>, step: u32, effect: &Effect) -> Result<(), Failure> {
+    let name = effect_name(effect);
+    let limit = turn.shared.settings.limits.value;
+    let fits = |what: &str, text: &str| {
+        if text.is_empty() || text.len() > KEY_BYTES {
+            return Err(no(format!("{name}: {what} has 1 to {KEY_BYTES} bytes")));
+        }
+        Ok(())
+    };
+    match effect {
+        Effect::WriteMemory { scope, key, value, salience, .. } => {
+            fits("a key", key)?;
+            if value.to_string().len() > limit {
+                return Err(no(format!("{name} {key:?}: the value is over {limit} bytes")));
             }
-            Ok(())
-        };
-        match effect {
-            Effect::WriteMemory { scope, key, value, salience, .. } => {
-                fits("a key", key)?;
-                if value.to_string().len() > limit {
-                    return Err(no(format!("{name} {key:?}: the value is over {limit} bytes")));
-                }
-                if salience.is_some_and(|it| !(0.0..=1.0).contains(&it)) {
-                    return Err(no(format!("{name} {key:?}: salience is between 0 and 1")));
-                }
-                self.may_write(run, step, scope, key, &name)
+            if salience.is_some_and(|it| !(0.0..=1.0).contains(&it)) {
+                return Err(no(format!("{name} {key:?}: salience is between 0 and 1")));
             }
-            Effect::DeleteMemory { scope, key } => {
-                fits("a key", key)?;
-                self.may_write(run, step, scope, key, &name)
-            }
-            Effect::LinkMemory { scope, link } => {
-                fits("a key", &link.from_key)?;
-                fits("a key", &link.to_key)?;
-                fits("a relation", &link.relation)?;
-                self.may_write(run, step, scope, &link.from_key, &name)?;
-                self.may_write(run, step, scope, &link.to_key, &name)
-            }
-            Effect::UnlinkMemory { scope, from_key, to_key, relation } => {
-                fits("a key", from_key)?;
-                fits("a key", to_key)?;
-                fits("a relation", relation)?;
-                self.may_write(run, step, scope, from_key, &name)?;
-                self.may_write(run, step, scope, to_key, &name)
-            }
-            Effect::Log { .. } => Ok(()),
-            Effect::Signal { target, .. } => match target.to_string().parse::<RunId>() {
-                Ok(to) => match self.is_family(run, to) {
-                    Ok(true) => Ok(()),
-                    Ok(false) => run
-                        .grant
-                        .check(Verb::RunSignal, &[Need::Run(to)])
-                        .map_err(|error| no(error.to_string())),
-                    Err(error) => Err(no(format!("signal: {error}"))),
-                },
+            may_write(turn.run, step, scope, key, &name)
+        }
+        Effect::DeleteMemory { scope, key } => {
+            fits("a key", key)?;
+            may_write(turn.run, step, scope, key, &name)
+        }
+        Effect::LinkMemory { scope, link } => {
+            fits("a key", &link.from_key)?;
+            fits("a key", &link.to_key)?;
+            fits("a relation", &link.relation)?;
+            may_write(turn.run, step, scope, &link.from_key, &name)?;
+            may_write(turn.run, step, scope, &link.to_key, &name)
+        }
+        Effect::UnlinkMemory { scope, from_key, to_key, relation } => {
+            fits("a key", from_key)?;
+            fits("a key", to_key)?;
+            fits("a relation", relation)?;
+            may_write(turn.run, step, scope, from_key, &name)?;
+            may_write(turn.run, step, scope, to_key, &name)
+        }
+        Effect::Log { .. } => Ok(()),
+        Effect::Signal { target, .. } => match target.to_string().parse::<RunId>() {
+            Ok(to) => match authority::is_family(turn, to) {
+                Ok(true) => Ok(()),
+                Ok(false) => turn
+                    .run
+                    .grant
+                    .check(Verb::RunSignal, &[Need::Run(to)])
+                    .map_err(|error| no(error.to_string())),
                 Err(error) => Err(no(format!("signal: {error}"))),
             },
-            Effect::Custom { effect_type, data }
-                if LifecycleEvent::read(effect_type, data)
-                    .map_err(|error| no(error.to_string()))?
-                    .is_some() =>
-            {
-                Ok(())
-            }
-            Effect::Custom { effect_type, .. } => match self.shared.settings.custom_effects {
-                CustomEffects::Warn => Ok(()),
-                CustomEffects::Error => Err(no(format!(
-                    "there is no effect {effect_type:?}; `effects.custom = \"warn\"` in the \
-                     configuration keeps such effects with the result"
-                ))),
-            },
-            Effect::Delegate { operator, .. } | Effect::Handoff { operator, .. } => {
-                if self.shared.registry.get(operator.as_str()).is_none() {
-                    return Err(no(format!("{name}: there is no operator {operator}")));
-                }
-                let need = Need::Operator(operator.as_str());
-                run.grant
-                    .check(Verb::Dispatch, &[need])
-                    .map_err(|refusal| no(format!("{name}: {refusal}")))
-            }
-            Effect::ToolApprovalRequired { tool_name, .. } => fits("a tool's name", tool_name),
+            Err(error) => Err(no(format!("signal: {error}"))),
+        },
+        Effect::Custom { effect_type, data }
+            if LifecycleEvent::read(effect_type, data)
+                .map_err(|error| no(error.to_string()))?
+                .is_some() =>
+        {
+            Ok(())
         }
-    }
-
-    /// Nothing follows a handoff: its operator has what is left.
-    fn admit_order(effects: &[Effect]) -> Result<(), Failure> {
-        let handoff = effects.iter().position(|it| matches!(it, Effect::Handoff { .. }));
-        let last = effects.iter().rposition(is_follow);
-        if handoff.is_some() && handoff != last {
-            return Err(no("a handoff is the last that a result leaves to others".to_owned()));
+        Effect::Custom { effect_type, .. } => match turn.shared.settings.custom_effects {
+            CustomEffects::Warn => Ok(()),
+            CustomEffects::Error => Err(no(format!(
+                "there is no effect {effect_type:?}; `effects.custom = \"warn\"` in the \
+                 configuration keeps such effects with the result"
+            ))),
+        },
+        Effect::Delegate { operator, .. } | Effect::Handoff { operator, .. } => {
+            if turn.shared.registry.get(operator.as_str()).is_none() {
+                return Err(no(format!("{name}: there is no operator {operator}")));
+            }
+            let need = Need::Operator(operator.as_str());
+            turn.run
+                .grant
+                .check(Verb::Dispatch, &[need])
+                .map_err(|refusal| no(format!("{name}: {refusal}")))
         }
-        Ok(())
+        Effect::ToolApprovalRequired { tool_name, .. } => fits("a tool's name", tool_name),
     }
+}
 
-    /// Whether an attempt may write a key: its run's own state, its operator's within the run, and
-    /// what the run's starter may write.
-    fn may_write(
-        &self,
-        run: &Run,
-        step: u32,
-        scope: &Scope,
-        key: &str,
-        name: &str,
-    ) -> Result<(), Failure> {
-        let mine = |operator: &str| run.task(step).is_some_and(|task| *task.operator == *operator);
-        let text = scope.to_string();
-        let own = is_own(run, scope)
-            || matches!(scope, Scope::Operator { operator, .. }
-                if is_within(run, &text) && mine(operator.as_str()));
-        if own {
-            return Ok(());
-        }
-        let need = Need::State { scope: &text, key };
-        run.grant
-            .check(Verb::StateWrite, &[need])
-            .map_err(|refusal| no(format!("{name} {key:?}: {refusal}")))
+/// Nothing follows a handoff: its operator has what is left.
+fn admit_order(effects: &[Effect]) -> Result<(), Failure> {
+    let handoff = effects.iter().position(|it| matches!(it, Effect::Handoff { .. }));
+    let last = effects.iter().rposition(is_follow);
+    if handoff.is_some() && handoff != last {
+        return Err(no("a handoff is the last that a result leaves to others".to_owned()));
     }
+    Ok(())
+}
 
-    fn apply_effect(
-        &mut self,
-        run: &mut Run,
-        step: u32,
-        n: u32,
-        effect: &Effect,
-    ) -> Result<(), Failure> {
-        fault::point("engine.effect");
-        match effect {
-            Effect::WriteMemory {
-                scope,
-                key,
-                value,
-                tier,
-                lifetime,
-                content_kind,
-                salience,
-                ttl,
-            } => {
-                let hints = StoreOptions {
-                    tier: *tier,
-                    lifetime: *lifetime,
-                    content_kind: content_kind.clone(),
-                    salience: *salience,
-                    ttl: *ttl,
-                };
-                self.change_by_effect(run, scope, key, StateAct::set(value, hints))
-            }
-            Effect::DeleteMemory { scope, key } => {
-                self.change_by_effect(run, scope, key, StateAct::Delete)
-            }
-            Effect::LinkMemory { scope, link } => {
-                self.change_by_effect(run, scope, &link.from_key, StateAct::link(link))
-            }
-            Effect::UnlinkMemory { scope, from_key, to_key, relation } => {
-                let act = StateAct::Unlink { to: to_key.clone(), relation: relation.clone() };
-                self.change_by_effect(run, scope, from_key, act)
-            }
-            Effect::Signal { target, payload } => {
-                let Ok(to) = target.to_string().parse::<RunId>() else { return Ok(()) };
-                let (name, payload) = (payload.signal_type.clone(), Json::from(&payload.data));
-                // A step sends at most 64 signals: its number is spread so that each has a key of
-                // its own in the outbox.
-                let key = (1 << 31) | (step << 6) | (n & 63);
-                run.pending.writes.push(Write::PutOutbox(OutboxRow {
-                    run: run.num,
-                    step: key,
-                    to: to.num(),
-                    errand: Errand::Signal {
-                        name: name.clone(),
-                        payload: payload.as_str().to_owned(),
-                    },
-                }));
-                run.pending.after.performs.push(Perform::SendSignal {
-                    step: key,
-                    to: to.num(),
-                    name,
-                    payload,
-                });
-                Ok(())
-            }
-            Effect::Custom { effect_type, data } => {
-                if let Ok(Some(event)) = LifecycleEvent::read(effect_type, data) {
-                    self.told(run, Some(step), &event);
-                    return Ok(());
-                }
-                tracing::warn!(run = %run.id, step, effect_type, "a custom effect was kept");
-                Ok(())
-            }
-            // Log lines stay with the result: `show` and the steps API print them from there. What
-            // is left to others follows with the next attempt.
-            Effect::Log { .. }
-            | Effect::Delegate { .. }
-            | Effect::Handoff { .. }
-            | Effect::ToolApprovalRequired { .. } => Ok(()),
-        }
+/// Whether an attempt may write a key: its run's own state, its operator's within the run, and
+/// what the run's starter may write.
+fn may_write(run: &Run, step: u32, scope: &Scope, key: &str, name: &str) -> Result<(), Failure> {
+    let mine = |operator: &str| run.task(step).is_some_and(|task| *task.operator == *operator);
+    let text = scope.to_string();
+    let own = is_own(run, scope)
+        || matches!(scope, Scope::Operator { operator, .. }
+            if is_within(run, &text) && mine(operator.as_str()));
+    if own {
+        return Ok(());
     }
+    let need = Need::State { scope: &text, key };
+    run.grant
+        .check(Verb::StateWrite, &[need])
+        .map_err(|refusal| no(format!("{name} {key:?}: {refusal}")))
+}
 
-    fn change_by_effect(
-        &mut self,
-        run: &mut Run,
-        scope: &Scope,
-        key: &str,
-        act: StateAct,
-    ) -> Result<(), Failure> {
-        let text = scope.to_string();
-        let change =
-            StateChange { scope: text.clone(), key: key.to_owned(), if_revision: None, act };
-        if is_own(run, scope) {
-            return match self.change_own(run, vec![change]) {
-                Ok(_) => Ok(()),
-                Err(OwnError::Limit(failure)) => Err(failure),
-                Err(OwnError::Full(why)) => Err(Failure::new(kind::LIMIT, why)),
-                Err(OwnError::Store(error)) => Err(state_failure("effect", error)),
+fn apply_effect(turn: &mut Turn<'_>, step: u32, n: u32, effect: &Effect) -> Result<(), Failure> {
+    fault::point("engine.effect");
+    match effect {
+        Effect::WriteMemory { scope, key, value, tier, lifetime, content_kind, salience, ttl } => {
+            let hints = StoreOptions {
+                tier: *tier,
+                lifetime: *lifetime,
+                content_kind: content_kind.clone(),
+                salience: *salience,
+                ttl: *ttl,
             };
+            change_by_effect(turn, scope, key, StateAct::set(value, hints))
         }
-        let state = &self.shared.state;
-        match &change.act {
-            StateAct::Put { value, hints, .. } if hints.lifetime == Some(Lifetime::Transient) => {
-                return state
-                    .put_transient(&text, key, value.clone(), hints)
-                    .map_err(|error| state_failure("write_memory", error));
+        Effect::DeleteMemory { scope, key } => change_by_effect(turn, scope, key, StateAct::Delete),
+        Effect::LinkMemory { scope, link } => {
+            change_by_effect(turn, scope, &link.from_key, StateAct::link(link))
+        }
+        Effect::UnlinkMemory { scope, from_key, to_key, relation } => {
+            let act = StateAct::Unlink { to: to_key.clone(), relation: relation.clone() };
+            change_by_effect(turn, scope, from_key, act)
+        }
+        Effect::Signal { target, payload } => {
+            let Ok(to) = target.to_string().parse::<RunId>() else { return Ok(()) };
+            let (name, payload) = (payload.signal_type.clone(), Json::from(&payload.data));
+            // A step sends at most 64 signals: its number is spread so that each has a key of
+            // its own in the outbox.
+            let key = (1 << 31) | (step << 6) | (n & 63);
+            turn.run.pending.writes.push(Write::PutOutbox(OutboxRow {
+                run: turn.run.num,
+                step: key,
+                to: to.num(),
+                errand: Errand::Signal { name: name.clone(), payload: payload.as_str().to_owned() },
+            }));
+            turn.run.pending.after.performs.push(Perform::SendSignal {
+                step: key,
+                to: to.num(),
+                name,
+                payload,
+            });
+            Ok(())
+        }
+        Effect::Custom { effect_type, data } => {
+            if let Ok(Some(event)) = LifecycleEvent::read(effect_type, data) {
+                settle::told(turn, Some(step), &event);
+                return Ok(());
             }
-            StateAct::Put { .. } | StateAct::Delete => state.drop_transient(&text, key),
-            StateAct::Link { .. } | StateAct::Unlink { .. } => {}
+            tracing::warn!(run = %turn.run.id, step, effect_type, "a custom effect was kept");
+            Ok(())
         }
-        let at_ms = self.time_of(run);
-        run.pending.writes.push(plain_write(change, at_ms));
-        Ok(())
+        // Log lines stay with the result: `show` and the steps API print them from there. What
+        // is left to others follows with the next attempt.
+        Effect::Log { .. }
+        | Effect::Delegate { .. }
+        | Effect::Handoff { .. }
+        | Effect::ToolApprovalRequired { .. } => Ok(()),
     }
+}
+
+fn change_by_effect(
+    turn: &mut Turn<'_>,
+    scope: &Scope,
+    key: &str,
+    act: StateAct,
+) -> Result<(), Failure> {
+    let text = scope.to_string();
+    let change = StateChange { scope: text.clone(), key: key.to_owned(), if_revision: None, act };
+    if is_own(turn.run, scope) {
+        return match state::change_own(turn, vec![change]) {
+            Ok(_) => Ok(()),
+            Err(OwnError::Limit(failure)) => Err(failure),
+            Err(OwnError::Full(why)) => Err(Failure::new(kind::LIMIT, why)),
+            Err(OwnError::Store(error)) => Err(state_failure("effect", error)),
+        };
+    }
+    let state = &turn.shared.state;
+    match &change.act {
+        StateAct::Put { value, hints, .. } if hints.lifetime == Some(Lifetime::Transient) => {
+            return state
+                .put_transient(&text, key, value.clone(), hints)
+                .map_err(|error| state_failure("write_memory", error));
+        }
+        StateAct::Put { .. } | StateAct::Delete => state.drop_transient(&text, key),
+        StateAct::Link { .. } | StateAct::Unlink { .. } => {}
+    }
+    let at_ms = facts::time_of(turn);
+    turn.run.pending.writes.push(plain_write(change, at_ms));
+    Ok(())
 }
 
 fn no(message: String) -> Failure {

@@ -1,10 +1,16 @@
 //! How a run ends: its output is judged, what is open is closed, what was deferred runs, or a fresh
 //! history begins.
 
+use std::sync::Arc;
+
 use crate::{
     engine::{
         run::{due::Due, perform::Perform, resident::Run},
-        shard::owner::Shard,
+        turn::{
+            batch,
+            facts::{self, Turn},
+            lineage, replay, steps,
+        },
     },
     fault,
     flow::{Flow as _, Input, NextAction},
@@ -13,137 +19,152 @@ use crate::{
     store::Write,
 };
 
-impl Shard {
-    pub(crate) fn complete(&mut self, run: &mut Run, output: &Json) {
-        let schema = run.program.as_ref().map(|program| program.blueprint().output().clone());
-        let accepted = match schema {
-            Some(schema) if !schema.is_any() => schema.accept(output.to_value()).map(Json::from),
-            _ => Ok(output.clone()),
-        };
-        match accepted {
-            Ok(output) => self.end(run, Outcome::Completed(output)),
+pub(crate) fn complete(turn: &mut Turn<'_>, output: &Json) {
+    let schema = turn.run.program.as_ref().map(|program| program.blueprint().output().clone());
+    let accepted = match schema {
+        Some(schema) if !schema.is_any() => schema.accept(output.to_value()).map(Json::from),
+        _ => Ok(output.clone()),
+    };
+    match accepted {
+        Ok(output) => end(turn, Outcome::Completed(output)),
+        Err(violations) => {
+            let message = violations.first().map_or_else(
+                || "the output does not match its schema".to_owned(),
+                |first| {
+                    format!(
+                        "the output does not match its schema at {}: {}",
+                        first.path, first.message
+                    )
+                },
+            );
+            wind_up(turn, Outcome::Failed(Failure::new(kind::INVALID_RESULT, message)));
+        }
+    }
+}
+
+/// Closes what is open; then runs the compensations, if there are any, and ends the run.
+pub(crate) fn wind_up(turn: &mut Turn<'_>, ending: Outcome) {
+    let reason = match &ending {
+        Outcome::Completed(_) => "the run completed",
+        Outcome::Failed(_) => "the run failed",
+        Outcome::Canceled(_) => "the run was canceled",
+    };
+    let is_whole = finish_turn(turn.run);
+    steps::close_all(turn, reason);
+    turn.run.inbox.clear();
+    let compensates = *turn.run.chain.state() == RunState::Active
+        && (!is_whole || turn.run.flow.as_ref().is_some_and(|flow| flow.has_defers()));
+    if compensates {
+        fault::point("engine.compensate");
+        facts::append(turn, Fact::Decided(Decision::Compensate { ending }));
+        let at_ms = turn.run.chain.last_ms();
+        let due = turn.steady_ms + turn.shared.settings.compensation_ms;
+        turn.run.timers.keep(Due::Wall);
+        turn.run.timers.insert((due, 0, Due::Compensation));
+        turn.run.inbox.push_back((Input::Compensate, at_ms));
+    } else {
+        end(turn, ending);
+    }
+}
+
+/// Lets a flow that is stopped between two turns take its last input to its end, as a replay
+/// will; what it asks for there is never decided. Says whether it could; otherwise the run is
+/// read again.
+fn finish_turn(run: &mut Run) -> bool {
+    while let Some((Input::More, at_ms)) = run.inbox.front() {
+        let at_ms = *at_ms;
+        let Some(flow) = run.flow.as_mut() else { return true };
+        match flow.advance(Input::More, at_ms).next {
+            NextAction::More => {}
+            NextAction::Broken(_) => {
+                run.flow = None;
+                run.reload = true;
+                run.broken = true;
+                return false;
+            }
+            NextAction::Wait
+            | NextAction::Complete(_)
+            | NextAction::Fail(_)
+            | NextAction::ContinueAs(_)
+            | NextAction::Limit(_) => return true,
+        }
+    }
+    true
+}
+
+/// Ends a run for ever.
+pub(crate) fn end(turn: &mut Turn<'_>, outcome: Outcome) {
+    fault::point("engine.end");
+    steps::close_all(turn, "the run ended");
+    facts::append(turn, Fact::RunEnded(outcome));
+    turn.run.inbox.clear();
+    turn.run.timers.clear();
+    turn.run.flow = None;
+    turn.run.pending.writes.push(Write::CloseTasks { run: turn.run.num });
+    if turn.run.header.parent.is_some() {
+        turn.run.pending.after.performs.push(Perform::TellParent);
+    }
+}
+
+pub(crate) fn continue_as(turn: &mut Turn<'_>, input: Json) {
+    let Some((started, _)) = turn.run.chain.started() else { return };
+    let mut started = started.clone();
+    if let Some(program) = &turn.run.program {
+        match program.blueprint().input().accept(input.to_value()) {
+            Ok(accepted) => started.input = accepted.into(),
             Err(violations) => {
-                let message = violations.first().map_or_else(
-                    || "the output breaks its schema".to_owned(),
-                    |first| {
-                        format!("the output breaks its schema at {}: {}", first.path, first.message)
-                    },
-                );
-                self.wind_up(run, Outcome::Failed(Failure::new(kind::INVALID_RESULT, message)));
+                let message = violations.first().map_or_else(String::new, |first| {
+                    format!(
+                        "continue_as: the input does not match its schema at {}: {}",
+                        first.path, first.message
+                    )
+                });
+                wind_up(turn, Outcome::Failed(Failure::new(kind::INVALID_INPUT, message)));
+                return;
             }
         }
     }
-
-    /// Closes what is open; then runs the compensations, if there are any, and ends the run.
-    pub(crate) fn wind_up(&mut self, run: &mut Run, ending: Outcome) {
-        let reason = match &ending {
-            Outcome::Completed(_) => "the run completed",
-            Outcome::Failed(_) => "the run failed",
-            Outcome::Canceled(_) => "the run was canceled",
-        };
-        let is_whole = Self::finish_turn(run);
-        self.close_all(run, reason);
-        run.inbox.clear();
-        let compensates = *run.chain.state() == RunState::Active
-            && (!is_whole || run.flow.as_ref().is_some_and(|flow| flow.has_defers()));
-        if compensates {
-            fault::point("engine.compensate");
-            self.append(run, Fact::Decided(Decision::Compensate { ending }));
-            let at_ms = run.chain.last_ms();
-            let due = self.steady_ms + self.shared.settings.compensation_ms;
-            run.timers.keep(Due::Wall);
-            run.timers.insert((due, 0, Due::Compensation));
-            run.inbox.push_back((Input::Compensate, at_ms));
-        } else {
-            self.end(run, ending);
-        }
+    steps::close_all(turn, "the run began a fresh history");
+    let signals = turn.run.chain.signals();
+    let (seats, spent) = (turn.run.chain.seats().clone(), turn.run.chain.spent().clone());
+    let joined = crate::engine::turn::lineage::all_of(&turn.shared.sessions, turn.run);
+    started.generation += 1;
+    started.first_step = turn.run.chain.next_step();
+    started.queued = signals;
+    started.seed = started.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
+    // What waits for no batch of its own waits for that of the fresh history.
+    let put_off = batch::submit(turn);
+    turn.run.pending.after.extend(put_off);
+    started.continues = Some(turn.run.chain.seq().into());
+    // It begins once its start is durable, with a turn of its own: a run that does nothing but
+    // begin anew takes no more than others, hears of its cancel, and leaves nothing behind.
+    turn.run.fresh_after = Some(turn.run.batches + 1);
+    turn.run.inbox.clear();
+    turn.run.timers.keep(Due::Wall);
+    facts::append(turn, Fact::RunStarted(Box::new(started)));
+    if !spent.is_empty() {
+        facts::append(turn, Fact::Decided(Decision::Spent(Box::new(spent))));
     }
-
-    /// Lets a flow that is stopped between two turns take its last input to its end, as a replay
-    /// will; what it asks for there is never decided. Says whether it could; otherwise the run is
-    /// read again.
-    fn finish_turn(run: &mut Run) -> bool {
-        while let Some((Input::More, at_ms)) = run.inbox.front() {
-            let at_ms = *at_ms;
-            let Some(flow) = run.flow.as_mut() else { return true };
-            match flow.advance(Input::More, at_ms).next {
-                NextAction::More => {}
-                NextAction::Broken(_) => {
-                    run.flow = None;
-                    run.reload = true;
-                    run.broken = true;
-                    return false;
-                }
-                NextAction::Wait
-                | NextAction::Complete(_)
-                | NextAction::Fail(_)
-                | NextAction::ContinueAs(_)
-                | NextAction::Limit(_) => return true,
-            }
-        }
-        true
+    for (session, party) in joined {
+        lineage::join(turn, session, party);
     }
-
-    /// Ends a run for ever.
-    pub(crate) fn end(&mut self, run: &mut Run, outcome: Outcome) {
-        fault::point("engine.end");
-        self.close_all(run, "the run ended");
-        self.append(run, Fact::RunEnded(outcome));
-        run.inbox.clear();
-        run.timers.clear();
-        run.flow = None;
-        run.pending.writes.push(Write::CloseTasks { run: run.num });
-        if run.header.parent.is_some() {
-            run.pending.after.performs.push(Perform::TellParent);
-        }
-        self.count_out(run.num);
+    for (operator, held) in seats {
+        let Held { session, epoch } = held;
+        let by = "continue_as".to_owned();
+        facts::append(turn, Fact::Decided(Decision::Seat { by, operator, session, epoch }));
     }
+    start_flow(turn);
+}
 
-    pub(crate) fn continue_as(&mut self, run: &mut Run, input: Json) {
-        let Some((started, _)) = run.chain.started() else { return };
-        let mut started = started.clone();
-        if let Some(program) = &run.program {
-            match program.blueprint().input().accept(input.to_value()) {
-                Ok(accepted) => started.input = accepted.into(),
-                Err(violations) => {
-                    let message = violations.first().map_or_else(String::new, |first| {
-                        format!(
-                            "continue_as: the input breaks its schema at {}: {}",
-                            first.path, first.message
-                        )
-                    });
-                    self.wind_up(run, Outcome::Failed(Failure::new(kind::INVALID_INPUT, message)));
-                    return;
-                }
-            }
+/// Puts a fresh flow under a run and hands it its start.
+pub(crate) fn start_flow(turn: &mut Turn<'_>) {
+    let Some(program) = turn.run.program.as_ref().map(Arc::clone) else { return };
+    match replay::new_flow(turn, &program) {
+        Ok(flow) => {
+            turn.run.flow = Some(flow);
+            let at_ms = turn.run.chain.last_ms();
+            turn.run.inbox.push_back((Input::Start, at_ms));
         }
-        self.close_all(run, "the run began a fresh history");
-        let signals = run.chain.signals();
-        let (seats, spent) = (run.chain.seats().clone(), run.chain.spent().clone());
-        let joined = crate::engine::turn::lineage::all_of(&self.shared.sessions, run);
-        started.generation += 1;
-        started.first_step = run.chain.next_step();
-        started.queued = signals;
-        started.seed = started.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
-        self.flush(run);
-        started.continues = Some(run.chain.seq().into());
-        // It begins once its start is durable, with a turn of its own: a run that does nothing but
-        // begin anew takes no more than others, hears of its cancel, and leaves nothing behind.
-        run.fresh_after = Some(run.batches + 1);
-        run.inbox.clear();
-        run.timers.keep(Due::Wall);
-        self.append(run, Fact::RunStarted(Box::new(started)));
-        if !spent.is_empty() {
-            self.append(run, Fact::Decided(Decision::Spent(Box::new(spent))));
-        }
-        for (session, party) in joined {
-            self.join(run, session, party);
-        }
-        for (operator, held) in seats {
-            let Held { session, epoch } = held;
-            let by = "continue_as".to_owned();
-            self.append(run, Fact::Decided(Decision::Seat { by, operator, session, epoch }));
-        }
-        self.start_flow(run);
+        Err(failure) => end(turn, Outcome::Failed(failure)),
     }
 }

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::{run::resident::Run, shard::owner::Shard, turn::state::refused},
+    engine::turn::{
+        facts::{self, Turn},
+        state::refused,
+    },
     fault,
     flow::ArtifactOp,
     protocol::{ArtifactId, Failure, Json, RunId, failure::kind},
@@ -16,126 +19,122 @@ pub(crate) const ARTIFACT_BYTES: usize = 64 << 20;
 /// The longest name of an artifact, in bytes.
 const NAME_BYTES: usize = 255;
 
-impl Shard {
-    /// Writes or reads a file of the run.
-    pub(crate) fn apply_artifact(
-        &mut self,
-        run: &mut Run,
-        step: u32,
-        op: &ArtifactOp,
-    ) -> Result<Json, Failure> {
-        match op {
-            ArtifactOp::Write { name, data } => {
-                let (id, hash, size) = self.put_artifact(run, (step, 1), name, data, true)?;
-                Ok(serde_json::json!({ "id": id, "hash": hash, "size": size }).into())
+/// Writes or reads a file of the run.
+pub(crate) fn apply_artifact(
+    turn: &mut Turn<'_>,
+    step: u32,
+    op: &ArtifactOp,
+) -> Result<Json, Failure> {
+    match op {
+        ArtifactOp::Write { name, data } => {
+            let (id, hash, size) = put_artifact(turn, (step, 1), name, data, true)?;
+            Ok(serde_json::json!({ "id": id, "hash": hash, "size": size }).into())
+        }
+        ArtifactOp::Read { id } => {
+            let found: ArtifactId = id.parse().map_err(|error| refused(format!("{error}")))?;
+            let is_ancestors = |origin: &String| {
+                origin.parse::<RunId>().is_ok_and(|origin| origin.num() == found.run())
+            };
+            // A copied history names its files by the run that it was copied from.
+            if found.run() != turn.run.num && !turn.run.chain.origins().iter().any(is_ancestors) {
+                return Err(refused(format!("artifact {id} belongs to another run")));
             }
-            ArtifactOp::Read { id } => {
-                let found: ArtifactId = id.parse().map_err(|error| refused(format!("{error}")))?;
-                let is_ancestors = |origin: &String| {
-                    origin.parse::<RunId>().is_ok_and(|origin| origin.num() == found.run())
-                };
-                // A copied history names its files by the run that it was copied from.
-                if found.run() != run.num && !run.chain.origins().iter().any(is_ancestors) {
-                    return Err(refused(format!("artifact {id} belongs to another run")));
-                }
-                let data = self.artifact_bytes(run, found)?;
-                match String::from_utf8(data) {
-                    Ok(text) => Ok(Json::encode(&text).expect("text is JSON")),
-                    Err(_) => Err(refused(format!("artifact {id} is not UTF-8 text"))),
-                }
+            let data = artifact_bytes(turn, found)?;
+            match String::from_utf8(data) {
+                Ok(text) => Ok(Json::encode(&text).expect("text is JSON")),
+                Err(_) => Err(refused(format!("artifact {id} is not UTF-8 text"))),
             }
         }
     }
+}
 
-    fn artifact_bytes(&self, run: &Run, id: ArtifactId) -> Result<Vec<u8>, Failure> {
-        let fault = |error| Failure::new("storage", format!("read artifact {id}: {error}"));
-        let is_published = |row: &ArtifactRow| {
-            let of = (row.step, row.attempt);
-            row.published || run.on_their_way().any(|after| after.published.contains(&of))
-        };
-        let hash_in = |rows: &[ArtifactRow]| {
-            let row = rows.iter().find(|row| row.n == id.number() && is_published(row));
-            row.map(|row| row.hash.clone())
-        };
-        let hash = match &run.artifacts {
-            Some(rows) => hash_in(rows),
-            None => hash_in(&self.shared.store.artifacts(run.num).map_err(fault)?),
-        };
-        let hash = hash.ok_or_else(|| refused(format!("there is no artifact {id}")))?;
-        let mut files = run.on_their_way().flat_map(|after| &after.files);
-        match files.find(|(of, _)| *of == hash) {
-            Some((_, data)) => Ok(data.to_vec()),
-            None => self
-                .shared
-                .store
-                .blob(&hash)
-                .map_err(fault)?
-                .ok_or_else(|| refused(format!("the bytes of artifact {id} are gone"))),
-        }
+fn artifact_bytes(turn: &Turn<'_>, id: ArtifactId) -> Result<Vec<u8>, Failure> {
+    let fault = |error| Failure::new("storage", format!("read artifact {id}: {error}"));
+    let is_published = |row: &ArtifactRow| {
+        let of = (row.step, row.attempt);
+        row.published || turn.run.on_their_way().any(|after| after.published.contains(&of))
+    };
+    let hash_in = |rows: &[ArtifactRow]| {
+        let row = rows.iter().find(|row| row.n == id.number() && is_published(row));
+        row.map(|row| row.hash.clone())
+    };
+    let hash = match &turn.run.artifacts {
+        Some(rows) => hash_in(rows),
+        None => hash_in(&turn.shared.store.artifacts(turn.run.num).map_err(fault)?),
+    };
+    let hash = hash.ok_or_else(|| refused(format!("there is no artifact {id}")))?;
+    let mut files = turn.run.on_their_way().flat_map(|after| &after.files);
+    match files.find(|(of, _)| *of == hash) {
+        Some((_, data)) => Ok(data.to_vec()),
+        None => turn
+            .shared
+            .store
+            .blob(&hash)
+            .map_err(fault)?
+            .ok_or_else(|| refused(format!("the bytes of artifact {id} are gone"))),
     }
+}
 
-    /// Stores a file of (step, attempt).
-    pub(crate) fn put_artifact(
-        &mut self,
-        run: &mut Run,
-        (step, attempt): (u32, u32),
-        name: &str,
-        data: &[u8],
-        published: bool,
-    ) -> Result<(ArtifactId, String, u64), Failure> {
-        check_name(name).map_err(refused)?;
-        if data.len() > ARTIFACT_BYTES {
-            let message =
-                format!("artifact {name:?} has {} bytes; {ARTIFACT_BYTES} are allowed", data.len());
-            return Err(Failure::new(kind::LIMIT, message));
-        }
-        let hash = blake3::hash(data).to_hex().to_string();
-        let size = data.len() as u64;
-        let created_ms = self.time_of(run);
-        let num = run.num;
-        let files = match &mut run.artifacts {
-            Some(files) => files,
-            none => {
-                let rows = self.shared.store.artifacts(num).map_err(|error| {
-                    Failure::new("storage", format!("number artifact {name:?}: {error}"))
-                })?;
-                none.insert(rows)
-            }
-        };
-        // A worker that did not hear the answer sends the same again; a flow does not, and may have
-        // very many files.
-        let is_known = |file: &&ArtifactRow| {
-            (file.step, file.attempt) == (step, attempt)
-                && (file.name.as_str(), &file.hash) == (name, &hash)
-        };
-        let sent_before = if published { None } else { files.iter().find(is_known) };
-        if let Some(file) = sent_before {
-            return Ok((ArtifactId::new(num, file.n, file.created_ms), hash, size));
-        }
-        // They are in the order of their numbers.
-        let n = files.last().map_or(0, |row| row.n) + 1;
-        let id = ArtifactId::new(num, n, created_ms);
-        let row = ArtifactRow {
-            run: num,
-            n,
-            name: name.to_owned(),
-            hash: hash.clone(),
-            size,
-            created_ms,
-            step,
-            attempt,
-            published,
-        };
-        files.push(row.clone());
-        run.header.bytes += size;
-        run.restate |= !published;
-        fault::point("engine.artifact");
-        let data: Arc<[u8]> = data.into();
-        run.pending.after.files.push((hash.clone(), Arc::clone(&data)));
-        run.pending.writes.push(Write::PutBlob { hash: hash.clone(), data });
-        run.pending.writes.push(Write::PutArtifact(row));
-        Ok((id, hash, size))
+/// Stores a file of (step, attempt).
+pub(crate) fn put_artifact(
+    turn: &mut Turn<'_>,
+    (step, attempt): (u32, u32),
+    name: &str,
+    data: &[u8],
+    published: bool,
+) -> Result<(ArtifactId, String, u64), Failure> {
+    check_name(name).map_err(refused)?;
+    if data.len() > ARTIFACT_BYTES {
+        let message =
+            format!("artifact {name:?} has {} bytes; {ARTIFACT_BYTES} are allowed", data.len());
+        return Err(Failure::new(kind::LIMIT, message));
     }
+    let hash = blake3::hash(data).to_hex().to_string();
+    let size = data.len() as u64;
+    let created_ms = facts::time_of(turn);
+    let num = turn.run.num;
+    let files = match &mut turn.run.artifacts {
+        Some(files) => files,
+        none => {
+            let rows = turn.shared.store.artifacts(num).map_err(|error| {
+                Failure::new("storage", format!("number artifact {name:?}: {error}"))
+            })?;
+            none.insert(rows)
+        }
+    };
+    // A worker that did not hear the answer sends the same again; a flow does not, and may have
+    // very many files.
+    let is_known = |file: &&ArtifactRow| {
+        (file.step, file.attempt) == (step, attempt)
+            && (file.name.as_str(), &file.hash) == (name, &hash)
+    };
+    let sent_before = if published { None } else { files.iter().find(is_known) };
+    if let Some(file) = sent_before {
+        return Ok((ArtifactId::new(num, file.n, file.created_ms), hash, size));
+    }
+    // They are in the order of their numbers.
+    let n = files.last().map_or(0, |row| row.n) + 1;
+    let id = ArtifactId::new(num, n, created_ms);
+    let row = ArtifactRow {
+        run: num,
+        n,
+        name: name.to_owned(),
+        hash: hash.clone(),
+        size,
+        created_ms,
+        step,
+        attempt,
+        published,
+    };
+    files.push(row.clone());
+    turn.run.header.bytes += size;
+    turn.run.restate |= !published;
+    fault::point("engine.artifact");
+    let data: Arc<[u8]> = data.into();
+    turn.run.pending.after.files.push((hash.clone(), Arc::clone(&data)));
+    turn.run.pending.writes.push(Write::PutBlob { hash: hash.clone(), data });
+    turn.run.pending.writes.push(Write::PutArtifact(row));
+    Ok((id, hash, size))
 }
 
 /// Refuses a name that a file may not have.

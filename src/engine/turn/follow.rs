@@ -14,14 +14,15 @@ use std::sync::Arc;
 use crate::{
     blueprint::CompiledAgent,
     engine::{
-        Holder, Report,
         run::{
             follows::{Follow, Follows, Why, is_follow},
-            reply::ReplyTo,
             resident::Run,
         },
-        shard::owner::Shard,
-        turn::effects::bad_effect,
+        turn::{
+            effects,
+            facts::{self, Turn},
+            opening, places, settle, steps,
+        },
     },
     fault,
     journal::{Decision, Fact, Followed, Outcome, Usage},
@@ -29,121 +30,97 @@ use crate::{
     protocol::{Effect, Failure, Json, failure::kind},
 };
 
-impl Shard {
-    /// Whether a result is one of a step that leaves, or has left, something to others.
-    pub(crate) fn is_followed(&self, run: &Run, number: u32, effects: &[Effect]) -> bool {
-        effects.iter().any(is_follow) || run.task(number).is_some_and(|task| task.follows.is_some())
-    }
+/// Whether a result is one of a step that leaves, or has left, something to others.
+pub(crate) fn is_followed(run: &Run, number: u32, effects: &[Effect]) -> bool {
+    effects.iter().any(is_follow) || run.task(number).is_some_and(|task| task.follows.is_some())
+}
 
-    /// Takes such a result of an operator in the host; what cannot be done fails the step.
-    pub(crate) fn done_followed(&mut self, run: &mut Run, number: u32, done: TaskDone) {
-        let TaskDone { output, usage, effects } = done;
-        if let Err(failure) = self.follow_result(run, number, output, &effects, usage.clone()) {
-            let outcome = Outcome::Failed(self.located(run, number, failure));
-            self.finish_step(run, number, outcome, None, usage);
-        }
+/// Takes such a result of an operator in the host; what cannot be done fails the step.
+pub(crate) fn done_followed(turn: &mut Turn<'_>, number: u32, done: TaskDone) {
+    let TaskDone { output, usage, effects } = done;
+    if let Err(failure) = follow_result(turn, number, output, &effects, usage.clone()) {
+        let outcome = Outcome::Failed(settle::located(turn.run, number, failure));
+        steps::finish_step(turn, number, outcome, None, usage);
     }
+}
 
-    /// Takes such a result: the next follow-up is under way, or the step ends.
-    pub(crate) fn follow_result(
-        &mut self,
-        run: &mut Run,
-        number: u32,
-        output: Json,
-        effects: &[Effect],
-        usage: Option<Usage>,
-    ) -> Result<(), Failure> {
-        let Some(task) = run.task(number) else { return Ok(()) };
-        let mut follows = match &task.follows {
-            Some(follows) => (**follows).clone(),
-            None => Follows::begin(&task.operator, task.request.input.clone()),
-        };
-        let home = Arc::clone(task.home.as_ref().unwrap_or(&task.agent));
-        let attempt = task.attempt;
-        follows.take(output.clone(), effects)?;
-        let Some(next) = follows.queue.pop_front() else {
-            let value = home.output().accept_json(&follows.value()).map_err(|violations| {
-                let first = violations.first();
-                let what =
-                    first.map_or_else(String::new, |v| format!(" at {}: {}", v.path, v.message));
-                let message = format!("the result breaks its schema{what}");
-                Failure::new(kind::INVALID_RESULT, message)
-            })?;
-            let kept = self.apply_effects(run, number, effects)?;
-            self.finish_step(run, number, Outcome::Completed(value), kept, usage);
-            return Ok(());
-        };
-        let effects = self.apply_effects(run, number, effects)?;
-        fault::point("engine.follow");
-        follows.current = next;
-        self.leave(run, number, "the rest is left to another operator");
-        let plan = Json::encode(&follows).expect("follow-ups are plain data");
-        let (why, to) = (follows.current.why.as_str().to_owned(), follows.current.operator.clone());
-        let followed =
-            Followed { step: number, attempt, output, effects, usage, why, operator: to, plan };
-        self.append(run, Fact::Decided(Decision::Follow(Box::new(followed))));
-        match self.switch(run, number, follows) {
-            Ok(()) => self.next_attempt(run, number),
-            Err(failure) => {
-                let failure = self.located(run, number, failure);
-                self.finish_step(run, number, Outcome::Failed(failure), None, None);
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes a result of a step that leaves, or has left, something to others.
-    pub(crate) fn report_followed(
-        &mut self,
-        run: &mut Run,
-        holder: &Holder,
-        report: &Report,
-        (output, effects): (&Json, &[Effect]),
-        reply: ReplyTo<bool>,
-    ) {
-        let (step, output) = (holder.step, output.clone());
-        let usage = report.usage.clone();
-        match self.follow_result(run, step, output, effects, usage) {
-            Ok(()) => {
-                self.publish(run, holder, report);
-                self.after(run, reply, Ok(true));
-            }
-            Err(failure) => self.refuse_result(run, holder, report, bad_effect(failure), reply),
-        }
-    }
-
-    /// Takes up again what an open step has left to others.
-    pub(crate) fn take_up_follows(&mut self, run: &mut Run, number: u32) -> Result<(), Failure> {
-        let plan = run.chain.step(number).and_then(|step| step.follows.clone());
-        let Some(plan) = plan else { return Ok(()) };
-        let follows = plan.decode().map_err(|error| {
-            Failure::new(kind::REFUSED, format!("read the step's follow-ups: {error}"))
+/// Takes such a result: the next follow-up is under way, or the step ends.
+pub(crate) fn follow_result(
+    turn: &mut Turn<'_>,
+    number: u32,
+    output: Json,
+    effects: &[Effect],
+    usage: Option<Usage>,
+) -> Result<(), Failure> {
+    let Some(task) = turn.run.task(number) else { return Ok(()) };
+    let mut follows = match &task.follows {
+        Some(follows) => (**follows).clone(),
+        None => Follows::begin(&task.operator, task.request.input.clone()),
+    };
+    let home = Arc::clone(task.home.as_ref().unwrap_or(&task.agent));
+    let attempt = task.attempt;
+    follows.take(output.clone(), effects)?;
+    let Some(next) = follows.queue.pop_front() else {
+        let value = home.output().accept_json(&follows.value()).map_err(|violations| {
+            let first = violations.first();
+            let what = first.map_or_else(String::new, |v| format!(" at {}: {}", v.path, v.message));
+            let message = format!("the result does not match its schema{what}");
+            Failure::new(kind::INVALID_RESULT, message)
         })?;
-        self.switch(run, number, follows)
+        let kept = effects::apply_effects(turn, number, effects)?;
+        steps::finish_step(turn, number, Outcome::Completed(value), kept, usage);
+        return Ok(());
+    };
+    let effects = effects::apply_effects(turn, number, effects)?;
+    fault::point("engine.follow");
+    follows.current = next;
+    places::leave(turn, number, "the rest is left to another operator");
+    let plan = Json::encode(&follows).expect("follow-ups are plain data");
+    let (why, to) = (follows.current.why.as_str().to_owned(), follows.current.operator.clone());
+    let followed =
+        Followed { step: number, attempt, output, effects, usage, why, operator: to, plan };
+    facts::append(turn, Fact::Decided(Decision::Follow(Box::new(followed))));
+    match switch(turn, number, follows) {
+        Ok(()) => opening::next_attempt(turn, number),
+        Err(failure) => {
+            let failure = settle::located(turn.run, number, failure);
+            steps::finish_step(turn, number, Outcome::Failed(failure), None, None);
+        }
     }
+    Ok(())
+}
 
-    /// Lets the open task be the one that is under way.
-    fn switch(&self, run: &mut Run, number: u32, follows: Follows) -> Result<(), Failure> {
-        let Follow { why, operator, input } = follows.current.clone();
-        let Some(backend) = self.shared.registry.get(&operator) else {
-            let message = format!("there is no operator {operator:?}");
-            return Err(Failure::new(kind::OPERATOR_UNAVAILABLE, message));
-        };
-        let Some(task) = run.task_mut(number) else { return Ok(()) };
-        let home = Arc::clone(task.home.get_or_insert_with(|| Arc::clone(&task.agent)));
-        task.agent = match why {
-            Why::Resume => Arc::clone(&home),
-            Why::Delegate | Why::Handoff => Arc::new(home.stand_in(&operator)),
-            Why::Approval => Arc::new(CompiledAgent::approval(None)?),
-        };
-        let to_person = backend.kind() == "human";
-        task.timeout_ms = if to_person { None } else { home.agent().timeout_ms };
-        task.park_ms = if to_person { None } else { Some(self.shared.settings.park_ms) };
-        task.operator = Arc::from(operator.as_str());
-        task.residence = backend.residence();
-        task.redelivers = backend.redelivers();
-        task.request.input = input;
-        task.follows = Some(Box::new(follows));
-        Ok(())
-    }
+/// Takes up again what an open step has left to others.
+pub(crate) fn take_up_follows(turn: &mut Turn<'_>, number: u32) -> Result<(), Failure> {
+    let plan = turn.run.chain.step(number).and_then(|step| step.follows.clone());
+    let Some(plan) = plan else { return Ok(()) };
+    let follows = plan.decode().map_err(|error| {
+        Failure::new(kind::REFUSED, format!("read the step's follow-ups: {error}"))
+    })?;
+    switch(turn, number, follows)
+}
+
+/// Lets the open task be the one that is under way.
+fn switch(turn: &mut Turn<'_>, number: u32, follows: Follows) -> Result<(), Failure> {
+    let Follow { why, operator, input } = follows.current.clone();
+    let Some(backend) = turn.shared.registry.get(&operator) else {
+        let message = format!("there is no operator {operator:?}");
+        return Err(Failure::new(kind::OPERATOR_UNAVAILABLE, message));
+    };
+    let Some(task) = turn.run.task_mut(number) else { return Ok(()) };
+    let home = Arc::clone(task.home.get_or_insert_with(|| Arc::clone(&task.agent)));
+    task.agent = match why {
+        Why::Resume => Arc::clone(&home),
+        Why::Delegate | Why::Handoff => Arc::new(home.stand_in(&operator)),
+        Why::Approval => Arc::new(CompiledAgent::approval(None)?),
+    };
+    let to_person = backend.kind() == "human";
+    task.timeout_ms = if to_person { None } else { home.agent().timeout_ms };
+    task.park_ms = if to_person { None } else { Some(turn.shared.settings.park_ms) };
+    task.operator = Arc::from(operator.as_str());
+    task.residence = backend.residence();
+    task.redelivers = backend.redelivers();
+    task.request.input = input;
+    task.follows = Some(Box::new(follows));
+    Ok(())
 }

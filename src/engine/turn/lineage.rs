@@ -9,7 +9,11 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    engine::{Caller, EngineError, run::resident::Run, shard::owner::Shard},
+    engine::{
+        Caller, EngineError,
+        run::resident::Run,
+        turn::facts::{self, Turn},
+    },
     journal::{Decision, Fact},
     protocol::SessionId,
     session::Hub,
@@ -116,35 +120,33 @@ pub(crate) fn all_of(sessions: &Hub, run: &Run) -> Vec<(String, String)> {
     all.into_iter().collect()
 }
 
-impl Shard {
-    /// Notes that a session takes part in a run, where somebody else stands behind it: the session
-    /// may be gone when that is asked.
-    pub(crate) fn note_joined(&mut self, run: &mut Run, session: &str) {
-        if run.chain.joined().contains_key(session) {
-            return;
-        }
-        let own = format!("{SESSION}/{session}");
-        let party = party_of(&self.shared.sessions, &own).filter(|party| *party != own);
-        if let Some(party) = party {
-            self.join(run, session.to_owned(), party);
-        }
+/// Notes that a session takes part in a run, where somebody else stands behind it: the session
+/// may be gone when that is asked.
+pub(crate) fn note_joined(turn: &mut Turn<'_>, session: &str) {
+    if turn.run.chain.joined().contains_key(session) {
+        return;
     }
+    let own = format!("{SESSION}/{session}");
+    let party = party_of(&turn.shared.sessions, &own).filter(|party| *party != own);
+    if let Some(party) = party {
+        join(turn, session.to_owned(), party);
+    }
+}
 
-    /// Notes the sessions that took part in a run that this one called.
-    pub(crate) fn join_all(&mut self, run: &mut Run, joined: Vec<(String, String)>) {
-        let own = of_run(run);
-        for (session, party) in joined {
-            let known = own.contains(&session) || run.chain.joined().contains_key(&session);
-            if !known {
-                self.join(run, session, party);
-            }
+/// Notes the sessions that took part in a run that this one called.
+pub(crate) fn join_all(turn: &mut Turn<'_>, joined: Vec<(String, String)>) {
+    let own = of_run(turn.run);
+    for (session, party) in joined {
+        let known = own.contains(&session) || turn.run.chain.joined().contains_key(&session);
+        if !known {
+            join(turn, session, party);
         }
     }
+}
 
-    /// Notes who stands behind a session that takes part in a run.
-    pub(crate) fn join(&mut self, run: &mut Run, session: String, party: String) {
-        self.append(run, Fact::Decided(Decision::Joined { session, party }));
-    }
+/// Notes who stands behind a session that takes part in a run.
+pub(crate) fn join(turn: &mut Turn<'_>, session: String, party: String) {
+    facts::append(turn, Fact::Decided(Decision::Joined { session, party }));
 }
 
 #[cfg(test)]

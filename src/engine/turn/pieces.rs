@@ -26,7 +26,7 @@ use crate::{
             readers::Subscriber,
             resident::Run,
         },
-        shard::{owner::Shard, retell::Stop},
+        turn::{facts::Turn, replay, retell::Stop},
     },
     journal::StepKey,
     lua::ScriptFlow,
@@ -52,103 +52,100 @@ pub(crate) fn count_audience(run: &Run) {
     run.audience.set(hears || !run.subscribers.is_empty());
 }
 
-impl Shard {
-    /// Hands what an attempt said to the function that the flow gave for it, and to whoever
-    /// watches.
-    pub(crate) fn take_pieces(&mut self, run: &mut Run, feed: &Feed) {
-        let fresh = feed.log().fresh();
-        if run.failed.is_some() || run.is_ended() {
-            return;
-        }
-        run.subscribers.retain(|subscriber| !subscriber.is_closed());
-        count_audience(run);
-        self.hand_out(run, feed, &fresh);
+/// Hands what an attempt said to the function that the flow gave for it, and to whoever
+/// watches.
+pub(crate) fn take_pieces(turn: &mut Turn<'_>, feed: &Feed) {
+    let fresh = feed.log().fresh();
+    if turn.run.failed.is_some() || turn.run.is_ended() {
+        return;
     }
+    turn.run.subscribers.retain(|subscriber| !subscriber.is_closed());
+    count_audience(turn.run);
+    hand_out(turn, feed, &fresh);
+}
 
-    fn hand_out(&mut self, run: &mut Run, feed: &Feed, fresh: &[Piece]) {
-        for piece in fresh {
-            if !run.subscribers.is_empty() {
-                show(run, &feed.event(piece, self.now_ms));
-            }
-            if let Some(key) = heard_as(run, feed.step) {
-                let (step, attempt, agent) = (feed.step, feed.attempt, &*feed.agent);
-                let heard = Heard { step, attempt, agent, delta: &piece.delta };
-                let heard = Json::encode(&heard).expect("a delta is plain data");
-                self.hear(run, &key, &heard);
-            }
+fn hand_out(turn: &mut Turn<'_>, feed: &Feed, fresh: &[Piece]) {
+    for piece in fresh {
+        if !turn.run.subscribers.is_empty() {
+            show(turn.run, &feed.event(piece, turn.now_ms));
+        }
+        if let Some(key) = heard_as(turn.run, feed.step) {
+            let (step, attempt, agent) = (feed.step, feed.attempt, &*feed.agent);
+            let heard = Heard { step, attempt, agent, delta: &piece.delta };
+            let heard = Json::encode(&heard).expect("a delta is plain data");
+            hear(turn, &key, &heard);
         }
     }
+}
 
-    /// Shows a new subscriber what the attempts under way have said; from then on it hears of them
-    /// with all others.
-    pub(crate) fn show_past(&mut self, run: &mut Run, subscriber: &Subscriber) {
-        for feed in feeds(run) {
-            // Taken together: nothing comes to the new one twice, and nothing is between.
-            let (fresh, past) = {
-                let mut log = feed.log();
-                (log.fresh(), log.past())
-            };
-            self.hand_out(run, &feed, &fresh);
-            for piece in past {
-                // Who takes no more is seen to with the next durable event.
-                subscriber.send(&feed.event(&piece, self.now_ms));
-            }
-        }
-    }
-
-    /// Calls a flow's function in a copy of the flow; what it says is shown.
-    fn hear(&mut self, run: &mut Run, key: &StepKey, piece: &Json) {
-        let known = run.copies.iter().position(|copy| copy.listens(key));
-        let heard = match known {
-            Some(at) => run.copies[at].hear(key, piece, self.now_ms),
-            None => match self.copy_flow(run, key) {
-                Ok(Some(mut copy)) => {
-                    let heard = copy.hear(key, piece, self.now_ms);
-                    run.copies.push(copy);
-                    heard
-                }
-                Ok(None) => return,
-                Err(why) => Err(Failure::new(kind::LIMIT, why)),
-            },
+/// Shows a new subscriber what the attempts under way have said; from then on it hears of them
+/// with all others.
+pub(crate) fn show_past(turn: &mut Turn<'_>, subscriber: &Subscriber) {
+    for feed in feeds(turn.run) {
+        // Taken together: nothing comes to the new one twice, and nothing is between.
+        let (fresh, past) = {
+            let mut log = feed.log();
+            (log.fresh(), log.past())
         };
-        match heard {
-            Ok(notes) => {
-                for note in notes {
-                    let (kind, data) = crate::engine::view::events::noted(&note);
-                    show(run, &said(kind, data, self.now_ms));
-                }
+        hand_out(turn, &feed, &fresh);
+        for piece in past {
+            // Who takes no more is seen to with the next durable event.
+            subscriber.send(&feed.event(&piece, turn.now_ms));
+        }
+    }
+}
+
+/// Calls a flow's function in a copy of the flow; what it says is shown.
+fn hear(turn: &mut Turn<'_>, key: &StepKey, piece: &Json) {
+    let known = turn.run.copies.iter().position(|copy| copy.listens(key));
+    let heard = match known {
+        Some(at) => turn.run.copies[at].hear(key, piece, turn.now_ms),
+        None => match copy_flow(turn, key) {
+            Ok(Some(mut copy)) => {
+                let heard = copy.hear(key, piece, turn.now_ms);
+                turn.run.copies.push(copy);
+                heard
             }
-            Err(failure) => {
-                let message = format!("on_delta hears no more: {failure}");
-                tracing::warn!(run = %run.id, message);
-                let data = serde_json::json!({ "level": "warn", "message": message });
-                show(run, &said("log", data, self.now_ms));
-                for flow in run.flow.iter_mut().chain(&mut run.copies) {
-                    flow.forget_listener(key);
-                }
+            Ok(None) => return,
+            Err(why) => Err(Failure::new(kind::LIMIT, why)),
+        },
+    };
+    match heard {
+        Ok(notes) => {
+            for note in notes {
+                let (kind, data) = crate::engine::view::events::noted(&note);
+                show(turn.run, &said(kind, data, turn.now_ms));
+            }
+        }
+        Err(failure) => {
+            let message = format!("on_delta hears no more: {failure}");
+            tracing::warn!(run = %turn.run.id, message);
+            let data = serde_json::json!({ "level": "warn", "message": message });
+            show(turn.run, &said("log", data, turn.now_ms));
+            for flow in turn.run.flow.iter_mut().chain(&mut turn.run.copies) {
+                flow.forget_listener(key);
             }
         }
     }
+}
 
-    /// The flow as it is, told its past once more: whatever becomes of it, the flow itself is the
-    /// same. Nothing where there are enough copies.
-    fn copy_flow(&mut self, run: &mut Run, key: &StepKey) -> Result<Option<ScriptFlow>, String> {
-        let flow = run.flow.as_ref();
-        let open =
-            |copy: &ScriptFlow| copy.listened().any(|it| flow.is_some_and(|f| f.listens(it)));
-        run.copies.retain(open);
-        if run.copies.len() >= COPIES {
-            return Ok(None);
-        }
-        let Some(program) = run.program.clone() else { return Ok(None) };
-        let entries =
-            self.shared.store.entries(run.num, 0).map_err(|error| format!("failed to {error}"))?;
-        match self.replay(run, &program, &entries) {
-            Ok(retold) if retold.flow.listens(key) => Ok(Some(retold.flow)),
-            Ok(_) => Ok(None),
-            Err(Stop::Diverged(why)) => Err(why.message),
-            Err(Stop::Broken(why)) => Err(format!("its VM has no room: {why}")),
-        }
+/// The flow as it is, told its past once more: whatever becomes of it, the flow itself is the
+/// same. Nothing where there are enough copies.
+fn copy_flow(turn: &mut Turn<'_>, key: &StepKey) -> Result<Option<ScriptFlow>, String> {
+    let flow = turn.run.flow.as_ref();
+    let open = |copy: &ScriptFlow| copy.listened().any(|it| flow.is_some_and(|f| f.listens(it)));
+    turn.run.copies.retain(open);
+    if turn.run.copies.len() >= COPIES {
+        return Ok(None);
+    }
+    let Some(program) = turn.run.program.clone() else { return Ok(None) };
+    let entries =
+        turn.shared.store.entries(turn.run.num, 0).map_err(|error| format!("failed to {error}"))?;
+    match replay::replay(turn, &program, &entries) {
+        Ok(retold) if retold.flow.listens(key) => Ok(Some(retold.flow)),
+        Ok(_) => Ok(None),
+        Err(Stop::Diverged(why)) => Err(why.message),
+        Err(Stop::Broken(why)) => Err(format!("its VM has no room: {why}")),
     }
 }
 

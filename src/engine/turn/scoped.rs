@@ -15,9 +15,14 @@ use crate::{
             resident::Run,
         },
         settings::STORAGE_RETRY_MS,
-        shard::owner::Shard,
         shared::message::RunMsg,
-        turn::state::{refused, run_scope, state_failure},
+        turn::{
+            authority, boundary,
+            facts::Turn,
+            seats,
+            state::{refused, run_scope, state_failure},
+            steps,
+        },
     },
     fault,
     flow::{StateOp, StepOp},
@@ -27,164 +32,162 @@ use crate::{
     token::{Need, Verb},
 };
 
-impl Shard {
-    /// Decides a step on shared state: refuses it, or lets it wait for its commit.
-    pub(crate) fn schedule_scoped(
-        &mut self,
-        run: &mut Run,
-        key: &StepKey,
-        scope: Option<&str>,
-        op: StateOp,
-    ) {
-        let permitted = self.permitted(run, scope, &op);
-        let step = match scope {
-            None => StepOp::State(op.clone()),
-            Some(scope) => StepOp::Scoped { scope: scope.to_owned(), op: op.clone() },
-        };
-        match permitted {
-            Err(failure) => self.record(run, key, &step, Outcome::Failed(failure)),
-            Ok((scope, op)) => {
-                let kind = OpenKind::State { scope, op: Box::new(op) };
-                let number = self.open(run, key, &step, kind);
-                run.pending.after.performs.push(Perform::State { step: number });
-            }
+/// Decides a step on shared state: refuses it, or lets it wait for its commit.
+pub(crate) fn schedule_scoped(
+    turn: &mut Turn<'_>,
+    key: &StepKey,
+    scope: Option<&str>,
+    op: StateOp,
+) {
+    let permitted = permitted(turn, scope, &op);
+    let step = match scope {
+        None => StepOp::State(op.clone()),
+        Some(scope) => StepOp::Scoped { scope: scope.to_owned(), op: op.clone() },
+    };
+    match permitted {
+        Err(failure) => steps::record(turn, key, &step, Outcome::Failed(failure)),
+        Ok((scope, op)) => {
+            let kind = OpenKind::State { scope, op: Box::new(op) };
+            let number = steps::open(turn, key, &step, kind);
+            turn.run.pending.after.performs.push(Perform::State { step: number });
         }
     }
+}
 
-    /// The scope and the operation as the layers pass them on, if the run may do that.
-    pub(crate) fn permitted(
-        &self,
-        run: &Run,
-        scope: Option<&str>,
-        op: &StateOp,
-    ) -> Result<(String, StateOp), Failure> {
-        let place = match scope {
-            None => run_scope(run),
-            Some(scope) => self.scope_of(run, scope)?,
-        };
-        self.permit(run, &place, op)?;
-        // What is read passes the layers when it is read.
-        let op = if op.is_read() { op.clone() } else { self.pass_change(run, &place, op)? };
-        Ok((place, op))
+/// The scope and the operation as the layers pass them on, if the run may do that.
+pub(crate) fn permitted(
+    turn: &Turn<'_>,
+    scope: Option<&str>,
+    op: &StateOp,
+) -> Result<(String, StateOp), Failure> {
+    let place = match scope {
+        None => run_scope(turn.run),
+        Some(scope) => scope_of(turn.run, scope)?,
+    };
+    permit(turn, &place, op)?;
+    // What is read passes the layers when it is read.
+    let op = if op.is_read() { op.clone() } else { boundary::pass_change(turn, &place, op)? };
+    Ok((place, op))
+}
+
+/// The text of the scope that a flow named.
+pub(crate) fn scope_of(run: &Run, named: &str) -> Result<String, Failure> {
+    if named == "session" {
+        let session = seats::delegate_of(run).ok_or_else(|| {
+            refused(
+                "ctx:scope(\"session\"): the run belongs to no session; start it with a \
+                 `delegate`, or name one: ctx:scope { session = \"ses_…\" }"
+                    .to_owned(),
+            )
+        })?;
+        return Ok(Scope::Session(SessionId::new(session.0)).to_string());
     }
+    let within = named.strip_prefix("operator:").filter(|rest| !rest.contains(':'));
+    let text = match within {
+        Some(operator) => format!("operator:{}:{operator}", run.id),
+        None => named.to_owned(),
+    };
+    let scope: Scope = text.parse().map_err(|error| refused(format!("{error}")))?;
+    Ok(scope.to_string())
+}
 
-    /// The text of the scope that a flow named.
-    pub(crate) fn scope_of(&self, run: &Run, named: &str) -> Result<String, Failure> {
-        if named == "session" {
-            let session = self.delegate_of(run).ok_or_else(|| {
-                refused(
-                    "ctx:scope(\"session\"): the run belongs to no session; start it with a \
-                     `delegate`, or name one: ctx:scope { session = \"ses_…\" }"
-                        .to_owned(),
-                )
-            })?;
-            return Ok(Scope::Session(SessionId::new(session.0)).to_string());
+/// Whether the run may do that to a scope: its starter reads and writes, its flow's authority
+/// links. The run itself and its operators are the run's own.
+fn permit(turn: &Turn<'_>, scope: &str, op: &StateOp) -> Result<(), Failure> {
+    let own = scope == run_scope(turn.run) || is_within(turn.run, scope);
+    if own {
+        return Ok(());
+    }
+    if let StateOp::Link { key, to, .. } | StateOp::Unlink { key, to, .. } = op {
+        let permitted = authority::may_link(turn, scope, [key, to]);
+        return permitted.map_err(|refusal| refused(refusal.to_string()));
+    }
+    let verb = if op.is_read() { Verb::StateRead } else { Verb::StateWrite };
+    let need = Need::State { scope, key: op.key() };
+    turn.run.grant.check(verb, &[need]).map_err(|refusal| refused(refusal.to_string()))
+}
+
+/// Does what a step asked of shared state; its end comes back as a message.
+pub(crate) fn perform_state(turn: &mut Turn<'_>, number: u32) {
+    let Some(Open { kind: OpenKind::State { scope, op } }) = turn.run.open.get(number) else {
+        return;
+    };
+    fault::point("engine.state_shared");
+    let (scope, op) = (scope.clone(), op.clone());
+    let (num, shared) = (turn.run.num, Arc::clone(turn.shared));
+    let passage = op.is_read().then(|| boundary::passage(turn));
+    turn.shared.tasks.spawn(async move {
+        let done = match passage {
+            Some(passage) => passage.read_for_step(&op, &scope).await,
+            None => match execute(&shared.state, &scope, &op, (num, number)).await {
+                Ok(done) => done,
+                Err(error) => {
+                    tracing::warn!(run = num, %error, "a change of state waits for the store");
+                    shared.tell(num, RunMsg::StateLater { step: number });
+                    return;
+                }
+            },
+        };
+        let outcome = match done {
+            Ok(value) => Outcome::Completed(value),
+            Err(failure) => Outcome::Failed(failure),
+        };
+        shared.tell(num, RunMsg::StateDone { step: number, outcome });
+    });
+}
+
+/// The store could not be written: the change is asked for again, once it may be.
+pub(crate) fn state_later(turn: &mut Turn<'_>, number: u32) {
+    if matches!(turn.run.open.get(number), Some(Open { kind: OpenKind::State { .. } })) {
+        let due = turn.steady_ms + STORAGE_RETRY_MS;
+        turn.run.timers.insert((due, number, Due::State));
+    }
+}
+
+/// What came of it.
+pub(crate) fn state_done(turn: &mut Turn<'_>, number: u32, outcome: Outcome) {
+    let Some(Open { kind: OpenKind::State { op, .. } }) = turn.run.open.get(number) else {
+        return;
+    };
+    let outcome = match outcome {
+        Outcome::Completed(value) if op.is_read() => {
+            let key = turn.run.chain.step(number).map(|step| &step.scheduled.key);
+            Outcome::Completed(match key {
+                Some(key) => crate::engine::run::branches::shown(turn.run, key, value),
+                None => value,
+            })
         }
-        let within = named.strip_prefix("operator:").filter(|rest| !rest.contains(':'));
-        let text = match within {
-            Some(operator) => format!("operator:{}:{operator}", run.id),
-            None => named.to_owned(),
-        };
-        let scope: Scope = text.parse().map_err(|error| refused(format!("{error}")))?;
-        Ok(scope.to_string())
+        outcome => outcome,
+    };
+    if !op.is_read() {
+        turn.run.pending.writes.push(Write::ForgetReceipt { run: turn.run.num, step: number });
     }
+    steps::finish_step(turn, number, outcome, None, None);
+}
 
-    /// Whether the run may do that to a scope: its starter reads and writes, its flow's authority
-    /// links. The run itself and its operators are the run's own.
-    fn permit(&self, run: &Run, scope: &str, op: &StateOp) -> Result<(), Failure> {
-        let own = scope == run_scope(run) || is_within(run, scope);
-        if own {
-            return Ok(());
+/// Takes up a step on shared state whose end is not known.
+pub(crate) fn take_up_state(turn: &mut Turn<'_>, step: &Scheduled) {
+    let op = step.request.decode::<StateOp>().ok();
+    let named = step.request.to_value();
+    let named = named.get("scope").and_then(|scope| scope.as_str());
+    let scope = match named {
+        None => Ok(run_scope(turn.run)),
+        Some(named) => scope_of(turn.run, named),
+    };
+    let passed = match (op, scope) {
+        (Some(op), Ok(scope)) if op.is_read() => Some((op, scope)),
+        (Some(op), Ok(scope)) => {
+            boundary::pass_change(turn, &scope, &op).ok().map(|op| (op, scope))
         }
-        if let StateOp::Link { key, to, .. } | StateOp::Unlink { key, to, .. } = op {
-            let permitted = self.may_link(run, scope, [key, to]);
-            return permitted.map_err(|refusal| refused(refusal.to_string()));
-        }
-        let verb = if op.is_read() { Verb::StateRead } else { Verb::StateWrite };
-        let need = Need::State { scope, key: op.key() };
-        run.grant.check(verb, &[need]).map_err(|refusal| refused(refusal.to_string()))
-    }
-
-    /// Does what a step asked of shared state; its end comes back as a message.
-    pub(crate) fn perform_state(&mut self, run: &mut Run, number: u32) {
-        let Some(Open { kind: OpenKind::State { scope, op } }) = run.open.get(number) else {
-            return;
-        };
-        fault::point("engine.state_shared");
-        let (scope, op) = (scope.clone(), op.clone());
-        let (num, shared) = (run.num, Arc::clone(&self.shared));
-        let passage = op.is_read().then(|| self.passage(run));
-        self.shared.tasks.spawn(async move {
-            let done = match passage {
-                Some(passage) => passage.read_for_step(&op, &scope).await,
-                None => match execute(&shared.state, &scope, &op, (num, number)).await {
-                    Ok(done) => done,
-                    Err(error) => {
-                        tracing::warn!(run = num, %error, "a change of state waits for the store");
-                        shared.tell(num, RunMsg::StateLater { step: number });
-                        return;
-                    }
-                },
-            };
-            let outcome = match done {
-                Ok(value) => Outcome::Completed(value),
-                Err(failure) => Outcome::Failed(failure),
-            };
-            shared.tell(num, RunMsg::StateDone { step: number, outcome });
-        });
-    }
-
-    /// The store could not be written: the change is asked for again, once it may be.
-    pub(crate) fn state_later(&mut self, run: &mut Run, number: u32) {
-        if matches!(run.open.get(number), Some(Open { kind: OpenKind::State { .. } })) {
-            let due = self.steady_ms + STORAGE_RETRY_MS;
-            run.timers.insert((due, number, Due::State));
-        }
-    }
-
-    /// What came of it.
-    pub(crate) fn state_done(&mut self, run: &mut Run, number: u32, outcome: Outcome) {
-        let Some(Open { kind: OpenKind::State { op, .. } }) = run.open.get(number) else {
-            return;
-        };
-        let outcome = match outcome {
-            Outcome::Completed(value) if op.is_read() => {
-                let key = run.chain.step(number).map(|step| &step.scheduled.key);
-                Outcome::Completed(match key {
-                    Some(key) => crate::engine::run::branches::shown(run, key, value),
-                    None => value,
-                })
-            }
-            outcome => outcome,
-        };
-        if !op.is_read() {
-            run.pending.writes.push(Write::ForgetReceipt { run: run.num, step: number });
-        }
-        self.finish_step(run, number, outcome, None, None);
-    }
-
-    /// Takes up a step on shared state whose end is not known.
-    pub(crate) fn take_up_state(&mut self, run: &mut Run, step: &Scheduled) {
-        let op = step.request.decode::<StateOp>().ok();
-        let named = step.request.to_value();
-        let named = named.get("scope").and_then(|scope| scope.as_str());
-        let scope = match named {
-            None => Ok(run_scope(run)),
-            Some(named) => self.scope_of(run, named),
-        };
-        let passed = match (op, scope) {
-            (Some(op), Ok(scope)) if op.is_read() => Some((op, scope)),
-            (Some(op), Ok(scope)) => self.pass_change(run, &scope, &op).ok().map(|op| (op, scope)),
-            _ => None,
-        };
-        let Some((op, scope)) = passed else {
-            let failure = refused("the state step in the journal cannot be read".to_owned());
-            self.finish_step(run, step.step, Outcome::Failed(failure), None, None);
-            return;
-        };
-        run.open.insert(step.step, Open { kind: OpenKind::State { scope, op: Box::new(op) } });
-        run.pending.after.performs.push(Perform::State { step: step.step });
-    }
+        _ => None,
+    };
+    let Some((op, scope)) = passed else {
+        let failure = refused("the state step in the journal cannot be read".to_owned());
+        steps::finish_step(turn, step.step, Outcome::Failed(failure), None, None);
+        return;
+    };
+    turn.run.open.insert(step.step, Open { kind: OpenKind::State { scope, op: Box::new(op) } });
+    turn.run.pending.after.performs.push(Perform::State { step: step.step });
 }
 
 /// Whether a scope is that of an operator within the run.

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::{
     engine::{
         run::{resident::Run, task::OpenTask},
-        shard::owner::Shard,
         shared::{message::RunMsg, shards::Shared},
+        turn::facts::{self, Turn},
     },
     journal::{Decision, Fact, Outcome, Usage},
-    middleware::{About, Settled, Short, Stacks, TaskDone, Voice},
-    protocol::{Effect, Json, LifecycleEvent, OperatorConfig, TaskId},
+    middleware::{About, Settled, Stacks, TaskDone, Voice},
+    protocol::{Failure, Json, LifecycleEvent, OperatorConfig, TaskId},
 };
 
 /// The most events that one step may tell; more are dropped, with a line in the log.
@@ -58,152 +58,117 @@ impl Voice for RunVoice {
     }
 }
 
-impl Shard {
-    /// The stacks that a run goes through.
-    pub(crate) fn stacks_of(&self, run: &Run) -> Arc<Stacks> {
-        match &run.program {
-            Some(program) => self.shared.stacks.of(program),
-            None => Arc::clone(self.shared.stacks.host()),
-        }
+/// The stacks that a run goes through.
+pub(crate) fn stacks_of(turn: &Turn<'_>) -> Arc<Stacks> {
+    match &turn.run.program {
+        Some(program) => turn.shared.stacks.of(program),
+        None => Arc::clone(turn.shared.stacks.host()),
     }
+}
 
-    /// Who and what the open attempt of a task is.
-    pub(crate) fn about(
-        &self,
-        run: &Run,
-        id: TaskId,
-        task: &OpenTask,
-    ) -> (Arc<About>, Arc<RunVoice>) {
-        let voice = Arc::new(self.voice(run, id.step()));
-        let heard = Arc::clone(&voice) as Arc<dyn Voice>;
-        let (started, started_ms) = run.chain.started().expect("a run with a task has started");
-        let program = run.program.as_ref().expect("a task is prepared with the run's program");
-        let agent = task.agent.agent();
-        let mut tools = agent.tools.clone();
-        if let Some(worker) = &agent.worker {
-            tools.extend(worker.tools.iter().cloned());
-        }
-        let about = About {
-            run: run.id,
-            task: id,
-            attempt: task.attempt,
-            epoch: run.header.epoch,
-            again: task.again,
-            blueprint: program.blueprint().name().into(),
-            version: program.blueprint().hash().into(),
-            agent: Arc::clone(task.agent.name()),
-            operator: Arc::clone(&task.operator),
-            tools,
-            idempotency_key: task.request.opts.idempotency_key.clone(),
-            principal: started.principal.as_str().into(),
-            started_ms,
-            used: if self.shared.stacks.meters(program) { used(run) } else { Usage::default() },
-            voice: heard,
-            over: std::sync::atomic::AtomicBool::new(false),
-            passed: std::sync::atomic::AtomicBool::new(false),
-        };
-        (Arc::new(about), voice)
+/// Who and what the open attempt of a task is.
+pub(crate) fn about(turn: &Turn<'_>, id: TaskId, task: &OpenTask) -> (Arc<About>, Arc<RunVoice>) {
+    let voice = Arc::new(voice(turn, id.step()));
+    let heard = Arc::clone(&voice) as Arc<dyn Voice>;
+    let (started, started_ms) = turn.run.chain.started().expect("a run with a task has started");
+    let program = turn.run.program.as_ref().expect("a task is prepared with the run's program");
+    let agent = task.agent.agent();
+    let mut tools = agent.tools.clone();
+    if let Some(worker) = &agent.worker {
+        tools.extend(worker.tools.iter().cloned());
     }
+    let about = About {
+        run: turn.run.id,
+        task: id,
+        attempt: task.attempt,
+        epoch: turn.run.header.epoch,
+        again: task.again,
+        blueprint: program.blueprint().name().into(),
+        version: program.blueprint().hash().into(),
+        agent: Arc::clone(task.agent.name()),
+        operator: Arc::clone(&task.operator),
+        tools,
+        idempotency_key: task.request.opts.idempotency_key.clone(),
+        principal: started.principal.as_str().into(),
+        started_ms,
+        used: if turn.shared.stacks.meters(program) { used(turn.run) } else { Usage::default() },
+        voice: heard,
+        over: std::sync::atomic::AtomicBool::new(false),
+        passed: std::sync::atomic::AtomicBool::new(false),
+    };
+    (Arc::new(about), voice)
+}
 
-    fn voice(&self, run: &Run, step: u32) -> RunVoice {
-        let (shared, here) = (Arc::clone(&self.shared), Mutex::new(Some(Said::default())));
-        RunVoice { shared, run: run.num, step, here }
+fn voice(turn: &Turn<'_>, step: u32) -> RunVoice {
+    let (shared, here) = (Arc::clone(turn.shared), Mutex::new(Some(Said::default())));
+    RunVoice { shared, run: turn.run.num, step, here }
+}
+
+/// Takes what layers said into the transition that is under way.
+pub(crate) fn take_said(turn: &mut Turn<'_>, number: u32, said: Said) {
+    for event in said.events {
+        told(turn, Some(number), &event);
     }
-
-    /// Takes what layers said into the transition that is under way.
-    pub(crate) fn take_said(&mut self, run: &mut Run, number: u32, said: Said) {
-        for event in said.events {
-            self.told(run, Some(number), &event);
-        }
-        if let Some(reason) = said.pause
-            && run.chain.paused().is_none()
-            && !run.is_ended()
-        {
-            let by = "middleware".to_owned();
-            self.append(run, Fact::Decided(Decision::Pause { by, reason }));
-        }
+    if let Some(reason) = said.pause
+        && turn.run.chain.paused().is_none()
+        && !turn.run.is_ended()
+    {
+        let by = "middleware".to_owned();
+        facts::append(turn, Fact::Decided(Decision::Pause { by, reason }));
     }
+}
 
-    /// Takes what came of an attempt by another way than its dispatch through the layers: its
-    /// worker reported, it timed out, it was canceled.
-    pub(crate) fn settle_attempt(
-        &mut self,
-        run: &mut Run,
-        number: u32,
-        outcome: Settled,
-    ) -> Settled {
-        let Some(task) = run.task_mut(number) else { return outcome };
-        let Some(about) = task.about.take() else { return outcome };
-        // Its dispatch may still be under way: what comes of that is nobody's any more.
-        about.give_up();
-        let input = task.request.input.clone();
-        let voice = Arc::new(self.voice(run, number));
-        let about = about.heard_by(Arc::clone(&voice) as Arc<dyn Voice>);
-        let outcome = self.stacks_of(run).dispatch.settle(&about, &input, outcome);
-        self.take_said(run, number, voice.hand_over());
-        outcome
+/// Takes what came of an attempt by another way than its dispatch through the layers: its
+/// worker reported, it timed out, it was canceled.
+pub(crate) fn settle_attempt(turn: &mut Turn<'_>, number: u32, outcome: Settled) -> Settled {
+    let Some(task) = turn.run.task_mut(number) else { return outcome };
+    let Some(about) = task.about.take() else { return outcome };
+    // Its dispatch may still be under way: what comes of that is nobody's any more.
+    about.give_up();
+    let input = task.request.input.clone();
+    let voice = Arc::new(voice(turn, number));
+    let about = about.heard_by(Arc::clone(&voice) as Arc<dyn Voice>);
+    let outcome = stacks_of(turn).dispatch.settle(&about, &input, outcome);
+    take_said(turn, number, voice.hand_over());
+    outcome
+}
+
+/// The same for an outcome that ends the step: a person's answer, a refusal.
+pub(crate) fn settle_outcome(turn: &mut Turn<'_>, number: u32, outcome: Outcome) -> Outcome {
+    if turn.run.task(number).is_none_or(|task| task.about.is_none()) {
+        return outcome;
     }
-
-    /// The same for an outcome that ends the step: a person's answer, a refusal.
-    pub(crate) fn settle_outcome(
-        &mut self,
-        run: &mut Run,
-        number: u32,
-        outcome: Outcome,
-    ) -> Outcome {
-        if run.task(number).is_none_or(|task| task.about.is_none()) {
-            return outcome;
-        }
-        let settled = match outcome {
-            Outcome::Completed(output) => {
-                self.settle_attempt(run, number, Ok(TaskDone::new(output)))
-            }
-            Outcome::Failed(failure) => {
-                self.settle_attempt(run, number, Err(Box::new(failure.into())))
-            }
-            Outcome::Canceled(_) => return outcome,
-        };
-        match settled {
-            Ok(done) => Outcome::Completed(done.output),
-            Err(short) => Outcome::Failed(self.located(run, number, short.failure)),
-        }
+    let settled = match outcome {
+        Outcome::Completed(output) => settle_attempt(turn, number, Ok(TaskDone::new(output))),
+        Outcome::Failed(failure) => settle_attempt(turn, number, Err(Box::new(failure.into()))),
+        Outcome::Canceled(_) => return outcome,
+    };
+    match settled {
+        Ok(done) => Outcome::Completed(done.output),
+        Err(short) => Outcome::Failed(located(turn.run, number, short.failure)),
     }
+}
 
-    /// An execution ended before its task was done. What it wants done is done with the step's
-    /// end; a further attempt would want it again, so it is dropped with the attempt.
-    pub(crate) fn fell_short(&mut self, run: &mut Run, number: u32, short: Short) {
-        let Short { failure, usage, effects } = short;
-        if effects.iter().any(|it| matches!(it, Effect::ToolApprovalRequired { .. })) {
-            // It did not fall short: it waits for a person, and goes on then.
-            return self.done(run, number, TaskDone { output: Json::null(), usage, effects });
-        }
-        let retries =
-            |task: &OpenTask| failure.retryable && task.counted + 1 < task.retry.max_attempts;
-        if effects.is_empty() || run.task(number).is_some_and(retries) {
-            self.attempt_failed(run, number, failure, usage);
-            return;
-        }
-        let failure = self.located(run, number, failure);
-        let (failure, effects) = match self.apply_effects(run, number, &effects) {
-            Ok(effects) => (failure, effects),
-            Err(refused) => (self.located(run, number, refused), None),
-        };
-        self.finish_step(run, number, Outcome::Failed(failure), effects, usage);
+/// Puts an event of a run's life on its stream.
+pub(crate) fn told(turn: &mut Turn<'_>, step: Option<u32>, event: &LifecycleEvent) {
+    if turn.run.is_ended() {
+        return;
     }
+    turn.run.told += 1;
+    if turn.run.told > EVENTS {
+        tracing::warn!(run = %turn.run.id, kind = event.kind(), "an event too many is dropped");
+        return;
+    }
+    let kind = event.kind().to_owned();
+    let data = Json::from(event.data());
+    facts::append(turn, Fact::Decided(Decision::Told { step, kind, data }));
+}
 
-    /// Puts an event of a run's life on its stream.
-    pub(crate) fn told(&mut self, run: &mut Run, step: Option<u32>, event: &LifecycleEvent) {
-        if run.is_ended() {
-            return;
-        }
-        run.told += 1;
-        if run.told > EVENTS {
-            tracing::warn!(run = %run.id, kind = event.kind(), "an event too many is dropped");
-            return;
-        }
-        let kind = event.kind().to_owned();
-        let data = Json::from(event.data());
-        self.append(run, Fact::Decided(Decision::Told { step, kind, data }));
+/// Adds to a failure where it comes from.
+pub(crate) fn located(run: &Run, number: u32, failure: Failure) -> Failure {
+    match run.task(number) {
+        Some(task) => failure.at(number, Some(task.agent.name()), task.attempt),
+        None => failure,
     }
 }
 

@@ -1,12 +1,18 @@
 //! A run's own state: in memory with its run, written with the transition that changed it.
 
+use std::sync::Arc;
+
 use crate::{
     engine::{
         run::{
             account::{OwnState, ROW, row_bytes},
             resident::Run,
         },
-        shard::owner::Shard,
+        shared::shards::Shared,
+        turn::{
+            facts::{self, Turn},
+            weight,
+        },
     },
     fault,
     flow::StateOp,
@@ -28,202 +34,197 @@ pub(crate) fn run_scope(run: &Run) -> String {
     format!("run:{}", run.id)
 }
 
-impl Shard {
-    /// Applies an operation to the run's state, within the transition that is under way.
-    pub(crate) fn apply_state(&mut self, run: &mut Run, op: &StateOp) -> Result<Json, Failure> {
-        let put = |value: String, reducer: Reducer, hints: StoreOptions| {
-            (StateAct::Put { value, reducer, hints }, None)
-        };
-        let none = StoreOptions::default;
-        let (act, if_revision) = match op {
-            StateOp::Get { key } => {
-                return Ok(self.own_value(run, key)?.unwrap_or_else(Json::null));
-            }
-            StateOp::List { prefix } => return self.own_keys(run, prefix),
-            StateOp::Set { key: _, value, opts: None } => {
-                put(value.as_str().to_owned(), Reducer::Overwrite, none())
-            }
-            StateOp::Set { key: _, value, opts: Some(opts) } => {
-                let (act, _) = put(value.as_str().to_owned(), Reducer::Overwrite, opts.hints());
-                (act, opts.if_revision)
-            }
-            StateOp::Delete { .. } => (StateAct::Delete, None),
-            StateOp::Add { key, by } => {
-                let by = number_text(*by).ok_or_else(|| {
-                    refused(format!("state.add {key:?}: what is added is not a number"))
-                })?;
-                put(by, Reducer::Sum, none())
-            }
-            StateOp::Append { value, .. } => {
-                put(value.as_str().to_owned(), Reducer::Append, none())
-            }
-            StateOp::Merge { value, .. } => put(value.as_str().to_owned(), Reducer::Merge, none()),
-            StateOp::Search { .. }
-            | StateOp::Link { .. }
-            | StateOp::Unlink { .. }
-            | StateOp::Traverse { .. } => {
-                return Err(refused(format!("{} needs what is stored", op.name())));
-            }
-        };
-        let key = op.key();
-        let change = StateChange { scope: run_scope(run), key: key.to_owned(), if_revision, act };
-        let changed = self.change_own(run, vec![change]);
-        let mut answers = changed.map_err(|error| match error {
-            OwnError::Limit(failure) => failure,
-            OwnError::Full(why) => {
-                // The flow may catch the failure of the step, and not the end of its run.
-                run.account.over = Some(why.clone());
-                Failure::new(kind::LIMIT, why)
-            }
-            OwnError::Store(error) => state_failure(op.name(), error),
-        })?;
-        let value = answers.pop().and_then(|answer| answer.value);
-        Ok(value.map_or_else(Json::null, Json::from_trusted))
-    }
+/// Applies an operation to the run's state, within the transition that is under way.
+pub(crate) fn apply_state(turn: &mut Turn<'_>, op: &StateOp) -> Result<Json, Failure> {
+    let put = |value: String, reducer: Reducer, hints: StoreOptions| {
+        (StateAct::Put { value, reducer, hints }, None)
+    };
+    let none = StoreOptions::default;
+    let (act, if_revision) = match op {
+        StateOp::Get { key } => {
+            return Ok(own_value(turn, key)?.unwrap_or_else(Json::null));
+        }
+        StateOp::List { prefix } => return own_keys(turn, prefix),
+        StateOp::Set { key: _, value, opts: None } => {
+            put(value.as_str().to_owned(), Reducer::Overwrite, none())
+        }
+        StateOp::Set { key: _, value, opts: Some(opts) } => {
+            let (act, _) = put(value.as_str().to_owned(), Reducer::Overwrite, opts.hints());
+            (act, opts.if_revision)
+        }
+        StateOp::Delete { .. } => (StateAct::Delete, None),
+        StateOp::Add { key, by } => {
+            let by = number_text(*by).ok_or_else(|| {
+                refused(format!("state.add {key:?}: what is added is not a number"))
+            })?;
+            put(by, Reducer::Sum, none())
+        }
+        StateOp::Append { value, .. } => put(value.as_str().to_owned(), Reducer::Append, none()),
+        StateOp::Merge { value, .. } => put(value.as_str().to_owned(), Reducer::Merge, none()),
+        StateOp::Search { .. }
+        | StateOp::Link { .. }
+        | StateOp::Unlink { .. }
+        | StateOp::Traverse { .. } => {
+            return Err(refused(format!("{} needs what is stored", op.name())));
+        }
+    };
+    let key = op.key();
+    let change = StateChange { scope: run_scope(turn.run), key: key.to_owned(), if_revision, act };
+    let changed = change_own(turn, vec![change]);
+    let mut answers = changed.map_err(|error| match error {
+        OwnError::Limit(failure) => failure,
+        OwnError::Full(why) => {
+            // The flow may catch the failure of the step, and not the end of its run.
+            turn.run.account.over = Some(why.clone());
+            Failure::new(kind::LIMIT, why)
+        }
+        OwnError::Store(error) => state_failure(op.name(), error),
+    })?;
+    let value = answers.pop().and_then(|answer| answer.value);
+    Ok(value.map_or_else(Json::null, Json::from_trusted))
+}
 
-    fn own_keys(&mut self, run: &mut Run, prefix: &str) -> Result<Json, Failure> {
-        let now = self.time_of(run);
-        let passing = self.shared.state.transient_keys(&run_scope(run), prefix);
-        let state = self.state_of(run)?.rows();
-        let live = state.values().filter(|row| row.is_live(now));
-        let mut keys: Vec<&str> = live
-            .map(|row| row.key.as_str())
-            .chain(passing.iter().map(String::as_str))
-            .filter(|key| key.starts_with(prefix))
-            .collect();
-        keys.sort_unstable();
-        keys.dedup();
-        Ok(Json::encode(&keys).expect("strings are JSON"))
-    }
+fn own_keys(turn: &mut Turn<'_>, prefix: &str) -> Result<Json, Failure> {
+    let now = facts::time_of(turn);
+    let passing = turn.shared.state.transient_keys(&run_scope(turn.run), prefix);
+    let state = state_of(turn.run, turn.shared)?.rows();
+    let live = state.values().filter(|row| row.is_live(now));
+    let mut keys: Vec<&str> = live
+        .map(|row| row.key.as_str())
+        .chain(passing.iter().map(String::as_str))
+        .filter(|key| key.starts_with(prefix))
+        .collect();
+    keys.sort_unstable();
+    keys.dedup();
+    Ok(Json::encode(&keys).expect("strings are JSON"))
+}
 
-    /// A value of the run's own state.
-    pub(crate) fn own_value(&mut self, run: &mut Run, key: &str) -> Result<Option<Json>, Failure> {
-        let now = self.time_of(run);
-        if let Some(row) = self.shared.state.transient_value(&run_scope(run), key) {
-            return Ok(Some(Json::from_trusted(row.value)));
-        }
-        let row = self.state_of(run)?.rows().get(key).filter(|row| row.is_live(now));
-        Ok(row.map(|row| Json::from_trusted(row.value.as_str())))
+/// A value of the run's own state.
+pub(crate) fn own_value(turn: &mut Turn<'_>, key: &str) -> Result<Option<Json>, Failure> {
+    let now = facts::time_of(turn);
+    if let Some(row) = turn.shared.state.transient_value(&run_scope(turn.run), key) {
+        return Ok(Some(Json::from_trusted(row.value)));
     }
+    let row = state_of(turn.run, turn.shared)?.rows().get(key).filter(|row| row.is_live(now));
+    Ok(row.map(|row| Json::from_trusted(row.value.as_str())))
+}
 
-    /// Changes the run's own state, all of it or nothing; answers with what came of each change.
-    pub(crate) fn change_own(
-        &mut self,
-        run: &mut Run,
-        changes: Vec<StateChange>,
-    ) -> Result<Vec<Changed>, OwnError> {
-        let limit = self.shared.settings.limits.value;
-        for change in &changes {
-            own_limits(change, limit)?;
-        }
-        let at_ms = self.time_of(run);
-        let batch =
-            StateBatch { changes, at_ms, most: limit, receipt: None, answers: Answers::default() };
-        let state = self.state_of(run).map_err(OwnError::Limit)?.rows();
-        let planned = plan::<StoreError>(&batch, |_, key| Ok(state.get(key).cloned()))
-            .map_err(OwnError::Store)?;
-        let fresh = planned
-            .writes
-            .iter()
-            .filter(|write| matches!(write, Planned::Put { key, .. } if !state.contains_key(key)));
-        if state.len() + fresh.count() > KEYS {
-            let message = format!("a run has at most {KEYS} keys of state");
-            return Err(OwnError::Limit(Failure::new(kind::LIMIT, message)));
-        }
-        let grows: usize = planned
-            .writes
-            .iter()
-            .map(|write| match write {
-                Planned::Put { key, value, .. } => {
-                    let before = state.get(key).map_or(0, |row| row_bytes(row) + ROW);
-                    (key.len() + value.len() + ROW).saturating_sub(before)
-                }
-                Planned::Delete { .. } | Planned::Link { .. } | Planned::Unlink { .. } => 0,
-            })
-            .sum();
-        if let Some(why) = Self::too_heavy(run, grows) {
-            return Err(OwnError::Full(why));
-        }
-        fault::point("engine.state");
-        for write in planned.writes {
-            self.write_own(run, write, at_ms)?;
-        }
-        Ok(planned.answers)
+/// Changes the run's own state, all of it or nothing; answers with what came of each change.
+pub(crate) fn change_own(
+    turn: &mut Turn<'_>,
+    changes: Vec<StateChange>,
+) -> Result<Vec<Changed>, OwnError> {
+    let limit = turn.shared.settings.limits.value;
+    for change in &changes {
+        own_limits(change, limit)?;
     }
+    let at_ms = facts::time_of(turn);
+    let batch =
+        StateBatch { changes, at_ms, most: limit, receipt: None, answers: Answers::default() };
+    let state = state_of(turn.run, turn.shared).map_err(OwnError::Limit)?.rows();
+    let planned = plan::<StoreError>(&batch, |_, key| Ok(state.get(key).cloned()))
+        .map_err(OwnError::Store)?;
+    let fresh = planned
+        .writes
+        .iter()
+        .filter(|write| matches!(write, Planned::Put { key, .. } if !state.contains_key(key)));
+    if state.len() + fresh.count() > KEYS {
+        let message = format!("a run has at most {KEYS} keys of state");
+        return Err(OwnError::Limit(Failure::new(kind::LIMIT, message)));
+    }
+    let grows: usize = planned
+        .writes
+        .iter()
+        .map(|write| match write {
+            Planned::Put { key, value, .. } => {
+                let before = state.get(key).map_or(0, |row| row_bytes(row) + ROW);
+                (key.len() + value.len() + ROW).saturating_sub(before)
+            }
+            Planned::Delete { .. } | Planned::Link { .. } | Planned::Unlink { .. } => 0,
+        })
+        .sum();
+    if let Some(why) = weight::too_heavy(turn.run, grows) {
+        return Err(OwnError::Full(why));
+    }
+    fault::point("engine.state");
+    for write in planned.writes {
+        write_own(turn, write, at_ms)?;
+    }
+    Ok(planned.answers)
+}
 
-    fn write_own(&mut self, run: &mut Run, write: Planned, at_ms: u64) -> Result<(), OwnError> {
-        if let Planned::Put { scope, key, value, hints, .. } = &write
-            && hints.lifetime == Some(Lifetime::Transient)
-        {
-            let (scope, key) = (scope.clone(), key.clone());
-            let value = value.clone();
-            return self
-                .shared
-                .state
-                .put_transient(&scope, &key, value, hints)
-                .map_err(OwnError::Store);
-        }
-        let state = self.state_of(run).map_err(OwnError::Limit)?;
-        let write = match write {
-            Planned::Put { scope, key, value, hints, expires_ms } => {
-                let before = state.rows().get(&key);
-                let revision = before.map_or(1, |row| row.revision + 1);
-                let (fresh, gone) = (key.len() + value.len(), before.map_or(0, row_bytes));
-                let row = StateRow {
-                    scope: scope.clone(),
-                    key: key.clone(),
-                    value: value.clone(),
-                    revision,
-                    updated_ms: at_ms,
-                    expires_ms,
-                    hints: hints.clone(),
-                };
-                state.insert(row);
-                run.header.bytes = (run.header.bytes + fresh as u64).saturating_sub(gone as u64);
-                self.shared.state.drop_transient(&scope, &key);
-                Write::PutState { scope, key, value, hints, expires_ms, at_ms }
-            }
-            Planned::Delete { scope, key } => {
-                self.shared.state.drop_transient(&scope, &key);
-                let state = self.state_of(run).map_err(OwnError::Limit)?;
-                let Some(gone) = state.remove(&key) else { return Ok(()) };
-                run.header.bytes = run.header.bytes.saturating_sub(row_bytes(&gone) as u64);
-                Write::DeleteState { scope, key }
-            }
-            // Links are not kept in memory: they go to the store as they are.
-            Planned::Link { scope, from: key, to, relation, metadata } => {
-                let act = StateAct::Link { to, relation, metadata };
-                plain_write(StateChange { scope, key, if_revision: None, act }, at_ms)
-            }
-            Planned::Unlink { scope, from: key, to, relation } => {
-                let act = StateAct::Unlink { to, relation };
-                plain_write(StateChange { scope, key, if_revision: None, act }, at_ms)
-            }
-        };
-        run.pending.writes.push(write);
-        Ok(())
+fn write_own(turn: &mut Turn<'_>, write: Planned, at_ms: u64) -> Result<(), OwnError> {
+    if let Planned::Put { scope, key, value, hints, .. } = &write
+        && hints.lifetime == Some(Lifetime::Transient)
+    {
+        let (scope, key) = (scope.clone(), key.clone());
+        let value = value.clone();
+        return turn
+            .shared
+            .state
+            .put_transient(&scope, &key, value, hints)
+            .map_err(OwnError::Store);
     }
+    let state = state_of(turn.run, turn.shared).map_err(OwnError::Limit)?;
+    let write = match write {
+        Planned::Put { scope, key, value, hints, expires_ms } => {
+            let before = state.rows().get(&key);
+            let revision = before.map_or(1, |row| row.revision + 1);
+            let (fresh, gone) = (key.len() + value.len(), before.map_or(0, row_bytes));
+            let row = StateRow {
+                scope: scope.clone(),
+                key: key.clone(),
+                value: value.clone(),
+                revision,
+                updated_ms: at_ms,
+                expires_ms,
+                hints: hints.clone(),
+            };
+            state.insert(row);
+            turn.run.header.bytes =
+                (turn.run.header.bytes + fresh as u64).saturating_sub(gone as u64);
+            turn.shared.state.drop_transient(&scope, &key);
+            Write::PutState { scope, key, value, hints, expires_ms, at_ms }
+        }
+        Planned::Delete { scope, key } => {
+            turn.shared.state.drop_transient(&scope, &key);
+            let state = state_of(turn.run, turn.shared).map_err(OwnError::Limit)?;
+            let Some(gone) = state.remove(&key) else { return Ok(()) };
+            turn.run.header.bytes = turn.run.header.bytes.saturating_sub(row_bytes(&gone) as u64);
+            Write::DeleteState { scope, key }
+        }
+        // Links are not kept in memory: they go to the store as they are.
+        Planned::Link { scope, from: key, to, relation, metadata } => {
+            let act = StateAct::Link { to, relation, metadata };
+            plain_write(StateChange { scope, key, if_revision: None, act }, at_ms)
+        }
+        Planned::Unlink { scope, from: key, to, relation } => {
+            let act = StateAct::Unlink { to, relation };
+            plain_write(StateChange { scope, key, if_revision: None, act }, at_ms)
+        }
+    };
+    turn.run.pending.writes.push(write);
+    Ok(())
+}
 
-    pub(crate) fn state_of<'a>(&self, run: &'a mut Run) -> Result<&'a mut OwnState, Failure> {
-        if run.state.is_none() {
-            // Nothing of the run's state is on its way yet: the first write goes through here.
-            let most = self.shared.memory.limit() / 2;
-            let scope = run_scope(run);
-            let stored =
-                self.shared.store.state_bytes(&scope).map_err(|error| unread(run, error))?;
-            if stored > most as u64 {
-                let message = format!(
-                    "the run's state has {stored} bytes, and the host may hold {most} of one run"
-                );
-                return Err(Failure::new(kind::LIMIT, message));
-            }
-            let rows = self.shared.store.state(&scope).map_err(|error| unread(run, error))?;
-            let state: OwnState = rows.into_iter().collect();
-            run.account.keep_state(state.bytes());
-            run.state = Some(state);
+fn state_of<'a>(run: &'a mut Run, shared: &Arc<Shared>) -> Result<&'a mut OwnState, Failure> {
+    if run.state.is_none() {
+        // Nothing of the run's state is on its way yet: the first write goes through here.
+        let most = shared.memory.limit() / 2;
+        let scope = run_scope(run);
+        let stored = shared.store.state_bytes(&scope).map_err(|error| unread(run, error))?;
+        if stored > most as u64 {
+            let message = format!(
+                "the run's state has {stored} bytes, and the host may hold {most} of one run"
+            );
+            return Err(Failure::new(kind::LIMIT, message));
         }
-        Ok(run.state.as_mut().expect("it was read just now"))
+        let rows = shared.store.state(&scope).map_err(|error| unread(run, error))?;
+        let state: OwnState = rows.into_iter().collect();
+        run.account.keep_state(state.bytes());
+        run.state = Some(state);
     }
+    Ok(run.state.as_mut().expect("it was read just now"))
 }
 
 fn unread(run: &mut Run, error: StoreError) -> Failure {

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::engine::{
     Caller, Divergence, Engine, EngineError, Program,
-    shard::retell::{Retold, Stop, retell},
+    turn::retell::{Retold, Stop, retell},
 };
 use crate::{
     flow::{Command, NextAction, RunLimits},
@@ -176,6 +176,6 @@ impl Past {
         schema
             .accept(output.to_value())
             .map(Json::from)
-            .map_err(|_| Failure::new(kind::INVALID_RESULT, "the output breaks its schema"))
+            .map_err(|_| Failure::new(kind::INVALID_RESULT, "the output does not match its schema"))
     }
 }

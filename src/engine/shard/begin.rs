@@ -1,0 +1,86 @@
+//! Begins a run on its shard.
+
+use crate::{
+    engine::{
+        inbox::answers,
+        run::{account::OwnState, answers::view_of, due::Due, resident::Run, values::grant_of},
+        shard::owner::Shard,
+        shared::message::NewRun,
+        turn::{ending, facts, lineage},
+    },
+    fault,
+    journal::{Decision, Fact},
+    store::{Check, Header, UNSTORED, Write},
+};
+
+impl Shard {
+    /// Begins a run.
+    pub(crate) fn begin(&mut self, new: NewRun) {
+        if self.runs.contains_key(&new.id.num()) {
+            return;
+        }
+        fault::point("engine.accept_run");
+        self.lives += 1;
+        let NewRun { id, program, started, jti, key, reply, waiter, .. } = new;
+        let (unstored, subscriber, charged) = (new.unstored, new.subscriber, new.charged);
+        let wall_ms = program.blueprint().definition().wall_ms;
+        let parent = started.parent;
+        let grant = std::sync::Arc::new(grant_of(&started.grant));
+        let header = new_header(id, &started);
+        let mut run = Box::new(Run::new(self.lives, header, grant, self.account()));
+        run.program = Some(program);
+        run.state = Some(OwnState::default());
+        run.artifacts = Some(Vec::new());
+        run.waiters = waiter.into_iter().collect();
+        run.subscribers = subscriber.into_iter().collect();
+        run.charged = charged;
+        run.audience.set(!run.subscribers.is_empty());
+        run.header.parent = parent;
+        self.count_in(run.num);
+        let turn = &mut self.on(&mut run);
+        let (by, delegate) = (started.principal.clone(), started.delegate.clone());
+        facts::append(turn, Fact::RunStarted(Box::new(started)));
+        for (session, party) in new.joined {
+            lineage::join(turn, session, party);
+        }
+        for session in delegate.iter().map(String::as_str) {
+            lineage::note_joined(turn, session);
+        }
+        for (operator, session) in new.seats {
+            lineage::note_joined(turn, session.as_str());
+            let (by, session) = (by.clone(), session.0);
+            let seat = Decision::Seat { by, operator, session, epoch: 1 };
+            facts::append(turn, Fact::Decided(seat));
+        }
+        if unstored {
+            let key = format!("{UNSTORED}{}", turn.run.num);
+            turn.run.pending.writes.push(Write::PutMeta { key, value: "1".into() });
+        }
+        turn.run.pending.checks.extend(jti.map(Check::TokenLive));
+        if let Some((principal, key)) = key {
+            answers::keep_answer(turn, &principal, &key, id.to_string());
+        }
+        if let Some(reply) = reply {
+            turn.run.pending.after.replies.push(Box::new(move |result| {
+                // A caller who went away cancels nothing.
+                let _ = reply.send(result.map(view_of));
+            }));
+        }
+        if let Some(wall) = wall_ms {
+            let due = turn.steady_ms + wall;
+            turn.run.timers.insert((due, 0, Due::Wall));
+        }
+        ending::start_flow(turn);
+        self.settle(run);
+    }
+}
+
+fn new_header(id: crate::protocol::RunId, started: &crate::journal::RunStarted) -> Header {
+    Header {
+        blueprint: started.blueprint.clone(),
+        hash: started.hash.clone(),
+        parent: started.parent,
+        principal: started.principal.clone(),
+        ..Header::fresh(id.num(), id.created_ms())
+    }
+}

@@ -1,0 +1,153 @@
+//! What a run has for the disk, submitted as one batch.
+
+use std::sync::Arc;
+
+use crate::{
+    engine::{
+        run::resident::{After, Pending, Submitted},
+        shard::perform,
+        shared::message::Msg,
+        turn::facts::Turn,
+    },
+    fault::{self, Break},
+    journal::RunState,
+    store::{Batch, Check, JournalRow, RunStatus, RunWrite, Write},
+};
+
+/// Submits what a run has for the disk, as one batch. Without anything to write it gives back
+/// what was to follow.
+pub(crate) fn submit(turn: &mut Turn<'_>) -> Option<After> {
+    if !turn.run.has_pending() || turn.run.damaged.is_some() {
+        return None;
+    }
+    let mut pending = std::mem::take(&mut turn.run.pending);
+    let states = !pending.entries.is_empty() || std::mem::take(&mut turn.run.restate);
+    if !states && pending.writes.is_empty() && turn.run.submitted.is_empty() {
+        return Some(pending.after);
+    }
+    turn.run.batches += 1;
+    let batch = turn.run.batches;
+    if turn.run.is_ended() && turn.run.end_batch.is_none() {
+        turn.run.end_batch = Some(batch);
+    }
+    if let (true, Some(cursor)) = (pending.entries.is_empty(), turn.run.cursor) {
+        // Without entries nothing else would refuse it after a batch before it failed.
+        pending.checks.push(Check::RunAt { run: turn.run.num, cursor });
+    }
+    let write = states.then(|| run_write(turn, &pending.entries));
+    if turn.run.charged {
+        charge(turn, &mut pending, write.as_ref());
+    }
+    let bytes = pending.bytes();
+    if !turn.run.subscribers.is_empty() {
+        pending.after.events.extend(
+            pending.entries.iter().map(|e| crate::engine::view::events::view(turn.run.num, e)),
+        );
+    }
+    if fault::is_broken(Break::AckBeforeCommit) {
+        perform::perform(turn, std::mem::take(&mut pending.after));
+    }
+    turn.run.submitted.push_back(Submitted { batch, bytes, after: pending.after });
+    let (num, life) = (turn.run.num, turn.run.life);
+    let shared = Arc::clone(turn.shared);
+    turn.shared.store.submit(Batch {
+        checks: pending.checks,
+        run: write,
+        writes: pending.writes,
+        ack: Box::new(move |result| {
+            shared.send(num, Msg::Committed { run: num, batch, life, result });
+        }),
+    });
+    None
+}
+
+/// Charges a run for what it stores, in the commit that stores it.
+fn charge(turn: &Turn<'_>, pending: &mut Pending, write: Option<&RunWrite>) {
+    let rows = write.map_or(&[][..], |write| &write.entries);
+    let entries: u64 = rows.iter().map(|row| row.bytes.len() as u64).sum();
+    let files = pending.writes.iter().map(|write| match write {
+        Write::PutArtifact(file) => file.size,
+        _ => 0,
+    });
+    let bytes = entries + files.sum::<u64>();
+    let row = turn.shared.accounts.charge(turn.run.num, turn.run.chain.spent(), bytes);
+    pending.writes.extend(row.map(Write::PutCharge));
+}
+
+fn run_write(turn: &mut Turn<'_>, entries: &[crate::journal::Entry]) -> RunWrite {
+    let expected = turn.run.cursor;
+    let mut rows = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let lsn = turn.shared.store.next_lsn();
+        let row = JournalRow::new(turn.run.num, lsn, turn.run.cursor, entry);
+        turn.run.header.bytes += row.bytes.len() as u64;
+        rows.push(row);
+        turn.run.cursor = Some(lsn);
+    }
+    let whole = refresh_header(turn) || expected.is_none();
+    RunWrite { header: turn.run.header.clone(), expected, entries: rows, whole }
+}
+
+/// Brings the header up to the chain; says whether more changed than its counters.
+fn refresh_header(turn: &mut Turn<'_>) -> bool {
+    let (steps, done) = turn.run.chain.counts();
+    let before = turn.run.chain.next_step() - 1 - steps;
+    let status = crate::engine::turn::waiting::status(turn.run);
+    let ended = status.is_ended();
+    let wake_at_ms = if ended {
+        None
+    } else {
+        crate::engine::turn::waiting::wake_at(turn.run, &turn.shared.clock)
+    };
+    let waiting_on = match status {
+        RunStatus::Waiting | RunStatus::Paused => crate::engine::turn::waiting::describe(
+            turn.run,
+            status,
+            &turn.shared.sessions,
+            &turn.shared.clock,
+        ),
+        RunStatus::Running | RunStatus::Compensating
+            if !turn.run.open.is_empty()
+                || turn.run.chain.paused().is_some()
+                || turn.run.account.parked =>
+        {
+            crate::engine::turn::waiting::describe(
+                turn.run,
+                status,
+                &turn.shared.sessions,
+                &turn.shared.clock,
+            )
+        }
+        _ => None,
+    };
+    let error = match turn.run.chain.state() {
+        RunState::Ended(outcome) | RunState::Compensating(outcome) => {
+            crate::engine::turn::waiting::error(outcome)
+        }
+        RunState::Active => turn.run.chain.paused().map(crate::engine::turn::waiting::paused),
+    };
+    let said = turn.run.chain.status().map(|(text, progress)| (text.to_owned(), progress));
+    let header = &mut turn.run.header;
+    let (status_text, progress) = said.map_or((None, None), |(text, p)| (Some(text), p));
+    let whole = header.status != status
+        || header.wake_at_ms != wake_at_ms
+        || header.waiting_on != waiting_on
+        || header.error != error
+        || header.status_text != status_text
+        || header.progress != progress;
+    header.status = status;
+    header.wake_at_ms = wake_at_ms;
+    header.waiting_on = waiting_on;
+    header.error = error;
+    header.status_text = status_text;
+    header.progress = progress;
+    header.cursor = turn.run.cursor.unwrap_or_default();
+    header.seq = turn.run.chain.seq();
+    header.steps = before + steps;
+    header.steps_done = before + done;
+    header.updated_ms = turn.run.chain.last_ms();
+    if ended && header.ended_ms.is_none() {
+        header.ended_ms = Some(turn.run.chain.last_ms());
+    }
+    whole
+}

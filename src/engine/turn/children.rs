@@ -1,0 +1,206 @@
+//! Runs that a run calls: scheduled, started after the commit, ended.
+
+use crate::{
+    engine::{
+        Exceeded,
+        run::{
+            due::Due,
+            open::{Open, OpenKind},
+            perform::Perform,
+            resident::Run,
+        },
+        shared::message::{Msg, NewRun, RunMsg},
+        turn::{
+            authority, budget,
+            facts::{self, Turn},
+            steps,
+        },
+        view::spent::total,
+    },
+    fault,
+    flow::StepOp,
+    journal::{Chain, Outcome, RunStarted, RunState, StepKey, Usage},
+    protocol::{Failure, Json, RunId, failure::kind},
+    store::Write,
+    token::Quota,
+};
+
+pub(crate) fn schedule_child(turn: &mut Turn<'_>, key: &StepKey, blueprint: String, input: Json) {
+    let depth = turn.run.chain.started().map_or(0, |(started, _)| started.depth) + 1;
+    let max_depth = turn
+        .run
+        .program
+        .as_ref()
+        .and_then(|program| program.blueprint().definition().max_depth)
+        .unwrap_or(turn.shared.settings.limits.depth)
+        .min(turn.shared.settings.limits.depth);
+    let own = turn.run.program.as_ref().map(|program| {
+        (program.blueprint().name().to_owned(), program.blueprint().hash().to_owned())
+    });
+    let resolved = if depth > max_depth {
+        Err(Failure::new(kind::LIMIT, format!("more than {max_depth} runs below each other")))
+    } else if let Some(failure) = budget::run_over_budget(turn)
+        && *turn.run.chain.state() == RunState::Active
+    {
+        Err(failure)
+    } else {
+        turn.shared
+            .programs
+            .resolve(&blueprint, own)
+            .and_then(|program| {
+                authority::may_call(turn, &program)?;
+                let input = crate::engine::shared::programs::accept_input(&program, &input)?;
+                Ok((program, input))
+            })
+            .map_err(|error| Failure::new(kind::REFUSED, format!("call {blueprint}: {error}")))
+    };
+    let op = |blueprint: String, input: Json| StepOp::Child { blueprint, input };
+    match resolved {
+        Err(failure) => {
+            steps::record(turn, key, &op(blueprint, input), Outcome::Failed(failure));
+        }
+        Ok((program, accepted)) => {
+            let child = RunId::new(turn.shared.store.next_run(), facts::time_of(turn));
+            let version = program.blueprint().version();
+            let op = op(blueprint, input);
+            let open = OpenKind::Child { run: child, blueprint: version, input: accepted };
+            let number = steps::open_as(turn, key, &op, open, Some(child.to_string()));
+            // The number is in this run's journal: no other may get it, also after a crash
+            // before the called run is stored.
+            turn.run.pending.writes.push(Write::ReserveRun { num: child.num() });
+            turn.run.pending.after.performs.push(Perform::StartChild { step: number });
+        }
+    }
+}
+
+/// Hands a called run's end to its caller; its cancel is a failure that can be caught.
+pub(crate) fn child_ended(turn: &mut Turn<'_>, step: u32, outcome: Outcome, usage: Option<Usage>) {
+    fault::point("engine.child_ended");
+    let outcome = match outcome {
+        Outcome::Canceled(reason) => {
+            let message = format!("the called run was canceled: {reason}");
+            Outcome::Failed(Failure::new(kind::CANCELED, message))
+        }
+        Outcome::Completed(_) | Outcome::Failed(_) => outcome,
+    };
+    steps::finish_step(turn, step, outcome, None, usage);
+}
+
+pub(crate) fn take_up_child(turn: &mut Turn<'_>, number: u32, child: RunId) {
+    match turn.shared.store.header(child.num()) {
+        Ok(None) => turn.run.pending.after.performs.push(Perform::StartChild { step: number }),
+        Ok(Some(header)) if header.status.is_ended() => {
+            let mut chain = Chain::lean();
+            let entries = turn.shared.store.entries(child.num(), 0).unwrap_or_default();
+            let known = entries.iter().try_for_each(|entry| chain.apply(entry));
+            if let (Ok(()), RunState::Ended(outcome)) = (known, chain.state()) {
+                child_ended(turn, number, outcome.clone(), total(chain.spent()));
+            }
+        }
+        Ok(Some(_)) => {}
+        Err(error) => {
+            tracing::error!(run = %turn.run.id, %error, "could not look for a called run");
+        }
+    }
+}
+
+/// Counts a called run against what its caller counts against; says whether anything counts it,
+/// or nothing where it cannot begin now.
+fn admit_child(turn: &mut Turn<'_>, number: u32, child: u64) -> Option<bool> {
+    let Some(jti) = turn.shared.accounts.of(turn.run.num) else { return Some(false) };
+    match turn.shared.accounts.admit(&jti, child, turn.now_ms) {
+        Ok(charged) => Some(charged),
+        // Time alone helps: it begins a little later.
+        Err(Exceeded { quota: Quota::StartsPerMinute, retry_after_s: Some(after), .. }) => {
+            let due = facts::time_of(turn) + after * 1_000;
+            turn.run.timers.insert((due, number, Due::Child));
+            None
+        }
+        Err(exceeded) => {
+            let failure = exceeded.failure();
+            steps::finish_step(turn, number, Outcome::Failed(failure), None, None);
+            None
+        }
+    }
+}
+
+pub(crate) fn start_child(turn: &mut Turn<'_>, number: u32) {
+    let Some(Open { kind: OpenKind::Child { run: child, blueprint, input }, .. }) =
+        turn.run.open.get(number)
+    else {
+        return;
+    };
+    let (child, blueprint, input) = (*child, blueprint.clone(), input.clone());
+    fault::point("engine.child_start");
+    // A blueprint without a name calls itself: what was asked for may be all that is known.
+    let own = turn.run.program.as_ref().map(|program| {
+        (program.blueprint().name().to_owned(), program.blueprint().hash().to_owned())
+    });
+    let resolved = turn.shared.programs.resolve(&blueprint, own);
+    let permitted =
+        resolved.and_then(|program| authority::may_call(turn, &program).map(|()| program));
+    let program = match permitted {
+        Ok(program) => program,
+        Err(error) => {
+            let failure = Failure::new(kind::REFUSED, format!("call {blueprint}: {error}"));
+            steps::finish_step(turn, number, Outcome::Failed(failure), None, None);
+            return;
+        }
+    };
+    let Some(charged) = admit_child(turn, number, child.num()) else { return };
+    let Some((parent, _)) = turn.run.chain.started() else { return };
+    let started = RunStarted {
+        blueprint: program.blueprint().name().to_owned(),
+        hash: program.blueprint().hash().to_owned(),
+        input,
+        trigger: crate::engine::turn::budget::trigger(turn.run, number),
+        seed: parent.seed ^ child.num().wrapping_mul(0x9e37_79b9_7f4a_7c15),
+        parent: Some((turn.run.num, number)),
+        depth: parent.depth + 1,
+        workdir: parent.workdir.clone(),
+        principal: parent.principal.clone(),
+        delegate: parent.delegate.clone(),
+        grant: parent.grant.clone(),
+        generation: 0,
+        first_step: 1,
+        queued: Vec::new(),
+        continues: None,
+    };
+    let seats = turn.run.chain.seats().iter();
+    let new = NewRun {
+        id: child,
+        program,
+        started,
+        jti: None,
+        key: None,
+        reply: None,
+        waiter: None,
+        unstored: false,
+        subscriber: None,
+        seats: seats.map(|(name, it)| (name.clone(), it.session.as_str().into())).collect(),
+        charged,
+        joined: crate::engine::turn::lineage::all_of(&turn.shared.sessions, turn.run),
+    };
+    turn.shared.send(child.num(), Msg::Start(Box::new(new)));
+}
+
+pub(crate) fn tell_parent(turn: &Turn<'_>) {
+    let (Some((parent, step)), RunState::Ended(outcome)) =
+        (turn.run.header.parent, turn.run.chain.state())
+    else {
+        return;
+    };
+    fault::point("engine.tell_parent");
+    let usage = crate::engine::view::spent::total(turn.run.chain.spent());
+    let (child, outcome) = (turn.run.id, outcome.clone());
+    let joined = crate::engine::turn::lineage::all_of(&turn.shared.sessions, turn.run);
+    let message = RunMsg::ChildEnded { step, child, outcome, usage, joined };
+    turn.shared.tell(parent, message);
+}
+
+/// Whether an open step calls this very run.
+pub(crate) fn is_child(run: &Run, step: u32, child: RunId) -> bool {
+    run.open
+        .get(step)
+        .is_some_and(|open| matches!(&open.kind, OpenKind::Child { run, .. } if *run == child))
+}

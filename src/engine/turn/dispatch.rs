@@ -1,0 +1,226 @@
+//! Gives an attempt to its operator, through the layers of the middleware.
+
+use std::{
+    future::Future,
+    panic::AssertUnwindSafe,
+    path::PathBuf,
+    pin::Pin,
+    sync::{Arc, OnceLock},
+};
+
+use async_trait::async_trait;
+use futures::FutureExt as _;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    engine::{
+        gate::Payload,
+        run::{
+            feed::Feed,
+            task::{Live, OpenTask, Phase},
+        },
+        shared::{
+            message::{Msg, RunMsg},
+            shards::Shared,
+        },
+        turn::{
+            facts::Turn,
+            passage::AttemptState,
+            seats,
+            settle::{self, RunVoice, config_of},
+        },
+    },
+    fault,
+    middleware::{About, Dispatch, Dispatched, Terminal},
+    operator::{Delivery, Prompt, Reply, Reporter, Residence, Task},
+    protocol::{Failure, Json, ModelDelta, SecretAccessEvent, TaskId, failure::kind},
+    token::Handle,
+};
+
+/// An attempt on its way through the dispatch stack.
+pub(crate) type DispatchFuture = Pin<Box<dyn Future<Output = Result<Dispatched, Failure>> + Send>>;
+
+/// An attempt under way.
+pub(crate) struct Under {
+    pub(crate) live: Live,
+    pub(crate) about: Arc<About>,
+    pub(crate) voice: Arc<RunVoice>,
+    pub(crate) future: DispatchFuture,
+}
+
+/// The innermost part of every dispatch: the spawner, then the worker's end.
+struct Spawn<'a>(&'a Shared);
+
+#[async_trait]
+impl Terminal for Spawn<'_> {
+    async fn dispatch(&self, dispatch: Dispatch) -> Result<Dispatched, Failure> {
+        let payload = dispatch
+            .payload
+            .downcast::<Payload>()
+            .map_err(|_| Failure::new(kind::REFUSED, "a layer replaced what the spawner needs"))?;
+        // Before anybody is told of it: who leases it at once finds it so.
+        dispatch.about.pass();
+        // It is set once: an attempt is dispatched once.
+        let _ = payload.task.config.set(dispatch.config);
+        let worker = self.0.spawner.spawn(Arc::clone(&payload.task), dispatch.input).await?;
+        match worker.join().await? {
+            Reply::Done(done) => Ok(Dispatched::Done(done)),
+            Reply::Short(short) => Ok(Dispatched::Short(short)),
+            Reply::Parked => Ok(Dispatched::Parked),
+        }
+    }
+}
+
+/// Carries what an attempt says back to its run.
+struct AttemptReporter {
+    shared: Arc<Shared>,
+    run: u64,
+    step: u32,
+    attempt: u32,
+    feed: Arc<Feed>,
+}
+
+impl Reporter for AttemptReporter {
+    fn delivered(&self, delivery: Delivery) {
+        let (step, attempt) = (self.step, self.attempt);
+        self.shared.tell(self.run, RunMsg::Delivered { step, attempt, delivery });
+    }
+
+    fn progress(&self, data: Json) {
+        let (step, attempt) = (self.step, self.attempt);
+        let message = RunMsg::Progress { step, attempt, data };
+        // It is lossy: where too much waits, nobody is told.
+        let _ = self.shared.offer(self.run, Msg::Run(self.run, message));
+    }
+
+    fn delta(&self, delta: ModelDelta) {
+        if self.feed.push(delta) {
+            self.shared.tell(self.run, RunMsg::Delta(Arc::clone(&self.feed)));
+        }
+    }
+
+    fn secret_accessed(&self, event: SecretAccessEvent) {
+        let (step, attempt) = (self.step, self.attempt);
+        let event = Box::new(event);
+        self.shared.tell(self.run, RunMsg::SecretAccessed { step, attempt, event });
+    }
+}
+
+pub(crate) fn dispatch(turn: &mut Turn<'_>, number: u32, attempt: u32) {
+    crate::engine::turn::pieces::count_audience(turn.run);
+    if turn.run.chain.paused().is_some() {
+        return;
+    }
+    let Some(task) = turn.run.task(number) else { return };
+    if task.attempt != attempt || task.phase != Phase::Pending || task.live.is_some() {
+        return;
+    }
+    fault::point("engine.dispatch");
+    let Under { live, about, voice, future } = dispatch_future(turn, number, task, turn.now_ms);
+    // Nothing was said before it is polled; from now on it goes by message.
+    drop(voice.hand_over());
+    if let Some(task) = turn.run.task_mut(number) {
+        task.live = Some(live);
+        task.about = Some(about);
+    }
+    detach(turn.shared, turn.run.num, number, attempt, future);
+}
+
+/// Lets a dispatch go on beside the shard; its end comes back as a message.
+pub(crate) fn detach(
+    shared: &Arc<Shared>,
+    run: u64,
+    step: u32,
+    attempt: u32,
+    future: DispatchFuture,
+) {
+    let host = Arc::clone(shared);
+    shared.tasks.spawn(async move {
+        let result = future.await;
+        host.tell(run, RunMsg::Finished { step, attempt, result });
+    });
+}
+
+/// An attempt as a future through stack and spawner; nothing happens before it is polled.
+pub(crate) fn dispatch_future(turn: &Turn<'_>, number: u32, task: &OpenTask, now_ms: u64) -> Under {
+    let scheduled_ms = turn.run.chain.step(number).map_or(now_ms, |step| step.scheduled_ms);
+    let id = TaskId::new(turn.run.num, number, scheduled_ms);
+    let (audience, name) = (Arc::clone(&turn.run.audience), Arc::clone(task.agent.name()));
+    let live = Live {
+        cancel: CancellationToken::new(),
+        reported: CancellationToken::new(),
+        feed: Feed::new(audience, name, (number, task.attempt)),
+    };
+    let (started, _) = turn.run.chain.started().expect("a run with a task has started");
+    let program = turn.run.program.as_ref().expect("a task is prepared with the run's program");
+    let leaves = task.residence != Residence::Inline;
+    let handle = if leaves {
+        Handle::mint(&turn.shared.handles, &turn.run.attempt_id(number, task.attempt)).expose()
+    } else {
+        String::new()
+    };
+    let input = task.request.input.clone();
+    let (about, voice) = settle::about(turn, id, task);
+    let context = Task {
+        id,
+        run: turn.run.id,
+        attempt: task.attempt,
+        epoch: turn.run.header.epoch,
+        nonce: turn.run.header.nonce,
+        agent_name: Arc::clone(task.agent.name()),
+        agent: Arc::clone(task.agent.agent()),
+        operator: Arc::clone(&task.operator),
+        opts: task.request.opts.clone(),
+        program: Arc::clone(program),
+        workdir: match &started.workdir {
+            _ if !leaves => PathBuf::new(),
+            Some(dir) => dir.into(),
+            None => turn.shared.settings.work.join(turn.run.id.to_string()),
+        },
+        own_workdir: started.workdir.is_none(),
+        url: turn.shared.url.get().cloned(),
+        handle,
+        prompt: task
+            .row
+            .as_ref()
+            .and_then(|row| serde_json::from_str::<Prompt>(&row.prompt).ok())
+            .map(Arc::new),
+        seat: seats::seat_of(turn.run, &task.operator),
+        lists_tools: task.request.lists_tools(),
+        timeout_ms: task.timeout_ms,
+        cancel: live.cancel.clone(),
+        reported: live.reported.clone(),
+        config: OnceLock::new(),
+        stacks: settle::stacks_of(turn),
+        reporter: Arc::new(AttemptReporter {
+            shared: Arc::clone(turn.shared),
+            run: turn.run.num,
+            step: number,
+            attempt: task.attempt,
+            feed: Arc::clone(&live.feed),
+        }),
+        state: Arc::new(AttemptState {
+            shared: Arc::clone(turn.shared),
+            stacks: settle::stacks_of(turn),
+            about: Arc::clone(&about),
+            grant: Arc::clone(&turn.run.grant),
+        }),
+    };
+    let dispatch = Dispatch {
+        about: Arc::clone(&about),
+        input,
+        config: config_of(task),
+        payload: Arc::new(Payload { task: Arc::new(context), grant: Arc::clone(&turn.run.grant) }),
+    };
+    let (shared, stacks) = (Arc::clone(turn.shared), settle::stacks_of(turn));
+    let future = async move {
+        let terminal = Spawn(&shared);
+        let under_way = AssertUnwindSafe(stacks.dispatch.run(dispatch, &terminal));
+        // Code of a layer or an operator that panics ends its own attempt: the shard may be
+        // the one that polls it.
+        under_way.catch_unwind().await.unwrap_or_else(|_| {
+            Err(Failure::new(kind::WORKER, "the operator panicked").retryable())
+        })
+    };
+    Under { live, about, voice, future: Box::pin(future) }
+}

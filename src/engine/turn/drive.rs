@@ -1,0 +1,153 @@
+//! Advancing a flow: its inputs one after the other, its commands into facts.
+
+use crate::{
+    engine::{
+        run::resident::Run,
+        turn::{
+            compose, ending,
+            facts::{self, Turn},
+            limits, schedule, steps, weight,
+        },
+    },
+    flow::{Command, Flow as _, Input, NextAction, StepOp},
+    journal::{Fact, Outcome, RunState},
+};
+
+/// Inputs that a run takes in one turn before its neighbours get theirs.
+const TURN: usize = 256;
+
+/// Time that a run takes for one turn, if its inputs are fewer, in milliseconds. What it does with
+/// one input is not interrupted: that is bounded by its limit of processor time.
+pub(crate) const TURN_MS: u64 = 5;
+
+/// Bytes that a run writes in one turn, if its inputs are fewer.
+const TURN_BYTES: usize = 256 * 1024;
+
+/// Lets the flow take its inputs, as many as one turn allows. Says whether it waits for room in
+/// the host's memory.
+pub(crate) fn drive(turn: &mut Turn<'_>) -> bool {
+    let began = turn.shared.clock.steady_ms();
+    hold_to_quotas(turn);
+    let parks = take_inputs(turn, began);
+    // Whatever the last input asked for begins in the same commit.
+    compose::compose(turn);
+    parks
+}
+
+/// Ends a run that would go on although the runs under its token keep more than they may.
+fn hold_to_quotas(turn: &mut Turn<'_>) {
+    if turn.run.charged
+        && !turn.run.inbox.is_empty()
+        && turn.run.chain.paused().is_none()
+        && *turn.run.chain.state() == RunState::Active
+        && let Some(exceeded) = turn.shared.accounts.over_bytes(turn.run.num)
+    {
+        ending::wind_up(turn, Outcome::Failed(exceeded.failure()));
+    }
+}
+
+/// Says whether it stopped for want of memory.
+fn take_inputs(turn: &mut Turn<'_>, began: u64) -> bool {
+    for taken in 0..TURN {
+        if taken > 0
+            && (turn.shared.clock.steady_ms().saturating_sub(began) >= TURN_MS
+                || turn.run.pending.bytes() >= TURN_BYTES)
+        {
+            return false;
+        }
+        if turn.run.chain.paused().is_some() || turn.run.is_ended() || turn.run.reload {
+            return false;
+        }
+        compose::compose(turn);
+        if turn.run.waits_for_commit() || turn.run.inbox.is_empty() {
+            return false;
+        }
+        if weight::parks(turn) {
+            return true;
+        }
+        let Some((input, at_ms)) = turn.run.inbox.pop_front() else { return false };
+        let Some(flow) = turn.run.flow.as_mut() else { return false };
+        let advance = flow.advance(input, at_ms);
+        if advance.next == NextAction::More {
+            turn.run.inbox.push_front((Input::More, at_ms));
+        }
+        if !commands(turn, advance.commands) {
+            continue;
+        }
+        next(turn, advance.next);
+    }
+    false
+}
+
+/// Carries out what a flow asked for, in its order. Says whether it may go on: not once a
+/// command stopped it, by a limit that it broke; the rest was never decided then.
+pub(crate) fn commands(turn: &mut Turn<'_>, commands: Vec<Command>) -> bool {
+    let before = compensates(turn.run);
+    for command in commands {
+        carry_out(turn, command);
+        if turn.run.is_ended() || turn.run.reload || compensates(turn.run) != before {
+            return false;
+        }
+    }
+    true
+}
+
+/// What a flow's next action means for its run.
+///
+/// | next | active | compensating |
+/// |---|---|---|
+/// | wait, more | wait | wait |
+/// | complete | ends completed, if the output fits its schema | ends as it was to end |
+/// | fail | compensates, or ends failed | ends as it was to end |
+/// | continue | a fresh history | ends as it was to end |
+/// | limit | compensates, or ends failed | ends as it was to end |
+/// | broken | read again | read again |
+pub(crate) fn next(turn: &mut Turn<'_>, next: NextAction) {
+    let ending = match turn.run.chain.state() {
+        RunState::Compensating(ending) => Some(ending.clone()),
+        RunState::Active | RunState::Ended(_) => None,
+    };
+    match (next, ending) {
+        (NextAction::Wait | NextAction::More, _) => {}
+        (NextAction::Broken(reason), _) => {
+            tracing::info!(run = %turn.run.id, reason, "the run's VM had no room; it is replayed");
+            turn.run.flow = None;
+            turn.run.reload = true;
+            turn.run.broken = true;
+        }
+        (NextAction::Complete(output), None) => ending::complete(turn, &output),
+        (NextAction::Fail(failure) | NextAction::Limit(failure), None) => {
+            ending::wind_up(turn, Outcome::Failed(failure));
+        }
+        (NextAction::ContinueAs(input), None) => ending::continue_as(turn, input),
+        (
+            NextAction::Complete(_)
+            | NextAction::Fail(_)
+            | NextAction::Limit(_)
+            | NextAction::ContinueAs(_),
+            Some(ending),
+        ) => ending::end(turn, ending),
+    }
+}
+
+/// Turns one command of the flow into facts.
+fn carry_out(turn: &mut Turn<'_>, command: Command) {
+    match command {
+        Command::CancelScope(scope) => steps::cancel_scope(turn, &scope),
+        Command::Note { key, note } => match limits::long_history(turn) {
+            Some(breach) => limits::break_limit(turn, breach),
+            None => facts::append(turn, Fact::Noted { key, note }),
+        },
+        Command::Schedule(request) => match limits::breach(turn).or_else(|| match request.op {
+            StepOp::Task(_) => limits::task_breach(turn.run),
+            _ => None,
+        }) {
+            Some(breach) => limits::break_limit(turn, breach),
+            None => schedule::schedule(turn, request),
+        },
+    }
+}
+
+fn compensates(run: &Run) -> bool {
+    matches!(run.chain.state(), RunState::Compensating(_))
+}

@@ -1,0 +1,138 @@
+//! An attempt reaches its worker: offered, leased, delivered.
+
+use std::sync::Arc;
+
+use crate::{
+    engine::{
+        run::{
+            due::Due,
+            reply::{Lease, ReplyTo},
+            task::{OpenTask, Phase},
+        },
+        shared::{message::refuse_lease, shards::Shared},
+        turn::{
+            facts::{self, Turn},
+            lineage,
+        },
+    },
+    fault,
+    journal::Fact,
+    operator::{Delivery, Ticket},
+    store::{TaskPhase, Write},
+    token::Handle,
+};
+
+pub(crate) fn lease(
+    turn: &mut Turn<'_>,
+    step: u32,
+    attempt: u32,
+    worker: String,
+    reply: ReplyTo<Lease>,
+) {
+    let lease_ms = turn.steady_ms + turn.shared.settings.lease_ms;
+    let paused = turn.run.chain.paused().is_some();
+    let scheduled_ms = turn.run.chain.step(step).map(|step| step.scheduled_ms);
+    let free = turn.run.task(step).is_some_and(|task| {
+        task.attempt == attempt && task.phase == Phase::Pending && task.row.is_some()
+    });
+    let (true, false, Some(scheduled_ms)) = (free, paused, scheduled_ms) else {
+        refuse_lease(reply);
+        return;
+    };
+    if reply.is_closed() {
+        // Who asked is gone: another takes it now, not when the lease would have ended.
+        if let Some(task) = turn.run.task(step) {
+            offer_again(turn.shared, task, turn.run.num, step);
+        }
+        return;
+    }
+    if let Some(task) = turn.run.task_mut(step)
+        && !task.about.as_ref().is_some_and(|about| about.has_passed())
+    {
+        // A queue has tasks from the start that no layer has seen since: the dispatch that
+        // follows from reading the run decides whether the worker gets it.
+        if let Some((_, other)) = task.leasing.replace((worker, reply)) {
+            refuse_lease(other);
+        }
+        return;
+    }
+    fault::point("engine.lease");
+    if let Some(task) = turn.run.task_mut(step)
+        && let Some(row) = &mut task.row
+    {
+        row.lease_ms = Some(lease_ms);
+    }
+    turn.run.timers.insert((lease_ms, step, Due::Lease));
+    delivered(turn, step, attempt, Delivery { worker });
+    let handle = Handle::mint(&turn.shared.handles, &turn.run.attempt_id(step, attempt)).expose();
+    let lease_ms = turn.shared.clock.wall_of(lease_ms);
+    turn.run.pending.after.replies.push(Box::new(move |result| {
+        drop(reply.send(result.map(|_| Lease { handle, scheduled_ms, lease_ms })));
+    }));
+}
+
+/// Every layer has let an attempt pass: who wanted to lease it gets it, or else whoever asks.
+pub(crate) fn passed(turn: &mut Turn<'_>, step: u32, attempt: u32) {
+    let paused = turn.run.chain.paused().is_some();
+    let Some(task) = turn.run.task_mut(step) else { return };
+    let waits = task.phase == Phase::Pending && !paused;
+    match task.leasing.take() {
+        Some((worker, reply)) => lease(turn, step, attempt, worker, reply),
+        None if waits => {
+            let task = turn.run.task(step).expect("it was there just now");
+            offer_again(turn.shared, task, turn.run.num, step);
+        }
+        None => {}
+    }
+}
+
+/// A queue's task may have been refused to a worker while its run rested, or taken for one that
+/// went away: it is put back.
+pub(crate) fn offer_again(shared: &Arc<Shared>, task: &OpenTask, run: u64, step: u32) {
+    if let Some(row) = task.row.as_ref().filter(|row| row.kind == "queue") {
+        let ticket = Ticket { run, step, attempt: task.attempt };
+        let queue = row.queue.as_deref().unwrap_or_default();
+        shared.hub.offer(queue, ticket, &task.agent.agent().labels);
+    }
+}
+
+/// An attempt reached its worker: its timeout begins.
+pub(crate) fn delivered(turn: &mut Turn<'_>, number: u32, attempt: u32, by: Delivery) {
+    let now = turn.steady_ms;
+    let num = turn.run.num;
+    let Some(task) = turn.run.task_mut(number) else { return };
+    if task.attempt != attempt || task.phase != Phase::Pending {
+        return;
+    }
+    fault::point("engine.delivered");
+    let mut by = by;
+    if task.row.as_ref().is_some_and(|row| row.kind == "main_ai") {
+        // Whoever fetched it did so for the session that has it.
+        let ticket = Ticket { run: num, step: number, attempt };
+        if let Some(session) = turn.shared.sessions.holder(ticket) {
+            turn.shared.sessions.delivered(&session, ticket);
+            by.worker = session.0;
+        }
+    }
+    task.phase = Phase::Delivered;
+    // A task for people has had its deadline since it was asked.
+    let asked = task.row.as_ref().and_then(|row| row.deadline_ms);
+    let deadline_ms = asked.or(task.timeout_ms.map(|timeout| now + timeout));
+    task.graces = 0;
+    if let Some(row) = &mut task.row {
+        row.phase = TaskPhase::Delivered;
+        row.worker = Some(by.worker.clone());
+        (row.deadline_ms, row.graces) = (deadline_ms, 0);
+        let row = row.clone();
+        turn.run.pending.writes.push(Write::PutTask(row));
+    }
+    turn.run.timers.remove(number, Due::Park);
+    turn.run.timers.remove(number, Due::Attempt);
+    if let Some(deadline) = deadline_ms {
+        turn.run.timers.insert((deadline, number, Due::Attempt));
+    }
+    let worker = by.worker;
+    lineage::note_joined(turn, &worker);
+    let deadline_ms = deadline_ms.map(|at| turn.shared.clock.wall_of(at));
+    facts::append(turn, Fact::AttemptDelivered { step: number, attempt, worker, deadline_ms });
+}

@@ -1,0 +1,93 @@
+//! Gets an attempt under way, once its task is open.
+
+use std::sync::Arc;
+
+use crate::{
+    engine::{
+        run::{
+            branches::{is_held, seat_epoch},
+            due::Due,
+            perform::Perform,
+            task::Phase,
+        },
+        turn::{
+            budget,
+            facts::{self, Turn},
+            places, prompts, reminders, settle, steps,
+        },
+    },
+    fault,
+    journal::{AttemptOpened, Fact, Outcome},
+    operator::Residence,
+    store::Write,
+};
+
+/// Gets the open attempt of a task under way: takes a place, writes its row, dispatches it
+/// after the commit.
+pub(crate) fn open_attempt(turn: &mut Turn<'_>, number: u32) {
+    if is_held(turn.run, number) {
+        if let Some(task) = turn.run.task_mut(number) {
+            task.phase = Phase::Capacity;
+        }
+        return;
+    }
+    let (num, now) = (turn.run.num, turn.steady_ms);
+    let agent_key = places::agent_key(turn.run, number);
+    // What was used while it waited for its place counts too.
+    if let Some(failure) = turn.run.task(number).and_then(|task| budget::over_budget(turn, task)) {
+        let failure = settle::located(turn.run, number, failure);
+        steps::finish_step(turn, number, Outcome::Failed(failure), None, None);
+        return;
+    }
+    let Some(task) = turn.run.task_mut(number) else { return };
+    if let (Some(limit), Some(agent)) = (task.agent.limit(), &agent_key)
+        && !task.place
+    {
+        if !turn.shared.capacity.acquire(agent, limit, num, number) {
+            task.phase = Phase::Capacity;
+            return;
+        }
+        task.place = true;
+    }
+    task.phase = Phase::Pending;
+    let (residence, park, attempt) = (task.residence, task.park_ms, task.attempt);
+    if residence != Residence::Inline {
+        match prompts::task_row(turn, number) {
+            Ok(row) => {
+                turn.run.pending.writes.push(Write::PutTask(Box::new(row.clone())));
+                reminders::take_up_inquiry(turn.run, number, &row);
+                if let Some(task) = turn.run.task_mut(number) {
+                    task.row = Some(Box::new(row));
+                }
+            }
+            Err(failure) => {
+                let outcome = Outcome::Failed(settle::located(turn.run, number, failure));
+                steps::finish_step(turn, number, outcome, None, None);
+                return;
+            }
+        }
+        if let (Residence::Elsewhere, Some(park)) = (residence, park) {
+            turn.run.timers.insert((now + park, number, Due::Park));
+        }
+    }
+    turn.run.pending.after.performs.push(Perform::Dispatch { step: number, attempt });
+}
+
+/// Opens the next attempt of a task whose last one closed.
+pub(crate) fn next_attempt(turn: &mut Turn<'_>, number: u32) {
+    let epoch = turn.run.header.epoch;
+    let Some(task) = turn.run.task_mut(number) else { return };
+    task.attempt += 1;
+    task.invalid = 0;
+    fault::point("engine.next_attempt");
+    task.reported = false;
+    task.question = None;
+    task.again = false;
+    let (attempt, operator) = (task.attempt, Arc::clone(&task.operator));
+    let seat_epoch = seat_epoch(turn.run, &operator);
+    facts::append(
+        turn,
+        Fact::AttemptOpened(AttemptOpened { step: number, attempt, epoch, seat_epoch }),
+    );
+    open_attempt(turn, number);
+}

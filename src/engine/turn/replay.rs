@@ -1,0 +1,45 @@
+//! A flow for a run: a fresh one, and one that was fed what happened.
+
+use std::sync::Arc;
+
+use crate::{
+    engine::{
+        Divergence,
+        turn::{
+            facts::Turn,
+            retell::{Retold, Stop, retell},
+        },
+    },
+    journal::{Entry, RunState},
+    lua::{Program, RunFacts, ScriptFlow},
+    protocol::Failure,
+};
+
+/// A flow for a run, before its first input.
+pub(crate) fn new_flow(turn: &mut Turn<'_>, program: &Arc<Program>) -> Result<ScriptFlow, Failure> {
+    let (started, _) = turn.run.chain.started().expect("a run starts before its flow");
+    let facts = RunFacts {
+        run_id: turn.run.id.to_string(),
+        blueprint: program.blueprint().version(),
+        input: started.input.clone(),
+        trigger: started.trigger.clone(),
+        seed: started.seed,
+    };
+    let mut limits = turn.shared.settings.limits.clone();
+    if let Some(width) = program.blueprint().definition().max_width {
+        limits.branches = limits.branches.min(width);
+    }
+    turn.vms.start(program.source(), facts, limits)
+}
+
+/// Feeds a fresh flow what happened.
+pub(crate) fn replay(
+    turn: &mut Turn<'_>,
+    program: &Arc<Program>,
+    entries: &[Entry],
+) -> Result<Retold, Stop> {
+    let flow = new_flow(turn, program)
+        .map_err(|failure| Stop::Diverged(Divergence::of(failure.to_string())))?;
+    let is_active = *turn.run.chain.state() == RunState::Active;
+    retell(flow, entries)?.judge(is_active, turn.run.broken)
+}

@@ -1,0 +1,253 @@
+//! What the open steps of a run wait for, rebuilt from its journal.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::{
+    engine::{
+        run::{
+            due::Due,
+            members::Members,
+            open::{Open, OpenKind},
+            perform::Perform,
+            question::Question,
+            resident::Run,
+            task::Phase,
+            values::child_id,
+        },
+        turn::{
+            attempts, children, composites,
+            facts::{self, Turn},
+            follow, loops, opening, places, prepare, reminders, scoped, steps, waiting,
+        },
+    },
+    flow::{StepOp, TaskRequest},
+    journal::{Decision, Entry, Fact, Outcome, RunState, Scheduled, StepKey},
+    operator::Residence,
+    protocol::{Failure, StepKind, failure::kind},
+    store::TaskPhase,
+};
+
+/// Rebuilds what the run's open steps wait for.
+pub(crate) fn take_up_open(
+    turn: &mut Turn<'_>,
+    entries: &[Entry],
+    mut ops: HashMap<StepKey, StepOp>,
+) {
+    let open: HashSet<u32> = turn.run.chain.open().collect();
+    let scheduled: Vec<&Scheduled> = entries
+        .iter()
+        .filter_map(|entry| match &entry.fact {
+            Fact::StepScheduled(scheduled) if open.contains(&scheduled.step) => Some(&**scheduled),
+            _ => None,
+        })
+        .collect();
+    let paused = turn.run.chain.paused().is_some();
+    if let Some(program) = &turn.run.program
+        && let Some(wall) = program.blueprint().definition().wall_ms
+    {
+        let began = turn.shared.clock.steady_of(turn.run.header.created_ms);
+        turn.run.timers.insert((began + wall, 0, Due::Wall));
+    }
+    if let RunState::Compensating(_) = turn.run.chain.state() {
+        let began = entries.iter().rev().find_map(|entry| match entry.fact {
+            Fact::Decided(Decision::Compensate { .. }) => Some(entry.at_ms),
+            _ => None,
+        });
+        let began = turn.shared.clock.steady_of(began.unwrap_or(turn.now_ms));
+        let due = began + turn.shared.settings.compensation_ms;
+        turn.run.timers.insert((due, 0, Due::Compensation));
+    }
+    let members = Members::of(entries);
+    for step in scheduled {
+        let op = ops.remove(&step.key);
+        take_up_step(turn, step, op, (paused, &members));
+    }
+}
+
+fn take_up_step(
+    turn: &mut Turn<'_>,
+    step: &Scheduled,
+    op: Option<StepOp>,
+    (paused, members): (bool, &Members),
+) {
+    let number = step.step;
+    let wake = step.wake_at_ms;
+    match step.kind {
+        StepKind::Timer => {
+            put(turn.run, number, OpenKind::Timer);
+            turn.run.timers.insert((wake.unwrap_or_default(), number, Due::Timer));
+        }
+        StepKind::Signal => {
+            put(turn.run, number, OpenKind::Signal);
+            if let Some(wake) = wake {
+                turn.run.timers.insert((wake, number, Due::SignalDeadline));
+            }
+        }
+        StepKind::Child => {
+            let Some(child) = child_id(step.call_id.as_deref()) else { return };
+            let input = step.request.clone();
+            put(
+                turn.run,
+                number,
+                OpenKind::Child { run: child, blueprint: step.name.clone(), input },
+            );
+            children::take_up_child(turn, number, child);
+        }
+        StepKind::Local if step.whole().is_none() => {}
+        StepKind::Task | StepKind::ModelCall | StepKind::ToolCall | StepKind::Local => {
+            if let Some(whole) = step.whole()
+                && loops::take_up_state_call(turn, number, whole)
+            {
+                return;
+            }
+            let op = match step.whole() {
+                None => op.unwrap_or_else(|| waiting::request_of(step)),
+                Some(whole) => match part_of(turn.run, step, whole) {
+                    Some(request) => StepOp::Task(Box::new(request)),
+                    None if paused => return,
+                    None => {
+                        composites::close_orphan(turn, number);
+                        return;
+                    }
+                },
+            };
+            let StepOp::Task(request) = op else { return };
+            match prepare::prepare(turn, &request) {
+                Ok(task) if loops::is_loop(turn.shared, &task) => {
+                    loops::take_up_loop(turn, number, task, members);
+                }
+                Ok(task) if let Some(composite) = composites::composite(turn.shared, &task) => {
+                    composites::take_up_composite(turn.run, number, task, composite, members);
+                }
+                Ok(task) => {
+                    put(turn.run, number, OpenKind::Task(Box::new(task)));
+                    if let Err(failure) = follow::take_up_follows(turn, number) {
+                        steps::finish_step(turn, number, Outcome::Failed(failure), None, None);
+                        return;
+                    }
+                    take_up_attempt(turn, number, paused);
+                }
+                Err(_) if paused => {}
+                Err(failure) => {
+                    steps::finish_step(turn, number, Outcome::Failed(failure), None, None);
+                }
+            }
+        }
+        StepKind::State => scoped::take_up_state(turn, step),
+    }
+}
+
+/// What a composite or a loop asked for with a step of its own.
+fn part_of(run: &Run, step: &Scheduled, whole: u32) -> Option<TaskRequest> {
+    if let Some(open) = run.model_loop(whole) {
+        return open.request_of(step.key.index as usize);
+    }
+    let open = run.composite(whole)?;
+    let member = match step.kind {
+        StepKind::Task => step.call_id.as_deref().unwrap_or(&open.operator),
+        _ => &step.name,
+    };
+    Some(open.asked(member))
+}
+
+/// An attempt that was open when the run was last in memory.
+///
+/// | the work lived | then |
+/// |---|---|
+/// | inline | it is done again, as the same attempt |
+/// | in the host | it died with it: interrupted, the next attempt opens |
+/// | elsewhere | it goes on: deadline, lease and handle are as good as before |
+/// | elsewhere, under an older epoch | its handle is no good any more: interrupted |
+fn take_up_attempt(turn: &mut Turn<'_>, number: u32, paused: bool) {
+    let Some(step) = turn.run.chain.step(number) else { return };
+    let (attempt, counted, open) = (step.attempt, step.counted, step.attempt_open);
+    let retry_at = step.retry_at_ms;
+    let row = match turn.shared.store.task(turn.run.num, number) {
+        Ok(row) => row.filter(|row| row.attempt == attempt),
+        Err(error) => {
+            tracing::error!(run = %turn.run.id, %error, "could not read an open task");
+            None
+        }
+    };
+    let agent = places::agent_key(turn.run, number);
+    let (now, epoch) = (turn.steady_ms, turn.run.header.epoch);
+    let clock = turn.shared.clock.clone();
+    let Some(task) = turn.run.task_mut(number) else { return };
+    task.attempt = attempt;
+    task.counted = counted;
+    if !open {
+        task.phase = Phase::Retry;
+        turn.run.timers.insert((retry_at.unwrap_or(turn.now_ms), number, Due::Retry));
+        return;
+    }
+    let Some(row) = row else {
+        // It was never dispatched: it waited for a place, or for this commit.
+        task.phase = Phase::Capacity;
+        if !paused {
+            opening::open_attempt(turn, number);
+        }
+        return;
+    };
+    match task.residence {
+        Residence::Inline => opening::open_attempt(turn, number),
+        Residence::Host => {
+            task.row = Some(Box::new(row));
+            task.phase = Phase::Delivered;
+            let failure = Failure::new(kind::INTERRUPTED, "the host stopped while it ran");
+            attempts::attempt_failed(turn, number, failure.retryable(), None);
+        }
+        Residence::Elsewhere if row.epoch != epoch && row.phase == TaskPhase::Delivered => {
+            task.row = Some(Box::new(row));
+            task.phase = Phase::Delivered;
+            task.place = agent.is_some();
+            let failure = Failure::new(kind::INTERRUPTED, "the run has changed hands");
+            attempts::attempt_failed(turn, number, failure.retryable(), None);
+        }
+        Residence::Elsewhere => {
+            task.phase = match row.phase {
+                TaskPhase::Pending => Phase::Pending,
+                TaskPhase::Delivered => Phase::Delivered,
+            };
+            task.again = true;
+            // At the boot every such attempt was counted against its agent's limit.
+            task.place = agent.is_some();
+            task.question = row.question.as_deref().and_then(Question::open);
+            // No time that was given is longer than it was at first, however the clocks went.
+            let lease = row.lease_ms.map(|at| at.min(now + turn.shared.settings.lease_ms));
+            let deadline =
+                row.deadline_ms.map(|at| at.min(now + task.timeout_ms.unwrap_or(u64::MAX >> 1)));
+            let (park, phase) = (task.park_ms, row.phase);
+            let opened = clock.steady_of(row.opened_ms);
+            task.graces = row.graces;
+            task.row = Some(Box::new(row.clone()));
+            reminders::take_up_inquiry(turn.run, number, &row);
+            if let (TaskPhase::Pending, Some(park)) = (phase, park) {
+                turn.run.timers.insert((opened + park, number, Due::Park));
+            }
+            if let Some(deadline) = deadline {
+                turn.run.timers.insert((deadline, number, Due::Attempt));
+            }
+            if let (TaskPhase::Delivered, Some(lease)) = (phase, lease) {
+                turn.run.timers.insert((lease, number, Due::Lease));
+            }
+            let after = &mut turn.run.pending.after;
+            if phase == TaskPhase::Pending && !paused {
+                after.performs.push(Perform::Dispatch { step: number, attempt });
+            }
+        }
+    }
+}
+
+/// Lets a run rest, with the reason; its results are still accepted.
+pub(crate) fn pause_with(turn: &mut Turn<'_>, entries: &[Entry], reason: String) {
+    tracing::warn!(run = %turn.run.id, reason, "a run rests");
+    turn.run.flow = None;
+    take_up_open(turn, entries, HashMap::new());
+    if !turn.run.is_ended() && turn.run.chain.paused().is_none() {
+        facts::append(turn, Fact::Decided(Decision::Pause { by: "engine".into(), reason }));
+    }
+}
+
+fn put(run: &mut Run, number: u32, kind: OpenKind) {
+    run.open.insert(number, Open { kind });
+}
