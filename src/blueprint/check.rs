@@ -13,6 +13,7 @@ use super::{
     definition::{Agent, Definition},
     diagnostics::{Finding, code, hint_for},
     edition::Edition,
+    library,
     locate::{Outline, pointer},
     template::Templates,
 };
@@ -50,20 +51,7 @@ const LAYERS: usize = 100;
 /// Findings that are reported at most: more than anyone reads.
 const MAX_FINDINGS: usize = 1_000;
 
-const KEYS: [&str; 10] = [
-    "agents",
-    "description",
-    "edition",
-    "flow",
-    "input",
-    "limits",
-    "middleware",
-    "name",
-    "on",
-    "output",
-];
 const LATER_KEYS: [&str; 2] = ["budget", "environment"];
-const LIMITS: [&str; 7] = ["depth", "open_tasks", "steps", "tokens", "usd", "wall", "width"];
 
 /// Checks the tree of values that a bundle's chunk returned.
 pub fn check(tree: &Value, bundle: &Bundle, operators: &dyn Operators) -> Checked {
@@ -104,7 +92,7 @@ impl Checker<'_> {
             self.findings.push(finding.hint("end it with `return swarm.blueprint { … }`"));
             return None;
         };
-        self.known_keys(&table, &KEYS, &LATER_KEYS);
+        self.known_keys(&table, &library::keys("Blueprint"), &LATER_KEYS);
         self.edition(&table);
         let name = self.required_text(&table, "name");
         if let Some(name) = &name {
@@ -204,7 +192,7 @@ impl Checker<'_> {
     fn limits(&mut self, table: &Table<'_>) -> Definition {
         let mut limits = Definition::default();
         if let Some(table) = self.table(table, "limits", "`limits`") {
-            self.known_keys(&table, &LIMITS, &[]);
+            self.known_keys(&table, &library::keys("Limits"), &[]);
             limits.max_steps = self.integer(&table, "steps", 1..=1_000_000);
             limits.max_depth = self.integer(&table, "depth", 0..=64);
             limits.wall_ms = self.duration(&table, "wall");

@@ -130,6 +130,11 @@ impl Blueprint {
         self.agents.get(name)
     }
 
+    /// The names of its agents, with the tools of its models.
+    pub fn agent_names(&self) -> impl Iterator<Item = &str> {
+        self.agents.keys().map(String::as_str)
+    }
+
     /// What to say of an agent that it does not declare.
     pub fn unknown_agent(&self, name: &str) -> String {
         let names: Vec<&str> = self.definition.agents.keys().map(String::as_str).collect();

@@ -7,6 +7,7 @@ mod library;
 mod middleware;
 mod nodes;
 mod sandbox;
+mod tracebacks;
 mod values;
 
 use std::{collections::BTreeMap, sync::Arc};

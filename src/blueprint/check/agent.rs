@@ -11,56 +11,13 @@ use crate::{
         Budget, Labels, asking,
         definition::{Agent, Retry, WorkerBinding},
         diagnostics::{code, did_you_mean},
+        library,
     },
     flow::Asking,
     protocol::Json,
 };
 
-const KEYS: &[&str] = &[
-    "budget",
-    "by",
-    "check",
-    "command",
-    "compaction",
-    "cwd",
-    "description",
-    "env",
-    "environment",
-    "fn",
-    "input",
-    "labels",
-    "maxTurns",
-    "max_concurrency",
-    "max_cost",
-    "max_duration",
-    "max_failures",
-    "max_repeats",
-    "max_tool_calls",
-    "max_turns",
-    "model",
-    "name",
-    "on_exceeded",
-    "operator",
-    "output",
-    "park",
-    "prompt",
-    "queue",
-    "remind",
-    "required",
-    "retry",
-    "rules",
-    "system",
-    "template",
-    "timeout",
-    "tool",
-    "tools",
-    "warn_at",
-    "worker",
-];
 const LATER_KEYS: [&str; 2] = ["middleware", "on"];
-const BUDGET: [&str; 2] = ["tokens", "usd"];
-const WORKER: [&str; 2] = ["subagent_type", "tools"];
-const RETRY: [&str; 6] = ["backoff", "factor", "jitter", "max", "max_attempts", "on_interrupt"];
 
 /// The keys that only one kind of operator has a use for.
 const KEYS_OF_KINDS: &[(&str, &str)] = &[
@@ -80,7 +37,7 @@ const KEYS_OF_KINDS: &[(&str, &str)] = &[
 
 impl Checker<'_> {
     pub(super) fn agent(&mut self, table: &Table<'_>, run_input: Option<&Value>) -> Agent {
-        self.known_keys(table, KEYS, &LATER_KEYS);
+        self.known_keys(table, &library::keys("Agent"), &LATER_KEYS);
         // An agent file names its agent; the key that it stands under is what counts.
         self.text(table, "name");
         let has_fn = match table.get("fn") {
@@ -225,7 +182,7 @@ impl Checker<'_> {
     fn budget(&mut self, table: &Table<'_>) -> Budget {
         let what = format!("`budget` of {}", table.what());
         let Some(budget) = self.table(table, "budget", &what) else { return Budget::default() };
-        self.known_keys(&budget, &BUDGET, &[]);
+        self.known_keys(&budget, &library::keys("Budget"), &[]);
         self.amounts(&budget)
     }
 
@@ -260,7 +217,7 @@ impl Checker<'_> {
     fn worker(&mut self, table: &Table<'_>) -> Option<WorkerBinding> {
         let what = format!("`worker` of {}", table.what());
         let worker = self.table(table, "worker", &what)?;
-        self.known_keys(&worker, &WORKER, &[]);
+        self.known_keys(&worker, &library::keys("WorkerBinding"), &[]);
         Some(WorkerBinding {
             subagent_type: self.required_text(&worker, "subagent_type").unwrap_or_default(),
             tools: self.texts(&worker, "tools").unwrap_or_default(),
@@ -388,7 +345,7 @@ impl Checker<'_> {
         let Some(table) = self.table(table, "retry", &what) else {
             return retry;
         };
-        self.known_keys(&table, &RETRY, &[]);
+        self.known_keys(&table, &library::keys("Retry"), &[]);
         if let Some(attempts) = self.integer(&table, "max_attempts", 1..=1_000) {
             retry.max_attempts = attempts;
         }

@@ -12,10 +12,9 @@ use crate::blueprint::{
     diagnostics::{Finding, Position, code, did_you_mean, hint_for},
     duration::{old_form, parse_duration},
     edition::Edition,
-    library::{self, GLOBALS},
+    library::{self, GLOBALS, TYPES, fields_of},
     locate::Outline,
     names::{Call, Global, Names, Returns, Shape, Value, names},
-    stubs::{TYPES, fields_of},
     tokens::{Kind, Token, tokens},
 };
 
