@@ -68,6 +68,8 @@ pub struct TestReport {
     pub after_crash: Option<usize>,
     /// What it printed, and which snapshots it wrote.
     pub said: Vec<String>,
+    /// What is probably not as meant, where nothing was wrong.
+    pub findings: Vec<String>,
 }
 
 /// Runs a file of tests.
@@ -117,9 +119,11 @@ impl One<'_> {
             failed: None,
             after_crash: None,
             said: Vec::new(),
+            findings: Vec::new(),
         };
         let plain = self.play(place, None, self.options.snapshots);
         report.said = plain.said;
+        report.findings = plain.findings;
         report.failed = plain.failed;
         if !self.options.crash || report.failed.is_some() {
             return report;

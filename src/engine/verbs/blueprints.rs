@@ -54,7 +54,7 @@ impl Engine {
         let tasks = shared.tasks.clone();
         let compile = tasks.spawn_blocking(move || shared.programs.compile(&bundle));
         Ok(match compile.await.map_err(|_| EngineError::Stopping)? {
-            Ok((_, warnings)) => warnings,
+            Ok((program, warnings)) => warnings.into_iter().chain(program.notes()).collect(),
             Err(findings) => findings,
         })
     }
