@@ -17,6 +17,8 @@ macro_rules! conformance {
             what_was_appended_is_read_back
             a_plain_write_changes_cursor_and_counters_and_a_whole_one_the_rest
             a_continued_run_has_a_current_history_and_all_of_them
+            a_run_is_loaded_with_everything_that_it_is_taken_up_from
+            of_a_run_is_loaded_what_is_wanted_and_no_more_than_there_is_room_for
             a_history_is_read_in_pages_that_are_bounded
             a_window_of_a_long_history_is_read_by_its_numbers
             a_batch_whose_run_has_moved_is_refused_alone

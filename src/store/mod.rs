@@ -11,10 +11,12 @@ mod durable_state;
 mod fair;
 mod find;
 mod health;
+mod load;
 mod memory;
 mod rows;
 mod size;
 mod sqlite;
+mod threads;
 mod upkeep;
 
 #[cfg(test)]
@@ -28,6 +30,7 @@ pub use check::{Checked, Tell};
 pub use durable_state::{DurableState, StateLimits};
 pub use find::{StateFilter, StateHit, StateSearch};
 pub use health::Health;
+pub use load::{Loaded, LoadedRows, Want};
 pub use memory::{Commit, Memory};
 
 pub use rows::{
@@ -40,6 +43,7 @@ pub use sqlite::{
     Opened, Options, Restored, Sqlite, Synchronous, check_directory, copy_of, known_format, open,
     restore, survey,
 };
+pub use threads::{MovingRuns, excepted};
 pub use upkeep::{Migrated, Survey, Upkeep};
 
 use std::sync::Arc;
@@ -91,12 +95,22 @@ pub trait Writer: Send + Sync {
 }
 
 /// What can be read. A reader sees every batch that was acknowledged before the call.
+///
+/// Every method may wait for the disk. A thread that moves runs on calls none of them: it has a
+/// thread that may wait read for it, and goes on with what that sends back (see [`MovingRuns`]).
 pub trait Reader: Send + Sync {
     /// A run's header.
     ///
     /// # Errors
     /// When the database cannot be read, as with every method here.
     fn header(&self, run: u64) -> Result<Option<Header>, StoreError>;
+
+    /// Everything that a run is taken up from, as it was at one moment.
+    ///
+    /// # Errors
+    /// [`StoreError::TooLarge`] for a history of more bytes than are wanted; also when an entry
+    /// cannot be decoded.
+    fn load(&self, run: u64, want: &Want<'_>) -> Result<Option<Loaded>, StoreError>;
 
     /// Runs, newest first, at most `filter.limit`.
     ///

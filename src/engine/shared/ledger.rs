@@ -26,14 +26,16 @@ struct Inner {
 
 /// Where the chain of the audit log stands.
 enum Chain {
-    /// It is to be read: at the start, and after a line that was not stored.
+    /// It is to be read: it could not be at the start, or a line was not stored.
     Unknown,
     After(Option<Chained>),
 }
 
 impl Ledger {
     pub(crate) fn new(store: Arc<dyn Store>, clock: Clock, tasks: Tasks) -> Self {
-        Self(Arc::new(Inner { store, clock, tasks, chain: Mutex::new(Chain::Unknown) }))
+        let last = store.last_audit().ok();
+        let chain = last.map_or(Chain::Unknown, |last| Chain::After(last.map(chained)));
+        Self(Arc::new(Inner { store, clock, tasks, chain: Mutex::new(chain) }))
     }
 }
 
@@ -49,21 +51,30 @@ impl Inner {
             Change::Remove { layer, key } => {
                 self.store.submit(plain(Write::RemoveKept { layer, key }, ack));
             }
-            Change::Audit(line) => self.append(&line, ack),
+            Change::Audit(line) => {
+                if let Some(ack) = self.append(&line, ack, false) {
+                    // Where the log stands is read first, and not on a thread that moves runs on.
+                    let inner = Arc::clone(self);
+                    self.tasks.spawn_blocking(move || inner.append(&line, ack, true));
+                }
+            }
         }
     }
 
-    fn append(self: &Arc<Self>, line: &Line, ack: Ack) {
+    /// Appends a line; gives its ack back where it is to be read first where the log stands, and
+    /// nobody `may_read`.
+    fn append(self: &Arc<Self>, line: &Line, ack: Ack, may_read: bool) -> Option<Ack> {
         // Numbered and submitted under one lock, so that the log has no gaps.
         let mut chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
         let last = match &*chain {
             Chain::After(last) => last.clone(),
+            Chain::Unknown if !may_read => return Some(ack),
             Chain::Unknown => match self.store.last_audit() {
                 Ok(last) => last.map(chained),
                 Err(error) => {
                     drop(chain);
                     ack(Err(error));
-                    return;
+                    return None;
                 }
             },
         };
@@ -80,6 +91,7 @@ impl Inner {
         });
         let writes = vec![Write::AddAudit(AuditRow { seq, at, line, hash })];
         self.store.submit(Batch { checks: Vec::new(), run: None, writes, ack });
+        None
     }
 }
 

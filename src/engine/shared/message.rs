@@ -9,6 +9,7 @@ use crate::{
         Answer, Caller, EngineError, Holder, IdempotencyKey, Report, RunView,
         run::{
             feed::Feed,
+            loaded::Loaded,
             readers::Subscriber,
             reply::{Lease, ReplyTo, Waiter},
             task::AgentKey,
@@ -20,7 +21,7 @@ use crate::{
     middleware::Dispatched,
     operator::Delivery,
     protocol::{ArtifactId, Failure, Json, LifecycleEvent, RunId, SecretAccessEvent, SessionId},
-    store::{Changed, StateChange, StoreError},
+    store::{Changed, IdempotencyRow, StateChange, StoreError, TaskRow},
 };
 
 /// A message to a shard.
@@ -42,6 +43,19 @@ pub(crate) enum Msg {
         /// Whether it is durable.
         result: Result<(), StoreError>,
     },
+    /// A run was read.
+    Loaded {
+        /// The run.
+        run: u64,
+        /// Which read: one that was given up is ignored.
+        ticket: u64,
+        /// What was read.
+        result: Box<Result<Option<Loaded>, StoreError>>,
+    },
+    /// It was read which attempts outlive a run that was let go.
+    Recounted(u64, Vec<TaskRow>),
+    /// It was read which runs are due.
+    Due(Poll, Result<Vec<(u64, u64)>, StoreError>),
     /// What is on its way to a run is to be carried once more, in a while.
     Unheard(u64),
     /// Drop what rests: the host has no room left.
@@ -61,11 +75,25 @@ impl Msg {
             Self::Late(..)
             | Self::Start(_)
             | Self::Committed { .. }
+            | Self::Loaded { .. }
+            | Self::Recounted(..)
+            | Self::Due(..)
             | Self::Unheard(_)
             | Self::MakeRoom
             | Self::Recover => false,
         }
     }
+}
+
+/// A question which runs are due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Poll {
+    /// Tells it from one that was given up.
+    pub(crate) ticket: u64,
+    /// How far ahead it looks, in Unix milliseconds.
+    pub(crate) until_ms: u64,
+    /// How far the wall clock was ahead at most of what it shows.
+    pub(crate) slack_ms: u64,
 }
 
 /// A run to begin.
@@ -149,6 +177,8 @@ pub(crate) enum RunMsg {
     Capacity { step: u32, agent: AgentKey },
     /// A called run could not be stored: it is to be started again.
     ChildLost { step: u32, child: RunId },
+    /// It was read which result was accepted of the attempt that a late report is about.
+    Repeated(Box<Repeated>),
     /// A step on shared state could not be written: it is to be asked for again.
     StateLater { step: u32 },
     /// What came of a step on shared state.
@@ -284,6 +314,40 @@ pub(crate) enum WorkerAsk {
     PutState { scope: Option<String>, key: String, value: Json, reply: ReplyTo<()> },
 }
 
+/// A report on an attempt that is over.
+pub(crate) struct Repeated {
+    pub(crate) holder: Holder,
+    pub(crate) report: Box<Report>,
+    /// What it is answered with unless it was accepted before.
+    pub(crate) refusal: EngineError,
+    /// The accepted report of the attempt.
+    pub(crate) before: Option<IdempotencyRow>,
+    pub(crate) reply: ReplyTo<bool>,
+}
+
+impl RunMsg {
+    /// Whether nobody waits for an answer: the engine itself says it, and says it once.
+    pub(crate) fn is_told(&self) -> bool {
+        matches!(
+            self,
+            Self::Wake
+                | Self::SignalFrom { .. }
+                | Self::CancelFrom { .. }
+                | Self::ChildLost { .. }
+                | Self::Finished { .. }
+                | Self::Delivered { .. }
+                | Self::SecretAccessed { .. }
+                | Self::Capacity { .. }
+                | Self::Redispatch { .. }
+                | Self::Unseat { .. }
+                | Self::Rest { .. }
+                | Self::ChildEnded { .. }
+                | Self::StateLater { .. }
+                | Self::StateDone { .. }
+        )
+    }
+}
+
 /// Answers a message with an error, if it wants an answer.
 pub(crate) fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
     fn send<T>(reply: ReplyTo<T>, error: EngineError) {
@@ -321,6 +385,7 @@ pub(crate) fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
         | RunMsg::TakeUp(reply)
         | RunMsg::Quarantine { reply, .. } => send(reply, error()),
         RunMsg::Query { reply, .. } => send(reply, error()),
+        RunMsg::Repeated(repeated) => send(repeated.reply, error()),
         RunMsg::ChangeState { reply, .. } => send(reply, error()),
         RunMsg::Lease { reply, .. } => send(reply, error()),
         RunMsg::TakeSeat { reply, .. } => send(reply, error()),

@@ -7,15 +7,16 @@ use super::{
     error::database,
     evidence, frames, header, idempotency,
     journal::{self, Reach},
-    kept, links, meta, outbox, retention, sessions, state, state_text, tasks, tokens,
+    kept, links, load, meta, outbox, retention, sessions, state, state_text, tasks, tokens,
 };
 use crate::{
     journal::Entry,
     protocol::MemoryLink,
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
-        IdempotencyRow, OutboxRow, PageMark, Reader, Retired, RunFilter, SessionRow, StateFilter,
-        StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskRow, TokenRow,
+        IdempotencyRow, Loaded, OutboxRow, PageMark, Reader, Retired, RunFilter, SessionRow,
+        StateFilter, StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskRow, TokenRow,
+        Want,
     },
 };
 
@@ -32,6 +33,10 @@ impl Sqlite {
 impl Reader for Sqlite {
     fn header(&self, run: u64) -> Result<Option<Header>, StoreError> {
         self.read("read a run", |conn| header::one(conn, run))
+    }
+
+    fn load(&self, run: u64, want: &Want<'_>) -> Result<Option<Loaded>, StoreError> {
+        load::load(&*self.pool.lend()?, run, want)
     }
 
     fn headers(&self, filter: &RunFilter) -> Result<Vec<Header>, StoreError> {
