@@ -1,14 +1,14 @@
-//! Time as a seam: the system's clocks, and ones that a test moves by hand.
+//! Time as a seam: the system's clocks, and manual clocks for tests.
 //!
-//! There are two. The *wall clock* says what time it is for people: schedules, `sleep_until`,
-//! tokens and the journal go by it. It can be set, also back. The *steady clock* only goes
-//! forward, at the pace of seconds: leases, timeouts and pauses are measured with it, so that
-//! setting the wall clock ends none of them. On the system it is `CLOCK_MONOTONIC`: time in which
-//! the whole machine is suspended does not count, because nobody could have worked on it either.
+//! There are two. The *wall clock* is the time of day: schedules, `sleep_until`, tokens and the
+//! journal use it. It can be set, also backwards. The *steady clock* only moves forward: leases,
+//! timeouts and pauses are measured with it, so that setting the wall clock ends none of them. On
+//! the system it is `CLOCK_MONOTONIC`: time in which the whole machine is suspended does not count,
+//! because nobody could have worked during it.
 //!
-//! The steady clock is written as Unix milliseconds as well. It agrees with the wall clock until
-//! that one is set; the difference from then on is the *offset*, kept over restarts by whoever
-//! stores times of the steady clock.
+//! The steady clock is expressed in Unix milliseconds as well. It agrees with the wall clock until
+//! that one is set; from then on the difference is the *offset*. Code that stores steady times must
+//! also store the offset across restarts.
 
 use std::{
     fmt,
@@ -21,16 +21,17 @@ use std::{
 
 use tokio::sync::Notify;
 
-/// How often a process looks at its clocks, at least.
+/// The maximum interval between two calls of [`Clock::look`] in a process.
 pub const LOOK: Duration = Duration::from_secs(1);
-/// A look that comes this much later than it should follows a pause, in milliseconds.
+/// A look that is late by more than this follows a pause of the process, in milliseconds.
 const LATE_MS: u64 = 1_000;
-/// The wall clock was set if it moved against the steady one by more than this, in milliseconds.
+/// The wall clock was set if it moved relative to the steady one by more than this, in
+/// milliseconds.
 const STEP_MS: u64 = 500;
-/// How many settings of the wall clock are remembered.
+/// The number of settings of the wall clock that are remembered.
 const STEPS: usize = 64;
 
-/// What tells the time, in Unix milliseconds.
+/// A pair of clocks, wall and steady, in Unix milliseconds.
 #[derive(Clone)]
 pub struct Clock(Source);
 
@@ -41,7 +42,7 @@ enum Source {
 }
 
 struct System {
-    /// What the wall clock was ahead of the steady one when the process began.
+    /// The lead of the wall clock over the steady one when the process began.
     ahead_ms: i64,
     looked_ms: AtomicU64,
     resumed_ms: AtomicU64,
@@ -56,7 +57,7 @@ struct Manual {
     moved: Notify,
 }
 
-/// How far the wall clock was ahead of the steady one, and since when on the steady clock.
+/// The offsets of the wall clock, each with the steady time from which it applies.
 struct Offsets(Mutex<Vec<(u64, i64)>>);
 
 impl Offsets {
@@ -81,7 +82,7 @@ impl Offsets {
     }
 }
 
-/// When this process began, on both clocks of the system.
+/// Returns the time at which this process began, on both clocks of the system.
 #[expect(clippy::disallowed_methods, reason = "this is the clock")]
 fn began() -> (Instant, u64) {
     static BEGAN: OnceLock<(Instant, u64)> = OnceLock::new();
@@ -98,13 +99,13 @@ fn millis(duration: Duration) -> u64 {
 }
 
 impl Clock {
-    /// The system's clocks.
+    /// Returns the system's clocks.
     pub fn system() -> Self {
         Self::system_ahead(0)
     }
 
-    /// The system's clocks, with the wall clock `ahead_ms` ahead of the steady one, as an earlier
-    /// process left them.
+    /// Returns the system's clocks, with the wall clock `ahead_ms` ahead of the steady one, as an
+    /// earlier process left them.
     pub fn system_ahead(ahead_ms: i64) -> Self {
         let looked_ms = began().1.saturating_add_signed(-ahead_ms);
         let clock = Self(Source::System(Arc::new(System {
@@ -114,13 +115,13 @@ impl Clock {
             offsets: Offsets::new(ahead_ms),
         })));
         if let Source::System(system) = &clock.0 {
-            // Nobody looked before.
+            // There was no earlier look.
             system.looked_ms.store(clock.steady_ms(), Ordering::Release);
         }
         clock
     }
 
-    /// Clocks that stand at `now_ms` until [`Clock::advance`] moves them.
+    /// Returns clocks that stay at `now_ms` until [`Clock::advance`] moves them.
     pub fn manual(now_ms: u64) -> Self {
         let manual = Manual {
             now_ms: AtomicU64::new(now_ms),
@@ -132,7 +133,7 @@ impl Clock {
         Self(Source::Manual(Arc::new(manual)))
     }
 
-    /// The time now, on the wall clock.
+    /// Returns the current time of the wall clock.
     pub fn now_ms(&self) -> u64 {
         match &self.0 {
             Source::System(_) => wall_ms(),
@@ -140,7 +141,7 @@ impl Clock {
         }
     }
 
-    /// The time now, on the steady clock.
+    /// Returns the current time of the steady clock.
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     pub fn steady_ms(&self) -> u64 {
         match &self.0 {
@@ -153,17 +154,17 @@ impl Clock {
         }
     }
 
-    /// How far the wall clock is ahead of the steady one, as of the last look.
+    /// Returns the lead of the wall clock over the steady one, as of the last look.
     pub fn offset_ms(&self) -> i64 {
         self.offsets().last()
     }
 
-    /// What the wall clock shows at a time of the steady one, unless it is set until then.
+    /// Returns the wall time of a steady time, if the wall clock is not set in between.
     pub fn wall_of(&self, steady_ms: u64) -> u64 {
         steady_ms.saturating_add_signed(self.offset_ms())
     }
 
-    /// When it was, on the steady clock, that the wall clock showed `past_ms` last.
+    /// Returns the steady time at which the wall clock last showed `past_ms`.
     pub fn steady_of(&self, past_ms: u64) -> u64 {
         let now = self.steady_ms();
         let all = self.offsets().all();
@@ -175,20 +176,21 @@ impl Clock {
         found.unwrap_or_else(|| past_ms.saturating_add_signed(-first).min(now))
     }
 
-    /// The earliest time on the steady clock that may have been written down as `wall_ms`.
+    /// Returns the earliest steady time that may have been recorded as `wall_ms`.
     pub fn earliest_of(&self, wall_ms: u64) -> u64 {
         let most = self.offsets().all().iter().map(|(_, offset)| *offset).max().unwrap_or(0);
         wall_ms.saturating_add_signed(-most)
     }
 
-    /// How much further ahead the wall clock was once, than it is now.
+    /// Returns the difference between the largest offset ever and the current one.
     pub fn slack_ms(&self) -> u64 {
         let all = self.offsets().all();
         let most = all.iter().map(|(_, offset)| *offset).max().unwrap_or(0);
         most.abs_diff(all.last().map_or(most, |(_, offset)| *offset))
     }
 
-    /// When the last pause of the whole process ended, on the steady clock; 0 before the first.
+    /// Returns the steady time at which the last pause of the whole process ended; 0 before the
+    /// first.
     pub fn resumed_ms(&self) -> u64 {
         match &self.0 {
             Source::System(system) => system.resumed_ms.load(Ordering::Acquire),
@@ -203,8 +205,8 @@ impl Clock {
         }
     }
 
-    /// Notices that the process was paused, or the wall clock set. Whoever measures with this clock
-    /// calls it at least every [`LOOK`]; a manual clock knows by itself.
+    /// Detects that the process was paused, or that the wall clock was set. Users that measure with
+    /// this clock call it at least every [`LOOK`]; a manual clock does not need it.
     pub fn look(&self) {
         let Source::System(system) = &self.0 else { return };
         let (before, wall, now) = (self.steady_ms(), self.now_ms(), self.steady_ms());
@@ -214,18 +216,18 @@ impl Clock {
         }
         system.looked_ms.fetch_max(now, Ordering::AcqRel);
         let offset = wall.cast_signed().saturating_sub(now.cast_signed());
-        // Whoever is stopped between the readings compares nothing.
+        // If the process was stopped between the readings, they cannot be compared.
         if now - before < STEP_MS / 4 && offset.abs_diff(system.offsets.last()) > STEP_MS {
             system.offsets.note(now, offset);
         }
     }
 
-    /// Whether somebody must look at it.
+    /// Returns true if [`Clock::look`] must be called.
     pub fn wants_looks(&self) -> bool {
         matches!(self.0, Source::System(_))
     }
 
-    /// Moves manual clocks forward and wakes who sleeps on them; the system's move by themselves.
+    /// Moves manual clocks forward and wakes their sleepers; no effect on the system's clocks.
     pub fn advance(&self, by: Duration) {
         if let Source::Manual(manual) = &self.0 {
             manual.steady_ms.fetch_add(millis(by), Ordering::AcqRel);
@@ -234,7 +236,7 @@ impl Clock {
         }
     }
 
-    /// Moves manual clocks forward as if the process had been paused meanwhile.
+    /// Moves manual clocks forward as if the process had been paused in the meantime.
     pub fn pause(&self, by: Duration) {
         if let Source::Manual(manual) = &self.0 {
             let now = manual.steady_ms.load(Ordering::Acquire) + millis(by);
@@ -243,8 +245,8 @@ impl Clock {
         }
     }
 
-    /// Sets a manual wall clock, also back, and wakes who sleeps on it; the system's is set by
-    /// others. The steady clock stays as it is.
+    /// Sets a manual wall clock, also backwards, and wakes its sleepers; no effect on the system's.
+    /// The steady clock does not change.
     pub fn set(&self, now_ms: u64) {
         if let Source::Manual(manual) = &self.0 {
             manual.now_ms.store(now_ms, Ordering::Release);
@@ -254,7 +256,7 @@ impl Clock {
         }
     }
 
-    /// Waits until the wall clock shows at least `at_ms`. That it was set is noticed within a
+    /// Waits until the wall clock shows at least `at_ms`. A clock that was set is noticed within a
     /// minute.
     ///
     /// # Cancel safety
@@ -263,7 +265,7 @@ impl Clock {
         self.sleep_until_either(at_ms, u64::MAX).await;
     }
 
-    /// Waits for a time, however the wall clock is set meanwhile.
+    /// Waits for `ms` milliseconds of the steady clock, whatever happens to the wall clock.
     ///
     /// # Cancel safety
     /// May be dropped at any time.
@@ -303,7 +305,7 @@ impl Clock {
     }
 }
 
-/// Prints a time as RFC 3339 in UTC, with milliseconds.
+/// Formats a time as RFC 3339 in UTC, with milliseconds.
 pub fn rfc3339(ms: u64) -> String {
     let ms = i64::try_from(ms).unwrap_or(i64::MAX);
     jiff::Timestamp::from_millisecond(ms)

@@ -1,8 +1,9 @@
-//! What the program is told before it starts: flag over environment over file over default.
+//! The configuration of the program, by precedence: flag, environment variable, file, default.
 //!
-//! Owns the file `moonswarm.toml` and the order of precedence. Refuses unknown keys, each mistake
-//! with its file and line; what `[operators]` may say is known to the operators. Called by `cli`, which hands in flags and environment as
-//! one layer, because clap already puts a flag before its variable.
+//! Owns the file `moonswarm.toml` and the order of precedence. Refuses unknown keys, and reports
+//! each mistake with file and line; the operators check the content of `[operators]`. Called by
+//! `cli`, which passes flags and environment variables as one layer, because clap already gives a
+//! flag precedence over its variable.
 
 use std::{
     collections::BTreeMap,
@@ -26,13 +27,13 @@ use crate::{
     operator::{Declared, Mistake},
 };
 
-/// The file that is read when no other one is named, if it is there.
+/// The file that is read by default, if it exists.
 pub const DEFAULT_FILE: &str = "moonswarm.toml";
 
-/// The largest file, in bytes.
+/// The maximum size of the file, in bytes.
 const LARGEST: u64 = 4 << 20;
 
-/// How long a pull worker keeps a task without a heartbeat, if nobody says.
+/// The default time for which a pull worker keeps a task without a heartbeat.
 pub const LEASE: Duration = Duration::from_secs(30);
 
 /// How log lines look.
@@ -46,81 +47,81 @@ pub enum LogFormat {
     Json,
 }
 
-/// What one source says; absent is "says nothing".
+/// The settings of one source; `None` means not set.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layer {
     /// The data directory.
     pub data: Option<PathBuf>,
-    /// Where the daemon listens.
+    /// The address to listen on.
     pub listen: Option<SocketAddr>,
     /// A directory of blueprints to watch.
     pub blueprints: Option<PathBuf>,
-    /// How many shards; 0 is one a core.
+    /// The number of shards; 0 for one per core.
     pub shards: Option<usize>,
-    /// Whether a daemon that died at its start again and again takes its runs up one at a time.
+    /// Whether a daemon that died repeatedly at its start takes up its runs one at a time.
     pub safe_mode: Option<bool>,
-    /// What all runs together may make the host hold in memory: `2GiB`.
+    /// The limit on the memory that is held for all runs together: `2GiB`.
     #[serde(default, deserialize_with = "size")]
     pub memory: Option<u64>,
-    /// What one run may make the host hold in memory, beside its script's own: `64MiB`.
+    /// The limit on the memory that is held for one run, in addition to its script's own: `64MiB`.
     #[serde(default, deserialize_with = "size")]
     pub run_memory: Option<u64>,
-    /// How long a pull worker keeps a task without a heartbeat: `30s`.
+    /// The time for which a pull worker keeps a task without a heartbeat: `30s`.
     #[serde(default, deserialize_with = "duration")]
     pub lease: Option<Duration>,
-    /// How many connections the API has at a time, sockets of sessions among them.
+    /// The maximum number of concurrent connections of the API, sockets of sessions included.
     pub connections: Option<usize>,
-    /// Host names, beside the loopback ones, under which the API may be reached.
+    /// Host names, in addition to the loopback ones, under which the API may be reached.
     pub hosts: Option<Vec<String>>,
     /// Origins whose pages may call the API.
     pub origins: Option<Vec<String>>,
-    /// Which log lines to show: `info`, `moonswarm=debug,warn`.
+    /// The filter of log lines: `info`, `moonswarm=debug,warn`.
     pub log: Option<String>,
-    /// How log lines look.
+    /// The format of log lines.
     pub log_format: Option<LogFormat>,
-    /// How long ended runs are kept.
+    /// The retention of ended runs.
     pub retention: Option<RetentionLayer>,
-    /// Where secrets are kept, by the names that blueprints know them by.
+    /// The locations of secrets, by the names that blueprints use.
     pub secrets: Option<BTreeMap<String, KeptSecret>>,
-    /// The Vault server that secrets may be in.
+    /// The Vault server for secrets.
     pub vault: Option<Vault>,
-    /// Environments that agents name.
+    /// The environments that agents refer to by name.
     pub environments: Option<BTreeMap<String, Declaration>>,
-    /// Whether the data directory is hidden from children, where the system can.
+    /// Whether the data directory is hidden from child processes, where the system supports that.
     pub hide_data: Option<bool>,
     /// Directories, by name, whose files blueprints may watch.
     pub watch: Option<BTreeMap<String, PathBuf>>,
-    /// What becomes of what results declare.
+    /// The policy for effects.
     pub effects: Option<EffectsLayer>,
-    /// The operators beside the built-in ones.
+    /// The operators in addition to the built-in ones.
     #[serde(skip)]
     pub operators: Option<Declared>,
-    /// What stands between runs and what they reach, in its order.
+    /// The layers around tasks and state, in order.
     #[serde(skip)]
     pub middleware: Option<Vec<middleware::Layer>>,
 }
 
-/// What one source says about how long ended runs are kept; zero is no limit.
+/// The retention of ended runs in one source; zero means no limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RetentionLayer {
-    /// How long after its end a run goes, in milliseconds; written as `"30d"`.
+    /// The age after its end at which a run is deleted, in milliseconds; written as `"30d"`.
     #[serde(default, deserialize_with = "age")]
     pub age: Option<u64>,
-    /// How many ended runs stay.
+    /// The number of ended runs to keep.
     pub runs: Option<u64>,
-    /// How large the database may be, in bytes; written as `"10GiB"`.
+    /// The maximum size of the database, in bytes; written as `"10GiB"`.
     #[serde(default, deserialize_with = "size")]
     pub size: Option<u64>,
 }
 
-/// What one source says about effects.
+/// The policy for effects in one source.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EffectsLayer {
-    /// Effects that the host has no word for: `"warn"` keeps them with the result, `"error"`
-    /// refuses it.
+    /// Effects that the host does not know: `"warn"` stores them with the result, `"error"` refuses
+    /// the result.
     #[serde(default)]
     pub custom: CustomEffects,
 }
@@ -148,7 +149,7 @@ fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     })
 }
 
-/// Reads `10GiB`, `500 MiB`, `64KiB` or a number of bytes.
+/// Parses `10GiB`, `500 MiB`, `64KiB` or a number of bytes.
 pub(crate) fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -165,7 +166,7 @@ pub(crate) fn parse_size(text: &str) -> Option<u64> {
 }
 
 impl Layer {
-    /// This layer over another: what this one does not say, the other does.
+    /// Merges this layer over another, which supplies the settings that this one does not have.
     #[must_use]
     pub fn over(self, below: Self) -> Self {
         Self {
@@ -194,11 +195,11 @@ impl Layer {
         }
     }
 
-    /// Reads the text of a file.
+    /// Parses the text of a file.
     ///
     /// # Errors
-    /// Text that is not TOML, an unknown key, a value of the wrong type, an operator that cannot
-    /// be.
+    /// Fails when the text is not TOML, a key is unknown, a value has the wrong type, or an
+    /// operator is invalid.
     pub fn parse(text: &str, file: &Path) -> Result<Self, ConfigError> {
         let wrong = |mistake: Mistake| {
             let (line, column) = mistake.place(text);
@@ -216,10 +217,10 @@ impl Layer {
         Ok(Self { operators, middleware, ..layer })
     }
 
-    /// Reads a file: the named one, which must be there, or the default one, if it is.
+    /// Reads the named file, which must exist, or the default one, if it exists.
     ///
     /// # Errors
-    /// As [`Layer::parse`], and what reading a file can run into.
+    /// Fails as [`Layer::parse`] does, or when the file cannot be read.
     pub fn read(named: Option<&Path>) -> Result<Self, ConfigError> {
         let file = named.unwrap_or(Path::new(DEFAULT_FILE));
         match read_text(file, LARGEST) {
@@ -274,52 +275,53 @@ fn layer(item: Spanned<DeValue<'_>>) -> Result<middleware::Layer, Mistake> {
     middleware::Layer::new(name, settings).map_err(|error| mistake(at, error.to_string()))
 }
 
-/// A duration as blueprints write it.
+/// Deserializes a duration in the notation of blueprints.
 fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(from)?;
     parse_duration(&text).map(Duration::from_millis).map(Some).map_err(D::Error::custom)
 }
 
-/// What the program goes by.
+/// The effective configuration of the program.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The data directory.
     pub data: PathBuf,
-    /// Where the daemon listens.
+    /// The address to listen on.
     pub listen: SocketAddr,
     /// A directory of blueprints to watch.
     pub blueprints: Option<PathBuf>,
-    /// How many shards; 0 is one a core.
+    /// The number of shards; 0 for one per core.
     pub shards: usize,
-    /// Whether a daemon that died at its start again and again takes its runs up one at a time.
+    /// Whether a daemon that died repeatedly at its start takes up its runs one at a time.
     pub safe_mode: bool,
-    /// What all runs together may make the host hold in memory, in bytes; by the machine if absent.
+    /// The limit on the memory that is held for all runs together, in bytes; derived from the
+    /// machine if absent.
     pub memory: Option<u64>,
-    /// What one run may make the host hold in memory, in bytes; 64 MiB if absent.
+    /// The limit on the memory that is held for one run, in bytes; 64 MiB if absent.
     pub run_memory: Option<u64>,
-    /// How long a pull worker keeps a task without a heartbeat.
+    /// The time for which a pull worker keeps a task without a heartbeat.
     pub lease: Duration,
-    /// How many connections the API has at a time; as many as it has by default if absent.
+    /// The maximum number of concurrent connections of the API; the API's own default if absent.
     pub connections: Option<usize>,
-    /// Host names, beside the loopback ones, under which the API may be reached.
+    /// Host names, in addition to the loopback ones, under which the API may be reached.
     pub hosts: Vec<String>,
     /// Origins whose pages may call the API.
     pub origins: Vec<String>,
-    /// Which log lines to show; the verb decides if absent.
+    /// The filter of log lines; the command decides if absent.
     pub log: Option<String>,
-    /// How log lines look.
+    /// The format of log lines.
     pub log_format: LogFormat,
-    /// How long ended runs are kept.
+    /// The retention of ended runs.
     pub retention: Retention,
-    /// What becomes of effects that the host has no word for.
+    /// The policy for effects that the host does not know.
     pub effects: CustomEffects,
-    /// The operators beside the built-in ones.
+    /// The operators in addition to the built-in ones.
     pub operators: Declared,
-    /// Secrets, and environments by name.
+    /// Secrets, and named environments.
     pub environments: environment::Config,
     /// Directories, by name, whose files blueprints may watch.
     pub watch: BTreeMap<String, PathBuf>,
-    /// What stands between runs and what they reach, in its order.
+    /// The layers around tasks and state, in order.
     pub middleware: Vec<middleware::Layer>,
 }
 
@@ -359,7 +361,7 @@ impl From<Layer> for Config {
     }
 }
 
-/// Why the configuration cannot be used.
+/// The reason why the configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -367,10 +369,10 @@ pub enum ConfigError {
     Read {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
-    /// The file says something that is not understood.
+    /// The content of the file is invalid.
     #[error("understand {}:{line}:{column}: {mistake}", file.display())]
     Content {
         /// The file.
@@ -379,7 +381,7 @@ pub enum ConfigError {
         line: usize,
         /// The column, from 1, in characters.
         column: usize,
-        /// What is wrong.
+        /// The mistake.
         mistake: Mistake,
     },
 }

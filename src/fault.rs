@@ -1,19 +1,19 @@
-//! Where a test can end or break the program: kill points, and deliberate breaks.
+//! Fault points for tests: kill points, and deliberate breaks.
 //!
 //! Owns the list of deliberate breaks and the count of kill points reached. Without the feature
-//! `faults` everything here is empty and costs nothing; no release has it. Tests walk the kill
-//! points one after the other, and show with the breaks that they would notice them.
+//! `faults` everything here is empty and costs nothing; no release has it. Tests kill the program
+//! at each kill point in turn, and use the breaks to show that they would detect them.
 
-/// A promise that a test breaks on purpose, to see that it is noticed.
+/// A guarantee that a test breaks deliberately, to show that the break is detected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Break {
-    /// A result is not asked which epoch and attempt it is of.
+    /// The epoch and the attempt of a result are not checked.
     SkipEpochCheck,
-    /// A result that was accepted before is accepted again.
+    /// A result that was already accepted is accepted again.
     DropDedup,
-    /// Answers leave before the commit that they rest on.
+    /// Answers leave before the commit that they depend on.
     AckBeforeCommit,
-    /// A boot forgets what was due.
+    /// A boot loses the timers that were due.
     LoseTimerAtBoot,
     /// Effects are applied when the attempt is dispatched, not when its result is accepted.
     ApplyEffectsAtDispatch,
@@ -34,11 +34,11 @@ impl Break {
 mod off {
     use super::Break;
 
-    /// Nothing.
+    /// Does nothing without the feature `faults`.
     #[inline(always)]
     pub fn point(_name: &str) {}
 
-    /// Never.
+    /// Returns false.
     #[inline(always)]
     pub const fn is_broken(_what: Break) -> bool {
         false
@@ -60,11 +60,11 @@ mod on {
         static BROKEN: Cell<Option<Break>> = const { Cell::new(None) };
     }
 
-    /// Where the process is to die.
+    /// The point at which the process kills itself.
     enum At {
-        /// At the n-th point that is reached, counted from 1; never at 0.
+        /// The n-th point that is reached, counted from 1; never at 0.
         Point(u64),
-        /// At the n-th time that the point of this name is reached.
+        /// The n-th time that the point of this name is reached.
         Name(String, u64),
     }
 
@@ -77,15 +77,16 @@ mod on {
         }
     }
 
-    /// A kill point. The process kills itself with SIGKILL at the one that `MOONSWARM_KILL_AT`
-    /// gives: `7` is the seventh point that is reached, `engine.dispatch#2` the second of that
-    /// name. Each is noted in the file that `MOONSWARM_KILL_LOG` names, a line each.
+    /// Marks a kill point. The process kills itself with SIGKILL at the point that
+    /// `MOONSWARM_KILL_AT` gives: `7` is the seventh point that is reached, `engine.dispatch#2` the
+    /// second of that name. Each point is logged on a line of the file that `MOONSWARM_KILL_LOG`
+    /// names.
     pub fn point(name: &str) {
         static AT: OnceLock<Option<At>> = OnceLock::new();
         static REACHED: Mutex<(u64, Option<HashMap<String, u64>>)> = Mutex::new((0, None));
         let at = AT.get_or_init(|| At::read(&std::env::var("MOONSWARM_KILL_AT").ok()?));
         let Some(at) = at else { return };
-        // Held until the end: the points are numbered in the order in which they are noted.
+        // Held until the end: the points are numbered in the order in which they are logged.
         let mut reached = REACHED.lock().unwrap_or_else(PoisonError::into_inner);
         reached.0 += 1;
         let n = reached.0;
@@ -94,7 +95,7 @@ mod on {
         if let Ok(log) = std::env::var("MOONSWARM_KILL_LOG")
             && let Ok(mut file) = std::fs::OpenOptions::new().create(true).append(true).open(log)
         {
-            // A note that cannot be written is missed by the test that reads it.
+            // The test that reads the log notices a line that could not be written.
             let _ = writeln!(file, "{n} {name}");
         }
         let dies = match at {
@@ -112,12 +113,12 @@ mod on {
         }
     }
 
-    /// Whether this thread breaks `what`.
+    /// Returns true if this thread breaks `what`.
     pub fn is_broken(what: Break) -> bool {
         BROKEN.get() == Some(what)
     }
 
-    /// Breaks something on this thread from now on, or nothing.
+    /// Sets what this thread breaks from now on; `None` for nothing.
     pub fn set(what: Option<Break>) {
         BROKEN.set(what);
     }

@@ -1,7 +1,7 @@
-//! The host: the only place where the rooms are put together.
+//! The host: the only place where the rooms are wired together.
 //!
-//! Read it from top to bottom: open the data directory, start the engine, listen, watch; and the
-//! same backwards to stop.
+//! Reads from top to bottom: open the data directory, start the engine, listen, watch. Stopping
+//! goes the other way round.
 
 mod boot;
 mod embed;
@@ -44,62 +44,63 @@ use crate::{
     tasks::Tasks,
 };
 
-/// Runs of an earlier process that an embedded host names.
+/// The maximum number of runs of an earlier process that an embedded host lists.
 const LEFT_OPEN: usize = 100;
 
-/// How often old answers are forgotten.
+/// The interval at which expired answers are deleted.
 const HOUSEKEEPING: Duration = Duration::from_secs(3_600);
-/// How often the host looks whether ended runs are to go, and how long it rests where some do.
+/// The interval at which the retention policy is applied, when there is nothing left to delete.
 const SWEEP: Duration = Duration::from_secs(15);
-/// How long the host waits when it could not look at the schedules, in milliseconds.
+/// The delay before the schedules are read again after an error, in milliseconds.
 const SCHEDULES_AGAIN_MS: u64 = 10_000;
 const BETWEEN_STEPS: Duration = Duration::from_millis(50);
 
-/// What to open.
+/// The configuration of a host.
 #[derive(Debug, Clone)]
 pub struct HostConfig {
-    /// The data directory; made if it is not there.
+    /// The data directory; created if it does not exist.
     pub data: PathBuf,
-    /// Where to listen; port 0 picks one.
+    /// The address to listen on; port 0 picks a free port.
     pub listen: SocketAddr,
     /// A directory of blueprints to watch.
     pub blueprints: Option<PathBuf>,
     /// Directories, by name, whose files any blueprint may watch.
     pub watch: BTreeMap<String, PathBuf>,
-    /// Whether runs that were open before go on by themselves.
+    /// Whether runs that were open before continue without a request.
     pub recover: bool,
-    /// Whether a host that died three times in a row, each time soon after its start, takes its runs
-    /// up one at a time.
+    /// Whether a host that died three times in a row, each time soon after its start, takes up its
+    /// runs one at a time.
     pub safe_mode: bool,
-    /// What all runs together may make the host hold in memory, in bytes; by the machine if absent.
+    /// The limit on the memory that is held for all runs together, in bytes; derived from the
+    /// machine if absent.
     pub memory: Option<u64>,
-    /// What one run may make the host hold in memory, in bytes; 64 MiB if absent.
+    /// The limit on the memory that is held for one run, in bytes; 64 MiB if absent.
     pub run_memory: Option<u64>,
-    /// How long a pull worker keeps a task without a heartbeat.
+    /// The time for which a pull worker keeps a task without a heartbeat.
     pub lease: Duration,
-    /// Shards; 0 for one a core.
+    /// The number of shards; 0 for one per core.
     pub shards: usize,
-    /// How long ended runs are kept.
+    /// The retention of ended runs.
     pub retention: Retention,
-    /// What becomes of effects that the host has no word for.
+    /// The policy for effects that the host does not know.
     pub effects: CustomEffects,
-    /// How the database syncs.
+    /// The options of the database.
     pub store: Options,
-    /// Who may come in over HTTP, and how much.
+    /// Access to the HTTP API, and its limits.
     pub door: DoorConfig,
-    /// The operators beside the built-in ones.
+    /// The operators in addition to the built-in ones.
     pub operators: Declared,
-    /// Secrets, and environments by name.
+    /// Secrets, and named environments.
     pub environments: environment::Config,
-    /// Operators that are code, by name; one of a name that is there already takes its place.
+    /// Operators implemented in code, by name; they replace an existing operator of the same name.
     pub code: Coded,
-    /// What stands between runs and what they reach.
+    /// The layers around tasks and state.
     pub middleware: Middleware,
 }
 
 impl HostConfig {
-    /// A host in the directory `data`, on a port of its own choosing, with what `serve` would do by
-    /// default; for programs that have a host inside.
+    /// Returns the configuration of a host in the directory `data`, on a free port, with the
+    /// defaults of `serve`; for programs that embed a host.
     pub fn new(data: impl Into<PathBuf>) -> Self {
         Self {
             data: data.into(),
@@ -136,31 +137,31 @@ pub struct Host {
     _watch: Option<watch::Watch>,
 }
 
-/// Why a host could not be opened.
+/// The reason why a host could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// The store.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] crate::store::StoreError),
-    /// The engine.
+    /// The engine failed.
     #[error(transparent)]
     Engine(#[from] crate::engine::EngineError),
-    /// A file of the data directory.
+    /// A file of the data directory failed.
     #[error("{what} {path}: {reason}")]
     File {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
         /// The file.
         path: String,
-        /// Why it failed, and what helps.
+        /// The reason, and a remedy.
         reason: String,
     },
-    /// The address.
+    /// The address cannot be listened on.
     #[error("listen on {address}: {source}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The error.
         source: std::io::Error,
     },
 }
@@ -169,14 +170,15 @@ impl Host {
     /// Opens the data directory, starts the engine and listens.
     ///
     /// # Errors
-    /// When another process owns the directory, a newer release wrote it, its keys can be read by
-    /// others, or the address is taken.
+    /// Fails when another process owns the directory, a newer release wrote it, its keys can be
+    /// read by others, or the address is taken.
     pub async fn open(config: HostConfig) -> Result<Self, HostError> {
         let Opened { store, upkeep } = store::open(&config.data, &config.store)?;
         let tasks = Tasks::new(tokio::runtime::Handle::current());
         let opened = Self::open_on(config, store, Arc::clone(&upkeep), tasks.clone()).await;
         if opened.is_err() {
-            // A start that fails in order is no death: the next one is told so.
+            // A start that fails in an orderly way does not count as a crash: closing the database
+            // records that.
             tasks.stopping().cancel();
             if let Err(error) = upkeep.close() {
                 tracing::warn!(%error, "could not close the database");
@@ -199,7 +201,7 @@ impl Host {
         let hub = Arc::new(QueueHub::default());
         let sessions = Arc::new(session::Hub::default());
         let environments = Arc::new(environments(&config));
-        // Before anything runs: what is there now is of a host that was cut off.
+        // This must come before anything runs: what exists now belongs to a host that was killed.
         environments.sweep();
         if config.recover {
             warn_of_children(&environments, &tasks);
@@ -253,7 +255,7 @@ impl Host {
         let url = format!("http://{address}");
         engine.set_url(&url);
         fault::point("host.listening");
-        // Whoever finds this host finds the names of its directory as well.
+        // A client that finds this host must also find the blueprints of its directory.
         let watch = match &config.blueprints {
             Some(dir) => Some(watch::Watch::start(dir, engine.clone(), &tasks).await?),
             None => None,
@@ -275,44 +277,44 @@ impl Host {
         Ok(Self { engine, upkeep, tasks, files, url, admin, left_open, _watch: watch })
     }
 
-    /// The engine.
+    /// Returns the engine.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// Where it listens: `http://127.0.0.1:7700`.
+    /// Returns the base URL: `http://127.0.0.1:7700`.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The admin token.
+    /// Returns the admin token.
     pub fn admin_token(&self) -> &str {
         &self.admin
     }
 
-    /// Runs that were open before and do not go on by themselves in this process.
+    /// Returns runs that were open before and do not continue by themselves in this process.
     pub fn left_open(&self) -> Vec<RunId> {
         self.left_open.clone()
     }
 
-    /// What opening the data directory changed of its format, if anything.
+    /// Returns the change of the storage format made when the data directory was opened, if any.
     pub fn migrated(&self) -> Option<Migrated> {
         self.upkeep.migrated()
     }
 
-    /// How many runs of this process have not ended.
+    /// Returns the number of runs of this process that have not ended.
     pub fn busy(&self) -> u64 {
         self.engine.open_runs()
     }
 
-    /// Waits until nothing can be stored any more, and says why: the disk failed under a write, and
-    /// only another start can know what it has.
+    /// Waits until the store is lost, and returns the reason: a write to the disk failed, and only
+    /// a restart can determine what is stored.
     pub async fn lost(&self) -> crate::store::StoreError {
         self.upkeep.lost().await
     }
 
-    /// Stops: no new connections, everything asked to end, what is left given up after `grace`,
-    /// the store closed last.
+    /// Stops the host: refuses new connections, cancels everything, gives up what remains after
+    /// `grace`, and closes the store last.
     pub async fn stop(self, grace: Duration) {
         fault::point("host.stop");
         self.files.remove_server(&self.url);
@@ -330,8 +332,8 @@ impl Host {
     }
 }
 
-/// Takes runs up, with care if a boot asks for it, and then begins what starts more of them.
-/// Requests are answered meanwhile.
+/// Takes up runs, with care if a boot asks for it, and then starts schedules and file watches.
+/// Requests are served in the meantime.
 fn recover(
     engine: &Engine,
     tasks: &Tasks,
@@ -365,7 +367,7 @@ fn recover(
     });
 }
 
-/// Forgets, once an hour, what is only kept for a day.
+/// Deletes expired records once an hour.
 fn keep_house(engine: &Engine, tasks: &Tasks) {
     let (engine, stopping) = (engine.clone(), tasks.stopping().clone());
     tasks.spawn(async move {
@@ -390,7 +392,7 @@ fn keep_house(engine: &Engine, tasks: &Tasks) {
     });
 }
 
-/// Lets ended runs go when the policy says so, a few at a time.
+/// Deletes ended runs according to the retention policy, a few at a time.
 fn sweep(engine: &Engine, tasks: &Tasks) {
     let (engine, stopping) = (engine.clone(), tasks.stopping().clone());
     tasks.spawn(async move {
@@ -413,8 +415,8 @@ fn sweep(engine: &Engine, tasks: &Tasks) {
     });
 }
 
-/// Starts what is scheduled, when it is due. Only a host that takes up all runs does: one that was
-/// opened for a single run leaves the others alone.
+/// Starts scheduled runs when they are due. Runs only on a host that takes up all runs: one that
+/// was opened for a single run leaves the others alone.
 fn keep_time(engine: &Engine, tasks: &Tasks) {
     let (engine, stopping, clock) = (engine.clone(), tasks.stopping().clone(), Clock::system());
     tasks.spawn(async move {
@@ -432,7 +434,8 @@ fn keep_time(engine: &Engine, tasks: &Tasks) {
     });
 }
 
-/// Logs that children can read what is in the data directory, where it cannot be hidden from them.
+/// Logs a warning if child processes can read the data directory because it cannot be hidden from
+/// them.
 fn warn_of_children(environments: &Arc<Environments>, tasks: &Tasks) {
     let environments = Arc::clone(environments);
     drop(tasks.spawn_blocking(move || {
@@ -446,13 +449,13 @@ fn warn_of_children(environments: &Arc<Environments>, tasks: &Tasks) {
     }));
 }
 
-/// The environments of a host.
+/// Returns the environments of a host.
 fn environments(config: &HostConfig) -> Environments {
     let data = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
     Environments::new(config.environments.clone(), &data, Clock::system())
 }
 
-/// The operators of a host.
+/// Returns the operators of a host.
 fn registry(
     config: &HostConfig,
     tasks: &Tasks,
@@ -474,12 +477,13 @@ fn registry(
     .with(&config.code)
 }
 
-/// The operators that always exist, where no host runs; none of them is called.
+/// Returns the built-in operators, for use without a host; none of them is called.
 pub fn builtin_operators() -> Registry {
     known_operators(&Declared::default(), environment::Config::default())
 }
 
-/// The operators that a blueprint is checked against where no host runs; none of them is called.
+/// Returns the operators that a blueprint is checked against without a host; none of them is
+/// called.
 pub fn known_operators(declared: &Declared, environments: environment::Config) -> Registry {
     Builtin {
         lua: Arc::new(|_, input| Box::pin(async { Ok(input) })),
@@ -493,7 +497,7 @@ pub fn known_operators(declared: &Declared, environments: environment::Config) -
     .registry(declared)
 }
 
-/// Puts the files of a blueprint where its child processes find them.
+/// Writes the files of a blueprint to the directory where its child processes find them.
 fn bundle_dirs(data: PathBuf) -> BundleDir {
     Arc::new(move |blueprint| {
         let dir = data.join("bundles").join(blueprint.hash());
@@ -530,8 +534,8 @@ fn shards(asked: usize) -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get().min(64))
 }
 
-/// The number of the data directory's life, a part of every handle: made once, and kept with the
-/// database.
+/// Returns the incarnation of the data directory, a number that is part of every handle: created
+/// once, and stored in the database.
 async fn incarnation(store: &dyn Store) -> Result<u64, HostError> {
     if let Some(known) = store.meta("incarnation")?.and_then(|text| text.parse().ok()) {
         return Ok(known);

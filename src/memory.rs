@@ -1,8 +1,8 @@
-//! The memory that everything a host holds for its runs may take together.
+//! Accounting of the memory that a host holds for all of its runs together.
 //!
-//! Owns one sum and its limit. Whoever holds something for a run keeps a [`Share`] and says how
-//! large it is; what is to grow asks for the [`Level`] first. Counting is one addition; nothing is
-//! locked. Refuses to know what is held.
+//! Owns one sum and its limit. Code that holds data for a run keeps a [`Share`] and updates its
+//! size; code that is about to grow checks the [`Level`] first. Counting is one atomic addition,
+//! without a lock. Refuses to know what is held.
 
 use std::{
     fs,
@@ -14,52 +14,52 @@ use std::{
 
 use rustix::process::{Resource, getrlimit};
 
-/// The least that a host works with.
+/// The smallest limit of a host.
 const LEAST: usize = 64 << 20;
 
-/// What a host may hold for its runs, and what it holds.
+/// An account: the limit, and the memory in use.
 #[derive(Debug)]
 pub struct Memory {
     limit: usize,
     used: AtomicUsize,
-    /// The run that may go on where nothing is left, so that one always can; 0 if none does.
+    /// The run that may continue when nothing is left, so that one always can; 0 if none does.
     ahead: AtomicU64,
 }
 
-/// How much is left.
+/// The memory that is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Enough.
+    /// At least a quarter.
     Roomy,
-    /// Less than a quarter: what rests is dropped.
+    /// Less than a quarter: idle data is dropped.
     Tight,
-    /// Nothing: what would grow waits.
+    /// Nothing: growth waits.
     Full,
 }
 
 impl Memory {
-    /// An account of at most `limit` bytes.
+    /// Returns an account of at most `limit` bytes.
     pub fn new(limit: usize) -> Arc<Self> {
         let limit = limit.max(LEAST);
         Arc::new(Self { limit, used: AtomicUsize::new(0), ahead: AtomicU64::new(0) })
     }
 
-    /// An account that is never used up.
+    /// Returns an account that is never used up.
     pub fn unlimited() -> Arc<Self> {
         Self::new(usize::MAX)
     }
 
-    /// The limit, in bytes.
+    /// Returns the limit, in bytes.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// The sum of all shares, in bytes.
+    /// Returns the sum of all shares, in bytes.
     pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// How much is left.
+    /// Returns the current level.
     pub fn level(&self) -> Level {
         let used = self.used();
         if used >= self.limit {
@@ -71,19 +71,20 @@ impl Memory {
         }
     }
 
-    /// A share of nothing, to be set.
+    /// Returns an empty share, to be set.
     pub fn share(self: &Arc<Self>) -> Share {
         Share { memory: Arc::clone(self), bytes: 0 }
     }
 
-    /// Lets a run go on although nothing is left, if no other does; until the pass is dropped.
+    /// Lets a run continue although nothing is left, if no other run does; valid until the pass is
+    /// dropped.
     pub fn pass(self: &Arc<Self>, run: u64) -> Option<Pass> {
         let taken = self.ahead.compare_exchange(0, run, Ordering::AcqRel, Ordering::Relaxed);
         taken.ok().map(|_| Pass(Arc::clone(self)))
     }
 }
 
-/// Bytes that something is counted as; dropped, they are given back.
+/// Bytes that are counted in an account; returned when dropped.
 #[derive(Debug)]
 pub struct Share {
     memory: Arc<Memory>,
@@ -91,7 +92,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// Counts as `bytes` from now on.
+    /// Sets the size to `bytes`.
     pub fn set(&mut self, bytes: usize) {
         if bytes >= self.bytes {
             self.memory.used.fetch_add(bytes - self.bytes, Ordering::Relaxed);
@@ -101,7 +102,7 @@ impl Share {
         self.bytes = bytes;
     }
 
-    /// What it counts as.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -113,7 +114,7 @@ impl Drop for Share {
     }
 }
 
-/// The right to go on where nothing is left.
+/// Permission to continue when nothing is left.
 #[derive(Debug)]
 pub struct Pass(Arc<Memory>);
 
@@ -123,8 +124,8 @@ impl Drop for Pass {
     }
 }
 
-/// What a host uses where nobody says: half of the machine's memory or of its control group's, or
-/// a third of the address space that the process may have, whichever is least.
+/// Returns the default limit: half of the machine's memory or of its control group's, or a third of
+/// the address space that the process may have, whichever is least.
 pub fn by_default() -> usize {
     let machine = meminfo(&fs::read_to_string("/proc/meminfo").unwrap_or_default());
     let group = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| control_group(&text));
@@ -139,7 +140,7 @@ fn meminfo(text: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
-/// The least limit of the control group of this process and of those around it.
+/// Returns the smallest limit of the control group of this process and of its ancestors.
 fn control_group(text: &str) -> Option<u64> {
     let unified = text.lines().find_map(|line| line.strip_prefix("0::"));
     let legacy = text.lines().find_map(|line| line.split_once(":memory:")).map(|(_, path)| path);

@@ -1,6 +1,6 @@
 //! Every spawned task of the host: one tracker, one tree of cancellation.
 //!
-//! Owns where spawned work runs: on a runtime, or, in a simulation, wherever its driver polls it.
+//! Owns the place where spawned work runs: a runtime or, in a simulation, a driver that polls it.
 
 mod driven;
 
@@ -19,7 +19,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use driven::Driver;
 
-/// Spawns onto one runtime and waits for all of it at the end.
+/// Spawns onto one runtime, and waits for all of it at the end.
 #[derive(Debug, Clone)]
 pub struct Tasks {
     place: Place,
@@ -27,14 +27,14 @@ pub struct Tasks {
     stop: CancellationToken,
 }
 
-/// Where spawned work runs.
+/// The place where spawned work runs.
 #[derive(Debug, Clone)]
 enum Place {
     Runtime(Handle),
     Driven(Driver),
 }
 
-/// What was spawned, as a future of its result.
+/// Spawned work, as a future of its result.
 #[derive(Debug)]
 pub struct Spawned<T>(Waits<T>);
 
@@ -44,24 +44,24 @@ enum Waits<T> {
     Driven(tokio::sync::oneshot::Receiver<T>),
 }
 
-/// Spawned work that came to no result.
+/// The reason why spawned work has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum Unfinished {
     /// It panicked, or its runtime ended.
     #[error("finish a spawned task")]
     Runtime(#[from] JoinError),
-    /// Its driver gave it up.
+    /// Its driver dropped it.
     #[error("finish a spawned task: it was given up")]
     GivenUp,
 }
 
 impl Tasks {
-    /// Tasks on `runtime`.
+    /// Returns tasks on `runtime`.
     pub fn new(runtime: Handle) -> Self {
         Self::at(Place::Runtime(runtime))
     }
 
-    /// Tasks that run when, and in the order in which, their driver polls them.
+    /// Returns tasks that run when, and in the order in which, their driver polls them.
     pub fn driven() -> (Self, Driver) {
         let driver = Driver::default();
         (Self::at(Place::Driven(driver.clone())), driver)
@@ -71,7 +71,8 @@ impl Tasks {
         Self { place, tracker: TaskTracker::new(), stop: CancellationToken::new() }
     }
 
-    /// Runs a future to its end, also while the host is stopping, up to the grace.
+    /// Runs a future to its end. While the host stops, the future continues for up to the grace
+    /// period.
     #[expect(clippy::disallowed_methods, reason = "this is where everything is spawned")]
     pub fn spawn<F>(&self, future: F) -> Spawned<F::Output>
     where
@@ -85,7 +86,7 @@ impl Tasks {
         })
     }
 
-    /// Runs a closure on a thread where it may block.
+    /// Runs a closure on a thread that may block.
     #[expect(clippy::disallowed_methods, reason = "this is where everything is spawned")]
     pub fn spawn_blocking<F, T>(&self, work: F) -> Spawned<T>
     where
@@ -103,12 +104,12 @@ impl Tasks {
         })
     }
 
-    /// Canceled when the host begins to stop.
+    /// Returns the token that is canceled when the host begins to stop.
     pub fn stopping(&self) -> &CancellationToken {
         &self.stop
     }
 
-    /// Asks everything to stop and waits at most `grace` for it; says whether all ended.
+    /// Cancels everything and waits at most `grace` for it; returns true if all work ended.
     pub async fn stop(&self, grace: Duration) -> bool {
         self.stop.cancel();
         self.tracker.close();

@@ -1,4 +1,4 @@
-//! Where log lines go: to stderr, filtered, as text or JSON, without what steers a terminal.
+//! Log lines: written to stderr, filtered, as text or JSON, without terminal control.
 //!
 //! Called once by `cli`, before anything else runs.
 
@@ -12,26 +12,26 @@ use tracing_subscriber::{
 
 use crate::{config::LogFormat, protocol::plain};
 
-/// A filter that cannot be read.
+/// The error for an invalid filter.
 #[derive(Debug, thiserror::Error)]
 #[error("read the log filter {filter:?}: expected `info` or `moonswarm=debug,warn`")]
 pub struct BadFilter {
-    /// What was given.
+    /// The filter.
     pub filter: String,
     source: tracing_subscriber::filter::ParseError,
 }
 
-/// Starts to write log lines. A second call changes nothing.
+/// Starts logging. A second call has no effect.
 ///
 /// # Errors
-/// When `filter` cannot be read.
+/// Fails when `filter` is invalid.
 pub fn init(filter: &str, format: LogFormat) -> Result<(), BadFilter> {
     let env = EnvFilter::try_new(filter)
         .map_err(|source| BadFilter { filter: filter.to_owned(), source })?;
     let colors = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let lines = fmt::fmt().with_env_filter(env).with_writer(Clean(format, colors));
     let lines = lines.with_ansi(colors);
-    // Only a test process initialises twice, and the first subscriber stays in place there.
+    // Only a test process initializes twice; the first subscriber stays in place.
     let _ = match format {
         LogFormat::Text => lines.with_target(false).finish().try_init(),
         LogFormat::Json => lines.json().flatten_event(true).finish().try_init(),
@@ -39,7 +39,7 @@ pub fn init(filter: &str, format: LogFormat) -> Result<(), BadFilter> {
     Ok(())
 }
 
-/// Takes out of each log line what steers a terminal: fields have text of strangers in them.
+/// Removes terminal control from each log line: fields contain untrusted text.
 #[derive(Debug, Clone, Copy)]
 struct Clean(LogFormat, bool);
 
@@ -56,7 +56,7 @@ impl Clean {
         let text = line.trim_end_matches('\n');
         let mut clean = match self {
             Self(LogFormat::Json, _) => plain::json(text),
-            // What is no color of the writer of lines itself, it has escaped.
+            // The formatter has already escaped everything except its own colors.
             Self(LogFormat::Text, true) => plain::painted(text).replace('\n', "\n    "),
             Self(LogFormat::Text, false) => plain::indented(text, "    "),
         };
@@ -66,7 +66,7 @@ impl Clean {
 }
 
 impl Write for Clean {
-    /// Takes one whole line, as it is always given.
+    /// Writes one whole line; the caller always passes whole lines.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         io::stderr().lock().write_all(self.clean(&String::from_utf8_lossy(line)).as_bytes())?;
         Ok(line.len())

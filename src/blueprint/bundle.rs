@@ -30,7 +30,7 @@ const MAX_PATH_BYTES: usize = 512;
 #[derive(Debug, Error)]
 pub enum BundleError {
     /// A path that leaves the bundle, or could on some system.
-    #[error("take {path:?} into the bundle: {reason}")]
+    #[error("cannot add {path:?} to the bundle: {reason}")]
     Path {
         /// The path.
         path: String,
@@ -38,19 +38,19 @@ pub enum BundleError {
         reason: &'static str,
     },
     /// Nothing says which file is the blueprint.
-    #[error("find the entry among the files: name it with `entry`, or call it main.lua")]
+    #[error("no entry among the files: name it with `entry`, or call it main.lua")]
     NoEntry,
     /// The entry is not among the files.
-    #[error("find the entry {0:?} among the files")]
+    #[error("the entry {0:?} is not among the files")]
     EntryMissing(String),
     /// More files than [`MAX_FILES`].
-    #[error("take the bundle: it has more than {MAX_FILES} files")]
+    #[error("the bundle has more than {MAX_FILES} files")]
     TooManyFiles,
     /// A file over [`MAX_FILE_BYTES`].
-    #[error("take {0:?} into the bundle: it is larger than 1 MiB")]
+    #[error("{0:?} is larger than 1 MiB")]
     FileTooLarge(String),
     /// All files are over [`MAX_BUNDLE_BYTES`].
-    #[error("take the bundle: it is larger than 8 MiB")]
+    #[error("the bundle is larger than 8 MiB")]
     TooLarge,
     /// A file is not text.
     #[error("read {0:?}: it is not UTF-8 text")]

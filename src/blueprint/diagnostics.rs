@@ -1,6 +1,6 @@
 //! Findings: what is wrong with a blueprint, where, and what to do about it.
 //!
-//! Owns the table of codes, from which docs/errors.md takes its blueprint part, and the order and
+//! Owns the table of codes, from which docs/findings.md takes its headings, and the order and
 //! the text of a finding. Everything in this room that looks at an author's files reports here.
 
 use std::fmt;
@@ -128,7 +128,7 @@ pub mod code {
         (BAD_LAYER, "a layer of middleware that cannot be"),
         (NOTHING_TO_COMPARE, "a quorum compares what the agent's output does not have"),
         (BAD_DURATION, "a duration that cannot be read"),
-        (BAD_RETRY, "a retry policy that makes no sense"),
+        (BAD_RETRY, "an invalid retry policy"),
         (BAD_SCHEDULE, "a schedule that cannot be read"),
         (BAD_WATCH, "a file watch that cannot be"),
         (OLD_DURATION, "a duration in a form that a later release refuses"),
@@ -153,7 +153,7 @@ pub mod code {
         (TOOL_TWICE, "two tools of an agent have the same name"),
         (TOOLS_UNUSED, "tools or limits of a loop for an operator that is no model"),
         (BAD_TOOL, "a tool that cannot be read"),
-        (BAD_RULE, "a rule of a loop that makes no sense"),
+        (BAD_RULE, "an invalid rule of a loop"),
     ];
 }
 
@@ -355,9 +355,9 @@ mod tests {
 
     #[test]
     fn every_code_has_its_section_in_the_docs() {
-        let docs = include_str!("../../docs/errors.md");
+        let docs = include_str!("../../docs/findings.md");
         for (code, meaning) in code::ALL {
-            assert!(docs.contains(&format!("### {code}: {meaning}\n")), "{code}: {meaning}");
+            assert!(docs.contains(&format!("## {code}: {meaning}\n")), "{code}: {meaning}");
         }
     }
 

@@ -29,7 +29,7 @@ pub enum BadSchedule {
         reason: String,
     },
     /// The zone.
-    #[error("find the time zone {0:?}")]
+    #[error("unknown time zone {0:?}")]
     Zone(String),
 }
 

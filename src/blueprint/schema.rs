@@ -29,7 +29,7 @@ pub struct SchemaError {
     pub message: String,
 }
 
-/// One place where a value breaks its schema.
+/// One place where a value does not match its schema.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Violation {
     /// Where in the value, such as `$.steps[2].name`.

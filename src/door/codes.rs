@@ -1,15 +1,16 @@
-//! Every code of the API with its status and title; docs/errors.md has a section for each.
+//! The error codes of the API with their statuses and titles. docs/errors.md has a section for
+//! each.
 
 use axum::http::StatusCode;
 
-/// One kind of refusal.
+/// An error code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Code {
-    /// The word that never changes.
+    /// The stable code.
     pub word: &'static str,
     /// The HTTP status.
     pub status: StatusCode,
-    /// What it means, in a few words that do not depend on the case.
+    /// A short title that is the same for every occurrence.
     pub title: &'static str,
 }
 
@@ -18,89 +19,89 @@ macro_rules! codes {
         $(pub(crate) const $name: Code =
             Code { word: $word, status: StatusCode::$status, title: $title };)+
 
-        /// All of them.
+        /// All codes.
         pub(crate) const ALL: &[Code] = &[$($name,)+];
     };
 }
 
 codes! {
-    BAD_REQUEST = "bad_request", BAD_REQUEST, "The request makes no sense";
-    BAD_ID = "bad_id", BAD_REQUEST, "An id has another form";
-    BAD_QUERY = "bad_query", BAD_REQUEST, "The query string cannot be read";
-    BAD_HEADER = "bad_header", BAD_REQUEST, "A header cannot be read";
-    MALFORMED_JSON = "malformed_json", BAD_REQUEST, "The body is not JSON";
-    NOT_SUPPORTED = "not_supported", BAD_REQUEST, "This release does not support it";
-    UNAUTHENTICATED = "unauthenticated", UNAUTHORIZED, "A valid token is needed";
-    TOKEN_REVOKED = "token_revoked", UNAUTHORIZED, "The token was revoked";
-    HOST_NOT_ALLOWED = "host_not_allowed", FORBIDDEN, "The host name is not one of this server's";
-    ORIGIN_NOT_ALLOWED = "origin_not_allowed", FORBIDDEN, "Pages of this origin may not call the API";
-    FORBIDDEN_VERB = "forbidden_verb", FORBIDDEN, "The token may not do this";
-    FORBIDDEN_SCOPE = "forbidden_scope", FORBIDDEN, "The token does not reach this";
-    TOKEN_WIDENS = "token_widens", FORBIDDEN, "A token makes no wider one";
-    WRONG_ROLE = "wrong_role", FORBIDDEN, "Somebody else must answer";
-    SELF_APPROVAL = "self_approval", FORBIDDEN, "Who asks does not answer";
-    FOREIGN_TASK = "foreign_task", FORBIDDEN, "The session does not have this task";
-    FORBIDDEN = "forbidden", FORBIDDEN, "The token may not do this";
-    NOT_FOUND = "not_found", NOT_FOUND, "There is no such thing";
-    MODEL_NOT_FOUND = "model_not_found", NOT_FOUND, "Nothing of this name answers";
-    PREVIOUS_RESPONSE_NOT_FOUND = "previous_response_not_found", BAD_REQUEST, "There is no such response to continue";
-    UNKNOWN_METHOD = "unknown_method", NOT_FOUND, "There is no such method";
-    NO_ROUTE = "no_route", NOT_FOUND, "There is no such route";
-    METHOD_NOT_ALLOWED = "method_not_allowed", METHOD_NOT_ALLOWED, "The route has no such method";
-    BODY_TIMEOUT = "body_timeout", REQUEST_TIMEOUT, "The body did not arrive in time";
-    ALREADY_ACCEPTED = "already_accepted", CONFLICT, "Another result was accepted before";
-    IDEMPOTENCY_MISMATCH = "idempotency_mismatch", CONFLICT, "The key was used for another request";
-    REPEAT_WIDENS = "repeat_widens", CONFLICT, "The answer carries a wider token";
-    FENCED = "fenced", CONFLICT, "Another attempt has taken over";
-    RUN_CLOSED = "run_closed", CONFLICT, "The run has ended";
-    RUN_PAUSED = "run_paused", CONFLICT, "The run rests and cannot be asked";
-    STALE_TASK = "stale_task", CONFLICT, "The task is not what was shown";
-    ALREADY_ANSWERED = "already_answered", CONFLICT, "Each answers once";
-    NOT_HUMAN = "not_human", CONFLICT, "The task is not one for people";
-    WRONG_SEAT = "wrong_seat", CONFLICT, "It is not this session's";
-    NO_SESSIONS = "no_sessions", CONFLICT, "The operator has no sessions";
-    SEQ_AHEAD = "seq_ahead", CONFLICT, "No frame has this number yet";
-    QUESTION_OPEN = "question_open", CONFLICT, "The attempt waits for an answer already";
-    NO_QUESTION = "no_question", CONFLICT, "The task asks nothing";
-    RESPONSE_IN_PROGRESS = "response_in_progress", CONFLICT, "The response is not over";
-    NOT_ENDED = "not_ended", CONFLICT, "The run has not ended";
-    HISTORY_TOO_LONG = "history_too_long", CONFLICT, "The history is too long to be copied";
-    IN_USE = "in_use", CONFLICT, "Something open still needs it";
-    REVISION_MISMATCH = "revision_mismatch", CONFLICT, "The value has another revision";
-    CONFLICT = "conflict", CONFLICT, "It does not fit what happened before";
-    TOO_LARGE = "too_large", PAYLOAD_TOO_LARGE, "It is larger than allowed";
-    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type", UNSUPPORTED_MEDIA_TYPE, "The content type is not read here";
-    UNKNOWN_FIELD = "unknown_field", UNPROCESSABLE_ENTITY, "The body has an unknown field";
-    INVALID_BODY = "invalid_body", UNPROCESSABLE_ENTITY, "The body has another shape";
-    INVALID_INPUT = "invalid_input", UNPROCESSABLE_ENTITY, "The value breaks its schema";
-    INVALID_RESULT = "invalid_result", UNPROCESSABLE_ENTITY, "The result breaks its schema";
-    BLUEPRINT_INVALID = "blueprint_invalid", UNPROCESSABLE_ENTITY, "The blueprint has errors";
-    STATE_REFUSED = "state_refused", UNPROCESSABLE_ENTITY, "The state does not take the change";
-    FLOW_FAILED = "flow_failed", UNPROCESSABLE_ENTITY, "A function of the flow failed";
-    UPGRADE_REQUIRED = "upgrade_required", UPGRADE_REQUIRED, "It is a WebSocket";
-    RATE_LIMITED = "rate_limited", TOO_MANY_REQUESTS, "The token asks too often";
-    SIGNAL_QUEUE_FULL = "signal_queue_full", TOO_MANY_REQUESTS, "Too many signals wait to be read";
-    RUN_FULL = "run_full", TOO_MANY_REQUESTS, "The run holds as much as it may";
-    TOO_MANY_RUNS = "too_many_runs", TOO_MANY_REQUESTS, "Too many runs are open";
-    TOO_MANY_WORKERS = "too_many_workers", TOO_MANY_REQUESTS, "Too many workers wait for this queue";
-    TOO_MANY_SESSIONS = "too_many_sessions", TOO_MANY_REQUESTS, "Too many sessions are open";
-    TOO_MANY_SUBSCRIPTIONS = "too_many_subscriptions", TOO_MANY_REQUESTS, "The connection watches too many runs";
-    QUOTA_EXCEEDED = "quota_exceeded", TOO_MANY_REQUESTS, "A quota of the token is used up";
-    TOO_MANY_CONNECTIONS = "too_many_connections", SERVICE_UNAVAILABLE, "Every connection is taken";
-    BUSY = "busy", TOO_MANY_REQUESTS, "There is too much to do";
-    INTERNAL = "internal", INTERNAL_SERVER_ERROR, "The server failed";
-    RESPONSE_FAILED = "response_failed", INTERNAL_SERVER_ERROR, "The flow that answers failed";
-    DAMAGED = "damaged", INTERNAL_SERVER_ERROR, "What is stored of it is damaged";
-    STORAGE = "storage", INTERNAL_SERVER_ERROR, "The storage failed";
-    OVERLOADED = "overloaded", SERVICE_UNAVAILABLE, "Too many requests are under way";
-    NOT_READY = "not_ready", SERVICE_UNAVAILABLE, "The host takes no work now";
-    STOPPING = "stopping", SERVICE_UNAVAILABLE, "The host is stopping";
-    MEMORY_FULL = "memory_full", SERVICE_UNAVAILABLE, "The host has no memory left for runs";
-    STORAGE_FULL = "storage_full", SERVICE_UNAVAILABLE, "The disk is full";
-    STORAGE_LOCKED = "storage_locked", SERVICE_UNAVAILABLE, "Another process keeps the database locked";
+    BAD_REQUEST = "bad_request", BAD_REQUEST, "Malformed request";
+    BAD_ID = "bad_id", BAD_REQUEST, "Malformed id";
+    BAD_QUERY = "bad_query", BAD_REQUEST, "Malformed query string";
+    BAD_HEADER = "bad_header", BAD_REQUEST, "Malformed header";
+    MALFORMED_JSON = "malformed_json", BAD_REQUEST, "Body is not JSON";
+    NOT_SUPPORTED = "not_supported", BAD_REQUEST, "Not supported by this release";
+    UNAUTHENTICATED = "unauthenticated", UNAUTHORIZED, "Valid token required";
+    TOKEN_REVOKED = "token_revoked", UNAUTHORIZED, "Token revoked";
+    HOST_NOT_ALLOWED = "host_not_allowed", FORBIDDEN, "Host name not allowed";
+    ORIGIN_NOT_ALLOWED = "origin_not_allowed", FORBIDDEN, "Origin not allowed";
+    FORBIDDEN_VERB = "forbidden_verb", FORBIDDEN, "Not permitted by the token";
+    FORBIDDEN_SCOPE = "forbidden_scope", FORBIDDEN, "Outside the scope of the token";
+    TOKEN_WIDENS = "token_widens", FORBIDDEN, "Wider than the parent token";
+    WRONG_ROLE = "wrong_role", FORBIDDEN, "Wrong role for this task";
+    SELF_APPROVAL = "self_approval", FORBIDDEN, "Approval by the requester refused";
+    FOREIGN_TASK = "foreign_task", FORBIDDEN, "Task belongs to another session";
+    FORBIDDEN = "forbidden", FORBIDDEN, "Not permitted by the token";
+    NOT_FOUND = "not_found", NOT_FOUND, "Not found";
+    MODEL_NOT_FOUND = "model_not_found", NOT_FOUND, "Model not found";
+    PREVIOUS_RESPONSE_NOT_FOUND = "previous_response_not_found", BAD_REQUEST, "Previous response not found";
+    UNKNOWN_METHOD = "unknown_method", NOT_FOUND, "Unknown method";
+    NO_ROUTE = "no_route", NOT_FOUND, "Unknown route";
+    METHOD_NOT_ALLOWED = "method_not_allowed", METHOD_NOT_ALLOWED, "Method not allowed";
+    BODY_TIMEOUT = "body_timeout", REQUEST_TIMEOUT, "Body timed out";
+    ALREADY_ACCEPTED = "already_accepted", CONFLICT, "Another result was already accepted";
+    IDEMPOTENCY_MISMATCH = "idempotency_mismatch", CONFLICT, "Idempotency key reused for another request";
+    REPEAT_WIDENS = "repeat_widens", CONFLICT, "Stored answer carries a wider token";
+    FENCED = "fenced", CONFLICT, "Replaced by a newer attempt";
+    RUN_CLOSED = "run_closed", CONFLICT, "Run has ended";
+    RUN_PAUSED = "run_paused", CONFLICT, "Run is paused";
+    STALE_TASK = "stale_task", CONFLICT, "Task changed since it was read";
+    ALREADY_ANSWERED = "already_answered", CONFLICT, "Already answered";
+    NOT_HUMAN = "not_human", CONFLICT, "Not a task for people";
+    WRONG_SEAT = "wrong_seat", CONFLICT, "Seat held by another session";
+    NO_SESSIONS = "no_sessions", CONFLICT, "Operator has no sessions";
+    SEQ_AHEAD = "seq_ahead", CONFLICT, "Sequence number ahead of the session";
+    QUESTION_OPEN = "question_open", CONFLICT, "Question already open";
+    NO_QUESTION = "no_question", CONFLICT, "No open question";
+    RESPONSE_IN_PROGRESS = "response_in_progress", CONFLICT, "Response in progress";
+    NOT_ENDED = "not_ended", CONFLICT, "Run has not ended";
+    HISTORY_TOO_LONG = "history_too_long", CONFLICT, "History too long to copy";
+    IN_USE = "in_use", CONFLICT, "Still in use";
+    REVISION_MISMATCH = "revision_mismatch", CONFLICT, "Revision mismatch";
+    CONFLICT = "conflict", CONFLICT, "Conflicts with the current state";
+    TOO_LARGE = "too_large", PAYLOAD_TOO_LARGE, "Too large";
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type", UNSUPPORTED_MEDIA_TYPE, "Unsupported content type";
+    UNKNOWN_FIELD = "unknown_field", UNPROCESSABLE_ENTITY, "Unknown field in the body";
+    INVALID_BODY = "invalid_body", UNPROCESSABLE_ENTITY, "Invalid body";
+    INVALID_INPUT = "invalid_input", UNPROCESSABLE_ENTITY, "Input does not match its schema";
+    INVALID_RESULT = "invalid_result", UNPROCESSABLE_ENTITY, "Result does not match its schema";
+    BLUEPRINT_INVALID = "blueprint_invalid", UNPROCESSABLE_ENTITY, "Invalid blueprint";
+    STATE_REFUSED = "state_refused", UNPROCESSABLE_ENTITY, "State change refused";
+    FLOW_FAILED = "flow_failed", UNPROCESSABLE_ENTITY, "Flow function failed";
+    UPGRADE_REQUIRED = "upgrade_required", UPGRADE_REQUIRED, "WebSocket upgrade required";
+    RATE_LIMITED = "rate_limited", TOO_MANY_REQUESTS, "Rate limit of the token exceeded";
+    SIGNAL_QUEUE_FULL = "signal_queue_full", TOO_MANY_REQUESTS, "Signal queue full";
+    RUN_FULL = "run_full", TOO_MANY_REQUESTS, "Run is at its memory limit";
+    TOO_MANY_RUNS = "too_many_runs", TOO_MANY_REQUESTS, "Too many open runs";
+    TOO_MANY_WORKERS = "too_many_workers", TOO_MANY_REQUESTS, "Too many waiting workers";
+    TOO_MANY_SESSIONS = "too_many_sessions", TOO_MANY_REQUESTS, "Too many open sessions";
+    TOO_MANY_SUBSCRIPTIONS = "too_many_subscriptions", TOO_MANY_REQUESTS, "Too many subscriptions";
+    QUOTA_EXCEEDED = "quota_exceeded", TOO_MANY_REQUESTS, "Quota of the token exceeded";
+    TOO_MANY_CONNECTIONS = "too_many_connections", SERVICE_UNAVAILABLE, "Too many connections";
+    BUSY = "busy", TOO_MANY_REQUESTS, "Busy";
+    INTERNAL = "internal", INTERNAL_SERVER_ERROR, "Internal error";
+    RESPONSE_FAILED = "response_failed", INTERNAL_SERVER_ERROR, "Response flow failed";
+    DAMAGED = "damaged", INTERNAL_SERVER_ERROR, "Stored data is damaged";
+    STORAGE = "storage", INTERNAL_SERVER_ERROR, "Storage error";
+    OVERLOADED = "overloaded", SERVICE_UNAVAILABLE, "Too many requests in flight";
+    NOT_READY = "not_ready", SERVICE_UNAVAILABLE, "Not ready";
+    STOPPING = "stopping", SERVICE_UNAVAILABLE, "Shutting down";
+    MEMORY_FULL = "memory_full", SERVICE_UNAVAILABLE, "Memory budget exhausted";
+    STORAGE_FULL = "storage_full", SERVICE_UNAVAILABLE, "Disk full";
+    STORAGE_LOCKED = "storage_locked", SERVICE_UNAVAILABLE, "Database locked by another process";
 }
 
-/// The code of a word; for a word that another room made up, `otherwise` under that word.
+/// Returns the code for a word. For an unknown word, returns `otherwise` with that word.
 pub(crate) fn named(word: &'static str, otherwise: Code) -> Code {
     ALL.iter().copied().find(|code| code.word == word).unwrap_or(Code { word, ..otherwise })
 }

@@ -1,19 +1,20 @@
-//! The settings of the door: the names of the server, whose pages may call it, and every limit.
+//! The settings of the door: host names, allowed origins and all limits.
 
 use std::time::Duration;
 
 use crate::clock::Clock;
 
-/// How the door is set up.
+/// The settings of the door.
 #[derive(Debug, Clone)]
 pub struct DoorConfig {
-    /// Host names, beside the loopback ones, under which the API may be reached, without a port.
+    /// Host names, in addition to the loopback ones, under which the API is reachable. Without a
+    /// port.
     pub hosts: Vec<String>,
-    /// Origins (`https://desk.example`) whose pages may call the API, beside its own.
+    /// Origins (`https://desk.example`) whose pages may call the API, in addition to its own.
     pub origins: Vec<String>,
-    /// How much of everything.
+    /// The limits.
     pub limits: Limits,
-    /// What tells the time for the rates.
+    /// The clock for the rates.
     pub clock: Clock,
 }
 
@@ -28,33 +29,33 @@ impl Default for DoorConfig {
     }
 }
 
-/// How much of everything; each breach is a typed answer or a closed connection.
+/// The limits of the door. A breach causes a typed error or closes the connection.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections at a time, sockets of sessions among them.
+    /// Open connections, including WebSocket sessions.
     pub connections: usize,
-    /// Requests at a time, over all connections, and fewer than those; one token has a quarter of
-    /// them at most.
+    /// Concurrent requests over all connections; fewer than connections. One token may use a
+    /// quarter.
     pub in_flight: usize,
-    /// The bytes that the bodies of all requests may take at a time; those of one token a quarter.
+    /// Total bytes of all request bodies in memory. One token may use a quarter.
     pub body_bytes: usize,
-    /// Requests a second for one token.
+    /// Requests per second for one token.
     pub rate: u32,
-    /// Requests that one token may make at once.
+    /// The burst of requests for one token.
     pub burst: u32,
-    /// The time for a request's head, and for which an idle connection is kept.
+    /// The timeout for a request's head, and the idle timeout of a connection.
     pub head_time: Duration,
-    /// The time for a request's body.
+    /// The timeout for a request's body.
     pub body_time: Duration,
-    /// The size of a request's head, in bytes.
+    /// The size limit of a request's head, in bytes.
     pub head_bytes: usize,
-    /// How many headers a request may have.
+    /// The maximum number of headers in a request.
     pub headers: usize,
-    /// How often a silent stream of events says that it is alive.
+    /// The interval of keep-alive messages on an idle event stream.
     pub keep_alive: Duration,
-    /// How often a socket is asked whether somebody is there; twice without an answer ends it.
+    /// The interval of pings on a WebSocket. Two without an answer end it.
     pub ping: Duration,
-    /// How long a socket's peer may take for one message.
+    /// The timeout for sending one message over a WebSocket.
     pub send_time: Duration,
 }
 
@@ -65,8 +66,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The limits of a server with so many connections. Half of them carry requests at a time, so
-    /// that what one token may have under way never fills them all.
+    /// Returns the limits for a number of connections. Half of them may carry requests at the same
+    /// time, so that one token's share never fills them all.
     pub fn for_connections(connections: usize) -> Self {
         Self {
             connections,

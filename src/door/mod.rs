@@ -1,10 +1,10 @@
-//! The door: what every request passes before it reaches a handler.
+//! The door: the checks that every request passes before it reaches a handler.
 //!
 //! Owns the accept loop, the checks in their order (Host, Origin, bearer, rate, verb, place), the
-//! places and rates of each credential, the codes of refusals and the only mapping from errors to
-//! HTTP statuses. Refuses what is too large, too slow, too often or unknown before the engine sees
-//! it; scopes are the engine's to check. What stands behind the door (the API today) brings a
-//! router whose routes each have a rule; `host.rs` mounts it and serves it.
+//! places and rates of each credential, the error codes and the only mapping from errors to HTTP
+//! statuses. Refuses requests that are too large, too slow, too frequent or unauthorized before the
+//! engine sees them. Scopes are checked by the engine. The service behind the door (today the API)
+//! provides a router with a rule for each route; `host.rs` mounts and serves it.
 
 pub(crate) mod codes;
 mod config;

@@ -1,5 +1,5 @@
-//! Where a request says it goes and where it comes from: the defence against DNS rebinding and
-//! against pages of other sites.
+//! The checks of Host and Origin: the defense against DNS rebinding and against pages of other
+//! sites.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, Uri, header};
 
 use super::{codes, problem::Problem};
 
-/// The names that this server answers to and the origins that may call it.
+/// The host names of this server and the origins that may call it.
 #[derive(Debug)]
 pub(super) struct Site {
     listens_on: SocketAddr,
@@ -16,18 +16,17 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// A server on `listens_on` that also answers to `hosts`, with any port, and lets pages of
-    /// `origins` call.
+    /// Creates the site of a server on `listens_on`. It also accepts `hosts`, with any port, and
+    /// calls from pages of `origins`.
     pub(super) fn new(listens_on: SocketAddr, hosts: &[String], origins: &[String]) -> Self {
         let lower = |all: &[String]| all.iter().map(|text| text.to_ascii_lowercase()).collect();
         Self { listens_on, hosts: lower(hosts), origins: lower(origins) }
     }
 
-    /// Lets a request through that names one of our hosts and, if a page sent it, one of our
-    /// origins; the host is looked at first.
+    /// Checks the host first, then the origin, if the request has one.
     ///
     /// # Errors
-    /// The refusal.
+    /// Returns the refusal if the host is not this server's, or the origin is not allowed.
     pub(super) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
         let host = self.host(uri, headers)?;
         self.origin(host, headers)
@@ -85,8 +84,8 @@ impl Site {
     }
 }
 
-/// A host and the port after it; a port that is no number is part of the name, which then is
-/// nobody's.
+/// Splits a host and its port. A port that is not a number stays part of the name, which then
+/// matches no host.
 fn split_port(host: &str) -> (&str, Option<u16>) {
     match host.rsplit_once(':') {
         Some((name, port)) if name.ends_with(']') || !name.contains(':') => match port.parse() {

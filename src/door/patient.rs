@@ -1,5 +1,5 @@
-//! A connection whose peer takes what it is sent: one that takes nothing for a while is closed, so
-//! that nothing is held ready for it for ever.
+//! A stream with a write timeout: a connection whose peer reads nothing for a while is closed, so
+//! that no response is buffered for it forever.
 
 use std::{
     io,
@@ -13,16 +13,16 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// A stream that fails once its peer has taken nothing for too long.
+/// A stream that fails when its peer has read nothing for too long.
 pub(super) struct Patient<S> {
     stream: S,
     patience: Duration,
-    /// Runs while a write waits.
+    /// Armed while a write is pending.
     waits: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Patient<S> {
-    /// A stream whose peer has to take something within `patience`, whenever something is there.
+    /// Wraps a stream. Whenever a write is pending, the peer must read something within `patience`.
     pub(super) fn new(stream: S, patience: Duration) -> Self {
         Self { stream, patience, waits: None }
     }
@@ -103,7 +103,7 @@ mod tests {
                 peer.read_exact(&mut [0; 8]).await.unwrap();
             }
         });
-        // In 360 ms altogether: each bit of progress counts anew.
+        // Takes 360 ms in total: any progress restarts the timeout.
         slow.0.unwrap();
         let error = stream.write_all(&[0; 64]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);

@@ -1,10 +1,9 @@
-//! Places: how many requests are under way, and how much their bodies take, for each bearer and in
-//! all.
+//! Places: limits on concurrent requests and on their bodies in memory, per bearer and in total.
 //!
-//! A place is taken for a bearer that was verified, and given back when its request was answered.
-//! What one bearer has is bounded, and so is what all bearers of one account have (the tokens that
-//! somebody made from theirs, or the attempts of one run): whoever sends slowly, or much at once,
-//! keeps nobody else out. Admins have a reserve beyond what everybody has together.
+//! A place is taken after the bearer was verified, and released when the response was sent. Each
+//! bearer has a share, and so has each account (all tokens derived from one token, or all attempts
+//! of one run). So a client that sends slowly, or a lot at once, does not lock out others. Admins
+//! have a reserve beyond the common total.
 
 use std::{
     collections::HashMap,
@@ -18,16 +17,16 @@ use std::{
 use super::{codes, problem::Problem};
 use crate::{engine::Bearer, token::Role};
 
-/// Of everything, the part that all bearers of one account may have.
+/// An account may use this fraction of the total: one half.
 const ACCOUNT_SHARE: usize = 2;
-/// Of everything, the part that one bearer may have.
+/// A bearer may use this fraction of the total: one quarter.
 const BEARER_SHARE: usize = 4;
-/// Of all places, the part that is kept for admins beside them.
+/// Additional places that only admins may use, as a fraction of the total: one sixteenth.
 const PLACE_RESERVE: usize = 16;
-/// Of all bytes, the part that is kept for admins beside them.
+/// Additional bytes that only admins may use, as a fraction of the total: one half.
 const BYTE_RESERVE: usize = 2;
 
-/// Who has which places.
+/// The places in use.
 #[derive(Debug)]
 pub(super) struct Places {
     requests: usize,
@@ -52,14 +51,14 @@ struct Load {
 #[derive(Debug)]
 pub(crate) struct Place {
     places: Arc<Places>,
-    /// The bearer and its account.
+    /// Keys of the bearer and of its account.
     holders: [u64; 2],
     is_admin: bool,
     bytes: AtomicUsize,
 }
 
 impl Places {
-    /// Places for so many requests, whose bodies take so many bytes.
+    /// Creates the places for a number of requests and a total of body bytes.
     pub(super) fn new(requests: usize, bytes: usize) -> Arc<Self> {
         let hasher = RandomState::new();
         Arc::new(Self { requests, bytes, hasher, taken: Mutex::default() })
@@ -68,7 +67,7 @@ impl Places {
     /// Takes a place for a request.
     ///
     /// # Errors
-    /// When the bearer, its account or all together have no more.
+    /// Fails when the share of the bearer or of its account is used up, or the total is.
     pub(super) fn take(self: &Arc<Self>, bearer: &Bearer) -> Result<Arc<Place>, Problem> {
         let (holders, is_admin) = match bearer {
             Bearer::Caller(caller) => (
@@ -110,7 +109,7 @@ impl Taken {
         self.by.get(&holder).copied().unwrap_or_default()
     }
 
-    /// Changes what holders have, and all together; who has nothing is forgotten.
+    /// Updates the loads of the holders and the total. Removes a holder whose load is zero.
     fn change(&mut self, holders: &[u64], change: impl Fn(&mut Load)) {
         change(&mut self.all);
         for holder in holders {
@@ -124,11 +123,11 @@ impl Taken {
 }
 
 impl Place {
-    /// Makes room for more of the request's body. A body that is the only one of its account is
-    /// bounded by its route alone.
+    /// Reserves memory for more of the request's body. If no other body of the account is in
+    /// memory, only the route limits its size.
     ///
     /// # Errors
-    /// When the bodies of the bearer, its account or all together are too large.
+    /// Fails when the bodies of the bearer, of its account or of all requests are too large.
     pub(crate) fn grow(&self, more: usize) -> Result<(), Problem> {
         let own_bytes = self.bytes.load(Ordering::Relaxed);
         let mut taken = self.places.lock();
@@ -158,7 +157,7 @@ impl Drop for Place {
     }
 }
 
-/// Whom a token's places are counted against: the first in its line below the owner.
+/// Returns the account of a token: its first ancestor below the owner.
 fn account(subject: &str) -> &str {
     let mut end = 0;
     for part in subject.split('/') {
@@ -209,7 +208,7 @@ mod tests {
         })
     }
 
-    /// Takes places until one is refused.
+    /// Takes places until one is refused. Returns them and the code of the refusal.
     fn fill(places: &Arc<Places>, bearer: &Bearer) -> (Vec<Arc<Place>>, &'static str) {
         let mut held = Vec::new();
         loop {

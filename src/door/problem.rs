@@ -1,4 +1,4 @@
-//! From an error to an answer: the only place that knows what HTTP status something gets.
+//! The conversion of errors to responses: the only place that assigns HTTP statuses.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{
     store::StoreError,
 };
 
-/// A refusal on its way out: `application/problem+json`.
+/// An error response: `application/problem+json`.
 #[derive(Debug, Clone)]
 pub(crate) struct Problem(Box<Inner>);
 
@@ -81,7 +81,7 @@ pub(crate) struct FindingBody {
 }
 
 impl Problem {
-    /// A refusal with `code`; `detail` says what was wrong this time.
+    /// Creates a problem with `code`. `detail` describes the occurrence.
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
         let body = ProblemBody {
             r#type: format!("/docs/errors#{}", code.word),
@@ -98,30 +98,30 @@ impl Problem {
         Self(Box::new(Inner { code, body, headers: Vec::new() }))
     }
 
-    /// The same, saying where in the body.
+    /// Sets the path in the body.
     pub(crate) fn at(mut self, path: impl Into<String>) -> Self {
         self.0.body.path = Some(path.into());
         self
     }
 
-    /// The same, saying when to try again.
+    /// Sets the `Retry-After` header, at least 1 second.
     pub(crate) fn retry_after(self, seconds: u64) -> Self {
         self.header(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)))
     }
 
-    /// The same with a header.
+    /// Adds a header.
     pub(crate) fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.0.headers.push((name, value));
         self
     }
 
-    /// No valid bearer came with the request.
+    /// Creates a problem for a request without a valid bearer.
     pub(crate) fn unauthenticated(code: Code, detail: impl Into<String>) -> Self {
         let challenge = HeaderValue::from_static(r#"Bearer realm="moonswarm""#);
         Self::new(code, detail).header(header::WWW_AUTHENTICATE, challenge)
     }
 
-    /// Findings that keep a blueprint from running.
+    /// Creates a problem from the findings that keep a blueprint from running.
     pub(crate) fn findings(findings: Vec<Finding>) -> Self {
         let detail = match findings.as_slice() {
             [only] => format!("{}:{}:{}: {}", only.file, only.line, only.column, only.message),
@@ -132,22 +132,22 @@ impl Problem {
         problem
     }
 
-    /// The HTTP status.
+    /// Returns the HTTP status.
     pub(crate) fn status(&self) -> StatusCode {
         self.0.code.status
     }
 
-    /// What it says.
+    /// Returns the body.
     pub(crate) fn body(&self) -> &ProblemBody {
         &self.0.body
     }
 
-    /// The code's word.
+    /// Returns the code.
     pub(crate) fn code(&self) -> &'static str {
         self.0.code.word
     }
 
-    /// Where in the body it is.
+    /// Returns the path in the body.
     #[cfg(test)]
     pub(crate) fn path(&self) -> Option<&str> {
         self.0.body.path.as_deref()
@@ -161,7 +161,7 @@ impl IntoResponse for Problem {
         let kind = HeaderValue::from_static("application/problem+json");
         let mut response = (code.status, [(header::CONTENT_TYPE, kind)], text).into_response();
         response.headers_mut().extend(headers);
-        // For the door, where a route's clients want another shape of it.
+        // Used by the door for routes whose clients expect another shape.
         response.extensions_mut().insert(Arc::new(body));
         response
     }
@@ -178,7 +178,7 @@ impl From<EngineError> for Problem {
             EngineError::BadRequest(detail) => Self::new(codes::BAD_REQUEST, detail),
             EngineError::Refused(refusal) => {
                 let code = codes::named(refusal.code(), codes::FORBIDDEN);
-                Self::new(code, format!("failed to {refusal}"))
+                Self::new(code, refusal.to_string())
             }
             EngineError::Unauthenticated(detail) => {
                 Self::unauthenticated(codes::UNAUTHENTICATED, detail)
@@ -226,8 +226,10 @@ impl From<EngineError> for Problem {
 fn invalid(what: &'static str, violations: Vec<Breach>) -> Problem {
     let code = if what == "the result" { codes::INVALID_RESULT } else { codes::INVALID_INPUT };
     let detail = match violations.first() {
-        Some(first) => format!("{what} breaks its schema at {}: {}", first.path, first.message),
-        None => format!("{what} breaks its schema"),
+        Some(first) => {
+            format!("{what} does not match its schema at {}: {}", first.path, first.message)
+        }
+        None => format!("{what} does not match its schema"),
     };
     let mut problem = Problem::new(code, detail);
     problem.0.body.path = violations.first().map(|first| first.path.clone());
@@ -235,7 +237,8 @@ fn invalid(what: &'static str, violations: Vec<Breach>) -> Problem {
     problem
 }
 
-/// What the storage says stays in the log: it may name files and statements.
+/// Converts a store error. The store's message goes only to the log, because it may contain file
+/// names and statements.
 fn storage(error: &StoreError) -> Problem {
     match error {
         StoreError::Revoked { .. } => Problem::unauthenticated(
@@ -294,12 +297,12 @@ struct ModelRefusal<'a> {
 }
 
 impl ProblemBody {
-    /// The status that clients of model APIs expect: to them, whatever is wrong with a body is 400.
+    /// Returns the status for clients of model APIs, which expect 400 for every invalid body.
     pub(crate) fn model_status(&self) -> u16 {
         if self.status == 422 { 400 } else { self.status }
     }
 
-    /// The same as clients of model APIs read it: `{error: {message, type, param, code}}`.
+    /// Returns the body for clients of model APIs: `{error: {message, type, param, code}}`.
     pub(crate) fn model_error(&self) -> ModelErrorBody<'_> {
         let kind = match self.status {
             401 => "authentication_error",
@@ -320,7 +323,7 @@ impl ProblemBody {
     }
 }
 
-/// An answer for clients of model APIs: a refusal is `{"error": …}` to them.
+/// Converts a response for clients of model APIs: a problem becomes `{"error": …}`.
 pub(crate) fn for_models(response: Response) -> Response {
     let Some(body) = response.extensions().get::<Arc<ProblemBody>>().cloned() else {
         return response;
@@ -355,9 +358,9 @@ mod tests {
         assert_eq!(
             body,
             serde_json::json!({
-                "type": "/docs/errors#invalid_result", "title": "The result breaks its schema",
+                "type": "/docs/errors#invalid_result", "title": "Result does not match its schema",
                 "status": 422, "code": "invalid_result",
-                "detail": "the result breaks its schema at $.ok: is not a boolean", "path": "$.ok",
+                "detail": "the result does not match its schema at $.ok: is not a boolean", "path": "$.ok",
                 "violations": [{"path": "$.ok", "message": "is not a boolean"}],
             })
         );

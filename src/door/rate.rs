@@ -1,4 +1,4 @@
-//! How often one token may ask: a bucket that fills with time and loses a drop a request.
+//! Rate limits: a token bucket per credential.
 
 use std::{
     collections::HashMap,
@@ -8,10 +8,10 @@ use std::{
 
 use crate::clock::Clock;
 
-/// Buckets are dropped beyond this many: those that are full again have nothing to remember.
+/// The number of buckets beyond which full buckets are dropped.
 const MOST_BUCKETS: usize = 10_000;
 
-/// The buckets of everybody who asked lately.
+/// The buckets of recent callers.
 #[derive(Debug)]
 pub(super) struct Rates {
     clock: Clock,
@@ -28,7 +28,7 @@ struct Bucket {
 }
 
 impl Rates {
-    /// Buckets that hold `burst` drops and gain `per_second`.
+    /// Creates buckets of size `burst` that gain `per_second`.
     pub(super) fn new(clock: Clock, per_second: u32, burst: u32) -> Self {
         Self {
             clock,
@@ -39,10 +39,10 @@ impl Rates {
         }
     }
 
-    /// Takes a drop from the bucket of `who`.
+    /// Takes one token from the bucket of `who`.
     ///
     /// # Errors
-    /// The seconds after which there is one, where the bucket is empty.
+    /// Returns the seconds until the next token, if the bucket is empty.
     pub(super) fn take(&self, who: impl Hash) -> Result<(), u64> {
         let now = self.clock.steady_ms();
         let key = self.hasher.hash_one(who);

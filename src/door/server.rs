@@ -1,4 +1,4 @@
-//! The accept loop: connections within a number, heads within a time, an end without a cut.
+//! The accept loop: a limit of connections, a timeout for heads, a graceful shutdown.
 
 use std::{
     future::Future,
@@ -21,7 +21,7 @@ use tower::Service;
 use super::{Door, Limits, codes, patient::Patient, problem::Problem};
 use crate::tasks::Tasks;
 
-/// What a connection over the number is told before it is closed.
+/// Returns the response for a connection above the limit, which is then closed.
 fn full(most: usize) -> String {
     let detail = format!("{most} connections are open; close one, or come back in a second");
     let problem = Problem::new(codes::TOO_MANY_CONNECTIONS, detail);
@@ -34,14 +34,14 @@ fn full(most: usize) -> String {
     )
 }
 
-/// How long the loop rests after the system refused a connection (no descriptors, say).
+/// The delay after the system refused a connection (for example, out of file descriptors).
 const REST: Duration = Duration::from_millis(50);
 
-/// How many times as long as a socket's peer has for a message a peer may take nothing at all.
+/// The write timeout of a connection, as a multiple of the timeout for a WebSocket message.
 const TAKEN: u32 = 3;
 
-/// Serves what stands behind the door on `listener` until `tasks` is told to stop; then no
-/// connection is taken any more, what is under way is answered, and the future ends.
+/// Serves the router on `listener` until `tasks` is stopped. Then it accepts no new connections,
+/// completes the requests in progress and returns.
 pub async fn serve(listener: TcpListener, behind: Router, door: &Door, tasks: &Tasks) {
     accept(listener, behind, &door.limits, tasks).await;
 }
@@ -65,11 +65,11 @@ async fn accept(listener: TcpListener, router: Router, limits: &Limits, tasks: &
             }
         };
         let Ok(place) = Arc::clone(&free).try_acquire_owned() else {
-            // A stranger for whom there is no room is not waited for.
+            // Best effort: the server does not wait for a client that it cannot serve.
             let _ = stream.try_write(full.as_bytes());
             continue;
         };
-        // Answers are small and somebody waits for each; without the option they are just late.
+        // Responses are small. With Nagle's algorithm they would be delayed.
         let _ = stream.set_nodelay(true);
         let spoke = Arc::new(AtomicBool::new(false));
         let service = {
@@ -93,15 +93,15 @@ async fn accept(listener: TcpListener, router: Router, limits: &Limits, tasks: &
     graceful.shutdown().await;
 }
 
-/// Drives a connection to its end. One that has not asked anything within the time is dropped:
-/// hyper's own timer starts only once it knows which protocol is spoken.
+/// Drives a connection to its end. Drops it if no request arrives within `head_time`: hyper's own
+/// timer starts only after it has detected the protocol.
 async fn attend<E>(
     connection: impl Future<Output = Result<(), E>>,
     spoke: &AtomicBool,
     head_time: Duration,
 ) {
     tokio::pin!(connection);
-    // How a connection ended is its peer's business; what was asked over it has been answered.
+    // The error of a connection is ignored: its requests have been answered.
     tokio::select! {
         _ = &mut connection => return,
         () = tokio::time::sleep(head_time) => {}
@@ -129,7 +129,7 @@ fn protocol(limits: &Limits, tasks: &Tasks) -> auto::Builder<Spawner> {
     builder
 }
 
-/// Runs what hyper wants to run beside a connection (HTTP/2 streams) among the host's tasks.
+/// Runs hyper's background work (HTTP/2 streams) as tasks of the host.
 #[derive(Clone)]
 struct Spawner(Tasks);
 

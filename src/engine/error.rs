@@ -14,7 +14,7 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// There is no such thing.
-    #[error("find {what} {id}: there is none")]
+    #[error("{what} {id} not found")]
     NotFound {
         /// What kind of thing: `run`, `task`, `blueprint`, …
         what: &'static str,
@@ -24,7 +24,7 @@ pub enum EngineError {
     /// The blueprint has errors.
     #[error("compile the blueprint: {} finding(s)", .0.len())]
     Findings(Vec<Finding>),
-    /// A value breaks its schema.
+    /// A value does not match its schema.
     #[error("accept {what}: {}", violations.first().map_or_else(String::new, |v| format!("{}: {}", v.path, v.message)))]
     Invalid {
         /// Which value: `the input`, `the result`.
@@ -93,11 +93,11 @@ pub enum EngineError {
     #[error("keep the keys: {0}")]
     Keys(String),
     /// The host is stopping.
-    #[error("use the engine: it is stopping")]
+    #[error("the host is shutting down")]
     Stopping,
 }
 
-/// One place where a value breaks its schema.
+/// One place where a value does not match its schema.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, utoipa::ToSchema)]
 pub struct Breach {
     /// Where: `$.steps[2].name`.

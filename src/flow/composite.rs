@@ -1,14 +1,14 @@
-//! Several operators that stand for one: which of them begins next, and what their ends come to.
+//! Composite operators: the choice of the members to start, and of the result.
 //!
-//! | rule | begins | completes with | fails |
+//! | rule | starts | completes with | fails |
 //! |---|---|---|---|
-//! | fallback | the first; the next once the one before failed | the first that completes | once all failed |
-//! | race | all | the first that completes | once all failed |
-//! | quorum | all | the first of as many as must agree | once so many cannot agree any more |
-//! | round robin | one, whose turn it is | that one | with that one |
+//! | fallback | the first; after a failure the next | the first that completes | when all failed |
+//! | race | all | the first that completes | when all failed |
+//! | quorum | all | the first of `agree` with one value | when so many cannot agree any more |
+//! | round robin | the one whose turn it is | that one | when that one fails |
 //!
-//! A member that failed before it could be dispatched counts as one that failed. Decisions follow
-//! from the members' ends in their recorded order and from nothing else.
+//! A member that failed before its dispatch counts as failed. Decisions depend only on the outcomes
+//! of the members, in their recorded order.
 
 use serde_json::Value;
 
@@ -17,51 +17,51 @@ use crate::{
     protocol::{Failure, Json, failure::kind},
 };
 
-/// How the members of a composite work together.
+/// The rule by which the members of a composite work together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rule {
-    /// One after the other, until one completes.
+    /// One after another, until one completes.
     Fallback,
-    /// All at once; the first that completes counts, the rest is canceled.
+    /// All at once. The first that completes wins, the others are canceled.
     Race,
-    /// All at once, until `agree` of them say the same.
+    /// All at once, until `agree` of them return the same value.
     Quorum {
-        /// How many must say the same.
+        /// The number of members that must agree.
         agree: u32,
-        /// What of their results is compared.
+        /// The part of the results that is compared.
         path: ValuePath,
     },
-    /// Each in its turn.
+    /// One member per task, in turn.
     RoundRobin,
 }
 
-/// A place within a JSON value: `$` is all of it, `verdict` and `$.review.verdict` parts.
+/// A path within a JSON value: `$` is the whole value; `verdict` and `$.review.verdict` are parts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ValuePath(Vec<String>);
 
-/// A path that cannot be read.
+/// A path that cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("read the path {0:?}: write names with dots between them, such as \"review.verdict\"")]
 pub struct BadPath(String);
 
-/// What comes next for a composite.
+/// The next action of a composite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Turn {
-    /// Nothing, until a member ends.
+    /// Wait until a member ends.
     Wait,
-    /// This member begins; then there is another turn.
+    /// Start this member, then ask for another turn.
     Begin(usize),
-    /// It completes with this member's result.
+    /// Complete with this member's result.
     Complete(usize),
-    /// It fails.
+    /// Fail.
     Fail,
 }
 
-/// How far the members of a composite are.
+/// The progress of the members of a composite.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Course {
     members: Vec<Member>,
-    /// The members that ended, in their order.
+    /// The members that ended, in the order of their ends.
     ended: Vec<usize>,
 }
 
@@ -74,7 +74,7 @@ enum Member {
 }
 
 impl Rule {
-    /// The word for it in configurations.
+    /// Returns the name used in configuration.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Fallback => "fallback",
@@ -84,7 +84,7 @@ impl Rule {
         }
     }
 
-    /// What comes next; `first` is the place of the member whose turn it is.
+    /// Returns the next action. `first` is the member whose turn it is, for round robin.
     pub fn turn(&self, course: &Course, first: usize) -> Turn {
         match self {
             Self::Fallback => match (course.completed(), course.is_open(), course.idle()) {
@@ -111,7 +111,7 @@ impl Rule {
         }
     }
 
-    /// The failure of a composite without a result; `names` are its members.
+    /// Returns the failure of a composite without a result. `names` are the names of its members.
     pub fn failure(&self, course: &Course, names: &[impl AsRef<str>]) -> Failure {
         let name = |place: usize| names.get(place).map_or("?", AsRef::as_ref);
         let ends: Vec<Value> = course
@@ -156,19 +156,19 @@ impl Rule {
 }
 
 impl Course {
-    /// Nobody has begun yet.
+    /// Creates the course of a composite in which no member has started.
     pub fn new(members: usize) -> Self {
         Self { members: vec![Member::Idle; members], ended: Vec::new() }
     }
 
-    /// A member begins.
+    /// Marks a member as started.
     pub fn begin(&mut self, place: usize) {
         if let Some(member) = self.members.get_mut(place) {
             *member = Member::Open;
         }
     }
 
-    /// A member that has begun ends; one that is unknown or has ended is left as it is.
+    /// Records the outcome of a started member. Ignored if the member is unknown or has ended.
     pub fn end(&mut self, place: usize, outcome: Outcome) {
         let Some(member @ Member::Open) = self.members.get_mut(place) else { return };
         *member = match outcome {
@@ -179,7 +179,7 @@ impl Course {
         self.ended.push(place);
     }
 
-    /// About how many bytes what came of its members takes.
+    /// Returns the approximate size in bytes of the recorded outcomes.
     pub fn size(&self) -> usize {
         let sizes = self.members.iter().map(|member| match member {
             Member::Idle | Member::Open => 0,
@@ -189,13 +189,13 @@ impl Course {
         sizes.sum()
     }
 
-    /// The places of the members that have begun and not ended.
+    /// Iterates over the members that have started and not ended.
     pub fn open(&self) -> impl Iterator<Item = usize> + '_ {
         let open = |(place, member): (usize, &Member)| (*member == Member::Open).then_some(place);
         self.members.iter().enumerate().filter_map(open)
     }
 
-    /// A member's result.
+    /// Returns the result of a member that completed.
     pub fn output(&self, place: usize) -> Option<&Json> {
         match self.members.get(place)? {
             Member::Completed(output) => Some(output),
@@ -229,8 +229,8 @@ impl Course {
         }
     }
 
-    /// Members that say the same, each group in the order of their ends. One without a value at
-    /// the path agrees with nobody.
+    /// Groups the members whose values are the same, each group in the order of the ends. A member
+    /// without a value at the path belongs to no group.
     fn groups(&self, path: &ValuePath) -> Vec<Vec<usize>> {
         let mut groups: Vec<(Value, Vec<usize>)> = Vec::new();
         for place in &self.ended {
@@ -245,7 +245,8 @@ impl Course {
     }
 }
 
-/// Whether two values say the same: the order of members does not count, and 1 is 1.0.
+/// Returns true if two values are equal, where 1 equals 1.0 and the order of object members does
+/// not matter.
 fn is_same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) if a.is_f64() || b.is_f64() => {
@@ -262,12 +263,12 @@ fn is_same(a: &Value, b: &Value) -> bool {
 }
 
 impl ValuePath {
-    /// The names on the way, from the outside in.
+    /// Iterates over the names of the path, from the outermost to the innermost.
     pub fn segments(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }
 
-    /// The part of a value that it leads to; in a list, a name is a number from 0.
+    /// Returns the part of a value at this path. For an array, a name is an index from 0.
     pub fn of<'v>(&self, value: &'v Value) -> Option<&'v Value> {
         self.segments().try_fold(value, |value, name| match value {
             Value::Object(members) => members.get(name),

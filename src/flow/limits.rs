@@ -1,32 +1,32 @@
-//! The limits of a run: how much a flow may ask for.
+//! The limits of a run.
 
-/// What a run may use. A breach fails that run with kind `limit`.
+/// The resources that a run may use. A breach fails the run with kind `limit`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunLimits {
     /// CPU time between two awaits, in milliseconds.
     pub slice_ms: u64,
     /// Memory of the run's script, in bytes.
     pub memory: usize,
-    /// Steps in one history.
+    /// Number of steps in one history.
     pub steps: u32,
-    /// Entries in one history.
+    /// Number of entries in one history.
     pub entries: u32,
-    /// Steps open at the same time.
+    /// Number of steps open at the same time.
     pub open_steps: u32,
-    /// Branches open at the same time.
+    /// Number of branches open at the same time.
     pub branches: u32,
-    /// One value (an input, an output, a signal's payload), in bytes of JSON.
+    /// Size of one value (an input, an output, a signal's payload), in bytes of JSON.
     pub value: usize,
-    /// What the run makes the host hold beside its script: own state, queued signals, results that
-    /// wait, open steps; in bytes.
+    /// Memory of the host that the run takes beside its script, in bytes: its own state, queued
+    /// signals, unread results, open steps.
     pub held: usize,
-    /// Entries of one history, in bytes.
+    /// Size of the entries of one history, in bytes.
     pub history: u64,
-    /// What the run stores: its histories, its state and its files; in bytes.
+    /// Stored bytes of the run: its histories, its state and its files.
     pub stored: u64,
-    /// Runs below each other.
+    /// Depth of nested runs.
     pub depth: u32,
-    /// The run's whole duration, in milliseconds; none by default.
+    /// Total duration of the run, in milliseconds; unlimited by default.
     pub wall_ms: Option<u64>,
 }
 

@@ -1,8 +1,9 @@
-//! The pure core: a flow takes an input and says what comes next.
+//! The pure core: a flow takes an input and returns the next action.
 //!
-//! Owns the transition function's shape ([`Flow::advance`]), the requests that a flow can make
-//! ([`StepOp`]), how several operators stand for one ([`Rule`]), a model's tool loop ([`response`])
-//! and the limits of a run. Refuses clocks, IO and randomness: time and ids come in with the input. `lua/` has the flow that is a script, the engine drives both.
+//! Owns the transition function's signature ([`Flow::advance`]), the requests that a flow can make
+//! ([`StepOp`]), composite operators ([`Rule`]), a model's tool loop ([`response`]) and the limits
+//! of a run. Has no clock, no IO and no randomness: time and ids come in with the input. `lua/` has
+//! the flow that runs a script. The engine drives all flows.
 
 mod composite;
 mod limits;
@@ -20,100 +21,100 @@ use crate::{
     protocol::{Failure, Json},
 };
 
-/// What happens to a flow.
+/// An event for a flow.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
-    /// It begins.
+    /// The flow starts.
     Start,
-    /// A step that it asked for ended with a value.
+    /// A requested step ended with a value.
     Completed {
-        /// Which step.
+        /// The step.
         key: StepKey,
         /// The value.
         output: Json,
     },
-    /// A step that it asked for ended with a failure, a cancel included.
+    /// A requested step ended with a failure or a cancel.
     Failed {
-        /// Which step.
+        /// The step.
         key: StepKey,
         /// The failure.
         failure: Failure,
     },
-    /// Nothing new: it goes on with the input before, which it had not taken to its end
+    /// No new event: the flow continues with the previous input, which it had not finished
     /// ([`NextAction::More`]).
     More,
-    /// The run failed or was canceled: drop every branch and run the deferred functions,
-    /// latest first, in the scope [`compensation_scope`].
+    /// The run failed or was canceled: the flow drops all branches and runs the deferred functions,
+    /// the latest first, in the scope [`compensation_scope`].
     Compensate,
 }
 
-/// One thing that a flow asks for while it advances, in the order in which it asked.
+/// A request of a flow. Requests keep the order in which they were made.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Start a step; its end comes back as an [`Input`].
+    /// Starts a step. Its end comes back as an [`Input`].
     Schedule(StepRequest),
-    /// Give up every open step in this scope and the scopes within it. Nothing comes back.
+    /// Cancels every open step in this scope and in nested scopes. There is no reply.
     CancelScope(ScopePath),
-    /// Say something. Nothing comes back; it takes an index of its scope like a step.
+    /// Records a note. There is no reply. It takes an index of its scope like a step.
     Note {
-        /// Where.
+        /// The position in the flow.
         key: StepKey,
-        /// What.
+        /// The note.
         note: Note,
     },
 }
 
-/// Where a flow stands after an advance.
+/// The state of a flow after an advance.
 #[derive(Debug, Clone, PartialEq)]
 pub enum NextAction {
-    /// It asked for steps (one is serial, many are a fan-out), or still waits for earlier ones.
+    /// It waits for steps that it requested now or earlier.
     Wait,
-    /// It has taken its turn and not come to the end of the input: others may have theirs, then it
-    /// wants [`Input::More`] before any other input but [`Input::Compensate`].
+    /// Its turn ended before the input was finished. After other runs had their turns, it expects
+    /// [`Input::More`] or [`Input::Compensate`], and no other input.
     More,
-    /// It is done, with this value.
+    /// It completed with this value.
     Complete(Json),
     /// It failed.
     Fail(Failure),
-    /// It starts over with this input, in a fresh history of the same run.
+    /// It continues with this input in a new history of the same run.
     ContinueAs(Json),
-    /// A limit was broken (CPU, memory, size). Live, the run fails; replaying, it pauses.
+    /// It exceeded a limit (CPU, memory, size). A live run fails; a replay pauses.
     Limit(Failure),
-    /// The flow could not take the input through no fault of its own (the VM had no room): drop
-    /// it, and replay.
+    /// The flow could not process the input through no fault of its own (the VM was out of memory).
+    /// Drop it, and replay.
     Broken(String),
 }
 
-/// The answer of [`Flow::advance`].
+/// The result of [`Flow::advance`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Advance {
-    /// What it asked for, in order.
+    /// The requests, in order.
     pub commands: Vec<Command>,
-    /// Where it stands.
+    /// The state of the flow.
     pub next: NextAction,
 }
 
-/// A run's program: a pure function of the inputs that it was given, in their order.
+/// A run's program: a pure function of its inputs, in their order.
 pub trait Flow {
-    /// Takes one input at the time `now_ms` (Unix milliseconds, the time of the entry that the
-    /// input comes from) and runs until nothing can go on without another, or for one turn.
+    /// Processes one input at the time `now_ms` (Unix milliseconds, the time of the input's entry),
+    /// until the flow needs another input or its turn ends.
     ///
-    /// Where turns end changes nothing of what it asks for, and in which order.
+    /// The ends of turns affect neither the requests nor their order.
     ///
-    /// An input for a step that the flow no longer awaits is ignored.
+    /// Ignores the end of a step that the flow no longer awaits.
     fn advance(&mut self, input: Input, now_ms: u64) -> Advance;
 
-    /// Whether it has deferred functions to run when it fails or is canceled.
+    /// Returns true if deferred functions must run when the flow fails or is canceled.
     fn has_defers(&self) -> bool;
 
-    /// Answers a query by a function that the flow registered. It changes nothing.
+    /// Answers a query with a function that the flow registered. Does not change the flow.
     ///
     /// # Errors
-    /// When there is no such query, or its function fails.
+    /// Fails when there is no such query, or its function fails.
     fn query(&mut self, name: &str, argument: &Json) -> Result<Json, Failure>;
 }
 
-/// The scope that deferred functions run in.
+/// Returns the scope of deferred functions.
 pub fn compensation_scope() -> ScopePath {
     ScopePath::main().branch(u32::MAX, 0)
 }

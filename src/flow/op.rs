@@ -1,4 +1,4 @@
-//! What a step can be asked to do, with the parts that the journal keeps.
+//! The operations of steps, and the parts of them that the journal keeps.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,58 +8,58 @@ use crate::{
     protocol::{Json, ModelAsk, StepKind},
 };
 
-/// A step that a flow asks for.
+/// A step that a flow requests.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepRequest {
-    /// Its identity.
+    /// The identity of the step.
     pub key: StepKey,
-    /// What to do.
+    /// The operation.
     pub op: StepOp,
 }
 
-/// What to do.
+/// The operation of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StepOp {
-    /// Let an operator execute a task. The value is its result.
+    /// Dispatches a task to an operator. Yields its result.
     Task(Box<TaskRequest>),
-    /// Wait until a time. The value is null.
+    /// Waits until a time. Yields null.
     Timer {
-        /// When, in Unix milliseconds.
+        /// The time, in Unix milliseconds.
         wake_at_ms: u64,
     },
-    /// Wait for a signal. The value is `{"payload": …}`, or `{"timeout": true}`.
+    /// Waits for a signal. Yields `{"payload": …}`, or `{"timeout": true}`.
     Signal {
-        /// Its name.
+        /// The signal's name.
         name: String,
-        /// When to give up, in Unix milliseconds.
+        /// The timeout, in Unix milliseconds.
         deadline_ms: Option<u64>,
     },
-    /// Run another blueprint and wait for its end. The value is its output.
+    /// Runs another blueprint and waits for its end. Yields its output.
     Child {
-        /// `name`, `name@hash-prefix`.
+        /// `name` or `name@hash-prefix`.
         blueprint: String,
-        /// Its input.
+        /// The input.
         input: Json,
     },
-    /// Read or write the run's state. The value depends on the operation.
+    /// Reads or writes the run's own state. The result depends on the operation.
     State(StateOp),
-    /// Read or write the state of a scope that others share, once everything before it is durable.
-    /// The value depends on the operation.
+    /// Reads or writes a shared state scope, after everything before it is durable. The result
+    /// depends on the operation.
     Scoped {
         /// The scope: `session`, `operator:<name>` within the run, or the text of a scope.
         scope: String,
-        /// What to do there.
+        /// The operation there.
         op: StateOp,
     },
-    /// Write or read a file of the run.
+    /// Writes or reads a file of the run.
     Artifact(ArtifactOp),
-    /// Send a signal to another run. The value is null, once the signal is durable.
+    /// Sends a signal to another run. Yields null, once the signal is durable.
     SendSignal {
         /// The receiving run's id.
         run: String,
         /// The signal's name.
         name: String,
-        /// Its payload.
+        /// The payload.
         payload: Json,
     },
 }
@@ -71,33 +71,33 @@ pub struct TaskRequest {
     pub agent: String,
     /// The input.
     pub input: Json,
-    /// What this call overrides.
+    /// The overrides of this call.
     pub opts: TaskOpts,
-    /// What it is a part of a model's loop as; absent for what a flow asks for.
+    /// Set if the task is a step of a model's loop; absent if a flow requested it.
     pub part: Option<Box<Part>>,
 }
 
 /// A step of a model's loop.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Part {
-    /// A call of the model, of a tool, or something that the loop needs first.
+    /// The kind: a call of the model, a call of a tool, or a preparation of the loop.
     pub kind: StepKind,
-    /// The model's operator, the tool, the server.
+    /// The name of the model's operator, of the tool or of the server.
     pub name: String,
     /// The provider's id of the call.
     pub call_id: Option<String>,
-    /// What the journal keeps of what is asked.
+    /// The request as the journal keeps it.
     pub request: Json,
-    /// The agent or tool that its use is counted for.
+    /// The agent or tool that its usage is charged to.
     pub charged: String,
-    /// The tool of a server that is called.
+    /// The tool that is called on a server.
     pub tool: Option<String>,
-    /// Whether a model is asked.
+    /// True for a call of the model.
     pub model: bool,
 }
 
 impl TaskRequest {
-    /// About how many bytes of payload it carries.
+    /// Returns the approximate size of the payload in bytes.
     pub fn size(&self) -> usize {
         let texts = [&self.opts.idempotency_key, &self.opts.summary, &self.opts.session];
         let texts: usize = texts.into_iter().flatten().map(String::len).sum();
@@ -106,62 +106,62 @@ impl TaskRequest {
         self.input.len() + part + form + texts
     }
 
-    /// A task that a flow asks for.
+    /// Creates a task that a flow requests.
     pub fn new(agent: impl Into<String>, input: Json, opts: TaskOpts) -> Self {
         Self { agent: agent.into(), input, opts, part: None }
     }
 
-    /// Whether it is a single call of a model within a loop.
+    /// Returns true for a single model call within a loop.
     pub fn is_model_call(&self) -> bool {
         self.part.as_ref().is_some_and(|part| part.model)
     }
 
-    /// Whether a server is asked for its tools.
+    /// Returns true for a request of a server's tools.
     pub fn lists_tools(&self) -> bool {
         self.part.as_ref().is_some_and(|part| part.kind == StepKind::Local && !part.model)
     }
 }
 
-/// What a call may override of its agent's settings.
+/// Overrides of an agent's settings for one call.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskOpts {
-    /// Time for one attempt, in milliseconds.
+    /// The timeout of one attempt, in milliseconds.
     pub timeout_ms: Option<u64>,
     /// The retry policy.
     pub retry: Option<Backoff>,
     /// The operator.
     pub operator: Option<String>,
-    /// Passed to the worker, for its own deduplication.
+    /// Passed to the worker, which can use it for deduplication.
     pub idempotency_key: Option<String>,
-    /// One line for a person.
+    /// A one-line summary for people.
     pub summary: Option<String>,
-    /// A conversation that the worker keeps.
+    /// The conversation that the worker continues.
     pub session: Option<String>,
-    /// For `ctx:approve`: the form's JSON Schema, in place of the agent's output schema.
+    /// For `ctx:approve`: the JSON Schema of the form, in place of the agent's output schema.
     pub form: Option<Json>,
-    /// For `ctx:approve`: whom to ask, in place of what the agent says.
+    /// For `ctx:approve`: the people to ask, in place of the agent's settings.
     #[serde(default)]
     pub asking: Asking,
-    /// For agents whose operator is a model: what is asked beside the agent's own settings. The
-    /// value of the task is then a [`ModelAnswer`](crate::protocol::ModelAnswer).
+    /// For agents whose operator is a model: overrides of the model request. The task's value is
+    /// then a [`ModelAnswer`](crate::protocol::ModelAnswer).
     #[serde(default)]
     pub ask: Option<Box<ModelAsk>>,
 }
 
-/// Whom a task for people asks, and how.
+/// The people that a task asks, and the rules for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Asking {
-    /// Who may answer: roles, and subjects of tokens; anybody who may answer at all if empty.
+    /// Who may answer: roles and token subjects. If empty, everyone with the verb.
     pub by: Vec<String>,
-    /// How many different ones must say yes; 1 if absent.
+    /// The number of different people who must approve; 1 if absent.
     pub required: Option<u32>,
-    /// How often an open task is recalled, in milliseconds; never if absent.
+    /// The interval of reminders in milliseconds; no reminders if absent.
     pub remind_ms: Option<u64>,
 }
 
 impl Asking {
-    /// This over another: what this one does not say, the other does.
+    /// Returns these settings, with those of `below` where they are absent.
     #[must_use]
     pub fn over(&self, below: &Self) -> Self {
         let by = if self.by.is_empty() { &below.by } else { &self.by };
@@ -173,20 +173,20 @@ impl Asking {
     }
 }
 
-/// How often, and how fast, an attempt follows a failed one.
+/// The retry policy of a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Backoff {
-    /// Attempts in all, at least 1.
+    /// The maximum number of attempts, at least 1.
     pub max_attempts: u32,
-    /// The pause before the second attempt, in milliseconds.
+    /// The delay before the second attempt, in milliseconds.
     pub backoff_ms: u64,
-    /// What each further pause is multiplied by.
+    /// The factor by which each further delay grows.
     pub factor: f64,
-    /// The longest pause, in milliseconds.
+    /// The maximum delay, in milliseconds.
     pub max_ms: u64,
-    /// Whether a pause is spread evenly over its second half.
+    /// True if a delay is chosen at random from its second half.
     pub jitter: bool,
-    /// Whether an interrupted attempt fails the step instead of being run again.
+    /// True if an interrupted attempt fails the step. Otherwise it is run again.
     pub fail_on_interrupt: bool,
 }
 
@@ -206,22 +206,22 @@ impl Default for Backoff {
 /// An operation on the run's files.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ArtifactOp {
-    /// Store bytes; gives `{"id", "hash", "size"}`.
+    /// Stores bytes. Yields `{"id", "hash", "size"}`.
     Write {
-        /// The name that a person sees.
+        /// The name shown to people.
         name: String,
         /// The bytes.
         data: Vec<u8>,
     },
-    /// The text of a stored artifact, as a JSON string.
+    /// Reads the text of a stored artifact. Yields a JSON string.
     Read {
-        /// Its id.
+        /// The artifact's id.
         id: String,
     },
 }
 
 impl StepOp {
-    /// About how many bytes of payload it carries.
+    /// Returns the approximate size of the payload in bytes.
     pub fn size(&self) -> usize {
         match self {
             Self::Task(task) => task.size(),
@@ -233,7 +233,7 @@ impl StepOp {
         }
     }
 
-    /// What kind of step it is.
+    /// Returns the kind of the step.
     pub fn kind(&self) -> StepKind {
         match self {
             Self::Task(task) => task.part.as_ref().map_or(StepKind::Task, |part| part.kind),
@@ -245,7 +245,7 @@ impl StepOp {
         }
     }
 
-    /// The name that the chain shows.
+    /// Returns the name shown in the chain.
     pub fn name(&self) -> &str {
         match self {
             Self::Task(task) => task.part.as_ref().map_or(&task.agent, |part| &part.name),
@@ -259,7 +259,8 @@ impl StepOp {
         }
     }
 
-    /// What was asked, as the journal keeps it; the bytes of an artifact only by their hash.
+    /// Returns the request as the journal keeps it. The bytes of an artifact appear only as their
+    /// hash.
     pub fn request(&self) -> Json {
         match self {
             Self::Task(task) => {
@@ -290,7 +291,7 @@ impl StepOp {
         }
     }
 
-    /// When the step is due by itself, in Unix milliseconds.
+    /// Returns when the step's timer or timeout is due, in Unix milliseconds.
     pub fn wake_at_ms(&self) -> Option<u64> {
         match self {
             Self::Timer { wake_at_ms } => Some(*wake_at_ms),
@@ -304,7 +305,7 @@ impl StepOp {
         }
     }
 
-    /// The line for a person, if the author gave one.
+    /// Returns the summary for people, if the author set one.
     pub fn summary(&self) -> Option<&str> {
         match self {
             Self::Task(task) => task.opts.summary.as_deref(),

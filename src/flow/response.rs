@@ -1,22 +1,21 @@
-//! A model's tool loop as a flow: what it begins next follows from what has ended, and from nothing
-//! else.
+//! A model's tool loop as a flow: a pure function of the outcomes of its steps.
 //!
-//! | stage | something ended | then |
+//! | stage | what ended | then |
 //! |---|---|---|
-//! | new | | every server is asked for its tools, side by side; without servers the model is asked |
-//! | listing | all servers | the model is asked; a server that failed stops the loop |
-//! | asking | the model, without calls | the loop is done; an answer that breaks the schema is asked for once more |
-//! | asking | the model, with a call of the caller's tools | the loop is done: the whole batch is handed back |
-//! | asking | the model, with other calls | all of them begin, and are recorded before any is executed |
-//! | asking | the model failed, was cut off or would not | the loop stops |
-//! | calling | a person was asked, and agrees | the call begins; it fails as `human_rejected` otherwise |
-//! | calling | all calls | the model is asked again, and sees every output and every failure |
-//! | flushing | all turns that are to go were written | the conversation is made shorter; one that failed and must not keeps it as it is |
-//! | compacting | the summary | the model is asked, with the summary in place of what it stands for |
+//! | new | | list the tools of all servers in parallel; without servers, ask the model |
+//! | listing | all servers | ask the model; a server that failed stops the loop |
+//! | listing | all servers | ask the model; a server that failed stops the loop |
+//! | asking | the model, without calls | done; one retry if the answer violates the schema |
+//! | asking | the model, with calls of the caller's tools | done: the caller gets the whole batch |
+//! | asking | the model, with other calls | record all of them, then execute them |
+//! | asking | the model failed, was cut off or refused | the loop stops |
+//! | calling | a person approved | the call starts; otherwise it fails as `human_rejected` |
+//! | calling | all calls | ask the model again, with every output and every failure |
+//! | flushing | all writes of old turns | compact, unless a required write failed |
 //!
-//! Turns, calls, repetitions, failures in a row and money are held against their limits before
-//! anything begins; who watches is warned before one is reached. Time is the driver's. A loop that is told the same ends in the same order
-//! begins the same things: so it is rebuilt from a journal.
+//! Turns, calls, repetitions, failures in a row and cost are checked against their limits before
+//! anything starts. Watchers are warned before a limit is reached. The driver owns time. The same
+//! outcomes in the same order start the same steps, so a loop can be rebuilt from a journal.
 
 mod budget;
 mod call;
@@ -37,31 +36,32 @@ use crate::{
     },
 };
 
-/// A model's tool loop.
+/// The state of a model's tool loop.
 #[derive(Debug, Clone)]
 pub struct ResponseFlow {
     settings: LoopSettings,
     tools: Vec<Face>,
     start: Vec<Value>,
     own: Vec<Own>,
-    /// Where in `own` each reply begins.
+    /// The index in `own` at which each reply starts.
     replies: Vec<usize>,
-    /// What the model sees of `own`; before it stands the summary.
+    /// The index of the first item of `own` that the model still sees. The summary stands before
+    /// it.
     from: usize,
     summary: Option<String>,
-    /// What ended, by place; nothing while it is open.
+    /// The outcomes, by place; `None` while the step is open.
     places: Vec<Option<Outcome>>,
     stage: Stage,
     sums: Sums,
     model: String,
-    /// What the last answer of the model took, in tokens.
+    /// The tokens of the last model request and its answer.
     window: Option<u64>,
     last_batch: Option<(Vec<(String, String)>, u32)>,
     failures: u32,
     repaired: bool,
-    /// The turn that compaction was last looked at after.
+    /// The turn after which compaction was last considered.
     looked_at: Option<u32>,
-    /// The turn whose rules have been asked.
+    /// The turn for which the rules have been evaluated.
     ruled: Option<u32>,
     warned: Warned,
     events: Vec<LifecycleEvent>,
@@ -71,7 +71,7 @@ pub struct ResponseFlow {
 #[derive(Debug, Clone)]
 struct Own {
     item: Value,
-    /// Whether the loop itself said it to the model: no part of an answer.
+    /// True if the loop itself wrote it for the model. It is then not part of an answer.
     aside: bool,
 }
 
@@ -87,17 +87,17 @@ enum Stage {
     Over,
 }
 
-/// A call of a batch that is under way.
+/// A call of the current batch.
 #[derive(Debug, Clone)]
 struct Called {
     call: Call,
-    /// Where its last step is.
+    /// The place of its last step.
     place: usize,
-    /// Whether that step asks a person.
+    /// True if that step asks a person.
     asks: bool,
 }
 
-/// What was told already, each once.
+/// The warnings already sent.
 #[derive(Debug, Clone, Copy, Default)]
 struct Warned {
     turns: bool,
@@ -106,11 +106,11 @@ struct Warned {
     exceeded: bool,
 }
 
-/// A turn of a loop that ends: what it begins, or how it ends. Errors are stops.
+/// The result of a stage: a turn, `None` for the next stage, or a stop.
 type Step = Result<Option<Turn>, Box<Stop>>;
 
 impl ResponseFlow {
-    /// A loop that begins with this conversation.
+    /// Creates a loop with this initial conversation.
     pub fn new(settings: LoopSettings, start: Vec<Value>) -> Self {
         Self {
             tools: settings.tools.clone(),
@@ -135,35 +135,35 @@ impl ResponseFlow {
         }
     }
 
-    /// How many things have begun: the place of the next.
+    /// Returns the number of steps started so far, which is the place of the next.
     pub fn begun(&self) -> usize {
         self.places.len()
     }
 
-    /// What it has come to.
+    /// Returns the totals of the loop.
     pub fn sums(&self) -> &Sums {
         &self.sums
     }
 
-    /// The tools that the model may call.
+    /// Iterates over the tools that the model may call.
     pub fn tools(&self) -> impl Iterator<Item = &FunctionTool> {
         self.tools.iter().map(|face| &face.tool)
     }
 
-    /// What happened since this was last asked, for whoever watches.
+    /// Returns the events since the last call, for watchers, and removes them.
     pub fn take_events(&mut self) -> Vec<LifecycleEvent> {
         std::mem::take(&mut self.events)
     }
 
-    /// The conversation as the model sees it next.
+    /// Returns the conversation for the next request to the model.
     pub fn conversation(&self) -> Vec<Value> {
         let summary = self.summary.as_deref().map(summary_item);
         let own = self.own[self.from..].iter().map(|own| own.item.clone());
         self.start.iter().cloned().chain(summary).chain(own).collect()
     }
 
-    /// Something that has begun ended, having `used` this, all that it began included. A place that
-    /// is unknown or has ended is left as it is.
+    /// Records the outcome of a started step. `used` includes the usage of everything below it.
+    /// Ignored if the place is unknown or has ended.
     pub fn end(&mut self, place: usize, outcome: Outcome, used: &Usage) {
         let Some(open @ None) = self.places.get_mut(place) else { return };
         *open = Some(outcome);
@@ -175,8 +175,8 @@ impl ResponseFlow {
         }
     }
 
-    /// Whether what has begun at a place may be executed now: a tool that is not safe beside others
-    /// waits for those before it, and those behind it wait for it.
+    /// Returns true if the step at a place may be executed now. A tool that is not parallel-safe
+    /// waits for the calls before it, and the calls after it wait for it.
     pub fn may_start(&self, place: usize) -> bool {
         let Stage::Calling { calls } = &self.stage else { return true };
         let Some(own) = calls.iter().position(|it| it.place == place && !it.asks) else {
@@ -191,7 +191,7 @@ impl ResponseFlow {
         self.places.get(place).is_none_or(Option::is_some)
     }
 
-    /// What comes next. What it begins has begun once this has said so.
+    /// Returns the next turn. The steps of a [`Turn::Begin`] count as started.
     pub fn turn(&mut self, judge: &dyn Judge) -> Turn {
         loop {
             match self.step(judge) {
@@ -210,7 +210,7 @@ impl ResponseFlow {
         }
     }
 
-    /// One stage on: a turn, or nothing if the next stage has to say.
+    /// Advances by one stage. Returns a turn, or `None` to continue with the next stage.
     fn step(&mut self, judge: &dyn Judge) -> Step {
         match &self.stage {
             Stage::New if self.settings.servers.is_empty() => {
@@ -256,7 +256,7 @@ impl ResponseFlow {
         }
     }
 
-    /// Every server has said what it has, or failed to.
+    /// Handles the tool lists of all servers.
     fn listed(&mut self, judge: &dyn Judge) -> Step {
         let mut found = Vec::new();
         for (server, outcome) in self.settings.servers.iter().zip(&self.places) {
@@ -280,7 +280,7 @@ impl ResponseFlow {
         Ok(None)
     }
 
-    /// The model is asked, if it may be.
+    /// Asks the model, if the limits and rules allow it.
     fn ready(&mut self, judge: &dyn Judge) -> Step {
         self.hold_turns()?;
         self.hold_costs()?;
@@ -298,7 +298,7 @@ impl ResponseFlow {
         Ok(Some(Turn::Begin(vec![Begin::Ask { turn: self.sums.turns }])))
     }
 
-    /// The model answered, or could not.
+    /// Handles the model's reply.
     fn replied(&mut self, place: usize, judge: &dyn Judge) -> Step {
         let reply = match self.places[place].take() {
             Some(Outcome::Completed(reply)) => reply.decode::<ModelReply>().map_err(|error| {
@@ -311,7 +311,7 @@ impl ResponseFlow {
             }
             None => return Ok(Some(Turn::Wait)),
         };
-        // What it said is in the conversation from here on.
+        // The reply's content is in the conversation from here on.
         self.places[place] = Some(Outcome::Completed(Json::null()));
         self.model.clone_from(&reply.model);
         self.replies.push(self.own.len());
@@ -336,7 +336,7 @@ impl ResponseFlow {
         }
     }
 
-    /// The model was stopped in the middle of its answer.
+    /// Handles an answer that ended before it was complete.
     fn cut_off(&mut self, end: ModelEnd) -> Step {
         match (self.settings.asked, end) {
             (true, end) => Ok(Some(self.answer(end))),
@@ -352,7 +352,7 @@ impl ResponseFlow {
         }
     }
 
-    /// The model has said everything.
+    /// Handles an answer without calls.
     fn conclude(&mut self, text: &str, judge: &dyn Judge) -> Step {
         if self.settings.asked {
             return Ok(Some(self.answer(ModelEnd::Complete)));
@@ -379,7 +379,7 @@ impl ResponseFlow {
         }
     }
 
-    /// The end, for a caller that asked for the items.
+    /// Ends the loop for a caller that asked for the items.
     fn answer(&mut self, end: ModelEnd) -> Turn {
         self.stage = Stage::Over;
         let own = self.own.iter().filter(|own| !own.aside);
@@ -388,7 +388,7 @@ impl ResponseFlow {
         Turn::Done { value: Json::encode(&answer).expect("an answer is plain data"), end }
     }
 
-    /// Says something to the model that nobody else is told.
+    /// Adds a message to the model that is not part of an answer.
     fn say(&mut self, text: &str) {
         self.own.push(Own { item: user_message(text), aside: true });
     }
@@ -402,7 +402,7 @@ impl ResponseFlow {
     }
 }
 
-/// What a person says, as an item.
+/// Returns a user message as an item.
 pub fn user_message(text: &str) -> Value {
     json!({
         "type": "message",
@@ -411,7 +411,7 @@ pub fn user_message(text: &str) -> Value {
     })
 }
 
-/// A summary as an item.
+/// Returns a summary as an item.
 fn summary_item(text: &str) -> Value {
     user_message(&format!("What happened before, in short:\n{text}"))
 }

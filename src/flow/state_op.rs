@@ -1,105 +1,105 @@
-//! An operation on state, and its form in the journal: one flat object.
+//! An operation on state. In the journal it is one flat object.
 //!
-//! A tagged enum is read by way of a buffer, and a value that is kept as its text cannot be read out
-//! of one. So the object is read as what it is, and then made an operation.
+//! serde reads a tagged enum through a buffer, and a value that is kept as raw text cannot be read
+//! from one. So the object is read as a plain struct first and then converted.
 
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::protocol::{ContentKind, DurationMs, Json, Lifetime, MemoryTier, StoreOptions};
 
-/// An operation on state. Keys are any UTF-8 text of at most 1,024 bytes.
+/// An operation on state. Keys are UTF-8 text of at most 1,024 bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", try_from = "Written")]
 pub enum StateOp {
-    /// The value, or null.
+    /// Reads a value. Yields the value, or null.
     Get {
         /// The key.
         key: String,
     },
-    /// Write a value; gives null.
+    /// Writes a value. Yields null.
     Set {
         /// The key.
         key: String,
         /// The value.
         value: Json,
-        /// On which condition, and what is said about the value.
+        /// The condition, and hints about the value.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         opts: Option<Box<SetOpts>>,
     },
-    /// Remove a key; gives null, also if it was not there.
+    /// Removes a key. Yields null, also if the key did not exist.
     Delete {
         /// The key.
         key: String,
     },
-    /// The sorted keys that begin with a prefix, as an array of strings.
+    /// Lists the keys with a prefix. Yields a sorted array of strings.
     List {
-        /// The prefix; empty for all.
+        /// The prefix; empty for all keys.
         prefix: String,
     },
-    /// Add to a number (0 if there is none) and give the sum.
+    /// Adds to a number (0 if absent). Yields the sum.
     Add {
         /// The key.
         key: String,
-        /// What to add.
+        /// The summand.
         by: f64,
     },
-    /// Append to an array (empty if there is none) and give the array.
+    /// Appends to an array (empty if absent). Yields the array.
     Append {
         /// The key.
         key: String,
         /// The new last element.
         value: Json,
     },
-    /// Lay the members of an object over those of the one that is there, and give the object.
+    /// Merges members into an object. Yields the object.
     Merge {
         /// The key.
         key: String,
         /// The new members; null removes one.
         value: Json,
     },
-    /// The values that have every word of a query, the best first: an array of
-    /// `{"key", "score", "snippet"}`.
+    /// Searches for values that contain every word of a query. Yields an array of `{"key", "score",
+    /// "snippet"}`, the best first.
     Search {
         /// The words.
         query: String,
-        /// At most this many.
+        /// The maximum number of results.
         limit: usize,
     },
-    /// Link a key to another; gives null.
+    /// Links a key to another. Yields null.
     Link {
-        /// The key that it starts from.
+        /// The source key.
         key: String,
-        /// The key that it leads to.
+        /// The target key.
         to: String,
-        /// What the one is to the other.
+        /// The relation of the source to the target.
         relation: String,
-        /// Anything more.
+        /// Additional data.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         metadata: Option<Json>,
     },
-    /// Remove a link; gives null, also if it was not there.
+    /// Removes a link. Yields null, also if the link did not exist.
     Unlink {
-        /// The key that it starts from.
+        /// The source key.
         key: String,
-        /// The key that it leads to.
+        /// The target key.
         to: String,
-        /// What the one is to the other.
+        /// The relation of the source to the target.
         relation: String,
     },
-    /// The keys that links lead to, the nearest first, as an array of strings.
+    /// Follows links. Yields the keys reached as an array of strings, the nearest first.
     Traverse {
-        /// The key to begin at.
+        /// The key to start from.
         key: String,
-        /// Only along this relation.
+        /// If set, only links of this relation are followed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         relation: Option<String>,
-        /// The most links in a row.
+        /// The maximum number of links on a path.
         depth: u32,
     },
 }
 
 impl StateOp {
-    /// About how many bytes of payload it carries.
+    /// Returns the approximate size of the payload in bytes.
     pub fn size(&self) -> usize {
         match self {
             Self::Set { key, value, .. }
@@ -117,7 +117,7 @@ impl StateOp {
 }
 
 impl StateOp {
-    /// The name that the chain shows.
+    /// Returns the name shown in the chain.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Get { .. } => "state.get",
@@ -134,7 +134,7 @@ impl StateOp {
         }
     }
 
-    /// The key, prefix or nothing that it is about: what a grant must reach.
+    /// Returns the key or prefix that a grant must reach. Empty means every key.
     pub fn key(&self) -> &str {
         match self {
             Self::Get { key }
@@ -146,12 +146,12 @@ impl StateOp {
             | Self::Merge { key, .. }
             | Self::Link { key, .. }
             | Self::Unlink { key, .. } => key,
-            // Both may come upon any key.
+            // Both can return any key.
             Self::Search { .. } | Self::Traverse { .. } => "",
         }
     }
 
-    /// Whether it changes nothing.
+    /// Returns true if the operation changes nothing.
     pub fn is_read(&self) -> bool {
         match self {
             Self::Get { .. } | Self::List { .. } | Self::Search { .. } | Self::Traverse { .. } => {
@@ -167,7 +167,7 @@ impl StateOp {
         }
     }
 
-    /// Whether it needs what only the store has, also for the run's own state.
+    /// Returns true if the operation needs the store even for the run's own state.
     pub fn needs_store(&self) -> bool {
         matches!(
             self,
@@ -176,32 +176,32 @@ impl StateOp {
     }
 }
 
-/// What a write of state may say besides its value.
+/// Options of a write.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetOpts {
-    /// The revision that the value must have; 0 for none.
+    /// The revision that the value must have; 0 if it must not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub if_revision: Option<u64>,
-    /// After how many milliseconds it expires.
+    /// The time to live in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl: Option<u64>,
-    /// How long it should live.
+    /// Hint: the lifetime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifetime: Option<Lifetime>,
-    /// How fast it should be at hand.
+    /// Hint: the speed of access.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<MemoryTier>,
-    /// What kind of knowledge it is.
+    /// Hint: the kind of knowledge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_kind: Option<ContentKind>,
-    /// How important it is, from 0 to 1.
+    /// Hint: the importance, from 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub salience: Option<f64>,
 }
 
 impl SetOpts {
-    /// What is said about the value.
+    /// Returns the hints for the store.
     pub fn hints(&self) -> StoreOptions {
         StoreOptions {
             tier: self.tier,
@@ -213,7 +213,7 @@ impl SetOpts {
     }
 }
 
-/// Everything that an operation may have.
+/// The fields of all operations.
 #[derive(Deserialize)]
 struct Written {
     op: String,
@@ -232,7 +232,7 @@ struct Written {
     depth: Option<u32>,
 }
 
-/// A value that is there, also where it is null.
+/// Reads a value that is present, even if it is null.
 fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Json>, D::Error> {
     Json::deserialize(from).map(Some)
 }

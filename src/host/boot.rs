@@ -1,7 +1,7 @@
-//! How the starts before this one ended: well, or soon and badly.
+//! The outcome of earlier starts: orderly, or a crash soon after the start.
 //!
-//! A start is counted as a death before it does anything, and counted off again by the next one,
-//! if it ended in order: with an error too, on a full disk for example.
+//! A start is counted as a crash before it does anything else. The next start takes it back if this
+//! one ended in an orderly way, which includes errors such as a full disk.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use crate::{
     tasks::Tasks,
 };
 
-/// Starts in a row that ended badly, before the host is careful.
+/// The number of consecutive crashes after which the host takes up runs with care.
 const CRASHES: u32 = 3;
-/// A host that lives this long after its runs are up has not died at its start.
+/// A host that lives this long after its runs are taken up has not crashed at its start.
 const SETTLED: Duration = Duration::from_secs(30);
-/// Where the number of bad ends is kept.
+/// The key of the number of crashes.
 const STREAK: &str = "bad_ends";
-/// Where it is kept how far the wall clock was ahead of the steady one.
+/// The key of the offset between the wall clock and the steady clock.
 const OFFSET: &str = "clock_offset_ms";
 
-/// This start.
+/// One start of the host.
 #[derive(Clone, Copy)]
 pub(super) struct Boot {
     streak: u32,
@@ -29,7 +29,7 @@ pub(super) struct Boot {
 }
 
 impl Boot {
-    /// Counts this start as one that ends badly, until it is known better.
+    /// Counts this start as a crash until the opposite is known.
     pub(super) async fn begin(
         store: &dyn Store,
         died: bool,
@@ -39,7 +39,7 @@ impl Boot {
         let streak = counted.saturating_sub(u32::from(!died));
         if counts && streak + 1 != counted {
             match put_meta(store, STREAK, (streak + 1).to_string()).await {
-                // The host waits for room, with its door open.
+                // The host starts anyway and waits for space.
                 Err(error @ (StoreError::Full | StoreError::Locked)) => {
                     tracing::warn!(%error, "could not count this start");
                 }
@@ -49,17 +49,17 @@ impl Boot {
         Ok(Self { streak, died })
     }
 
-    /// Whether the host died so often in a row that its runs are to be taken up with care.
+    /// Returns true if the host crashed so often in a row that its runs must be taken up with care.
     pub(super) fn is_a_crash_loop(&self) -> bool {
         self.streak >= CRASHES
     }
 
-    /// Whether the host before this one died.
+    /// Returns true if the previous host crashed.
     pub(super) fn follows_a_death(&self) -> bool {
         self.died
     }
 
-    /// Notes once the host has settled.
+    /// Records when the host has settled.
     pub(super) fn watch(engine: &Engine, tasks: &Tasks) {
         let (engine, stopping) = (engine.clone(), tasks.stopping().clone());
         tasks.spawn(async move {
@@ -75,18 +75,20 @@ impl Boot {
     }
 }
 
-/// Notes that the host settled, or ends as it should.
+/// Records that the host settled, or ends in an orderly way.
 pub(super) async fn end_well(engine: &Engine) -> Result<(), EngineError> {
     engine.put_meta(STREAK, "0").await?;
     engine.forget_suspects().await
 }
 
-/// How far the wall clock was ahead of the steady one when the last process looked.
+/// Returns the offset between the wall clock and the steady clock, as of the last look of the
+/// previous process.
 pub(super) fn clock_offset(store: &dyn Store) -> Result<i64, StoreError> {
     Ok(number(store, OFFSET)?.unwrap_or(0))
 }
 
-/// Keeps how far the wall clock is ahead of the steady one, which times in the store are of.
+/// Stores the offset between the wall clock and the steady clock, on which the times in the store
+/// depend.
 pub(super) fn keep_clock_offset(engine: &Engine, tasks: &Tasks) {
     let (engine, stopping) = (engine.clone(), tasks.stopping().clone());
     tasks.spawn(async move {
@@ -112,7 +114,7 @@ fn number<T: std::str::FromStr>(store: &dyn Store, key: &str) -> Result<Option<T
     Ok(store.meta(key)?.and_then(|text| text.parse().ok()))
 }
 
-/// Keeps a value about the host, durably.
+/// Stores a value about the host durably.
 pub(super) async fn put_meta(
     store: &dyn Store,
     key: &str,

@@ -1,4 +1,4 @@
-//! A host inside another program: runs without HTTP.
+//! A host embedded in another program: runs without HTTP.
 
 use std::future::pending;
 
@@ -10,10 +10,10 @@ use crate::{
 };
 
 impl Host {
-    /// Whoever owns the host, for calls of the engine.
+    /// Returns the owner of the host, as the caller of engine methods.
     ///
     /// # Errors
-    /// When the admin token was revoked or is over.
+    /// Fails when the admin token was revoked or has expired.
     pub fn owner(&self) -> Result<Caller, HostError> {
         match self.engine().authenticate(self.admin_token())? {
             Bearer::Caller(caller) => Ok(caller),
@@ -24,14 +24,14 @@ impl Host {
         }
     }
 
-    /// Runs a blueprint's source and waits for its end, however long that takes.
+    /// Runs the source of a blueprint and waits for its end, without a limit of time.
     ///
     /// # Errors
-    /// A source that is no blueprint, an input that does not fit it, a host that stops. A run that
-    /// fails is no error: its view says so.
+    /// Fails when the source is not a blueprint, the input does not fit it, or the host stops. A
+    /// run that fails is not an error: its view reports that.
     ///
     /// # Cancel safety
-    /// May be dropped at any time; a run that was begun goes on.
+    /// May be dropped at any time; a run that was started continues.
     pub async fn run(&self, source: &str, input: &serde_json::Value) -> Result<RunView, HostError> {
         let bundle = Bundle::from_source("embedded.lua", source)
             .map_err(|error| EngineError::BadRequest(error.to_string()))?;

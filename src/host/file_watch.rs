@@ -1,8 +1,10 @@
-//! The files that blueprints watch: looks at them, and tells the engine what it saw once they rest.
+//! The files that blueprints watch: scans them, and reports them to the engine once they are
+//! stable.
 //!
-//! The system says when something changed; every few seconds it is looked at anyway, for directories
-//! that no system tells of and for names that have moved. A link to a file counts as that file where
-//! it stays within the watched directory; no other link is followed, so that nothing outside is seen.
+//! The system notifies of changes. In addition, every watch is scanned every few seconds, for
+//! directories without notifications and for blueprint names that have moved. A link to a file
+//! counts as that file if the target is within the watched directory; no other link is followed, so
+//! that nothing outside is visible.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -23,20 +25,20 @@ use crate::{
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::Notify;
 
-/// Files of one watch.
+/// The maximum number of files of one watch.
 const MOST_FILES: usize = 10_000;
-/// Files and directories that are looked at for one watch.
+/// The maximum number of files and directories scanned for one watch.
 const MOST_ENTRIES: usize = 100_000;
-/// How deep a watch goes.
+/// The maximum depth of a watch.
 const DEEPEST: usize = 32;
-/// How long the host rests at most before it looks again, in milliseconds.
+/// The maximum delay between two scans, in milliseconds.
 const REST_MS: u64 = 10_000;
-/// How long it rests at least: a change is seldom alone.
+/// The minimum delay before a scan: changes seldom come alone.
 const BREATH: Duration = Duration::from_millis(50);
-/// Files that never rest are told after this many times the time in which they should have.
+/// Files that keep changing are reported after this many times their settle time.
 const PATIENCE: u64 = 10;
 
-/// Keeps looking until the host stops.
+/// Scans until the host stops.
 pub(super) fn start(engine: &Engine, tasks: &Tasks, roots: BTreeMap<String, PathBuf>) {
     engine.watch_files(roots);
     let again = engine.names_moved();
@@ -55,7 +57,7 @@ pub(super) fn start(engine: &Engine, tasks: &Tasks, roots: BTreeMap<String, Path
         loop {
             let began = clock.steady_ms();
             let next = eye.look(&clock).await;
-            // Many files take long to look at: the host does something else twice as long.
+            // After a notification the pause is at least twice as long as the last scan.
             let took = Duration::from_millis(clock.steady_ms().saturating_sub(began));
             let breath = BREATH.max(took * 2);
             tokio::select! {
@@ -67,22 +69,23 @@ pub(super) fn start(engine: &Engine, tasks: &Tasks, roots: BTreeMap<String, Path
     });
 }
 
-/// What the host knows of all watches.
+/// The state of all watches.
 struct Eye {
     engine: Engine,
     tasks: Tasks,
-    /// Told when something changed.
+    /// Notified when something changed.
     again: Arc<Notify>,
-    /// Made for the first watch; most hosts have none.
+    /// Created for the first watch; most hosts have none.
     watcher: Option<notify::Result<RecommendedWatcher>>,
-    /// The directories that the system tells of, with their inodes: one that was made anew is another.
+    /// The directories with notifications, with their inodes: a directory that was recreated is
+    /// another one.
     told_of: HashSet<(PathBuf, u64, bool)>,
     known: Schedules,
     looks: HashMap<String, Look>,
 }
 
 impl Eye {
-    /// Looks at everything once; gives the time at which to look again.
+    /// Scans every watch once; returns the time of the next scan.
     async fn look(&mut self, clock: &Clock) -> u64 {
         let mut next = clock.now_ms() + REST_MS;
         let watches = match self.engine.file_watches(&mut self.known).await {
@@ -100,7 +103,7 @@ impl Eye {
                 let scan = self.tasks.spawn_blocking(move || scan(&watched.dir, &watched.watch));
                 scan.await
             };
-            // Only a host that stops does not look.
+            // The task fails only when the host stops.
             let Ok(scanned) = scanned else { return next };
             let (files, problem) = match scanned {
                 Ok(Scanned { files, problem }) => (Some(files), problem),
@@ -118,7 +121,8 @@ impl Eye {
         next
     }
 
-    /// Tells the engine what is there, if it is time; else gives the time at which it may be.
+    /// Reports the files to the engine if they are stable; otherwise returns the time at which they
+    /// may be.
     async fn tell(&mut self, watched: &Watched, files: Files, clock: &Clock) -> Option<u64> {
         let now = clock.now_ms();
         let look = self.looks.entry(watched.id()).or_default();
@@ -142,7 +146,7 @@ impl Eye {
         }
     }
 
-    /// Lets the system tell of the directories of these watches, and of no others.
+    /// Subscribes to the directories of these watches, and to no others.
     fn follow(&mut self, watches: &[Watched]) {
         if watches.is_empty() && self.told_of.is_empty() {
             return;
@@ -152,7 +156,7 @@ impl Eye {
         let wanted: HashSet<_> =
             watches.iter().filter_map(|it| place(&it.dir, &it.watch)).collect();
         for (dir, ..) in self.told_of.difference(&wanted) {
-            // One that is gone is not told of any more.
+            // A directory that was removed has no notifications anyway.
             let _ = watcher.unwatch(dir);
         }
         for place @ (dir, _, below) in wanted.difference(&self.told_of) {
@@ -166,7 +170,7 @@ impl Eye {
     }
 }
 
-/// What tells of changes, and wakes whoever looks.
+/// Creates the watcher that notifies `again` of changes.
 fn watcher(again: &Arc<Notify>) -> notify::Result<RecommendedWatcher> {
     let changed = Arc::clone(again);
     let told = move |event: notify::Result<notify::Event>| {
@@ -183,19 +187,20 @@ fn watcher(again: &Arc<Notify>) -> notify::Result<RecommendedWatcher> {
     made
 }
 
-/// What was seen of one watch.
+/// The state of one watch.
 #[derive(Default)]
 struct Look {
-    /// What the engine was told last.
+    /// The files that were reported last.
     told: Option<Files>,
-    /// What is there and was not told yet.
+    /// The files that exist now, if they were not reported yet.
     seen: Option<Files>,
     first_ms: u64,
     last_ms: u64,
 }
 
 impl Look {
-    /// When what is there now may be told; none if it was, or at the first look.
+    /// Returns the time at which the current files may be reported; `None` if they were reported,
+    /// or on the first scan.
     fn due(&mut self, files: &Files, now: u64, settle_ms: u64) -> Option<u64> {
         let told = self.told.as_ref()?;
         if told == files {
@@ -213,7 +218,7 @@ impl Look {
     }
 }
 
-/// The deepest directory that is there and that everything the watch means is below: itself, its
+/// Returns the deepest existing directory that contains everything the watch matches: its path, its
 /// inode, and whether the directories below it matter.
 fn place(dir: &Path, watch: &FileWatch) -> Option<(PathBuf, u64, bool)> {
     let (mut at, mut parts) = (dir.to_owned(), 0);
@@ -232,22 +237,23 @@ fn place(dir: &Path, watch: &FileWatch) -> Option<(PathBuf, u64, bool)> {
     Some((at, inode, below))
 }
 
-/// Whether it is a directory itself, and no link to one.
+/// Returns true if the path is a directory, and not a link to one.
 fn is_dir(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir())
 }
 
-/// What a look at a directory found.
+/// The result of a scan.
 struct Scanned {
-    /// The files that the watch means.
+    /// The files that the watch matches.
     files: Files,
-    /// What somebody should know all the same.
+    /// A problem to report in addition to the files.
     problem: Option<String>,
 }
 
-/// The files below a directory that a watch means.
+/// Returns the files below a directory that match a watch.
 fn scan(dir: &Path, watch: &FileWatch) -> Result<Scanned, String> {
-    // One that is gone, such as a disk that is not mounted, removed no file.
+    // A missing root, such as a disk that is not mounted, does not mean that its files were
+    // removed.
     let root = fs::canonicalize(dir).ok().filter(|root| root.is_dir());
     let root = root.ok_or_else(|| format!("{} is no directory", dir.display()))?;
     let mut scan = Scan { watch, root, files: Files::new(), entries: 0, outside: None };
@@ -264,11 +270,11 @@ fn scan(dir: &Path, watch: &FileWatch) -> Result<Scanned, String> {
 
 struct Scan<'a> {
     watch: &'a FileWatch,
-    /// The watched directory, without links on the way to it.
+    /// The watched directory, with links resolved.
     root: PathBuf,
     files: Files,
     entries: usize,
-    /// The first link that the pattern means and that leads out.
+    /// The first matching link that leads out of the directory.
     outside: Option<String>,
 }
 
@@ -314,9 +320,9 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// What a link leads to, if that is in the watched directory.
+    /// Returns the metadata of a link's target, if that is in the watched directory.
     fn behind(&mut self, link: &Path, path: &str) -> Option<fs::Metadata> {
-        // One that leads nowhere is no file.
+        // A dangling link is not a file.
         let target = fs::canonicalize(link).ok()?;
         if !target.starts_with(&self.root) {
             self.outside.get_or_insert_with(|| path.to_owned());

@@ -1,4 +1,4 @@
-//! The small files of a data directory: keys, the admin token, where the owner listens.
+//! The small files of a data directory: keys, the admin token, the address of the running host.
 
 use std::{
     fs,
@@ -16,16 +16,16 @@ use crate::{
     token::{HandleKey, KeyRing, SigningKey},
 };
 
-/// The file of the key that signs.
+/// The file of the signing key.
 const SIGNING: &str = "signing.key";
-/// The file of the secret that handles are made with.
+/// The file of the secret of handles.
 const HANDLES: &str = "handle.key";
-/// The file of the keys that only verify.
+/// The file of retired keys, which only verify.
 const RETIRED: &str = "retired.keys";
 /// The file of the owner's token.
 const ADMIN: &str = "admin.token";
 
-/// The keys that only verify, each with the end of its grace in Unix seconds.
+/// The retired keys, each with the end of its grace period in Unix seconds.
 #[derive(Default, Serialize, Deserialize)]
 struct RetiredKeys {
     signing: Vec<(String, u64)>,
@@ -39,7 +39,7 @@ pub(super) struct DataFiles {
 }
 
 impl DataFiles {
-    /// The files of `dir`, which exists.
+    /// Opens the files of `dir`, which must exist.
     pub(super) fn open(dir: &Path) -> Result<Self, HostError> {
         let it = Self { dir: dir.to_owned() };
         for name in ["bundles", "work"] {
@@ -50,18 +50,18 @@ impl DataFiles {
         Ok(it)
     }
 
-    /// Removes the copies that a backup was making when its host died.
+    /// Removes the partial copies of backups of a host that died.
     fn clear_copies(&self) {
         let Ok(entries) = fs::read_dir(self.dir.join("work")) else { return };
         for entry in entries.flatten() {
             if entry.file_name().to_string_lossy().starts_with(".backup-") {
-                // What cannot be removed takes room and does no harm.
+                // A copy that cannot be removed takes space but does no harm.
                 let _ = fs::remove_file(entry.path());
             }
         }
     }
 
-    /// The keys of tokens and of handles; made at the first start.
+    /// Returns the keys of tokens and of handles; creates them at the first start.
     pub(super) fn keys(&self, incarnation: u64) -> Result<(KeyRing, HandleKey), HostError> {
         let path = self.dir.join(RETIRED);
         let wrong = |error: String| fault("read", &path, error);
@@ -109,7 +109,7 @@ impl DataFiles {
         Ok(secret)
     }
 
-    /// The admin token, if there is one.
+    /// Returns the admin token, if there is one.
     pub(super) fn admin_token(&self) -> Result<Option<String>, HostError> {
         let text = self.read_secret(&self.dir.join(ADMIN))?;
         Ok(text.and_then(|bytes| String::from_utf8(bytes).ok()).map(|t| t.trim().to_owned()))
@@ -120,7 +120,7 @@ impl DataFiles {
         self.write_secret(&self.dir.join(ADMIN), token.as_bytes())
     }
 
-    /// Says where the owner listens.
+    /// Publishes the address of the host.
     pub(super) fn put_server(&self, url: &str, incarnation: u64) -> Result<(), HostError> {
         let server = serde_json::json!({
             "url": url,
@@ -131,7 +131,7 @@ impl DataFiles {
         self.write_secret(&self.dir.join("server.json"), server.to_string().as_bytes())
     }
 
-    /// Says that nobody listens any more, unless another host says where it does.
+    /// Removes the address of the host, unless another host has replaced it.
     pub(super) fn remove_server(&self, url: &str) {
         #[derive(serde::Deserialize)]
         struct Server {
@@ -142,7 +142,7 @@ impl DataFiles {
         let said = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
         let is_ours = |it: &Server| it.url == url && it.pid == std::process::id();
         if said.as_ref().is_some_and(is_ours) {
-            // A file that is gone already says the same.
+            // A file that is already gone is fine.
             let _ = fs::remove_file(path);
         }
     }
@@ -164,7 +164,7 @@ impl DataFiles {
         fs::read(path).map(Some).map_err(|error| fault("read", path, error))
     }
 
-    /// Writes a file that only its owner can read, whole or not at all.
+    /// Writes a file that only its owner can read, atomically.
     fn write_secret(&self, path: &Path, bytes: &[u8]) -> Result<(), HostError> {
         let draft = path.with_extension("new");
         let write = || {
@@ -178,7 +178,7 @@ impl DataFiles {
             file.sync_all()?;
             crate::fault::point("host.secret_drafted");
             fs::rename(&draft, path)?;
-            // A key that a crash takes back would leave the tokens of nobody.
+            // If a crash could undo the new key, the tokens signed with it would become invalid.
             fs::File::open(&self.dir)?.sync_all()
         };
         write().map_err(|error: std::io::Error| fault("write", path, error))
@@ -199,7 +199,7 @@ impl KeyFiles for DataFiles {
         };
         let retired = Zeroizing::new(serde_json::to_vec(&retired).expect("plain data"));
         let (pem, secret) = (keys.current().to_pem(), handles.current());
-        // The keys of before verify from here on, whatever comes of the rest.
+        // From here on the retired keys verify, even if the following writes fail.
         let all: [(&str, &[u8]); 3] =
             [(RETIRED, &retired), (SIGNING, pem.as_bytes()), (HANDLES, secret.as_slice())];
         for (name, bytes) in all {
@@ -218,9 +218,9 @@ fn fault(what: &'static str, path: &Path, reason: impl std::fmt::Display) -> Hos
     HostError::File { what, path: path.display().to_string(), reason: reason.to_string() }
 }
 
-/// 32 bytes from the system's generator.
+/// Returns 32 bytes from the system's random number generator.
 fn random_bytes() -> [u8; 32] {
-    // A version-4 UUID has 122 random bits; four of them hashed give the whole 256.
+    // A version-4 UUID has 122 random bits; four of them, hashed, give 256.
     let mut hasher = blake3::Hasher::new();
     for _ in 0..4 {
         hasher.update(uuid::Uuid::new_v4().as_bytes());

@@ -1,18 +1,19 @@
-//! A data directory from a backup, while nobody owns it.
+//! Restores a data directory from a backup, while no host owns it.
 
 use std::path::Path;
 
 use super::HostError;
 use crate::store;
 
-/// What a restored data directory holds.
+/// The content of a restored data directory.
 pub use crate::store::Restored;
 
-/// Makes a data directory of a backup. The first start of a host there makes new keys, a new admin
-/// token and a new incarnation: nothing that the original gave out is good in it.
+/// Restores a data directory from a backup. The first start of a host there creates new keys, a new
+/// admin token and a new incarnation: no token or handle of the original is valid in it.
 ///
 /// # Errors
-/// When the directory is not empty, the file is no whole backup, or a newer release wrote it.
+/// Fails when the directory is not empty, the file is not a complete backup, or a newer release
+/// wrote it.
 pub fn restore(from: &Path, data: &Path) -> Result<Restored, HostError> {
     Ok(store::restore(from, data)?)
 }

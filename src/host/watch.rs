@@ -1,7 +1,7 @@
-//! The watched directory: each blueprint in it stands under its own name.
+//! The watched directory: each blueprint in it is published under its own name.
 //!
-//! `NAME.lua`, `NAME.luau`, `NAME.flow.json` and `NAME/main.lua` are blueprints. A file that does not
-//! compile leaves the last good version in place, and the log says so, once for each change.
+//! `NAME.lua`, `NAME.luau`, `NAME.flow.json` and `NAME/main.lua` are blueprints. A file that does
+//! not compile leaves the last good version in place; the log reports that once per change.
 
 use std::{
     collections::HashMap,
@@ -19,17 +19,17 @@ use crate::{
     tasks::Tasks,
 };
 
-/// The names of the main file of a directory that is one blueprint.
+/// The main file of a directory that is one blueprint.
 const MAIN: [&str; 2] = ["main.lua", "main.luau"];
-/// How long a directory must be quiet before it is read again.
+/// The time without changes before a directory is read again.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// Keeps watching while it lives.
+/// Watches the directory until it is dropped.
 pub(super) struct Watch {
     _watcher: RecommendedWatcher,
 }
 
-/// What was last made of each file: its bundle's hash, or why there is none.
+/// The last result for each file: the hash of its bundle, or the reason why there is none.
 type Seen = HashMap<PathBuf, Result<String, String>>;
 
 impl Watch {
@@ -48,7 +48,7 @@ impl Watch {
         let (changed, mut changes) = mpsc::channel(1);
         let told = move |event: notify::Result<notify::Event>| {
             if event.is_ok_and(|event| !event.kind.is_access()) {
-                // One change that waits stands for all.
+                // One pending change stands for all.
                 let _ = changed.try_send(());
             }
         };
@@ -75,16 +75,16 @@ impl Watch {
     }
 }
 
-/// Takes over what is new or other than it was.
+/// Publishes new and changed blueprints.
 async fn adopt(dir: &Path, engine: &Engine, tasks: &Tasks, seen: &mut Seen) {
     let within = dir.to_owned();
-    // A disk may be slow: the threads of the runtime do not wait for it.
+    // Reading a slow disk must not block the threads of the runtime.
     let look = tasks.spawn_blocking(move || {
         let Listed { files, refused } = list(&within);
         let load = |path: PathBuf| (Bundle::load(&path), path);
         (files.into_iter().map(load).collect::<Vec<_>>(), refused)
     });
-    // Only a host that stops does not look.
+    // The task fails only when the host stops.
     let Ok((bundles, refused)) = look.await else { return };
     seen.retain(|path, _| bundles.iter().any(|(_, it)| it == path) || refused.contains(path));
     for path in refused {
@@ -122,7 +122,7 @@ async fn adopt(dir: &Path, engine: &Engine, tasks: &Tasks, seen: &mut Seen) {
             }
             Err(error) => {
                 tracing::warn!(file = %path.display(), %error, "could not store a blueprint");
-                // The next change of any file tries again.
+                // The next change of any file retries.
                 continue;
             }
         }
@@ -130,15 +130,15 @@ async fn adopt(dir: &Path, engine: &Engine, tasks: &Tasks, seen: &mut Seen) {
     }
 }
 
-/// What is in a directory of blueprints.
+/// The content of a directory of blueprints.
 struct Listed {
     /// The main files, sorted.
     files: Vec<PathBuf>,
-    /// What is called like one and is not taken.
+    /// Files with a blueprint's name that are not accepted.
     refused: Vec<PathBuf>,
 }
 
-/// The main files of the blueprints in a directory, sorted: regular files in it.
+/// Returns the main files of the blueprints in a directory, sorted; only regular files within it.
 pub fn blueprints_in(dir: &Path) -> Vec<PathBuf> {
     list(dir).files
 }
@@ -168,18 +168,18 @@ fn is_source(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "lua" || extension == "luau")
 }
 
-/// The main file of a directory that is one blueprint.
+/// Returns the main file of a directory that is one blueprint.
 pub fn main_file(dir: &Path) -> Option<PathBuf> {
     MAIN.iter().map(|name| dir.join(name)).find(|path| path.is_file())
 }
 
-/// Whether a file is a flow as JSON. Other JSON may be anything.
+/// Returns true if a file is a flow as JSON; other JSON may be anything.
 fn is_flow(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     name.is_some_and(|name| name.ends_with(".flow.json") && !name.starts_with('.'))
 }
 
-/// Whether a file declares a blueprint; others are modules that blueprints require.
+/// Returns true if a file declares a blueprint; others are modules that blueprints require.
 fn says_blueprint(path: &Path) -> bool {
     let text = read_text(path, MAX_FILE_BYTES as u64);
     text.is_ok_and(|text| text.contains("swarm.blueprint"))

@@ -1,19 +1,19 @@
-//! The fold of a run's entries: what is so, after everything that happened.
+//! The fold of a run's entries: the current state of the run.
 //!
 //! | fact | the chain after it |
 //! |---|---|
-//! | run started | an empty history, with the signals that were left queued |
+//! | run started | a new history, with the signals that the last history left in the queue |
 //! | step scheduled | one more open step, its first attempt pending |
 //! | step recorded | one more step, already ended |
 //! | attempt delivered | the step is processing |
-//! | attempt closed | the step is pending, its attempt over |
+//! | attempt closed | the step is pending, its attempt has ended |
 //! | attempt opened | the step's next attempt is pending |
 //! | step ended | the step is terminal |
 //! | signal received | queued, unless its sender's step was seen before |
-//! | noted | the status, if it is one |
-//! | decided | canceled, paused, resumed, compensating, or known to be a copy; who holds a seat; what was used before |
+//! | noted | the status is replaced, if the note is a status |
+//! | decided | canceled, paused, resumed, compensating; a copy; the seat's holder; earlier usage |
 //! | secret accessed | nothing changes |
-//! | run ended | ended, for ever |
+//! | run ended | ended; no entry may follow |
 
 mod ending;
 
@@ -24,10 +24,10 @@ use super::{
 };
 use crate::protocol::{Failure, Json, StepKind, StepState};
 
-/// What the id of a session begins with.
+/// The prefix of a session's id.
 const SESSION: &str = "ses_";
 
-/// A run's present, folded from its past.
+/// The current state of a run, folded from its entries.
 #[derive(Debug, Clone, Default)]
 pub struct Chain {
     started: Option<(RunStarted, u64)>,
@@ -53,91 +53,91 @@ pub struct Chain {
     sessions: BTreeSet<String>,
     joined: BTreeMap<String, String>,
     keep_payloads: bool,
-    /// Whether it has no beginning: only what steps from the first one on came to is in it.
+    /// True if the chain has no start: it then holds only the steps from `first_step` on.
     is_ending: bool,
     /// Bytes of the payloads of queued signals.
     signal_bytes: usize,
-    /// Bytes of the failures and plans that steps have.
+    /// Bytes of the failures and plans that steps hold.
     kept_bytes: usize,
-    /// About how many bytes the entries of this history have.
+    /// Approximate size in bytes of this history's entries.
     history_bytes: u64,
 }
 
-/// Who holds an operator's seat in a run.
+/// The holder of an operator's seat in a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
     /// The session.
     pub session: String,
-    /// Counts up with every change, from 1.
+    /// Increases by one with every change, from 1.
     pub epoch: u32,
 }
 
-/// Where a run is in its life.
+/// The phase of a run's life.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum RunState {
-    /// Its flow advances.
+    /// The flow advances.
     #[default]
     Active,
-    /// Its deferred functions run; it will end like this.
+    /// The deferred functions run. The run then ends with this outcome.
     Compensating(Outcome),
-    /// It ended like this.
+    /// The run has ended with this outcome.
     Ended(Outcome),
 }
 
-/// A row of the chain.
+/// A step of the chain.
 #[derive(Debug, Clone)]
 pub struct Step {
-    /// As it was decided; `request` is null where payloads are not kept.
+    /// The step as it was scheduled. `request` is null in a lean chain.
     pub scheduled: Scheduled,
-    /// How far it is.
+    /// The current state.
     pub state: StepState,
-    /// The last attempt.
+    /// The number of the last attempt.
     pub attempt: u32,
-    /// How many ended attempts count against the retry policy.
+    /// The number of ended attempts that count against the retry policy.
     pub counted: u32,
-    /// Whether the last attempt is open.
+    /// True while the last attempt is open.
     pub attempt_open: bool,
     /// When it was scheduled, in Unix milliseconds.
     pub scheduled_ms: u64,
     /// When its last attempt was opened, in Unix milliseconds.
     pub opened_ms: u64,
-    /// When a worker got its last attempt, in Unix milliseconds.
+    /// When the last attempt was delivered to a worker, in Unix milliseconds.
     pub delivered_ms: Option<u64>,
-    /// Who has the last attempt.
+    /// The worker of the last attempt.
     pub worker: Option<String>,
     /// When the last attempt times out, in Unix milliseconds.
     pub deadline_ms: Option<u64>,
     /// When the next attempt may start, in Unix milliseconds.
     pub retry_at_ms: Option<u64>,
-    /// When it ended, in Unix milliseconds.
+    /// When the step ended, in Unix milliseconds.
     pub ended_ms: Option<u64>,
-    /// The value, where payloads are kept.
+    /// The output; kept only in a full chain.
     pub output: Option<Json>,
-    /// Why it, or its last attempt, failed.
+    /// The failure of the step, or of its last closed attempt.
     pub error: Option<Failure>,
-    /// What all its attempts used, as far as it was reported.
+    /// The sum of the usage that its attempts reported.
     pub usage: Option<Usage>,
-    /// The effects that were applied with its results, in order, where payloads are kept.
+    /// The effects that were applied with its results, in order; kept only in a full chain.
     pub effects: Vec<Json>,
-    /// What it has left to others, as the engine takes it up again.
+    /// The plan of its last follow-up, in the engine's form.
     pub follows: Option<Json>,
 }
 
-/// A fact that does not follow from the chain.
+/// An entry that cannot be applied to the chain.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChainError {
-    /// Numbers have a gap.
+    /// The entry's number is not the next one.
     #[error("fold entry {found}: entry {expected} is next")]
     Gap {
-        /// The number that should come.
+        /// The next entry number.
         expected: u32,
-        /// The number that came.
+        /// The number of the entry.
         found: u32,
     },
-    /// The first fact is not a start.
+    /// The first fact is not a run start.
     #[error("fold entry {0}: the run has not started")]
     NotStarted(u32),
-    /// There is no such step.
+    /// The step does not exist.
     #[error("fold entry {seq}: there is no step {step}")]
     NoStep {
         /// The entry.
@@ -153,14 +153,14 @@ pub enum ChainError {
         /// The step.
         step: u32,
     },
-    /// The step's number is taken or skips one.
+    /// The step's number is not the next one.
     #[error("fold entry {seq}: step {found} is not the next, {expected} is")]
     StepOrder {
         /// The entry.
         seq: u32,
         /// The next step number.
         expected: u32,
-        /// The number that came.
+        /// The step number of the entry.
         found: u32,
     },
     /// The run has ended.
@@ -169,12 +169,12 @@ pub enum ChainError {
 }
 
 impl Chain {
-    /// A chain without entries that forgets payloads, for a live run.
+    /// Returns an empty chain that drops payloads, for a live run.
     pub fn lean() -> Self {
         Self::default()
     }
 
-    /// A chain without entries that keeps what was asked and answered, for showing.
+    /// Returns an empty chain that keeps requests and outputs, for display.
     pub fn full() -> Self {
         Self { keep_payloads: true, ..Self::default() }
     }
@@ -182,7 +182,7 @@ impl Chain {
     /// Folds one entry.
     ///
     /// # Errors
-    /// When the fact does not follow; the chain is then unchanged.
+    /// Fails when the entry cannot follow the chain's last one. The chain is then unchanged.
     pub fn apply(&mut self, entry: &Entry) -> Result<(), ChainError> {
         let seq = entry.seq;
         if self.started.is_some() && seq != self.seq + 1 {
@@ -423,7 +423,7 @@ impl Chain {
         }
     }
 
-    /// Counts what the last attempt of a step used.
+    /// Adds the usage of a step's last attempt to the totals.
     fn spend(&mut self, number: u32, usage: Option<&Usage>) {
         let place = number.checked_sub(self.first_step).map(|place| place as usize);
         let Some(step) = place.and_then(|place| self.steps.get(place)) else { return };
@@ -434,7 +434,8 @@ impl Chain {
         }
     }
 
-    /// The agent or tool that what a step uses is counted for: a call of a model is its loop's.
+    /// Returns the agent or tool that a step's usage is charged to. A model call is charged to the
+    /// task that runs the loop.
     fn charged<'a>(&'a self, mut step: &'a Scheduled) -> Option<&'a str> {
         while matches!(step.kind, StepKind::ModelCall | StepKind::Local) {
             step = &self.step(step.parent?)?.scheduled;
@@ -442,7 +443,7 @@ impl Chain {
         matches!(step.kind, StepKind::Task | StepKind::ToolCall).then_some(step.name.as_str())
     }
 
-    /// Counts a failure that a step keeps, in place of the one before.
+    /// Updates the byte count when a step's failure replaces an earlier one.
     fn keeps(&mut self, kept: Option<&Failure>, gone: Option<&Failure>) {
         self.kept_bytes += kept.map_or(0, Failure::size);
         self.kept_bytes -= gone.map_or(0, Failure::size);
@@ -465,98 +466,98 @@ impl Chain {
         }
     }
 
-    /// How the run began, and when.
+    /// Returns the start of this history and its time in Unix milliseconds.
     pub fn started(&self) -> Option<(&RunStarted, u64)> {
         self.started.as_ref().map(|(started, at)| (started, *at))
     }
 
-    /// Where the run is in its life.
+    /// Returns the phase of the run.
     pub fn state(&self) -> &RunState {
         &self.state
     }
 
-    /// Why it rests, if it does.
+    /// Returns the reason for the pause, if the run is paused.
     pub fn paused(&self) -> Option<&str> {
         self.paused.as_deref()
     }
 
-    /// The number of the last entry.
+    /// Returns the number of the last entry.
     pub fn seq(&self) -> u32 {
         self.seq
     }
 
-    /// The time of the last entry, in Unix milliseconds.
+    /// Returns the time of the last entry, in Unix milliseconds.
     pub fn last_ms(&self) -> u64 {
         self.last_ms
     }
 
-    /// How many entries this history has.
+    /// Returns the number of entries in this history.
     pub fn entries(&self) -> u32 {
         self.entries
     }
 
-    /// The number that the next step gets.
+    /// Returns the number that the next step gets.
     pub fn next_step(&self) -> u32 {
         self.first_step + u32::try_from(self.steps.len()).expect("steps are bounded")
     }
 
-    /// How many steps this history has, and how many of them ended.
+    /// Returns how many steps this history has, and how many of them have ended.
     pub fn counts(&self) -> (u32, u32) {
         (self.next_step() - self.first_step, self.done)
     }
 
-    /// The steps, in the order of their numbers.
+    /// Returns the steps, ordered by number.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// A step by its number.
+    /// Returns a step by its number.
     pub fn step(&self, number: u32) -> Option<&Step> {
         let place = number.checked_sub(self.first_step)? as usize;
         self.steps.get(place)
     }
 
-    /// A step by its identity.
+    /// Returns a step by its key.
     pub fn find(&self, key: &StepKey) -> Option<&Step> {
         self.step(*self.index.get(key)?)
     }
 
-    /// The last step of a scope.
+    /// Returns the number of the last step in a scope.
     pub fn tail(&self, scope: &ScopePath) -> Option<u32> {
         self.tails.get(scope).copied()
     }
 
-    /// The numbers of the open steps, in order.
+    /// Iterates over the numbers of the open steps, in ascending order.
     pub fn open(&self) -> impl Iterator<Item = u32> + '_ {
         self.open.iter().copied()
     }
 
-    /// How many steps are open.
+    /// Returns the number of open steps.
     pub fn open_count(&self) -> usize {
         self.open.len()
     }
 
-    /// Who holds which operator's seat.
+    /// Returns the seat holders by operator.
     pub fn seats(&self) -> &BTreeMap<String, Held> {
         &self.seats
     }
 
-    /// How many signals are queued, of all names.
+    /// Returns the number of queued signals, of all names.
     pub fn queued_signals(&self) -> usize {
         self.queued
     }
 
-    /// The bytes of all queued signals.
+    /// Returns the total size in bytes of the queued signals.
     pub fn signal_bytes(&self) -> usize {
         self.signal_bytes
     }
 
-    /// The bytes of the failures of steps, and of what they left to others.
+    /// Returns the total size in bytes of the failures and plans that steps hold.
     pub fn kept_bytes(&self) -> usize {
         self.kept_bytes
     }
 
-    /// About how many bytes the entries of this history have.
+    /// Returns the approximate size in bytes of this history's entries.
     pub fn history_bytes(&self) -> u64 {
         self.history_bytes
     }
@@ -567,7 +568,7 @@ fn signal_bytes(name: &str, payload: &Json) -> usize {
     ENVELOPE + name.len() + payload.len()
 }
 
-/// Whether a wait's value stands for a signal that it took off the queue.
+/// Returns true if the output of a wait holds a signal that the wait took from the queue.
 fn took_a_signal(output: &Json) -> bool {
     output.as_str().starts_with("{\"payload\":")
 }

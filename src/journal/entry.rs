@@ -1,4 +1,4 @@
-//! The entry: one fact of a run's history. Its stored form is in `stored`.
+//! The entry: one fact of a run's history. `stored` has its binary form.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,43 +8,43 @@ use crate::protocol::{Failure, Json, StepKind};
 /// One fact, numbered within its run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// The entry's number in its run, from 1 and without gaps, across `continue_as`.
+    /// The number of the entry in its run, from 1 and without gaps, across `continue_as`.
     pub seq: u32,
-    /// When it happened, in Unix milliseconds.
+    /// The time of the fact, in Unix milliseconds.
     pub at_ms: u64,
-    /// What happened.
+    /// The fact.
     pub fact: Fact,
-    /// What is said about it besides.
+    /// Metadata beside the fact.
     #[serde(default, skip_serializing_if = "Additions::is_empty")]
     pub additions: Additions,
 }
 
-/// What can happen to a run.
+/// An event in the life of a run.
 ///
-/// The order of the variants is part of the stored form: new ones go to the end.
+/// The order of the variants is part of the stored form: add new ones at the end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fact {
-    /// The run began, or began a fresh history (`ctx:continue_as`).
+    /// The run started, or started a new history (`ctx:continue_as`).
     RunStarted(Box<RunStarted>),
-    /// A step was decided; its first attempt is open from here on.
+    /// A step was scheduled, and its first attempt opened.
     StepScheduled(Box<Scheduled>),
-    /// A step was decided and ended in the same transition: in-process work, state, queued signals.
+    /// A step was scheduled and ended in one transition: in-process work, state, a queued signal.
     StepRecorded(Box<Scheduled>, Outcome),
-    /// An attempt reached its worker: the prompt was fetched, the child started.
+    /// An attempt was delivered to its worker: the prompt was fetched or the child started.
     AttemptDelivered {
         /// The step.
         step: u32,
         /// The attempt.
         attempt: u32,
-        /// Who took it.
+        /// The worker.
         worker: String,
         /// When it times out, in Unix milliseconds.
         deadline_ms: Option<u64>,
     },
-    /// An attempt ended without ending its step; another follows.
+    /// An attempt ended without ending its step. Another attempt follows.
     AttemptClosed(Box<AttemptClosed>),
-    /// A further attempt is open.
+    /// Another attempt was opened.
     AttemptOpened(AttemptOpened),
     /// A step ended.
     StepEnded {
@@ -54,92 +54,92 @@ pub enum Fact {
         attempt: u32,
         /// The epoch of that attempt.
         epoch: u32,
-        /// How it ended.
+        /// The outcome of the step.
         outcome: Outcome,
         /// The effects that were applied with it: a JSON array of protocol effects.
         effects: Option<Json>,
-        /// What it used, if it was reported.
+        /// The usage, if it was reported.
         usage: Option<Usage>,
     },
     /// A signal was accepted.
     SignalReceived(SignalReceived),
-    /// The flow said something: a status, a log line, an event.
+    /// The flow recorded a status, a log line or an event.
     Noted {
-        /// Where in the flow.
+        /// The position in the flow.
         key: StepKey,
-        /// What.
+        /// The note.
         note: Note,
     },
-    /// Somebody decided something about the run.
+    /// A decision about the run was recorded.
     Decided(Decision),
     /// The run ended.
     RunEnded(Outcome),
-    /// An attempt asked for a secret.
+    /// An attempt requested a secret.
     SecretAccessed {
         /// The step.
         step: u32,
         /// The attempt.
         attempt: u32,
-        /// A protocol `SecretAccessEvent`, which holds nothing of the secret.
+        /// A protocol `SecretAccessEvent`. Never contains the secret's value.
         event: Json,
     },
 }
 
-/// The beginning of a history.
+/// The start of a history.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunStarted {
     /// The blueprint's name.
     pub blueprint: String,
     /// The hash of the blueprint's bundle, in hex.
     pub hash: String,
-    /// The input, after defaults.
+    /// The input, with defaults applied.
     pub input: Json,
-    /// What started it: `{"kind":"cli"}`, say.
+    /// The trigger of the run, for example `{"kind":"cli"}`.
     pub trigger: Json,
-    /// The seed of the run's ids and random numbers.
+    /// The seed for the run's ids and random numbers.
     pub seed: u64,
     /// The run and step that called this one.
     pub parent: Option<(u64, u32)>,
-    /// How many runs lie above this one.
+    /// The number of ancestors in the chain of calling runs.
     pub depth: u32,
-    /// Where its child processes run.
+    /// The working directory of its child processes.
     pub workdir: Option<String>,
-    /// Who started it: a token's subject.
+    /// The subject of the token that started the run.
     pub principal: String,
-    /// The session that takes every task.
+    /// The session that receives every task.
     pub delegate: Option<String>,
-    /// What its starter's token allows: a grant as JSON; it bounds what the run may dispatch to.
+    /// The grant of the starter's token, as JSON. Limits what the run may dispatch to.
     pub grant: Json,
-    /// Which history of the run this is, from 0.
+    /// The number of this history in the run, from 0.
     pub generation: u32,
     /// The number of the first step of this history.
     pub first_step: u32,
-    /// Signals that the history before left queued: (name, payload).
+    /// Signals that the previous history left in the queue: (name, payload).
     pub queued: Vec<(String, Json)>,
-    /// The number of the last entry of the history before this one.
+    /// The number of the previous history's last entry.
     pub continues: Option<u64>,
 }
 
-/// A step, as it was decided.
+/// A step as it was scheduled.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Scheduled {
-    /// The step's number in its run, from 1, monotonic across scopes and histories.
+    /// The number of the step in its run, from 1, ascending across scopes and histories.
     pub step: u32,
     /// Its identity in the flow.
     pub key: StepKey,
-    /// The step before it in the same scope.
+    /// The previous step in the same scope.
     pub prev: Option<u32>,
-    /// The step that it is a part of: of a composite operator for a task, of a model's loop (or a
-    /// composite in one) for a call.
+    /// The enclosing step: a composite operator for a task, a model loop (or a composite in one)
+    /// for a call.
     pub parent: Option<u32>,
-    /// What kind of step.
+    /// The kind of the step.
     pub kind: StepKind,
-    /// The agent, signal, blueprint or operation.
+    /// The name of the agent, signal, blueprint or operation.
     pub name: String,
-    /// What the other side is known by: the provider's id of a call in a model loop, the id of a
-    /// called run, the operator of a composite's member.
+    /// The counterpart's id: the provider's id of a call in a model loop, the id of a called run,
+    /// or the operator of a composite's member.
     pub call_id: Option<String>,
-    /// What was asked, verbatim.
+    /// The request, verbatim.
     pub request: Json,
     /// Hash of kind, name and request.
     pub fingerprint: u64,
@@ -149,42 +149,42 @@ pub struct Scheduled {
     pub epoch: u32,
     /// The epoch of the operator's seat.
     pub seat_epoch: u32,
-    /// When a timer or a wait's timeout is due, in Unix milliseconds.
+    /// When a timer or the timeout of a wait is due, in Unix milliseconds.
     pub wake_at_ms: Option<u64>,
-    /// One line for a person.
+    /// A one-line summary for people.
     pub summary: Option<String>,
 }
 
-/// How a step or a run ended.
+/// The outcome of a step or a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// With a value.
+    /// Completed with a value.
     Completed(Json),
-    /// With a failure.
+    /// Failed.
     Failed(Failure),
-    /// By a cancel, with its reason.
+    /// Canceled, with the reason.
     Canceled(String),
 }
 
-/// The end of an attempt that is not the end of its step.
+/// The end of an attempt that does not end its step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AttemptClosed {
     /// The step.
     pub step: u32,
     /// The attempt.
     pub attempt: u32,
-    /// Why.
+    /// The cause.
     pub error: Failure,
-    /// What it used, if it was reported.
+    /// The usage, if it was reported.
     pub usage: Option<Usage>,
     /// When the next attempt may start, in Unix milliseconds.
     pub retry_at_ms: u64,
-    /// Whether it counts against `max_attempts` (an interruption does not).
+    /// True if it counts against `max_attempts`. An interruption does not.
     pub counts: bool,
 }
 
-/// A further attempt of a step.
+/// Another attempt of a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AttemptOpened {
     /// The step.
@@ -197,24 +197,24 @@ pub struct AttemptOpened {
     pub seat_epoch: u32,
 }
 
-/// A signal.
+/// A received signal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SignalReceived {
     /// Its name.
     pub name: String,
     /// Its payload.
     pub payload: Json,
-    /// The sending run and step, for signals between runs; a repetition is dropped.
+    /// The sending run and step, for signals between runs. A repeated signal is dropped.
     pub sender: Option<(u64, u32)>,
 }
 
-/// What a flow says.
+/// A message from a flow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Note {
     /// `ctx:status`.
     Status {
-        /// The text that lists show.
+        /// The text shown in lists.
         text: String,
         /// Between 0 and 1.
         progress: Option<f64>,
@@ -225,7 +225,7 @@ pub enum Note {
         level: String,
         /// The message.
         message: String,
-        /// Anything more.
+        /// Structured data of the message.
         data: Option<Json>,
     },
     /// `ctx:publish`.
@@ -237,66 +237,67 @@ pub enum Note {
     },
 }
 
-/// A decision about a run, by a person, a program or the engine.
+/// A decision about a run, made by a person, a program or the engine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
-    /// Cancel it.
+    /// Cancels the run.
     Cancel {
-        /// Who: a token's subject.
+        /// The subject of the token.
         by: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Let it rest: nothing is dispatched, results are still accepted.
+    /// Pauses the run: nothing is dispatched, results are still accepted.
     Pause {
-        /// Who: a token's subject, or `engine`.
+        /// The subject of the token, or `engine`.
         by: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Let it go on.
+    /// Resumes the run.
     Resume {
-        /// Who.
+        /// The subject of the token.
         by: String,
     },
-    /// It failed or was canceled, and runs its compensations now.
+    /// Starts the compensations of a run that failed or was canceled.
     Compensate {
-        /// How it will end when they are done.
+        /// The outcome of the run after its compensations.
         ending: Outcome,
     },
-    /// What lies before was copied from another run: a fork up to a step, or all of a document.
+    /// Marks the entries before it as copied from another run: a fork up to a step, or a whole
+    /// imported document.
     Copied {
-        /// Who.
+        /// The subject of the token.
         by: String,
-        /// The other run's id.
+        /// The id of the other run.
         from: String,
-        /// The first step that was not copied; absent if all were.
+        /// The first step that was not copied. Absent if all steps were copied.
         step: Option<u32>,
     },
-    /// A session took an operator's seat; the next dispatch goes there.
+    /// Gives an operator's seat to a session. The next dispatch goes to that session.
     Seat {
-        /// Who: a token's subject.
+        /// The subject of the token.
         by: String,
         /// The operator.
         operator: String,
         /// The session.
         session: String,
-        /// Counts up with every change of the seat, from 1.
+        /// Increases by one with every change of the seat, from 1.
         epoch: u32,
     },
-    /// An attempt asked a senior; its step waits.
+    /// An attempt asked a senior. Its step waits for the answer.
     Escalate {
         /// The step.
         step: u32,
         /// The attempt.
         attempt: u32,
-        /// What it asked: `{question, data}`.
+        /// The question: `{question, data}`.
         question: Json,
     },
-    /// A senior answered an attempt; its step goes on.
+    /// A senior answered an attempt. Its step continues.
     Advise {
-        /// Who.
+        /// The subject of the token.
         by: String,
         /// The step.
         step: u32,
@@ -305,38 +306,38 @@ pub enum Decision {
         /// The answer.
         answer: Json,
     },
-    /// Somebody answered a task that needs several answers.
+    /// One answer was given to a task that needs several.
     Answered {
-        /// Who: a token's subject.
+        /// The subject of the token.
         by: String,
         /// The step.
         step: u32,
         /// The attempt.
         attempt: u32,
-        /// What they said.
+        /// The answer.
         output: Json,
-        /// How many more are needed.
+        /// The number of answers still needed.
         missing: u32,
     },
-    /// A task for people was recalled.
+    /// A reminder of a task for people was sent.
     Remind {
         /// The step.
         step: u32,
         /// The attempt.
         attempt: u32,
-        /// How often by now, from 1.
+        /// The number of reminders so far, from 1.
         count: u32,
     },
-    /// Somebody ended the time of a task for people.
+    /// The time of a task for people was ended early.
     Expire {
-        /// Who: a token's subject.
+        /// The subject of the token.
         by: String,
         /// The step.
         step: u32,
         /// The attempt.
         attempt: u32,
     },
-    /// A layer, an operator or the engine told something of the run's life.
+    /// A layer, an operator or the engine recorded an event in the life of the run.
     Told {
         /// The step that it belongs to.
         step: Option<u32>,
@@ -345,15 +346,15 @@ pub enum Decision {
         /// The event.
         data: Json,
     },
-    /// What the histories before this one used.
+    /// The usage of the earlier histories.
     Spent(Box<Spent>),
-    /// An accepted result left something to others; the step goes on with another attempt.
+    /// An accepted result left follow-up work. The step continues with another attempt.
     Follow(Box<Followed>),
-    /// A session takes part whose opener is not the admin token.
+    /// A session joined the run. Recorded only for sessions that the admin token did not open.
     Joined {
         /// The session.
         session: String,
-        /// Who stands behind it: the first client or session of its opener's subject.
+        /// The party behind the session: the first client or session of its opener's subject.
         party: String,
     },
 }
@@ -369,25 +370,25 @@ pub struct Followed {
     pub output: Json,
     /// The effects that were applied with it: a JSON array of protocol effects.
     pub effects: Option<Json>,
-    /// What it used, if it was reported.
+    /// The usage, if it was reported.
     pub usage: Option<Usage>,
-    /// What comes next: `delegate`, `handoff`, `approval`, `resume`.
+    /// The kind of follow-up: `delegate`, `handoff`, `approval`, `resume`.
     pub why: String,
-    /// Who has the next attempt.
+    /// The operator of the next attempt.
     pub operator: String,
-    /// What is left, as the engine takes it up again.
+    /// The plan of the follow-up, in the engine's form.
     pub plan: Json,
 }
 
 impl Entry {
-    /// A fact about which nothing else is said.
+    /// Creates an entry without additions.
     pub fn new(seq: u32, at_ms: u64, fact: Fact) -> Self {
         Self { seq, at_ms, fact, additions: Additions::default() }
     }
 }
 
 impl Fact {
-    /// The step that it changes, if that was scheduled before.
+    /// Returns the step that the fact changes, if that step was scheduled by an earlier entry.
     pub fn step(&self) -> Option<u32> {
         match self {
             Self::AttemptDelivered { step, .. } | Self::StepEnded { step, .. } => Some(*step),
@@ -405,7 +406,8 @@ impl Fact {
         }
     }
 
-    /// About how many bytes the stored form has; too little costs a copy, nothing else.
+    /// Returns the approximate size of the stored form in bytes. A value that is too small costs
+    /// one reallocation, nothing else.
     pub(crate) fn size_hint(&self) -> usize {
         const ENVELOPE: usize = 128;
         let payload = match self {
@@ -431,7 +433,7 @@ impl Fact {
 }
 
 impl Note {
-    /// About how many bytes it takes.
+    /// Returns the approximate size in bytes.
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Status { text, .. } => text.len(),
@@ -442,13 +444,13 @@ impl Note {
 }
 
 impl Scheduled {
-    /// The step that it is a part of, where a composite or a model's loop began it: the flow did
-    /// not ask for it.
+    /// Returns the enclosing composite or model loop, for a step that the flow did not request
+    /// itself.
     pub fn whole(&self) -> Option<u32> {
         self.parent
     }
 
-    /// The composite's step and the member's operator, where it is a member of one.
+    /// Returns the composite's step and the member's operator, if this step is a member of one.
     pub fn member(&self) -> Option<(u32, &str)> {
         match self.kind {
             StepKind::Task => Some((self.parent?, self.call_id.as_deref()?)),
@@ -458,7 +460,7 @@ impl Scheduled {
 }
 
 impl Outcome {
-    /// About how many bytes it takes.
+    /// Returns the approximate size in bytes.
     pub(crate) fn size_hint(&self) -> usize {
         match self {
             Self::Completed(output) => output.len(),
@@ -467,7 +469,7 @@ impl Outcome {
         }
     }
 
-    /// The value, if it completed.
+    /// Returns the value, if completed.
     pub fn output(&self) -> Option<&Json> {
         match self {
             Self::Completed(value) => Some(value),

@@ -1,10 +1,10 @@
-//! The fingerprint: what a scheduled step must look like again when its run is replayed.
+//! The fingerprint that a scheduled step must match when its run is replayed.
 
 use crate::protocol::{Json, StepKind};
 
 /// Hashes a step's kind, name and request to 64 bits.
 ///
-/// Equal inputs give equal fingerprints on every machine and in every release of this format.
+/// Equal inputs have equal fingerprints on every machine and in every release of this format.
 pub fn fingerprint(kind: StepKind, name: &str, request: &Json) -> u64 {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&[kind.code()]);

@@ -1,9 +1,9 @@
-//! What happened in a run, as facts: the entry, the fold of entries into a chain, the fingerprint.
+//! The facts of a run: the entry, the fold of entries into a chain, the fingerprint.
 //!
-//! Owns the durable vocabulary and its binary form (version 2; version 1 is read as well). Refuses
-//! an entry of a newer version, one that is not what was written, and a fact that does not follow
-//! from the chain. Pure: no clock, no IO. The engine
-//! appends, the store keeps bytes, the API shows chains.
+//! Owns the durable vocabulary and its binary form (version 2; version 1 is still read). Refuses an
+//! entry of a newer version, an entry whose checksum differs, and a fact that does not follow from
+//! the chain. Pure: no clock, no IO. The engine appends, the store keeps bytes, the API shows
+//! chains.
 
 mod additions;
 mod chain;

@@ -1,26 +1,26 @@
-//! What a run used, as far as its workers said.
+//! The usage that workers report.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What work used. Each number is absent where it was not reported.
+/// The usage of some work. A number is absent if it was not reported.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Tokens read.
+    /// Input tokens.
     pub input_tokens: Option<u64>,
-    /// Tokens written.
+    /// Output tokens.
     pub output_tokens: Option<u64>,
-    /// Tokens read from a cache.
+    /// Input tokens that came from a cache.
     pub cached_tokens: Option<u64>,
-    /// Tokens of reasoning.
+    /// Reasoning tokens.
     pub reasoning_tokens: Option<u64>,
-    /// Money in US dollars, as a decimal string.
+    /// The cost in US dollars, as a decimal string.
     pub cost: Option<String>,
 }
 
 impl Usage {
-    /// Tokens read and written together, as far as they were reported.
+    /// Returns the sum of input and output tokens, as far as they were reported.
     pub fn tokens(&self) -> Option<u64> {
         match (self.input_tokens, self.output_tokens) {
             (None, None) => None,
@@ -28,12 +28,13 @@ impl Usage {
         }
     }
 
-    /// The money in US dollars, if it was reported and can be read.
+    /// Returns the cost in US dollars, if it was reported and can be parsed.
     pub fn usd(&self) -> Option<rust_decimal::Decimal> {
         self.cost.as_ref()?.parse().ok()
     }
 
-    /// Adds what another attempt used; what neither reported stays unreported.
+    /// Adds the usage of another attempt. A number that neither reported stays absent. Sums
+    /// saturate.
     pub fn add(&mut self, more: &Self) {
         let add = |a: &mut Option<u64>, b: Option<u64>| {
             if let Some(b) = b {
@@ -53,22 +54,22 @@ impl Usage {
     }
 }
 
-/// Tokens and money that a run used so far, in all its histories.
+/// Tokens and money that a run has used so far, in all its histories.
 ///
-/// What nobody reported is counted as not reported, and never as nothing.
+/// Usage that was not reported stays absent. It is never counted as zero.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spent {
-    /// Everything: the attempts of the run, and the runs that it called.
+    /// The total: the attempts of the run, and the runs that it called.
     pub total: Usage,
-    /// Attempts of the run that somebody had, and that ended without a word about what they used.
+    /// The number of attempts that were delivered and ended without reporting usage.
     pub unreported: u32,
-    /// The attempts of each agent.
+    /// The usage by agent.
     pub agents: BTreeMap<String, Usage>,
 }
 
 impl Spent {
-    /// Adds an attempt that ended. Attempts of tasks name their agent; `delivered` says whether
-    /// somebody had it.
+    /// Adds an ended attempt. `agent` is set for attempts of tasks. `delivered` is true if the
+    /// attempt reached a worker.
     pub fn add(&mut self, agent: Option<&str>, usage: Option<&Usage>, delivered: bool) {
         let Some(usage) = usage else {
             self.unreported = self.unreported.saturating_add(u32::from(delivered));
@@ -83,7 +84,7 @@ impl Spent {
         }
     }
 
-    /// Whether nothing was used, as far as anybody knows, and nothing kept quiet.
+    /// Returns true if no usage was reported and no delivered attempt is missing its report.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

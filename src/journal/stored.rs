@@ -1,12 +1,12 @@
-//! The stored form of an entry: what is written, what is read, and the sum that tells damage.
+//! The stored form of an entry, with a checksum that detects damage.
 //!
 //! | version | bytes |
 //! |---|---|
 //! | 1 | the version; number, time and fact in postcard |
-//! | 2 | the version; number, time, fact and additions in postcard; the sum |
+//! | 2 | the version; number, time, fact and additions in postcard; the checksum |
 //!
-//! The sum is the first 8 bytes of BLAKE3 over the run's number (little endian, 8 bytes) and
-//! everything before the sum. Version 2 is written; both are read for ever.
+//! The checksum is the first 8 bytes of BLAKE3 over the run's number (little endian, 8 bytes) and
+//! all bytes before the checksum. This program writes version 2, and every release reads both.
 
 use serde::Deserialize;
 
@@ -14,36 +14,36 @@ use super::{Entry, Fact};
 
 /// The version of the stored form that this program writes.
 pub const VERSION: u8 = 2;
-/// The oldest version that it reads.
+/// The oldest version that this program reads.
 pub const OLDEST: u8 = 1;
 
-/// The bytes of a sum.
+/// The length of a checksum in bytes.
 const SUM: usize = 8;
 
-/// Bytes that are not an entry.
+/// A failure to decode an entry.
 #[derive(Debug, thiserror::Error)]
 pub enum EntryError {
-    /// Written by a newer release.
+    /// The entry was written by a newer release.
     #[error("read an entry of version {0}: this program knows versions {OLDEST} to {VERSION}")]
     Version(u8),
-    /// Not what was written, or not for this run.
+    /// The checksum differs: the bytes are damaged, or belong to another run.
     #[error("decode an entry: its bytes are not those that were written (the sum differs)")]
     Sum,
-    /// Not readable at all.
+    /// The bytes cannot be parsed.
     #[error("decode an entry: {}", match .0 {
         postcard::Error::SerdeDeCustom => "a value in it is no JSON".to_owned(),
         other => other.to_string(),
     })]
     Malformed(#[from] postcard::Error),
-    /// More bytes than an entry has.
+    /// There are bytes after the entry.
     #[error("decode an entry: {0} bytes follow it")]
     TooLong(usize),
-    /// No bytes.
+    /// There are no bytes.
     #[error("decode an entry: it is empty")]
     Empty,
 }
 
-/// Version 1.
+/// The layout of version 1.
 #[derive(Deserialize)]
 struct First {
     seq: u32,
@@ -52,7 +52,7 @@ struct First {
 }
 
 impl Entry {
-    /// The stored form, as a row of the run `run`.
+    /// Encodes the entry as a journal row of the run `run`.
     pub fn encode(&self, run: u64) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.fact.size_hint() + self.additions.size() + SUM);
         bytes.push(VERSION);
@@ -64,17 +64,19 @@ impl Entry {
         bytes
     }
 
-    /// Reads the stored form of a row of the run `run`.
+    /// Decodes a journal row of the run `run`.
     ///
     /// # Errors
-    /// When the version is unknown, or the bytes are not those that were written for this run.
+    /// Fails when the version is unknown, or the bytes are not those that were written for this
+    /// run.
     pub fn decode(run: u64, bytes: &[u8]) -> Result<Self, EntryError> {
         match bytes.first() {
             None => Err(EntryError::Empty),
             Some(1) => {
                 let First { seq, at_ms, mut fact } = postcard::from_bytes(&bytes[1..])?;
                 if let Fact::RunStarted(started) = &mut fact {
-                    // It named the row there. What comes before is known by its number.
+                    // Version 1 stored a row id here. This version refers to the entry before by
+                    // its number.
                     let before = u64::from(seq).checked_sub(1);
                     started.continues = started.continues.and(before);
                 }
@@ -98,7 +100,7 @@ impl Entry {
         }
     }
 
-    /// The number of an entry, without reading the rest; `bytes` may be only its beginning.
+    /// Reads only the number of an entry. `bytes` may be truncated after the number.
     pub(crate) fn seq_of(bytes: &[u8]) -> Option<u32> {
         match bytes.first()? {
             1 | &VERSION => postcard::take_from_bytes::<u32>(&bytes[1..]).ok().map(|(seq, _)| seq),
@@ -106,7 +108,7 @@ impl Entry {
         }
     }
 
-    /// The row of the journal that an entry of version 1 says it continues.
+    /// Returns the journal row that an entry of version 1 continues.
     pub(crate) fn row_before(bytes: &[u8]) -> Option<u64> {
         let (1, rest) = bytes.split_first()? else { return None };
         match postcard::from_bytes::<First>(rest).ok()?.fact {
@@ -181,7 +183,8 @@ mod tests {
     #[test]
     fn an_entry_of_version_1_is_read_for_ever() {
         let fact = Fact::SecretAccessed { step: 2, attempt: 3, event: Json::from_trusted("{}") };
-        // The version; number and time; the fact's own number; step, attempt, a text of two bytes.
+        // The version; number and time; the index of the variant; step, attempt, a text of two
+        // bytes.
         let bytes = [1, 1, 1, 11, 2, 3, 2, b'{', b'}'];
         assert_eq!(Entry::decode(9, &bytes).unwrap(), Entry::new(1, 1, fact));
         assert_eq!(Entry::seq_of(&bytes), Some(1));
@@ -233,7 +236,8 @@ mod tests {
                 1 => changed.truncate(at),
                 _ => changed.insert(at, xor),
             }
-            // The version alone can make an entry of version 1 of it, which has no sum.
+            // A change of the version byte can produce a valid entry of version 1, which has no
+            // checksum.
             prop_assume!(changed.first() != Some(&1));
             prop_assert!(changed == bytes || Entry::decode(run, &changed).is_err());
         }

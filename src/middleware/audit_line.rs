@@ -1,15 +1,15 @@
-//! A line of the audit log, and the chain of hashes that ties it to all lines before.
+//! A line of the audit log, and the hash chain over all lines.
 
 use serde::{Deserialize, Serialize};
 
 use crate::clock::rfc3339;
 
-/// One thing that passed a boundary: who, what and how it ended; never what it carried.
+/// One event at a boundary: the parties and the outcome, never the content.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
     /// `dispatch`, `store` or `exec`.
     pub boundary: String,
-    /// What happened: `dispatched`, `settled`, `read`, `started`.
+    /// The event: `dispatched`, `settled`, `read`, `started`.
     pub event: String,
     /// The run's id.
     pub run: Option<String>,
@@ -21,42 +21,42 @@ pub struct Line {
     pub agent: Option<String>,
     /// The operator, the state's scope or the program.
     pub target: Option<String>,
-    /// Who started the run: a token's subject.
+    /// The subject that started the run.
     pub principal: Option<String>,
-    /// BLAKE3 of what was carried, in hex.
+    /// BLAKE3 of the content, in hex.
     pub hash: Option<String>,
-    /// How it ended: `done`, `parked`, or a failure's kind.
+    /// The outcome: `done`, `parked`, or the kind of a failure.
     pub outcome: Option<String>,
 }
 
-/// A line with its place in the chain.
+/// A line with its position in the chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chained {
-    /// Its number, from 1 and without gaps.
+    /// The sequence number, from 1 and without gaps.
     pub seq: u64,
-    /// When, as RFC 3339.
+    /// The time, as RFC 3339.
     pub at: String,
-    /// The line, as JSON: the very bytes that were hashed.
+    /// The line, as JSON: the exact bytes that were hashed.
     pub line: String,
-    /// BLAKE3, in hex, of the hash before, the number, the time and the line.
+    /// BLAKE3, in hex, of the previous hash, the number, the time and the line.
     pub hash: String,
 }
 
-/// The hash that the first line follows.
+/// The previous hash of the first line.
 pub const GENESIS: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// Why a log is not the one that was written.
+/// The reason why an audit log does not verify.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Tampered {
-    /// A number is missing, or there twice.
+    /// A number is missing or repeated.
     #[error("verify line {expected} of the audit log: line {found} is in its place")]
     Order {
-        /// The number that had to come.
+        /// The expected number.
         expected: u64,
-        /// The number that came.
+        /// The number that was found.
         found: u64,
     },
-    /// A line does not have the hash that it should.
+    /// A line does not have the expected hash.
     #[error("verify line {seq} of the audit log: it was changed, or a line before it")]
     Hash {
         /// The line's number.
@@ -65,7 +65,7 @@ pub enum Tampered {
 }
 
 impl Chained {
-    /// The line that follows `last`.
+    /// Returns the line that follows `last`.
     pub fn after(last: Option<&Self>, at_ms: u64, line: &Line) -> Self {
         let seq = last.map_or(1, |last| last.seq + 1);
         let before = last.map_or(GENESIS, |last| &last.hash);
@@ -75,10 +75,10 @@ impl Chained {
         Self { seq, at, line, hash }
     }
 
-    /// Whether it follows the line with number `seq` and hash `hash`.
+    /// Verifies that this line follows the line with number `seq` and hash `hash`.
     ///
     /// # Errors
-    /// How it does not.
+    /// Returns the kind of mismatch.
     pub fn follows(&self, seq: u64, hash: &str) -> Result<(), Tampered> {
         if self.seq != seq + 1 {
             return Err(Tampered::Order { expected: seq + 1, found: self.seq });
@@ -92,7 +92,7 @@ impl Chained {
 
 fn digest(before: &str, seq: u64, at: &str, line: &str) -> String {
     let mut hasher = blake3::Hasher::new();
-    // Each part with its length: no two logs have the same bytes.
+    // Each part is hashed with its length, so that no two logs hash the same bytes.
     for part in [before, &seq.to_string(), at, line] {
         hasher.update(&(part.len() as u64).to_le_bytes());
         hasher.update(part.as_bytes());
@@ -149,7 +149,7 @@ mod tests {
         let mut moved = log();
         moved.swap(0, 1);
         assert_eq!(verify(&moved), Err(Tampered::Order { expected: 1, found: 2 }));
-        // What was cut off at the end is found by the hash that was noted before.
+        // Truncation at the end is detected by a hash that was recorded earlier.
         assert_eq!(verify(&log()[..2]), Ok(()));
     }
 }

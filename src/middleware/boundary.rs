@@ -1,21 +1,21 @@
-//! Where layers stand: the three boundaries, and the classes within each.
+//! The position of a layer: one of three boundaries, and a class within it.
 
 use serde::{Deserialize, Serialize};
 
-/// What passes through a stack.
+/// The kind of operation that passes through a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Boundary {
-    /// Attempts on their way to an operator.
+    /// Attempts that are dispatched to an operator.
     Dispatch,
     /// Operations on state.
     Store,
-    /// Programs that are started.
+    /// Programs that the host starts.
     Exec,
 }
 
 impl Boundary {
-    /// The word that lists use.
+    /// Returns the name in lists.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Dispatch => "dispatch",
@@ -25,19 +25,19 @@ impl Boundary {
     }
 }
 
-/// What a layer may do, which decides where it stands.
+/// The class of a layer, which determines its permissions and its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// Watches, outermost.
+    /// Only observes; outermost.
     Observer,
-    /// Changes what passes.
+    /// May change the request.
     Transformer,
-    /// Refuses or answers, innermost.
+    /// May refuse or answer; innermost.
     Guard,
 }
 
 impl Class {
-    /// The word that lists use.
+    /// Returns the name in lists.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Observer => "observer",

@@ -27,46 +27,46 @@ pub const KINDS: [&str; 9] = [
     "tracing",
 ];
 
-/// The most layers that a file or a blueprint may name.
+/// The maximum number of layers in a file or a blueprint.
 pub const MOST: usize = 100;
 
-/// The longest name of a layer, in bytes.
+/// The maximum length of a layer's name, in bytes.
 const NAME_BYTES: usize = 64;
 
-/// The keys of one layer, read and usable.
+/// The settings of one layer, parsed and validated.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum Settings {
-    /// Spans.
+    /// Tracing spans.
     Tracing(TracingSettings),
     /// The audit log.
     Audit(AuditSettings),
-    /// Money, tokens, time.
+    /// Limits on money, tokens and time.
     Budget(BudgetSettings),
-    /// Answers by question.
+    /// Results cached by input.
     Cache(CacheSettings),
-    /// Rest for what fails.
+    /// A pause for an operator that fails repeatedly.
     CircuitBreaker(BreakerSettings),
     /// Allow-lists.
     Guard(GuardSettings),
-    /// Answers by key.
+    /// Results remembered by key.
     Idempotency(IdempotencySettings),
-    /// Turns.
+    /// Limits on the rate of dispatches.
     RateLimit(RateSettings),
-    /// Blots.
+    /// Redaction by pattern and key.
     Redact(RedactSettings),
 }
 
-/// `kind = "tracing"` has no keys.
+/// The settings of `kind = "tracing"`, which has none.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TracingSettings {}
 
 impl Settings {
-    /// Reads the keys of a kind; none where there is no such kind.
+    /// Deserializes the settings of a kind; returns `None` if the kind does not exist.
     ///
     /// # Errors
-    /// What the keys have wrong.
+    /// Fails when the settings are invalid.
     pub fn read<'de, D: Deserializer<'de>>(kind: &str, keys: D) -> Option<Result<Self, D::Error>> {
         Some(match kind {
             "tracing" => TracingSettings::deserialize(keys).map(Self::Tracing),
@@ -82,7 +82,7 @@ impl Settings {
         })
     }
 
-    /// The word of its kind.
+    /// Returns the name of its kind.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Tracing(_) => "tracing",
@@ -97,7 +97,7 @@ impl Settings {
         }
     }
 
-    /// Why it cannot be used, if it cannot.
+    /// Returns the reason why the settings cannot be used, if there is one.
     pub fn fault(&self) -> Option<String> {
         match self {
             Self::Tracing(_) | Self::Audit(_) | Self::Cache(_) | Self::Idempotency(_) => None,
@@ -110,25 +110,25 @@ impl Settings {
     }
 }
 
-/// A layer that somebody named.
+/// A declared layer.
 #[derive(Debug, Clone, Serialize)]
 pub struct Layer {
-    /// Its name, which what it keeps is kept under.
+    /// The name, which is also the key of its stored data.
     pub name: String,
-    /// Its keys.
+    /// The settings.
     pub settings: Settings,
 }
 
-/// Why a layer cannot be.
+/// The reason why a layer is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct LayerError(pub String);
 
 impl Layer {
-    /// Reads a layer from plain data: `{kind, name?, …}`.
+    /// Parses a layer from plain data: `{kind, name?, …}`.
     ///
     /// # Errors
-    /// No kind or an unknown one, and what its keys have wrong.
+    /// Fails when the kind is missing or unknown, or the settings are invalid.
     pub fn of(data: &Value) -> Result<Self, LayerError> {
         let wrong = |text: String| Err(LayerError(text));
         let Value::Object(keys) = data else {
@@ -151,10 +151,10 @@ impl Layer {
         Self::new(name, settings)
     }
 
-    /// A layer of a name.
+    /// Creates a named layer.
     ///
     /// # Errors
-    /// A name that is none, and settings that cannot be meant.
+    /// Fails when the name is invalid, or the settings cannot be used.
     pub fn new(name: String, settings: Settings) -> Result<Self, LayerError> {
         let is_name = !name.is_empty()
             && name.len() <= NAME_BYTES
@@ -172,7 +172,7 @@ impl Layer {
     }
 }
 
-/// What to say of a kind that does not exist.
+/// Returns the error message for an unknown kind.
 pub fn unknown(kind: &str) -> String {
     let hint = crate::blueprint::did_you_mean(kind, KINDS);
     match hint {
@@ -181,7 +181,7 @@ pub fn unknown(kind: &str) -> String {
     }
 }
 
-/// Gives names that several layers have to the first of them alone: `cache`, `cache.2`.
+/// Makes names unique by appending a number to repeated ones: `cache`, `cache.2`.
 pub fn tell_apart(layers: &mut [Layer]) {
     let mut taken = HashSet::new();
     for layer in layers {
@@ -194,18 +194,18 @@ pub fn tell_apart(layers: &mut [Layer]) {
     }
 }
 
-/// A layer's place, for lists.
+/// The position of a layer, for lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// Its boundary.
+    /// The boundary.
     pub boundary: Boundary,
-    /// Its class.
+    /// The class.
     pub class: Class,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Who named it: `host`, or `blueprint`.
+    /// The declaring party: `host`, or `blueprint`.
     pub from: &'static str,
-    /// Its settings, as JSON; absent for a layer that is code.
+    /// The settings, as JSON; absent for a layer implemented in code.
     pub settings: Option<String>,
 }
 
@@ -218,7 +218,7 @@ pub struct Stacks {
     pub store: StoreStack,
     /// Around programs.
     pub exec: ExecStack,
-    /// What is known of each layer that was named by data: its name with its settings.
+    /// The declared layers: name, declaring party and settings as JSON.
     named: Vec<(String, &'static str, String)>,
 }
 
@@ -229,7 +229,7 @@ impl fmt::Debug for Stacks {
 }
 
 impl Stacks {
-    /// These stacks with the layers of `with` inside of each class.
+    /// Returns these stacks with the layers of `with` inside, class by class.
     #[must_use]
     pub fn and(&self, with: &Self) -> Self {
         Self {
@@ -240,7 +240,8 @@ impl Stacks {
         }
     }
 
-    /// Layers of data, in their order; `from` says who named them, `prefix` goes before the names.
+    /// Creates stacks of declared layers, in order; `from` is the declaring party, `prefix` is
+    /// prepended to the names.
     pub fn of(layers: &[Layer], from: &'static str, prefix: &str, means: &Means) -> Self {
         let mut stacks = Self::default();
         for layer in layers {
@@ -310,7 +311,8 @@ impl Stacks {
         one
     }
 
-    /// Every layer in its place, boundary by boundary, each from the outermost to the innermost.
+    /// Returns every layer in its position, boundary by boundary, each from the outermost to the
+    /// innermost.
     pub fn list(&self) -> Vec<Listed> {
         let dispatch = self.dispatch.layers().map(|it| (Boundary::Dispatch, it));
         let store = self.store.layers().map(|it| (Boundary::Store, it));

@@ -1,4 +1,4 @@
-//! One dispatch and what comes of it.
+//! One dispatch and its outcome.
 
 use std::{
     any::Any,
@@ -17,29 +17,29 @@ use crate::{
     protocol::{Effect, Failure, Json, LifecycleEvent, OperatorConfig, RunId, TaskId},
 };
 
-/// One attempt on its way to an operator.
+/// One attempt that is dispatched to an operator.
 pub struct Dispatch {
-    /// Who and what it is.
+    /// The metadata of the attempt.
     pub about: Arc<About>,
-    /// What the agent is given.
+    /// The input of the agent.
     pub input: Json,
-    /// What differs from the operator's defaults; for operators that hear of it.
+    /// Settings that override the operator's defaults; only for operators that support them.
     pub config: OperatorConfig,
-    /// What the terminal needs besides; layers pass it on unread.
+    /// Data for the terminal; layers pass it on unread.
     pub payload: Arc<dyn Any + Send + Sync>,
 }
 
-/// Who and what an attempt is; the same on the way down and when it is settled.
+/// The metadata of an attempt; the same for the dispatch and for its settlement.
 pub struct About {
     /// The run.
     pub run: RunId,
     /// The task.
     pub task: TaskId,
-    /// The attempt's number.
+    /// The number of the attempt.
     pub attempt: u32,
     /// The run's epoch.
     pub epoch: u32,
-    /// Whether this attempt was dispatched before, by an earlier host or before the run was last
+    /// Whether this attempt was already dispatched, by an earlier host or before the run was last
     /// dropped from memory: a layer that counts has counted it.
     pub again: bool,
     /// The blueprint's name.
@@ -48,29 +48,29 @@ pub struct About {
     pub version: Arc<str>,
     /// The agent whose task it is.
     pub agent: Arc<str>,
-    /// The operator that is to execute it.
+    /// The operator that executes it.
     pub operator: Arc<str>,
     /// The tools that the agent may use.
     pub tools: Vec<String>,
-    /// What the call names for its deduplication.
+    /// The idempotency key of the call.
     pub idempotency_key: Option<String>,
-    /// Who started the run: a token's subject.
+    /// The subject that started the run.
     pub principal: Arc<str>,
-    /// When the run began, in Unix milliseconds.
+    /// The start of the run, in Unix milliseconds.
     pub started_ms: u64,
-    /// What the run had used before this dispatch, as far as it was reported.
+    /// The reported usage of the run before this dispatch.
     pub used: Usage,
-    /// Where layers tell the run something.
+    /// The interface through which layers emit events.
     pub voice: Arc<dyn Voice>,
-    /// Whether it was settled by another way than its dispatch.
+    /// Whether the attempt was settled in a way other than its dispatch.
     pub(crate) over: AtomicBool,
-    /// Whether every layer has let it pass since it was dispatched last.
+    /// Whether every layer has passed the last dispatch.
     pub(crate) passed: AtomicBool,
 }
 
 impl About {
-    /// The first attempt of a task, of a run that begins with it and that nobody listens to; for
-    /// stacks without a host.
+    /// Returns the metadata of the first attempt of a task, in a run that starts with it and
+    /// without a listener for events; for stacks without a host.
     pub fn new(run: RunId, task: TaskId, agent: &str, operator: &str) -> Self {
         Self {
             run,
@@ -93,27 +93,27 @@ impl About {
         }
     }
 
-    /// Marks it as settled by another way than its dispatch.
+    /// Marks the attempt as settled in a way other than its dispatch.
     pub(crate) fn give_up(&self) {
         self.over.store(true, Ordering::Release);
     }
 
-    /// Marks it as let pass by every layer.
+    /// Marks the dispatch as passed by every layer.
     pub(crate) fn pass(&self) {
         self.passed.store(true, Ordering::Release);
     }
 
-    /// Whether every layer has let it pass.
+    /// Returns true if every layer has passed the dispatch.
     pub(crate) fn has_passed(&self) -> bool {
         self.passed.load(Ordering::Acquire)
     }
 
-    /// Whether it was settled by another way than its dispatch.
+    /// Returns true if the attempt was settled in a way other than its dispatch.
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
 
-    /// The same, with somebody else who hears what layers say.
+    /// Returns a copy with another receiver of events.
     pub(crate) fn heard_by(&self, voice: Arc<dyn Voice>) -> Self {
         Self {
             run: self.run,
@@ -137,16 +137,16 @@ impl About {
     }
 }
 
-/// What a layer can tell a run.
+/// The interface through which layers emit events of a run.
 pub trait Voice: Send + Sync {
-    /// Puts an event on the run's stream, numbered and durable.
+    /// Emits an event on the stream of the run, numbered and durable.
     fn say(&self, event: LifecycleEvent);
 
-    /// Lets the run rest until somebody resumes it.
+    /// Pauses the run until it is resumed.
     fn pause(&self, reason: String);
 }
 
-/// A voice that nobody hears, for dispatches without a run.
+/// Discards events, for dispatches without a run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Mute;
 
@@ -156,52 +156,52 @@ impl Voice for Mute {
     fn pause(&self, _: String) {}
 }
 
-/// What came of a dispatch that did not fail.
+/// The outcome of a dispatch that did not fail.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Dispatched {
     /// It was executed.
     Done(TaskDone),
-    /// It was executed and fell short: its step fails, and what it wants done is done all the
-    /// same, in the same commit.
+    /// It was executed with an incomplete result: its step fails, but its effects are applied in
+    /// the same commit.
     Short(Box<Short>),
-    /// Its worker lives elsewhere and reports through the worker API.
+    /// Its worker is elsewhere and reports through the worker API.
     Parked,
 }
 
 /// An executed task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskDone {
-    /// Its value.
+    /// The value.
     pub output: Json,
-    /// What it used, if that was reported.
+    /// The usage, if it was reported.
     pub usage: Option<Usage>,
-    /// What it wants done.
+    /// The effects to apply.
     pub effects: Vec<Effect>,
 }
 
-/// An execution that ended before its task was done.
+/// An execution that ended before its task was complete.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Short {
-    /// Why.
+    /// The reason.
     pub failure: Failure,
-    /// What it used, if that was reported.
+    /// The usage, if it was reported.
     pub usage: Option<Usage>,
-    /// What it wants done.
+    /// The effects to apply.
     pub effects: Vec<Effect>,
 }
 
-/// What lies below the last layer.
+/// The end of the stack, below the last layer.
 #[async_trait]
 pub trait Terminal: Send + Sync {
-    /// Hands the dispatch to its operator.
+    /// Passes the dispatch to its operator.
     ///
     /// # Errors
-    /// The attempt's failure.
+    /// Returns the failure of the attempt.
     async fn dispatch(&self, dispatch: Dispatch) -> Result<Dispatched, Failure>;
 }
 
 impl TaskDone {
-    /// A value that used and wants nothing.
+    /// Returns a value without usage and effects.
     pub fn new(output: Json) -> Self {
         Self { output, usage: None, effects: Vec::new() }
     }
@@ -221,7 +221,7 @@ impl Deref for Dispatch {
     }
 }
 
-/// Without the input: a log may show a dispatch, never what it carries.
+/// Omits the input: a log may contain a dispatch, but never its content.
 impl fmt::Debug for Dispatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.about.fmt(f)

@@ -1,4 +1,4 @@
-//! The boundary of programs: what the host starts on its machine.
+//! The boundary of programs that the host starts on its machine.
 
 use std::{fmt, panic::AssertUnwindSafe, sync::Arc};
 
@@ -8,7 +8,7 @@ use futures::{FutureExt, future::BoxFuture};
 use super::{Class, Dispatched, Settled};
 use crate::protocol::{Failure, RunId, TaskId};
 
-/// A program on its way to be started.
+/// A program to be started.
 #[derive(Clone, PartialEq)]
 pub struct ExecCall {
     /// The run.
@@ -23,13 +23,13 @@ pub struct ExecCall {
     pub operator: Arc<str>,
     /// The program.
     pub program: String,
-    /// Its arguments.
+    /// The arguments.
     pub args: Vec<String>,
-    /// The names of what it gets in its environment.
+    /// The names of its environment variables.
     pub env: Vec<String>,
 }
 
-/// Without the arguments: they may carry anything.
+/// Omits the arguments, which may contain secrets.
 impl fmt::Debug for ExecCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExecCall")
@@ -43,35 +43,35 @@ impl fmt::Debug for ExecCall {
 /// A transformer or a guard of programs.
 #[async_trait]
 pub trait ExecLayer: Send + Sync {
-    /// The name that logs use.
+    /// Returns the name in logs.
     fn name(&self) -> &str;
 
-    /// Passes the program on, or not; without a call of `next` its own answer is final.
+    /// Handles a program; without a call of `next` its own answer is final.
     ///
     /// # Errors
-    /// Its own refusal, or what came back from `next`.
+    /// Fails when it refuses, or with the error of `next`.
     async fn exec(&self, call: ExecCall, next: ExecNext<'_>) -> Result<Dispatched, Failure>;
 }
 
-/// Watches programs.
+/// Observes programs.
 pub trait ExecObserver: Send + Sync {
-    /// The name that logs use.
+    /// Returns the name in logs.
     fn name(&self) -> &str;
 
-    /// A program is about to be started.
+    /// Called before a program is started.
     fn starting(&self, call: &ExecCall);
 
-    /// It ended.
+    /// Called after it ended.
     fn ended(&self, call: &ExecCall, outcome: &Result<Dispatched, Failure>);
 }
 
-/// What starts the program in the end.
+/// The end of the stack, which starts the program.
 #[async_trait]
 pub trait ExecTerminal: Send + Sync {
     /// Runs the program to its end.
     ///
     /// # Errors
-    /// The attempt's failure.
+    /// Returns the failure of the attempt.
     async fn exec(&self, call: ExecCall) -> Result<Dispatched, Failure>;
 }
 
@@ -83,11 +83,11 @@ pub struct ExecStack {
     guards: Vec<Arc<dyn ExecLayer>>,
 }
 
-/// Collects the layers of an [`ExecStack`].
+/// Builds an [`ExecStack`].
 #[derive(Default)]
 pub struct ExecStackBuilder(ExecStack);
 
-/// The rest of the stack, below one layer.
+/// The remaining stack, below one layer.
 #[derive(Clone, Copy)]
 pub struct ExecNext<'a> {
     transformers: &'a [Arc<dyn ExecLayer>],
@@ -126,25 +126,26 @@ impl ExecStackBuilder {
         self
     }
 
-    /// The stack.
+    /// Builds the stack.
     pub fn build(self) -> ExecStack {
         self.0
     }
 }
 
 impl ExecStack {
-    /// A stack without layers, to add some.
+    /// Returns a builder of an empty stack.
     pub fn builder() -> ExecStackBuilder {
         ExecStackBuilder::default()
     }
 
-    /// Takes a program through every layer to the terminal; without layers it is the terminal.
+    /// Sends a program through every layer to the terminal; an empty stack calls the terminal
+    /// directly.
     ///
     /// # Errors
-    /// A layer's refusal, or the terminal's failure.
+    /// Fails when a layer refuses, or with the failure of the terminal.
     ///
     /// # Cancel safety
-    /// Dropping the future drops whatever layer or terminal it was in.
+    /// Dropping the future drops the layer or terminal that is executing.
     pub async fn run(
         &self,
         call: ExecCall,
@@ -170,7 +171,7 @@ impl ExecStack {
         }
     }
 
-    /// The layers with their classes, from the outermost to the innermost.
+    /// Returns the layers with their classes, from the outermost to the innermost.
     pub fn layers(&self) -> impl Iterator<Item = (Class, &str)> {
         let observers = self.observers.iter().map(|layer| (Class::Observer, layer.name()));
         let transformers = self.transformers.iter().map(|layer| (Class::Transformer, layer.name()));
@@ -180,10 +181,10 @@ impl ExecStack {
 }
 
 impl<'a> ExecNext<'a> {
-    /// Passes the program on to the next layer, or starts it.
+    /// Passes the program to the next layer, or starts it.
     ///
     /// # Errors
-    /// A refusal below, or the terminal's failure.
+    /// Fails when an inner layer refuses, or with the failure of the terminal.
     pub fn run(self, call: ExecCall) -> BoxFuture<'a, Result<Dispatched, Failure>> {
         if let Some((layer, transformers)) = self.transformers.split_first() {
             return layer.exec(call, ExecNext { transformers, ..self });
@@ -196,7 +197,7 @@ impl<'a> ExecNext<'a> {
     }
 }
 
-/// The word for how something ended: a failure's kind and never its message.
+/// Returns the name of an outcome: the kind of a failure, never its message.
 pub(super) fn word<T>(outcome: &Result<T, Failure>) -> &str {
     match outcome {
         Ok(_) => "done",
@@ -204,7 +205,7 @@ pub(super) fn word<T>(outcome: &Result<T, Failure>) -> &str {
     }
 }
 
-/// The same for what was settled.
+/// Returns the name of the outcome of a settlement.
 pub(super) fn settled_word(outcome: &Settled) -> &str {
     match outcome {
         Ok(_) => "done",

@@ -10,12 +10,12 @@ use async_trait::async_trait;
 use super::{About, Dispatch, Dispatched, TaskDone, Terminal, Voice};
 use crate::protocol::{Failure, Json, LifecycleEvent, OperatorConfig, RunId, TaskId};
 
-/// A dispatch of agent `counter` to operator `echo`.
+/// Returns a dispatch of agent `counter` to operator `echo`.
 pub(crate) fn dispatch(input: &str) -> Dispatch {
     with(input, |_| {})
 }
 
-/// The same, changed.
+/// Returns the same dispatch with changed metadata.
 pub(crate) fn with(input: &str, change: impl FnOnce(&mut About)) -> Dispatch {
     let (run, at_ms) = (RunId::new(7, 1_700_000_000_000), 1_700_000_000_000);
     let mut about = About::new(run, TaskId::new(7, 3, at_ms), "counter", "echo");
@@ -31,7 +31,7 @@ pub(crate) fn with(input: &str, change: impl FnOnce(&mut About)) -> Dispatch {
     }
 }
 
-/// Gives the input back.
+/// Returns its input.
 pub(crate) struct Echo;
 
 #[async_trait]
@@ -41,7 +41,7 @@ impl Terminal for Echo {
     }
 }
 
-/// Leaves everything to somebody else.
+/// Parks every dispatch.
 pub(crate) struct Parks;
 
 #[async_trait]
@@ -51,7 +51,7 @@ impl Terminal for Parks {
     }
 }
 
-/// Does what a function says, and counts.
+/// Calls a function, and counts the calls.
 pub(crate) struct Does<F>(pub(crate) AtomicU32, pub(crate) F);
 
 impl<F> Does<F> {
@@ -75,12 +75,12 @@ where
     }
 }
 
-/// Keeps what layers say.
+/// Records the events of layers.
 #[derive(Default)]
 pub(crate) struct Heard(pub(crate) Mutex<Vec<String>>);
 
 impl Heard {
-    /// Everything so far.
+    /// Returns every event so far.
     pub(crate) fn all(&self) -> Vec<String> {
         self.0.lock().expect("no test panics with it").clone()
     }

@@ -1,4 +1,4 @@
-//! What layers keep beyond the life of a host.
+//! Data of layers that outlives a host.
 
 use std::{
     collections::BTreeMap,
@@ -13,51 +13,51 @@ use crate::{
     protocol::{Failure, Json},
 };
 
-/// A change to what is kept.
+/// A change to the stored data of layers.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
-    /// Keep a value.
+    /// Stores a value.
     Put {
-        /// The layer, by a name of its own.
+        /// The name of the layer.
         layer: String,
         /// The key.
         key: String,
         /// The value.
         value: Json,
-        /// When it may be forgotten, in Unix milliseconds.
+        /// The time at which the value expires, in Unix milliseconds.
         expires_ms: Option<u64>,
     },
-    /// Forget a value.
+    /// Removes a value.
     Remove {
-        /// The layer.
+        /// The name of the layer.
         layer: String,
         /// The key.
         key: String,
     },
-    /// Add a line to the audit log.
+    /// Appends a line to the audit log.
     Audit(Box<Line>),
 }
 
-/// Where layers keep what must outlive the host.
+/// Stores the data of layers beyond the life of the host.
 #[async_trait]
 pub trait Keep: Send + Sync {
-    /// A value that was kept and has not expired.
+    /// Returns a stored value that has not expired.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// Fails when it cannot be read.
     async fn read(&self, layer: &str, key: &str) -> Result<Option<Json>, Failure>;
 
-    /// Makes a change; it is durable when this returns.
+    /// Makes a change durable before it returns.
     ///
     /// # Errors
-    /// When it could not be made durable.
+    /// Fails when the change could not be made durable.
     async fn write(&self, change: Change) -> Result<(), Failure>;
 
-    /// Makes a change soon, after all that were made before. A failure is logged.
+    /// Queues a change after all earlier ones. A failure is logged.
     fn post(&self, change: Change);
 }
 
-/// Keeps everything in memory: for tests, and for stacks without a host.
+/// Stores everything in memory; for tests, and for stacks without a host.
 pub struct MemoryKeep {
     clock: Clock,
     kept: Mutex<Kept>,
@@ -70,12 +70,12 @@ struct Kept {
 }
 
 impl MemoryKeep {
-    /// Nothing is kept yet; what expires does so by `clock`.
+    /// Creates an empty store; `clock` determines expiry.
     pub fn new(clock: Clock) -> Self {
         Self { clock, kept: Mutex::default() }
     }
 
-    /// The audit log so far.
+    /// Returns the audit log so far.
     pub fn audit(&self) -> Vec<Chained> {
         self.kept().audit.clone()
     }

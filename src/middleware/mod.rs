@@ -1,17 +1,18 @@
-//! What passes on its way to an operator, to state and to a program, and what stands in between.
+//! The layers between a run and its operators, its state and its programs.
 //!
-//! Owns the stacks of the three boundaries and the built-in layers. Refuses to know what executes a
-//! task, where state is or how a program is started: the terminal is the caller's, and a dispatch's
-//! payload is opaque here. The engine runs the stacks; the host and blueprints say what is in them.
+//! Owns the stacks of the three boundaries and the built-in layers. Refuses to know how a task is
+//! executed, where state is stored or how a program is started: the terminal belongs to the caller,
+//! and the payload of a dispatch is opaque here. The engine runs the stacks; the host and
+//! blueprints declare their layers.
 //!
 //! ```text
 //! observers → transformers → guards → terminal
 //! ```
 //!
-//! Within a class the order is that of registration. An observer watches and cannot change or stop
-//! anything; a transformer may change what passes, answer itself or fail; a guard refuses, or
-//! answers in the terminal's place. What came of work that was parked goes the same way back, from
-//! the inside out, when it is settled.
+//! Within a class the order is that of registration. An observer cannot change or stop anything; a
+//! transformer may change the request, answer itself or fail; a guard refuses, or answers in place
+//! of the terminal. The outcome of parked work goes back the same way, from the inside out, when it
+//! is settled.
 
 mod audit_line;
 mod boundary;

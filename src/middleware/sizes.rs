@@ -1,18 +1,18 @@
-//! The guard that bounds what a dispatch carries.
+//! The guard that limits the size of a dispatch.
 
 use async_trait::async_trait;
 
 use super::{Dispatch, DispatchLayer, Dispatched, Next};
 use crate::protocol::{Failure, Json, failure::kind};
 
-/// Refuses dispatches whose input is larger than a cap.
+/// Refuses dispatches whose input exceeds a limit.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
     max_input: usize,
 }
 
 impl Sizes {
-    /// A cap of `max_input` bytes of JSON.
+    /// Creates a limit of `max_input` bytes of JSON.
     pub fn new(max_input: usize) -> Self {
         Self { max_input }
     }

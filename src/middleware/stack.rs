@@ -1,5 +1,5 @@
-//! The stack: its classes of layers, their order, and the way down, with a wall between the faults
-//! of observers and the dispatch.
+//! The stack of dispatches: classes of layers, their order, and the way through them. Faults of
+//! observers do not affect the dispatch.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
@@ -12,56 +12,56 @@ use futures::{FutureExt, TryFutureExt, future::BoxFuture};
 use super::{About, Class, Dispatch, Dispatched, Short, TaskDone, Terminal};
 use crate::protocol::{Failure, Json, failure::kind};
 
-/// What came of an attempt, once nobody works on it any more.
+/// The final outcome of an attempt.
 pub type Settled = Result<TaskDone, Box<Short>>;
 
-/// A transformer or a guard: it gets the dispatch and the rest of the stack.
+/// A transformer or a guard of dispatches.
 #[async_trait]
 pub trait DispatchLayer: Send + Sync {
-    /// The name that logs use.
+    /// Returns the name in logs.
     fn name(&self) -> &str;
 
-    /// Passes the dispatch on, or not; without a call of `next` its own answer is final.
+    /// Handles a dispatch; without a call of `next` its own answer is final.
     ///
     /// # Errors
-    /// Its own refusal, or what came back from `next`.
+    /// Fails when it refuses, or with the error of `next`.
     async fn dispatch(&self, dispatch: Dispatch, next: Next<'_>) -> Result<Dispatched, Failure> {
         next.run(dispatch).await
     }
 
-    /// Changes what an operator is given, before a prompt is rendered from it and stored. May be
-    /// called again for the same task, and must then do the same.
+    /// Changes the input of an operator, before a prompt is rendered from it and stored. May be
+    /// called again for the same task, and must then return the same.
     fn prepare(&self, _agent: &str, _operator: &str, input: Json) -> Json {
         input
     }
 
-    /// Looks at what came of an attempt that was parked: its worker reported, it timed out, it
-    /// was canceled. Called once, by whoever decides about the run, so it must not wait; maybe by
-    /// another host than the one that dispatched it.
+    /// Handles the outcome of an attempt that was parked: its worker reported, it timed out, or it
+    /// was canceled. Called once, on the thread that owns the run, so it must not block; possibly
+    /// on another host than the one that dispatched it.
     ///
     /// # Errors
-    /// The attempt's failure, or its own.
+    /// Returns the failure of the attempt, or its own.
     fn settle(&self, _about: &About, _input: &Json, outcome: Settled) -> Settled {
         outcome
     }
 }
 
-/// Watches dispatches from outside everything else.
+/// Observes dispatches, outside of all other layers.
 ///
-/// It sees the dispatch before and the outcome after, both by reference: it can change neither.
-/// Whatever it does wrong, the outcome stands.
+/// It sees the dispatch before and the outcome after, both by reference, so it can change neither.
+/// Its own faults do not change the outcome.
 #[async_trait]
 pub trait DispatchObserver: Send + Sync {
-    /// The name that logs use.
+    /// Returns the name in logs.
     fn name(&self) -> &str;
 
-    /// Watches one dispatch: looks at it, lets it run, looks at what came of it.
+    /// Observes one dispatch: inspects it, runs it, and inspects the outcome.
     ///
     /// # Errors
-    /// Its own fault, which is logged and changes nothing.
+    /// Returns its own fault, which is logged and changes nothing.
     async fn observe(&self, dispatch: Watched<'_>) -> Result<(), Failure>;
 
-    /// Looks at what came of an attempt that was parked; it must not wait.
+    /// Observes the outcome of an attempt that was parked; must not block.
     fn settled(&self, _about: &About, _outcome: &Settled) {}
 }
 
@@ -71,19 +71,19 @@ pub struct Watched<'a> {
     rest: Next<'a>,
 }
 
-/// Where a dispatch and its outcome are kept while an observer watches.
+/// Holds a dispatch and its outcome while an observer runs.
 struct Slot {
     dispatch: Option<Dispatch>,
     outcome: Option<Result<Dispatched, Failure>>,
 }
 
 impl<'a> Watched<'a> {
-    /// The dispatch, before it runs.
+    /// Returns the dispatch, before it runs.
     pub fn dispatch(&self) -> &Dispatch {
         self.slot.dispatch.as_ref().expect("running a dispatch consumes the view of it")
     }
 
-    /// Lets it run and shows what came of it.
+    /// Runs the dispatch and returns its outcome.
     pub async fn run(self) -> &'a Result<Dispatched, Failure> {
         let dispatch =
             self.slot.dispatch.take().expect("running a dispatch consumes the view of it");
@@ -92,7 +92,7 @@ impl<'a> Watched<'a> {
     }
 }
 
-/// Settles what is not parked the way that parked work is settled later.
+/// Settles an outcome that is not parked in the same way as parked work is settled later.
 pub(super) fn settle_now(
     layer: &dyn DispatchLayer,
     about: &About,
@@ -123,11 +123,11 @@ pub struct DispatchStack {
     guards: Vec<Arc<dyn DispatchLayer>>,
 }
 
-/// Collects the layers of a [`DispatchStack`].
+/// Builds a [`DispatchStack`].
 #[derive(Default)]
 pub struct StackBuilder(DispatchStack);
 
-/// The rest of the stack, below one layer.
+/// The remaining stack, below one layer.
 #[derive(Clone, Copy)]
 pub struct Next<'a> {
     observers: &'a [Arc<dyn DispatchObserver>],
@@ -167,25 +167,26 @@ impl StackBuilder {
         self
     }
 
-    /// The stack.
+    /// Builds the stack.
     pub fn build(self) -> DispatchStack {
         self.0
     }
 }
 
 impl DispatchStack {
-    /// A stack without layers, to add some.
+    /// Returns a builder of an empty stack.
     pub fn builder() -> StackBuilder {
         StackBuilder::default()
     }
 
-    /// Takes a dispatch through every layer to the terminal; without layers it is the terminal.
+    /// Sends a dispatch through every layer to the terminal; an empty stack calls the terminal
+    /// directly.
     ///
     /// # Errors
-    /// A guard's or transformer's refusal, or the terminal's failure.
+    /// Fails when a guard or transformer refuses, or with the failure of the terminal.
     ///
     /// # Cancel safety
-    /// Dropping the future drops whatever layer or terminal it was in.
+    /// Dropping the future drops the layer or terminal that is executing.
     pub fn run<'a>(
         &'a self,
         dispatch: Dispatch,
@@ -200,17 +201,17 @@ impl DispatchStack {
         next.run(dispatch)
     }
 
-    /// Takes an input through every transformer, before a prompt is rendered from it.
+    /// Sends an input through every transformer and guard, before a prompt is rendered from it.
     pub fn prepare(&self, agent: &str, operator: &str, input: Json) -> Json {
         let layers = self.transformers.iter().chain(&self.guards);
         layers.fold(input, |input, layer| layer.prepare(agent, operator, input))
     }
 
-    /// Takes what came of a parked attempt back through every layer, from the inside out. A layer
+    /// Sends the outcome of a parked attempt back through every layer, from the inside out. A layer
     /// that panics changes nothing.
     ///
     /// # Errors
-    /// The attempt's failure, or a layer's own.
+    /// Returns the failure of the attempt, or a layer's own.
     pub fn settle(&self, about: &About, input: &Json, outcome: Settled) -> Settled {
         let layers = self.guards.iter().rev().chain(self.transformers.iter().rev());
         let outcome = layers.fold(outcome, |outcome, layer| {
@@ -229,7 +230,7 @@ impl DispatchStack {
         outcome
     }
 
-    /// The layers with their classes, from the outermost to the innermost.
+    /// Returns the layers with their classes, from the outermost to the innermost.
     pub fn layers(&self) -> impl Iterator<Item = (Class, &str)> {
         let observers = self.observers.iter().map(|layer| (Class::Observer, layer.name()));
         let transformers = self.transformers.iter().map(|layer| (Class::Transformer, layer.name()));
@@ -237,20 +238,20 @@ impl DispatchStack {
         observers.chain(transformers).chain(guards)
     }
 
-    /// The layers' names, from the outermost to the innermost.
+    /// Returns the layers' names, from the outermost to the innermost.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.layers().map(|(_, name)| name)
     }
 }
 
 impl<'a> Next<'a> {
-    /// Passes the dispatch on to the next layer, or to the terminal.
+    /// Passes the dispatch to the next layer, or to the terminal.
     ///
-    /// It hands on the box that the layer's own future is in, so that a layer costs one
-    /// allocation and futures do not nest by value.
+    /// Returns the boxed future of the layer itself, so that a layer costs one allocation and
+    /// futures do not nest by value.
     ///
     /// # Errors
-    /// A refusal below, or the terminal's failure.
+    /// Fails when an inner layer refuses, or with the failure of the terminal.
     pub fn run(self, dispatch: Dispatch) -> BoxFuture<'a, Result<Dispatched, Failure>> {
         if let Some((observer, observers)) = self.observers.split_first() {
             return observe(&**observer, dispatch, Next { observers, ..self }).boxed();
@@ -266,7 +267,7 @@ impl<'a> Next<'a> {
     }
 }
 
-/// Runs the rest of the stack under an observer's eyes.
+/// Runs the remaining stack inside an observer.
 async fn observe(
     observer: &dyn DispatchObserver,
     dispatch: Dispatch,
@@ -284,7 +285,7 @@ async fn observe(
             note_fault(observer, &watched);
             rest.run(dispatch).await
         }
-        // The dispatch was under way, so the panic came from below the observer.
+        // The dispatch was running, so the panic came from below the observer.
         (None, None, Err(panic)) => resume_unwind(panic),
         (None, None, Ok(_)) => Err(abandoned(observer.name())),
     }
@@ -303,13 +304,14 @@ fn note_fault(
     }
 }
 
-/// An observer that stops polling a running dispatch has destroyed it; a new attempt may help.
+/// Returns the failure of a dispatch that its observer dropped while it was running; another
+/// attempt may succeed.
 fn abandoned(observer: &str) -> Failure {
     let message = format!("the observer {observer} dropped a dispatch that was running");
     Failure::new(kind::INTERRUPTED, message).retryable()
 }
 
-/// A guard's failure keeps the kind that it names; one that names none is a refusal.
+/// Marks the failure of a guard as a refusal, unless it has a kind of its own.
 pub(super) fn refused(mut failure: Failure) -> Failure {
     if failure.kind.is_empty() {
         kind::REFUSED.clone_into(&mut failure.kind);

@@ -1,7 +1,7 @@
-//! The boundary of state: every operation, in one shape.
+//! The boundary of state: every operation, in one form.
 //!
-//! State is read and written within a run's transition, so its layers answer at once: nothing here
-//! waits. Which operations there are is one list, and every one of them passes.
+//! State is read and written within a run's transition, so its layers are synchronous and must not
+//! block. All operations are in one list, and every one passes through the stack.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -11,7 +11,7 @@ use std::{
 use super::{Class, stack::refused};
 use crate::protocol::{Failure, Json, RunId};
 
-/// What is done to state.
+/// The operations on state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StoreOp {
     /// Read a value.
@@ -24,7 +24,7 @@ pub enum StoreOp {
     List,
     /// Search values.
     Search,
-    /// Change a value by what it was: add, append, merge.
+    /// Change a value relative to its current one: add, append, merge.
     Reduce,
     /// Link two keys.
     Link,
@@ -32,7 +32,7 @@ pub enum StoreOp {
     Unlink,
     /// Follow links.
     Traverse,
-    /// Clear what is transient.
+    /// Clear transient values.
     Clear,
 }
 
@@ -51,7 +51,7 @@ impl StoreOp {
         Self::Clear,
     ];
 
-    /// The word that logs use.
+    /// Returns the name in logs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -68,44 +68,44 @@ impl StoreOp {
     }
 }
 
-/// One operation on its way to state.
+/// One operation on state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoreCall {
-    /// What is done.
+    /// The operation.
     pub op: StoreOp,
-    /// The run that does it, if one does.
+    /// The run, if the operation belongs to one.
     pub run: Option<RunId>,
-    /// Who does it: a token's subject.
+    /// The subject that performs it.
     pub principal: Arc<str>,
     /// The scope: `run:…`, `global`.
     pub scope: String,
     /// The key, the prefix or the query.
     pub key: String,
-    /// The value that is written or added; what a link is written as.
+    /// The value that is written or added; for a link, its JSON form.
     pub value: Option<Json>,
 }
 
-/// What an operation gives: a value, a list of keys, null.
+/// The result of an operation: a value, a list of keys, null.
 pub type Stored = Result<Json, Failure>;
 
 /// A transformer or a guard of state.
 pub trait StoreLayer: Send + Sync {
-    /// The name that logs use.
+    /// Returns the name in logs.
     fn name(&self) -> &str;
 
-    /// Passes the operation on, or not; without a call of `next` its own answer is final.
+    /// Handles an operation; without a call of `next` its own answer is final.
     ///
     /// # Errors
-    /// Its own refusal, or what came back from `next`.
+    /// Fails when it refuses, or with the error of `next`.
     fn store(&self, call: StoreCall, next: StoreNext<'_>) -> Stored;
 }
 
-/// Watches operations on state.
+/// Observes operations on state.
 pub trait StoreObserver: Send + Sync {
-    /// The name that logs use.
+    /// Returns the name in logs.
     fn name(&self) -> &str;
 
-    /// Looks at an operation as it was asked for, and what came of it.
+    /// Observes an operation as it was requested, and its outcome.
     fn stored(&self, call: &StoreCall, outcome: &Stored);
 }
 
@@ -117,11 +117,11 @@ pub struct StoreStack {
     guards: Vec<Arc<dyn StoreLayer>>,
 }
 
-/// Collects the layers of a [`StoreStack`].
+/// Builds a [`StoreStack`].
 #[derive(Default)]
 pub struct StoreStackBuilder(StoreStack);
 
-/// The rest of the stack, below one layer.
+/// The remaining stack, below one layer.
 pub struct StoreNext<'a> {
     transformers: &'a [Arc<dyn StoreLayer>],
     guards: &'a [Arc<dyn StoreLayer>],
@@ -159,27 +159,28 @@ impl StoreStackBuilder {
         self
     }
 
-    /// The stack.
+    /// Builds the stack.
     pub fn build(self) -> StoreStack {
         self.0
     }
 }
 
 impl StoreStack {
-    /// A stack without layers, to add some.
+    /// Returns a builder of an empty stack.
     pub fn builder() -> StoreStackBuilder {
         StoreStackBuilder::default()
     }
 
-    /// Whether nothing stands in the way.
+    /// Returns true if there are no layers.
     pub fn is_empty(&self) -> bool {
         self.observers.is_empty() && self.transformers.is_empty() && self.guards.is_empty()
     }
 
-    /// Takes an operation through every layer to the terminal; without layers it is the terminal.
+    /// Sends an operation through every layer to the terminal; an empty stack calls the terminal
+    /// directly.
     ///
     /// # Errors
-    /// A layer's refusal, or the terminal's failure.
+    /// Fails when a layer refuses, or with the failure of the terminal.
     pub fn run(&self, call: StoreCall, terminal: &mut dyn FnMut(StoreCall) -> Stored) -> Stored {
         let asked = (!self.observers.is_empty()).then(|| call.clone());
         let next = StoreNext { transformers: &self.transformers, guards: &self.guards, terminal };
@@ -195,7 +196,7 @@ impl StoreStack {
         outcome
     }
 
-    /// The layers with their classes, from the outermost to the innermost.
+    /// Returns the layers with their classes, from the outermost to the innermost.
     pub fn layers(&self) -> impl Iterator<Item = (Class, &str)> {
         let observers = self.observers.iter().map(|layer| (Class::Observer, layer.name()));
         let transformers = self.transformers.iter().map(|layer| (Class::Transformer, layer.name()));
@@ -205,10 +206,10 @@ impl StoreStack {
 }
 
 impl StoreNext<'_> {
-    /// Passes the operation on to the next layer, or to state.
+    /// Passes the operation to the next layer, or to state.
     ///
     /// # Errors
-    /// A refusal below, or the failure of state itself.
+    /// Fails when an inner layer refuses, or with the failure of state.
     pub fn run(self, call: StoreCall) -> Stored {
         let Self { transformers, guards, terminal } = self;
         if let Some((layer, transformers)) = transformers.split_first() {

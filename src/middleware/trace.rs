@@ -1,4 +1,4 @@
-//! The first layer of every stack: a span around each dispatch.
+//! The outermost layer of every stack: a span around each dispatch.
 
 use async_trait::async_trait;
 use tracing::{Instrument, field};
@@ -9,9 +9,9 @@ use super::{
 };
 use crate::protocol::Failure;
 
-/// Puts a span around each dispatch: who and how it ended, never what it carried.
+/// Opens a span around each dispatch, with its parties and outcome but never its content.
 ///
-/// The span is at debug: to write its fields costs an inline step more than all that it does.
+/// The span is at debug level: recording its fields takes longer than the rest of an inline step.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tracing;
 
@@ -69,7 +69,7 @@ impl ExecObserver for Tracing {
     }
 }
 
-/// The kind of a failure and not its message, which may quote a worker.
+/// Returns the kind of a failure and not its message, which may quote a worker.
 fn word(outcome: &Result<Dispatched, Failure>) -> &str {
     match outcome {
         Ok(Dispatched::Done(_)) => "done",

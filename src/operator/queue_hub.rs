@@ -20,7 +20,7 @@ const MAX_POLLERS: usize = 1_024;
 
 /// Too many pollers wait on one queue already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("wait for a task of the queue: {MAX_POLLERS} pollers are waiting already")]
+#[error("{MAX_POLLERS} workers are already waiting for this queue")]
 pub struct TooManyPollers;
 
 /// The queues by name.

@@ -1,14 +1,14 @@
-//! What parties say to each other: plain text, or a list of blocks.
+//! The content of a message: plain text, or a list of blocks.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A message; a JSON string when it is text, a JSON array when it has blocks.
+/// The content of a message: a JSON string for text, a JSON array for blocks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 #[non_exhaustive]
 pub enum Content {
-    /// Text alone.
+    /// Plain text.
     Text(String),
     /// Blocks, in reading order.
     Blocks(Vec<ContentBlock>),
@@ -21,67 +21,67 @@ pub enum Content {
 pub enum ContentBlock {
     /// Text.
     Text {
-        /// The text itself.
+        /// The text.
         text: String,
     },
-    /// A picture.
+    /// An image.
     Image {
-        /// Where its bytes are.
+        /// The location of the bytes.
         source: ImageSource,
-        /// Its MIME type.
+        /// The MIME type.
         media_type: String,
     },
-    /// A model wants a tool called.
+    /// A tool call requested by a model.
     ToolUse {
-        /// The call's id; its result carries the same.
+        /// The id of the call; the result carries the same id.
         id: String,
-        /// The tool.
+        /// The name of the tool.
         name: String,
         /// The arguments.
         input: Value,
     },
-    /// What a tool call gave.
+    /// The result of a tool call.
     ToolResult {
-        /// The id of the call that this answers.
+        /// The id of the call.
         tool_use_id: String,
-        /// The answer.
+        /// The result.
         content: String,
         /// Whether the tool failed.
         is_error: bool,
     },
-    /// A block that this vocabulary has no word for.
+    /// A block of any other type.
     Custom {
-        /// What it is.
+        /// The type.
         content_type: String,
-        /// Its data.
+        /// The data.
         data: Value,
     },
 }
 
-/// Where a picture's bytes are.
+/// The location of the bytes of an image.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ImageSource {
-    /// In the message.
+    /// Inline in the message.
     Base64 {
         /// The bytes, in base64.
         data: String,
     },
-    /// Elsewhere.
+    /// At a URL.
     Url {
-        /// The address.
+        /// The URL.
         url: String,
     },
 }
 
 impl Content {
-    /// A message of text.
+    /// Creates a text message.
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text(text.into())
     }
 
-    /// The text, or the first text block, if there is any.
+    /// Returns the text, or the first text block if there is one.
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),

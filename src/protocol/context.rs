@@ -1,4 +1,4 @@
-//! The history that an operator shows its model, and who may watch and refuse changes to it.
+//! The message history of a model, and the watchers that can reject changes to it.
 
 use std::{fmt, sync::Arc};
 
@@ -7,43 +7,43 @@ use thiserror::Error;
 
 use super::{Content, ContentBlock, OperatorId, lifecycle::CompactionPolicy};
 
-/// About how many characters a token has.
+/// Estimated characters per token.
 const CHARS_PER_TOKEN: usize = 4;
-/// About how many tokens a picture takes.
+/// Estimated tokens per image.
 const IMAGE_TOKENS: usize = 1_000;
-/// What every message takes beside its content.
+/// Estimated tokens of a message in addition to its content.
 const MESSAGE_TOKENS: usize = 4;
 
-/// What is known of a message beside its content.
+/// Metadata of a message.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MessageMeta {
-    /// What becomes of it when room is needed.
+    /// The treatment of the message in a compaction.
     pub policy: CompactionPolicy,
-    /// Where it came from: `user`, `tool:shell`.
+    /// The origin of the message: `user`, `tool:shell`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// How important it is, from 0 to 1.
+    /// The importance, from 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub salience: Option<f64>,
-    /// Counts its changes.
+    /// The number of changes.
     pub version: u64,
 }
 
 impl MessageMeta {
-    /// Metadata of a policy.
+    /// Creates metadata with a policy.
     pub fn with_policy(policy: CompactionPolicy) -> Self {
         Self { policy, ..Self::default() }
     }
 
-    /// The same, saying where the message came from.
+    /// Sets the origin of the message.
     #[must_use]
     pub fn set_source(mut self, source: impl Into<String>) -> Self {
         self.source = Some(source.into());
         self
     }
 
-    /// The same, saying how important the message is.
+    /// Sets the importance of the message.
     #[must_use]
     pub fn set_salience(mut self, salience: f64) -> Self {
         self.salience = Some(salience);
@@ -51,12 +51,12 @@ impl MessageMeta {
     }
 }
 
-/// Who speaks.
+/// The author of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Role {
-    /// Whoever set the model up.
+    /// The system prompt.
     System,
     /// A person.
     User,
@@ -64,7 +64,7 @@ pub enum Role {
     Assistant,
     /// A tool that the model called.
     Tool {
-        /// The tool.
+        /// The name of the tool.
         name: String,
         /// The provider's id of the call.
         call_id: String,
@@ -75,26 +75,26 @@ pub enum Role {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Message {
-    /// Who speaks.
+    /// The author.
     pub role: Role,
-    /// What is said.
+    /// The content.
     pub content: Content,
-    /// What is known of it.
+    /// The metadata.
     pub meta: MessageMeta,
 }
 
 impl Message {
-    /// A message that goes when room is needed.
+    /// Creates a message that compaction may remove.
     pub fn new(role: Role, content: Content) -> Self {
         Self { role, content, meta: MessageMeta::default() }
     }
 
-    /// A message that stays.
+    /// Creates a pinned message, which compaction keeps.
     pub fn pinned(role: Role, content: Content) -> Self {
         Self { role, content, meta: MessageMeta::with_policy(CompactionPolicy::Pinned) }
     }
 
-    /// About how many tokens it takes; for pressure, never for bills.
+    /// Returns the estimated number of tokens; a measure of pressure, not of cost.
     pub fn estimated_tokens(&self) -> usize {
         let tokens = |text: &str| text.len() / CHARS_PER_TOKEN;
         let content: usize = match &self.content {
@@ -113,7 +113,7 @@ impl Message {
         content + MESSAGE_TOKENS
     }
 
-    /// All its text, tool results included, with a space between blocks.
+    /// Returns all text, tool results included, with a space between blocks.
     pub fn text_content(&self) -> String {
         match &self.content {
             Content::Text(text) => text.clone(),
@@ -131,16 +131,16 @@ impl Message {
     }
 }
 
-/// A message of an operator's own type.
+/// A message of an operator's own type, with its metadata.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ContextMessage<M> {
     /// The message.
     pub message: M,
-    /// What is known of it.
+    /// The metadata.
     pub meta: MessageMeta,
 }
 
-/// Where a message goes.
+/// The position at which a message is inserted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Position {
@@ -148,91 +148,91 @@ pub enum Position {
     Back,
     /// Before all others.
     Front,
-    /// At this place, from 0; the length itself is the back.
+    /// At this index, from 0; the length of the history is the back.
     At(usize),
 }
 
-/// What a watcher says of a change.
+/// The verdict of a watcher on a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WatcherVerdict {
-    /// It may be.
+    /// Accepts the change.
     Allow,
-    /// It may not.
+    /// Rejects the change.
     Reject {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// Watches changes of a history, and may refuse some. What is not overridden allows everything.
+/// Watches changes of a history, and may reject some. The default methods allow everything.
 pub trait ContextWatcher: Send + Sync {
-    /// A message is about to come in.
+    /// Called before a message is inserted.
     fn on_inject(&self, msg: &dyn fmt::Debug, pos: Position) -> WatcherVerdict {
         let _ = (msg, pos);
         WatcherVerdict::Allow
     }
 
-    /// So many messages are about to go.
+    /// Called before `count` messages are removed.
     fn on_remove(&self, count: usize) -> WatcherVerdict {
         let _ = count;
         WatcherVerdict::Allow
     }
 
-    /// A history of so many messages is about to be made smaller.
+    /// Called before a history of `message_count` messages is compacted.
     fn on_pre_compact(&self, message_count: usize) -> WatcherVerdict {
         let _ = message_count;
         WatcherVerdict::Allow
     }
 
-    /// It was made smaller.
+    /// Called after a compaction.
     fn on_post_compact(&self, removed: usize, remaining: usize) {
         let _ = (removed, remaining);
     }
 }
 
-/// A history as it is now, without what is said in it.
+/// The state of a history, without the content of its messages.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ContextSnapshot {
-    /// How many messages it has.
+    /// The number of messages.
     pub message_count: usize,
-    /// What is known of each, in order.
+    /// The metadata of each message, in order.
     pub message_metas: Vec<MessageMeta>,
     /// Whether there is a system prompt.
     pub has_system: bool,
-    /// Whose history it is.
+    /// The operator that owns the history.
     pub operator_id: OperatorId,
-    /// About how many tokens it takes.
+    /// The estimated number of tokens.
     pub estimated_tokens: usize,
 }
 
-/// Why a history was not changed.
+/// The reason why a history was not changed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ContextError {
-    /// A watcher refused.
+    /// A watcher rejected the change.
     #[error("rejected by watcher: {reason}")]
     Rejected {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// There is no such place.
+    /// The index or count is beyond the history.
     #[error("index {index} is out of bounds (len = {len})")]
     OutOfBounds {
-        /// The place.
+        /// The index or count.
         index: usize,
-        /// How many messages there are.
+        /// The number of messages.
         len: usize,
     },
 }
 
-/// Those who watch a history, in the order in which they came.
+/// The watchers of a history, in the order in which they were added.
 #[derive(Clone, Default)]
 struct Watchers(Vec<Arc<dyn ContextWatcher>>);
 
 impl Watchers {
-    /// Asks each; the first refusal stands.
+    /// Calls each watcher until the first rejection.
     fn ask(
         &self,
         question: impl Fn(&dyn ContextWatcher) -> WatcherVerdict,
@@ -243,7 +243,7 @@ impl Watchers {
         })
     }
 
-    /// Tells each, whatever it says.
+    /// Notifies each watcher.
     fn tell(&self, news: impl Fn(&dyn ContextWatcher)) {
         self.0.iter().for_each(|watcher| news(&**watcher));
     }
@@ -271,43 +271,43 @@ pub struct OperatorContext<M: Clone + fmt::Debug> {
 }
 
 impl<M: Clone + fmt::Debug> OperatorContext<M> {
-    /// An empty history.
+    /// Creates an empty history.
     pub fn new(operator_id: OperatorId) -> Self {
         let watchers = Watchers::default();
         Self { operator_id, messages: Vec::new(), system: None, watchers }
     }
 
-    /// Adds a watcher, asked after those before it.
+    /// Adds a watcher, called after the earlier ones.
     pub fn add_watcher(&mut self, watcher: Arc<dyn ContextWatcher>) {
         self.watchers.0.push(watcher);
     }
 
-    /// The messages, in order.
+    /// Returns the messages, in order.
     pub fn messages(&self) -> &[ContextMessage<M>] {
         &self.messages
     }
 
-    /// How many there are.
+    /// Returns the number of messages.
     pub fn len(&self) -> usize {
         self.messages.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no messages.
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
 
-    /// The system prompt.
+    /// Returns the system prompt.
     pub fn system(&self) -> Option<&str> {
         self.system.as_deref()
     }
 
-    /// Whose history it is.
+    /// Returns the operator that owns the history.
     pub fn operator_id(&self) -> &OperatorId {
         &self.operator_id
     }
 
-    /// The history as it is now.
+    /// Returns the current state of the history.
     pub fn snapshot(&self) -> ContextSnapshot {
         let system = self.system.as_ref().map_or(0, String::len);
         let shown = self.messages.iter().map(|it| format!("{:?}", it.message).len());
@@ -325,15 +325,15 @@ impl<M: Clone + fmt::Debug> OperatorContext<M> {
         self.system = Some(system.into());
     }
 
-    /// Takes the system prompt away.
+    /// Removes the system prompt.
     pub fn clear_system(&mut self) {
         self.system = None;
     }
 
-    /// Puts a message in.
+    /// Inserts a message.
     ///
     /// # Errors
-    /// A watcher's refusal, or a place that is not there.
+    /// Fails when a watcher rejects the message, or `pos` is out of bounds.
     pub fn inject(&mut self, msg: ContextMessage<M>, pos: Position) -> Result<(), ContextError> {
         self.watchers.ask(|watcher| watcher.on_inject(&msg, pos))?;
         put(&mut self.messages, msg, pos)
@@ -350,28 +350,28 @@ impl<M: Clone + fmt::Debug> OperatorContext<M> {
         self.watchers.ask(|watcher| watcher.on_remove(count))
     }
 
-    /// Takes the last messages away and returns them.
+    /// Removes the last `count` messages and returns them.
     ///
     /// # Errors
-    /// A watcher's refusal, or more than there are.
+    /// Fails when a watcher rejects the removal, or there are fewer than `count` messages.
     pub fn truncate_back(&mut self, count: usize) -> Result<Vec<ContextMessage<M>>, ContextError> {
         self.may_remove(count)?;
         Ok(self.messages.split_off(self.messages.len() - count))
     }
 
-    /// Takes the first messages away and returns them.
+    /// Removes the first `count` messages and returns them.
     ///
     /// # Errors
-    /// A watcher's refusal, or more than there are.
+    /// Fails when a watcher rejects the removal, or there are fewer than `count` messages.
     pub fn truncate_front(&mut self, count: usize) -> Result<Vec<ContextMessage<M>>, ContextError> {
         self.may_remove(count)?;
         Ok(self.messages.drain(..count).collect())
     }
 
-    /// Takes the messages away that `pred` picks and returns them; the others keep their order.
+    /// Removes the messages that match `pred` and returns them; the others keep their order.
     ///
     /// # Errors
-    /// A watcher's refusal.
+    /// Fails when a watcher rejects the removal.
     pub fn remove_where(
         &mut self,
         pred: impl Fn(&ContextMessage<M>) -> bool,
@@ -380,7 +380,7 @@ impl<M: Clone + fmt::Debug> OperatorContext<M> {
         Ok(self.messages.extract_if(.., |it| pred(it)).collect())
     }
 
-    /// Changes every message and counts each change.
+    /// Applies `f` to every message, and increments the version of each.
     pub fn transform(&mut self, mut f: impl FnMut(&mut ContextMessage<M>)) {
         for message in &mut self.messages {
             f(message);
@@ -388,12 +388,12 @@ impl<M: Clone + fmt::Debug> OperatorContext<M> {
         }
     }
 
-    /// The messages that `pred` picks.
+    /// Returns the messages that match `pred`.
     pub fn extract(&self, pred: impl Fn(&ContextMessage<M>) -> bool) -> Vec<&ContextMessage<M>> {
         self.messages.iter().filter(|it| pred(it)).collect()
     }
 
-    /// The messages, to be changed past every watcher.
+    /// Returns the messages for changes that no watcher sees.
     pub fn messages_mut(&mut self) -> &mut Vec<ContextMessage<M>> {
         &mut self.messages
     }
@@ -401,7 +401,7 @@ impl<M: Clone + fmt::Debug> OperatorContext<M> {
     /// Replaces the messages and returns the earlier ones.
     ///
     /// # Errors
-    /// A watcher's refusal.
+    /// Fails when a watcher rejects the change.
     pub fn replace_messages(
         &mut self,
         new: Vec<ContextMessage<M>>,
@@ -422,59 +422,59 @@ pub struct Context {
 }
 
 impl Context {
-    /// An empty history.
+    /// Creates an empty history.
     pub fn new(operator_id: OperatorId) -> Self {
         Self { operator_id, messages: Vec::new(), watchers: Watchers::default() }
     }
 
-    /// Adds a watcher, asked after those before it.
+    /// Adds a watcher, called after the earlier ones.
     pub fn add_watcher(&mut self, watcher: Arc<dyn ContextWatcher>) {
         self.watchers.0.push(watcher);
     }
 
-    /// The messages, in order.
+    /// Returns the messages, in order.
     pub fn messages(&self) -> &[Message] {
         &self.messages
     }
 
-    /// How many there are.
+    /// Returns the number of messages.
     pub fn len(&self) -> usize {
         self.messages.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no messages.
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
 
-    /// Whose history it is.
+    /// Returns the operator that owns the history.
     pub fn operator_id(&self) -> &OperatorId {
         &self.operator_id
     }
 
-    /// About how many tokens all of it takes.
+    /// Returns the estimated number of tokens of all messages.
     pub fn estimated_tokens(&self) -> usize {
         self.messages.iter().map(Message::estimated_tokens).sum()
     }
 
-    /// Adds a message at the back.
+    /// Appends a message.
     ///
     /// # Errors
-    /// A watcher's refusal.
+    /// Fails when a watcher rejects the message.
     pub fn push(&mut self, msg: Message) -> Result<(), ContextError> {
         self.insert(msg, Position::Back)
     }
 
-    /// Puts a message in.
+    /// Inserts a message.
     ///
     /// # Errors
-    /// A watcher's refusal, or a place that is not there.
+    /// Fails when a watcher rejects the message, or `pos` is out of bounds.
     pub fn insert(&mut self, msg: Message, pos: Position) -> Result<(), ContextError> {
         self.watchers.ask(|watcher| watcher.on_inject(&msg, pos))?;
         put(&mut self.messages, msg, pos)
     }
 
-    /// Keeps the last messages, whatever their policy, and returns the others.
+    /// Keeps the last `keep` messages, whatever their policy, and returns the others.
     pub fn compact_truncate(&mut self, keep: usize) -> Vec<Message> {
         if keep >= self.messages.len() {
             return Vec::new();
@@ -489,7 +489,7 @@ impl Context {
         self.compact(|messages| messages.extract_if(.., goes).collect())
     }
 
-    /// Replaces the messages by those that `f` makes of them, and returns the earlier ones.
+    /// Replaces the messages with those that `f` returns, and returns the earlier ones.
     pub fn compact_with(&mut self, f: impl FnOnce(&[Message]) -> Vec<Message>) -> Vec<Message> {
         self.compact(|messages| {
             let kept = f(messages);
@@ -497,10 +497,11 @@ impl Context {
         })
     }
 
-    /// Makes the history smaller between the two calls that watchers get.
+    /// Applies `change` between the two notifications of the watchers.
     fn compact(&mut self, change: impl FnOnce(&mut Vec<Message>) -> Vec<Message>) -> Vec<Message> {
         let before = self.messages.len();
-        // These have no way to say no: whoever must be able to, guards the call.
+        // Compaction cannot fail, so the verdict is ignored. A caller that needs a veto must check
+        // before.
         self.watchers.tell(|watcher| drop(watcher.on_pre_compact(before)));
         let gone = change(&mut self.messages);
         let after = self.messages.len();
@@ -508,12 +509,12 @@ impl Context {
         gone
     }
 
-    /// The messages, to be changed past every watcher.
+    /// Returns the messages for changes that no watcher sees.
     pub fn messages_mut(&mut self) -> &mut Vec<Message> {
         &mut self.messages
     }
 
-    /// The history as it is now.
+    /// Returns the current state of the history.
     pub fn snapshot(&self) -> ContextSnapshot {
         ContextSnapshot {
             message_count: self.messages.len(),

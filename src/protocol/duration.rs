@@ -1,10 +1,10 @@
-//! Spans of time as every wire format carries them: whole milliseconds.
+//! Durations as every wire format carries them: whole milliseconds.
 
 use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-/// A span of time in milliseconds; a plain integer in JSON.
+/// A duration in milliseconds; a plain integer in JSON.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -12,25 +12,25 @@ use serde::{Deserialize, Serialize};
 pub struct DurationMs(u64);
 
 impl DurationMs {
-    /// No time at all.
+    /// Zero.
     pub const ZERO: Self = Self(0);
 
-    /// A span of `ms` milliseconds.
+    /// Creates a duration of `ms` milliseconds.
     pub const fn from_millis(ms: u64) -> Self {
         Self(ms)
     }
 
-    /// A span of `secs` seconds, or the longest there is when that does not fit.
+    /// Creates a duration of `secs` seconds; saturates at the largest value.
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs.saturating_mul(1000))
     }
 
-    /// The milliseconds.
+    /// Returns the milliseconds.
     pub const fn as_millis(&self) -> u64 {
         self.0
     }
 
-    /// The same span as the standard library's type.
+    /// Converts to [`Duration`].
     pub const fn to_std(&self) -> Duration {
         Duration::from_millis(self.0)
     }

@@ -1,4 +1,4 @@
-//! What an operator wants done: declared in its output, applied by the engine.
+//! Effects: declared in the output of an operator, applied by the engine.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,91 +9,91 @@ use super::{
     state::{ContentKind, Lifetime, MemoryLink, MemoryTier},
 };
 
-/// One thing that an operator wants done; applied exactly once, with the result it came with.
+/// One effect of an operator; applied exactly once, together with the result that declares it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Effect {
-    /// Write a value to state.
+    /// Writes a value to state.
     WriteMemory {
-        /// Where.
+        /// The scope.
         scope: Scope,
-        /// Under which key.
+        /// The key.
         key: String,
-        /// What.
+        /// The value.
         value: Value,
-        /// How fast it should be at hand.
+        /// The storage tier.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tier: Option<MemoryTier>,
-        /// How long it should live.
+        /// The lifetime.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lifetime: Option<Lifetime>,
-        /// What kind of knowledge it is.
+        /// The kind of knowledge.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         content_kind: Option<ContentKind>,
-        /// How important it is, from 0 to 1.
+        /// The importance, from 0 to 1.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         salience: Option<f64>,
-        /// When it expires, counted from the write.
+        /// The time until the value expires, from the write.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ttl: Option<DurationMs>,
     },
-    /// Delete a key of state.
+    /// Deletes a key of state.
     DeleteMemory {
-        /// Where.
+        /// The scope.
         scope: Scope,
-        /// Which key.
+        /// The key.
         key: String,
     },
-    /// Send a signal and do not wait.
+    /// Sends a signal and does not wait.
     Signal {
-        /// To which workflow.
+        /// The workflow that receives it.
         target: WorkflowId,
-        /// What.
+        /// The signal.
         payload: SignalPayload,
     },
-    /// Ask another operator; its result goes to the flow.
+    /// Calls another operator, whose result goes to the flow.
     Delegate {
-        /// Whom.
+        /// The operator.
         operator: OperatorId,
-        /// What.
+        /// The input.
         input: Box<OperatorInput>,
     },
-    /// Leave the rest to another operator.
+    /// Hands the remaining work to another operator.
     Handoff {
-        /// To whom.
+        /// The operator.
         operator: OperatorId,
-        /// The little that it needs to go on.
+        /// The minimal state that the operator needs to continue.
         state: Value,
     },
-    /// Write a line to the run's log.
+    /// Writes a line to the log of the run.
     Log {
-        /// How grave it is.
+        /// The level.
         level: LogLevel,
         /// The line.
         message: String,
-        /// Anything more.
+        /// Additional data.
         data: Option<Value>,
     },
-    /// Link two keys of state.
+    /// Links two keys of state.
     LinkMemory {
-        /// Where.
+        /// The scope.
         scope: Scope,
-        /// Which to which.
+        /// The link.
         link: MemoryLink,
     },
-    /// Remove a link between two keys of state.
+    /// Removes a link between two keys of state.
     UnlinkMemory {
-        /// Where.
+        /// The scope.
         scope: Scope,
-        /// The key that it starts from.
+        /// The source key.
         from_key: String,
-        /// The key that it leads to.
+        /// The target key.
         to_key: String,
-        /// What the one is to the other.
+        /// The relation of the link.
         relation: String,
     },
-    /// Ask a person before a tool is called.
+    /// Requests a person's approval of a tool call.
     ToolApprovalRequired {
         /// The tool.
         tool_name: String,
@@ -102,46 +102,46 @@ pub enum Effect {
         /// The arguments.
         input: Value,
     },
-    /// An effect that this vocabulary has no word for; what becomes of it is the host's policy.
+    /// An effect of any other type; the policy of the host decides about it.
     Custom {
-        /// What it is.
+        /// The type.
         effect_type: String,
-        /// Its data.
+        /// The data.
         data: Value,
     },
 }
 
-/// What a signal carries.
+/// The content of a signal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SignalPayload {
-    /// Which signal.
+    /// The name of the signal.
     pub signal_type: String,
-    /// Its data.
+    /// The data.
     pub data: Value,
 }
 
 impl SignalPayload {
-    /// A signal with data.
+    /// Creates a signal with data.
     pub fn new(signal_type: impl Into<String>, data: Value) -> Self {
         Self { signal_type: signal_type.into(), data }
     }
 }
 
-/// How grave a line of the log is.
+/// The level of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum LogLevel {
-    /// Every little thing.
+    /// Every detail.
     Trace,
-    /// For whoever debugs.
+    /// Useful for debugging.
     Debug,
-    /// Worth knowing.
+    /// Normal operation.
     Info,
-    /// Worth a look.
+    /// Possible problems.
     Warn,
-    /// Something failed.
+    /// Failures.
     Error,
 }
 

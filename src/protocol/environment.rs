@@ -1,7 +1,7 @@
-//! Where an operator runs: what surrounds it, what it is given, what it may use and reach.
+//! The environment of an operator: isolation, credentials, resources, network.
 //!
-//! A spec is plain data, so that a configuration file can hold it. What a machine cannot give of it
-//! is refused with an [`EnvError`], never left out in silence.
+//! A spec is plain data, so that a configuration file can hold it. A part that a machine cannot
+//! provide is refused with an [`EnvError`], never left out silently.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -9,14 +9,15 @@ use serde_json::Value;
 
 use super::{DurationMs, EnvError, OperatorInput, OperatorOutput, secret::SecretSource};
 
-/// Runs an operator within the surroundings that a spec asks for.
+/// Runs an operator in the environment that a spec describes.
 #[async_trait]
 pub trait Environment: Send + Sync {
-    /// Provisions, injects, limits, executes, captures and tears down; the last also after an
-    /// error.
+    /// Provisions, injects, limits, executes, captures and tears down; tears down after an error
+    /// too.
     ///
     /// # Errors
-    /// When any part of the spec cannot be given, a limit was broken, or the operator failed.
+    /// Fails when a part of the spec cannot be provided, a limit is exceeded, or the operator
+    /// fails.
     async fn run(
         &self,
         input: OperatorInput,
@@ -24,63 +25,64 @@ pub trait Environment: Send + Sync {
     ) -> Result<OperatorOutput, EnvError>;
 }
 
-/// What an environment has to be.
+/// The description of an environment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct EnvironmentSpec {
-    /// The boundaries, the outermost first; none is the host's own process or user.
+    /// The boundaries, the outermost first; if empty, the operator runs as the host's own process
+    /// or user.
     #[serde(default)]
     pub isolation: Vec<IsolationBoundary>,
-    /// What it is given to identify itself with.
+    /// The credentials of the operator.
     #[serde(default)]
     pub credentials: Vec<CredentialRef>,
-    /// What it may use up.
+    /// The limits on resources.
     pub resources: Option<ResourceLimits>,
-    /// What it may reach.
+    /// The network that is reachable.
     pub network: Option<NetworkPolicy>,
 }
 
 impl EnvironmentSpec {
-    /// No boundaries, no credentials, no limits.
+    /// Creates a spec without boundaries, credentials or limits.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same within boundaries.
+    /// Sets the boundaries.
     #[must_use]
     pub fn with_isolation(self, isolation: Vec<IsolationBoundary>) -> Self {
         Self { isolation, ..self }
     }
 
-    /// The same with credentials.
+    /// Sets the credentials.
     #[must_use]
     pub fn with_credentials(self, credentials: Vec<CredentialRef>) -> Self {
         Self { credentials, ..self }
     }
 
-    /// The same within limits.
+    /// Sets the limits on resources.
     #[must_use]
     pub fn with_resources(self, resources: ResourceLimits) -> Self {
         Self { resources: Some(resources), ..self }
     }
 
-    /// The same with a rule for the network.
+    /// Sets the policy of the network.
     #[must_use]
     pub fn with_network(self, network: NetworkPolicy) -> Self {
         Self { network: Some(network), ..self }
     }
 }
 
-/// One boundary; several compose.
+/// One isolation boundary; several compose.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum IsolationBoundary {
-    /// A process of its own.
+    /// A separate process.
     Process,
     /// A container.
     Container {
-        /// Its image.
+        /// The image.
         image: Option<String>,
     },
     /// A kernel in user space.
@@ -89,37 +91,37 @@ pub enum IsolationBoundary {
     MicroVm,
     /// A WebAssembly sandbox.
     Wasm {
-        /// What runs it.
+        /// The WebAssembly runtime.
         runtime: Option<String>,
     },
-    /// A filter of the network.
+    /// A network filter.
     NetworkPolicy {
-        /// What it lets through.
+        /// The rules of the filter.
         rules: Vec<NetworkRule>,
     },
-    /// Something else.
+    /// Any other boundary.
     Custom {
-        /// Which.
+        /// The type of boundary.
         boundary_type: String,
-        /// What it goes by.
+        /// The configuration.
         config: Value,
     },
 }
 
-/// A credential, by where it is kept and where it goes.
+/// A reference to a credential: its source and its destination.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CredentialRef {
-    /// What people call it; no part of the secret.
+    /// The display name; not part of the secret.
     pub name: String,
-    /// Where it is kept.
+    /// The source of the secret.
     pub source: SecretSource,
-    /// Where it goes.
+    /// The way in which the credential is injected.
     pub injection: CredentialInjection,
 }
 
 impl CredentialRef {
-    /// A credential.
+    /// Creates a reference to a credential.
     pub fn new(
         name: impl Into<String>,
         source: SecretSource,
@@ -129,57 +131,57 @@ impl CredentialRef {
     }
 }
 
-/// How a credential reaches what runs inside.
+/// The way in which a credential reaches the code inside.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum CredentialInjection {
-    /// As a variable of its environment.
+    /// As an environment variable.
     EnvVar {
-        /// The variable.
+        /// The name of the variable.
         var_name: String,
     },
     /// As a file.
     File {
-        /// Where.
+        /// The path.
         path: String,
     },
-    /// By somebody beside it, who uses the credential for it.
+    /// Through a sidecar, which uses the credential on behalf of the operator.
     Sidecar,
 }
 
-/// What may be used up; absent is no limit.
+/// Limits on resources; absent means unlimited.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ResourceLimits {
-    /// Cores: `"0.5"`, `"500m"`.
+    /// CPU cores: `"0.5"`, `"500m"`.
     pub cpu: Option<String>,
     /// Memory: `"512Mi"`, `"2Gi"`.
     pub memory: Option<String>,
-    /// Room for files: `"1Gi"`.
+    /// Disk space: `"1Gi"`.
     pub disk: Option<String>,
-    /// Graphics processors: `"1"`.
+    /// GPUs: `"1"`.
     pub gpu: Option<String>,
-    /// Processes and threads at the same time.
+    /// The number of processes and threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pids: Option<u32>,
-    /// Time from the start to the end.
+    /// Wall-clock time, from start to end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wall: Option<DurationMs>,
 }
 
-/// What may be reached.
+/// The network policy: a default and its exceptions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct NetworkPolicy {
-    /// What holds where no rule does.
+    /// The action where no rule matches.
     pub default: NetworkAction,
-    /// Exceptions.
+    /// The exceptions.
     pub rules: Vec<NetworkRule>,
 }
 
 impl NetworkPolicy {
-    /// A policy.
+    /// Creates a policy.
     pub fn new(default: NetworkAction, rules: Vec<NetworkRule>) -> Self {
         Self { default, rules }
     }
@@ -189,29 +191,29 @@ impl NetworkPolicy {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct NetworkRule {
-    /// A domain or a block of addresses.
+    /// A domain or a CIDR block.
     pub destination: String,
-    /// A port; all of them if absent.
+    /// The port; every port if absent.
     pub port: Option<u16>,
-    /// What to do.
+    /// The action.
     pub action: NetworkAction,
 }
 
 impl NetworkRule {
-    /// A rule for every port of a destination.
+    /// Creates a rule for every port of a destination.
     pub fn new(destination: impl Into<String>, action: NetworkAction) -> Self {
         Self { destination: destination.into(), port: None, action }
     }
 }
 
-/// What happens to a connection.
+/// The action for a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum NetworkAction {
-    /// It is let through.
+    /// Allows the connection.
     Allow,
-    /// It is not.
+    /// Denies the connection.
     Deny,
 }
 

@@ -1,14 +1,14 @@
-//! The errors of the seed traits, one enum a trait.
+//! The errors of the protocol traits, one enum per trait.
 //!
-//! Their texts are part of the vocabulary that operators are written against, so they do not
-//! follow this crate's own manner of wording.
+//! Their texts are part of the vocabulary that operators are written against, so they do not follow
+//! this crate's own wording.
 
 use thiserror::Error;
 
-/// Any error at all, kept with its sources.
+/// Any error, with its sources.
 type Source = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why an operator gave no output.
+/// The reason why an operator gave no output.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OperatorError {
@@ -18,12 +18,12 @@ pub enum OperatorError {
     /// A sub-operator or tool failed.
     #[error("sub-dispatch error in {operator}: {message}")]
     SubDispatch {
-        /// Which one.
+        /// The sub-operator or tool.
         operator: String,
-        /// How.
+        /// The error message.
         message: String,
     },
-    /// The prompt could not be put together.
+    /// The prompt could not be assembled.
     #[error("context assembly failed: {0}")]
     ContextAssembly(String),
     /// Another attempt may succeed.
@@ -37,7 +37,7 @@ pub enum OperatorError {
     Other(#[from] Source),
 }
 
-/// Why an orchestrator did not do what it was asked.
+/// The reason why a call of an orchestrator failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OrchError {
@@ -61,7 +61,7 @@ pub enum OrchError {
     Other(#[from] Source),
 }
 
-/// Why state was not read or written.
+/// The reason why state was not read or written.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StateError {
@@ -76,7 +76,7 @@ pub enum StateError {
     /// The value was not written.
     #[error("write failed: {0}")]
     WriteFailed(String),
-    /// The value has no stored form, or the stored form no value.
+    /// The value could not be serialized or deserialized.
     #[error("serialization error: {0}")]
     Serialization(String),
     /// Anything else.
@@ -84,20 +84,20 @@ pub enum StateError {
     Other(#[from] Source),
 }
 
-/// Why an environment did not run an operator.
+/// The reason why an environment did not run an operator.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum EnvError {
-    /// It could not be set up.
+    /// The environment could not be provisioned.
     #[error("provisioning failed: {0}")]
     ProvisionFailed(String),
-    /// A boundary was crossed, or this machine cannot draw it.
+    /// A boundary was crossed, or this machine cannot provide it.
     #[error("isolation violation: {0}")]
     IsolationViolation(String),
-    /// A secret could not be put in place.
+    /// A secret could not be injected.
     #[error("credential injection failed: {0}")]
     CredentialFailed(String),
-    /// A limit was broken.
+    /// A limit was exceeded.
     #[error("resource limit exceeded: {0}")]
     ResourceExceeded(String),
     /// The operator inside failed.

@@ -1,4 +1,4 @@
-//! The error that flows, clients and the journal see: one shape everywhere.
+//! The failure that flows, clients and the journal share: one type everywhere.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Json;
 
-/// The kinds that the engine itself raises; authors add their own.
+/// The kinds that the engine itself raises; authors may add their own.
 pub mod kind {
     /// An attempt or a `ctx:timeout` ran out of time. Retryable.
     pub const TIMEOUT: &str = "timeout";
@@ -14,9 +14,9 @@ pub mod kind {
     pub const WORKER: &str = "worker";
     /// The gate or a guard refused a dispatch.
     pub const REFUSED: &str = "refused";
-    /// A result broke its schema three times.
+    /// A result violated its schema three times.
     pub const INVALID_RESULT: &str = "invalid_result";
-    /// An input broke its schema.
+    /// An input violated its schema.
     pub const INVALID_INPUT: &str = "invalid_input";
     /// Nobody took the task within its `park` time. Retryable.
     pub const OPERATOR_UNAVAILABLE: &str = "operator_unavailable";
@@ -28,7 +28,7 @@ pub mod kind {
     pub const QUORUM: &str = "quorum";
     /// The run, the branch or the child was canceled.
     pub const CANCELED: &str = "canceled";
-    /// A limit was broken: CPU, memory, steps, depth, size.
+    /// A limit was exceeded: CPU, memory, steps, depth, size.
     pub const LIMIT: &str = "limit";
     /// A child process failed.
     pub const PROCESS: &str = "process";
@@ -36,43 +36,42 @@ pub mod kind {
     pub const MODEL: &str = "model";
     /// A model asked for a tool that does not exist.
     pub const NOT_FOUND: &str = "not_found";
-    /// A person said no.
+    /// A person rejected it.
     pub const HUMAN_REJECTED: &str = "human_rejected";
     /// The flow's own code raised an error.
     pub const SCRIPT: &str = "script";
     /// An effect could not be applied.
     pub const EFFECT: &str = "effect";
-    /// What an agent's environment asks for cannot be given. Retryable where a secret was not to be
-    /// had.
+    /// The environment of an agent cannot be provided. Retryable if a secret was unavailable.
     pub const ENVIRONMENT: &str = "environment";
 }
 
-/// Why a step or a run failed.
+/// The reason why a step or a run failed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Failure {
-    /// A stable word: one of [`kind`], or the author's own.
+    /// A stable identifier: one of [`kind`], or the author's own.
     pub kind: String,
     /// One line for a person.
     pub message: String,
-    /// The step that failed, by its number.
+    /// The number of the step that failed.
     pub step: Option<u32>,
     /// The agent whose task failed.
     pub agent: Option<String>,
-    /// The attempt that failed last.
+    /// The last attempt that failed.
     pub attempt: Option<u32>,
     /// Whether another attempt may help.
     pub retryable: bool,
-    /// What the raiser added.
+    /// Additional data.
     pub data: Option<Json>,
 }
 
 impl Failure {
-    /// About how many bytes it takes.
+    /// Returns the approximate size in bytes.
     pub fn size(&self) -> usize {
         self.kind.len() + self.message.len() + self.data.as_ref().map_or(0, Json::len)
     }
 
-    /// A failure of `kind` that another attempt does not help.
+    /// Creates a failure of `kind` that is not retryable.
     pub fn new(kind: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             kind: kind.into(),
@@ -85,21 +84,21 @@ impl Failure {
         }
     }
 
-    /// The same, marked as worth another attempt.
+    /// Marks the failure as retryable.
     #[must_use]
     pub fn retryable(mut self) -> Self {
         self.retryable = true;
         self
     }
 
-    /// The same, with data for whoever catches it.
+    /// Sets the data.
     #[must_use]
     pub fn with_data(mut self, data: Json) -> Self {
         self.data = Some(data);
         self
     }
 
-    /// The same, saying which step, agent and attempt it comes from.
+    /// Sets the step, the agent and the attempt that the failure comes from.
     #[must_use]
     pub fn at(mut self, step: u32, agent: Option<&str>, attempt: u32) -> Self {
         self.step = Some(step);
@@ -108,7 +107,7 @@ impl Failure {
         self
     }
 
-    /// Whether it is of `kind`.
+    /// Returns true if the failure is of `kind`.
     pub fn is(&self, kind: &str) -> bool {
         self.kind == kind
     }

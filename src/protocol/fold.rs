@@ -1,12 +1,12 @@
-//! What a language model meant: the values that its answer may stand for.
+//! Candidate values for the answer of a language model.
 
 use serde_json::Value;
 
 use super::Json;
 
-/// The values that an output may stand for, the likeliest first: itself as it came; then, for a
-/// text, the JSON that it holds, bare or within a Markdown fence. Whoever has a schema takes the
-/// first that satisfies it.
+/// Returns the values that an output may stand for, the likeliest first: the output itself; then,
+/// for a text, the JSON that it holds, bare or within a Markdown fence. A caller with a schema
+/// takes the first value that satisfies it.
 pub fn fold(output: &Json) -> Vec<Json> {
     let mut candidates = vec![output.clone()];
     if !output.as_str().trim_start().starts_with('"') {
@@ -14,8 +14,8 @@ pub fn fold(output: &Json) -> Vec<Json> {
     }
     let Ok(text) = output.decode::<String>() else { return candidates };
     for inner in std::iter::once(text.trim()).chain(fences(&text)) {
-        // A parsed document is kept as it was written, so that no number loses a digit; one that
-        // nests too deep to be read at all stays the text that it came in.
+        // A document is kept as it was written, so that no number loses a digit. One that is nested
+        // too deeply to parse remains a text.
         if serde_json::from_str::<Value>(inner).is_ok() {
             let json = Json::from_trusted(inner);
             if !candidates.contains(&json) {
@@ -26,12 +26,12 @@ pub fn fold(output: &Json) -> Vec<Json> {
     candidates
 }
 
-/// What stands between the fences of a Markdown text, in order.
+/// Returns the contents of the code fences of a Markdown text, in order.
 fn fences(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
         let (_, opened) = rest.split_once("```")?;
-        // The word after the fence names a language.
+        // The word after the fence is the language.
         let (_, body) = opened.split_once('\n')?;
         let (inside, after) = body.split_once("```")?;
         rest = after;

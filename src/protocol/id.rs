@@ -1,6 +1,6 @@
-//! Names that parties outside the host choose: any text, told apart by type.
+//! Ids that parties outside the host choose: any text, distinguished by type.
 //!
-//! They carry no format of their own; the ids that the host hands out are in `run_id`.
+//! They have no format of their own. The ids that the host assigns are in `run_id`.
 
 use std::fmt;
 
@@ -17,12 +17,12 @@ macro_rules! text_id {
         );
 
         impl $name {
-            /// Takes any text as the id.
+            /// Creates an id from any text.
             pub fn new(id: impl Into<String>) -> Self {
                 Self(id.into())
             }
 
-            /// The text.
+            /// Returns the text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -49,13 +49,13 @@ macro_rules! text_id {
 }
 
 text_id! {
-    /// Names an operator: a configured backend that executes tasks.
+    /// Identifies an operator: a configured backend that executes tasks.
     OperatorId;
-    /// Names a conversation that outlives one call.
+    /// Identifies a conversation that outlives one call.
     SessionId;
-    /// Names one execution of a flow.
+    /// Identifies one execution of a flow.
     WorkflowId;
-    /// Names a scope of state.
+    /// Identifies a scope of state.
     ScopeId;
 }
 

@@ -1,4 +1,4 @@
-//! JSON as opaque text: what the engine moves around without looking inside.
+//! JSON as opaque text, which the engine passes on without reading it.
 
 use std::{fmt, sync::Arc};
 
@@ -10,20 +10,20 @@ use serde_json::value::RawValue;
 pub struct Json(Arc<str>);
 
 impl Json {
-    /// The document `null`.
+    /// Returns the document `null`.
     pub fn null() -> Self {
         Self(Arc::from("null"))
     }
 
-    /// Takes `text` as JSON without reading it; for text that one of our own encoders wrote.
+    /// Accepts `text` as JSON without parsing it; for text that this crate encoded.
     pub fn from_trusted(text: impl Into<Arc<str>>) -> Self {
         Self(text.into())
     }
 
-    /// Reads `text` and keeps it, if it is one JSON document.
+    /// Parses `text` and keeps it, if it is one JSON document.
     ///
     /// # Errors
-    /// The parser's error, with line and column.
+    /// Returns the parser's error, with line and column.
     pub fn parse(text: impl Into<Arc<str>>) -> Result<Self, serde_json::Error> {
         let text = text.into();
         serde_json::from_str::<serde::de::IgnoredAny>(&text)?;
@@ -33,7 +33,7 @@ impl Json {
     /// Encodes a value.
     ///
     /// # Errors
-    /// What `T`'s own serialisation refuses (a map with keys that are not strings, say).
+    /// Fails when `T` cannot be serialized (a map with keys that are not strings, for example).
     pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Self, serde_json::Error> {
         serde_json::to_string(value).map(|text| Self(text.into()))
     }
@@ -41,32 +41,32 @@ impl Json {
     /// Decodes into `T`.
     ///
     /// # Errors
-    /// When the document has another shape.
+    /// Fails when the document does not fit `T`.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_str(&self.0)
     }
 
-    /// The document as a tree of values.
+    /// Parses the document into a tree of values.
     pub fn to_value(&self) -> serde_json::Value {
         serde_json::from_str(&self.0).unwrap_or(serde_json::Value::Null)
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The text's length in bytes.
+    /// Returns the length of the text in bytes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether the document is `null`.
+    /// Returns true if the document is `null`.
     pub fn is_null(&self) -> bool {
         &*self.0 == "null"
     }
 
-    /// Always false: the empty text is not a JSON document.
+    /// Always returns false: an empty text is not a JSON document.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -96,7 +96,7 @@ impl fmt::Display for Json {
     }
 }
 
-/// In a JSON document it stands as itself; in a binary format it is a string.
+/// Serialized as itself in a JSON document, and as a string in a binary format.
 impl Serialize for Json {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         if to.is_human_readable() {
@@ -115,8 +115,8 @@ impl<'de> Deserialize<'de> for Json {
             let raw = Box::<RawValue>::deserialize(from)?;
             Ok(Self(Box::<str>::from(raw).into()))
         } else {
-            // What is read back is looked at: a document that was damaged is noticed here, and not in
-            // the middle of an answer.
+            // Stored values are validated on read: damage is detected here, and not in the middle
+            // of a response.
             let text = String::deserialize(from)?;
             Self::parse(text).map_err(|_| serde::de::Error::custom("a value is no JSON"))
         }

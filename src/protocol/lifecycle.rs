@@ -1,7 +1,7 @@
-//! What layers and operators tell about a run while it lives: budgets, compactions, observations.
+//! Events of a run that layers and operators emit: budgets, compactions, observations.
 //!
-//! A vocabulary and no trait: whoever has something to tell hands the event to the run's stream,
-//! where it is numbered and durable.
+//! This is a vocabulary without a trait: the emitter adds the event to the stream of the run, where
+//! it is numbered and durable.
 
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
@@ -224,18 +224,18 @@ pub enum CompactionEvent {
     },
 }
 
-/// What becomes of a message when the history is made smaller.
+/// The treatment of a message when the history is compacted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CompactionPolicy {
-    /// It always stays.
+    /// Always kept.
     Pinned,
-    /// It goes when room is needed.
+    /// Removed when space is needed.
     #[default]
     Normal,
-    /// It goes first.
+    /// Removed first.
     CompressFirst,
-    /// It goes when the work that it came from is done.
+    /// Removed when the work that it belongs to is done.
     DiscardWhenDone,
 }
 
@@ -281,7 +281,7 @@ pub enum EventSource {
 }
 
 impl ObservableEvent {
-    /// An event that nothing else is tied to.
+    /// Creates an event without references to other things.
     pub fn new(
         source: EventSource,
         event_type: impl Into<String>,
@@ -300,30 +300,30 @@ impl ObservableEvent {
     }
 }
 
-/// Any of the events that a run's stream carries beside its own.
+/// An event that the stream of a run carries in addition to the engine's own.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum LifecycleEvent {
-    /// Money, steps, time.
+    /// A budget: money, steps, time.
     Budget(BudgetEvent),
-    /// The history of a model.
+    /// A compaction of a model's history.
     Compaction(CompactionEvent),
-    /// Anything else.
+    /// Any other observation.
     Observable(ObservableEvent),
 }
 
-/// An event's data do not fit its kind.
+/// The data of an event do not fit its kind.
 #[derive(Debug, thiserror::Error)]
 #[error("read a {kind} event: {reason}")]
 pub struct EventError {
-    /// The kind that was named.
+    /// The kind.
     pub kind: String,
-    /// What is wrong.
+    /// The error message.
     pub reason: String,
 }
 
 impl LifecycleEvent {
-    /// The word that streams and effects name its kind by: `budget`, `compaction`, `observable`.
+    /// Returns the name of the kind in streams and effects: `budget`, `compaction`, `observable`.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Budget(_) => "budget",
@@ -332,7 +332,7 @@ impl LifecycleEvent {
         }
     }
 
-    /// The event as JSON.
+    /// Encodes the event as JSON.
     pub fn data(&self) -> Value {
         let data = match self {
             Self::Budget(event) => serde_json::to_value(event),
@@ -342,10 +342,10 @@ impl LifecycleEvent {
         data.expect("an event is plain data with text as keys")
     }
 
-    /// The event of a kind from its JSON; none where the kind is no lifecycle event's.
+    /// Decodes an event of `kind`; returns `None` if `kind` is not a lifecycle event.
     ///
     /// # Errors
-    /// When the data do not fit the kind.
+    /// Fails when the data do not fit the kind.
     pub fn read(kind: &str, data: &Value) -> Result<Option<Self>, EventError> {
         let event = match kind {
             "budget" => BudgetEvent::deserialize(data).map(Self::Budget),

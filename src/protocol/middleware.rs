@@ -1,10 +1,9 @@
-//! What stands between callers and the three traits: around a dispatch, around state, around an
-//! environment.
+//! Middleware between callers and the three traits: around a dispatch, state and an environment.
 //!
-//! A middleware gets what passes and the rest of the way, `next`; without a call of `next` its own
-//! answer is final. Stacks put them in order: observers, transformers, guards, and then whoever is
-//! wrapped. These stacks are for code that uses the traits without a host; a host has stacks of its
-//! own, in the room `middleware`.
+//! A middleware gets the request and `next`, the remaining stack; if it does not call `next`, its
+//! own answer is final. The order of a stack is: observers, transformers, guards, and then the
+//! wrapped object. These stacks are for code that uses the traits without a host; the host has its
+//! own stacks, in the room `middleware`.
 
 mod builder;
 mod dispatch;

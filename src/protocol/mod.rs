@@ -1,7 +1,7 @@
-//! The seed vocabulary: plain data and object-safe traits.
+//! The public vocabulary: plain data and object-safe traits.
 //!
-//! Owns what every other room speaks in: ids, content, effects, failures, the Operator trait and
-//! the words of a multi-step chain. Refuses tokio, IO, Lua and SQL. Everybody uses it.
+//! Owns the ids, content, effects, failures, the [`Operator`] trait and the terms of a multi-step
+//! chain. Refuses tokio, IO, Lua and SQL. Every other room uses it.
 
 pub mod content;
 pub mod context;

@@ -1,15 +1,14 @@
-//! The vocabulary of one call of a model: what it is asked, what it says, and what is heard of it
-//! meanwhile.
+//! The vocabulary of one model call: the request, the reply, and the deltas in between.
 //!
 //! Conversations are items in the shapes of Open Responses (`message`, `function_call`,
-//! `function_call_output`, `reasoning`, `compaction`), whatever the provider speaks: an operator
-//! that calls a model translates. Items are kept verbatim, so a field that this crate does not know
-//! comes back to the provider as it left it.
+//! `function_call_output`, `reasoning`, `compaction`), whatever the provider uses: the operator
+//! that calls the model translates them. Items are kept verbatim, so fields that this crate does
+//! not know return to the provider unchanged.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// What a model is asked: one request to one provider.
+/// One request to one model provider.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModelRequest {
     /// The provider's name of the model; the operator's default if absent.
@@ -18,19 +17,19 @@ pub struct ModelRequest {
     /// The system prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<String>,
-    /// The conversation so far, the oldest first: input items of Open Responses.
+    /// The conversation so far, oldest first: input items of Open Responses.
     pub items: Vec<Value>,
-    /// What it may call.
+    /// The functions that the model may call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<FunctionTool>,
-    /// Which of them it must or may call, in the words of Open Responses.
+    /// Which of the tools the model must or may call, as in Open Responses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_choice: Option<Value>,
-    /// Whether it may call several at once; the provider's default if absent.
+    /// Whether the model may call several tools at once; the provider's default if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parallel_tool_calls: Option<bool>,
-    /// Everything else that shapes an answer, in the words of Open Responses: `temperature`,
-    /// `top_p`, `max_output_tokens`, `reasoning`, `text`, `presence_penalty`, …
+    /// All other options, named as in Open Responses: `temperature`, `top_p`, `max_output_tokens`,
+    /// `reasoning`, `text`, `presence_penalty`, …
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub options: Map<String, Value>,
 }
@@ -38,163 +37,164 @@ pub struct ModelRequest {
 /// A function that a model may call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FunctionTool {
-    /// Its name: letters, digits, `_` and `-`, at most 64 bytes.
+    /// The name: letters, digits, `_` and `-`, at most 64 bytes.
     pub name: String,
-    /// What it is for, as the model reads it.
+    /// The description for the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The JSON Schema of its arguments, an object.
+    /// The JSON Schema of the arguments, an object.
     pub parameters: Value,
-    /// Whether the provider shall hold the model to the schema.
+    /// Whether the provider enforces the schema.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strict: Option<bool>,
 }
 
-/// What a model said.
+/// The reply of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelReply {
-    /// The model that answered, as the provider names it.
+    /// The model that replied, as the provider names it.
     pub model: String,
-    /// Output items of Open Responses, in their order. Each has an `id`.
+    /// Output items of Open Responses, in order. Each has an `id`.
     pub items: Vec<Value>,
-    /// Why it ended there.
+    /// The reason why the model stopped.
     pub stop: ModelStop,
 }
 
-/// What a caller adds to an agent's own settings for one answer.
+/// Settings that a caller adds to those of the agent, for one answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelAsk {
     /// The conversation, in place of the agent's rendered prompt: input items of Open Responses.
     pub items: Vec<Value>,
-    /// What is said to the model after the agent's own system prompt.
+    /// Instructions, appended to the agent's own system prompt.
     pub instructions: Option<String>,
-    /// Functions that the caller executes itself: a batch of calls that has one of them ends the
-    /// loop and is handed back whole.
+    /// Functions that the caller executes itself: a batch of calls that contains one of them ends
+    /// the loop and is returned whole.
     pub tools: Vec<FunctionTool>,
-    /// As [`ModelRequest::tool_choice`], for the first call of the model.
+    /// As [`ModelRequest::tool_choice`], for the first model call.
     pub tool_choice: Option<Value>,
     /// As [`ModelRequest::parallel_tool_calls`].
     pub parallel_tool_calls: Option<bool>,
-    /// The most calls of tools in all.
+    /// The maximum number of tool calls in the whole loop.
     pub max_tool_calls: Option<u32>,
-    /// As [`ModelRequest::options`], over the agent's own.
+    /// As [`ModelRequest::options`]; overrides the agent's own.
     pub options: Map<String, Value>,
 }
 
-/// What an agent's loop came to, for a caller that asked with a [`ModelAsk`].
+/// The result of an agent's loop, for a caller that sent a [`ModelAsk`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelAnswer {
-    /// The model that answered last, as the provider names it.
+    /// The model that replied last, as the provider names it.
     pub model: String,
-    /// Every item of the loop in its order, calls of tools and their outputs included.
+    /// Every item of the loop in order, tool calls and their outputs included.
     pub items: Vec<Value>,
-    /// Why it ended there.
+    /// The reason why the loop ended.
     pub end: ModelEnd,
 }
 
-/// Why a loop ended with an answer.
+/// The reason why a loop ended with an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelEnd {
-    /// The model had said everything.
+    /// The model finished its answer.
     Complete,
-    /// The caller's tools are to be called; the calls are the last items.
+    /// The caller must execute its tools; their calls are the last items.
     HandedBack,
     /// The model reached the limit of output tokens.
     Length,
-    /// A filter of the provider cut it off.
+    /// A content filter of the provider cut the answer off.
     ContentFilter,
-    /// The most calls of tools were made.
+    /// The maximum number of tool calls was reached.
     MaxToolCalls,
 }
 
-/// Why a model stopped.
+/// The reason why a model stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelStop {
-    /// It had said everything.
+    /// The model finished its reply.
     End,
-    /// It wants tools called; their calls are among the items.
+    /// The model requests tool calls, which are among the items.
     ToolCalls,
-    /// It reached the limit of output tokens.
+    /// The model reached the limit of output tokens.
     Length,
-    /// A filter of the provider cut it off.
+    /// A content filter of the provider cut the reply off.
     ContentFilter,
-    /// It would not.
+    /// The model refused.
     Refusal,
 }
 
-/// A piece of an answer under way. Lossy: who misses one finds the whole in the reply.
+/// A part of a reply in progress. Lossy: the reply contains everything that a reader missed.
 ///
-/// `item` is the item's place in the reply, from 0; `part` the place within its content.
+/// `item` is the index of the item in the reply, from 0; `part` is the index within its content.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ModelDelta {
-    /// An item begins, as far as it is known: its `type`, `id`, and of a call `name` and `call_id`.
+    /// An item begins, with the fields that are known: `type`, `id`, and for a call `name` and
+    /// `call_id`.
     Item {
-        /// Its place.
+        /// The index of the item.
         item: usize,
-        /// What is known of it.
+        /// The known fields.
         begins: Value,
     },
     /// Text for the reader.
     Text {
-        /// Its item's place.
+        /// The index of the item.
         item: usize,
-        /// Its part's place.
+        /// The index of the part.
         part: usize,
         /// The text.
         delta: String,
     },
-    /// Why it would not.
+    /// The reason of a refusal.
     Refusal {
-        /// Its item's place.
+        /// The index of the item.
         item: usize,
-        /// Its part's place.
+        /// The index of the part.
         part: usize,
         /// The text.
         delta: String,
     },
-    /// What it thinks.
+    /// Reasoning of the model.
     Reasoning {
-        /// Its item's place.
+        /// The index of the item.
         item: usize,
-        /// Its part's place.
+        /// The index of the part.
         part: usize,
         /// The text.
         delta: String,
     },
-    /// A summary of what it thinks.
+    /// A summary of the reasoning.
     ReasoningSummary {
-        /// Its item's place.
+        /// The index of the item.
         item: usize,
-        /// Its part's place.
+        /// The index of the part.
         part: usize,
         /// The text.
         delta: String,
     },
-    /// A piece of a call's arguments: JSON text.
+    /// A part of the arguments of a call: JSON text.
     Arguments {
-        /// Its item's place.
+        /// The index of the item.
         item: usize,
         /// The text.
         delta: String,
     },
-    /// An item is over: as it will stand in the reply.
+    /// An item is complete.
     Done {
-        /// Its place.
+        /// The index of the item.
         item: usize,
-        /// The item.
+        /// The item, as in the reply.
         whole: Value,
     },
 }
 
-/// Which text of an answer a piece belongs to: its kind, its item's place and its part's.
+/// Identifies one text of a reply: the kind of delta, the index of the item and of the part.
 pub type TextLane = (std::mem::Discriminant<ModelDelta>, usize, usize);
 
 impl ModelDelta {
-    /// The piece of a text that this is, if it is one, and of which text.
+    /// Returns the text of this delta and its lane; `None` if it has no text.
     pub fn text(&self) -> Option<(TextLane, &str)> {
         let (item, part, text) = match self {
             Self::Text { item, part, delta }
@@ -207,7 +207,7 @@ impl ModelDelta {
         Some(((std::mem::discriminant(self), item, part), text))
     }
 
-    /// The same piece of a text, to be changed.
+    /// Returns the text of this delta for changes.
     pub fn text_mut(&mut self) -> Option<&mut String> {
         match self {
             Self::Text { delta, .. }
@@ -221,18 +221,18 @@ impl ModelDelta {
 }
 
 impl ModelReply {
-    /// The text that it says to the reader: every `output_text` of its messages.
+    /// Returns the text for the reader: every `output_text` of the messages.
     pub fn text(&self) -> String {
         output_text(&self.items)
     }
 
-    /// The calls that it asks for, in their order.
+    /// Returns the requested calls, in order.
     pub fn calls(&self) -> impl Iterator<Item = &Value> {
         self.items.iter().filter(|item| item["type"] == "function_call")
     }
 }
 
-/// The text that items say to the reader: every `output_text` of the messages among them.
+/// Returns the text for the reader: every `output_text` of the messages among `items`.
 pub fn output_text(items: &[Value]) -> String {
     let messages = items.iter().filter(|item| item["type"] == "message");
     let parts = messages.filter_map(|item| item["content"].as_array()).flatten();

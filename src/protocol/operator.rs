@@ -1,4 +1,4 @@
-//! The operator: one call in, one answer out, everything within is its own affair.
+//! The operator trait: one input, one output.
 
 mod input;
 mod output;
@@ -12,33 +12,33 @@ use super::OperatorError;
 pub use input::{OperatorConfig, OperatorInput, TriggerType};
 pub use output::{ExitReason, OperatorMetadata, OperatorOutput, SubDispatchRecord};
 
-/// Executes one task; atomic for whoever calls it.
+/// Executes one task; atomic for the caller.
 #[async_trait]
 pub trait Operator: Send + Sync {
-    /// Turns an input into an output; it reads state as it likes and writes it only by effects.
+    /// Turns an input into an output. May read state freely, and writes it only by effects.
     ///
     /// # Errors
-    /// When there is no output at all; an answer that fell short is an output with another
+    /// Fails when there is no output at all. An incomplete answer is an output with another
     /// [`ExitReason`].
     async fn execute(&self, input: OperatorInput) -> Result<OperatorOutput, OperatorError>;
 }
 
-/// How a tool presents itself to a model.
+/// The description of a tool for a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolMetadata {
-    /// The name that a model calls it by.
+    /// The name by which a model calls the tool.
     pub name: String,
-    /// What it does.
+    /// The purpose of the tool.
     pub description: String,
     /// The JSON Schema of its arguments.
     pub input_schema: Value,
-    /// Whether it may run beside other tools; one that may not runs alone.
+    /// Whether the tool may run in parallel with others; otherwise it runs alone.
     pub parallel_safe: bool,
 }
 
 impl ToolMetadata {
-    /// Describes a tool.
+    /// Creates the description of a tool.
     pub fn new(
         name: impl Into<String>,
         description: impl Into<String>,

@@ -1,4 +1,4 @@
-//! The orchestrator: has operators execute, tells workflows things and asks them.
+//! The orchestrator trait: dispatches to operators, signals and queries workflows.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -6,51 +6,51 @@ use serde_json::Value;
 
 use super::{OperatorId, OperatorInput, OperatorOutput, OrchError, SignalPayload, WorkflowId};
 
-/// Puts operators together; the only one that tries anything again.
+/// Composes operators; the only component that retries.
 #[async_trait]
 pub trait Orchestrator: Send + Sync {
-    /// Has one operator execute, here or elsewhere.
+    /// Executes one operator, here or elsewhere.
     ///
     /// # Errors
-    /// When there is no such operator, it was not reached, or it failed.
+    /// Fails when there is no such operator, it is unreachable, or it fails.
     async fn dispatch(
         &self,
         operator: &OperatorId,
         input: OperatorInput,
     ) -> Result<OperatorOutput, OrchError>;
 
-    /// Has several execute at the same time: one answer for each, in their order. What becomes of
-    /// one changes nothing for the others.
+    /// Executes several operators concurrently, and returns one result for each, in order. The
+    /// outcomes are independent.
     async fn dispatch_many(
         &self,
         tasks: Vec<(OperatorId, OperatorInput)>,
     ) -> Vec<Result<OperatorOutput, OrchError>>;
 
-    /// Tells a workflow something; returns once that is accepted, not once it is processed.
+    /// Sends a signal to a workflow; returns once the signal is accepted, before it is processed.
     ///
     /// # Errors
-    /// When there is no such workflow, or it does not accept it.
+    /// Fails when there is no such workflow, or it rejects the signal.
     async fn signal(&self, target: &WorkflowId, signal: SignalPayload) -> Result<(), OrchError>;
 
-    /// Asks a workflow something; changes nothing.
+    /// Queries a workflow; changes nothing.
     ///
     /// # Errors
-    /// When there is no such workflow, or it cannot answer.
+    /// Fails when there is no such workflow, or it cannot answer.
     async fn query(&self, target: &WorkflowId, query: QueryPayload) -> Result<Value, OrchError>;
 }
 
-/// What a workflow is asked.
+/// A query of a workflow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct QueryPayload {
-    /// The question's name.
+    /// The name of the query.
     pub query_type: String,
-    /// What it is about.
+    /// The parameters.
     pub params: Value,
 }
 
 impl QueryPayload {
-    /// A question.
+    /// Creates a query.
     pub fn new(query_type: impl Into<String>, params: Value) -> Self {
         Self { query_type: query_type.into(), params }
     }

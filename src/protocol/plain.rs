@@ -1,37 +1,38 @@
-//! Text from outside, without what steers a terminal.
+//! Removes terminal control from untrusted text.
 //!
-//! Escapes, control characters of both sets, and what turns the direction of the text after it:
-//! whoever writes one of them into a message, a name or a log line could move the cursor, fill the
+//! Covers escapes, the control characters of both sets, and the characters that change the
+//! direction of text. Unfiltered, a message, a name or a log line could move the cursor, fill the
 //! clipboard or forge lines of this program.
 
-/// Whether a character steers a terminal or turns the direction of what follows.
+/// Returns true if a character controls a terminal or changes the direction of text.
 pub fn steers(c: char) -> bool {
     let turns = |c| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     c.is_control() || turns(c)
 }
 
-/// The text on one line.
+/// Returns the text on one line.
 pub fn one_line(text: &str) -> String {
     text.chars().map(|c| if steers(c) { ' ' } else { c }).collect()
 }
 
-/// The text in its own lines.
+/// Returns the text with its line breaks.
 pub fn lines(text: &str) -> String {
     columns(&text.replace("\r\n", "\n"))
 }
 
-/// The text in its own lines, each character where it was.
+/// Returns the text with its line breaks; each character keeps its position.
 pub fn columns(text: &str) -> String {
     text.chars().map(|c| if steers(c) && !matches!(c, '\n' | '\t') { ' ' } else { c }).collect()
 }
 
-/// A message: every line after its first begins with `margin`, so that none passes for a line of
-/// somebody else.
+/// Returns a message in which every line after the first begins with `margin`, so that none looks
+/// like a line from another source.
 pub fn indented(text: &str, margin: &str) -> String {
     lines(text.trim_end()).replace('\n', &format!("\n{margin}"))
 }
 
-/// Lines of this program: text from outside went through [`one_line`], and only colors are left.
+/// Filters lines of this program: untrusted text already went through [`one_line`], and only color
+/// codes are kept.
 pub fn painted(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for (n, piece) in text.split("\u{1b}[").enumerate() {
@@ -49,7 +50,7 @@ pub fn painted(text: &str) -> String {
     shown
 }
 
-/// The same JSON, with every such character as `\u…`: they only stand in its strings.
+/// Returns the same JSON with every control character as `\u…`; they can only occur in its strings.
 pub fn json(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,15 +1,15 @@
-//! Ids that moonswarm itself hands out: typed, sortable, printable.
+//! Ids that moonswarm itself assigns: typed, sortable, printable.
 //!
-//! A printed id is a prefix and a UUIDv7 in lower-case base32 (`run_…`, `task_…`). The random
-//! part of the UUID carries the key under which the thing is stored, so that an id finds its row
-//! without an index: a run's number, or a run's number and a step's number.
+//! A printed id is a prefix and a UUIDv7 in lower-case base32 (`run_…`, `task_…`). The random part
+//! of the UUID carries the storage key, so that an id finds its row without an index: the number of
+//! a run, or the numbers of a run and a step.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use uuid::Uuid;
 
-/// The bits of a run's number; a data directory holds at most 2^36 runs in its life.
+/// The bits of a run's number; a data directory holds at most 2^36 runs over its lifetime.
 const RUN_BITS: u32 = 36;
 /// The bits of a step's number within its run.
 const STEP_BITS: u32 = 26;
@@ -18,13 +18,13 @@ const STEP_BITS: u32 = 26;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("parse {text:?} as an id: expected `{prefix}_` and 26 letters or digits")]
 pub struct IdError {
-    /// What was given, cut to 64 characters.
+    /// The text, cut to 64 characters.
     pub text: String,
-    /// The prefix that was expected.
+    /// The expected prefix.
     pub prefix: &'static str,
 }
 
-/// Names one run for ever.
+/// Identifies one run permanently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunId(Uuid);
 
@@ -35,18 +35,18 @@ impl RunId {
         Self(uuid_v7(created_ms, u64::from(num != 0), num << STEP_BITS))
     }
 
-    /// The run's number: the key of its row.
+    /// Returns the run's number: the key of its row.
     pub fn num(self) -> u64 {
         payload(self.0) >> STEP_BITS
     }
 
-    /// When the run was created, in Unix milliseconds.
+    /// Returns the time at which the run was created, in Unix milliseconds.
     pub fn created_ms(self) -> u64 {
         millis(self.0)
     }
 }
 
-/// Names one task: a step of a run that an operator executes.
+/// Identifies one task: a step of a run that an operator executes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(Uuid);
 
@@ -57,38 +57,38 @@ impl TaskId {
         Self(uuid_v7(at_ms, 2, (run << STEP_BITS) | u64::from(step)))
     }
 
-    /// The number of the run that the task belongs to.
+    /// Returns the number of the run that the task belongs to.
     pub fn run(self) -> u64 {
         payload(self.0) >> STEP_BITS
     }
 
-    /// The task's step number within its run.
+    /// Returns the task's step number within its run.
     pub fn step(self) -> u32 {
         u32::try_from(payload(self.0) & ((1 << STEP_BITS) - 1)).expect("26 bits fit in 32")
     }
 
-    /// When the task was scheduled, in Unix milliseconds.
+    /// Returns the time at which the task was scheduled, in Unix milliseconds.
     pub fn scheduled_ms(self) -> u64 {
         millis(self.0)
     }
 }
 
-/// Names one artifact: a file of a run.
+/// Identifies one artifact: a file of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ArtifactId(Uuid);
 
 impl ArtifactId {
-    /// Builds the id of the `n`-th artifact of run `run`, made at `at_ms` (Unix milliseconds).
+    /// Builds the id of the `n`-th artifact of run `run`, created at `at_ms` (Unix milliseconds).
     pub fn new(run: u64, n: u32, at_ms: u64) -> Self {
         Self(uuid_v7(at_ms, 3, (run << STEP_BITS) | u64::from(n)))
     }
 
-    /// The number of the run that the artifact belongs to.
+    /// Returns the number of the run that the artifact belongs to.
     pub fn run(self) -> u64 {
         payload(self.0) >> STEP_BITS
     }
 
-    /// The artifact's number within its run.
+    /// Returns the artifact's number within its run.
     pub fn number(self) -> u32 {
         u32::try_from(payload(self.0) & ((1 << STEP_BITS) - 1)).expect("26 bits fit in 32")
     }

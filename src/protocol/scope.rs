@@ -1,8 +1,8 @@
-//! Scopes of state, and how each is written as a text: what stores, tokens and paths call it.
+//! Scopes of state, and their text form in stores, tokens and paths.
 //!
 //! `global`, `run:<id>`, `session:<id>`, `operator:<run>:<operator>`, `custom:<name>`. Within an
-//! id, every byte but ASCII letters, digits, `-`, `_` and `.` is written as `%` and two hex
-//! digits, so that no two scopes have one text and none has a slash.
+//! id, every byte except ASCII letters, digits, `-`, `_` and `.` is percent-encoded, so that each
+//! scope has one text of its own, without slashes.
 
 use std::{fmt, str::FromStr};
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{OperatorId, SessionId, WorkflowId};
 
-/// Where a key of state lives; part of the key, and closed to every other scope.
+/// The scope of a key of state; part of the key, and isolated from every other scope.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -28,11 +28,11 @@ pub enum Scope {
     },
     /// The whole host.
     Global,
-    /// A scope of the author's own.
+    /// A custom scope.
     Custom(String),
 }
 
-/// A text that names no scope of state.
+/// The error for a text that is not a scope of state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "read {0:?} as a scope of state: it is global, run:<id>, session:<id>, \
@@ -40,11 +40,11 @@ pub enum Scope {
      \"-\", \"_\" and \".\" percent-encoded"
 )]
 pub struct ScopeTextError(
-    /// What was given, cut to 128 characters.
+    /// The text, cut to 128 characters.
     pub String,
 );
 
-/// A part of the text, with what could be mistaken for something else encoded.
+/// A part of the text form, percent-encoded.
 struct Part<'a>(&'a str);
 
 impl fmt::Display for Part<'_> {

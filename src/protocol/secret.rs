@@ -1,4 +1,4 @@
-//! Where secrets are kept, and what is said about their use. No type here holds a secret.
+//! Sources of secrets, and the events of their use. No type here holds a secret.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -66,7 +66,7 @@ pub enum SecretSource {
 }
 
 impl SecretSource {
-    /// One word that may be logged.
+    /// Returns the name of the kind, which may be logged.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Vault { .. } => "vault",
@@ -125,7 +125,7 @@ pub struct SecretAccessEvent {
 }
 
 impl SecretAccessEvent {
-    /// An event with what each has.
+    /// Creates an event with the fields that every event has.
     pub fn new(
         credential_name: impl Into<String>,
         source: SecretSource,

@@ -1,13 +1,13 @@
-//! Server-sent events, from the bytes as they come: those of providers, and the host's own.
+//! A parser of server-sent events, for the streams of providers and of the host itself.
 //!
-//! A character may be cut anywhere between two chunks; a line is read as text once it is whole, and
-//! one that is no UTF-8 then is an error. Lines and events have a limit.
+//! A chunk may end within a character: a line is decoded once it is complete, and a line that is
+//! not UTF-8 is an error. Lines and events are limited in size.
 
-/// The longest line, and the longest data of an event, in bytes. A finished response comes as one
-/// event, all of its items in it.
+/// The maximum size of a line, and of the data of an event, in bytes. A finished response is one
+/// event with all of its items.
 const LONGEST: usize = 16 * 1024 * 1024;
 
-/// Bytes that are no stream of events.
+/// The reason why bytes are not a valid stream of events.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SseError {
     /// A line or an event is over its limit.
@@ -26,13 +26,13 @@ pub enum SseError {
 /// An event.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SseEvent {
-    /// What it is called; empty if it has no name.
+    /// The name; empty if absent.
     pub name: String,
-    /// Its data, lines joined.
+    /// The data, with its lines joined.
     pub data: String,
 }
 
-/// Cuts bytes into events.
+/// Splits bytes into events.
 #[derive(Debug, Default)]
 pub struct Cutter {
     line: Vec<u8>,
@@ -44,10 +44,10 @@ pub struct Cutter {
 }
 
 impl Cutter {
-    /// Takes the next bytes and hands out the events that end in them.
+    /// Consumes the next bytes and passes each event that is complete to `out`.
     ///
     /// # Errors
-    /// A line or an event that is too long or no text, and what `out` returns.
+    /// Fails when a line or an event is too long or not UTF-8, and with the errors of `out`.
     pub fn feed<E: From<SseError>>(
         &mut self,
         mut bytes: &[u8],
@@ -71,7 +71,7 @@ impl Cutter {
         Ok(())
     }
 
-    /// Whether bytes are left that never became an event.
+    /// Returns true if there are bytes that do not form a complete event.
     pub fn has_rest(&self) -> bool {
         self.has_data || !self.line.is_empty()
     }
@@ -93,7 +93,7 @@ impl Cutter {
             line = line.strip_prefix('\u{feff}').unwrap_or(line);
         }
         let event = self.take(line);
-        // The room of the line is kept for the next one.
+        // The allocation is reused for the next line.
         self.line = bytes;
         self.line.clear();
         event
@@ -118,7 +118,7 @@ impl Cutter {
                 self.data.push_str(value);
             }
             "event" => value.clone_into(&mut self.name),
-            // Comments keep a connection awake; `id` and `retry` are for who reconnects.
+            // Comments are keep-alives; `id` and `retry` are for clients that reconnect.
             _ => {}
         }
         Ok(None)

@@ -1,4 +1,4 @@
-//! State: the traits by which it is read and written, and what a write may say about its value.
+//! The traits for reading and writing state, and the metadata of its values.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -6,63 +6,63 @@ use serde_json::Value;
 
 use super::{DurationMs, Scope, StateError};
 
-/// How fast a value should be at hand; a backend may ignore it.
+/// The storage tier of a value; a backend may ignore it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryTier {
     /// Read often.
     #[default]
     Hot,
-    /// Read now and then.
+    /// Read sometimes.
     Warm,
-    /// Kept rather than read.
+    /// Rarely read.
     Cold,
 }
 
-/// How long a value should live.
+/// The lifetime of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lifetime {
     /// Until it is cleared; never stored durably.
     Transient,
-    /// As long as its session.
+    /// As long as the session.
     Session,
-    /// For good.
+    /// Permanent.
     Durable,
 }
 
-/// What kind of knowledge a value is.
+/// The kind of knowledge that a value holds.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ContentKind {
-    /// Something that happened.
+    /// An event.
     Episodic,
-    /// Something that is so.
+    /// A fact.
     Semantic,
-    /// How something is done.
+    /// A procedure.
     Procedural,
-    /// How the surroundings are laid out.
+    /// The structure of the surroundings.
     Structural,
-    /// A kind of the author's own.
+    /// A custom kind.
     Custom(String),
 }
 
 /// A named, directed link between two keys of one scope.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MemoryLink {
-    /// The key that it starts from.
+    /// The source key.
     pub from_key: String,
-    /// The key that it leads to.
+    /// The target key.
     pub to_key: String,
-    /// What the one is to the other.
+    /// The relation of the link.
     pub relation: String,
-    /// Anything more.
+    /// Additional data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Value>,
 }
 
 impl MemoryLink {
-    /// A link without metadata.
+    /// Creates a link without metadata.
     pub fn new(
         from_key: impl Into<String>,
         to_key: impl Into<String>,
@@ -77,29 +77,29 @@ impl MemoryLink {
     }
 }
 
-/// What a read or a write may say about a value; a backend may ignore it.
+/// Hints for a read or a write; a backend may ignore them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StoreOptions {
-    /// How fast it should be at hand.
+    /// The storage tier.
     pub tier: Option<MemoryTier>,
-    /// How long it should live.
+    /// The lifetime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifetime: Option<Lifetime>,
-    /// What kind of knowledge it is.
+    /// The kind of knowledge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_kind: Option<ContentKind>,
-    /// How important it is, from 0 to 1.
+    /// The importance, from 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub salience: Option<f64>,
-    /// When it expires, counted from the write.
+    /// The time until the value expires, from the write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl: Option<DurationMs>,
 }
 
-/// What a search may ask for besides its words; a backend may ignore it.
+/// Further conditions of a search; a backend may ignore them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SearchOptions {
-    /// The least score.
+    /// The minimum score.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_score: Option<f64>,
     /// Only this kind of knowledge.
@@ -108,7 +108,7 @@ pub struct SearchOptions {
     /// Only this tier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<MemoryTier>,
-    /// How many links away a hit may lie, where links are followed.
+    /// The maximum number of links from a hit, where links are followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_depth: Option<u32>,
 }
@@ -119,50 +119,51 @@ pub struct SearchOptions {
 pub struct SearchResult {
     /// The key.
     pub key: String,
-    /// How well it fits; more is better.
+    /// The score; higher is better.
     pub score: f64,
-    /// The part of the value that fits.
+    /// The part of the value that matches.
     pub snippet: Option<String>,
 }
 
 impl SearchResult {
-    /// A hit without a snippet.
+    /// Creates a hit without a snippet.
     pub fn new(key: impl Into<String>, score: f64) -> Self {
         Self { key: key.into(), score, snippet: None }
     }
 }
 
-/// Keeps values by scope and key, for whoever may write them.
+/// Stores values by scope and key, for callers that may write.
 #[async_trait]
 pub trait StateStore: Send + Sync {
-    /// The value of a key; nothing if there is none.
+    /// Returns the value of a key, or `None`.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// Fails when the value cannot be read.
     async fn read(&self, scope: &Scope, key: &str) -> Result<Option<Value>, StateError>;
 
-    /// Writes a value, over what was there.
+    /// Writes a value, and overwrites an earlier one.
     ///
     /// # Errors
-    /// When it was not written.
+    /// Fails when the value was not written.
     async fn write(&self, scope: &Scope, key: &str, value: Value) -> Result<(), StateError>;
 
-    /// Removes a key, also one that is not there.
+    /// Removes a key; succeeds if the key does not exist.
     ///
     /// # Errors
-    /// When it was not removed.
+    /// Fails when the key was not removed.
     async fn delete(&self, scope: &Scope, key: &str) -> Result<(), StateError>;
 
-    /// The keys that begin with `prefix`, sorted; all of the scope for an empty one.
+    /// Returns the keys that begin with `prefix`, sorted; every key of the scope for an empty
+    /// prefix.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// Fails when the keys cannot be read.
     async fn list(&self, scope: &Scope, prefix: &str) -> Result<Vec<String>, StateError>;
 
-    /// The keys whose values fit `query`, the best first; none where that is not supported.
+    /// Returns the keys whose values match `query`, best first; none if search is not supported.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// Fails when the keys cannot be read.
     async fn search(
         &self,
         scope: &Scope,
@@ -197,18 +198,18 @@ pub trait StateStore: Send + Sync {
         self.write(scope, key, value).await
     }
 
-    /// Forgets every value whose lifetime is [`Lifetime::Transient`].
+    /// Removes every value whose lifetime is [`Lifetime::Transient`].
     fn clear_transient(&self) {}
 
     /// Links two keys of a scope.
     ///
     /// # Errors
-    /// When links are not supported, or it was not written.
+    /// Fails when links are not supported, or the link was not written.
     async fn link(&self, _scope: &Scope, _link: &MemoryLink) -> Result<(), StateError> {
         Err(no_links())
     }
 
-    /// Removes a link between two keys of a scope, also one that is not there.
+    /// Removes a link between two keys of a scope; succeeds if the link does not exist.
     ///
     /// # Errors
     /// See [`StateStore::link`].
@@ -222,11 +223,11 @@ pub trait StateStore: Send + Sync {
         Err(no_links())
     }
 
-    /// The keys that at most `max_depth` links lead to, the nearest first; along links of one
-    /// relation, or of any.
+    /// Returns the keys that are reachable over at most `max_depth` links, nearest first; follows
+    /// one relation, or any.
     ///
     /// # Errors
-    /// When links are not supported, or cannot be read.
+    /// Fails when links are not supported, or cannot be read.
     async fn traverse(
         &self,
         _scope: &Scope,
@@ -256,27 +257,27 @@ fn no_links() -> StateError {
     StateError::Other("graph operations not supported by this store".into())
 }
 
-/// What an operator sees of state: it reads, and writes by its effects alone.
+/// The view of state that an operator has: it reads directly, and writes only by effects.
 ///
-/// Every [`StateStore`] is one.
+/// Every [`StateStore`] implements it.
 #[async_trait]
 pub trait StateReader: Send + Sync {
     /// See [`StateStore::read`].
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// Fails when it cannot be read.
     async fn read(&self, scope: &Scope, key: &str) -> Result<Option<Value>, StateError>;
 
     /// See [`StateStore::list`].
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// Fails when they cannot be read.
     async fn list(&self, scope: &Scope, prefix: &str) -> Result<Vec<String>, StateError>;
 
     /// See [`StateStore::search`].
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// Fails when they cannot be read.
     async fn search(
         &self,
         scope: &Scope,
@@ -287,7 +288,7 @@ pub trait StateReader: Send + Sync {
     /// See [`StateStore::read_hinted`].
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// Fails when it cannot be read.
     async fn read_hinted(
         &self,
         scope: &Scope,
@@ -300,10 +301,10 @@ pub trait StateReader: Send + Sync {
     /// See [`StateStore::clear_transient`].
     fn clear_transient(&self) {}
 
-    /// See [`StateStore::traverse`]; nothing where links are not supported.
+    /// See [`StateStore::traverse`]; returns nothing if links are not supported.
     ///
     /// # Errors
-    /// When links cannot be read.
+    /// Fails when links cannot be read.
     async fn traverse(
         &self,
         _scope: &Scope,
@@ -317,7 +318,7 @@ pub trait StateReader: Send + Sync {
     /// See [`StateStore::search_hinted`].
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// Fails when they cannot be read.
     async fn search_hinted(
         &self,
         scope: &Scope,

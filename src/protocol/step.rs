@@ -4,31 +4,31 @@ use serde::{Deserialize, Serialize};
 
 use super::Json;
 
-/// What a step is.
+/// The kind of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum StepKind {
     /// An operator executes it.
     Task,
-    /// A model is asked.
+    /// A model call.
     ModelCall,
-    /// A tool is called for a model.
+    /// A tool call of a model.
     ToolCall,
-    /// Time passes.
+    /// A timer.
     Timer,
-    /// A signal is awaited.
+    /// A wait for a signal.
     Signal,
-    /// Another run is called.
+    /// A call of another run.
     Child,
-    /// State is read or written.
+    /// A read or write of state.
     State,
-    /// Something within the host: an artifact, a signal to another run.
+    /// An operation within the host: an artifact, a signal to another run.
     Local,
 }
 
 impl StepKind {
-    /// A number that never changes, for hashes.
+    /// Returns a number that never changes, for hashes.
     pub fn code(self) -> u8 {
         match self {
             Self::Task => 1,
@@ -42,7 +42,7 @@ impl StepKind {
         }
     }
 
-    /// The word that APIs use.
+    /// Returns the name in APIs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Task => "task",
@@ -57,25 +57,25 @@ impl StepKind {
     }
 }
 
-/// How far a step is. The last three never change again.
+/// The state of a step. The last three are terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum StepState {
-    /// Decided, with no worker yet.
+    /// Scheduled, without a worker yet.
     Pending,
-    /// A worker has it.
+    /// Held by a worker.
     Processing,
-    /// It has a value.
+    /// Ended with a value.
     Completed,
-    /// It has an error.
+    /// Ended with an error.
     Failed,
-    /// It was given up.
+    /// Given up.
     Canceled,
 }
 
 impl StepState {
-    /// Whether it never changes again.
+    /// Returns true if the state never changes again.
     pub fn is_terminal(self) -> bool {
         match self {
             Self::Pending | Self::Processing => false,
@@ -84,72 +84,72 @@ impl StepState {
     }
 }
 
-/// A step that a chain wants next.
+/// A step to append to a chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepDescriptor {
-    /// What it is.
+    /// The kind.
     pub kind: StepKind,
-    /// What is asked, kept as it was written.
+    /// The request, kept verbatim.
     pub request_payload: Json,
-    /// The provider's id of the call; pairs a call with its result.
+    /// The provider's id of the call; matches a call to its result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
 }
 
-/// What follows from a chain as it stands.
+/// The next action of a chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum NextAction {
-    /// These steps, side by side; never none.
+    /// Appends these steps, which run concurrently; never empty.
     AppendSteps(Vec<StepDescriptor>),
-    /// The end, with a value.
+    /// Ends the chain with a value.
     Complete(Json),
-    /// The end, with an error.
+    /// Ends the chain with an error.
     Fail(Json),
 }
 
-/// Where a step was put.
+/// The id and sequence number of a recorded step.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RecordedStep {
     /// The step's id.
     pub id: String,
-    /// Its number within the request, over all scopes.
+    /// The sequence number within the request, over all scopes.
     pub sequence: i64,
 }
 
-/// A step of a chain, as it stands.
+/// The current state of a step of a chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChainStep {
     /// The step's id.
     pub id: String,
-    /// What it is.
+    /// The kind.
     pub kind: StepKind,
-    /// How far it is.
+    /// The state.
     pub state: StepState,
-    /// Its number within the request, over all scopes.
+    /// The sequence number within the request, over all scopes.
     pub sequence: i64,
-    /// The step before it in the same scope.
+    /// The previous step of the same scope.
     pub prev_step_id: Option<String>,
     /// The step whose sub-loop it belongs to.
     pub parent_step_id: Option<String>,
-    /// What was asked, as it was written.
+    /// The request, kept verbatim.
     pub request_payload: Json,
     /// The provider's id of the call.
     pub call_id: Option<String>,
-    /// The value, of a completed step only.
+    /// The value; only for a completed step.
     pub response_payload: Option<Json>,
-    /// The error, of a failed step only.
+    /// The error; only for a failed step.
     pub error: Option<Json>,
 }
 
 impl StepDescriptor {
-    /// A step without a call id.
+    /// Creates a step without a call id.
     pub fn new(kind: StepKind, request_payload: Json) -> Self {
         Self { kind, request_payload, call_id: None }
     }
 
-    /// The same, with the provider's id of the call.
+    /// Sets the provider's id of the call.
     #[must_use]
     pub fn with_call_id(mut self, call_id: impl Into<String>) -> Self {
         self.call_id = Some(call_id.into());

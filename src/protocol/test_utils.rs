@@ -1,4 +1,4 @@
-//! Doubles for tests of code that uses the protocol: the least that keeps each trait's promise.
+//! Test doubles for code that uses the protocol: the minimum that fulfills each trait's contract.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -18,7 +18,7 @@ use super::{
     state::{Lifetime, SearchResult, StateStore, StoreOptions},
 };
 
-/// Answers with what it is asked.
+/// Returns its input.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct EchoOperator;
 
@@ -29,13 +29,13 @@ impl Operator for EchoOperator {
     }
 }
 
-/// Runs an operator where it is, whatever the spec asks for.
+/// Runs an operator in this process, whatever the spec describes.
 pub struct LocalEnvironment {
     operator: Arc<dyn Operator>,
 }
 
 impl LocalEnvironment {
-    /// An environment of `operator`.
+    /// Creates an environment that runs `operator`.
     pub fn new(operator: Arc<dyn Operator>) -> Self {
         Self { operator }
     }
@@ -52,7 +52,7 @@ impl Environment for LocalEnvironment {
     }
 }
 
-/// Keeps values in memory; finds nothing when it is searched.
+/// Stores values in memory; a search finds nothing.
 #[derive(Debug, Default)]
 pub struct InMemoryStore {
     values: RwLock<HashMap<Scope, BTreeMap<String, Kept>>>,
@@ -65,7 +65,7 @@ struct Kept {
 }
 
 impl InMemoryStore {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new() -> Self {
         Self::default()
     }
@@ -135,19 +135,20 @@ impl StateStore for InMemoryStore {
     }
 }
 
-/// Dispatches to operators by name, in this process; takes every signal and knows nothing.
+/// Dispatches to operators by name, in this process; accepts every signal and answers every query
+/// with null.
 #[derive(Default)]
 pub struct LocalOrchestrator {
     operators: HashMap<OperatorId, Arc<dyn Operator>>,
 }
 
 impl LocalOrchestrator {
-    /// An orchestrator without operators.
+    /// Creates an orchestrator without operators.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Puts an operator under a name.
+    /// Registers an operator under a name.
     pub fn register(&mut self, id: OperatorId, operator: Arc<dyn Operator>) {
         self.operators.insert(id, operator);
     }

@@ -1,4 +1,4 @@
-//! What a session is told: a note, and the frame that it becomes once it has a number.
+//! Messages to a session: a note, and the numbered frame made from it.
 
 use std::sync::Arc;
 
@@ -9,22 +9,22 @@ use crate::{
     token::{AttemptId, Handle, HandleKey},
 };
 
-/// What a numbered frame says.
+/// The method of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// Here is a task.
+    /// Starts a task.
     Spawn,
-    /// An attempt is over; its result is not wanted any more.
+    /// Cancels an attempt. Its result is no longer accepted.
     Cancel,
-    /// What a senior answered to an attempt's question.
+    /// Delivers a senior's answer to an attempt's question.
     Answer,
 }
 
 impl Method {
-    /// Every method.
+    /// All methods.
     pub const ALL: [Self; 3] = [Self::Spawn, Self::Cancel, Self::Answer];
 
-    /// The word on the wire.
+    /// Returns the method's name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Spawn => "task/spawn",
@@ -38,12 +38,12 @@ impl Method {
     }
 }
 
-/// Something for a session that has no number yet.
+/// A message for a session, without a number yet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Note {
-    /// What it says.
+    /// The method.
     pub method: Method,
-    /// The attempt that it is about.
+    /// The attempt.
     pub ticket: Ticket,
     /// Its task.
     pub task: TaskId,
@@ -51,26 +51,26 @@ pub struct Note {
     pub epoch: u32,
     /// The run's nonce, for the handle of a spawn; 0 in any other note.
     pub nonce: u64,
-    /// The attempt's time from its delivery on, in milliseconds.
+    /// The timeout of the attempt, counted from its delivery, in milliseconds.
     pub timeout_ms: Option<u64>,
-    /// The parameters, without what is made at delivery: a JSON object.
+    /// The parameters as a JSON object, without those that are computed at delivery.
     pub params: Arc<str>,
 }
 
-/// A note with its number: durable, and sent until it is acknowledged.
+/// A numbered note: durable, and sent again until it is acknowledged.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Frame {
     /// The number within the session, from 1 and without gaps.
     pub seq: u64,
-    /// What it says.
+    /// The note.
     pub note: Note,
 }
 
 impl Frame {
-    /// The message on the wire.
+    /// Returns the message as it is sent.
     ///
-    /// The handle of a spawn is made here and stored nowhere; so is the deadline, which is
-    /// counted from the delivery.
+    /// The handle of a spawn is computed here and never stored. The deadline is computed here as
+    /// well, because it counts from the delivery.
     pub fn wire(&self, key: &HandleKey, now_ms: u64) -> String {
         let Note { method, ticket, epoch, nonce, timeout_ms, params, .. } = &self.note;
         let word = method.as_str();
@@ -89,7 +89,7 @@ impl Frame {
         format!(r#"{head}{open},"handle":"{handle}","deadline":{deadline}}}}}"#)
     }
 
-    /// As it is stored.
+    /// Returns the stored form.
     pub(super) fn row(&self, session: &str) -> FrameRow {
         let Note { method, ticket, task, epoch, nonce, timeout_ms, params } = &self.note;
         FrameRow {
@@ -107,7 +107,7 @@ impl Frame {
         }
     }
 
-    /// As it was stored; nothing where this program does not know what it says.
+    /// Converts the stored form. Returns `None` if the method is unknown to this program.
     pub(super) fn from_row(row: FrameRow) -> Option<Self> {
         Some(Self {
             seq: row.seq,
@@ -125,7 +125,7 @@ impl Frame {
 }
 
 impl Note {
-    /// About how many bytes it takes.
+    /// Returns the approximate size in bytes.
     pub(super) fn size(&self) -> usize {
         self.params.len() + 128
     }

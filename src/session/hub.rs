@@ -1,8 +1,9 @@
-//! Every open session, and the attempts that are with one or wait for one.
+//! The hub: all open sessions, and the attempts that they hold or that wait for one.
 //!
-//! In memory; the store has what survives. An attempt is placed once: with the session that its
-//! run's seats say, or in line for a session or for room in one. What changes the answer (a
-//! session opens or closes, room appears) places again whoever waits for exactly that.
+//! Lives in memory; the store has the durable part. An attempt is placed once: with the session
+//! that the run's seat selects, or in a queue, for a session of the operator or for room in one.
+//! When a session opens or closes, or room appears, the attempts that wait for exactly that are
+//! placed again.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -22,54 +23,55 @@ use crate::{
     store::{FrameRow, SessionRow, Write},
 };
 
-/// Sessions that may be open.
+/// The maximum number of open sessions.
 const MOST_SESSIONS: usize = 10_000;
-/// Attempts that wait in memory; further ones are read from the store when there is room.
+/// The maximum number of attempts that wait in memory. Others are read from the store when there is
+/// room.
 const MOST_WAITING: usize = 10_000;
-/// Frames of one session that are written together.
+/// The maximum number of frames of one session in a batch.
 const WRITTEN: usize = 256;
-/// Sessions whose frames are written together.
+/// The maximum number of sessions whose frames are in one batch.
 const WRITERS: usize = 1_024;
 
-/// Why a session cannot be had.
+/// The reason why a session cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
-    /// There is none, or it is closed.
-    #[error("find session {0}: it is not open")]
+    /// The session does not exist or is closed.
+    #[error("session {0} is not open")]
     NotOpen(SessionId),
-    /// A number that was never given out.
-    #[error("acknowledge frame {seq}: the last one has the number {last}")]
+    /// The frame number has not been used yet.
+    #[error("frame {seq} cannot be acknowledged: the last frame is {last}")]
     Ahead {
-        /// The number that was named.
+        /// The number in the request.
         seq: u64,
-        /// The last one.
+        /// The number of the last frame.
         last: u64,
     },
-    /// There are as many as there may be.
-    #[error("open a session: {MOST_SESSIONS} are open already")]
+    /// The limit of open sessions is reached.
+    #[error("{MOST_SESSIONS} sessions are already open")]
     TooMany,
 }
 
-/// How a session looks from outside.
+/// A summary of a session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Looks {
-    /// As it is stored.
+    /// The stored row.
     pub row: SessionRow,
-    /// Whether somebody is connected.
+    /// True if a client is connected.
     pub connected: bool,
-    /// Tasks that it has.
+    /// The number of tasks that the session holds.
     pub open_tasks: usize,
-    /// Frames that it has not acknowledged.
+    /// The number of frames that are not acknowledged.
     pub unacknowledged: usize,
 }
 
-/// The sessions.
+/// The mailboxes of all open sessions.
 #[derive(Debug, Default)]
 pub struct Hub {
     inner: Mutex<Inner>,
-    /// There is something to write.
+    /// Notified when there is something to write.
     dirty: Notify,
-    /// Attempts wait in the store that would find a place now.
+    /// Notified when attempts that wait in the store could be placed now.
     hungry: Notify,
 }
 
@@ -80,13 +82,13 @@ struct Inner {
     places: HashMap<Ticket, Place>,
     waiting: HashMap<Key, VecDeque<Spawn>>,
     waits: usize,
-    /// Whether attempts wait that are not in `waiting`.
+    /// True if attempts wait that are not in `waiting`.
     more: bool,
     dirty: BTreeSet<SessionId>,
 }
 
 impl Hub {
-    /// Takes up what the store has.
+    /// Restores sessions and frames from the store.
     pub fn load(&self, sessions: Vec<SessionRow>, frames: Vec<FrameRow>) {
         let mut inner = self.lock();
         for row in sessions {
@@ -104,7 +106,7 @@ impl Hub {
         }
     }
 
-    /// Takes up an attempt that a session had said to have; false if the session is gone.
+    /// Restores an attempt that a session had acknowledged. Returns false if the session is gone.
     pub fn adopt(&self, session: &SessionId, ticket: Ticket, task: TaskId, epoch: u32) -> bool {
         let mut inner = self.lock();
         let Some(mailbox) = inner.sessions.get_mut(session) else { return false };
@@ -113,17 +115,17 @@ impl Hub {
         true
     }
 
-    /// The attempts that sessions have, as far as is known.
+    /// Returns the attempts that are with a session or in a queue.
     pub fn placed(&self) -> Vec<Ticket> {
         self.lock().places.keys().copied().collect()
     }
 
-    /// Whether an attempt is with a session or in line.
+    /// Returns true if an attempt is with a session or in a queue.
     pub fn knows(&self, ticket: Ticket) -> bool {
         self.lock().places.contains_key(&ticket)
     }
 
-    /// Says that attempts wait in the store.
+    /// Records that attempts wait in the store.
     pub fn expect_more(&self) {
         let mut inner = self.lock();
         inner.more = true;
@@ -132,16 +134,16 @@ impl Hub {
         }
     }
 
-    /// Waits until attempts that wait in the store would find a place.
+    /// Waits until attempts that wait in the store could be placed.
     ///
     /// # Cancel safety
-    /// May be dropped at any time.
+    /// Cancel safe: no notification is lost.
     pub async fn hungry(&self) {
         self.hungry.notified().await;
         self.lock().more = false;
     }
 
-    /// Opens a session that is stored already.
+    /// Opens a session that is already stored.
     pub fn open(&self, row: SessionRow) {
         let operator: Arc<str> = row.operator.as_str().into();
         let mut inner = self.lock();
@@ -150,15 +152,16 @@ impl Hub {
         self.after(inner);
     }
 
-    /// Whether another session may be opened.
+    /// Checks that another session may be opened.
     ///
     /// # Errors
-    /// When there are too many.
+    /// Returns [`SessionError::TooMany`] if the limit is reached.
     pub fn admit(&self) -> Result<(), SessionError> {
         if self.lock().sessions.len() < MOST_SESSIONS { Ok(()) } else { Err(SessionError::TooMany) }
     }
 
-    /// Closes a session: whoever is connected is told why. Answers with the attempts that it had.
+    /// Closes a session and ends its connection with the given reason. Returns the attempts that
+    /// the session held.
     pub fn close(&self, session: &SessionId, why: End) -> Vec<Ticket> {
         let mut inner = self.lock();
         let Some(mailbox) = inner.sessions.remove(session) else { return Vec::new() };
@@ -180,12 +183,13 @@ impl Hub {
         held
     }
 
-    /// Connects to a session. Whoever was connected before is sent away.
+    /// Attaches a connection to a session. An earlier connection is ended.
     ///
-    /// Frames after `seen` follow, or all that were not acknowledged.
+    /// Sending continues after frame `seen`, or after the last acknowledged frame, whichever is
+    /// later.
     ///
     /// # Errors
-    /// When the session is not open, or has no frame of that number.
+    /// Fails when the session is not open, or `seen` is greater than its last frame number.
     pub fn connect(
         &self,
         session: &SessionId,
@@ -207,7 +211,7 @@ impl Hub {
         Ok(link)
     }
 
-    /// A connection is gone.
+    /// Detaches a connection, unless a newer one has replaced it.
     pub fn disconnect(&self, link: &Link) {
         let mut inner = self.lock();
         if let Ok(mailbox) = inner.mailbox(link.session())
@@ -217,7 +221,7 @@ impl Hub {
         }
     }
 
-    /// The next frame for a connection, which counts as handed out.
+    /// Returns the next frame for a connection and marks it as sent.
     pub fn next(&self, link: &Link) -> Option<Frame> {
         let mut inner = self.lock();
         let mailbox = inner.mailbox(link.session()).ok()?;
@@ -229,11 +233,11 @@ impl Hub {
         Some(frame)
     }
 
-    /// The attempts that an acknowledgement says have arrived; [`Hub::acknowledge`] follows once
-    /// the runs know.
+    /// Returns the attempts that an acknowledgement of `seq` confirms as arrived. Call
+    /// [`Hub::acknowledge`] after the runs have recorded them.
     ///
     /// # Errors
-    /// When the session is not open, or has no frame of that number.
+    /// Fails when the session is not open, or `seq` is greater than its last frame number.
     pub fn arrived(
         &self,
         session: &SessionId,
@@ -255,7 +259,7 @@ impl Hub {
         Ok(waiting.collect())
     }
 
-    /// Forgets the frames up to a number, durably a little later.
+    /// Drops the frames up to a number. The acknowledgement becomes durable with a later write.
     pub fn acknowledge(&self, session: &SessionId, seq: u64) {
         let mut inner = self.lock();
         let Ok(mailbox) = inner.mailbox(session) else { return };
@@ -265,7 +269,7 @@ impl Hub {
         self.after(inner);
     }
 
-    /// The run knows that a session has an attempt.
+    /// Marks an attempt as delivered, after its run has recorded that.
     pub fn delivered(&self, session: &SessionId, ticket: Ticket) {
         let mut inner = self.lock();
         if let Ok(mailbox) = inner.mailbox(session)
@@ -275,8 +279,8 @@ impl Hub {
         }
     }
 
-    /// Gives an attempt to a session, or puts it in line. Doing it again changes nothing; an
-    /// attempt that was given up meanwhile is left out.
+    /// Gives an attempt to a session, or queues it. Idempotent. An attempt that was given up
+    /// meanwhile is skipped.
     pub fn spawn(&self, spawn: Spawn, given_up: &CancellationToken) {
         let mut inner = self.lock();
         if given_up.is_cancelled() || inner.places.contains_key(&spawn.ticket) {
@@ -286,7 +290,7 @@ impl Hub {
         self.after(inner);
     }
 
-    /// An attempt is over. With a `reason` its session is told to stop.
+    /// Removes an ended attempt. With a `reason`, its session is sent a cancel.
     pub fn retire(&self, ticket: Ticket, reason: Option<&str>) {
         let mut inner = self.lock();
         match inner.places.remove(&ticket) {
@@ -308,7 +312,7 @@ impl Hub {
         self.after(inner);
     }
 
-    /// Tells the session that has an attempt something; false if none has it.
+    /// Sends a note to the session that holds the attempt. Returns false if no session holds it.
     pub fn tell(&self, note: Note) -> bool {
         let mut inner = self.lock();
         let Some(Place::Held(session)) = inner.places.get(&note.ticket).cloned() else {
@@ -321,7 +325,7 @@ impl Hub {
         true
     }
 
-    /// The session that has an attempt.
+    /// Returns the session that holds an attempt.
     pub fn holder(&self, ticket: Ticket) -> Option<SessionId> {
         match self.lock().places.get(&ticket)? {
             Place::Held(session) => Some(session.clone()),
@@ -329,19 +333,19 @@ impl Hub {
         }
     }
 
-    /// The attempt of a step that a session has or had last, with its epoch.
+    /// Returns the attempt of a step that a session holds or held last, with its epoch.
     pub fn attempt_of(&self, session: &SessionId, run: u64, step: u32) -> Option<(Ticket, u32)> {
         self.lock().sessions.get(session)?.attempt_of(run, step)
     }
 
-    /// What a session has.
+    /// Returns the attempts that a session holds.
     pub fn held(&self, session: &SessionId) -> Vec<(Ticket, Held)> {
         let inner = self.lock();
         let held = inner.sessions.get(session).map(|mailbox| &mailbox.held);
         held.into_iter().flatten().map(|(ticket, held)| (*ticket, *held)).collect()
     }
 
-    /// How a task's way to a session looks now.
+    /// Returns where a task would be sent now.
     pub fn outlook(&self, ticket: Ticket, operator: &str, seat: &Seat) -> Outlook {
         let inner = self.lock();
         let to = |session: &SessionId| {
@@ -361,43 +365,43 @@ impl Hub {
         }
     }
 
-    /// The operator that an open session is.
+    /// Returns the operator of an open session.
     pub fn operator_of(&self, session: &SessionId) -> Option<String> {
         self.lock().sessions.get(session).map(|mailbox| mailbox.row.operator.clone())
     }
 
-    /// The subject of whoever opened an open session.
+    /// Returns the subject of the opener of an open session.
     pub fn opener(&self, session: &SessionId) -> Option<String> {
         self.lock().sessions.get(session).map(|mailbox| mailbox.row.principal.clone())
     }
 
-    /// How an open session looks.
+    /// Returns the summary of an open session.
     pub fn looks(&self, session: &SessionId) -> Option<Looks> {
         self.lock().sessions.get(session).map(looks)
     }
 
-    /// How every open session looks, oldest first.
+    /// Returns the summaries of all open sessions, the oldest first.
     pub fn all(&self) -> Vec<Looks> {
         let mut all: Vec<Looks> = self.lock().sessions.values().map(looks).collect();
         all.sort_by(|a, b| (a.row.created_ms, &a.row.id).cmp(&(b.row.created_ms, &b.row.id)));
         all
     }
 
-    /// Lets a session live longer.
+    /// Extends the lifetime of a session. Never shortens it.
     pub fn extend(&self, session: &SessionId, expires_ms: u64) {
         if let Ok(mailbox) = self.lock().mailbox(session) {
             mailbox.row.expires_ms = mailbox.row.expires_ms.max(expires_ms);
         }
     }
 
-    /// The sessions whose time is over.
+    /// Returns the sessions whose lifetime has ended.
     pub fn expired(&self, now_ms: u64) -> Vec<SessionId> {
         let inner = self.lock();
         let over = inner.sessions.iter().filter(|(_, it)| it.row.expires_ms <= now_ms);
         over.map(|(id, _)| id.clone()).collect()
     }
 
-    /// The open sessions that were opened with one of these tokens.
+    /// Returns the open sessions that were opened with one of these tokens.
     pub fn opened_with(&self, jtis: &[String]) -> Vec<SessionId> {
         let inner = self.lock();
         let of = inner.sessions.iter().filter(|(_, it)| jtis.contains(&it.row.jti));
@@ -409,7 +413,7 @@ impl Hub {
         self.dirty.notified().await;
     }
 
-    /// What is to be written, and for whom.
+    /// Returns the pending writes and their sessions.
     pub(super) fn write_out(&self) -> (Vec<SessionId>, Vec<Write>) {
         let mut inner = self.lock();
         let sessions: Vec<SessionId> = inner.dirty.iter().take(WRITERS).cloned().collect();
@@ -426,7 +430,7 @@ impl Hub {
         (sessions, writes)
     }
 
-    /// What was written out is on the disk, or is not.
+    /// Handles the result of a write: the frames are durable, or the write failed.
     pub(super) fn written(&self, sessions: &[SessionId], writes: &[Write], durable: bool) {
         let mut inner = self.lock();
         for session in sessions {
@@ -448,7 +452,7 @@ impl Hub {
         self.after(inner);
     }
 
-    /// Lets those know whom a change concerns.
+    /// Releases the lock and notifies the tasks that the change concerns.
     fn after(&self, inner: MutexGuard<'_, Inner>) {
         if !inner.dirty.is_empty() {
             self.dirty.notify_one();
@@ -479,14 +483,14 @@ impl Inner {
         self.operators.get(operator).map_or(0, BTreeSet::len)
     }
 
-    /// The session that a task goes to.
+    /// Returns the session that a task goes to.
     ///
-    /// | the run says | it goes to |
+    /// | the run has | the task goes to |
     /// |---|---|
-    /// | a delegate | the delegate, or nobody |
-    /// | who holds the seat | the holder, or nobody |
-    /// | nothing, and a session of the operator started it | that session |
-    /// | nothing | the only session of the operator, if there is one |
+    /// | a delegate | the delegate, or no session |
+    /// | a holder of the seat | the holder, or no session |
+    /// | neither, and a session of the operator started it | that session |
+    /// | none of these | the only session of the operator, if there is exactly one |
     fn resolve(&self, operator: &str, seat: &Seat) -> Option<SessionId> {
         let open = |id: &SessionId| self.sessions.get(id);
         if let Some(named) = seat.delegate.as_ref().or(seat.holder.as_ref()) {
@@ -521,7 +525,7 @@ impl Inner {
             }
         };
         if self.waits >= MOST_WAITING {
-            // It is in the store, and is read from there when others have left the line.
+            // The attempt is in the store. It is read from there when the queue has room again.
             self.more = true;
             return;
         }
@@ -530,7 +534,7 @@ impl Inner {
         self.waiting.entry(key).or_default().push_back(spawn);
     }
 
-    /// Gives a session what waits for room in it.
+    /// Gives a session the attempts that wait for room in it.
     fn fill(&mut self, session: &SessionId) {
         let key = Key::Session(session.clone());
         while self.sessions.get(session).is_some_and(Mailbox::has_room) {
@@ -543,7 +547,7 @@ impl Inner {
         }
     }
 
-    /// Places everybody in a line again.
+    /// Places all attempts of a queue again.
     fn place_line(&mut self, key: &Key) {
         for spawn in self.waiting.remove(key).into_iter().flatten() {
             self.place_again(spawn);
@@ -551,7 +555,7 @@ impl Inner {
     }
 
     fn place_again(&mut self, spawn: Spawn) {
-        // Whoever was retired left its entry in the line.
+        // A retired attempt leaves its entry in the queue.
         if self.places.get(&spawn.ticket) == Some(&Place::Waiting) {
             self.places.remove(&spawn.ticket);
             self.waits -= 1;
@@ -569,7 +573,7 @@ fn looks(mailbox: &Mailbox) -> Looks {
     }
 }
 
-/// The note that an attempt is over.
+/// Returns the note that cancels an attempt.
 fn cancel(ticket: Ticket, held: Held, reason: &str) -> Note {
     let Held { task, epoch, .. } = held;
     let params = serde_json::json!({ "task": task, "attempt": ticket.attempt, "reason": reason });

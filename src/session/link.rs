@@ -1,4 +1,4 @@
-//! A socket's hold on its session.
+//! The connection of a client to its session.
 
 use std::sync::{
     OnceLock,
@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use crate::protocol::SessionId;
 
-/// One connection of a session: how far it was told, and why it must end.
+/// A connection of a session: how far frames were sent, and why it must end.
 #[derive(Debug)]
 pub struct Link {
     session: SessionId,
@@ -19,22 +19,22 @@ pub struct Link {
     end: OnceLock<End>,
 }
 
-/// Why a connection ends.
+/// The reason why a connection ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    /// A newer connection took its place.
+    /// A newer connection replaced it.
     Replaced,
     /// The session was closed.
     Closed(String),
     /// Its token was revoked.
     Revoked,
-    /// Its token's time is over.
+    /// The token has expired.
     Expired,
-    /// It does not take what it is sent.
+    /// The client does not read its frames.
     Slow,
-    /// It says nothing, not even to a ping.
+    /// The client sends nothing and does not answer a ping.
     Silent,
-    /// It broke the protocol below the frames.
+    /// The client violated the WebSocket protocol.
     Broken(u16, String),
     /// The host is stopping.
     Stopping,
@@ -54,7 +54,7 @@ impl End {
         }
     }
 
-    /// Why, for a person; a client may tell the kinds apart by the code.
+    /// Returns the reason for a person. Clients can tell the kinds apart by the code.
     pub fn reason(&self) -> &str {
         match self {
             Self::Replaced => "a newer connection of this session took over",
@@ -79,17 +79,17 @@ impl Link {
         }
     }
 
-    /// The session.
+    /// Returns the session.
     pub fn session(&self) -> &SessionId {
         &self.session
     }
 
-    /// Which connection of the session it is, from 1.
+    /// Returns the number of the connection within the session, from 1.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// The number of the last frame that was handed out over it.
+    /// Returns the number of the last frame that was sent over it.
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Acquire)
     }
@@ -98,14 +98,14 @@ impl Link {
         self.sent.store(seq, Ordering::Release);
     }
 
-    /// Ends it; the first reason counts.
+    /// Ends the connection. Only the first reason counts.
     pub fn end(&self, end: End) {
-        // A later reason changes nothing.
+        // Fails if a reason is already set, which then stays.
         let _ = self.end.set(end);
         self.wake.notify_one();
     }
 
-    /// Why it must end, if it must.
+    /// Returns the reason to end, if there is one.
     pub fn ended(&self) -> Option<&End> {
         self.end.get()
     }
@@ -117,7 +117,7 @@ impl Link {
     /// Waits until there may be something to send, or a reason to end.
     ///
     /// # Cancel safety
-    /// May be dropped at any time; a wake-up is not lost.
+    /// Cancel safe: a wake-up is not lost.
     pub async fn woken(&self) {
         self.wake.notified().await;
     }

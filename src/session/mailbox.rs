@@ -1,4 +1,4 @@
-//! One session in memory: what it holds, what it was told, and who listens for it.
+//! The mailbox of one session: held attempts, frames and the current connection.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -11,39 +11,40 @@ use crate::{
     store::SessionRow,
 };
 
-/// The most tasks that a session has open; further ones wait as tasks.
+/// The maximum number of open tasks of a session. Others wait.
 pub const MOST_OPEN: usize = 256;
-/// Frames that a session may leave unacknowledged before it is given nothing new.
+/// The maximum number of frames without acknowledgement. Beyond it, no new task is given.
 const MOST_FRAMES: usize = 512;
-/// Their bytes.
+/// The maximum size of these frames in bytes.
 const MOST_BYTES: usize = 4 << 20;
-/// Attempts that a session had and that are remembered, so that it is told what became of them.
+/// The number of former attempts that are remembered, so that the session can still learn their
+/// outcome.
 const FORMER: usize = 1_024;
 
-/// An attempt that a session has.
+/// An attempt that a session holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
     /// The task.
     pub task: TaskId,
     /// Its epoch.
     pub epoch: u32,
-    /// Whether the session said that it has it.
+    /// True if the session acknowledged the attempt.
     pub delivered: bool,
 }
 
-/// A session.
+/// The state of one session.
 #[derive(Debug)]
 pub(super) struct Mailbox {
-    /// As it is stored.
+    /// The stored row.
     pub(super) row: SessionRow,
     pub(super) held: BTreeMap<Ticket, Held>,
     former: VecDeque<(Ticket, u32)>,
-    /// Notes without a number; the first `writing` of them are on their way to the disk.
+    /// Notes without a number. The first `writing` of them are being written.
     pub(super) outbox: VecDeque<Note>,
     pub(super) writing: usize,
     pub(super) unacked: VecDeque<Frame>,
     bytes: usize,
-    /// Frames up to here were acknowledged, and the store does not know yet.
+    /// The last acknowledged frame number that is not in the store yet.
     pub(super) to_ack: Option<u64>,
     pub(super) link: Option<Arc<Link>>,
     pub(super) links: u64,
@@ -65,14 +66,14 @@ impl Mailbox {
         }
     }
 
-    /// Whether it can be given another task.
+    /// Returns true if the session can take another task.
     pub(super) fn has_room(&self) -> bool {
         self.held.len() < MOST_OPEN
             && self.outbox.len() + self.unacked.len() < MOST_FRAMES
             && self.bytes < MOST_BYTES
     }
 
-    /// Puts a stored frame back.
+    /// Restores a stored frame.
     pub(super) fn restore(&mut self, frame: Frame) {
         self.bytes += frame.note.size();
         if frame.note.method == Method::Spawn {
@@ -82,13 +83,13 @@ impl Mailbox {
         self.unacked.push_back(frame);
     }
 
-    /// Takes a note; it gets its number when it is durable.
+    /// Queues a note. It gets its number when it is durable.
     pub(super) fn push(&mut self, note: Note) {
         self.bytes += note.size();
         self.outbox.push_back(note);
     }
 
-    /// Takes a spawn back that nobody was told of; says whether there was one.
+    /// Removes a queued spawn that is not being written yet. Returns true if there was one.
     pub(super) fn unsay(&mut self, ticket: Ticket) -> bool {
         let unsaid = self.outbox.iter().skip(self.writing).position(|note| note.ticket == ticket);
         let Some(at) = unsaid else { return false };
@@ -98,14 +99,15 @@ impl Mailbox {
         true
     }
 
-    /// Notes that wait for the disk, as the frames that they become.
+    /// Returns the first queued notes as the frames that they will become, and marks them as being
+    /// written.
     pub(super) fn write_out(&mut self, most: usize) -> Vec<Frame> {
         self.writing = self.outbox.len().min(most);
         let notes = self.outbox.iter().take(self.writing).cloned();
         (self.row.last_seq + 1..).zip(notes).map(|(seq, note)| Frame { seq, note }).collect()
     }
 
-    /// What was written out is on the disk, or is not.
+    /// Handles the result of a write: the frames are durable, or the write failed.
     pub(super) fn written(&mut self, durable: bool) {
         if durable {
             for note in self.outbox.drain(..self.writing) {
@@ -119,7 +121,7 @@ impl Mailbox {
         self.writing = 0;
     }
 
-    /// Forgets the frames up to a number.
+    /// Drops the frames up to a number.
     pub(super) fn acknowledge(&mut self, seq: u64) {
         let seen = self.unacked.partition_point(|frame| frame.seq <= seq);
         for frame in self.unacked.drain(..seen) {
@@ -131,14 +133,14 @@ impl Mailbox {
         }
     }
 
-    /// The frame that follows a number.
+    /// Returns the first frame with a number greater than `seq`.
     pub(super) fn after(&self, seq: u64) -> Option<&Frame> {
         let first = self.unacked.front()?.seq;
         let at = usize::try_from((seq + 1).saturating_sub(first)).ok()?;
         self.unacked.get(at)
     }
 
-    /// Forgets an attempt, but for who had it.
+    /// Removes a held attempt and remembers it as a former one.
     pub(super) fn let_go(&mut self, ticket: Ticket) -> Option<Held> {
         let held = self.held.remove(&ticket)?;
         if self.former.len() >= FORMER {
@@ -148,7 +150,7 @@ impl Mailbox {
         Some(held)
     }
 
-    /// The attempt of a step that it has, or had last.
+    /// Returns the attempt of a step that the session holds, or held last.
     pub(super) fn attempt_of(&self, run: u64, step: u32) -> Option<(Ticket, u32)> {
         let from = Ticket { run, step, attempt: 0 };
         let to = Ticket { run, step, attempt: u32::MAX };

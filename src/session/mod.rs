@@ -1,10 +1,10 @@
-//! Sessions: remote parties that operate, as mailboxes.
+//! Mailboxes of sessions, which are connected remote operators.
 //!
-//! Owns who is connected as which operator, the seats by which a task finds its session, the
-//! numbered frames that a session has not acknowledged, and how they become durable before they
-//! are sent. A session outlives its socket and the host: what it was told is stored, and sent
-//! again to whoever comes back. Refuses to know sockets, runs and journals: the API moves the
-//! frames, the engine says what becomes of a task. The operator `main_ai` spawns through it.
+//! Owns who is connected as which operator, the seats that select a task's session, and the
+//! numbered frames that a session has not acknowledged. A frame is durable before it is sent. A
+//! session outlives its socket and the host process: unacknowledged frames are stored and sent
+//! again after a reconnect. Knows nothing of sockets, runs and journals: the API sends the frames,
+//! the engine decides about tasks. The operator `main_ai` dispatches through it.
 
 mod frame;
 mod hub;

@@ -1,10 +1,10 @@
-//! Where an attempt goes: by its run's seats, or to wait for a session.
+//! The placement of an attempt: with a session, or in a queue for one.
 
 use std::sync::Arc;
 
 use crate::protocol::{SessionId, TaskId, Ticket};
 
-/// Who a run says should have a task.
+/// The candidates that a run names for a task.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seat {
     /// The session that takes every task of the run.
@@ -15,32 +15,32 @@ pub struct Seat {
     pub starter: Option<SessionId>,
 }
 
-/// An attempt on its way to a session.
+/// An attempt that is to be given to a session.
 #[derive(Debug, Clone)]
 pub struct Spawn {
     /// The attempt.
     pub ticket: Ticket,
     /// Its task.
     pub task: TaskId,
-    /// Its epoch.
+    /// The attempt's epoch.
     pub epoch: u32,
     /// The run's nonce.
     pub nonce: u64,
     /// The operator's name.
     pub operator: Arc<str>,
-    /// Who should have it.
+    /// The candidates for the task.
     pub seat: Seat,
-    /// The attempt's time from its delivery on, in milliseconds.
+    /// The timeout of the attempt, counted from its delivery, in milliseconds.
     pub timeout_ms: Option<u64>,
-    /// What a session is told that fetches the prompt itself: a JSON object.
+    /// The parameters for a session that fetches the prompt itself: a JSON object.
     pub thin: Arc<str>,
-    /// The same with the prompts in it, where they are small enough for a frame.
+    /// The parameters with the prompts, if these are small enough for a frame.
     pub full: Option<Arc<str>>,
-    /// Whether the operator sends the prompts to every session.
+    /// True if the operator sends the prompts to every session.
     pub direct: bool,
 }
 
-/// What a waiting attempt waits for.
+/// The resource that a waiting attempt needs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Key {
     /// Room in a session.
@@ -49,29 +49,29 @@ pub(super) enum Key {
     Operator(Arc<str>),
 }
 
-/// Where an attempt is.
+/// The place of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
-    /// A session has it, or is about to be told.
+    /// A session holds it, or its frame is queued.
     Held(SessionId),
-    /// It waits.
+    /// It is queued.
     Waiting,
 }
 
-/// How a task's way to a session looks.
+/// The destination of a task at this moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outlook {
-    /// To this session.
+    /// The task goes to this session.
     To {
         /// The session.
         session: SessionId,
-        /// Whether it is connected now.
+        /// True if a client is connected now.
         connected: bool,
     },
     /// The seat names a session that is closed or unknown.
     Vacant(SessionId),
     /// No session of the operator is open.
     NoSession,
-    /// Several are, and no seat says which.
+    /// Several sessions are open, and no seat selects one.
     Several(usize),
 }

@@ -1,4 +1,4 @@
-//! What makes frames durable: one writer for all sessions, so that they share its commits.
+//! Writes frames to the store: one task for all sessions, so that they share its commits.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,13 +8,13 @@ use crate::{
     tasks::Tasks,
 };
 
-/// How long it rests after a write failed.
+/// The delay after a failed write.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The writer of every session's frames.
+/// Writes the frames of all sessions.
 ///
-/// A frame gets its number when it is durable, and is handed out after that: a write that failed
-/// leaves no gap, and nothing that was sent is forgotten.
+/// A frame gets its number when it is durable, and is sent after that. So a failed write leaves no
+/// gap, and no sent frame is lost.
 pub struct Scribe {
     hub: Arc<Hub>,
     store: Arc<dyn Store>,
@@ -22,7 +22,7 @@ pub struct Scribe {
 }
 
 impl Scribe {
-    /// Writes what `hub` has for its sessions into `store`, until `tasks` is told to stop.
+    /// Starts to write the frames of `hub` into `store`, until `tasks` is stopped.
     pub fn start(hub: Arc<Hub>, store: Arc<dyn Store>, tasks: Tasks) {
         let scribe = Self { hub, store, tasks: tasks.clone() };
         tasks.spawn(scribe.serve());
@@ -45,11 +45,11 @@ impl Scribe {
                 checks: Vec::new(),
                 run: None,
                 writes: writes.clone(),
-                // Whoever waits for it is this task; it is gone only when the host stops.
+                // The receiver is gone only when the host stops.
                 ack: Box::new(move |result| drop(ack.send(result))),
             };
             let store = Arc::clone(&self.store);
-            // The queue may be full for a moment: waiting for room is not the runtime's work.
+            // `submit` may block while the queue is full, so it must not run on the runtime.
             let submitted = self.tasks.spawn_blocking(move || store.submit(batch)).await;
             let result = match submitted {
                 Ok(()) => acked.await.unwrap_or(Err(StoreError::Closed)),

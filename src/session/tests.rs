@@ -1,4 +1,4 @@
-//! Placing, numbering and giving back, without a store.
+//! Placement, numbering and release of attempts, without a store.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ fn give(hub: &Hub, steps: impl IntoIterator<Item = u32>, seat: &Seat) {
     }
 }
 
-/// Everything that waits becomes durable; says how many frames there were.
+/// Completes one write, successful if `durable`. Returns the number of frames.
 fn write(hub: &Hub, durable: bool) -> usize {
     let (sessions, writes) = hub.write_out();
     hub.written(&sessions, &writes, durable);

@@ -1,6 +1,6 @@
-//! From a dispatch to a worker.
+//! Starts workers for dispatched tasks.
 //!
-//! Owns [`SpawnerAdapter`], [`OperatorSpawner`] and [`Worker`]: an attempt that is under way, to be
+//! Owns [`SpawnerAdapter`], [`OperatorSpawner`] and [`Worker`], an attempt in progress that can be
 //! awaited. Refuses to look at an operator's kind. The engine calls it as the innermost part of
 //! every dispatch.
 

@@ -11,14 +11,14 @@ use crate::{
     protocol::{Failure, Json, failure::kind},
 };
 
-/// Routes each task to the operator that it names.
+/// Routes each task to its operator.
 #[derive(Clone)]
 pub struct OperatorSpawner {
     registry: Registry,
 }
 
 impl OperatorSpawner {
-    /// A spawner over the operators of `registry`.
+    /// Returns a spawner over the operators of `registry`.
     pub fn new(registry: Registry) -> Self {
         Self { registry }
     }
@@ -37,7 +37,7 @@ impl SpawnerAdapter for OperatorSpawner {
     }
 }
 
-/// A backend at work on one attempt.
+/// A backend that executes one attempt.
 struct OperatorWorker {
     backend: Arc<dyn Backend>,
     task: Arc<Task>,

@@ -1,4 +1,4 @@
-//! The seam: something that starts workers, and what it starts.
+//! The traits of the seam: a spawner, and the workers that it starts.
 
 use std::sync::Arc;
 
@@ -12,19 +12,19 @@ use crate::{
 /// Starts workers.
 #[async_trait]
 pub trait SpawnerAdapter: Send + Sync {
-    /// Starts a worker on one attempt of a task.
+    /// Starts a worker for one attempt of a task.
     ///
     /// # Errors
-    /// When there is nobody to start; the attempt then failed.
+    /// Fails when no worker can be started; the attempt has then failed.
     async fn spawn(&self, task: Arc<Task>, input: Json) -> Result<Box<dyn Worker>, Failure>;
 }
 
-/// An attempt that is under way; its task has the token that cancels it.
+/// An attempt in progress; its task has the token that cancels it.
 #[async_trait]
 pub trait Worker: Send {
-    /// Waits for what becomes of the attempt.
+    /// Waits for the outcome of the attempt.
     ///
     /// # Errors
-    /// The failure that ends the attempt.
+    /// Returns the failure that ends the attempt.
     async fn join(self: Box<Self>) -> Result<Reply, Failure>;
 }

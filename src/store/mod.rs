@@ -721,25 +721,25 @@ impl StoreError {
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// The run has moved on: somebody else wrote it, or an earlier batch of it failed.
-    #[error("append to run {run}: it has moved on")]
+    #[error("run {run} was changed by another writer")]
     Moved {
         /// The run's number.
         run: u64,
     },
     /// The token was revoked before this commit.
-    #[error("use token {jti}: it was revoked")]
+    #[error("token {jti} was revoked")]
     Revoked {
         /// The token's id.
         jti: String,
     },
     /// The idempotency key was used before.
-    #[error("use idempotency key {key:?}: it was used before")]
+    #[error("idempotency key {key:?} was already used")]
     KeyUsed {
         /// The key.
         key: String,
     },
     /// Somebody else has changed a value of the host since it was read.
-    #[error("change {key:?}: somebody else has changed it meanwhile")]
+    #[error("{key:?} was changed by another writer")]
     Changed {
         /// The key.
         key: String,
@@ -790,7 +790,7 @@ pub enum StoreError {
         path: String,
     },
     /// Another process owns the data directory.
-    #[error("own {path}: another process does (pid {pid})")]
+    #[error("{path} is in use by another process (pid {pid})")]
     Owned {
         /// The data directory.
         path: String,

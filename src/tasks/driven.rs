@@ -1,4 +1,4 @@
-//! Spawned work that somebody polls by hand, one piece at a time, in an order of their choice.
+//! Spawned work that is polled by hand, one piece at a time, in any order; for simulations.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,7 @@ use std::{
 
 use tokio::sync::oneshot;
 
-/// Polls what was spawned; nothing runs by itself.
+/// Polls spawned work; nothing runs by itself.
 #[derive(Clone, Default)]
 pub struct Driver {
     work: Arc<Mutex<Work>>,
@@ -38,17 +38,17 @@ impl Wake for Alarm {
 }
 
 impl Driver {
-    /// Takes a future in; answers with its number and with where its result arrives.
+    /// Adds a future; returns its number and the receiver of its result.
     pub fn add<F>(&self, future: F) -> (u64, oneshot::Receiver<F::Output>)
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
         let (tell, result) = oneshot::channel();
-        // Nothing else of a runtime's waits for its turn: a budget would never be filled again.
+        // There is no runtime here that would refill tokio's cooperative budget.
         let piece = Box::pin(tokio::task::unconstrained(async move {
             let value = future.await;
-            // Whoever spawned it may not care.
+            // The receiver may have been dropped.
             let _ = tell.send(value);
         }));
         let mut work = lock(&self.work);
@@ -60,12 +60,12 @@ impl Driver {
         (number, result)
     }
 
-    /// The numbers of what can go on, oldest first.
+    /// Returns the numbers of the pieces that can make progress, oldest first.
     pub fn ready(&self) -> Vec<u64> {
         lock(&self.woken).iter().copied().collect()
     }
 
-    /// Lets one piece go on until it waits or ends.
+    /// Polls one piece once.
     pub fn poll(&self, number: u64) {
         lock(&self.woken).remove(&number);
         let Some(mut piece) = lock(&self.work).pieces.remove(&number) else { return };
@@ -76,14 +76,14 @@ impl Driver {
         }
     }
 
-    /// Gives one piece up, wherever it stands.
+    /// Drops one piece, in whatever state it is.
     pub fn give_up(&self, number: u64) {
         let piece = lock(&self.work).pieces.remove(&number);
         drop(piece);
         lock(&self.woken).remove(&number);
     }
 
-    /// Gives everything up, as the end of a process does.
+    /// Drops every piece, as the end of a process does.
     pub fn give_up_all(&self) {
         let pieces = std::mem::take(&mut lock(&self.work).pieces);
         drop(pieces);

@@ -1,4 +1,4 @@
-//! What a signed token says, and what makes it good at a moment.
+//! The claims of a signed token, and the checks on them.
 
 use std::collections::BTreeSet;
 
@@ -7,39 +7,39 @@ use serde::{Deserialize, Serialize};
 use super::{Grant, Quotas, Role, Scopes, Verb};
 use crate::protocol::TaskId;
 
-/// Who issues every token of this host.
+/// The issuer of all tokens of this host.
 pub const ISSUER: &str = "moonswarm";
 
-/// What stands in the subject of a token without a name, between its role and what is its own.
+/// Separates the role from the token's own id in the subject of an unnamed token.
 pub const UNNAMED: char = '#';
 
-/// The person whom a subject stands for. Unnamed tokens of one maker and role are one person's,
-/// however many there are: being asked for two answers is no reason to make two tokens.
+/// Returns the person that a subject stands for. All unnamed tokens with the same maker and role
+/// count as one person, so that a second token cannot give a second answer to the same task.
 pub fn person(subject: &str) -> String {
     let named = |part: &str| part.split(UNNAMED).next().unwrap_or_default().to_owned();
     subject.split('/').map(named).collect::<Vec<_>>().join("/")
 }
 
-/// How far two clocks may differ, in seconds.
+/// The tolerated difference between two clocks, in seconds.
 pub const LEEWAY_S: u64 = 30;
 
-/// What a token is for; each kind has a type and an audience of its own, so that one is never
-/// taken for another.
+/// The kind of a token. Each kind has its own type and audience, so a token cannot be used as
+/// another kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TokenKind {
-    /// For the HTTP API: people, programs, pull workers.
+    /// A token for the HTTP API: people, programs, pull workers.
     Api,
-    /// For one attempt at one task.
+    /// A token for one attempt of a task.
     Task,
-    /// For one connected operator.
+    /// A token for one connected operator.
     Session,
 }
 
 impl TokenKind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 3] = [Self::Api, Self::Task, Self::Session];
 
-    /// The header's `typ`.
+    /// Returns the header's `typ`.
     pub const fn typ(self) -> &'static str {
         match self {
             Self::Api => "moonswarm-api+jwt",
@@ -48,7 +48,7 @@ impl TokenKind {
         }
     }
 
-    /// The claims' `aud`.
+    /// Returns the claims' `aud`.
     pub const fn audience(self) -> &'static str {
         match self {
             Self::Api => "moonswarm:api",
@@ -58,43 +58,43 @@ impl TokenKind {
     }
 }
 
-/// What a token says. Times are Unix seconds.
+/// The claims of a token. Times are Unix seconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claims {
-    /// Who issued it: [`ISSUER`].
+    /// The issuer: [`ISSUER`].
     pub iss: String,
-    /// What it is for: a kind's audience.
+    /// The audience of its kind.
     pub aud: String,
-    /// Who holds it.
+    /// The holder.
     pub sub: String,
-    /// Its own name; what a revocation names.
+    /// The token's id, which revocations refer to.
     pub jti: String,
-    /// When it was issued.
+    /// The time of issue.
     pub iat: u64,
-    /// When it becomes good: when it was issued. It is not held against the clock.
+    /// The start of validity: the time of issue. Not checked against the clock.
     pub nbf: u64,
-    /// When it ceases to be good.
+    /// The time of expiry.
     pub exp: u64,
-    /// What its holder may do, and reach.
+    /// The role, which bounds its verbs.
     pub role: Role,
-    /// The only verbs of the role that it has.
+    /// If set, the only verbs of the role that the token has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verbs: Option<BTreeSet<Verb>>,
-    /// What it reaches.
+    /// The scopes that the token reaches.
     pub scopes: Scopes,
     /// The `jti` of the token that it was narrowed from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
-    /// The attempt that it is for, in a task token.
+    /// The attempt of a task token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<TaskClaim>,
-    /// How much may be done and kept under it.
+    /// The quotas of the token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quotas: Option<Quotas>,
 }
 
-/// The attempt that a task token is for.
+/// The attempt that a task token is valid for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TaskClaim {
@@ -104,7 +104,7 @@ pub struct TaskClaim {
     pub attempt: u32,
     /// The run's epoch when the attempt was opened.
     pub epoch: u32,
-    /// The run's nonce; 0 for a run that was created before there were any.
+    /// The run's nonce; 0 for a run that was created before nonces existed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub nonce: u64,
 }
@@ -114,31 +114,31 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// Why a token is not good; every one of them is a 401.
+/// The reason why a token is refused. Each maps to a 401.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// It is not a signed token, or one of its claims is missing or has another form.
-    #[error("read the token: {0}")]
+    /// The text is not a signed token, or a claim is missing or malformed.
+    #[error("malformed token: {0}")]
     Malformed(String),
-    /// No key of this host has its key id, or that key's grace is over.
-    #[error("verify the token: its key is unknown or retired")]
+    /// No key of this host has this key id, or the grace period of the key has ended.
+    #[error("the signing key of the token is unknown or retired")]
     UnknownKey,
-    /// Its signature does not fit.
-    #[error("verify the token: its signature does not fit")]
+    /// The signature does not match.
+    #[error("the signature of the token is invalid")]
     Signature,
-    /// It is for something else.
-    #[error("use the token: it is a {found} token")]
+    /// The token is of another kind.
+    #[error("a {found} token is not accepted here")]
     WrongKind {
-        /// Its `typ`, cut to 64 characters, or `foreign` when its audience is not its kind's.
+        /// Its `typ`, cut to 64 characters, or `foreign` if the audience does not match the kind.
         found: String,
     },
-    /// Its time is over.
-    #[error("use the token: it expired {0} s ago")]
+    /// The token has expired.
+    #[error("the token expired {0} s ago")]
     Expired(u64),
 }
 
 impl TokenError {
-    /// A word that never changes.
+    /// Returns a stable code.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::Malformed(_) => "token_malformed",
@@ -150,46 +150,46 @@ impl TokenError {
     }
 }
 
-/// What a child token must not have more of than its parent.
+/// A property in which a child token must not exceed its parent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Axis {
-    /// Who holds it.
+    /// The role.
     Role,
-    /// What it may do.
+    /// The verbs.
     Verbs,
-    /// What it reaches.
+    /// The scopes.
     Scopes,
-    /// When it ends.
+    /// The time of expiry.
     Expiry,
-    /// When it begins.
+    /// The start of validity.
     Start,
-    /// What it is for.
+    /// The kind of token.
     Kind,
-    /// Which attempt it is for.
+    /// The attempt.
     Attempt,
-    /// Which token it names as its parent.
+    /// The parent that the token names.
     Parent,
-    /// How much may be done and kept under it.
+    /// The quotas.
     Quotas,
 }
 
-/// A child token that would have more than its parent.
+/// A child token that would exceed its parent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("narrow the token: the child would be wider in {}", self.axis.as_str())]
+#[error("a token cannot create a wider token: {} would be wider", self.axis.as_str())]
 pub struct Widening {
-    /// In what.
+    /// The first axis in which it would.
     pub axis: Axis,
 }
 
 impl Widening {
-    /// A word that never changes.
+    /// Returns a stable code.
     pub const fn code(&self) -> &'static str {
         "token_widens"
     }
 }
 
 impl Axis {
-    /// The word that refusals use.
+    /// Returns the word that error messages use.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Role => "role",
@@ -206,7 +206,7 @@ impl Axis {
 }
 
 impl Claims {
-    /// What a token of `kind` says that is good from `now_s` for `ttl_s` seconds.
+    /// Creates the claims of a token of `kind`, valid from `now_s` for `ttl_s` seconds.
     pub fn new(
         kind: TokenKind,
         sub: impl Into<String>,
@@ -232,7 +232,7 @@ impl Claims {
         }
     }
 
-    /// What a worker's token says: the worker's verbs, for one attempt at one task.
+    /// Creates the claims of a worker's token: the worker's verbs, for one attempt of a task.
     pub fn for_attempt(
         task: TaskClaim,
         sub: impl Into<String>,
@@ -244,31 +244,31 @@ impl Claims {
         Self { task: Some(task), ..Self::new(TokenKind::Task, sub, jti, grant, now_s, ttl_s) }
     }
 
-    /// The same, naming the token that it was narrowed from.
+    /// Sets `parent` as the token that this one was narrowed from.
     #[must_use]
     pub fn child_of(mut self, parent: &Self) -> Self {
         self.parent = Some(parent.jti.clone());
         self
     }
 
-    /// The kind that the audience says, if it is one.
+    /// Returns the kind that the audience names, if it is known.
     pub fn kind(&self) -> Option<TokenKind> {
         TokenKind::ALL.into_iter().find(|kind| kind.audience() == self.aud)
     }
 
-    /// What it allows.
+    /// Returns the grant of the token.
     pub fn grant(&self) -> Grant {
         Grant { role: self.role, verbs: self.verbs.clone(), scopes: self.scopes.clone() }
     }
 
-    /// Whether its time is not over, within [`LEEWAY_S`].
+    /// Checks that the token has not expired, with a tolerance of [`LEEWAY_S`].
     ///
-    /// `iat` and `nbf` are not looked at. Only this host signs, and it signs no token for later:
-    /// one that begins in the future was made before the host's clock was set back, and refusing it
+    /// `iat` and `nbf` are not checked. Only this host signs tokens, and never for a later start. A
+    /// token that starts in the future was made before the host's clock was set back. To refuse it
     /// would lock out its owner and nobody else.
     ///
     /// # Errors
-    /// When it has expired.
+    /// Returns [`TokenError::Expired`] if the token has expired.
     pub fn check_time(&self, now_s: u64) -> Result<(), TokenError> {
         if self.exp.saturating_add(LEEWAY_S) <= now_s {
             return Err(TokenError::Expired(now_s - self.exp));
@@ -276,10 +276,10 @@ impl Claims {
         Ok(())
     }
 
-    /// Whether it has no more than `parent` in any way.
+    /// Checks that the token exceeds `parent` in no axis.
     ///
     /// # Errors
-    /// The first axis in which it has more.
+    /// Returns the first axis in which it exceeds `parent`.
     pub fn check_narrower(&self, parent: &Self) -> Result<(), Widening> {
         let (own, whole) = (self.grant(), parent.grant());
         let quotas = |claims: &Self| claims.quotas.unwrap_or_default();
@@ -300,11 +300,12 @@ impl Claims {
         }
     }
 
-    /// Whether an answer that carries a token with these claims may be repeated to `asker`, who
-    /// sent the request with the same key again: only to a token that could have made it.
+    /// Checks that a stored response that contains a token with these claims may be sent again to
+    /// `asker`, who repeated the request with the same idempotency key. That is allowed only for a
+    /// token that could have made these claims.
     ///
     /// # Errors
-    /// The first axis in which they have more.
+    /// Returns the first axis in which the claims exceed those of `asker`.
     pub fn check_repeatable(&self, asker: &Self) -> Result<(), Widening> {
         Self { parent: Some(asker.jti.clone()), ..self.clone() }.check_narrower(asker)
     }

@@ -1,6 +1,7 @@
-//! Ed25519 for the token library: the one algorithm that tokens of this host have.
+//! Ed25519 for the token library: the only algorithm for tokens of this host.
 //!
-//! TLS already brings `ring`; a second cryptography library would only make a clean build longer.
+//! Uses `ring`, which TLS already brings. A second cryptography library would only slow down a
+//! clean build.
 
 use jsonwebtoken::{
     Algorithm, AlgorithmFamily, DecodingKey,
@@ -14,7 +15,7 @@ use ring::{
 };
 use signature::{Error as Unsigned, Signer, Verifier};
 
-/// Names the provider to the token library; the first call counts, later ones change nothing.
+/// Installs the provider in the token library. Calls after the first have no effect.
 pub(super) fn install() {
     static PROVIDER: CryptoProvider = CryptoProvider {
         signer_factory: |algorithm, key| {
@@ -44,7 +45,8 @@ pub(super) fn install() {
             ec_pub_components_from_private_key: |_, _| Err(unsupported()),
         },
     };
-    // Refused when a program that embeds the host has installed one of its own; that one does too.
+    // Fails if a program that embeds the host has installed its own provider, which then serves as
+    // well.
     let _kept = PROVIDER.install_default();
 }
 
@@ -60,7 +62,7 @@ fn check(algorithm: &Algorithm, family: AlgorithmFamily) -> Result<()> {
     }
 }
 
-/// A key pair from the PKCS #8 form of a bare seed.
+/// Returns the key pair from the PKCS #8 form of a bare seed.
 fn pair(der: &[u8]) -> Result<Ed25519KeyPair> {
     Ed25519KeyPair::from_pkcs8_maybe_unchecked(der).map_err(|_| ErrorKind::InvalidEddsaKey.into())
 }

@@ -1,4 +1,4 @@
-//! The Role × Verb table, and the question that every route, frame, tool and dispatch asks.
+//! The table of roles and verbs, and the check that every route, frame, tool and dispatch makes.
 
 use std::collections::BTreeSet;
 
@@ -18,12 +18,12 @@ use super::{
     },
 };
 
-/// How a role stands to a verb.
+/// The relation of a role to a verb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Right {
     /// The role has it.
     Has,
-    /// The role has it only in a token that names the verb.
+    /// The role has it only in a token that names the verb explicitly.
     Named,
     /// The role never has it.
     Never,
@@ -33,7 +33,8 @@ const Y: Right = Right::Has;
 const O: Right = Right::Named;
 const N: Right = Right::Never;
 
-/// A row a verb, in the order of [`Verb::ALL`]; a column a role, in the order of [`Role::ALL`].
+/// One row per verb, in the order of [`Verb::ALL`]; one column per role, in the order of
+/// [`Role::ALL`].
 #[rustfmt::skip]
 const TABLE: [(Verb, [Right; Role::ALL.len()]); Verb::ALL.len()] = [
     //                 admin oper. worker queue appr. senior observer
@@ -89,12 +90,12 @@ const TABLE: [(Verb, [Right; Role::ALL.len()]); Verb::ALL.len()] = [
     (KeyRotate,       [Y,    N,    N,     N,    N,    N,     N]),
 ];
 
-/// Whether a role may do something by itself, whatever it reaches.
+/// Returns true if a role has a verb by default, regardless of scopes.
 pub const fn permits(role: Role, verb: Verb) -> bool {
     matches!(right(role, verb), Right::Has)
 }
 
-/// Whether a role has a verb only in a token that names it.
+/// Returns true if a role has a verb only in a token that names it explicitly.
 pub const fn is_on_purpose(role: Role, verb: Verb) -> bool {
     matches!(right(role, verb), Right::Named)
 }
@@ -103,33 +104,33 @@ const fn right(role: Role, verb: Verb) -> Right {
     TABLE[verb as usize].1[role as usize]
 }
 
-/// What a token allows.
+/// The rights of a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// Who holds it.
+    /// The role.
     pub role: Role,
-    /// The only verbs of the role that it has; absent for all of them.
+    /// If set, the only verbs of the role that the grant has. Absent means all default verbs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verbs: Option<BTreeSet<Verb>>,
-    /// What it reaches.
+    /// The scopes that the grant reaches.
     pub scopes: Scopes,
 }
 
-/// Why the gate said no.
+/// The reason why the gate refused an act.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The role has no such verb, or the token was narrowed.
-    #[error("pass the gate: this token ({role}) may not {verb}")]
+    /// The role does not have the verb, or the token was narrowed to other verbs.
+    #[error("this token ({role}) may not {verb}")]
     Verb {
         /// The token's role.
         role: Role,
-        /// What was asked.
+        /// The requested verb.
         verb: Verb,
     },
-    /// The token does not reach what the act touches.
-    #[error("pass the gate: this token may {verb}, but its scopes do not reach {need}")]
+    /// The scopes of the token do not reach the target.
+    #[error("this token may {verb}, but its scopes do not include {need}")]
     Scope {
-        /// What was asked.
+        /// The requested verb.
         verb: Verb,
         /// The scope that is missing.
         need: String,
@@ -137,7 +138,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// A word that never changes.
+    /// Returns a stable code.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::Verb { .. } => "forbidden_verb",
@@ -147,19 +148,19 @@ impl Refusal {
 }
 
 impl Grant {
-    /// All verbs of a role, within scopes.
+    /// Creates a grant of a role's default verbs, within scopes.
     pub fn new(role: Role, scopes: Scopes) -> Self {
         Self { role, verbs: None, scopes }
     }
 
-    /// The same, narrowed to some verbs.
+    /// Narrows the grant to some verbs.
     #[must_use]
     pub fn only(mut self, verbs: impl IntoIterator<Item = Verb>) -> Self {
         self.verbs = Some(verbs.into_iter().collect());
         self
     }
 
-    /// Whether it has a verb, whatever it reaches.
+    /// Returns true if the grant has a verb, regardless of scopes.
     pub fn has(&self, verb: Verb) -> bool {
         match (right(self.role, verb), &self.verbs) {
             (Right::Has, None) => true,
@@ -168,8 +169,7 @@ impl Grant {
         }
     }
 
-    /// The same with more verbs, beside those that it has; `None` names one that the role never
-    /// has.
+    /// Adds verbs. Returns `None` if the role can never have one of them.
     pub fn and(mut self, more: &[Verb]) -> Option<Self> {
         if more.is_empty() {
             return Some(self);
@@ -179,7 +179,7 @@ impl Grant {
         more.iter().all(|verb| self.has(*verb)).then_some(self)
     }
 
-    /// The same without the verbs that only a token which names them has.
+    /// Removes the verbs that a role has only when a token names them.
     #[must_use]
     pub fn by_default(mut self) -> Self {
         if let Some(verbs) = &mut self.verbs {
@@ -188,22 +188,22 @@ impl Grant {
         self
     }
 
-    /// Whether it allows everything that `other` does.
+    /// Returns true if the grant allows everything that `other` allows.
     pub fn covers(&self, other: &Self) -> bool {
         self.role.holds(other.role)
             && Verb::ALL.iter().all(|verb| !other.has(*verb) || self.has(*verb))
             && self.scopes.contain(&other.scopes)
     }
 
-    /// Everything.
+    /// Returns the grant of an admin, over all scopes.
     pub fn everything() -> Self {
         Self::new(Role::Admin, Scopes::all())
     }
 
-    /// Lets an act through if the verb is there and every need is reached.
+    /// Checks that the grant has the verb and reaches every need.
     ///
     /// # Errors
-    /// The verb that is missing, or the first need that no scope covers.
+    /// Returns the missing verb, or the first need that no scope covers.
     pub fn check(&self, verb: Verb, needs: &[Need<'_>]) -> Result<(), Refusal> {
         if !self.has(verb) {
             return Err(Refusal::Verb { role: self.role, verb });
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(refusal.code(), "forbidden_verb");
         let refusal = grant.check(Verb::BlueprintRead, &[Need::Blueprint("x")]).unwrap_err();
         assert_eq!(refusal.code(), "forbidden_scope");
-        assert!(refusal.to_string().ends_with("do not reach blueprint:x"));
+        assert!(refusal.to_string().ends_with("do not include blueprint:x"));
     }
 
     #[test]

@@ -1,16 +1,16 @@
 //! The handle: a task token short enough for a language model to copy.
 //!
-//! It names run, step, attempt, the run's epoch and the run's nonce, and proves itself by a keyed
-//! hash over them and the data directory's incarnation: whoever has the key verifies it without a
-//! look at the run. It is computed again whenever it is needed, and stored nowhere.
+//! A handle contains the run, the step, the attempt, the run's epoch and the run's nonce, and a
+//! keyed hash over them and the data directory's incarnation. The key is enough to verify it: no
+//! lookup of the run is needed. Handles are computed on demand and never stored.
 //!
-//! | form | text after `wh_`, in base32 | verified with |
+//! | form | text after `wh_`, in base32 | needed to verify |
 //! |---|---|---|
 //! | 1 | run, step, attempt, proof | the key and the run's epoch |
 //! | 2 | run, step, attempt, epoch, nonce, proof | the key |
 //!
-//! Numbers are LEB128, the nonce has 8 bytes and the proof 16; the form follows from the length.
-//! Handles of form 1 were made by releases without nonces, and are only read.
+//! Numbers are LEB128, the nonce has 8 bytes and the proof 16. The form follows from the length.
+//! Handles of form 1 come from releases without nonces and are only read.
 
 use std::{
     fmt,
@@ -20,22 +20,22 @@ use std::{
 use data_encoding::BASE32_NOPAD;
 use zeroize::Zeroizing;
 
-/// What every handle begins with.
+/// The prefix of every handle.
 const PREFIX: &str = "wh_";
-/// The bytes of the proof.
+/// The length of the proof in bytes.
 const MAC_LEN: usize = 16;
-/// The bytes of the nonce.
+/// The length of the nonce in bytes.
 const NONCE_LEN: usize = 8;
-/// The longest number: a `u64` at seven bits a byte.
+/// The longest encoded number in bytes: a `u64` at seven bits per byte.
 const VARINT_LEN: usize = 10;
-/// The bytes of the longest handle.
+/// The length of the longest handle in bytes.
 const MOST_BYTES: usize = 4 * VARINT_LEN + NONCE_LEN + MAC_LEN;
 
-/// A secret that handles are proved with.
+/// A secret key for handle proofs.
 pub type HandleSecret = Zeroizing<[u8; 32]>;
 
-/// The secrets that handles are proved with: one makes them, and those before it verify until
-/// their grace is over. Clones share them.
+/// The secrets for handle proofs: the current one makes and verifies proofs, retired ones only
+/// verify until their grace period ends. Clones share the secrets.
 #[derive(Clone)]
 pub struct HandleKey {
     secrets: Arc<RwLock<Secrets>>,
@@ -45,11 +45,11 @@ pub struct HandleKey {
 #[derive(Clone)]
 struct Secrets {
     current: HandleSecret,
-    /// Each with the end of its grace in Unix seconds.
+    /// Each with the end of its grace period in Unix seconds.
     retired: Vec<(HandleSecret, u64)>,
 }
 
-/// The attempt that a handle is for.
+/// The attempt that a handle identifies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AttemptId {
     /// The run's number.
@@ -60,35 +60,35 @@ pub struct AttemptId {
     pub attempt: u32,
     /// The run's epoch when the attempt was opened.
     pub epoch: u32,
-    /// The run's nonce; 0 for a run that was created before there were any.
+    /// The run's nonce; 0 for a run that was created before nonces existed.
     pub nonce: u64,
 }
 
-/// Names one attempt at one task, and proves that this host named it.
+/// Identifies one attempt of a task, with a proof that this host issued it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle {
     run: u64,
     step: u32,
     attempt: u32,
-    /// The epoch and the nonce; nothing in form 1.
+    /// The epoch and the nonce; `None` in form 1.
     stamp: Option<(u32, u64)>,
     mac: [u8; MAC_LEN],
 }
 
-/// Why a handle is not good; each is a 401.
+/// The reason why a handle is refused. Each maps to a 401.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HandleError {
-    /// It is not a handle's text: a character is missing, was added or changed.
-    #[error("read the handle: expected `wh_` and about 50 letters and digits, copied exactly")]
+    /// The text is not a handle: a character is missing, added or changed.
+    #[error("malformed handle: expected `wh_` and about 50 letters and digits, copied exactly")]
     Malformed,
-    /// It does not prove itself: it was changed, or belongs to another host, an earlier epoch or a
-    /// history that was rolled back, or the key that it was made with is retired.
-    #[error("verify the handle: it was not given out for this attempt, or its key is retired")]
+    /// The proof does not match: the handle was changed, belongs to another host, to an earlier
+    /// epoch or to a history that was rolled back, or its key is retired.
+    #[error("the handle was not issued for this attempt, or its key is retired")]
     Forged,
 }
 
 impl HandleError {
-    /// A word that never changes.
+    /// Returns a stable code.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::Malformed => "handle_malformed",
@@ -98,13 +98,14 @@ impl HandleError {
 }
 
 impl HandleKey {
-    /// The key of one incarnation of a data directory; another one's handles are not good in it.
+    /// Creates the key of one incarnation of a data directory. Handles of other incarnations fail
+    /// to verify.
     pub fn new(secret: [u8; 32], incarnation: u64) -> Self {
         let secrets = Secrets { current: Zeroizing::new(secret), retired: Vec::new() };
         Self { secrets: Arc::new(RwLock::new(secrets)), incarnation }
     }
 
-    /// The same, with a secret that verifies until `until_s` (Unix seconds) and makes no handles.
+    /// Adds a retired secret, which verifies until `until_s` (Unix seconds) and makes no handles.
     #[must_use]
     pub fn with_retired(self, secret: HandleSecret, until_s: u64) -> Self {
         let mut secrets = self.secrets.write().unwrap_or_else(PoisonError::into_inner);
@@ -113,8 +114,8 @@ impl HandleKey {
         self
     }
 
-    /// A key of its own with `next` in the place of the secret that makes handles. The one before
-    /// verifies for another `grace_s` seconds; with none, it and all before it verify no more.
+    /// Returns a separate key with `next` as the current secret. The previous secret verifies for
+    /// another `grace_s` seconds. If `grace_s` is 0, no earlier secret verifies any more.
     #[must_use]
     pub fn rotated(&self, next: [u8; 32], now_s: u64, grace_s: u64) -> Self {
         let mut secrets = self.read(Secrets::clone);
@@ -124,18 +125,18 @@ impl HandleKey {
         Self { secrets: Arc::new(RwLock::new(secrets)), incarnation: self.incarnation }
     }
 
-    /// Takes the secrets of `other`, for all who share this key.
+    /// Replaces the secrets by those of `other`, in all clones of this key.
     pub fn become_like(&self, other: &Self) {
         let secrets = other.read(Secrets::clone);
         *self.secrets.write().unwrap_or_else(PoisonError::into_inner) = secrets;
     }
 
-    /// The secret that makes handles.
+    /// Returns the secret that makes handles.
     pub fn current(&self) -> HandleSecret {
         self.read(|secrets| secrets.current.clone())
     }
 
-    /// The secrets that only verify, each with the end of its grace in Unix seconds.
+    /// Returns the secrets that only verify, each with the end of its grace period in Unix seconds.
     pub fn retired(&self) -> Vec<(HandleSecret, u64)> {
         self.read(|secrets| secrets.retired.clone())
     }
@@ -144,7 +145,7 @@ impl HandleKey {
         look(&self.secrets.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether a secret that is good at `now_s` makes `mac` of a message.
+    /// Returns true if a secret that is valid at `now_s` produces `mac` for the message.
     fn proves(&self, message: &[u8], mac: &[u8; MAC_LEN], now_s: u64) -> bool {
         self.read(|secrets| {
             let graced = secrets.retired.iter().filter(|(_, until_s)| *until_s > now_s);
@@ -154,7 +155,7 @@ impl HandleKey {
         })
     }
 
-    /// What the proof of form 2 is made over.
+    /// Returns the message that the proof of form 2 covers.
     fn message(&self, of: &AttemptId) -> [u8; 36] {
         let mut message = [0; 36];
         message[..28].copy_from_slice(&self.first_message((of.run, of.step, of.attempt), of.epoch));
@@ -162,7 +163,7 @@ impl HandleKey {
         message
     }
 
-    /// What the proof of form 1 is made over.
+    /// Returns the message that the proof of form 1 covers.
     fn first_message(&self, (run, step, attempt): (u64, u32, u32), epoch: u32) -> [u8; 28] {
         let mut message = [0; 28];
         message[..8].copy_from_slice(&self.incarnation.to_le_bytes());
@@ -185,26 +186,27 @@ impl fmt::Debug for HandleKey {
 }
 
 impl Handle {
-    /// The handle of an attempt.
+    /// Creates the handle of an attempt.
     pub fn mint(key: &HandleKey, of: &AttemptId) -> Self {
         let AttemptId { run, step, attempt, epoch, nonce } = *of;
         let mac = key.read(|secrets| keyed(&secrets.current, &key.message(of)));
         Self { run, step, attempt, stamp: Some((epoch, nonce)), mac }
     }
 
-    /// Reads a handle's text; what it says is worth nothing before [`Handle::verify`].
+    /// Parses the text of a handle. Its content must not be trusted before [`Handle::verify`].
     ///
     /// # Errors
-    /// When it is not exactly what [`Handle::expose`] writes.
+    /// Fails when the text is not exactly of the form that [`Handle::expose`] writes.
     pub fn parse(text: &str) -> Result<Self, HandleError> {
         Self::decode(text).ok_or(HandleError::Malformed)
     }
 
-    /// The attempt that this host gave it out for. A handle of form 1 has no epoch in it:
-    /// `first_epoch` is that of its run, if the run was created before there were nonces.
+    /// Verifies the handle and returns its attempt. A handle of form 1 has no epoch: `first_epoch`
+    /// returns the epoch of its run, if the run was created before nonces existed.
     ///
     /// # Errors
-    /// When this host did not give it out, or the secret's grace is over at `now_s`.
+    /// Fails when this host did not issue the handle, or the grace period of its secret has ended
+    /// at `now_s`.
     pub fn verify(
         &self,
         key: &HandleKey,
@@ -225,7 +227,7 @@ impl Handle {
         if proven { Ok(of) } else { Err(HandleError::Forged) }
     }
 
-    /// The text to hand out; whoever has it may work on the task.
+    /// Returns the text to hand out. Whoever has it may work on the task.
     pub fn expose(&self) -> String {
         let mut bytes = Vec::with_capacity(MOST_BYTES);
         write_varint(&mut bytes, self.run);
@@ -243,17 +245,17 @@ impl Handle {
         text
     }
 
-    /// The run's number.
+    /// Returns the run's number.
     pub fn run(&self) -> u64 {
         self.run
     }
 
-    /// The step's number within its run.
+    /// Returns the step's number within its run.
     pub fn step(&self) -> u32 {
         self.step
     }
 
-    /// The attempt's number.
+    /// Returns the attempt's number.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
@@ -261,7 +263,7 @@ impl Handle {
     fn decode(text: &str) -> Option<Self> {
         let body = text.strip_prefix(PREFIX)?;
         let longest = BASE32_NOPAD.encode_len(MOST_BYTES);
-        // One spelling only: an upper-case letter is a changed character.
+        // Only lower case is valid: a handle has exactly one spelling.
         if body.len() > longest || body.bytes().any(|byte| byte.is_ascii_uppercase()) {
             return None;
         }
@@ -281,7 +283,7 @@ impl Handle {
     }
 }
 
-/// Never the whole handle: a log line must not let its reader work on the task.
+/// Omits the proof: a log line must not allow its reader to work on the task.
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle")
@@ -292,7 +294,7 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// Compares in constant time, as the hash's own type does.
+/// Compares in constant time, through the hash's own type.
 fn same(a: &[u8; MAC_LEN], b: &[u8; MAC_LEN]) -> bool {
     let widen = |mac: &[u8; MAC_LEN]| {
         let mut bytes = [0; 32];
@@ -310,7 +312,7 @@ fn write_varint(to: &mut Vec<u8>, mut value: u64) {
     to.push(value as u8);
 }
 
-/// Reads the shortest form only, so that a number has one spelling.
+/// Accepts only the shortest encoding, so that a number has one spelling.
 fn read_varint(from: &mut &[u8]) -> Option<u64> {
     let mut value = 0_u64;
     for place in 0..VARINT_LEN {

@@ -1,7 +1,7 @@
-//! The host's Ed25519 keys: their file form, the key set that others read, signing, verifying.
+//! The host's Ed25519 keys: their file form, the public key set, signing and verification.
 //!
-//! The seed and the file's bytes come from the caller. Tokens are EdDSA and nothing else; the
-//! header's `kid` picks the key, and its `jwk`, `jku` and `x5u` are never looked at.
+//! The seed and the file's bytes come from the caller. EdDSA is the only accepted algorithm. The
+//! header's `kid` selects the key; its `jwk`, `jku` and `x5u` are ignored.
 
 use jsonwebtoken::{
     Algorithm, DecodingKey, EncodingKey, Header, Validation,
@@ -12,15 +12,15 @@ use zeroize::Zeroizing;
 
 use super::{Claims, ISSUER, TokenError, TokenKind, ed25519};
 
-/// What stands before the seed in the PKCS #8 form of an Ed25519 key (RFC 8410).
+/// The bytes before the seed in the PKCS #8 form of an Ed25519 key (RFC 8410).
 const PKCS8_PREFIX: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
 
-/// A file that holds no usable key, or a key that does not sign.
+/// An unusable key file, or a failure to sign.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// Not an Ed25519 private key in PKCS #8 PEM.
+    /// The file is not an Ed25519 private key in PKCS #8 PEM.
     #[error("read the signing key: expected an Ed25519 private key in PKCS #8 PEM")]
     Malformed(#[source] jsonwebtoken::errors::Error),
     /// The claims could not be signed.
@@ -29,7 +29,7 @@ pub enum KeyError {
 }
 
 impl KeyError {
-    /// A word that never changes.
+    /// Returns a stable code.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::Malformed(_) => "key_malformed",
@@ -38,7 +38,7 @@ impl KeyError {
     }
 }
 
-/// One key pair; its private half is printed nowhere but in [`SigningKey::to_pem`].
+/// A key pair. Only [`SigningKey::to_pem`] exposes its private half.
 #[derive(Clone)]
 pub struct SigningKey {
     private: EncodingKey,
@@ -48,7 +48,7 @@ pub struct SigningKey {
 }
 
 impl SigningKey {
-    /// The key pair of a seed: 32 bytes of the operating system's randomness.
+    /// Creates the key pair of a seed: 32 bytes of randomness from the operating system.
     pub fn from_seed(seed: &[u8; 32]) -> Self {
         let mut der = Zeroizing::new([0; 48]);
         der[..16].copy_from_slice(&PKCS8_PREFIX);
@@ -56,15 +56,15 @@ impl SigningKey {
         Self::new(EncodingKey::from_ed_der(&*der)).expect("every 32 bytes are an Ed25519 seed")
     }
 
-    /// Reads the file form.
+    /// Parses the file form.
     ///
     /// # Errors
-    /// When it is not an Ed25519 private key in PKCS #8 PEM.
+    /// Fails when it is not an Ed25519 private key in PKCS #8 PEM.
     pub fn from_pem(pem: &[u8]) -> Result<Self, KeyError> {
         EncodingKey::from_ed_pem(pem).and_then(Self::new).map_err(KeyError::Malformed)
     }
 
-    /// The file form: PKCS #8 PEM, private.
+    /// Returns the file form with the private key: PKCS #8 PEM.
     pub fn to_pem(&self) -> Zeroizing<String> {
         let body = Zeroizing::new(data_encoding::BASE64.encode(self.private.as_bytes()));
         Zeroizing::new(format!(
@@ -73,7 +73,7 @@ impl SigningKey {
         ))
     }
 
-    /// The key's id: the RFC 7638 thumbprint of its public half.
+    /// Returns the key's id: the RFC 7638 thumbprint of its public half.
     pub fn kid(&self) -> &str {
         &self.kid
     }
@@ -96,7 +96,7 @@ impl std::fmt::Debug for SigningKey {
     }
 }
 
-/// The host's keys: one signs, and those before it verify until their grace is over.
+/// The host's keys: the current one signs, retired ones verify until their grace period ends.
 #[derive(Debug, Clone)]
 pub struct KeyRing {
     current: SigningKey,
@@ -105,43 +105,43 @@ pub struct KeyRing {
 }
 
 impl KeyRing {
-    /// A ring of one key.
+    /// Creates a ring of one key.
     pub fn new(current: SigningKey) -> Self {
         Self { current, retired: Vec::new(), rules: TokenKind::ALL.map(rule) }
     }
 
-    /// The same, with a key that verifies until `until_s` (Unix seconds) and signs no more.
+    /// Adds a retired key, which verifies until `until_s` (Unix seconds) and no longer signs.
     #[must_use]
     pub fn with_retired(mut self, key: SigningKey, until_s: u64) -> Self {
         self.retired.push((key, until_s));
         self
     }
 
-    /// Signs with `next` from now on. The key before it verifies for another `grace_s` seconds;
-    /// with none, it and all before it verify no more.
+    /// Makes `next` the key that signs. The previous key verifies for another `grace_s` seconds. If
+    /// `grace_s` is 0, no earlier key verifies any more.
     pub fn rotate(&mut self, next: SigningKey, now_s: u64, grace_s: u64) {
         let before = std::mem::replace(&mut self.current, next);
         self.retired.push((before, now_s.saturating_add(grace_s)));
         self.retired.retain(|(_, until_s)| grace_s > 0 && *until_s > now_s);
     }
 
-    /// Whether a token names the key that signs, as one that the key has signed does.
+    /// Returns true if the header of a token names the current key. Does not verify the signature.
     pub fn is_current(&self, token: &str) -> bool {
         jsonwebtoken::decode_header(token)
             .is_ok_and(|header| header.kid.as_deref() == Some(self.current.kid.as_str()))
     }
 
-    /// The key that signs.
+    /// Returns the key that signs.
     pub fn current(&self) -> &SigningKey {
         &self.current
     }
 
-    /// The keys that only verify, each with the end of its grace in Unix seconds.
+    /// Returns the keys that only verify, each with the end of its grace period in Unix seconds.
     pub fn retired(&self) -> impl Iterator<Item = (&SigningKey, u64)> {
         self.retired.iter().map(|(key, until_s)| (key, *until_s))
     }
 
-    /// The public halves of the keys that verify at `now_s`, as a JSON Web Key Set.
+    /// Returns the public halves of the keys that verify at `now_s`, as a JSON Web Key Set.
     pub fn jwks(&self, now_s: u64) -> JwkSet {
         let graced = self.retired.iter().filter(|(_, until_s)| *until_s > now_s);
         let keys = std::iter::once(&self.current).chain(graced.map(|(key, _)| key));
@@ -151,7 +151,7 @@ impl KeyRing {
     /// Signs claims as a token of their kind.
     ///
     /// # Errors
-    /// When the claims' audience is no kind's, or the key does not sign.
+    /// Fails when the audience of the claims belongs to no kind, or the key cannot sign.
     pub fn sign(&self, claims: &Claims) -> Result<String, KeyError> {
         let kind =
             claims.kind().ok_or_else(|| KeyError::Sign(ErrorKind::InvalidAudience.into()))?;
@@ -161,11 +161,11 @@ impl KeyRing {
         jsonwebtoken::encode(&header, claims, &self.current.private).map_err(KeyError::Sign)
     }
 
-    /// What a token says, if it is one of the `accepted` kinds, was signed here and is good at
-    /// `now_s` (Unix seconds). Whether it was revoked is for the store to say.
+    /// Returns the claims of a token, if it is of an `accepted` kind, was signed by this host and
+    /// is valid at `now_s` (Unix seconds). Does not check revocation, which is the store's.
     ///
     /// # Errors
-    /// The first of these that does not hold.
+    /// Returns the first check that failed.
     pub fn verify(
         &self,
         token: &str,
@@ -200,7 +200,7 @@ impl KeyRing {
     }
 }
 
-/// What the library checks; the times are checked against the caller's clock instead of its own.
+/// Returns the checks of the library. Times are checked against the caller's clock instead.
 fn rule(kind: TokenKind) -> Validation {
     let mut rule = Validation::new(Algorithm::EdDSA);
     rule.set_required_spec_claims(&["exp", "nbf", "iss", "aud", "sub"]);

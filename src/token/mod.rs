@@ -1,9 +1,9 @@
-//! Who may do what: roles, verbs, scopes, signed tokens and short handles.
+//! Authorization: roles, verbs, scopes, signed tokens and short handles.
 //!
-//! Owns the Role × Verb table ([`permits`]), the narrowing rules, the JWT's claims and keys, and
-//! the handle that a language model can copy. Refuses clocks, randomness and IO: time, seeds and
-//! key files come in as arguments, and revocation is the store's. The API asks before every route,
-//! the dispatch stack before every dispatch.
+//! Owns the table of roles and verbs ([`permits`]), the narrowing rules, the claims and keys of the
+//! JWT, and the handle that a language model can copy. Has no clock, no randomness and no IO: time,
+//! seeds and key files come in as arguments, and the store owns revocation. The API checks before
+//! every route, the dispatch stack before every dispatch.
 
 mod claims;
 mod ed25519;

@@ -1,28 +1,28 @@
-//! Quotas: how much may be done and kept under a token.
+//! Quotas: limits on the work and storage of a token.
 
 use std::fmt;
 
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 
-/// What may be done and kept under a token, and under all that were made from it; what is not said
-/// is bounded by its parents' quotas alone.
+/// The limits of a token and of all tokens made from it. An absent quota is limited only by the
+/// quotas of the parents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quotas {
-    /// Runs that are open at a time.
+    /// Runs that are open at the same time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open_runs: Option<u64>,
-    /// Runs that are started in a minute; as many at once.
+    /// Runs started per minute, with a burst of the same number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starts_per_minute: Option<u32>,
-    /// Bytes that its runs keep: journals and files.
+    /// Bytes that its runs store: journals and files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored_bytes: Option<u64>,
-    /// Tokens that its runs use of models, read and written.
+    /// Model tokens that its runs use, input and output together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    /// Money that its runs use, in US dollars; a decimal text in JSON.
+    /// Cost of its runs in US dollars, as a decimal string in JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usd: Option<Decimal>,
 }
@@ -31,20 +31,20 @@ pub struct Quotas {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quota {
-    /// Runs that are open.
+    /// Open runs.
     OpenRuns,
-    /// Runs that are started in a minute.
+    /// Runs started per minute.
     StartsPerMinute,
-    /// Bytes that are kept.
+    /// Stored bytes.
     StoredBytes,
-    /// Tokens of models.
+    /// Model tokens.
     Tokens,
-    /// Money.
+    /// Cost.
     Usd,
 }
 
 impl Quota {
-    /// Its word.
+    /// Returns the name of the quota.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::OpenRuns => "open_runs",
@@ -63,18 +63,18 @@ impl fmt::Display for Quota {
 }
 
 impl Quotas {
-    /// Whether it bounds nothing.
+    /// Returns true if no quota is set.
     pub fn is_open(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Why it makes no sense, if it does not.
+    /// Returns the reason why the quotas are invalid, if they are.
     pub fn fault(&self) -> Option<&'static str> {
         let negative = self.usd.is_some_and(|usd| usd.is_sign_negative());
         negative.then_some("`usd` is less than nothing")
     }
 
-    /// The tighter of two, quota by quota.
+    /// Returns the smaller limit of two, quota by quota.
     #[must_use]
     pub fn within(self, other: Self) -> Self {
         fn tighter<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
@@ -89,8 +89,8 @@ impl Quotas {
         }
     }
 
-    /// Whether none of it is wider than the same of `whole`. What is not said is not wider: it
-    /// counts against `whole` all the same.
+    /// Returns true if no quota exceeds the same quota of `whole`. An absent quota does not exceed:
+    /// its usage counts against `whole` anyway.
     pub fn fits(self, whole: Self) -> bool {
         let both = self.within(whole);
         let same = |own: Self| Self {

@@ -1,41 +1,41 @@
-//! What kind of party holds a token.
+//! Roles: the kinds of parties that hold tokens.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// The kind of party that holds a token; the gate says what each may do.
+/// The kind of party that holds a token. The gate defines the verbs of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// The owner of the host.
     Admin,
-    /// Who starts runs and executes tasks: a main agent, a program.
+    /// Starts runs and executes tasks: a main agent, a program.
     Operator,
-    /// Who works on one task.
+    /// Works on one task.
     Worker,
-    /// Who leases tasks of a queue.
+    /// Leases tasks of a queue.
     Queue,
-    /// Who answers the tasks that wait for a person.
+    /// Answers tasks that wait for a person.
     Approver,
-    /// Who answers what a working attempt asks.
+    /// Answers the questions of attempts in progress.
     Senior,
-    /// Who only looks.
+    /// Only reads.
     Observer,
 }
 
-/// A text that names no role.
+/// A text that is not a role.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "find the role {0:?}: the roles are admin, operator, worker, queue, approver, senior and observer"
+    "unknown role {0:?}: the roles are admin, operator, worker, queue, approver, senior and observer"
 )]
 pub struct UnknownRole(
-    /// What was given, cut to 64 characters.
+    /// The text, cut to 64 characters.
     pub String,
 );
 
 impl Role {
-    /// Every role, in the order of the gate's columns.
+    /// All roles, in the order of the gate's columns.
     pub const ALL: [Self; 7] = [
         Self::Admin,
         Self::Operator,
@@ -46,7 +46,7 @@ impl Role {
         Self::Observer,
     ];
 
-    /// The word that claims, APIs and the CLI use.
+    /// Returns the word that claims, the API and the CLI use.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Admin => "admin",
@@ -59,7 +59,8 @@ impl Role {
         }
     }
 
-    /// Whether a holder of this role also holds `other`: an admin holds all, the rest their own.
+    /// Returns true if this role includes `other`: an admin includes all, the others only
+    /// themselves.
     pub fn holds(self, other: Self) -> bool {
         self == Self::Admin || self == other
     }

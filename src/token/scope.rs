@@ -1,7 +1,7 @@
-//! What a token reaches: the runs, tasks, operators, queues, state and blueprints it is about.
+//! Scopes: the runs, tasks, operators, queues, state and blueprints that a token reaches.
 //!
-//! A token reaches nothing of a kind that none of its scopes names. `run:*` is every run and `*`
-//! is everything; a star within a name has no meaning and is refused.
+//! Without a scope of a kind, a token reaches nothing of that kind. `run:*` reaches every run, `*`
+//! everything. A star within a name is refused.
 
 mod text;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::protocol::{RunId, TaskId};
 
-/// The kinds of things that a scope can be about.
+/// The kinds of targets of a scope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ScopeKind {
     /// Runs.
@@ -30,7 +30,7 @@ impl ScopeKind {
     const ALL: [Self; 6] =
         [Self::Run, Self::Task, Self::Operator, Self::Queue, Self::State, Self::Blueprint];
 
-    /// The word before the colon.
+    /// Returns the word before the colon.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Run => "run",
@@ -43,7 +43,7 @@ impl ScopeKind {
     }
 }
 
-/// All of a kind, or one of it.
+/// All of a kind, or one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Reach<T> {
     /// All.
@@ -52,16 +52,16 @@ pub enum Reach<T> {
     One(T),
 }
 
-/// The keys of one scope of state that begin alike.
+/// The keys of one state scope that share a prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct StatePrefix {
-    /// The scope of state; it has no slash.
+    /// The state scope. Has no slash.
     pub scope: String,
-    /// What the keys begin with; empty for every key.
+    /// The prefix of the keys; empty for every key.
     pub prefix: String,
 }
 
-/// One thing, or one kind of things, that a token reaches.
+/// One target, or one kind of targets, that a token reaches.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// Everything of every kind.
@@ -80,10 +80,10 @@ pub enum Scope {
     Blueprint(Reach<String>),
 }
 
-/// What an act touches; the token must reach it.
+/// The target of an act, which the token must reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need<'a> {
-    /// Everything of a kind: an act that no single scope can cover.
+    /// Everything of a kind: only `*` or the star of that kind covers it.
     Every(ScopeKind),
     /// One run.
     Run(RunId),
@@ -95,7 +95,7 @@ pub enum Need<'a> {
     Queue(&'a str),
     /// One key of state.
     State {
-        /// The scope of state.
+        /// The state scope.
         scope: &'a str,
         /// The key.
         key: &'a str,
@@ -104,13 +104,13 @@ pub enum Need<'a> {
     Blueprint(&'a str),
 }
 
-/// A text that is not a scope.
+/// A text that is not a valid scope.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("parse {text:?} as a scope: {reason}")]
 pub struct ScopeError {
-    /// What was given, cut to 128 characters.
+    /// The text, cut to 128 characters.
     pub text: String,
-    /// What is wrong with it.
+    /// The reason why it is invalid.
     pub reason: &'static str,
 }
 
@@ -132,7 +132,7 @@ impl<T> Reach<T> {
 }
 
 impl Scope {
-    /// Whether a token with this scope reaches what an act touches.
+    /// Returns true if this scope reaches the target of an act.
     pub fn covers(&self, need: &Need<'_>) -> bool {
         match (self, need) {
             (Self::All, _) => true,
@@ -157,7 +157,7 @@ impl Scope {
         }
     }
 
-    /// Whether everything that `inner` reaches is reached by this scope too.
+    /// Returns true if this scope reaches everything that `inner` reaches.
     pub fn contains(&self, inner: &Self) -> bool {
         match (self, inner) {
             (Self::All, _) => true,
@@ -194,31 +194,31 @@ impl Scope {
     }
 }
 
-/// Everything that a token reaches.
+/// The scopes of a token.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Scopes(
-    /// The scopes, in the order in which they were given.
+    /// The scopes, in their original order.
     pub Vec<Scope>,
 );
 
 impl Scopes {
-    /// Everything.
+    /// Returns the scopes that reach everything.
     pub fn all() -> Self {
         Self(vec![Scope::All])
     }
 
-    /// One task.
+    /// Returns the scopes that reach one task.
     pub fn task(id: TaskId) -> Self {
         Self(vec![Scope::Task(Reach::One(id))])
     }
 
-    /// Whether any scope reaches what an act touches.
+    /// Returns true if any scope reaches the target of an act.
     pub fn cover(&self, need: &Need<'_>) -> bool {
         self.0.iter().any(|scope| scope.covers(need))
     }
 
-    /// Whether everything that `inner` reaches is reached by one of these.
+    /// Returns true if each scope of `inner` is contained in one of these.
     pub fn contain(&self, inner: &Self) -> bool {
         inner.0.iter().all(|inner| self.0.iter().any(|own| own.contains(inner)))
     }

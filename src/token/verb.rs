@@ -1,32 +1,32 @@
-//! Everything that can be done to the host, each thing once.
+//! Verbs: the acts on a host, each listed once.
 //!
-//! Every route, frame and tool names one of these words; the gate has a row for each.
+//! Every route, frame and tool names one of them. The gate has a row for each.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-/// A text that names no verb.
+/// A text that is not a verb.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("find the verb {0:?}")]
+#[error("unknown verb {0:?}")]
 pub struct UnknownVerb(
-    /// What was given, cut to 64 characters.
+    /// The text, cut to 64 characters.
     pub String,
 );
 
 macro_rules! verbs {
     ($($(#[doc = $doc:literal])+ $name:ident = $word:literal,)+) => {
-        /// One thing that can be done to the host.
+        /// An act on the host.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Verb {
             $($(#[doc = $doc])+ $name,)+
         }
 
         impl Verb {
-            /// Every verb, in the order of the gate's rows.
+            /// All verbs, in the order of the gate's rows.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
-            /// The word that claims, APIs and refusals use.
+            /// Returns the word that claims, the API and refusals use.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)+
@@ -37,39 +37,39 @@ macro_rules! verbs {
 }
 
 verbs! {
-    /// Look at the host: readiness, layers, the OpenAPI document.
+    /// Read the host: readiness, layers, the OpenAPI document.
     HostRead = "host.read",
     /// Copy the whole database.
     HostBackup = "host.backup",
     /// Read the audit log.
     AuditRead = "audit.read",
-    /// Let old runs go.
+    /// Delete old runs.
     HostGc = "host.gc",
     /// Start a run.
     RunStart = "run.start",
-    /// Run code that nobody published: source, files or a flow that come with a request.
+    /// Run unpublished code: source, files or a flow that come with a request.
     RunSource = "run.source",
-    /// Choose where the children of a run work.
+    /// Choose the working directory of a run's child processes.
     RunWorkdir = "run.workdir",
     /// Read runs, their steps and their events.
     RunRead = "run.read",
     /// Cancel a run.
     RunCancel = "run.cancel",
-    /// Let a run rest.
+    /// Pause a run.
     RunPause = "run.pause",
-    /// Let a run go on.
+    /// Resume a run.
     RunResume = "run.resume",
     /// Copy a run's history into a new run.
     RunFork = "run.fork",
     /// Replay a run's history without effects.
     RunReplay = "run.replay",
-    /// Take a whole run out as a document.
+    /// Export a whole run as a document.
     RunExport = "run.export",
-    /// Take a run in from a document.
+    /// Import a run from a document.
     RunImport = "run.import",
-    /// Send a run a signal.
+    /// Send a signal to a run.
     RunSignal = "run.signal",
-    /// Ask a run's flow a question.
+    /// Send a query to a run's flow.
     RunQuery = "run.query",
     /// Delete an ended run.
     RunDelete = "run.delete",
@@ -85,7 +85,7 @@ verbs! {
     TaskRead = "task.read",
     /// Answer a task that waits for a person.
     TaskAnswer = "task.answer",
-    /// End the time of a task that waits for a person.
+    /// Let a task that waits for a person time out now.
     TaskExpire = "task.expire",
     /// Ask for help within an attempt; its step waits.
     TaskEscalate = "task.escalate",
@@ -99,17 +99,17 @@ verbs! {
     StateRead = "state.read",
     /// Write or delete state.
     StateWrite = "state.write",
-    /// See the operators and their sessions.
+    /// Read operators and their sessions.
     OperatorRead = "operator.read",
     /// Connect as an operator.
     SessionOpen = "session.open",
-    /// Read a session and speak over it.
+    /// Read a session and send frames over it.
     SessionRead = "session.read",
-    /// End a session.
+    /// Close a session.
     SessionClose = "session.close",
     /// Take an operator's seat in a run.
     SeatAcquire = "seat.acquire",
-    /// Have an operator execute something.
+    /// Dispatch work to an operator.
     Dispatch = "dispatch",
     /// Lease tasks of a queue.
     WorkerLease = "worker.lease",
@@ -121,11 +121,11 @@ verbs! {
     WorkerSubmit = "worker.submit",
     /// Store an artifact of a task.
     WorkerArtifact = "worker.artifact",
-    /// Say how far a task is.
+    /// Report the progress of a task.
     WorkerProgress = "worker.progress",
-    /// Keep a task's lease.
+    /// Extend the lease of a task.
     WorkerHeartbeat = "worker.heartbeat",
-    /// Take a token that ends by itself in place of a handle.
+    /// Exchange a handle for a token that expires.
     WorkerToken = "worker.token",
     /// Read and write the state that a task may see.
     WorkerState = "worker.state",
@@ -135,7 +135,7 @@ verbs! {
     TokenList = "token.list",
     /// Revoke a token.
     TokenRevoke = "token.revoke",
-    /// Change the keys that tokens and handles are made with.
+    /// Rotate the keys of tokens and handles.
     KeyRotate = "key.rotate",
 }
 

@@ -213,7 +213,9 @@ fn a_person_at_the_terminal_is_asked_below_the_tree_and_a_wrong_answer_again() {
     assert!(asked.contains("Ship it?\nwaiting for task ship (human)"), "{asked}");
     assert!(asked.contains("→ moonswarm approve task_"), "{asked}");
     seat.press("perhaps\n");
-    seat.until(|text| text.contains("breaks its schema") && text.ends_with("[y/n or JSON]"));
+    seat.until(|text| {
+        text.contains("does not match its schema") && text.ends_with("[y/n or JSON]")
+    });
     seat.press("y\n");
     let (code, text) = seat.end();
     assert_eq!(code, Some(0), "{text}");

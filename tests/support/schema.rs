@@ -27,5 +27,5 @@ fn check(schema: &jsonschema::Validator, message: &Value) {
         .iter_errors(message)
         .map(|error| format!("{}: {error}", error.instance_path()))
         .collect();
-    assert!(wrong.is_empty(), "{message} breaks its schema: {wrong:?}");
+    assert!(wrong.is_empty(), "{message} does not match its schema: {wrong:?}");
 }

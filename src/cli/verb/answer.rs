@@ -33,7 +33,7 @@ impl Answer {
     /// Runs the command.
     ///
     /// # Errors
-    /// No such task, one that is closed or has changed, or a value that breaks its schema.
+    /// No such task, one that is closed or has changed, or a value that does not match its schema.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
         let id = resolve::task(&self.task)?;
         let given = self.output.as_deref().map(values::document).transpose()?;

@@ -42,7 +42,7 @@ impl Fork {
     /// Runs the command.
     ///
     /// # Errors
-    /// No such run or step, a blueprint with errors, an input that breaks its schema.
+    /// No such run or step, a blueprint with errors, an input that does not match its schema.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
         cx.with(Start::Existing, async |at| {
             let id = resolve::run(&at.client, &self.run).await?;

@@ -35,13 +35,13 @@ fn hello() -> Router {
     Router::new().route("/", get(|| async { "hello" })).route("/", post(|| async { "posted" }))
 }
 
-/// Sends `text` and returns what comes back until the server closes the connection.
+/// Sends `text` and returns the bytes received until the server closes the connection.
 async fn closed_after(at: SocketAddr, text: &str) -> String {
     let mut stream = TcpStream::connect(at).await.unwrap();
     stream.write_all(text.as_bytes()).await.unwrap();
     let mut back = Vec::new();
     let read = tokio::time::timeout(LONG, stream.read_to_end(&mut back)).await;
-    // A reset is a closed connection as well.
+    // A reset also counts as closed.
     let _ = read.expect("the server closes the connection");
     String::from_utf8_lossy(&back).into_owned()
 }

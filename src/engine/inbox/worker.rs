@@ -1,12 +1,17 @@
 //! What workers ask and report: every answer is for the open attempt, or says why not.
 
+use std::sync::Arc;
+
 use crate::{
     engine::{
         CustomEffects, EngineError, Holder, PromptView, Report, Verdict,
         inbox::{answers, escalate, worker_state},
         rfc3339,
         run::{answers::closed, due::Due, reply::ReplyTo, resident::Run, task::Phase},
-        shared::{message::WorkerAsk, verified::lineage},
+        shared::{
+            message::{Repeated, RunMsg, WorkerAsk},
+            verified::lineage,
+        },
         turn::{
             attempts,
             effects::{self, bad_effect},
@@ -343,7 +348,7 @@ fn detach_worker(run: &mut Run, step: u32) {
     }
 }
 
-/// A result that breaks its schema: the worker may try again, twice.
+/// A result that does not match its schema: the worker may try again, twice.
 fn refuse_result(
     turn: &mut Turn<'_>,
     holder: &Holder,

@@ -253,7 +253,7 @@ fn replay_into(turn: &mut Turn<'_>, program: &Arc<Program>, rows: &Rows) {
     match outcome {
         Err(Stop::Diverged(why)) => take_up::pause_with(turn, rows, why.message),
         Err(Stop::Broken(why)) => {
-            take_up::pause_with(turn, rows, format!("its VM has no room: {why}"))
+            take_up::pause_with(turn, rows, format!("its VM has no room: {why}"));
         }
         Ok(replay) if turn.run.is_ended() => turn.run.flow = Some(replay.flow),
         Ok(replay) => {

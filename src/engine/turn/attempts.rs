@@ -107,7 +107,7 @@ pub(crate) fn judge(shared: &Arc<Shared>, task: &OpenTask, number: u32, output: 
             let what = violations
                 .first()
                 .map_or_else(String::new, |v| format!(" at {}: {}", v.path, v.message));
-            let message = format!("the result breaks its schema{what}");
+            let message = format!("the result does not match its schema{what}");
             let failure = Failure::new(kind::INVALID_RESULT, message);
             Outcome::Failed(failure.at(number, Some(task.agent.name()), task.attempt))
         }

@@ -29,9 +29,12 @@ pub(crate) fn complete(turn: &mut Turn<'_>, output: &Json) {
         Ok(output) => end(turn, Outcome::Completed(output)),
         Err(violations) => {
             let message = violations.first().map_or_else(
-                || "the output breaks its schema".to_owned(),
+                || "the output does not match its schema".to_owned(),
                 |first| {
-                    format!("the output breaks its schema at {}: {}", first.path, first.message)
+                    format!(
+                        "the output does not match its schema at {}: {}",
+                        first.path, first.message
+                    )
                 },
             );
             wind_up(turn, Outcome::Failed(Failure::new(kind::INVALID_RESULT, message)));
@@ -112,7 +115,7 @@ pub(crate) fn continue_as(turn: &mut Turn<'_>, input: Json) {
             Err(violations) => {
                 let message = violations.first().map_or_else(String::new, |first| {
                     format!(
-                        "continue_as: the input breaks its schema at {}: {}",
+                        "continue_as: the input does not match its schema at {}: {}",
                         first.path, first.message
                     )
                 });

@@ -64,7 +64,7 @@ pub(crate) fn follow_result(
         let value = home.output().accept_json(&follows.value()).map_err(|violations| {
             let first = violations.first();
             let what = first.map_or_else(String::new, |v| format!(" at {}: {}", v.path, v.message));
-            let message = format!("the result breaks its schema{what}");
+            let message = format!("the result does not match its schema{what}");
             Failure::new(kind::INVALID_RESULT, message)
         })?;
         let kept = effects::apply_effects(turn, number, effects)?;

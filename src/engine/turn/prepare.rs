@@ -61,7 +61,7 @@ pub(crate) fn prepare(turn: &Turn<'_>, request: &TaskRequest) -> Result<OpenTask
         let what = first.map_or_else(String::new, |v| format!(" at {}: {}", v.path, v.message));
         Failure::new(
             kind::INVALID_INPUT,
-            format!("the input of agent {} breaks its schema{what}", request.agent),
+            format!("the input of agent {} does not match its schema{what}", request.agent),
         )
     })?;
     if backend.kind() == HUMAN {

@@ -32,7 +32,7 @@ pub(crate) fn schedule(turn: &mut Turn<'_>, request: StepRequest) {
             signals::schedule_wait(turn, &key, &op, name, deadline_ms, now);
         }
         StepOp::Child { blueprint, input } => {
-            children::schedule_child(turn, &key, blueprint, input)
+            children::schedule_child(turn, &key, blueprint, input);
         }
         StepOp::Scoped { scope, op } => scoped::schedule_scoped(turn, &key, Some(&scope), op),
         StepOp::State(state) if state.needs_store() => {

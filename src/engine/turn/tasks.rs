@@ -35,7 +35,7 @@ pub(crate) fn schedule_task(turn: &mut Turn<'_>, key: StepKey, request: TaskRequ
             steps::record(turn, &key, &op, Outcome::Failed(failure));
         }
         Ok(task) if loops::is_loop(turn.shared, &task) => {
-            loops::schedule_loop(turn, &key, &op, task)
+            loops::schedule_loop(turn, &key, &op, task);
         }
         Ok(task) if let Some(composite) = composites::composite(turn.shared, &task) => {
             match composites::may_compose(turn.run, &key, &task.operator) {

@@ -51,7 +51,7 @@ impl Engine {
     /// Starts a run; it is durable when this returns.
     ///
     /// # Errors
-    /// When the caller may not, the blueprint is unknown or wrong, or the input breaks its schema.
+    /// When the caller may not, the blueprint is unknown or wrong, or the input does not match its schema.
     pub async fn start(
         &self,
         caller: &Caller,
@@ -201,7 +201,7 @@ impl Engine {
         }
         Err(EngineError::Busy {
             code: "too_many_runs",
-            message: format!("start a run: {open} are open already"),
+            message: format!("{open} runs are already open"),
             retry_after_s: 5,
         })
     }

@@ -43,7 +43,7 @@ impl Engine {
     ///
     /// # Errors
     /// When the caller may not, there is no such run or step, the source has errors, or the input
-    /// breaks its schema.
+    /// does not match its schema.
     pub async fn fork(
         &self,
         caller: &Caller,

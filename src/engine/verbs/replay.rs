@@ -176,6 +176,6 @@ impl Past {
         schema
             .accept(output.to_value())
             .map(Json::from)
-            .map_err(|_| Failure::new(kind::INVALID_RESULT, "the output breaks its schema"))
+            .map_err(|_| Failure::new(kind::INVALID_RESULT, "the output does not match its schema"))
     }
 }

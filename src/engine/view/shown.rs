@@ -533,7 +533,7 @@ pub(crate) fn seats(held: &BTreeMap<String, Held>) -> BTreeMap<String, SeatView>
     held.iter().map(|(operator, it)| (operator.clone(), view(it))).collect()
 }
 
-/// One place where a value breaks its schema.
+/// One place where a value does not match its schema.
 pub(crate) fn breach(violation: Violation) -> Breach {
     Breach { path: violation.path, message: violation.message }
 }

@@ -8,8 +8,8 @@ fn failed(kind: &str) -> Outcome {
     Outcome::Failed(Failure::new(kind, "no"))
 }
 
-/// Lets members end in an order until the composite does, and gives its last turn with the members
-/// that began, in their order.
+/// Ends members in the given order until the composite ends. Returns its last turn and the members
+/// that started, in order.
 fn play(
     rule: &Rule,
     members: usize,

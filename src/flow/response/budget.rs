@@ -1,4 +1,4 @@
-//! Limits of a loop: who watches is warned before one is reached, and told what happens then.
+//! The limits of a loop: warnings before a limit is reached, and the action when it is.
 
 use rust_decimal::{Decimal, prelude::ToPrimitive as _};
 
@@ -8,7 +8,7 @@ use crate::protocol::{
 };
 
 impl ResponseFlow {
-    /// The model to go on with, once the money for the agent's own is used up.
+    /// Returns the model that replaces the agent's own after the cost limit was reached.
     pub fn downgraded(&self) -> Option<&str> {
         match &self.settings.limits.exceeded {
             Exceeded::Downgrade(model) if self.warned.exceeded => Some(model),
@@ -16,7 +16,7 @@ impl ResponseFlow {
         }
     }
 
-    /// Stops a loop whose model was asked as often as it may be.
+    /// Stops the loop if the limit of turns is reached.
     pub(super) fn hold_turns(&mut self) -> Result<(), Box<Stop>> {
         if self.sums.turns < self.settings.limits.turns {
             return Ok(());
@@ -29,7 +29,7 @@ impl ResponseFlow {
         Err(Stop::new(ExitReason::MaxTurns, Failure::new(kind::LIMIT, message)))
     }
 
-    /// Warns of the limit of turns, as one of them begins.
+    /// Warns of the limit of turns when a turn starts.
     pub(super) fn warn_of_turns(&mut self) {
         let (current, max) = (self.sums.turns, self.settings.limits.turns);
         if !self.warned.turns && self.is_near(current, max) {
@@ -38,7 +38,7 @@ impl ResponseFlow {
         }
     }
 
-    /// Warns of the limit of calls, as a batch of them begins.
+    /// Warns of the limit of calls when a batch starts.
     pub(super) fn warn_of_calls(&mut self) {
         let Some(max) = self.settings.limits.tool_calls else { return };
         let current = self.sums.calls;
@@ -48,12 +48,13 @@ impl ResponseFlow {
         }
     }
 
-    /// Whether a count is so near to its limit that a warning is due. A limit of one is never near.
+    /// Returns true if a count is close enough to its limit for a warning. Never true for a limit
+    /// of one.
     fn is_near(&self, current: u32, max: u32) -> bool {
         max > 1 && f64::from(current) >= f64::from(max) * self.settings.limits.warn_at
     }
 
-    /// Holds what was spent against the limit.
+    /// Checks the cost against its limit.
     pub(super) fn hold_costs(&mut self) -> Result<(), Box<Stop>> {
         let Some(most) = self.settings.limits.cost else { return Ok(()) };
         let used = self.sums.used.usd().unwrap_or_default();
@@ -85,7 +86,8 @@ impl ResponseFlow {
         Err(Stop::new(ExitReason::BudgetExhausted, Failure::new(kind::BUDGET, message)))
     }
 
-    /// When, counted from the begin of a loop that may take so long, its end is near.
+    /// Returns the elapsed time in milliseconds after which a loop with this timeout is near its
+    /// end.
     pub fn near_end_ms(&self, max_ms: u64) -> u64 {
         let part = max_ms.to_f64().unwrap_or(f64::MAX) * self.settings.limits.warn_at;
         part.to_u64().unwrap_or(max_ms).min(max_ms)

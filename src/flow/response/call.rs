@@ -1,4 +1,4 @@
-//! Calls of tools: from what the model wrote to what is executed, and back into the conversation.
+//! Tool calls: from the model's text to the executed call, and back into the conversation.
 
 use serde_json::{Value, json};
 
@@ -11,11 +11,11 @@ use crate::{
     protocol::{BudgetEvent, ExitReason, Failure, Json, ModelEnd, failure::kind},
 };
 
-/// The tools that a failure names.
+/// The maximum number of tools listed in a failure message.
 const NAMED: usize = 20;
 
 impl ResponseFlow {
-    /// The model asks for calls.
+    /// Handles the calls that the model requests.
     pub(super) fn call(&mut self, items: &[Value], judge: &dyn Judge) -> Step {
         let name = |item: &Value| item["name"].as_str().unwrap_or_default().to_owned();
         let is_callers =
@@ -59,7 +59,7 @@ impl ResponseFlow {
         self.tools.iter().find(|face| face.tool.name == name)
     }
 
-    /// Stops a model that asks for the same again and again.
+    /// Stops a model that requests the same batch of calls again and again.
     fn hold_repeats(&mut self, items: &[Value]) -> Result<(), Box<Stop>> {
         let said = |item: &Value| {
             let text = |key: &str| item[key].as_str().unwrap_or_default().to_owned();
@@ -87,7 +87,7 @@ impl ResponseFlow {
         Err(Stop::new(ExitReason::custom("stuck_detected"), Failure::new(kind::LIMIT, message)))
     }
 
-    /// What becomes of a call that the model asks for.
+    /// Returns the step that a requested call starts.
     fn planned(&self, item: &Value, judge: &dyn Judge) -> Result<Begin, Box<Stop>> {
         let text = |key: &str| item[key].as_str().unwrap_or_default();
         let (name, written) = (text("name"), text("arguments"));
@@ -149,7 +149,7 @@ impl ResponseFlow {
         }
     }
 
-    /// A batch is under way: calls that a person agreed to begin, until all have ended.
+    /// Advances a batch: approved calls start, and the batch ends when all calls have ended.
     pub(super) fn calling(&mut self, mut calls: Vec<Called>, judge: &dyn Judge) -> Step {
         let mut begins = Vec::new();
         for called in calls.iter_mut().filter(|it| it.asks) {
@@ -172,7 +172,7 @@ impl ResponseFlow {
         }
     }
 
-    /// Every call of a batch has ended.
+    /// Handles the end of a batch.
     fn called(&mut self, calls: &[Called], judge: &dyn Judge) -> Step {
         let mut says = Vec::new();
         for Called { call, place, .. } in calls {
@@ -210,7 +210,7 @@ impl ResponseFlow {
         Ok(None)
     }
 
-    /// What the rules say at a moment; a halt is a stop.
+    /// Evaluates the rules at a moment. A halt becomes a stop.
     pub(super) fn rule(
         &self,
         judge: &dyn Judge,
@@ -227,7 +227,7 @@ impl ResponseFlow {
     }
 }
 
-/// Whether a person agreed to a call; why not, as what the call fails with.
+/// Checks that a person approved a call. Otherwise returns the failure of the call.
 fn says_yes(answer: &Outcome) -> Result<(), Failure> {
     let answer = match answer {
         Outcome::Completed(answer) => answer.to_value(),
@@ -245,7 +245,7 @@ fn says_yes(answer: &Outcome) -> Result<(), Failure> {
     Err(Failure::new(kind::HUMAN_REJECTED, message))
 }
 
-/// What a tool said, as the model reads it.
+/// Returns the output of a tool as text for the model.
 fn said(output: &Json) -> String {
     match output.to_value() {
         Value::String(text) => text,
@@ -253,7 +253,7 @@ fn said(output: &Json) -> String {
     }
 }
 
-/// Why a call failed, as the model reads it.
+/// Returns a failure as text for the model.
 fn failed(failure: &Failure) -> String {
     json!({ "error": { "kind": failure.kind, "message": failure.message } }).to_string()
 }

@@ -1,8 +1,8 @@
-//! Compaction: a conversation that grew too long is made shorter between two turns.
+//! Compaction: shortens a conversation that grew too long, between two turns.
 //!
-//! It is cut where an answer of the model begins, so that no call loses its output. What stands
-//! before the loop's own items always stays. Where the agent wants it, each turn that is to go is
-//! written to state first, word by word; if that fails, nothing goes.
+//! The cut is always at the start of a model's answer, so no call is separated from its output. The
+//! items before the loop's own always stay. If the agent asks for it, each turn to be removed is
+//! first written to state verbatim. If a required write fails, nothing is removed.
 
 use serde_json::{Value, json};
 
@@ -12,13 +12,13 @@ use crate::{
     protocol::{CompactionEvent, LifecycleEvent, ModelReply},
 };
 
-/// What a model is asked for when it sums up.
+/// The prompt that asks a model for a summary.
 pub const SUM_UP: &str = "Sum up the conversation so far for yourself, so that you can go on \
     without it: what was asked, what was found, what was decided and what is left to do. Keep names, \
     numbers and paths as they are.";
 
 impl ResponseFlow {
-    /// Makes the conversation shorter if it has grown too long; a turn where the model has to say.
+    /// Compacts the conversation if it is too long. Returns a turn if steps are needed for that.
     pub(super) fn compact(&mut self) -> Option<Turn> {
         let compaction = self.settings.compaction.clone()?;
         if self.looked_at == Some(self.sums.turns) {
@@ -57,7 +57,7 @@ impl ResponseFlow {
         Some(Turn::Begin(turns.collect()))
     }
 
-    /// Makes the conversation shorter; a turn where the model has to say.
+    /// Removes the items before `cut`. Returns a turn if the model must summarize them first.
     fn cut(&mut self, cut: usize) -> Option<Turn> {
         if self.settings.compaction.as_ref().is_some_and(|it| it.summarize) {
             let place = self.places.len();
@@ -68,13 +68,13 @@ impl ResponseFlow {
         None
     }
 
-    /// The key that a turn is written under.
+    /// Returns the state key for a turn.
     pub fn flush_key(&self, turn: u32) -> String {
         let keys = self.settings.flush.as_ref().map_or("", |flush| flush.keys.as_str());
         format!("{keys}{turn}")
     }
 
-    /// What is written of a turn: everything that was said in it.
+    /// Returns the items of a turn, to be written to state.
     pub fn turn_items(&self, turn: u32) -> Vec<Value> {
         let place = turn.saturating_sub(1) as usize;
         let end = self.replies.get(place + 1).copied().unwrap_or(self.own.len());
@@ -85,7 +85,7 @@ impl ResponseFlow {
         self.own[begin.min(end)..end].iter().map(|own| own.item.clone()).collect()
     }
 
-    /// The turns that are to go were written, or could not be.
+    /// Handles the end of the writes of old turns.
     pub(super) fn flushed(&mut self, first: usize, cut: usize) -> Option<Turn> {
         let flush = self.settings.flush.clone()?;
         let before = self.replies.iter().filter(|at| **at < self.from).count();
@@ -114,7 +114,7 @@ impl ResponseFlow {
         self.cut(cut)
     }
 
-    /// What a model that sums up is shown.
+    /// Returns the conversation to be summarized.
     pub fn to_sum_up(&self) -> Vec<Value> {
         let end = match self.stage {
             Stage::Compacting { cut, .. } => cut,
@@ -126,7 +126,7 @@ impl ResponseFlow {
         start.chain(summary).chain(own).chain([user_message(SUM_UP)]).collect()
     }
 
-    /// The model has summed up, or could not: then everything stays as it is.
+    /// Handles the summary. If it failed, the conversation stays as it is.
     pub(super) fn summed_up(&mut self, place: usize, cut: usize) {
         let outcome = self.places[place].replace(Outcome::Completed(crate::protocol::Json::null()));
         let text = match outcome {
@@ -172,7 +172,7 @@ impl ResponseFlow {
         });
     }
 
-    /// Tells that the provider itself made the conversation shorter, where an answer says so.
+    /// Emits an event if the reply says that the provider compacted the conversation itself.
     pub(super) fn tell_managed(&mut self, reply: &ModelReply) {
         if !reply.items.iter().any(|item| item["type"] == "compaction") {
             return;
@@ -196,7 +196,7 @@ fn number(place: usize) -> u32 {
     u32::try_from(place).unwrap_or(u32::MAX)
 }
 
-/// About how many tokens items have: four bytes each, where nobody counts them.
+/// Estimates the number of tokens of items, at four bytes each.
 fn tokens(items: &[Value]) -> u64 {
     json!(items).to_string().len() as u64 / 4
 }

@@ -1,105 +1,105 @@
-//! What a loop knows before it begins.
+//! The settings of a tool loop.
 
 use rust_decimal::Decimal;
 
 use crate::protocol::{FunctionTool, Scope};
 
-/// What a loop is made of.
+/// The settings with which a loop starts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LoopSettings {
-    /// The operator that is asked, for events.
+    /// The operator of the model, for events.
     pub operator: String,
-    /// The run that it belongs to, for events.
+    /// The run of the loop, for events.
     pub run: String,
-    /// The tools that are known from the start.
+    /// The tools known from the start.
     pub tools: Vec<Face>,
-    /// The servers that are asked for theirs first.
+    /// The servers whose tools are listed first.
     pub servers: Vec<String>,
-    /// Whether the caller wants the items of the answer, and not its value.
+    /// True if the caller wants the items of the answer instead of its value.
     pub asked: bool,
-    /// What must not be passed.
+    /// The limits.
     pub limits: LoopLimits,
-    /// How the conversation is kept short.
+    /// The compaction of the conversation; none if absent.
     pub compaction: Option<Compaction>,
-    /// Where turns are written before they leave the conversation.
+    /// The state to which old turns are written before compaction removes them.
     pub flush: Option<Flush>,
 }
 
-/// A tool, as far as the loop goes by it.
+/// A tool from the point of view of the loop.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Face {
-    /// What the model sees of it.
+    /// The tool as the model sees it.
     pub tool: FunctionTool,
-    /// Who executes it.
+    /// The party that executes it.
     pub owner: Owner,
-    /// Whether it may be called.
+    /// The approval rule.
     pub approve: Approve,
-    /// Whether it may be executed beside others.
+    /// True if it may be executed in parallel with others.
     pub parallel_safe: bool,
 }
 
-/// Who executes a tool.
+/// The party that executes a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     /// The host.
     Host,
-    /// Whoever asked: its calls are handed back.
+    /// The caller: its calls are returned to it.
     Caller,
 }
 
-/// Whether a tool may be called.
+/// The approval rule of a tool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Approve {
-    /// Always.
+    /// Calls are always allowed.
     #[default]
     Allow,
-    /// Once a person agrees, each time.
+    /// A person must approve each call.
     Ask,
-    /// Never.
+    /// Calls are never allowed.
     Deny,
 }
 
-/// What a loop must not pass.
+/// The limits of a loop.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoopLimits {
-    /// How often the model is asked.
+    /// Number of requests to the model.
     pub turns: u32,
-    /// How many tools are called; a batch that would pass it ends the loop with an answer.
+    /// Number of tool calls. A batch that would exceed it ends the loop with an answer.
     pub tool_calls: Option<u32>,
-    /// How often the same batch of calls comes in a row until that is taken for a loop.
+    /// Number of identical batches in a row after which the model counts as stuck.
     pub repeats: u32,
-    /// How many calls fail in a row.
+    /// Number of failed calls in a row.
     pub failures: u32,
-    /// Money in US dollars.
+    /// Cost in US dollars.
     pub cost: Option<Decimal>,
-    /// What the model is shown of one output, in bytes.
+    /// Size in bytes of one output that the model is shown.
     pub output: usize,
-    /// The part of a limit at which a warning is told, from 0 to 1.
+    /// The fraction of a limit at which a warning is sent, from 0 to 1.
     pub warn_at: f64,
-    /// What happens once the money is used up.
+    /// The action at the cost limit.
     pub exceeded: Exceeded,
 }
 
-/// What happens once the money of a loop is used up.
+/// The action when a loop reaches its cost limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Exceeded {
     /// The loop ends.
     #[default]
     Halt,
-    /// It is told, and the loop goes on.
+    /// An event is emitted, and the loop continues.
     Continue,
-    /// The loop goes on with this model.
+    /// The loop continues with this model.
     Downgrade(String),
 }
 
-/// Where turns are written before they leave the conversation.
+/// The state to which old turns are written before they leave the conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flush {
-    /// The scope of state.
+    /// The state scope.
     pub scope: Scope,
-    /// What stands before the number of a turn in its key.
+    /// The prefix of the key, before the turn's number.
     pub keys: String,
-    /// Whether nothing leaves the conversation that could not be written.
+    /// True if nothing may be removed after a failed write.
     pub required: bool,
 }
 
@@ -118,13 +118,13 @@ impl Default for LoopLimits {
     }
 }
 
-/// How a conversation is kept short.
+/// The compaction of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compaction {
-    /// From how many tokens on.
+    /// The number of tokens from which on the conversation is compacted.
     pub at_tokens: u64,
-    /// How many of the last turns stay as they are.
+    /// The number of recent turns that are kept unchanged.
     pub keep: u32,
-    /// Whether the model sums up what goes; it is dropped otherwise.
+    /// True if the model summarizes the removed turns. Otherwise they are dropped.
     pub summarize: bool,
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::protocol::{BudgetDecision, BudgetEvent, CompactionEvent, Scope};
 
-/// A judge whose tools take objects that have `n`, and whose answers are numbers where `number`.
+/// A judge whose tools take objects with `n`, and whose answers must be numbers if `number` is set.
 #[derive(Default)]
 struct Plain {
     number: bool,
@@ -55,7 +55,7 @@ fn face(name: &str) -> Face {
     }
 }
 
-/// A loop with the tools `a`, `b` and `c`, whose settings are changed first.
+/// Returns a loop with the tools `a`, `b` and `c`, after changing its settings.
 fn flow(change: impl FnOnce(&mut LoopSettings)) -> ResponseFlow {
     let tools = ["a", "b", "c"].map(face).to_vec();
     let mut settings = LoopSettings { operator: "m".into(), tools, ..LoopSettings::default() };
@@ -77,7 +77,7 @@ fn reply(items: Vec<Value>, stop: ModelStop) -> Outcome {
     Outcome::Completed(Json::encode(&reply).unwrap())
 }
 
-/// Calls of tools with arguments as they are written; ids count from 1.
+/// Returns a reply with tool calls and their raw arguments. Ids count from 1.
 fn calls(calls: &[(&str, &str)]) -> Outcome {
     let item = |(n, (name, arguments)): (usize, &(&str, &str))| {
         json!({ "type": "function_call", "id": format!("f{n}"), "call_id": format!("call_{}", n + 1),
@@ -90,7 +90,7 @@ fn done(value: Value) -> Outcome {
     Outcome::Completed(value.into())
 }
 
-/// What a loop begins, shortly.
+/// Returns the steps of a turn as short words.
 fn begun(turn: Turn) -> Vec<String> {
     let Turn::Begin(begins) = turn else { panic!("{turn:?}") };
     let word = |begin: &Begin| match begin {
@@ -110,13 +110,13 @@ fn stop(turn: Turn) -> Stop {
     *stop
 }
 
-/// Lets what is at a place end, and gives the next turn.
+/// Ends the step at a place and returns the next turn.
 fn ends(flow: &mut ResponseFlow, judge: &Plain, place: usize, outcome: Outcome) -> Turn {
     flow.end(place, outcome, &Usage::default());
     flow.turn(judge)
 }
 
-/// What the model sees as outputs of calls.
+/// Returns the call outputs that the model sees.
 fn outputs(flow: &ResponseFlow) -> Vec<(String, String)> {
     let conversation = flow.conversation();
     let outputs = conversation.iter().filter(|item| item["type"] == "function_call_output");
@@ -407,7 +407,7 @@ fn servers_are_asked_first_and_their_tools_have_their_names_before_them() {
     assert_eq!(stop(ends(&mut lost, &judge, 1, failed)).exit, ExitReason::CircuitBreaker);
 }
 
-/// A loop after three turns with a call each, and the turn that follows.
+/// Returns a loop after three turns with a call each, and the next turn.
 fn three_turns(change: impl FnOnce(&mut LoopSettings), tokens: u64) -> (ResponseFlow, Turn) {
     let (mut flow, judge) = (flow(change), Plain::default());
     flow.turn(&judge);
@@ -464,13 +464,14 @@ fn a_summary_stands_for_what_is_gone_and_a_failed_one_changes_nothing() {
     )));
 }
 
-/// The events of compaction since they were last taken, by their words.
+/// Returns the compaction events since the last call, by type.
 fn compactions(flow: &mut ResponseFlow) -> Vec<String> {
     let events = flow.take_events().into_iter().map(|event| event.data());
     events.filter_map(|data| data["type"].as_str().map(str::to_owned)).collect()
 }
 
-/// A loop that has grown too long with its third turn, of which two are to go, and what follows.
+/// Returns a loop that is too long after its third turn, of which two are to be removed, and the
+/// next turn.
 fn flushing(required: bool, summarize: bool) -> (ResponseFlow, Turn) {
     let mut flow = flow(|it| {
         it.compaction = Some(Compaction { at_tokens: 100, keep: 1, summarize });
@@ -539,7 +540,7 @@ fn what_was_written_once_is_not_written_again_with_the_next_compaction() {
     assert_eq!(begun(ends(&mut flow, &judge, 10, done(json!(1)))), ["flush 3"]);
 }
 
-/// The events of a loop that costs a cent a turn, and its turn after so many.
+/// Returns a loop after `cents` turns that cost one cent each, with its events and its last turn.
 fn spending(cents: u32, exceeded: Exceeded) -> (ResponseFlow, Vec<LifecycleEvent>, Turn) {
     let mut flow = flow(|it| {
         it.run = "run_1".into();

@@ -1,4 +1,4 @@
-//! What a loop begins, how it stops, and what it asks about things that it does not know itself.
+//! The steps that a loop starts, its stops, and the questions that it asks a judge.
 
 use serde_json::Value;
 
@@ -8,75 +8,75 @@ use crate::{
     protocol::{ExitReason, Failure, FunctionTool, Json, ModelEnd, ModelReply, failure::kind},
 };
 
-/// The most calls in one answer.
+/// The maximum number of calls in one answer.
 const BATCH: usize = 128;
 
-/// What comes next for a loop.
+/// The next action of a loop.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Turn {
-    /// Nothing, until something ends.
+    /// Wait until a step ends.
     Wait,
-    /// These begin, side by side, at the next places in their order; then there is another turn.
+    /// Start these steps in parallel, at the next places in order, then ask for another turn.
     Begin(Vec<Begin>),
-    /// It is done.
+    /// The loop is done.
     Done {
-        /// Its value.
+        /// The value.
         value: Json,
-        /// Why it ended there.
+        /// The reason why it ended there.
         end: ModelEnd,
     },
-    /// It stops short.
+    /// The loop stops early.
     Stop(Box<Stop>),
 }
 
-/// Something that a loop begins.
+/// A step that a loop starts.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Begin {
-    /// A server is asked for its tools; the value is a list of [`FunctionTool`]s.
+    /// Lists the tools of a server. Yields a list of [`FunctionTool`]s.
     List {
         /// The server's operator.
         server: String,
     },
-    /// The model is asked; the value is a [`ModelReply`].
+    /// Asks the model. Yields a [`ModelReply`].
     Ask {
-        /// Which time, from 1.
+        /// The number of the turn, from 1.
         turn: u32,
     },
-    /// The model is asked to sum up; the value is a [`ModelReply`].
+    /// Asks the model for a summary. Yields a [`ModelReply`].
     Compact {
-        /// After which turn.
+        /// The turn after which it is asked.
         turn: u32,
     },
-    /// A turn that is to leave the conversation is written to state.
+    /// Writes a turn that compaction will remove to state.
     Flush {
-        /// Which, from 1.
+        /// The number of the turn, from 1.
         turn: u32,
     },
-    /// A person is asked whether a tool may be called; the value is `{"approved": …}`.
+    /// Asks a person whether a tool may be called. Yields `{"approved": …}`.
     Approve(Call),
-    /// A tool is called.
+    /// Calls a tool.
     Call(Call),
-    /// A call that fails as it begins: nothing is executed.
+    /// Records a call that fails at its start. Nothing is executed.
     Refuse(Call, Failure),
 }
 
-/// Why a loop stops short.
+/// The reason why a loop stops early.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stop {
-    /// In the protocol's words.
+    /// The reason in the protocol's vocabulary.
     pub exit: ExitReason,
-    /// What whoever asked hears.
+    /// The failure for the caller.
     pub failure: Failure,
 }
 
-/// What a loop has come to so far.
+/// The totals of a loop so far.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sums {
-    /// How often the model was asked.
+    /// The number of requests to the model.
     pub turns: u32,
-    /// How many calls of tools began.
+    /// The number of tool calls started.
     pub calls: u32,
-    /// What everything that ended used, as far as it was reported.
+    /// The reported usage of everything that has ended.
     pub used: Usage,
 }
 
@@ -87,88 +87,88 @@ pub struct Call {
     pub call_id: String,
     /// The tool.
     pub name: String,
-    /// The arguments: an object, as the tool takes it. Of a refused call what the model wrote.
+    /// The arguments: an object with defaults applied. For a refused call, the model's text.
     pub arguments: Json,
-    /// Whether it may be executed beside others.
+    /// True if it may be executed in parallel with others.
     pub parallel_safe: bool,
 }
 
-/// What a loop asks about things that it does not know itself.
+/// Decisions that a loop leaves to its caller.
 pub trait Judge {
-    /// What a server's tools are to the model.
+    /// Returns the loop's view of a server's tools.
     fn faces(&self, server: &str, tools: Vec<FunctionTool>) -> Vec<Face>;
 
-    /// The arguments as a tool's schema means them.
+    /// Validates the arguments of a call and returns them in the form of the tool's schema.
     ///
     /// # Errors
-    /// How they break it.
+    /// Returns a message about the violation.
     fn arguments(&self, tool: &FunctionTool, arguments: Value) -> Result<Value, String>;
 
-    /// The value that an answer stands for.
+    /// Returns the value of an answer.
     ///
     /// # Errors
-    /// Why it cannot be used.
+    /// Returns a message about why it cannot be used.
     fn output(&self, text: &str) -> Result<Json, String>;
 
-    /// What the rules say at a moment.
+    /// Evaluates the rules at a moment.
     ///
     /// # Errors
-    /// When a rule itself fails; the loop stops then.
+    /// Fails when a rule itself fails. The loop then stops.
     fn rule(&self, moment: &Moment<'_>, sums: &Sums) -> Result<Verdict, Failure>;
 }
 
-/// When rules are asked.
+/// A moment at which rules are evaluated.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Moment<'a> {
-    /// Before the model is asked.
+    /// Before a request to the model.
     BeforeModel,
-    /// After it answered.
+    /// After the model's answer.
     AfterModel {
-        /// What it says to the reader.
+        /// The text of the answer.
         text: &'a str,
-        /// How many calls it asks for.
+        /// The number of requested calls.
         calls: usize,
     },
-    /// Before a tool is called.
+    /// Before a tool call.
     BeforeTool {
         /// The tool.
         tool: &'a str,
         /// Its arguments.
         arguments: &'a Value,
     },
-    /// After a tool was called.
+    /// After a tool call.
     AfterTool {
         /// The tool.
         tool: &'a str,
-        /// What it said; nothing if it failed.
+        /// The output; absent if the call failed.
         output: Option<&'a Json>,
-        /// Why it failed.
+        /// The failure.
         error: Option<&'a Failure>,
     },
 }
 
-/// What rules say.
+/// The verdict of the rules.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Verdict {
-    /// The loop stops, for this reason.
+    /// Stops the loop, for this reason.
     pub halt: Option<String>,
-    /// The call is refused, for this reason.
+    /// Refuses the call, for this reason.
     pub deny: Option<String>,
-    /// A person is asked first.
+    /// Asks a person first.
     pub ask: bool,
-    /// Laid over the arguments; in place of the output.
+    /// Before a call: merged over the arguments. After it: replaces the output.
     pub set: Option<Value>,
-    /// Said to the model before it is asked next.
+    /// Messages added for the next request to the model.
     pub say: Vec<String>,
 }
 
 impl Stop {
-    /// A stop for a reason.
+    /// Creates a stop.
     pub fn new(exit: ExitReason, failure: Failure) -> Box<Self> {
         Box::new(Self { exit, failure })
     }
 
-    /// A stop by something that failed.
+    /// Creates a stop from a failure, with the exit reason that fits its kind.
     pub fn of(failure: Failure) -> Box<Self> {
         let exit = match failure.kind.as_str() {
             kind::BUDGET => ExitReason::BudgetExhausted,
@@ -185,7 +185,7 @@ impl Stop {
     }
 }
 
-/// The calls of an answer, in their order, each id once.
+/// Returns the calls of an answer, in order. Of calls with the same id, only the first is kept.
 pub(super) fn asked_for(reply: &ModelReply) -> Result<Vec<Value>, Box<Stop>> {
     let mut calls: Vec<Value> = Vec::new();
     for item in reply.calls() {

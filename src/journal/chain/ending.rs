@@ -1,14 +1,14 @@
-//! The end of a long history, without its beginning.
+//! The fold of the last entries of a long history.
 
 use super::{Chain, ChainError};
 use crate::journal::{Entry, Fact};
 
 impl Chain {
-    /// The fold of the last entries of a history, for showing the steps over `after` among them;
-    /// nothing if the entries do not reach back that far.
+    /// Folds the last entries of a history, to show the steps with numbers over `after`. Returns
+    /// `None` if the entries do not reach back that far.
     ///
     /// # Errors
-    /// As [`Chain::apply`].
+    /// Fails like [`Chain::apply`].
     pub fn ending(entries: &[Entry], after: u32) -> Result<Option<Self>, ChainError> {
         let mut chain = Self::full();
         let mut rest = entries.iter();

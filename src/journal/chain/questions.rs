@@ -1,4 +1,4 @@
-//! Questions over a chain that change nothing of it.
+//! Read-only queries on a chain.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use super::{Chain, Spent};
 use crate::protocol::Json;
 
 impl Chain {
-    /// The first queued signal of a name.
+    /// Returns the first queued signal with a name.
     pub fn first_signal(&self, name: &str) -> Option<&Json> {
         self.signals.get(name)?.front()
     }
 
-    /// Every queued signal, by name and then in order.
+    /// Returns all queued signals, by name and then in order of arrival.
     pub fn signals(&self) -> Vec<(String, Json)> {
         let mut names: Vec<_> = self.signals.keys().collect();
         names.sort();
@@ -22,37 +22,37 @@ impl Chain {
         names.into_iter().flat_map(of).collect()
     }
 
-    /// The step that waits for a name longest.
+    /// Returns the step that has waited longest for a signal with this name.
     pub fn first_waiter(&self, name: &str) -> Option<u32> {
         self.waiters.get(name)?.front().copied()
     }
 
-    /// Whether a signal of that sending run and step was received.
+    /// Returns true if a signal from this run and step was received.
     pub fn has_received(&self, sender: (u64, u32)) -> bool {
         self.senders.contains(&sender)
     }
 
-    /// The ids of the runs that this history was copied from, the first first.
+    /// Returns the ids of the runs that this history was copied from, the oldest first.
     pub fn origins(&self) -> &[String] {
         &self.origins
     }
 
-    /// What the run used, in all its histories.
+    /// Returns the usage of the run in all its histories.
     pub fn spent(&self) -> &Spent {
         &self.spent
     }
 
-    /// The sessions that worked, or work, on tasks of this history.
+    /// Iterates over the sessions that tasks of this history were delivered to.
     pub fn worked(&self) -> impl Iterator<Item = &String> {
         self.sessions.iter()
     }
 
-    /// The sessions that took part and are noted with who stands behind them.
+    /// Returns the sessions that joined the run, each with its party.
     pub fn joined(&self) -> &BTreeMap<String, String> {
         &self.joined
     }
 
-    /// What the flow last said of itself.
+    /// Returns the last status of the flow: its text and progress.
     pub fn status(&self) -> Option<(&str, Option<f64>)> {
         self.status.as_ref().map(|(text, progress)| (text.as_str(), *progress))
     }

@@ -1,4 +1,4 @@
-//! The layer that lets only the named pass, and what a predicate agrees to.
+//! The layer that allows only what is listed, or what a predicate accepts.
 
 use std::sync::{
     Arc,
@@ -20,10 +20,10 @@ use crate::{
     protocol::{Failure, Json, failure::kind},
 };
 
-/// The longest predicate, in bytes.
+/// The maximum length of a predicate, in bytes.
 const PREDICATE_BYTES: usize = 16 << 10;
 
-/// The keys of `kind = "guard"`. A list that is absent allows everything; a name may have a `*`.
+/// The settings of `kind = "guard"`. An absent list allows everything; a name may contain one `*`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GuardSettings {
@@ -33,26 +33,26 @@ pub struct GuardSettings {
     /// The operators that may be dispatched to.
     #[serde(default)]
     pub operators: Option<Vec<String>>,
-    /// The tools that agents may ask for.
+    /// The tools that agents may use.
     #[serde(default)]
     pub tools: Option<Vec<String>>,
-    /// Agents, operators and tools that may not, whatever else is allowed.
+    /// Agents, operators and tools that are denied, even if they are allowed elsewhere.
     #[serde(default)]
     pub deny: Vec<String>,
-    /// The scopes of state that may be touched.
+    /// The scopes of state that may be accessed.
     #[serde(default)]
     pub scopes: Option<Vec<String>>,
     /// The programs that may be started, by path or by name.
     #[serde(default)]
     pub programs: Option<Vec<String>>,
     /// A Lua expression over `task` = `{agent, operator, blueprint, principal, attempt, tools,
-    /// input}`; what is not true is refused.
+    /// input}`; the dispatch is refused unless the result is `true`.
     #[serde(default)]
     pub predicate: Option<String>,
 }
 
 impl GuardSettings {
-    /// Why it cannot be used, if it cannot.
+    /// Returns the reason why the settings cannot be used, if there is one.
     pub(in crate::middleware) fn fault(&self) -> Option<String> {
         let predicate = self.predicate.as_deref()?;
         if predicate.len() > PREDICATE_BYTES {
@@ -68,7 +68,7 @@ impl GuardSettings {
         }
     }
 
-    /// Whether it says anything about a boundary.
+    /// Returns true if the settings concern dispatches.
     pub(in crate::middleware) fn guards_dispatches(&self) -> bool {
         self.agents.is_some()
             || self.operators.is_some()
@@ -78,7 +78,7 @@ impl GuardSettings {
     }
 }
 
-/// Whether a name fits a pattern with at most one `*`.
+/// Returns true if a name matches a pattern with at most one `*`.
 fn fits(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
@@ -92,7 +92,7 @@ fn any_fits(patterns: &[String], name: &str) -> bool {
     patterns.iter().any(|pattern| fits(pattern, name))
 }
 
-/// A Lua expression, as a source that the sandbox takes.
+/// A Lua expression, as a source for the sandbox.
 struct Predicate {
     source: Arc<Source>,
 }
@@ -118,7 +118,7 @@ impl Predicate {
     }
 }
 
-/// Lets only the named pass.
+/// Allows only what is listed.
 #[derive(Clone)]
 pub struct Guard {
     name: Arc<str>,
@@ -127,7 +127,7 @@ pub struct Guard {
     means: Means,
 }
 
-/// Sets the flag that ends the predicate when nobody waits for it any more.
+/// Sets the flag that stops the predicate when its result is no longer needed.
 struct Ends(Arc<AtomicBool>);
 
 impl Drop for Ends {
@@ -137,7 +137,7 @@ impl Drop for Ends {
 }
 
 impl Guard {
-    /// A guard of `settings`, which were found to be usable.
+    /// Creates a guard from validated settings.
     pub fn new(name: &str, settings: GuardSettings, means: Means) -> Self {
         let predicate = settings.predicate.as_deref().and_then(|it| Predicate::new(it).ok());
         Self {
@@ -188,7 +188,7 @@ impl Guard {
             None => ask(),
         };
         drop(ends);
-        // A predicate that fails has not agreed.
+        // A predicate that fails refuses the dispatch.
         let answer = answer.map_err(|failure| {
             let message = format!("the predicate of {} failed: {}", self.name, failure.message);
             Failure::new(kind::REFUSED, message)
@@ -241,7 +241,7 @@ impl ExecLayer for Guard {
     async fn exec(&self, call: ExecCall, next: ExecNext<'_>) -> Result<Dispatched, Failure> {
         if let Some(programs) = &self.settings.programs {
             let name = call.program.rsplit('/').next().unwrap_or_default();
-            // A name allows what is found by name; a path that somebody wrote is its own.
+            // A bare name allows programs that are looked up by name; a path must be listed itself.
             let allowed = any_fits(programs, &call.program)
                 || (!call.program.contains('/') && any_fits(programs, name));
             if !allowed {

@@ -1,4 +1,4 @@
-//! The layer that writes down what passed, at every boundary.
+//! The layer that writes the audit log, at every boundary.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::{
     protocol::Failure,
 };
 
-/// The keys of `kind = "audit"`.
+/// The settings of `kind = "audit"`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AuditSettings {
-    /// The boundaries that it watches; all of them by default.
+    /// The boundaries to log; all of them by default.
     #[serde(default = "everywhere")]
     pub at: Vec<Boundary>,
 }
@@ -32,7 +32,7 @@ impl Default for AuditSettings {
     }
 }
 
-/// Adds a line to the audit log for everything that passes.
+/// Appends a line to the audit log for every operation.
 #[derive(Clone)]
 pub struct Audit {
     name: Arc<str>,
@@ -40,7 +40,7 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// An audit that writes to `keep`.
+    /// Creates an audit that writes to `keep`.
     pub fn new(name: &str, keep: Arc<dyn Keep>) -> Self {
         Self { name: name.into(), keep }
     }
@@ -72,12 +72,12 @@ impl DispatchObserver for Audit {
         if !about.again {
             let hash = blake3::hash(dispatch.input.as_str().as_bytes()).to_hex().to_string();
             let line = Line { hash: Some(hash), ..line(&about, "dispatched") };
-            // It is written down before it happens.
+            // The line must be durable before the dispatch happens.
             self.keep.write(Change::Audit(Box::new(line))).await?;
         }
         let outcome = match watched.run().await {
             Ok(Dispatched::Parked) => return Ok(()),
-            // It is settled, and that was written down.
+            // The attempt was settled elsewhere, and that was logged.
             _ if about.is_over() => return Ok(()),
             Ok(Dispatched::Done(_)) => "done",
             Ok(Dispatched::Short(short)) => &short.failure.kind,

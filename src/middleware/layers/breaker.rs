@@ -1,9 +1,9 @@
-//! The layer that leaves an operator alone for a while after it failed again and again.
+//! The layer that pauses dispatches to an operator after repeated failures.
 //!
 //! | state | a dispatch | a success | a failure |
 //! |---|---|---|---|
-//! | closed | passes | forgets the failures | counts; the last one opens |
-//! | open | is refused until the cooldown is over, then it is the probe | | |
+//! | closed | passes | resets the count | counts; the last one opens |
+//! | open | is refused until the cooldown is over; then it is the probe | | |
 //! | probing | is refused | closes | opens again |
 
 use std::{
@@ -25,17 +25,17 @@ use crate::{
     },
 };
 
-/// The keys of `kind = "circuit_breaker"`.
+/// The settings of `kind = "circuit_breaker"`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BreakerSettings {
-    /// Failures in a row that open it.
+    /// The number of consecutive failures that open it.
     #[serde(default = "five")]
     pub failures: u32,
-    /// How long it stays open before one dispatch is let through to see.
+    /// The time until one dispatch is let through as a probe.
     #[serde(default = "half_a_minute")]
     pub cooldown: Span,
-    /// What is counted apart.
+    /// The key by which failures are counted separately.
     #[serde(default)]
     pub per: Key,
 }
@@ -49,23 +49,23 @@ fn half_a_minute() -> Span {
 }
 
 impl BreakerSettings {
-    /// Why it cannot be used, if it cannot.
+    /// Returns the reason why the settings cannot be used, if there is one.
     pub(in crate::middleware) fn fault(&self) -> Option<String> {
         (self.failures == 0).then(|| "`failures` is at least 1".to_owned())
     }
 }
 
-/// What is known of one key; kept, but for the probe.
+/// The state of one key; stored, except for the probe.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Circuit {
     failures: u32,
     open_until_ms: Option<u64>,
-    /// The attempt that was let through to see: task, attempt.
+    /// The attempt that is the probe: task, attempt.
     #[serde(skip)]
     probe: Option<(String, u32)>,
 }
 
-/// Leaves an operator alone after it failed again and again.
+/// Pauses dispatches to an operator after repeated failures.
 pub struct CircuitBreaker {
     name: String,
     settings: BreakerSettings,
@@ -74,7 +74,7 @@ pub struct CircuitBreaker {
 }
 
 impl CircuitBreaker {
-    /// A breaker of `settings`.
+    /// Creates a breaker from `settings`.
     pub fn new(name: &str, settings: BreakerSettings, means: Means) -> Self {
         Self { name: name.to_owned(), settings, means, circuits: Mutex::default() }
     }
@@ -83,14 +83,15 @@ impl CircuitBreaker {
         self.circuits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets an attempt through, or says for how long not.
+    /// Admits an attempt, or returns the remaining time in milliseconds.
     fn admit(&self, key: &str, about: &About) -> Result<(), u64> {
         let now = self.means.clock.now_ms();
         let mut circuits = self.circuits();
         let circuit = circuits.entry(key.to_owned()).or_default();
         match circuit.open_until_ms {
             None => Ok(()),
-            // Whoever set the clock back does not keep it open for longer.
+            // A clock that was set back does not keep the circuit open for longer than the
+            // cooldown.
             Some(until) if until > now && until - now <= self.settings.cooldown.0 => {
                 Err(until - now)
             }
@@ -158,7 +159,7 @@ impl Circuit {
     }
 }
 
-/// Whether a failure says something about the operator, and not about the run or a limit.
+/// Returns true if the operator is the cause of a failure, and not the run or a limit.
 fn blames_the_operator(failure: &Failure) -> bool {
     ![
         kind::CANCELED,
@@ -172,7 +173,7 @@ fn blames_the_operator(failure: &Failure) -> bool {
     .contains(&failure.kind.as_str())
 }
 
-/// Gives the probe back when the dispatch that has it is dropped.
+/// Releases the probe when its dispatch is dropped.
 struct Probing<'a> {
     breaker: &'a CircuitBreaker,
     key: &'a str,
@@ -279,7 +280,7 @@ mod tests {
             fixture::with("1", |about| about.voice = voice)
         }
 
-        /// Whether the operator was reached.
+        /// Returns true if the operator was reached.
         fn reaches(&self, stack: &DispatchStack, outcome: Result<(), &'static str>) -> bool {
             let does = Does::new(move |_| match outcome {
                 Ok(()) => Ok(Dispatched::Done(TaskDone::new(Json::null()))),

@@ -1,11 +1,11 @@
-//! The layer that holds what runs use against a limit: money, tokens, time.
+//! The layer that limits the money, tokens and time that runs use.
 //!
 //! | over the limit | the dispatch | the event |
 //! |---|---|---|
 //! | `halt` | fails, kind `budget`; so does every later one of the run | `budget_action: halt_workflow` |
-//! | `continue` | goes on | `budget_action: continue` |
-//! | `downgrade` | goes on with another model | `budget_action: downgrade_model` |
-//! | `request_increase` | waits: the run rests; a resume grants the increase | `budget_action: request_increase` |
+//! | `continue` | continues | `budget_action: continue` |
+//! | `downgrade` | continues with another model | `budget_action: downgrade_model` |
+//! | `request_increase` | waits: the run is paused, and a resume grants the increase | `budget_action: request_increase` |
 
 use std::{
     collections::{HashMap, HashSet},
@@ -29,37 +29,37 @@ use crate::{
     },
 };
 
-/// Runs whose spending is remembered; of others the journal is asked again.
+/// The maximum number of runs whose usage is cached; for others it comes from the journal.
 const RUNS: usize = 10_000;
-/// How long what was granted to a run is kept, in milliseconds: a year.
+/// The time for which the grants of a run are stored, in milliseconds: a year.
 const GRANT_MS: u64 = 365 * 86_400_000;
 
-/// The keys of `kind = "budget"`.
+/// The settings of `kind = "budget"`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BudgetSettings {
     /// Money, in US dollars, as a decimal text.
     #[serde(default)]
     pub usd: Option<Decimal>,
-    /// Tokens, read and written.
+    /// Input and output tokens.
     #[serde(default)]
     pub tokens: Option<u64>,
-    /// Time since the run began.
+    /// Time since the start of the run.
     #[serde(default)]
     pub wall: Option<Span>,
-    /// What the limit is for.
+    /// The span that the limit applies to.
     #[serde(default)]
     pub per: Per,
-    /// The part of a limit at which a warning is told, from 0 to 1.
+    /// The fraction of a limit at which a warning is emitted, from 0 to 1.
     #[serde(default = "four_fifths")]
     pub warn_at: f64,
-    /// What happens at the limit.
+    /// The action at the limit.
     #[serde(default)]
     pub on_exceeded: OnExceeded,
-    /// The model to go on with, for `downgrade`.
+    /// The model to continue with, for `downgrade`.
     #[serde(default)]
     pub model: Option<String>,
-    /// How much more a resume grants, in the unit of the limit that was reached, for
+    /// The increase that a resume grants, in the unit of the limit that was reached, for
     /// `request_increase`; seconds for `wall`.
     #[serde(default)]
     pub increase: Option<Decimal>,
@@ -69,7 +69,7 @@ fn four_fifths() -> f64 {
     0.8
 }
 
-/// What a limit is for.
+/// The span that a limit applies to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Per {
@@ -95,23 +95,23 @@ impl Per {
     }
 }
 
-/// What happens at a limit.
+/// The action at a limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnExceeded {
-    /// The run gets nothing more.
+    /// Fails the dispatch and every later one of the run.
     #[default]
     Halt,
-    /// It is told, and goes on.
+    /// Emits an event and continues.
     Continue,
-    /// It goes on with another model.
+    /// Continues with another model.
     Downgrade,
-    /// It rests until somebody grants more.
+    /// Pauses the run until an increase is granted.
     RequestIncrease,
 }
 
 impl BudgetSettings {
-    /// Why it cannot be used, if it cannot.
+    /// Returns the reason why the settings cannot be used, if there is one.
     pub(in crate::middleware) fn fault(&self) -> Option<String> {
         let says = |text: &str| Some(text.to_owned());
         if self.usd.is_none() && self.tokens.is_none() && self.wall.is_none() {
@@ -139,7 +139,7 @@ impl BudgetSettings {
     }
 }
 
-/// What was used.
+/// The amount used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 struct Spent {
     tokens: u64,
@@ -165,14 +165,14 @@ impl Spent {
     }
 }
 
-/// What all runs together used within a window.
+/// The amount that all runs together used within a window.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 struct Window {
     start_ms: u64,
     spent: Spent,
 }
 
-/// Which limit.
+/// The unit of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Unit {
@@ -181,13 +181,13 @@ enum Unit {
     Wall,
 }
 
-/// What a run asked for and was granted; kept.
+/// The increases that a run requested and was granted; stored.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Granted {
     usd: Decimal,
     tokens: Decimal,
     wall: Decimal,
-    /// The attempts that asked and wait: task, attempt, unit.
+    /// The attempts that requested an increase and wait: task, attempt, unit.
     asked: Vec<(String, u32, Unit)>,
 }
 
@@ -208,17 +208,17 @@ struct Memory {
     window: Option<Window>,
 }
 
-/// Holds what runs use against a limit.
+/// Limits the usage of runs.
 pub struct Budget {
     name: String,
     settings: BudgetSettings,
     means: Means,
     memory: Mutex<Memory>,
-    /// One at a time decides about grants.
+    /// Serializes decisions about grants.
     granting: tokio::sync::Mutex<()>,
 }
 
-/// How far one limit is used.
+/// The usage of one limit.
 struct Level {
     unit: Unit,
     spent: Decimal,
@@ -226,7 +226,7 @@ struct Level {
 }
 
 impl Budget {
-    /// A budget of `settings`.
+    /// Creates a budget from `settings`.
     pub fn new(name: &str, settings: BudgetSettings, means: Means) -> Self {
         Self {
             name: name.to_owned(),
@@ -241,7 +241,7 @@ impl Budget {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What counts against the limit now.
+    /// Returns the usage that counts against the limit.
     async fn spent(&self, about: &About) -> Result<Spent, Failure> {
         if let Some(length) = self.settings.per.window_ms() {
             return self.window(length).await;
@@ -249,7 +249,7 @@ impl Budget {
         let known = Spent::of(&about.used);
         let mut memory = self.memory();
         if memory.runs.len() >= RUNS && !memory.runs.contains_key(&about.run.num()) {
-            // The journal knows what they used.
+            // The journal knows the usage of these runs.
             memory.runs.clear();
             memory.warned.clear();
         }
@@ -331,7 +331,7 @@ impl Budget {
         about.voice.say(LifecycleEvent::Budget(event));
     }
 
-    /// What happens at the limit: an answer, or the dispatch as it goes on.
+    /// Applies the action at the limit: fails, or returns the dispatch to continue with.
     async fn exceeded(&self, mut dispatch: Dispatch, over: Level) -> Result<Dispatch, Failure> {
         let about = Arc::clone(&dispatch.about);
         if over.unit == Unit::Wall {
@@ -360,7 +360,7 @@ impl Budget {
         }
     }
 
-    /// Asks for more, or takes a resume for a yes.
+    /// Requests an increase, or treats a resume as its grant.
     async fn request(&self, dispatch: Dispatch, over: &Level) -> Result<Dispatch, Failure> {
         let about = &dispatch.about;
         let _one_at_a_time = self.granting.lock().await;
@@ -371,7 +371,7 @@ impl Budget {
             *it == task && *attempt < about.attempt && *unit == over.unit
         });
         if let Some(asked) = asked {
-            // It waited, and the run was let go on: that is the grant.
+            // The attempt waited, and the run was resumed: that is the grant.
             granted.asked.remove(asked);
             if self.level(about, over.unit, &granted).is_some_and(|it| it.spent >= it.limit) {
                 *granted.of(over.unit) += by;
@@ -439,7 +439,7 @@ impl Budget {
         window.spent.add(more);
         let (kept, expires_ms) = (*window, Some(start_ms + length));
         if let Ok(value) = Json::encode(&kept) {
-            // Under the lock: what is kept last is what was counted last.
+            // Posted under the lock, so that the last stored value is the last counted one.
             let (layer, key) = (self.name.clone(), "window".to_owned());
             self.means.keep.post(Change::Put { layer, key, value, expires_ms });
         }
@@ -468,7 +468,7 @@ impl DispatchLayer for Budget {
     async fn dispatch(&self, dispatch: Dispatch, next: Next<'_>) -> Result<Dispatched, Failure> {
         let (about, input) = (Arc::clone(&dispatch.about), dispatch.input.clone());
         if about.again {
-            // It was let through before.
+            // An earlier dispatch of this attempt was already admitted.
             return next.run(dispatch).await;
         }
         let spent = self.spent(&about).await?;

@@ -1,7 +1,8 @@
-//! The layers that answer from memory: `cache` by what was asked, `idempotency` by the call's key.
+//! The layers that answer from stored results: `cache` by input, `idempotency` by the key of the
+//! call.
 //!
-//! Both stand among the guards, so that what lies outside of them (the gate, an allow-list) has
-//! agreed before an answer is given.
+//! Both are guards, so that everything outside of them (the gate, an allow-list) has agreed before
+//! a stored result is returned.
 
 use std::{
     collections::HashMap,
@@ -22,17 +23,17 @@ use crate::{
     protocol::{Failure, Json, failure::kind},
 };
 
-/// The keys of `kind = "cache"`.
+/// The settings of `kind = "cache"`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CacheSettings {
-    /// The agents whose results are kept; all by default.
+    /// The agents whose results are cached; all by default.
     #[serde(default)]
     pub agents: Vec<String>,
-    /// The operators whose results are kept; all by default.
+    /// The operators whose results are cached; all by default.
     #[serde(default)]
     pub operators: Vec<String>,
-    /// How long a result is good.
+    /// The lifetime of a result.
     #[serde(default = "an_hour")]
     pub ttl: Span,
 }
@@ -41,11 +42,11 @@ fn an_hour() -> Span {
     Span(3_600_000)
 }
 
-/// The keys of `kind = "idempotency"`.
+/// The settings of `kind = "idempotency"`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IdempotencySettings {
-    /// How long a key is remembered.
+    /// The time for which a key is remembered.
     #[serde(default = "a_day")]
     pub ttl: Span,
 }
@@ -54,7 +55,7 @@ fn a_day() -> Span {
     Span(86_400_000)
 }
 
-/// Answers what was asked before with what came of it then.
+/// Returns the earlier result of the same input.
 pub struct Cache {
     name: String,
     settings: CacheSettings,
@@ -62,7 +63,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// A cache of `settings`.
+    /// Creates a cache from `settings`.
     pub fn new(name: &str, settings: CacheSettings, means: Means) -> Self {
         Self { name: name.to_owned(), settings, means }
     }
@@ -75,7 +76,8 @@ impl Cache {
     }
 }
 
-/// The hash of what is asked: the same input of the same agent of the same version.
+/// Returns the hash of a request: the version of the blueprint, the agent, the operator and the
+/// input.
 fn question(about: &About, input: &Json) -> String {
     let mut hasher = blake3::Hasher::new();
     for part in [&*about.version, &*about.agent, &*about.operator, input.as_str()] {
@@ -106,7 +108,7 @@ impl DispatchLayer for Cache {
     fn settle(&self, about: &About, input: &Json, outcome: Settled) -> Settled {
         if let Ok(done) = &outcome
             && self.is_for(about)
-            // What a result wants done would not be done again.
+            // The effects of a cached result would not be applied again.
             && done.effects.is_empty()
         {
             let expires_ms = Some(self.means.clock.now_ms() + self.settings.ttl.0);
@@ -118,7 +120,7 @@ impl DispatchLayer for Cache {
     }
 }
 
-/// A key, its first asker, and what came of it.
+/// The result of a key, with the request that it belongs to.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Answered {
     question: String,
@@ -131,7 +133,7 @@ struct UnderWay {
     over: watch::Sender<()>,
 }
 
-/// Runs what carries the same `idempotency_key` once.
+/// Executes dispatches with the same `idempotency_key` once.
 pub struct Idempotency {
     name: String,
     settings: IdempotencySettings,
@@ -139,14 +141,14 @@ pub struct Idempotency {
     under_way: Mutex<HashMap<String, UnderWay>>,
 }
 
-/// What to do with a key.
+/// The next action for a key.
 enum Turn {
     Mine,
     Wait(watch::Receiver<()>),
 }
 
 impl Idempotency {
-    /// A layer of `settings`.
+    /// Creates a layer from `settings`.
     pub fn new(name: &str, settings: IdempotencySettings, means: Means) -> Self {
         Self { name: name.to_owned(), settings, means, under_way: Mutex::default() }
     }
@@ -174,7 +176,7 @@ impl Idempotency {
         Ok(Turn::Mine)
     }
 
-    /// The attempt is over; who waits looks again.
+    /// Releases the key when its attempt is over; attempts that wait for it check again.
     fn let_go(&self, key: &str, about: &About) {
         let mut under_way = self.under_way();
         let by = (about.task.to_string(), about.attempt);
@@ -195,7 +197,7 @@ fn mismatch(key: &str) -> Failure {
     Failure::new(kind::REFUSED, message).with_data(Json::from(data))
 }
 
-/// Lets go of a key when the dispatch that has it is dropped.
+/// Releases a key when its dispatch is dropped.
 struct Holding<'a> {
     layer: &'a Idempotency,
     key: &'a str,
@@ -231,7 +233,8 @@ impl DispatchLayer for Idempotency {
             }
             match self.turn(&key, &about, &question)? {
                 Turn::Mine => break,
-                // The sender is dropped when the other is over, so this ends with an error then.
+                // The sender is dropped when the other attempt is over; `changed` returns an error
+                // then.
                 Turn::Wait(mut over) => drop(over.changed().await),
             }
         }
@@ -313,7 +316,7 @@ mod tests {
         clock.advance(Duration::from_secs(60));
         ask("1");
         assert_eq!(counts.calls(), 3);
-        // Another version of the blueprint asks for itself.
+        // Another version of the blueprint has results of its own.
         let newer = fixture::with("1", |about| about.version = "other".into());
         stack.run(newer, &counts).now_or_never();
         assert_eq!(counts.calls(), 4);

@@ -1,6 +1,7 @@
-//! The built-in layers that a configuration file or a blueprint can name.
+//! The built-in layers that a configuration file or a blueprint can declare.
 //!
-//! Each is one file: its keys, what it does, its tests. [`Means`] is what they are given.
+//! Each is one file: its settings, its behavior, its tests. [`Means`] is what they need from the
+//! host.
 
 pub(super) mod allow;
 pub(super) mod audit;
@@ -25,19 +26,19 @@ pub use span::Span;
 use super::Keep;
 use crate::{clock::Clock, tasks::Tasks};
 
-/// What layers need of their host.
+/// The services of the host that layers need.
 #[derive(Clone)]
 pub struct Means {
-    /// Where they keep what must outlive it.
+    /// The storage that outlives the host.
     pub keep: Arc<dyn Keep>,
-    /// The time.
+    /// The clock.
     pub clock: Clock,
-    /// Where they may block; without it they do where they are.
+    /// Runs blocking work; without it, layers block their own thread.
     pub tasks: Option<Tasks>,
 }
 
 impl Means {
-    /// Means without a place to block.
+    /// Returns means without a place for blocking work.
     pub fn of(keep: Arc<dyn Keep>, clock: Clock) -> Self {
         Self { keep, clock, tasks: None }
     }

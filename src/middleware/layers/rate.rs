@@ -1,4 +1,4 @@
-//! The layer that lets so many dispatches through in a span of time.
+//! The layer that limits the rate of dispatches.
 
 use std::{
     collections::HashMap,
@@ -16,22 +16,22 @@ use crate::{
     protocol::{Failure, Json, failure::kind},
 };
 
-/// Keys that are counted apart; the fullest buckets are forgotten first.
+/// The maximum number of keys; the fullest buckets are dropped first.
 const KEYS: usize = 10_000;
 
-/// The keys of `kind = "rate_limit"`.
+/// The settings of `kind = "rate_limit"`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RateSettings {
-    /// How many in which span: `"10/s"`, `"600/m"`, `"5/h"`, `"100/d"`.
+    /// The rate: `"10/s"`, `"600/m"`, `"5/h"`, `"100/d"`.
     pub rate: Rate,
-    /// How many at once after a pause; by default as many as `rate` says.
+    /// The number of dispatches at once after a pause; the count of `rate` by default.
     #[serde(default)]
     pub burst: Option<u32>,
-    /// What is counted apart.
+    /// The key by which dispatches are counted separately.
     #[serde(default)]
     pub per: Key,
-    /// How long a dispatch waits for its turn; a longer wait is a failure.
+    /// The maximum time for which a dispatch waits; a longer wait is a failure.
     #[serde(default = "a_minute")]
     pub wait: Span,
 }
@@ -40,7 +40,7 @@ fn a_minute() -> Span {
     Span(60_000)
 }
 
-/// What is counted apart.
+/// The key by which dispatches are counted separately.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Key {
@@ -51,14 +51,14 @@ pub enum Key {
     Agent,
     /// Each blueprint.
     Blueprint,
-    /// Each starter of runs.
+    /// Each subject that starts runs.
     Principal,
-    /// Nothing: one count for all.
+    /// One count for the whole host.
     Host,
 }
 
 impl Key {
-    /// The key of a dispatch.
+    /// Returns the key of a dispatch.
     pub(super) fn of(self, about: &About) -> String {
         match self {
             Self::Operator => about.operator.to_string(),
@@ -70,7 +70,7 @@ impl Key {
     }
 }
 
-/// So many in a span of time.
+/// A number of dispatches per span of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     count: u32,
@@ -117,20 +117,20 @@ impl Serialize for Rate {
 }
 
 impl RateSettings {
-    /// Why it cannot be used, if it cannot.
+    /// Returns the reason why the settings cannot be used, if there is one.
     pub(in crate::middleware) fn fault(&self) -> Option<String> {
         (self.burst == Some(0)).then(|| "`burst` is at least 1".to_owned())
     }
 }
 
-/// What is left of a key's share. Less than nothing is promised to those who wait.
+/// The tokens that are left for a key. A negative number is owed to dispatches that wait.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Bucket {
     left: f64,
     at_ms: u64,
 }
 
-/// Lets so many dispatches through in a span of time.
+/// Limits the rate of dispatches.
 pub struct RateLimit {
     name: String,
     settings: RateSettings,
@@ -139,7 +139,7 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// A limit of `settings`.
+    /// Creates a limit from `settings`.
     pub fn new(name: &str, settings: RateSettings, means: Means) -> Self {
         Self { name: name.to_owned(), settings, means, buckets: Mutex::default() }
     }
@@ -152,7 +152,7 @@ impl RateLimit {
         f64::from(self.settings.burst.unwrap_or(self.settings.rate.count))
     }
 
-    /// Takes a turn: how long to wait for it, or how long it would be.
+    /// Takes a token: returns the time to wait in milliseconds, or as an error if it is too long.
     fn take(&self, key: &str, now: u64) -> Result<u64, u64> {
         let per_ms = f64::from(self.settings.rate.count) / self.settings.rate.span_ms as f64;
         let mut buckets = self.buckets();
@@ -161,7 +161,7 @@ impl RateLimit {
         }
         let full = Bucket { left: self.burst(), at_ms: now };
         let bucket = buckets.entry(key.to_owned()).or_insert(full);
-        // A clock that was set back gives nothing and takes nothing.
+        // A clock that was set back adds and removes nothing.
         let passed = now.saturating_sub(bucket.at_ms) as f64;
         let left = (bucket.left + passed * per_ms).min(self.burst());
         #[expect(
@@ -176,7 +176,7 @@ impl RateLimit {
         }
         bucket.left -= 1.0;
         if let Ok(value) = Json::encode(bucket) {
-            // Under the lock: what is kept last is what was counted last.
+            // Posted under the lock, so that the last stored value is the last counted one.
             let (layer, key) = (self.name.clone(), key.to_owned());
             let expires_ms = Some(now + 2 * self.settings.rate.span_ms + wait);
             self.means.keep.post(Change::Put { layer, key, value, expires_ms });

@@ -1,4 +1,4 @@
-//! The layer that takes out what must not go on: by pattern and by key.
+//! The layer that redacts content by pattern and by key.
 
 use std::{fmt, sync::Arc};
 
@@ -15,7 +15,7 @@ use crate::{
     protocol::{Failure, Json},
 };
 
-/// The keys of `kind = "redact"`.
+/// The settings of `kind = "redact"`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RedactSettings {
@@ -25,16 +25,16 @@ pub struct RedactSettings {
     /// Keys whose values are replaced, at any depth, in any case.
     #[serde(default)]
     pub keys: Vec<String>,
-    /// What stands there instead.
+    /// The replacement.
     #[serde(default = "blot")]
     pub with: String,
-    /// Whether what agents are given is redacted.
+    /// Whether the input of agents is redacted.
     #[serde(default)]
     pub input: bool,
     /// Whether results and failures are redacted.
     #[serde(default = "yes")]
     pub output: bool,
-    /// Whether what is written to state is redacted.
+    /// Whether values written to state are redacted.
     #[serde(default)]
     pub state: bool,
 }
@@ -47,11 +47,11 @@ fn yes() -> bool {
     true
 }
 
-/// A regular expression that compiles within bounds.
+/// A regular expression with a bounded compiled size.
 #[derive(Debug, Clone)]
 pub struct Pattern(Regex);
 
-/// The most that a pattern may take when compiled, in bytes.
+/// The maximum compiled size of a pattern, in bytes.
 const PATTERN_BYTES: usize = 1 << 20;
 
 impl<'de> Deserialize<'de> for Pattern {
@@ -69,14 +69,14 @@ impl Serialize for Pattern {
 }
 
 impl RedactSettings {
-    /// Why it cannot be used, if it cannot.
+    /// Returns the reason why the settings cannot be used, if there is one.
     pub(in crate::middleware) fn fault(&self) -> Option<String> {
         let idle = self.patterns.is_empty() && self.keys.is_empty();
         idle.then(|| "it needs `patterns` or `keys`".to_owned())
     }
 }
 
-/// Replaces what its settings name.
+/// Replaces what its settings match.
 #[derive(Clone)]
 pub struct Redact {
     name: Arc<str>,
@@ -91,10 +91,10 @@ impl fmt::Debug for Redact {
 }
 
 impl Redact {
-    /// A layer that goes by `settings`.
+    /// Creates a layer from `settings`.
     pub fn new(name: &str, settings: RedactSettings) -> Self {
         let patterns = settings.patterns.iter().map(|pattern| pattern.0.as_str());
-        // Each compiled by itself within its bound; together they may be too much for one set.
+        // Each pattern is within its bound, but together they may be too large for one set.
         let any = RegexSet::new(patterns).unwrap_or_else(|_| RegexSet::empty());
         Self { name: name.into(), settings: Arc::new(settings), any }
     }
@@ -134,7 +134,7 @@ impl Redact {
 
     fn json(&self, json: Json) -> Json {
         let mut value = json.to_value();
-        // What has nothing to hide stays as it was written.
+        // A document without a match is kept as it was written.
         if self.value(&mut value) { Json::from(value) } else { json }
     }
 

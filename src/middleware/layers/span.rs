@@ -1,10 +1,10 @@
-//! Durations as layers take them: `"30s"`, or a number of seconds.
+//! Durations in the settings of layers: `"30s"`, or a number of seconds.
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 use crate::blueprint::parse_duration;
 
-/// A span of time, in milliseconds.
+/// A duration, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct Span(pub u64);

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::*;
 use crate::middleware::{Sizes, Tracing, Watched, fixture};
 
-/// Who was there, in order.
+/// Records visits, in order.
 #[derive(Clone, Default)]
 struct Visits(Arc<Mutex<Vec<String>>>);
 
@@ -30,7 +30,7 @@ impl Terminal for Echo {
     }
 }
 
-/// Notes when it is entered and left.
+/// Records when it is entered and left.
 struct Passing(&'static str, Visits);
 
 #[async_trait]
@@ -61,7 +61,7 @@ impl DispatchObserver for Passing {
     }
 }
 
-/// Answers by itself and never calls next.
+/// Answers without calling `next`.
 struct Halting(Result<Dispatched, Failure>);
 
 #[async_trait]
@@ -94,7 +94,7 @@ impl DispatchLayer for Rewriting {
     }
 }
 
-/// What an observer can do wrong.
+/// The faults of an observer.
 enum Faulty {
     FailsBefore,
     FailsAfter,
@@ -267,7 +267,7 @@ fn a_panic_below_an_observer_is_not_the_observers() {
     let _ = stack.run(dispatch(), &Exploding).now_or_never();
 }
 
-/// Lets everything through.
+/// Passes every dispatch.
 struct Through;
 
 impl DispatchLayer for Through {
@@ -276,7 +276,7 @@ impl DispatchLayer for Through {
     }
 }
 
-/// Notes where the input and the payload are.
+/// Records the addresses of the input and the payload.
 struct Addresses(Mutex<Option<(usize, usize)>>);
 
 #[async_trait]
@@ -350,7 +350,7 @@ fn an_observers_fault_is_logged_with_its_name() {
     }
 }
 
-/// Notes what it is told of an end.
+/// Records the settlements.
 struct Settles(Visits);
 
 #[async_trait]

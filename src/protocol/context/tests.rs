@@ -20,7 +20,7 @@ fn context(texts: &[&str]) -> Context {
     context
 }
 
-/// Refuses everything, and notes what it was asked.
+/// Rejects everything, and records each call.
 #[derive(Default)]
 struct Refuses(Mutex<Vec<String>>);
 

@@ -1,6 +1,6 @@
-//! The builders of the stacks, which differ in what they stack only.
+//! The builders of the stacks, which differ only in the trait that they stack.
 
-/// The builder of a stack: three classes, each in the order of registration.
+/// Defines the builder of a stack: three classes, each in the order of registration.
 macro_rules! builder {
     ($(#[$doc:meta])* $builder:ident, $stack:ident, $middleware:ident) => {
         $(#[$doc])*
@@ -12,28 +12,28 @@ macro_rules! builder {
         }
 
         impl $builder {
-            /// Adds one that watches: outermost, so that it sees what others refuse.
+            /// Adds an observer: outermost, so that it sees what others refuse.
             #[must_use]
             pub fn observe(mut self, mw: std::sync::Arc<dyn $middleware>) -> Self {
                 self.observers.push(mw);
                 self
             }
 
-            /// Adds one that changes what passes.
+            /// Adds a transformer, which changes requests.
             #[must_use]
             pub fn transform(mut self, mw: std::sync::Arc<dyn $middleware>) -> Self {
                 self.transformers.push(mw);
                 self
             }
 
-            /// Adds one that may refuse: innermost, so that it sees what was made of it.
+            /// Adds a guard, which may refuse: innermost, so that it sees the transformed request.
             #[must_use]
             pub fn guard(mut self, mw: std::sync::Arc<dyn $middleware>) -> Self {
                 self.guards.push(mw);
                 self
             }
 
-            /// The stack.
+            /// Builds the stack.
             pub fn build(self) -> $stack {
                 let Self { observers, transformers, guards } = self;
                 $stack { layers: observers.into_iter().chain(transformers).chain(guards).collect() }
@@ -41,7 +41,7 @@ macro_rules! builder {
         }
 
         impl $stack {
-            /// A stack without anything in it, to add some.
+            /// Returns a builder of an empty stack.
             pub fn builder() -> $builder {
                 $builder::default()
             }

@@ -1,4 +1,4 @@
-//! Around a dispatch.
+//! Middleware around a dispatch.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use async_trait::async_trait;
 use super::builder::builder;
 use crate::protocol::{OperatorId, OperatorInput, OperatorOutput, OrchError};
 
-/// The rest of the way of a dispatch.
+/// The remaining stack of a dispatch.
 #[async_trait]
 pub trait DispatchNext: Send + Sync {
-    /// Goes on.
+    /// Calls the remaining stack.
     ///
     /// # Errors
-    /// A refusal further on, or the operator's failure.
+    /// Fails when an inner layer refuses, or the operator fails.
     async fn dispatch(
         &self,
         operator: &OperatorId,
@@ -21,13 +21,13 @@ pub trait DispatchNext: Send + Sync {
     ) -> Result<OperatorOutput, OrchError>;
 }
 
-/// Stands around a dispatch.
+/// Wraps a dispatch.
 #[async_trait]
 pub trait DispatchMiddleware: Send + Sync {
-    /// Passes a dispatch on, or not.
+    /// Handles a dispatch; calls `next` to continue.
     ///
     /// # Errors
-    /// Its own refusal, or what came back from `next`.
+    /// Fails when it refuses, or with the error of `next`.
     async fn dispatch(
         &self,
         operator: &OperatorId,
@@ -36,24 +36,24 @@ pub trait DispatchMiddleware: Send + Sync {
     ) -> Result<OperatorOutput, OrchError>;
 }
 
-/// What every dispatch passes through.
+/// The middleware of every dispatch.
 #[derive(Default)]
 pub struct DispatchStack {
     layers: Vec<Arc<dyn DispatchMiddleware>>,
 }
 
 builder!(
-    /// Collects what a [`DispatchStack`] has.
+    /// Builds a [`DispatchStack`].
     DispatchStackBuilder,
     DispatchStack,
     DispatchMiddleware
 );
 
 impl DispatchStack {
-    /// Takes a dispatch through the stack to `terminal`; an empty stack is its terminal.
+    /// Sends a dispatch through the stack to `terminal`; an empty stack calls `terminal` directly.
     ///
     /// # Errors
-    /// A refusal on the way, or the terminal's failure.
+    /// Fails when a layer refuses, or with the error of `terminal`.
     pub async fn dispatch_with(
         &self,
         operator: &OperatorId,

@@ -1,4 +1,4 @@
-//! Around an environment.
+//! Middleware around an environment.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use async_trait::async_trait;
 use super::builder::builder;
 use crate::protocol::{EnvError, OperatorInput, OperatorOutput, environment::EnvironmentSpec};
 
-/// The rest of the way of an execution.
+/// The remaining stack of an execution.
 #[async_trait]
 pub trait ExecNext: Send + Sync {
-    /// Goes on.
+    /// Calls the remaining stack.
     ///
     /// # Errors
-    /// A refusal further on, or the environment's failure.
+    /// Fails when an inner layer refuses, or the environment fails.
     async fn run(
         &self,
         input: OperatorInput,
@@ -21,13 +21,13 @@ pub trait ExecNext: Send + Sync {
     ) -> Result<OperatorOutput, EnvError>;
 }
 
-/// Stands around an environment.
+/// Wraps an execution.
 #[async_trait]
 pub trait ExecMiddleware: Send + Sync {
-    /// Passes an execution on, or not.
+    /// Handles an execution; calls `next` to continue.
     ///
     /// # Errors
-    /// Its own refusal, or what came back from `next`.
+    /// Fails when it refuses, or with the error of `next`.
     async fn run(
         &self,
         input: OperatorInput,
@@ -36,24 +36,25 @@ pub trait ExecMiddleware: Send + Sync {
     ) -> Result<OperatorOutput, EnvError>;
 }
 
-/// What every execution passes through.
+/// The middleware of every execution.
 #[derive(Default)]
 pub struct ExecStack {
     layers: Vec<Arc<dyn ExecMiddleware>>,
 }
 
 builder!(
-    /// Collects what an [`ExecStack`] has.
+    /// Builds an [`ExecStack`].
     ExecStackBuilder,
     ExecStack,
     ExecMiddleware
 );
 
 impl ExecStack {
-    /// Takes an execution through the stack to `terminal`; an empty stack is its terminal.
+    /// Sends an execution through the stack to `terminal`; an empty stack calls `terminal`
+    /// directly.
     ///
     /// # Errors
-    /// A refusal on the way, or the terminal's failure.
+    /// Fails when a layer refuses, or with the error of `terminal`.
     pub async fn run_with(
         &self,
         input: OperatorInput,

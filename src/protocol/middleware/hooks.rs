@@ -1,5 +1,5 @@
-//! The same middleware under the names that prose gives to its methods: `on_dispatch`, `on_read`,
-//! `on_write`, `on_exec`.
+//! The middleware traits with hook-style method names: `on_dispatch`, `on_read`, `on_write`,
+//! `on_exec`.
 
 use async_trait::async_trait;
 use serde_json::Value;
@@ -13,13 +13,13 @@ use crate::protocol::{
     environment::EnvironmentSpec, state::StoreOptions,
 };
 
-/// A [`DispatchMiddleware`] under another name.
+/// A [`DispatchMiddleware`] with a hook-style name.
 #[async_trait]
 pub trait DispatchHook: Send + Sync {
-    /// Passes a dispatch on, or not.
+    /// Handles a dispatch; calls `next` to continue.
     ///
     /// # Errors
-    /// Its own refusal, or what came back from `next`.
+    /// Fails when it refuses, or with the error of `next`.
     async fn on_dispatch(
         &self,
         operator: &OperatorId,
@@ -28,13 +28,13 @@ pub trait DispatchHook: Send + Sync {
     ) -> Result<OperatorOutput, OrchError>;
 }
 
-/// A [`StoreMiddleware`] under other names.
+/// A [`StoreMiddleware`] with hook-style names.
 #[async_trait]
 pub trait StoreHook: Send + Sync {
-    /// Passes a read on, or not.
+    /// Handles a read; calls `next` to continue.
     ///
     /// # Errors
-    /// Its own refusal, or what came back from `next`.
+    /// Fails when it refuses, or with the error of `next`.
     async fn on_read(
         &self,
         scope: &Scope,
@@ -44,10 +44,10 @@ pub trait StoreHook: Send + Sync {
         next.read(scope, key).await
     }
 
-    /// Passes a write on, or not.
+    /// Handles a write; calls `next` to continue.
     ///
     /// # Errors
-    /// Its own refusal, or what came back from `next`.
+    /// Fails when it refuses, or with the error of `next`.
     async fn on_write(
         &self,
         scope: &Scope,
@@ -60,13 +60,13 @@ pub trait StoreHook: Send + Sync {
     }
 }
 
-/// An [`ExecMiddleware`] under another name.
+/// An [`ExecMiddleware`] with a hook-style name.
 #[async_trait]
 pub trait ExecHook: Send + Sync {
-    /// Passes an execution on, or not.
+    /// Handles an execution; calls `next` to continue.
     ///
     /// # Errors
-    /// Its own refusal, or what came back from `next`.
+    /// Fails when it refuses, or with the error of `next`.
     async fn on_exec(
         &self,
         input: OperatorInput,
@@ -75,7 +75,7 @@ pub trait ExecHook: Send + Sync {
     ) -> Result<OperatorOutput, EnvError>;
 }
 
-/// Takes a hook for a middleware.
+/// Adapts a hook to the middleware trait.
 pub struct ByHook<H>(
     /// The hook.
     pub H,

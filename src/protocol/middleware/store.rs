@@ -1,4 +1,4 @@
-//! Around state: every operation passes, not only reads and writes.
+//! Middleware around state: every operation passes through it, not only reads and writes.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use crate::protocol::{
     state::{MemoryLink, SearchOptions, SearchResult, StateStore, StoreOptions},
 };
 
-/// The rest of the way of a write.
+/// The remaining stack of a write.
 #[async_trait]
 pub trait StoreWriteNext: Send + Sync {
-    /// Goes on.
+    /// Calls the remaining stack.
     ///
     /// # Errors
-    /// A refusal further on, or the store's failure.
+    /// Fails when an inner layer refuses, or the store fails.
     async fn write(
         &self,
         scope: &Scope,
@@ -27,13 +27,13 @@ pub trait StoreWriteNext: Send + Sync {
     ) -> Result<(), StateError>;
 }
 
-/// The rest of the way of a read.
+/// The remaining stack of a read.
 #[async_trait]
 pub trait StoreReadNext: Send + Sync {
-    /// Goes on.
+    /// Calls the remaining stack.
     ///
     /// # Errors
-    /// A refusal further on, or the store's failure.
+    /// Fails when an inner layer refuses, or the store fails.
     async fn read(&self, scope: &Scope, key: &str) -> Result<Option<Value>, StateError>;
 }
 
@@ -41,79 +41,79 @@ pub trait StoreReadNext: Send + Sync {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum StoreQuestion {
-    /// Remove a key.
+    /// Removes a key.
     Delete {
         /// The key.
         key: String,
     },
-    /// List keys.
+    /// Lists keys.
     List {
-        /// What they begin with.
+        /// The prefix of the keys.
         prefix: String,
     },
-    /// Search values.
+    /// Searches values.
     Search {
-        /// The words.
+        /// The search terms.
         query: String,
-        /// The most hits.
+        /// The maximum number of hits.
         limit: usize,
-        /// What else is asked.
+        /// Further conditions.
         options: SearchOptions,
     },
-    /// Link two keys.
+    /// Links two keys.
     Link {
-        /// Which to which.
+        /// The link.
         link: MemoryLink,
     },
-    /// Remove a link.
+    /// Removes a link.
     Unlink {
-        /// The key that it starts from.
+        /// The source key.
         from_key: String,
-        /// The key that it leads to.
+        /// The target key.
         to_key: String,
-        /// What the one is to the other.
+        /// The relation of the link.
         relation: String,
     },
-    /// Follow links.
+    /// Follows links.
     Traverse {
-        /// The key to start from.
+        /// The first key.
         from_key: String,
-        /// Only links of this relation.
+        /// The relation to follow; every relation if absent.
         relation: Option<String>,
-        /// How many links away.
+        /// The maximum number of links to follow.
         max_depth: u32,
     },
 }
 
-/// What a [`StoreQuestion`] gives.
+/// The result of a [`StoreQuestion`].
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum StoreAnswer {
-    /// It is done.
+    /// The change was made.
     Done,
-    /// Keys.
+    /// The keys.
     Keys(Vec<String>),
-    /// Hits.
+    /// The hits.
     Found(Vec<SearchResult>),
 }
 
-/// The rest of the way of an operation that is neither a read nor a write.
+/// The remaining stack of an operation that is neither a read nor a write.
 #[async_trait]
 pub trait StoreOtherNext: Send + Sync {
-    /// Goes on.
+    /// Calls the remaining stack.
     ///
     /// # Errors
-    /// A refusal further on, or the store's failure.
+    /// Fails when an inner layer refuses, or the store fails.
     async fn other(&self, scope: &Scope, asked: StoreQuestion) -> Result<StoreAnswer, StateError>;
 }
 
-/// Stands around state.
+/// Wraps the operations on state.
 #[async_trait]
 pub trait StoreMiddleware: Send + Sync {
-    /// Passes a write on, or not.
+    /// Handles a write; calls `next` to continue.
     ///
     /// # Errors
-    /// Its own refusal, or what came back from `next`.
+    /// Fails when it refuses, or with the error of `next`.
     async fn write(
         &self,
         scope: &Scope,
@@ -123,10 +123,10 @@ pub trait StoreMiddleware: Send + Sync {
         next: &dyn StoreWriteNext,
     ) -> Result<(), StateError>;
 
-    /// Passes a read on, or not.
+    /// Handles a read; calls `next` to continue.
     ///
     /// # Errors
-    /// Its own refusal, or what came back from `next`.
+    /// Fails when it refuses, or with the error of `next`.
     async fn read(
         &self,
         scope: &Scope,
@@ -136,10 +136,10 @@ pub trait StoreMiddleware: Send + Sync {
         next.read(scope, key).await
     }
 
-    /// Passes any other operation on, or not.
+    /// Handles any other operation; calls `next` to continue.
     ///
     /// # Errors
-    /// Its own refusal, or what came back from `next`.
+    /// Fails when it refuses, or with the error of `next`.
     async fn other(
         &self,
         scope: &Scope,
@@ -150,24 +150,24 @@ pub trait StoreMiddleware: Send + Sync {
     }
 }
 
-/// What every operation on state passes through.
+/// The middleware of every operation on state.
 #[derive(Default)]
 pub struct StoreStack {
     layers: Vec<Arc<dyn StoreMiddleware>>,
 }
 
 builder!(
-    /// Collects what a [`StoreStack`] has.
+    /// Builds a [`StoreStack`].
     StoreStackBuilder,
     StoreStack,
     StoreMiddleware
 );
 
 impl StoreStack {
-    /// Takes a write through the stack to `terminal`; an empty stack is its terminal.
+    /// Sends a write through the stack to `terminal`; an empty stack calls `terminal` directly.
     ///
     /// # Errors
-    /// A refusal on the way, or the terminal's failure.
+    /// Fails when a layer refuses, or with the error of `terminal`.
     pub async fn write_with(
         &self,
         scope: &Scope,
@@ -179,10 +179,10 @@ impl StoreStack {
         Rest { layers: &self.layers, terminal }.write(scope, key, value, options).await
     }
 
-    /// Takes a read through the stack to `terminal`.
+    /// Sends a read through the stack to `terminal`.
     ///
     /// # Errors
-    /// A refusal on the way, or the terminal's failure.
+    /// Fails when a layer refuses, or with the error of `terminal`.
     pub async fn read_with(
         &self,
         scope: &Scope,
@@ -192,10 +192,10 @@ impl StoreStack {
         Rest { layers: &self.layers, terminal }.read(scope, key).await
     }
 
-    /// Takes any other operation through the stack to `terminal`.
+    /// Sends any other operation through the stack to `terminal`.
     ///
     /// # Errors
-    /// A refusal on the way, or the terminal's failure.
+    /// Fails when a layer refuses, or with the error of `terminal`.
     pub async fn other_with(
         &self,
         scope: &Scope,
@@ -205,7 +205,7 @@ impl StoreStack {
         Rest { layers: &self.layers, terminal }.other(scope, asked).await
     }
 
-    /// A store that every operation reaches through this stack.
+    /// Wraps a store, so that every operation passes through this stack.
     pub fn over<S: StateStore>(self, store: S) -> Layered<S> {
         Layered { stack: self, store }
     }
@@ -261,13 +261,13 @@ impl StoreOtherNext for Rest<'_, dyn StoreOtherNext + '_> {
     }
 }
 
-/// A store behind a stack.
+/// A store wrapped by a stack.
 pub struct Layered<S> {
     stack: StoreStack,
     store: S,
 }
 
-/// The store itself, at the end of the way.
+/// The store itself, at the end of the stack.
 struct End<'a, S>(&'a S);
 
 #[async_trait]

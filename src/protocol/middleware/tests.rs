@@ -26,7 +26,7 @@ impl Visits {
     }
 }
 
-/// Passes everything on, and says so.
+/// Passes everything on, and records it.
 struct Passes(&'static str, Visits);
 
 #[async_trait]

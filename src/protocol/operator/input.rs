@@ -1,4 +1,4 @@
-//! What goes into an operator.
+//! The input of an operator.
 
 use std::fmt;
 
@@ -8,44 +8,44 @@ use serde_json::Value;
 
 use crate::protocol::{Content, DurationMs, SessionId};
 
-/// What is new for an operator; what is already stored it reads itself.
+/// The input of one call. The operator reads stored data itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct OperatorInput {
-    /// What it is asked.
+    /// The request.
     pub message: Content,
-    /// Why it is asked now.
+    /// The cause of the call.
     pub trigger: TriggerType,
-    /// The conversation that it goes on with; without one it is stateless.
+    /// The conversation to continue; the call is stateless if absent.
     pub session: Option<SessionId>,
-    /// What differs from its defaults.
+    /// Settings that override the operator's defaults.
     pub config: Option<OperatorConfig>,
-    /// Data that passes through untouched.
+    /// Data that is passed through unchanged.
     #[serde(default)]
     pub metadata: Value,
 }
 
 impl OperatorInput {
-    /// An input without session, config or metadata.
+    /// Creates an input without session, config or metadata.
     pub fn new(message: Content, trigger: TriggerType) -> Self {
         Self { message, trigger, session: None, config: None, metadata: Value::Null }
     }
 
-    /// The same, within a conversation.
+    /// Sets the conversation.
     #[must_use]
     pub fn with_session(mut self, session: SessionId) -> Self {
         self.session = Some(session);
         self
     }
 
-    /// The same, with settings of its own.
+    /// Sets the settings of this call.
     #[must_use]
     pub fn with_config(mut self, config: OperatorConfig) -> Self {
         self.config = Some(config);
         self
     }
 
-    /// The same, with data that passes through.
+    /// Sets the metadata.
     #[must_use]
     pub fn with_metadata(mut self, metadata: Value) -> Self {
         self.metadata = metadata;
@@ -53,62 +53,62 @@ impl OperatorInput {
     }
 }
 
-/// Settings of one call; what is absent is the operator's own default.
+/// Settings of one call; an absent setting means the operator's own default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct OperatorConfig {
-    /// How often it may ask its model.
+    /// The maximum number of model calls.
     pub max_turns: Option<u32>,
-    /// What it may cost, in US dollars.
+    /// The maximum cost, in US dollars.
     pub max_cost: Option<Decimal>,
-    /// How long it may take.
+    /// The maximum duration.
     pub max_duration: Option<DurationMs>,
-    /// Which model.
+    /// The model.
     pub model: Option<String>,
     /// The only operators and tools that it may call.
     #[serde(alias = "allowed_tools")]
     pub allowed_operators: Option<Vec<String>>,
-    /// What its system prompt says besides; it never replaces the prompt.
+    /// Text that is appended to the system prompt; never replaces it.
     pub system_addendum: Option<String>,
 }
 
 impl OperatorConfig {
-    /// The same, with a limit on turns.
+    /// Sets the maximum number of model calls.
     #[must_use]
     pub fn with_max_turns(mut self, max_turns: u32) -> Self {
         self.max_turns = Some(max_turns);
         self
     }
 
-    /// The same, with a limit on cost in US dollars.
+    /// Sets the maximum cost, in US dollars.
     #[must_use]
     pub fn with_max_cost(mut self, max_cost: Decimal) -> Self {
         self.max_cost = Some(max_cost);
         self
     }
 
-    /// The same, with a limit on time.
+    /// Sets the maximum duration.
     #[must_use]
     pub fn with_max_duration(mut self, max_duration: DurationMs) -> Self {
         self.max_duration = Some(max_duration);
         self
     }
 
-    /// The same, with a model.
+    /// Sets the model.
     #[must_use]
     pub fn with_model(mut self, model: impl Into<String>) -> Self {
         self.model = Some(model.into());
         self
     }
 
-    /// The same, with the only operators and tools that may be called.
+    /// Sets the only operators and tools that may be called.
     #[must_use]
     pub fn with_allowed_operators(mut self, operators: Vec<String>) -> Self {
         self.allowed_operators = Some(operators);
         self
     }
 
-    /// The same, with an addition to the system prompt.
+    /// Sets the addition to the system prompt.
     #[must_use]
     pub fn with_system_addendum(mut self, addendum: impl Into<String>) -> Self {
         self.system_addendum = Some(addendum.into());
@@ -116,7 +116,7 @@ impl OperatorConfig {
     }
 }
 
-/// What set an operator to work.
+/// The cause of a call.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -127,16 +127,16 @@ pub enum TriggerType {
     Task,
     /// A signal arrived.
     Signal,
-    /// The clock.
+    /// A schedule fired.
     Schedule,
-    /// Something outside happened: a file changed, a webhook was called.
+    /// An external event: a file changed, a webhook was called.
     SystemEvent,
-    /// Something else.
+    /// Any other cause.
     Custom(String),
 }
 
 impl TriggerType {
-    /// A trigger of the author's own.
+    /// Creates a custom trigger.
     pub fn custom(name: impl Into<String>) -> Self {
         Self::Custom(name.into())
     }

@@ -1,4 +1,4 @@
-//! What comes out of an operator.
+//! The output of an operator.
 
 use std::fmt;
 
@@ -7,67 +7,67 @@ use serde::{Deserialize, Serialize};
 
 use crate::protocol::{Content, DurationMs, Effect};
 
-/// What an operator answers.
+/// The output of one call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct OperatorOutput {
     /// The answer.
     pub message: Content,
-    /// Why it stopped there.
+    /// The reason why the operator stopped.
     pub exit_reason: ExitReason,
-    /// What it used.
+    /// Usage.
     pub metadata: OperatorMetadata,
-    /// What it wants done; it does none of it itself.
+    /// The effects for the engine to apply; the operator applies none itself.
     #[serde(default)]
     pub effects: Vec<Effect>,
 }
 
 impl OperatorOutput {
-    /// An answer that used nothing and wants nothing done.
+    /// Creates an output without usage and effects.
     pub fn new(message: Content, exit_reason: ExitReason) -> Self {
         Self { message, exit_reason, metadata: OperatorMetadata::default(), effects: Vec::new() }
     }
 }
 
-/// What an operator used; what it does not track is zero.
+/// Usage of one call; a value that the operator does not track is zero.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct OperatorMetadata {
-    /// Tokens read.
+    /// Input tokens.
     pub tokens_in: u64,
-    /// Tokens written.
+    /// Output tokens.
     pub tokens_out: u64,
-    /// Money, in US dollars; a string in JSON.
+    /// Cost in US dollars; a string in JSON.
     pub cost: Decimal,
-    /// How often it asked its model.
+    /// The number of model calls.
     pub turns_used: u32,
-    /// What it called, in order, failures included.
+    /// The operators and tools that were called, in order, failures included.
     #[serde(alias = "tools_called")]
     pub sub_dispatches: Vec<SubDispatchRecord>,
-    /// How long it took.
+    /// The duration.
     pub duration: DurationMs,
 }
 
-/// One call that an operator made.
+/// One call of a sub-operator or tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SubDispatchRecord {
     /// The operator or tool.
     pub name: String,
-    /// How long it took.
+    /// The duration.
     pub duration: DurationMs,
     /// Whether it succeeded.
     pub success: bool,
 }
 
 impl SubDispatchRecord {
-    /// Records one call.
+    /// Creates a record of one call.
     pub fn new(name: impl Into<String>, duration: DurationMs, success: bool) -> Self {
         Self { name: name.into(), duration, success }
     }
 }
 
-/// Why an operator stopped.
+/// The reason why an operator stopped.
 ///
 /// When several apply, the first of these wins: a halt, an approval, the turns, the budget, the
 /// time.
@@ -75,47 +75,47 @@ impl SubDispatchRecord {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ExitReason {
-    /// It was done.
+    /// The operator finished.
     Complete,
-    /// It used up its turns.
+    /// The maximum number of turns was reached.
     MaxTurns,
-    /// It used up its money or its tool calls.
+    /// The budget of money or tool calls was used up.
     BudgetExhausted,
-    /// Too many failures in a row.
+    /// There were too many consecutive failures.
     CircuitBreaker,
-    /// It used up its time.
+    /// The maximum duration was reached.
     Timeout,
-    /// A middleware stopped it.
+    /// A middleware stopped the operator.
     #[serde(alias = "middleware_halt")]
     InterceptorHalt {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// It failed beyond repair.
+    /// An unrecoverable error.
     Error,
     /// The provider refused to answer.
     SafetyStop {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Somebody must approve a tool call first; the effects say which.
+    /// A tool call needs approval first; the effects say which.
     AwaitingApproval,
-    /// Something else.
+    /// Any other reason.
     Custom(String),
 }
 
 impl ExitReason {
-    /// A stop by a middleware.
+    /// Creates a stop by a middleware.
     pub fn interceptor_halt(reason: impl Into<String>) -> Self {
         Self::InterceptorHalt { reason: reason.into() }
     }
 
-    /// A stop by the provider.
+    /// Creates a stop by the provider.
     pub fn safety_stop(reason: impl Into<String>) -> Self {
         Self::SafetyStop { reason: reason.into() }
     }
 
-    /// A reason of the author's own.
+    /// Creates a custom reason.
     pub fn custom(reason: impl Into<String>) -> Self {
         Self::Custom(reason.into())
     }

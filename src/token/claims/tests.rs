@@ -69,7 +69,7 @@ fn a_child_with_less_of_everything_is_narrower() {
     assert_eq!(child.check_narrower(&parent), Ok(()));
 }
 
-/// Makes one axis of a child wider than its parent.
+/// Widens one axis of a child beyond its parent.
 type Widen = fn(&mut Claims);
 
 #[test]

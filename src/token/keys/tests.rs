@@ -17,7 +17,7 @@ fn claims() -> Claims {
     Claims::new(TokenKind::Api, "ci", "jti-1", Grant::new(Role::Observer, Scopes::all()), NOW, 600)
 }
 
-/// Signs any header and body, as somebody would who has the key and bad manners.
+/// Signs any header and body, like an attacker who has the key.
 fn forge(key: &SigningKey, header: &Value, body: &Value) -> String {
     let part = |value: &Value| BASE64URL_NOPAD.encode(value.to_string().as_bytes());
     let message = format!("{}.{}", part(header), part(body));

@@ -1,4 +1,4 @@
-//! How scopes are written and read.
+//! The text form of scopes.
 
 use std::{fmt, str::FromStr};
 

@@ -153,10 +153,11 @@ fn a_request_rests_the_run_and_a_resume_grants_it_once() {
     assert!(failure.is(kind::INTERRUPTED) && failure.retryable);
     let rests = world.heard.all();
     assert!(rests.last().unwrap().contains("resume the run to grant 0.50 more"), "{rests:?}");
-    // Another task that meets the limit meanwhile asks as well, and grants nothing.
+    // Meanwhile another task reaches the limit; it requests an increase as well, and grants
+    // nothing.
     let other = |about: &mut About| about.task = crate::protocol::TaskId::new(7, 4, 0);
     assert!(world.run_as(&stack, "1", other).is_err());
-    // After a restart and a resume both come again with their next attempts.
+    // After a restart and a resume both are dispatched again with their next attempts.
     let stack = world.stack(settings());
     let used = costs("1");
     let again = |about: &mut About| {
