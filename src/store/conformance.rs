@@ -27,7 +27,7 @@ macro_rules! conformance {
             nothing_is_written_with_a_revoked_token
             an_idempotency_key_is_used_once_until_it_expires
             lists_are_filtered_and_paged_newest_first
-            due_runs_come_soonest_first_and_only_of_their_shard
+            due_runs_come_soonest_first_and_only_of_their_partitions
             open_runs_without_a_nonce_are_found_and_a_nonce_is_kept
             only_open_children_are_listed
             a_batch_is_seen_by_every_reader_once_it_is_acknowledged

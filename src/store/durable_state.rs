@@ -249,11 +249,8 @@ impl DurableState {
             // Who asked may be gone; the write stands.
             let _ = ack.send(result);
         });
-        let store = Arc::clone(&self.store);
-        let batch = Batch { checks, run: None, writes, ack };
-        // The queue may be full for a moment: waiting for room is not the runtime's work.
-        let queued = self.tasks.spawn_blocking(move || store.submit(batch));
-        queued.await.map_err(|_| StoreError::Closed)?;
+        self.store.room().await;
+        self.store.submit(Batch { checks, run: None, writes, ack });
         acked.await.map_err(|_| StoreError::Closed)?
     }
 

@@ -13,6 +13,7 @@ mod find;
 mod health;
 mod load;
 mod memory;
+mod part;
 mod rows;
 mod size;
 mod sqlite;
@@ -32,6 +33,7 @@ pub use find::{StateFilter, StateHit, StateSearch};
 pub use health::Health;
 pub use load::{Loaded, LoadedRows, Want};
 pub use memory::{Commit, Memory};
+pub use part::Part;
 
 pub use rows::{
     ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, Errand, EvidenceRow, FrameRow,
@@ -47,6 +49,8 @@ pub use threads::{MovingRuns, excepted};
 pub use upkeep::{Migrated, Survey, Upkeep};
 
 use std::sync::Arc;
+
+use async_trait::async_trait;
 
 use crate::{
     journal::{Entry, Fact},
@@ -71,11 +75,19 @@ pub trait Store: Writer + Reader {
 }
 
 /// The one road by which anything becomes durable.
+#[async_trait]
 pub trait Writer: Send + Sync {
     /// Queues a batch. Its `ack` is called once, on the writer's thread, after the batch is synced
     /// or refused. Batches of one run commit in the order of their submission, and so do those that
-    /// belong to no run; between runs the order is a fair one. Blocks while the queue is full.
+    /// belong to no run; between runs the order is a fair one. Never waits: who may wait asks for
+    /// [`Writer::room`] first, and who owns runs lets them rest until there is some.
     fn submit(&self, batch: Batch);
+
+    /// Returns once less waits to be written than the queue is for.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time.
+    async fn room(&self);
 
     /// A number that no other row of the journal has, larger than all that were given before.
     fn next_lsn(&self) -> u64;
@@ -118,15 +130,14 @@ pub trait Reader: Send + Sync {
     /// See [`Reader::header`].
     fn headers(&self, filter: &RunFilter) -> Result<Vec<Header>, StoreError>;
 
-    /// Runs of `shard` (run number modulo `shards`) with a wake-up time up to `until_ms`, soonest
-    /// first, at most `limit`: (run, wake_at_ms).
+    /// Runs of some partitions with a wake-up time up to `until_ms`, soonest first, at most `limit`:
+    /// (run, wake_at_ms).
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn due(
         &self,
-        shard: u64,
-        shards: u64,
+        parts: &[Part],
         until_ms: u64,
         limit: usize,
     ) -> Result<Vec<(u64, u64)>, StoreError>;

@@ -86,6 +86,8 @@ impl Shard {
     pub(crate) async fn serve(mut self, mut messages: Mailbox) {
         self.boot();
         loop {
+            // What a run does next is one more batch to write: they rest until there is room.
+            self.shared.store.room().await;
             let next = self.next_due();
             let clock = self.shared.clock.clone();
             tokio::select! {
@@ -459,10 +461,9 @@ impl Shard {
         self.poll = Some(poll);
         let (index, shared) = (self.index, Arc::clone(&self.shared));
         self.shared.tasks.spawn_blocking(move || {
-            let shards = shared.shards.len() as u64;
             let until_ms = poll.until_ms + poll.slack_ms;
-            let due = shared.store.due(index, shards, until_ms, DUE);
-            shared.send(index, Msg::Due(poll, due));
+            let due = shared.store.due(&shared.parts_of(index), until_ms, DUE);
+            shared.send_to(index, Msg::Due(poll, due));
         });
     }
 

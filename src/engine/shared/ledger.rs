@@ -120,16 +120,11 @@ impl Keep for Ledger {
 
     async fn write(&self, change: Change) -> Result<(), Failure> {
         let (tell, told) = oneshot::channel();
-        let inner = Arc::clone(&self.0);
         // Whoever waited may be gone; the change stands.
         let ack: Ack = Box::new(move |result| drop(tell.send(result)));
-        // The queue may be full for a moment: waiting for room is not the runtime's work.
         let stopping = || Failure::new("storage", "the host is stopping").retryable();
-        self.0
-            .tasks
-            .spawn_blocking(move || inner.submit(change, ack))
-            .await
-            .map_err(|_| stopping())?;
+        self.0.store.room().await;
+        self.0.submit(change, ack);
         told.await
             .map_err(|_| stopping())?
             .map_err(|error| storage("keep what a layer keeps", &error))

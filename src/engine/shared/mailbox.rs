@@ -14,8 +14,8 @@
 //! | operators: ends of attempts | never | never | the attempts that are open |
 //! | shards: children, signals and cancels between runs | never | never | the steps that are open, and what the outbox holds |
 //!
-//! A shard itself waits in one place: where it submits a batch and the writer's queue is full. The
-//! writer waits for nobody, so the two never wait for each other.
+//! A shard rests while the writer has no room: it handles nothing then, and its callers are refused.
+//! The writer waits for nobody, so the two never wait for each other.
 
 use std::{
     collections::VecDeque,

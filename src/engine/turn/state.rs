@@ -140,7 +140,7 @@ pub(crate) fn change_own(
             Planned::Delete { .. } | Planned::Link { .. } | Planned::Unlink { .. } => 0,
         })
         .sum();
-    if let Some(why) = weight::too_heavy(turn.run, grows) {
+    if let Some(why) = weight::too_much_state(turn.run, grows) {
         return Err(OwnError::Full(why));
     }
     fault::point("engine.state");

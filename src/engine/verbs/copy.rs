@@ -128,9 +128,8 @@ impl Engine {
             // Who asked may be gone; the copy stands.
             ack: Box::new(move |result| drop(ack.send(result))),
         };
-        let store = std::sync::Arc::clone(&self.shared().store);
-        let submit = self.shared().tasks.spawn_blocking(move || store.submit(batch));
-        submit.await.map_err(|_| EngineError::Stopping)?;
+        self.shared().store.room().await;
+        self.shared().store.submit(batch);
         acked.await.map_err(|_| EngineError::Stopping)??;
         Ok(())
     }

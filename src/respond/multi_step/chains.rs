@@ -211,9 +211,8 @@ impl Chains {
             // Whoever waits may be gone; what is written stands.
             ack: Box::new(move |result| drop(tell.send(result))),
         };
-        let store = Arc::clone(&self.store);
-        let submit = self.tasks.spawn_blocking(move || store.submit(batch));
-        submit.await.map_err(|_| Lost::Broken(stopping()))?;
+        self.store.room().await;
+        self.store.submit(batch);
         match told.await.map_err(|_| Lost::Broken(stopping()))? {
             Ok(()) => Ok(()),
             Err(store::StoreError::Moved { .. }) => Err(Lost::Moved),

@@ -11,7 +11,7 @@ use crate::{
     protocol::{Json, RunId, StoreOptions},
     store::{
         ArtifactRow, ChargeRow, Check, Checked, Errand, Header, IdempotencyRow, Loaded, OutboxRow,
-        PAGE_BYTES, PAGE_ENTRIES, RunFilter, RunStatus, Store, StoreError, Want, Write,
+        PAGE_BYTES, PAGE_ENTRIES, Part, RunFilter, RunStatus, Store, StoreError, Want, Write,
     },
 };
 
@@ -290,15 +290,19 @@ pub fn lists_are_filtered_and_paged_newest_first(store: &dyn Store) {
     assert_eq!(list(RunFilter { status: ended, ..all() }), [7, 6]);
 }
 
-pub fn due_runs_come_soonest_first_and_only_of_their_shard(store: &dyn Store) {
-    for (num, wake_at_ms) in [(1, Some(30)), (2, Some(10)), (3, Some(0)), (4, None), (5, Some(99))]
-    {
+pub fn due_runs_come_soonest_first_and_only_of_their_partitions(store: &dyn Store) {
+    let wakes = [(1, Some(30)), (2, Some(10)), (3, Some(0)), (4, None), (5, Some(99))];
+    for (num, wake_at_ms) in wakes.into_iter().chain([(257, Some(40)), (512, Some(50))]) {
         begin(store, Header { wake_at_ms, ..header(num) });
     }
-    assert_eq!(store.due(0, 1, 30, 10).unwrap(), [(3, 0), (2, 10), (1, 30)]);
-    assert_eq!(store.due(1, 2, 99, 10).unwrap(), [(3, 0), (1, 30), (5, 99)]);
-    assert_eq!(store.due(0, 2, 99, 10).unwrap(), [(2, 10)]);
-    assert_eq!(store.due(0, 1, u64::MAX, 1).unwrap(), [(3, 0)]);
+    let all: Vec<Part> = Part::all().collect();
+    assert_eq!(store.due(&all, 30, 10).unwrap(), [(3, 0), (2, 10), (1, 30)]);
+    assert_eq!(store.due(&all, u64::MAX, 1).unwrap(), [(3, 0)]);
+    let of = |runs: &[u64]| runs.iter().map(|run| Part::of(*run)).collect::<Vec<_>>();
+    assert_eq!(store.due(&of(&[1, 5]), 99, 10).unwrap(), [(1, 30), (257, 40), (5, 99)]);
+    assert_eq!(store.due(&of(&[0, 2]), 99, 10).unwrap(), [(2, 10), (512, 50)]);
+    assert_eq!(store.due(&of(&[513]), 99, 1).unwrap(), [(1, 30)]);
+    assert_eq!(store.due(&[], 99, 10).unwrap(), []);
 }
 
 pub fn open_runs_without_a_nonce_are_found_and_a_nonce_is_kept(store: &dyn Store) {

@@ -5,6 +5,8 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use async_trait::async_trait;
+
 use super::tables::Tables;
 use crate::store::{
     Ack, Batch, Health, JournalRow, StoreError, Write, Writer,
@@ -146,7 +148,11 @@ impl Inner {
     }
 }
 
+#[async_trait]
 impl Writer for Memory {
+    // It is as large as the process.
+    async fn room(&self) {}
+
     fn submit(&self, batch: Batch) {
         if self.held {
             // A batch counts for one, however much it writes: a simulation's are all small.

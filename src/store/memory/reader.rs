@@ -8,9 +8,9 @@ use crate::{
     protocol::{MemoryLink, RunId},
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
-        IdempotencyRow, Loaded, LoadedRows, OutboxRow, PAGES, PageMark, Reader, Retired, RunFilter,
-        SessionRow, StateFilter, StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskRow,
-        TokenRow, UNSTORED, Want, find, rows::is_blob, threads::may_wait,
+        IdempotencyRow, Loaded, LoadedRows, OutboxRow, PAGES, PageMark, Part, Reader, Retired,
+        RunFilter, SessionRow, StateFilter, StateHit, StateRow, StateSearch, StoreError,
+        TaskFilter, TaskRow, TokenRow, UNSTORED, Want, find, rows::is_blob, threads::may_wait,
     },
 };
 
@@ -87,14 +87,14 @@ impl Reader for Memory {
 
     fn due(
         &self,
-        shard: u64,
-        shards: u64,
+        parts: &[Part],
         until_ms: u64,
         limit: usize,
     ) -> Result<Vec<(u64, u64)>, StoreError> {
         self.read(|tables| {
-            let of_shard = tables.headers.values().filter(|header| header.num % shards == shard);
-            let mut due: Vec<(u64, u64)> = of_shard
+            let headers = tables.headers.values();
+            let of_parts = headers.filter(|header| parts.contains(&Part::of(header.num)));
+            let mut due: Vec<(u64, u64)> = of_parts
                 .filter_map(|header| Some((header.num, header.wake_at_ms?)))
                 .filter(|(_, at)| *at <= until_ms)
                 .collect();

@@ -14,7 +14,7 @@ use crate::{
     protocol::MemoryLink,
     store::{
         ArtifactRow, AuditRow, BlueprintRow, ChargeRow, ChargeSum, EvidenceRow, FrameRow, Header,
-        IdempotencyRow, Loaded, OutboxRow, PageMark, Reader, Retired, RunFilter, SessionRow,
+        IdempotencyRow, Loaded, OutboxRow, PageMark, Part, Reader, Retired, RunFilter, SessionRow,
         StateFilter, StateHit, StateRow, StateSearch, StoreError, TaskFilter, TaskRow, TokenRow,
         Want,
     },
@@ -45,12 +45,11 @@ impl Reader for Sqlite {
 
     fn due(
         &self,
-        shard: u64,
-        shards: u64,
+        parts: &[Part],
         until_ms: u64,
         limit: usize,
     ) -> Result<Vec<(u64, u64)>, StoreError> {
-        self.read("list due runs", |conn| header::due(conn, (shard, shards), until_ms, limit))
+        self.read("list due runs", |conn| header::due(conn, parts, until_ms, limit))
     }
 
     fn runs_without_nonce(&self) -> Result<Vec<(u64, u32)>, StoreError> {

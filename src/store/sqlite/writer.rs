@@ -2,10 +2,13 @@
 //! during the last commit.
 
 use std::{
+    pin::pin,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
     time::Duration,
 };
+
+use tokio::sync::Notify;
 
 use super::{committer::Committer, lock::Lock};
 use crate::{
@@ -16,7 +19,7 @@ use crate::{
     },
 };
 
-/// Batches that may wait; a full queue holds its submitters back.
+/// Batches that may wait before there is no room; those who own runs let them rest then.
 const WAITING: usize = 4096;
 /// Bytes that may wait, beside one batch of any size.
 const WAITING_BYTES: usize = 64 << 20;
@@ -40,7 +43,7 @@ struct Waiting {
     /// A batch came, or the queue was closed.
     filled: Condvar,
     /// There is room again, or the queue was closed.
-    emptied: Condvar,
+    emptied: Notify,
 }
 
 #[derive(Default)]
@@ -78,11 +81,16 @@ impl Queue {
         Ok(Self { waiting, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Queues a batch; blocks while the queue is full.
+    /// Queues a batch, also while there is no room.
     pub fn submit(&self, batch: Batch) {
         if let Err(batch) = self.waiting.push(batch) {
             (batch.ack)(Err(StoreError::Closed));
         }
+    }
+
+    /// Returns once there is room, or nothing is taken any more.
+    pub async fn room(&self) {
+        self.waiting.room().await;
     }
 
     /// Takes no more batches, waits until those that queued are committed, and ends the thread.
@@ -111,11 +119,6 @@ impl Waiting {
     fn push(&self, batch: Batch) -> Result<(), Batch> {
         let weight = batch.weight();
         let mut state = self.lock();
-        while !state.closed
-            && (state.batches.len() >= WAITING || state.batches.bytes() >= WAITING_BYTES)
-        {
-            state = self.emptied.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
         if state.closed {
             return Err(batch);
         }
@@ -123,6 +126,24 @@ impl Waiting {
         drop(state);
         self.filled.notify_one();
         Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        let state = self.lock();
+        let is_full = state.batches.len() >= WAITING || state.batches.bytes() >= WAITING_BYTES;
+        state.closed || !is_full
+    }
+
+    async fn room(&self) {
+        loop {
+            let mut emptied = pin!(self.emptied.notified());
+            // Whoever makes room from here on is heard.
+            emptied.as_mut().enable();
+            if self.has_room() {
+                return;
+            }
+            emptied.await;
+        }
     }
 
     /// Waits for batches, for so long where it is given.
@@ -145,14 +166,14 @@ impl Waiting {
         }
         let group = state.batches.take_group(GROUP);
         drop(state);
-        self.emptied.notify_all();
+        self.emptied.notify_waiters();
         Next::Commit(group)
     }
 
     fn close(&self) {
         self.lock().closed = true;
         self.filled.notify_all();
-        self.emptied.notify_all();
+        self.emptied.notify_waiters();
     }
 }
 
@@ -200,4 +221,35 @@ fn serve(waiting: &Waiting, mut committer: Committer, lock: Lock) -> Result<(), 
     drop(committer);
     drop(lock);
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    fn batch() -> Batch {
+        Batch { checks: Vec::new(), run: None, writes: Vec::new(), ack: Box::new(|_| {}) }
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_takes_what_comes_and_says_when_there_is_room() {
+        let waiting = Arc::new(Waiting::default());
+        for _ in 0..WAITING {
+            assert!(waiting.room().now_or_never().is_some());
+            assert!(waiting.push(batch()).is_ok());
+        }
+        assert!(waiting.push(batch()).is_ok(), "who cannot wait is not held up");
+        assert!(waiting.room().now_or_never().is_none());
+        let (room, group) = tokio::join!(waiting.room(), async { waiting.next(None) });
+        let Next::Commit(group) = group else { panic!("there was something") };
+        assert!(group.len() > 1 && room == ());
+        while !waiting.lock().batches.is_empty() {
+            waiting.next(None);
+        }
+        (0..=WAITING).for_each(|_| assert!(waiting.push(batch()).is_ok()));
+        let ((), ()) = tokio::join!(waiting.room(), async { waiting.close() });
+        assert!(waiting.push(batch()).is_err());
+    }
 }

@@ -1,7 +1,6 @@
 use super::*;
 use crate::{
     protocol::failure::kind,
-    store::Memory,
     token::{Grant, Role, Scopes, TokenKind},
 };
 
