@@ -1,8 +1,8 @@
-//! The door: what every request passes, in one order, before its handler sees it.
+//! The checks that every request passes, in order, before its handler.
 //!
-//! Host → Origin → bearer → rate → verb → a place → (in the handler) body. A refusal tells nothing
-//! that a later check would have told, and whoever has no valid bearer takes nothing from others:
-//! no place, no rate, no memory for a body.
+//! Host → Origin → bearer → rate → verb → a place → (in the handler) body. A refusal reveals
+//! nothing about later checks. A request without a valid bearer takes no place, no rate and no
+//! memory for a body from others.
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
@@ -28,49 +28,49 @@ use crate::{
     token::{Refusal, Role, Verb, permits},
 };
 
-/// A bearer longer than this is nobody's.
+/// The maximum length of a bearer in bytes. A longer one is refused.
 const MOST_BEARER_BYTES: usize = 8 * 1_024;
 
-/// The checks before a request, and what they count.
+/// The checks before a handler, and their counters.
 #[derive(Debug)]
 pub struct Door {
     site: Site,
     rates: Rates,
     places: Arc<Places>,
-    /// The limits of everything.
+    /// The limits.
     pub(crate) limits: Limits,
-    /// The time.
+    /// The clock.
     pub(crate) clock: Clock,
 }
 
-/// What a route asks of whoever comes.
+/// The requirements of a route.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rule {
-    /// Who may come.
+    /// The callers it accepts.
     pub who: Who,
-    /// The largest body, in bytes.
+    /// The maximum size of the body in bytes.
     pub body: usize,
-    /// The page that somebody without a bearer is shown, to enter one.
+    /// The page shown to a browser without a bearer, where one can be entered.
     pub page: Option<fn(StatusCode) -> Response>,
-    /// Whether refusals have the shape that clients of model APIs expect.
+    /// True if errors have the shape that clients of model APIs expect.
     pub models: bool,
 }
 
-/// Who may come.
+/// The callers that a route accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
-    /// Everybody, also when there is no room for others.
+    /// Everybody, even when all places are taken.
     Anybody,
-    /// Whoever has a valid bearer of any sort.
+    /// Holders of any valid bearer.
     AnyBearer,
-    /// The holder of a token for the API with this verb.
+    /// Holders of an API token with this verb.
     Caller(Verb),
-    /// Who works on an attempt, with this verb.
+    /// Holders of the credential of an attempt, with this verb.
     Holder(Verb),
 }
 
 impl Who {
-    /// The verb that is asked for.
+    /// Returns the required verb.
     pub(crate) fn verb(self) -> Option<Verb> {
         match self {
             Self::Anybody | Self::AnyBearer => None,
@@ -80,7 +80,7 @@ impl Who {
 }
 
 impl Door {
-    /// A door to the server on `listens_on`.
+    /// Creates the door of a server on `listens_on`.
     pub fn new(config: &DoorConfig, listens_on: std::net::SocketAddr) -> Self {
         let limits = config.limits.clone();
         Self {
@@ -95,12 +95,12 @@ impl Door {
     /// Counts a call over a socket as a request of its token.
     ///
     /// # Errors
-    /// When it asks too often.
+    /// Fails when the rate limit of the token is exceeded.
     pub(crate) fn take_turn(&self, caller: &Caller) -> Result<(), Problem> {
         self.rates.take(&caller.jti).map_err(too_often)
     }
 
-    /// Looks at what needs no key: Host, Origin, and whether a bearer is there at all.
+    /// Checks what needs no key: Host, Origin, and the presence of a bearer.
     fn screen<'a>(
         &self,
         rule: Rule,
@@ -114,7 +114,7 @@ impl Door {
         }
     }
 
-    /// Looks at how often the bearer asks, and at whether it is the sort with the verb.
+    /// Checks the rate of the bearer, and that it is of the right kind and has the verb.
     fn admit(&self, rule: Rule, bearer: &Bearer) -> Result<(), Problem> {
         let taken = match bearer {
             Bearer::Caller(caller) => self.rates.take(&caller.jti),
@@ -157,10 +157,10 @@ fn refused(refusal: Refusal) -> Problem {
     EngineError::Refused(refusal).into()
 }
 
-/// The bearer that a request came with.
+/// Returns the bearer of a request.
 ///
 /// # Errors
-/// When there is none, or it has another form.
+/// Fails when there is none, or it is malformed.
 pub(crate) fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
     let missing = |detail: &str| Problem::unauthenticated(codes::UNAUTHENTICATED, detail);
     let mut given = headers.get_all(header::AUTHORIZATION).iter();
@@ -179,8 +179,8 @@ pub(crate) fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
         .ok_or_else(|| missing("the Authorization header is not `Bearer <token>`"))
 }
 
-/// The bearer that a socket's client offers as a protocol, `bearer.<token>`: one in a browser can
-/// send no other header.
+/// Returns the bearer that a WebSocket client offers as a subprotocol, `bearer.<token>`. Browsers
+/// cannot send an `Authorization` header with a WebSocket.
 fn offered(headers: &HeaderMap) -> Option<&str> {
     let upgrade = headers.get(header::UPGRADE)?;
     if !upgrade.as_bytes().eq_ignore_ascii_case(b"websocket") {
@@ -191,7 +191,7 @@ fn offered(headers: &HeaderMap) -> Option<&str> {
     names.find_map(|name| name.trim().strip_prefix("bearer.")).filter(|token| !token.is_empty())
 }
 
-/// Lets a request through to its handler, or answers it.
+/// Passes a request to its handler, or refuses it.
 pub(crate) async fn pass(
     State((engine, door, rule)): State<(Engine, Arc<Door>, Rule)>,
     mut request: Request,
@@ -222,7 +222,7 @@ pub(crate) async fn pass(
     hardened(if rule.models { problem::for_models(response) } else { response })
 }
 
-/// Looks at a request; its place is given back when what this returns is gone.
+/// Runs the checks. The place is released when the returned value is dropped.
 fn enter(
     engine: &Engine,
     door: &Door,
@@ -248,8 +248,8 @@ fn is_of_events(response: &Response) -> bool {
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
-/// Ends a stream with the bearer that it was opened with: it is looked at before each piece, and
-/// pieces that say nothing come at least every [`Limits::keep_alive`].
+/// Ends a stream when the bearer that opened it becomes invalid. The bearer is checked before each
+/// chunk, and keep-alive chunks come at least every [`Limits::keep_alive`].
 fn while_good(engine: Engine, bearer: String, response: Response) -> Response {
     response.map(|body| {
         let pieces = body.into_data_stream();
@@ -259,7 +259,7 @@ fn while_good(engine: Engine, bearer: String, response: Response) -> Response {
     })
 }
 
-/// Says what a browser must not do with an answer. A handler's own header wins.
+/// Adds security headers for browsers. A header set by the handler wins.
 fn hardened(mut response: Response) -> Response {
     const HEADERS: [(HeaderName, &str); 6] = [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),

@@ -1,12 +1,12 @@
-//! The operators of a host: those that exist without any configuration, and the declared ones.
+//! Assembles the operators of a host: the built-in ones and the declared ones.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{Backend, Builtin, Declared, Echo, Human, Lua, MAIN_AI, MainAi, Queue, Registry, Road};
 
 impl Builtin {
-    /// The registry of `echo`, `human`, `lua`, `process` and `queue`, each under its kind, of
-    /// `main-ai`, and of what a file declares, which may put other keys under those names.
+    /// Returns the registry of the built-in operators `echo`, `human`, `lua`, `process`, `queue`
+    /// and `main-ai`, and of the declared ones, which may configure these names again.
     pub fn registry(self, declared: &Declared) -> Registry {
         let operators: [Arc<dyn Backend>; 5] = [
             Arc::new(Echo),

@@ -1,4 +1,4 @@
-//! The seam between the host and whoever executes a task.
+//! The seam between the host and the code that executes a task.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,84 +11,85 @@ use crate::{
     protocol::{Failure, FunctionTool, Json},
 };
 
-/// Where the work of an attempt lives, which decides what a crash of the host means for it.
+/// The location of an attempt's work, which determines the effect of a crash of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Residence {
-    /// In the host, without effects outside: it may run ahead of the commit, and again.
+    /// In the host, without external effects: it may run ahead of the commit, and again.
     Inline,
     /// In the host or in a child of it: dispatched after the commit, interrupted by a crash.
     Host,
-    /// Somewhere else: dispatched after the commit, outlives the host; its result comes through
-    /// the worker API.
+    /// Outside the host: dispatched after the commit, and survives a crash; the result comes
+    /// through the worker API.
     Elsewhere,
 }
 
-/// What a backend says of an attempt.
+/// The reply of a backend to an attempt.
 #[derive(Debug)]
 pub enum Reply {
     /// It is done.
     Done(TaskDone),
-    /// It is over, and fell short of what was asked.
+    /// It has ended with an incomplete result.
     Short(Box<Short>),
-    /// It is with somebody else now, who will report.
+    /// It was handed to a worker, which will report.
     Parked,
 }
 
-/// A configured way to get tasks done.
+/// A configured backend that executes tasks.
 #[async_trait]
 pub trait Backend: Send + Sync {
-    /// The kind: `process`, `human`, `echo`.
+    /// Returns the kind: `process`, `human`, `echo`.
     fn kind(&self) -> &'static str;
 
-    /// Where its work lives.
+    /// Returns the location of its work.
     fn residence(&self) -> Residence;
 
-    /// Whether an agent needs a worker binding to use it.
+    /// Returns true if an agent needs a worker binding to use it.
     fn requires_worker_binding(&self) -> bool {
         false
     }
 
-    /// Whether an agent needs to name a tool to use it.
+    /// Returns true if an agent must name a tool to use it.
     fn requires_tool(&self) -> bool {
         false
     }
 
-    /// Time for one attempt, where neither the call nor its agent says.
+    /// Returns the timeout of one attempt, if neither the call nor its agent has one.
     fn timeout(&self) -> Option<Duration> {
         None
     }
 
-    /// Whether a task that it did not deliver before the host ended has to be given to it again;
-    /// only for work that lives elsewhere and is pushed there.
+    /// Returns true if a task that was not delivered before the host ended must be dispatched
+    /// again; only for work that is pushed to a place outside the host.
     fn redelivers(&self) -> bool {
         false
     }
 
-    /// The queue that tasks of an agent wait in for a pull worker, if that is how it works.
+    /// Returns the queue in which the tasks of an agent wait for a pull worker, if it uses one.
     fn queue<'a>(&'a self, _agent: &'a Agent, _name: &'a str) -> Option<&'a str> {
         None
     }
 
-    /// Who its members are, if it only stands for others; then it is never executed itself.
+    /// Returns the members of a composite, which is never executed itself.
     fn composite(&self) -> Option<&Composite> {
         None
     }
 
-    /// Whether it calls a model: then its input is a [`ModelRequest`](crate::protocol::ModelRequest),
-    /// its output a [`ModelReply`](crate::protocol::ModelReply), and an agent that uses it is a loop
-    /// of such calls and of calls of tools.
+    /// Returns true if it calls a model: then its input is a
+    /// [`ModelRequest`](crate::protocol::ModelRequest), its output a
+    /// [`ModelReply`](crate::protocol::ModelReply), and an agent that uses it is a loop of model
+    /// calls and tool calls.
     fn is_model(&self) -> bool {
         false
     }
 
-    /// The tools that it has, for models that may call them.
+    /// Returns the tools that it offers to models.
     ///
     /// # Errors
-    /// When it has none to list, or cannot be asked; `retryable` says whether another attempt may
-    /// help.
+    /// Fails when it has no tools to list, or is unreachable; `retryable` says whether another
+    /// attempt may succeed.
     ///
     /// # Cancel safety
-    /// As of [`Backend::execute`].
+    /// As for [`Backend::execute`].
     async fn list_tools(&self, task: Arc<Task>) -> Result<Vec<FunctionTool>, Failure> {
         let message = format!("the operator {} lists no tools", task.operator);
         Err(Failure::new(crate::protocol::failure::kind::REFUSED, message))
@@ -97,7 +98,7 @@ pub trait Backend: Send + Sync {
     /// Executes one attempt. May be called again for the same task, with a higher attempt.
     ///
     /// # Errors
-    /// The failure that ends the attempt; `retryable` says whether another may help.
+    /// Returns the failure that ends the attempt; `retryable` says whether another may succeed.
     ///
     /// # Cancel safety
     /// `task.cancel` is canceled when the attempt is given up: the backend then ends what it

@@ -1,4 +1,4 @@
-//! What operators need from the host that they are built in.
+//! The services of the host that operators need.
 
 use std::sync::Arc;
 
@@ -17,26 +17,26 @@ use crate::{
 pub type LuaCall =
     Arc<dyn Fn(Arc<Task>, Json) -> BoxFuture<'static, Result<Json, Failure>> + Send + Sync>;
 
-/// What operators need from the host.
+/// The services of the host that operators need.
 pub struct Builtin {
-    /// How an agent's Lua function is called.
+    /// Calls the Lua function of an agent.
     pub lua: LuaCall,
-    /// Where a blueprint's files are for its child processes.
+    /// Returns the directory of a blueprint's files for its child processes.
     pub bundle_dir: BundleDir,
     /// The queues that pull workers lease from.
     pub queues: Arc<QueueHub>,
-    /// The sessions that operate.
+    /// The connected sessions.
     pub sessions: Arc<session::Hub>,
-    /// Where children run.
+    /// The environments of child processes.
     pub environments: Arc<Environments>,
-    /// What deadlines are told by.
+    /// The clock of deadlines.
     pub clock: Clock,
     /// Canceled when the host begins to stop.
     pub stopping: CancellationToken,
 }
 
 impl Builtin {
-    /// The operator that runs children.
+    /// Returns the operator that runs child processes.
     pub(super) fn process(&self) -> Process {
         Process::new(Arc::clone(&self.bundle_dir), Arc::clone(&self.environments))
     }

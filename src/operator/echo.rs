@@ -30,7 +30,7 @@ impl Backend for Echo {
     }
 }
 
-/// `kind = "echo"` in a file: it has no keys.
+/// The settings of `kind = "echo"`, which has none.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EchoSettings {}

@@ -24,7 +24,7 @@ pub(super) struct Attempt {
     heard: Arc<Heard>,
 }
 
-/// What an operator said about its attempt.
+/// The reports of an operator about its attempt.
 #[derive(Default)]
 pub(super) struct Heard {
     workers: Mutex<Vec<String>>,
@@ -90,13 +90,13 @@ impl Attempt {
     }
 }
 
-/// Environments over the system's directory for temporary files.
+/// Returns environments in the system's directory for temporary files.
 pub(super) fn environments() -> Arc<Environments> {
     let data = std::env::temp_dir().join(format!("moonswarm-test-{}", uuid::Uuid::new_v4()));
     Arc::new(Environments::new(Config::default(), &data, crate::clock::Clock::system()))
 }
 
-/// A program with the one file that its hash comes from.
+/// Returns a program of one file.
 pub(super) fn program() -> Arc<Program> {
     let source = "return require('swarm').blueprint { name = 'fixture', flow = function() end }";
     let bundle = Bundle::from_source("fixture.lua", source).unwrap();
@@ -105,17 +105,17 @@ pub(super) fn program() -> Arc<Program> {
 }
 
 impl Heard {
-    /// The secrets that were asked for so far.
+    /// Returns the secrets that were requested so far.
     pub(super) fn secrets(&self) -> Vec<SecretAccessEvent> {
         self.secrets.lock().unwrap().clone()
     }
 
-    /// The pieces of its answer so far.
+    /// Returns the deltas of the answer so far.
     pub(super) fn deltas(&self) -> Vec<ModelDelta> {
         self.deltas.lock().unwrap().clone()
     }
 
-    /// Waits for the first delivery and gives the worker's name.
+    /// Waits for the first delivery and returns the worker's name.
     pub(super) async fn worker(&self) -> String {
         loop {
             let said = self.said.notified();

@@ -8,14 +8,15 @@ use serde::Deserialize;
 use super::{Backend, Builtin, Reply, Residence, Settings, Task};
 use crate::protocol::{Failure, Json};
 
-/// The kind of the operators that are people.
+/// The kind of operators that are people.
 pub const HUMAN: &str = "human";
-/// Leaves the task in the inbox. The open task's row is the inbox, so there is nothing to send:
+/// Leaves the task in the inbox, which is the table of open tasks: there is nothing to send, and
 /// the answer comes through the API.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Human;
 
-/// Whether an answer to a form says no: `false`, or an object whose `approved` is false.
+/// Returns true if the answer to a form is a rejection: `false`, or an object whose `approved` is
+/// false.
 pub fn says_no(output: &Json) -> bool {
     let value = output.to_value();
     value == false || value.get("approved").is_some_and(|approved| *approved == false)
@@ -36,7 +37,7 @@ impl Backend for Human {
     }
 }
 
-/// `kind = "human"` in a file: it has no keys.
+/// The settings of `kind = "human"`, which has none.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HumanSettings {}

@@ -1,4 +1,4 @@
-//! What is asked of people, and what they answered so far.
+//! The questions to people, and their answers so far.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,41 +8,42 @@ use crate::{
     token::{Role, person},
 };
 
-/// The most reminders of one attempt: a task that is forgotten for years does not fill its journal.
+/// The maximum number of reminders of one attempt, so that a forgotten task does not fill its
+/// journal.
 const MOST_REMINDERS: u32 = 100;
 
-/// Whom a task asks, and what they said so far. It is kept with the open task.
+/// The people that a task asks, and their answers so far. Stored with the open task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Inquiry {
-    /// Who may answer: roles and subjects; anybody who may answer at all if empty.
+    /// The roles and subjects that may answer; anyone with the verb if empty.
     pub by: Vec<String>,
-    /// How many different ones must say yes.
+    /// The number of people who must agree.
     pub required: u32,
-    /// How often it is recalled, in milliseconds.
+    /// The interval of reminders, in milliseconds.
     pub remind_ms: Option<u64>,
-    /// A hash of everything that is shown of it; an answer to something else is refused by it.
+    /// A hash of everything that is shown; an answer to an older revision is refused.
     pub revision: String,
-    /// What was said so far, while more must.
+    /// The answers so far, while more are needed.
     pub answers: Vec<Given>,
-    /// How often it was recalled.
+    /// The number of reminders so far.
     pub reminders: u32,
-    /// When it is recalled next, in Unix milliseconds.
+    /// The time of the next reminder, in Unix milliseconds.
     pub remind_at_ms: Option<u64>,
 }
 
-/// What somebody said to a task that needs several answers.
+/// One answer to a task that needs several.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Given {
-    /// Who: a token's subject.
+    /// The subject that answered.
     pub by: String,
-    /// When, in Unix milliseconds.
+    /// The time, in Unix milliseconds.
     pub at_ms: u64,
-    /// What.
+    /// The answer.
     pub output: Json,
 }
 
 impl Inquiry {
-    /// What an attempt with this prompt asks, from now on.
+    /// Creates the inquiry of an attempt with this prompt.
     pub fn new(prompt: &impl Serialize, asking: &Asking, now_ms: u64) -> Self {
         let seen = serde_json::to_vec(&(prompt, &asking.by, asking.required))
             .expect("a prompt is plain data");
@@ -57,8 +58,8 @@ impl Inquiry {
         }
     }
 
-    /// Whether somebody is one of those who are asked. A role is meant where a word is one: its
-    /// holders may, and an admin, who holds every role. A subject is that one token's holder alone.
+    /// Returns true if `subject` or `role` is asked. The name of a role means its holders, and an
+    /// admin, who holds every role; any other entry is a subject, or the [`person`] behind it.
     pub fn asks(&self, subject: &str, role: Role) -> bool {
         self.by.is_empty()
             || self.by.iter().any(|who| match who.parse::<Role>() {
@@ -67,22 +68,22 @@ impl Inquiry {
             })
     }
 
-    /// Whether somebody has answered already.
+    /// Returns true if the person behind `subject` has already answered.
     pub fn has_heard(&self, subject: &str) -> bool {
         let asked = person(subject);
         self.answers.iter().any(|given| person(&given.by) == asked)
     }
 
-    /// Whether one more answer is still not enough.
+    /// Returns true if one more answer is not enough.
     pub fn wants_more(&self) -> bool {
         (self.answers.len() as u64) + 1 < u64::from(self.required)
     }
 
-    /// Recalls it: how often it was by now, with the time of the next reminder set.
+    /// Counts a reminder and sets the time of the next one; returns the number so far.
     pub fn remind(&mut self, now_ms: u64) -> u32 {
         self.reminders += 1;
         let next = self.remind_ms.filter(|_| self.reminders < MOST_REMINDERS);
-        // Those that were missed meanwhile are one.
+        // Missed reminders count as one.
         self.remind_at_ms = next.map(|ms| now_ms.saturating_add(ms));
         self.reminders
     }

@@ -1,7 +1,7 @@
 //! The operator that calls an agent's Lua function.
 //!
-//! The function runs on a thread where it may take its time, in an interpreter of its own:
-//! [`lua_calls`] is that call, and a test may pass in another.
+//! The function runs on a thread that may block, in an interpreter of its own: [`lua_calls`] is
+//! that call, and a test may replace it.
 
 use std::{
     fmt,
@@ -22,17 +22,17 @@ use crate::{
     tasks::Tasks,
 };
 
-/// Functions that are called at the same time.
+/// The maximum number of concurrent calls.
 const AT_ONCE: usize = 4;
 
-/// Calls the agent's function with the input; its value is the result.
+/// Calls the agent's function with the input; its return value is the result.
 #[derive(Clone)]
 pub struct Lua {
     call: LuaCall,
 }
 
 impl Lua {
-    /// An operator that calls functions by `call`.
+    /// Creates an operator that calls functions through `call`.
     pub fn new(call: LuaCall) -> Self {
         Self { call }
     }
@@ -67,7 +67,7 @@ impl Backend for Lua {
     }
 }
 
-/// `kind = "lua"` in a file: it has no keys.
+/// The settings of `kind = "lua"`, which has none.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LuaSettings {}
@@ -87,7 +87,7 @@ impl Settings for LuaSettings {
     }
 }
 
-/// Calls an agent's Lua function on a thread where it may take its time.
+/// Calls an agent's Lua function on a thread that may block.
 pub fn lua_calls(tasks: Tasks) -> LuaCall {
     let at_once = Arc::new(tokio::sync::Semaphore::new(AT_ONCE));
     Arc::new(move |task, input| {
@@ -106,7 +106,7 @@ pub fn lua_calls(tasks: Tasks) -> LuaCall {
     })
 }
 
-/// Stops a call that nobody waits for any more.
+/// Stops a call whose result is no longer needed.
 struct StopOnDrop(Arc<AtomicBool>);
 
 impl Drop for StopOnDrop {

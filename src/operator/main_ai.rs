@@ -12,22 +12,22 @@ use crate::{
     session::{Hub, Spawn},
 };
 
-/// The operator that exists without any configuration.
+/// The built-in operator of this kind.
 pub const MAIN_AI: &str = "main-ai";
 
-/// The largest prompts that travel in a frame, in bytes; larger ones are fetched.
+/// The maximum size of prompts in a frame, in bytes; larger ones are fetched.
 const FRAME_BYTES: usize = 256 << 10;
 
-/// How a prompt reaches a session.
+/// The way in which a prompt reaches a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Road {
-    /// The session gets a handle, and whoever it starts fetches the prompt and reports over HTTP.
+    /// The frame has a handle; the sub-agent fetches the prompt and reports over HTTP.
     Thin,
-    /// The session gets the prompts in the frame as well.
+    /// The frame has the prompts as well.
     Direct,
 }
 
-/// Gives each attempt to the session that its run's seats name, or lets it wait for one.
+/// Delivers each attempt to the session that holds the seat, or waits for one.
 #[derive(Debug, Clone)]
 pub struct MainAi {
     hub: Arc<Hub>,
@@ -36,8 +36,8 @@ pub struct MainAi {
 }
 
 impl MainAi {
-    /// An operator over the sessions of `hub`. With `needs_binding`, its agents say which kind of
-    /// sub-agent they are for.
+    /// Creates an operator over the sessions of `hub`. With `needs_binding`, its agents must
+    /// declare the kind of sub-agent.
     pub fn new(hub: Arc<Hub>, road: Road, needs_binding: bool) -> Self {
         Self { hub, road, needs_binding }
     }
@@ -100,14 +100,14 @@ impl Backend for MainAi {
     }
 }
 
-/// `kind = "main_ai"` in a file.
+/// The settings of `kind = "main_ai"`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct MainAiSettings {
-    /// Whether system prompt and prompt travel in the frame as well.
+    /// Whether the frame contains the system prompt and the prompt.
     #[serde(default)]
     direct: bool,
-    /// Whether its agents say which kind of sub-agent they are for.
+    /// Whether its agents must declare the kind of sub-agent.
     #[serde(default = "yes")]
     require_binding: bool,
 }

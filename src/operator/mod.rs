@@ -1,7 +1,7 @@
-//! Who executes tasks: one file a kind.
+//! The backends that execute tasks, one file per kind.
 //!
 //! Owns the [`Backend`] seam and the built-in operators. Refuses to know runs, journals and
-//! retries: a backend gets one attempt of one task and answers once. The spawner calls it.
+//! retries: a backend gets one attempt of one task and replies once. The spawner calls it.
 
 mod assemble;
 mod backend;

@@ -1,4 +1,4 @@
-//! What operators that make requests share: their headers, and what a refusal to send means.
+//! The common parts of operators that make requests: headers, and refusals to send.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use crate::{
     protocol::{Failure, failure::kind},
 };
 
-/// The configured headers, with their secrets as they are now. `asked` hears of each: its header,
-/// the secret if it was there, else why not.
+/// Returns the configured headers, with the current values of their secrets. Calls `asked` for
+/// each: the header, and its secret or the reason why it is missing.
 pub(super) fn headers(
     configured: &BTreeMap<HeaderNameText, Text>,
     mut asked: impl FnMut(&str, &Text, Result<&Secret, &str>),
@@ -34,7 +34,7 @@ pub(super) fn headers(
     Ok(headers)
 }
 
-/// The failure of a request that may not leave, or cannot yet.
+/// Returns the failure of a request that must not be sent, or cannot be sent yet.
 pub(super) fn refused(error: &EgressError) -> Failure {
     let message = format!("failed to {error}");
     match error {

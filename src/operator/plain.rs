@@ -1,10 +1,10 @@
-//! A plain operator of the protocol, as a backend.
+//! Adapts an operator of the protocol to a backend.
 //!
-//! | the output says | the step |
+//! | the exit reason | the step |
 //! |---|---|
-//! | `complete`, a reason of its own | completes with the message |
+//! | `complete`, a custom reason | completes with the message |
 //! | `awaiting_approval` | completes with the message; its effects ask the person |
-//! | anything else | fails with a kind of that name; its effects are applied all the same |
+//! | anything else | fails with a kind of that name; its effects are still applied |
 
 use std::sync::Arc;
 
@@ -21,13 +21,13 @@ use crate::{
     },
 };
 
-/// Executes tasks by an operator that knows nothing of them.
+/// Executes tasks by an operator of the protocol.
 pub struct Plain<O> {
     operator: O,
 }
 
 impl<O: Operator> Plain<O> {
-    /// A backend of `operator`.
+    /// Creates a backend of `operator`.
     pub fn new(operator: O) -> Self {
         Self { operator }
     }
@@ -48,7 +48,7 @@ impl<O: Operator> Backend for Plain<O> {
     }
 }
 
-/// Executes each attempt by an operator that is made for it, with what it may read of state.
+/// Executes each attempt by an operator that is created for it, with read access to state.
 pub struct Reading<F> {
     make: F,
 }
@@ -58,7 +58,7 @@ where
     F: Fn(Arc<dyn StateReader>) -> O + Send + Sync,
     O: Operator,
 {
-    /// A backend of the operators that `make` makes.
+    /// Creates a backend of the operators that `make` creates.
     pub fn new(make: F) -> Self {
         Self { make }
     }
@@ -104,7 +104,7 @@ async fn execute(operator: &impl Operator, task: &Task, input: &Json) -> Result<
     }
 }
 
-/// What the operator is asked: only what is new, with what it may want to know as metadata.
+/// Returns the input of the operator: the request, with details of the task as metadata.
 fn asked(task: &Task, input: &Json) -> OperatorInput {
     let prompt = task.prompt.as_deref();
     let text = prompt.map_or_else(|| input.as_str().to_owned(), |it| it.prompt.clone());
@@ -123,7 +123,7 @@ fn asked(task: &Task, input: &Json) -> OperatorInput {
     asked
 }
 
-/// The step's value: JSON that the operator wrote as text is taken for what it says.
+/// Returns the value of the step: text that is JSON is parsed.
 fn value(message: &Content) -> Json {
     match message {
         Content::Text(text) => {
@@ -135,7 +135,7 @@ fn value(message: &Content) -> Json {
     }
 }
 
-/// What it used; zero is what it does not track, so zeros alone say nothing.
+/// Returns the usage. Zero means not tracked, so zeros alone are no usage.
 fn usage(metadata: &OperatorMetadata) -> Option<Usage> {
     let OperatorMetadata { tokens_in, tokens_out, cost, .. } = metadata;
     let said = *tokens_in > 0 || *tokens_out > 0 || !cost.is_zero();

@@ -1,4 +1,4 @@
-//! The operator that leaves tasks for pull workers.
+//! The operator that offers tasks to pull workers.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct Queue {
     hub: Arc<QueueHub>,
-    /// The queue of agents that name none; by default each has one of its own name.
+    /// The queue of agents without one; by default each agent has a queue of its own name.
     queue: Option<String>,
 }
 
 impl Queue {
-    /// An operator over the queues of `hub`.
+    /// Creates an operator over the queues of `hub`.
     pub fn new(hub: Arc<QueueHub>) -> Self {
         Self { hub, queue: None }
     }
@@ -49,11 +49,11 @@ impl Backend for Queue {
     }
 }
 
-/// The keys of a queue operator.
+/// The settings of a queue operator.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct QueueSettings {
-    /// The queue of agents that name none.
+    /// The queue of agents without one.
     queue: Option<String>,
 }
 

@@ -1,9 +1,9 @@
 //! Queues of attempts that wait for a pull worker.
 //!
-//! In memory only: the store's open tasks are the truth, and whoever opens the host offers them
-//! again. Within a queue, runs take turns, and within a run the earlier step goes first; pollers
-//! that wait are served in the order in which they came. A task that asks for labels goes to a
-//! poller that has them all; tasks that ask for different labels take turns as well.
+//! In memory only: the open tasks of the store are authoritative, and a host offers them again when
+//! it opens. Within a queue, runs take turns, and within a run the earlier step comes first;
+//! waiting pollers are served in the order of their arrival. A task with labels goes to a poller
+//! that has all of them; tasks with different labels take turns as well.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -15,10 +15,10 @@ use tokio::sync::oneshot;
 
 use crate::{blueprint::Labels, protocol::Ticket};
 
-/// The most pollers that may wait on one queue at a time.
+/// The maximum number of pollers that wait on one queue.
 const MAX_POLLERS: usize = 1_024;
 
-/// Too many pollers wait on one queue already.
+/// The error when too many pollers wait on a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{MAX_POLLERS} workers are already waiting for this queue")]
 pub struct TooManyPollers;
@@ -29,16 +29,17 @@ pub struct QueueHub {
     queues: Mutex<BTreeMap<String, Waiting>>,
 }
 
-/// One queue: what it has and whom nobody serves yet; of what fits a poller, never both for long.
+/// One queue: its tickets, and the pollers that wait. A ticket and a poller that match never both
+/// wait for long.
 #[derive(Debug, Default)]
 struct Waiting {
-    /// By the labels that they ask for, in the order of their turns; none is empty.
+    /// Lines by their required labels, in the order of their turns; none is empty.
     lines: VecDeque<(Labels, Line)>,
     pollers: VecDeque<Poller>,
     last_poller: u64,
 }
 
-/// Tickets that ask for the same labels.
+/// Tickets that require the same labels.
 #[derive(Debug, Default)]
 struct Line {
     tickets: BTreeMap<u64, BTreeSet<Ticket>>,
@@ -46,7 +47,7 @@ struct Line {
     turns: VecDeque<u64>,
 }
 
-/// Somebody who waits for a ticket.
+/// A poller that waits for a ticket.
 #[derive(Debug)]
 struct Poller {
     number: u64,
@@ -54,18 +55,18 @@ struct Poller {
     sender: oneshot::Sender<Handed>,
 }
 
-/// A ticket on its way to a poller, with what it asks for, should it have to go back.
+/// A ticket that is handed to a poller, with its labels, in case it must go back.
 type Handed = (Ticket, Labels);
 
 impl QueueHub {
-    /// Puts an attempt on a queue, or hands it to the poller that has waited longest. Offering
-    /// what is on the queue already changes nothing.
+    /// Adds an attempt to a queue, or hands it to the poller that has waited longest. Offering an
+    /// attempt that is already queued changes nothing.
     pub fn offer(&self, queue: &str, ticket: Ticket, labels: &Labels) {
         let mut queues = self.lock();
         queues.entry(queue.to_owned()).or_default().offer(ticket, labels);
     }
 
-    /// Takes an attempt off a queue, because it is over; says whether it was there.
+    /// Removes an attempt that is over from a queue; returns true if it was there.
     pub fn remove(&self, queue: &str, ticket: Ticket) -> bool {
         let mut queues = self.lock();
         let removed = queues.get_mut(queue).is_some_and(|waiting| waiting.remove(ticket));
@@ -73,21 +74,21 @@ impl QueueHub {
         removed
     }
 
-    /// How many attempts are on a queue.
+    /// Returns the number of attempts on a queue.
     pub fn len(&self, queue: &str) -> usize {
         let queues = self.lock();
         let lines = queues.get(queue).into_iter().flat_map(|waiting| &waiting.lines);
         lines.flat_map(|(_, line)| line.tickets.values()).map(BTreeSet::len).sum()
     }
 
-    /// Takes at most `max` attempts that a worker with `labels` fits, waiting at most `wait` for
-    /// the first; none if nothing came.
+    /// Takes at most `max` attempts that match a worker's `labels`, waiting at most `wait` for the
+    /// first; returns none on timeout.
     ///
     /// # Errors
-    /// When too many pollers wait already.
+    /// Fails when too many pollers are waiting.
     ///
     /// # Cancel safety
-    /// May be dropped at any time: what was handed to it goes back to the queue.
+    /// May be dropped at any time: a ticket that was handed to it goes back to the queue.
     pub async fn take(
         &self,
         queue: &str,
@@ -213,7 +214,7 @@ impl Line {
     }
 }
 
-/// A poller's place in the line, given up when it is dropped.
+/// The place of a waiting poller; given up when dropped.
 struct Poll<'a> {
     hub: &'a QueueHub,
     queue: &'a str,
@@ -222,7 +223,7 @@ struct Poll<'a> {
 }
 
 impl Poll<'_> {
-    /// Leaves the line; gives what was handed over meanwhile.
+    /// Leaves the line; returns a ticket that was handed over in the meantime.
     fn withdraw(&mut self) -> Option<Handed> {
         let mut queues = self.hub.lock();
         if let Some(waiting) = queues.get_mut(self.queue) {

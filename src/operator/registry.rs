@@ -1,4 +1,4 @@
-//! The operators of a host by name, and what is known of each by its members.
+//! The operators of a host by name, with the properties of their members.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,26 +16,26 @@ use crate::{
     protocol::{Operator, StateReader, Ticket},
 };
 
-/// Operators that are code, by name.
+/// Operators implemented in code, by name.
 #[derive(Clone, Default)]
 pub struct Coded(BTreeMap<String, Arc<dyn Backend>>);
 
 impl Coded {
-    /// The same, with an operator under a name.
+    /// Adds an operator under a name.
     #[must_use]
     pub fn and(mut self, name: impl Into<String>, backend: impl Backend + 'static) -> Self {
         self.0.insert(name.into(), Arc::new(backend));
         self
     }
 
-    /// The same, with a plain operator of the protocol under a name.
+    /// Adds an operator of the protocol under a name.
     #[must_use]
     pub fn and_operator(self, name: impl Into<String>, operator: impl Operator + 'static) -> Self {
         self.and(name, super::Plain::new(operator))
     }
 
-    /// The same, with a plain operator that reads state: `make` makes one for each attempt, with
-    /// state as that attempt may read it.
+    /// Adds an operator of the protocol that reads state: `make` creates one for each attempt, with
+    /// the state that the attempt may read.
     #[must_use]
     pub fn and_reader<O: Operator + 'static>(
         self,
@@ -60,45 +60,45 @@ pub struct Registry {
     answered: Option<Answered>,
 }
 
-/// The agents that somebody else answers for.
+/// The agents whose tasks are answered by a stand-in.
 pub type Answered = Arc<std::sync::Mutex<BTreeSet<String>>>;
 
 impl Registry {
-    /// The operators given, by name.
+    /// Creates a registry of operators by name.
     pub fn new(operators: BTreeMap<String, Arc<dyn Backend>>) -> Self {
         Self { operators: Arc::new(operators), environments: None, answered: None }
     }
 
-    /// The same, whose children run in these environments.
+    /// Sets the environments of child processes.
     #[must_use]
     pub fn with_environments(self, environments: Arc<Environments>) -> Self {
         Self { environments: Some(environments), ..self }
     }
 
-    /// The same, where these agents' tasks go to their operator whole, also where that is a model:
-    /// somebody else answers for it.
+    /// Sets the agents that a stand-in answers for: their tasks go to the operator whole, even if
+    /// that is a model.
     #[must_use]
     pub fn answered_for(self, agents: Answered) -> Self {
         Self { answered: Some(agents), ..self }
     }
 
-    /// Whether a task of an agent for this operator is a loop of calls of a model.
+    /// Returns true if a task of an agent for this operator is a loop of model calls.
     pub fn loops(&self, name: &str, agent: &str) -> bool {
         let answered = |agents: &Answered| {
             agents.lock().unwrap_or_else(std::sync::PoisonError::into_inner).contains(agent)
         };
-        // What a quorum compares are results of the agent, not single answers of its model.
+        // A quorum compares results of the agent, not single replies of its model.
         self.is_model(name)
             && self.compared(name).is_empty()
             && !self.answered.as_ref().is_some_and(answered)
     }
 
-    /// The secrets that an attempt was given, if it was given some.
+    /// Returns the secrets that an attempt was given, if any.
     pub fn secrets_of(&self, ticket: Ticket) -> Option<Arc<Scrubber>> {
         self.environments.as_ref()?.held().of(ticket)
     }
 
-    /// These operators, and those that are code.
+    /// Adds the operators implemented in code.
     #[must_use]
     pub fn with(self, code: &Coded) -> Self {
         let mut operators = (*self.operators).clone();
@@ -106,15 +106,15 @@ impl Registry {
         Self { operators: Arc::new(operators), ..self }
     }
 
-    /// The operator of a name.
+    /// Returns the operator with a name.
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Backend>> {
         self.operators.get(name)
     }
 
-    /// Whether every composite stands for operators that exist, and none for itself.
+    /// Verifies that the members of every composite exist and that none contains itself.
     ///
     /// # Errors
-    /// The first that does not.
+    /// Returns the first composite that is invalid.
     pub fn check(&self) -> Result<(), GraphError> {
         let all = || self.operators.iter().map(|(name, it)| (name, it.composite()));
         let others: Vec<&str> =
@@ -123,7 +123,7 @@ impl Registry {
         composite::check(&composites.collect(), &others)
     }
 
-    /// Those that an operator stands for in the end: itself, or whatever is within a composite.
+    /// Returns the operators that do the work: the operator itself, or the leaves of a composite.
     fn leaves(&self, name: &str) -> Vec<&Arc<dyn Backend>> {
         let mut leaves = Vec::new();
         self.gather(name, &mut Default::default(), &mut |backend| {
@@ -134,7 +134,7 @@ impl Registry {
         leaves
     }
 
-    /// Passes an operator and everything within it, each once.
+    /// Visits an operator and everything within it, each once.
     fn gather<'a>(
         &'a self,
         name: &str,
@@ -148,7 +148,7 @@ impl Registry {
         }
     }
 
-    /// Every name, sorted, with its kind.
+    /// Returns every name, sorted, with its kind.
     pub fn names(&self) -> impl Iterator<Item = (&str, &'static str)> {
         self.operators.iter().map(|(name, backend)| (name.as_str(), backend.kind()))
     }

@@ -1,4 +1,4 @@
-//! One attempt of a task, as a backend sees it.
+//! One attempt of a task, as seen by a backend.
 
 use std::{
     path::PathBuf,
@@ -38,50 +38,51 @@ pub struct Task {
     pub agent: Arc<Agent>,
     /// The operator's name.
     pub operator: Arc<str>,
-    /// What the call overrides.
+    /// The options of the call, which override the agent's.
     pub opts: TaskOpts,
     /// The blueprint with its source and files.
     pub program: Arc<Program>,
-    /// Where child processes run; empty for work that stays in the host.
+    /// The working directory of child processes; empty for work inside the host.
     pub workdir: PathBuf,
-    /// Whether that directory is the run's own, which is made when it is first needed.
+    /// Whether that directory is the run's own, which is created on first use.
     pub own_workdir: bool,
-    /// The host's address, once it listens: `http://127.0.0.1:7700`.
+    /// The URL of the host, once it listens: `http://127.0.0.1:7700`.
     pub url: Option<Arc<str>>,
-    /// The bearer of this attempt for the worker API; empty for work that stays in the host.
+    /// The handle of this attempt for the worker API; empty for work inside the host.
     pub handle: String,
-    /// What the worker fetches; absent for work that stays in the host.
+    /// The prompt that the worker fetches; absent for work inside the host.
     pub prompt: Option<Arc<Prompt>>,
-    /// Who should have it, where its operator has sessions.
+    /// The seat that the task is for, if its operator uses sessions.
     pub seat: Seat,
-    /// Whether its operator is asked for its tools, and for nothing else.
+    /// Whether the operator is only asked for its list of tools.
     pub lists_tools: bool,
-    /// Time for the attempt from its delivery on, in milliseconds.
+    /// The timeout of the attempt from its delivery, in milliseconds.
     pub timeout_ms: Option<u64>,
     /// Canceled when the attempt is given up.
     pub cancel: CancellationToken,
-    /// Canceled when the attempt's result came through the worker API: nothing is to be
-    /// returned any more, what was started may end by itself.
+    /// Canceled when the result of the attempt came through the worker API: the backend's reply no
+    /// longer counts, and what it started may end by itself.
     pub reported: CancellationToken,
-    /// What differs from the operator's defaults, once the layers have had their say.
+    /// The configuration that overrides the operator's defaults, once the layers have run.
     pub config: OnceLock<OperatorConfig>,
-    /// What stands around the programs that it starts.
+    /// The layers around the programs that it starts.
     pub stacks: Arc<Stacks>,
-    /// Where to say what happens meanwhile.
+    /// Receives the events of the attempt.
     pub reporter: Arc<dyn Reporter>,
-    /// State, as far as this attempt may read it: the run's own, its operator's within the run,
-    /// and what the run's starter may read. Through the layers, and only what is durable.
+    /// State, as far as this attempt may read it: the run's own, its operator's within the run, and
+    /// what the starter of the run may read. Reads pass through the layers, and see only durable
+    /// values.
     pub state: Arc<dyn StateReader>,
 }
 
 impl Task {
-    /// The attempt, by its numbers.
+    /// Returns the identity of the attempt.
     pub fn ticket(&self) -> Ticket {
         Ticket { run: self.id.run(), step: self.id.step(), attempt: self.attempt }
     }
 }
 
-/// What a worker fetches: `GET /v1/worker/prompt`.
+/// The prompt that a worker fetches: `GET /v1/worker/prompt`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Prompt {
     /// The task's id.
@@ -100,39 +101,39 @@ pub struct Prompt {
     pub input: Json,
     /// The JSON Schema that the output must satisfy.
     pub output_schema: Option<Json>,
-    /// One line for a person.
+    /// A summary in one line, for people.
     pub summary: Option<String>,
-    /// For the worker's own deduplication.
+    /// A key for the worker's own deduplication.
     pub idempotency_key: Option<String>,
-    /// Whom it asks and what they said so far, for people.
+    /// The people that it asks, and their answers so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inquiry: Option<Inquiry>,
-    /// What a pull worker must have to take it.
+    /// The labels that a pull worker must have.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
-    /// What a session starts for it.
+    /// The sub-agent that a session starts for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<WorkerBinding>,
 }
 
-/// How an attempt reached its worker.
+/// The delivery of an attempt to its worker.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Delivery {
-    /// Who has it: `pid 4711`, a worker's name.
+    /// The worker: `pid 4711`, a worker's name.
     pub worker: String,
 }
 
-/// Hears what happens to an attempt while it is under way.
+/// Receives the events of an attempt in progress.
 pub trait Reporter: Send + Sync {
-    /// The work began: the attempt's timeout is counted from now. May be called twice.
+    /// The work has begun: the attempt's timeout runs from now. May be called twice.
     fn delivered(&self, delivery: Delivery);
 
-    /// A line for whoever watches; lossy.
+    /// Progress for watchers; lossy.
     fn progress(&self, data: Json);
 
-    /// A piece of a model's answer, for whoever watches; lossy.
+    /// A delta of a model's reply, for watchers; lossy.
     fn delta(&self, delta: ModelDelta);
 
-    /// A secret was asked for on behalf of the attempt. Kept in the run's history.
+    /// A secret was accessed for the attempt. Recorded in the history of the run.
     fn secret_accessed(&self, event: SecretAccessEvent);
 }

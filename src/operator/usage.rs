@@ -1,4 +1,4 @@
-//! What a worker says that it used, read leniently: what cannot be understood is not reported.
+//! Parses the usage that a worker reports, leniently: an invalid value counts as not reported.
 
 use std::str::FromStr;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::journal::Usage;
 
-/// Reads `{input, output, cached, reasoning, cost}`; nothing if none of it is understood.
+/// Parses `{input, output, cached, reasoning, cost}`; returns `None` if nothing is valid.
 pub fn read_usage(usage: &Value) -> Option<Usage> {
     let tokens = |names: [&str; 2]| names.iter().find_map(|name| whole(usage.get(name)?));
     let usage = Usage {
@@ -27,7 +27,7 @@ fn whole(value: &Value) -> Option<u64> {
     match value {
         Value::Number(number) => number.as_u64().or_else(|| {
             let float = number.as_f64()?;
-            // Above 2^53 a float no longer says which whole number was meant.
+            // Above 2^53 a float no longer identifies one integer.
             (float.fract() == 0.0 && (0.0..=9_007_199_254_740_992.0).contains(&float))
                 .then_some(float as u64)
         }),

@@ -1,7 +1,8 @@
-//! Changes of state that rest on what is stored: conditions on a revision, reducers, links.
+//! Changes of state that depend on the stored value: conditions on a revision, reducers, links.
 //!
-//! Owns what a change does to a value, as pure functions; both adapters plan a batch with them
-//! inside the transaction that writes it, so that nothing comes between the read and the write.
+//! Owns the effect of a change on a value, as pure functions. Both adapters use them to plan a
+//! batch inside the transaction that writes it, so that no other write comes between the read and
+//! the write.
 
 use std::{
     collections::BTreeMap,
@@ -14,75 +15,75 @@ use serde_json::{Value, value::RawValue};
 use super::{StateRow, StoreError};
 use crate::protocol::{MemoryLink, StoreOptions};
 
-/// What becomes of the value that is there.
+/// The way in which a new value is combined with the stored one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reducer {
-    /// The new value takes its place.
+    /// The new value replaces the stored one.
     #[default]
     Overwrite,
-    /// The new value becomes the last element of the array that is there.
+    /// The new value is appended to the stored array.
     Append,
-    /// The members of the new object are laid over those of the object that is there; null removes
-    /// one.
+    /// The members of the new object are merged into the stored object. Null removes a member.
     Merge,
-    /// The new number is added to the one that is there.
+    /// The new number is added to the stored one.
     Sum,
 }
 
 /// One change of one key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StateChange {
-    /// The scope's text.
+    /// The scope.
     pub scope: String,
     /// The key.
     pub key: String,
-    /// The revision that the value must have; 0 for none. Else [`StoreError::Revision`].
+    /// The revision that the value must have; 0 if it must not exist. Otherwise the batch fails
+    /// with [`StoreError::Revision`].
     pub if_revision: Option<u64>,
-    /// What to do.
+    /// The action.
     pub act: StateAct,
 }
 
-/// What to do with a key.
+/// The action on a key.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StateAct {
-    /// Write a value.
+    /// Writes a value.
     Put {
         /// JSON.
         value: String,
-        /// What becomes of the value that is there.
+        /// The combination with the stored value.
         reducer: Reducer,
-        /// What the write says about its value. A reducer other than `Overwrite` keeps what is not
-        /// given.
+        /// Hints about the value. A reducer other than `Overwrite` keeps the stored hints that are
+        /// not given.
         hints: StoreOptions,
     },
-    /// Remove it, with its links.
+    /// Removes the key and its links.
     Delete,
-    /// Link it to another key.
+    /// Links the key to another.
     Link {
-        /// The other key.
+        /// The target key.
         to: String,
-        /// What the one is to the other.
+        /// The relation of the key to the target.
         relation: String,
         /// JSON.
         metadata: Option<String>,
     },
-    /// Remove a link to another key.
+    /// Removes a link to another key.
     Unlink {
-        /// The other key.
+        /// The target key.
         to: String,
-        /// What the one is to the other.
+        /// The relation of the key to the target.
         relation: String,
     },
 }
 
 impl StateAct {
-    /// Writes a value over what is there.
+    /// Returns a write that replaces the stored value.
     pub fn set(value: &Value, hints: StoreOptions) -> Self {
         Self::Put { value: value.to_string(), reducer: Reducer::Overwrite, hints }
     }
 
-    /// Makes a link of the protocol, from its `from_key`.
+    /// Returns the creation of a link of the protocol. The link's `from_key` is the changed key.
     pub fn link(link: &MemoryLink) -> Self {
         Self::Link {
             to: link.to_key.clone(),
@@ -92,35 +93,36 @@ impl StateAct {
     }
 }
 
-/// Changes that are made together, or not at all.
+/// A set of changes that is applied as a whole or not at all.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StateBatch {
-    /// The changes, in order; each sees those before it.
+    /// The changes, in order. Each sees the effects of those before it.
     pub changes: Vec<StateChange>,
-    /// When, in Unix milliseconds.
+    /// The time of the change, in Unix milliseconds.
     pub at_ms: u64,
-    /// The largest value that a reducer may leave, in bytes.
+    /// The maximum size in bytes of a value that a reducer may produce.
     pub most: usize,
-    /// The (run, step) that they are made for: once, however often they are submitted.
+    /// The (run, step) that requested the changes. They are applied once, however often the batch
+    /// is submitted.
     pub receipt: Option<(u64, u32)>,
-    /// Where the answers are found once the batch is durable.
+    /// Receives the answers when the batch is durable.
     pub answers: Answers,
 }
 
-/// What came of a change.
+/// The result of a change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Changed {
-    /// The value's revision; 0 if there is none any more, and for links.
+    /// The value's revision; 0 after a delete, and for links.
     pub revision: u64,
-    /// The value that a reducer left: JSON.
+    /// The value produced by a reducer, as JSON.
     pub value: Option<String>,
 }
 
-/// Where the answers to a [`StateBatch`] are put, within its transaction.
+/// A slot for the answers to a [`StateBatch`], filled within its transaction.
 #[derive(Debug, Clone, Default)]
 pub struct Answers(Arc<OnceLock<Vec<Changed>>>);
 
-/// Two batches are the same by what they ask.
+/// Ignored when batches are compared.
 impl PartialEq for Answers {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -129,17 +131,17 @@ impl PartialEq for Answers {
 
 impl Answers {
     pub(super) fn give(&self, answers: Vec<Changed>) {
-        // A batch is written once; its transaction may be tried again with the same answers.
+        // Fails if the transaction is retried. The answers are then the same.
         let _ = self.0.set(answers);
     }
 
-    /// The answers, in the order of the changes; empty before the batch is durable.
+    /// Returns the answers, in the order of the changes; empty before the batch is durable.
     pub fn get(&self) -> &[Changed] {
         self.0.get().map_or(&[], Vec::as_slice)
     }
 }
 
-/// A change as it is written.
+/// A write that a change results in.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Planned {
     Put { scope: String, key: String, value: String, hints: StoreOptions, expires_ms: Option<u64> },
@@ -148,16 +150,16 @@ pub(crate) enum Planned {
     Unlink { scope: String, from: String, to: String, relation: String },
 }
 
-/// What a batch writes, and what it answers.
+/// The writes and the answers of a batch.
 pub(crate) struct Plan {
     pub(crate) writes: Vec<Planned>,
     pub(crate) answers: Vec<Changed>,
 }
 
-/// What an overlay knows of a key.
+/// The current value of a key within a plan: value, revision, hints, expiry.
 type Seen = Option<(String, u64, StoreOptions, Option<u64>)>;
 
-/// Plans a batch over what `read` finds.
+/// Plans a batch. `read` returns the stored values.
 pub(crate) fn plan<E: From<StoreError>>(
     batch: &StateBatch,
     mut read: impl FnMut(&str, &str) -> Result<Option<StateRow>, E>,
@@ -180,7 +182,7 @@ pub(crate) fn plan<E: From<StoreError>>(
                     Some((row.value, row.revision, row.hints, row.expires_ms))
                 }
                 Some(_) => {
-                    // What has expired is gone, and its revisions with it.
+                    // An expired value counts as removed, together with its revision.
                     plan.writes.push(Planned::Delete { scope: scope.into(), key: key.into() });
                     None
                 }
@@ -260,10 +262,10 @@ fn over(new: &StoreOptions, old: StoreOptions) -> StoreOptions {
     }
 }
 
-/// The value that a reducer leaves, or why it leaves none.
+/// Returns the value that a reducer produces.
 ///
 /// # Errors
-/// When the value that is there, or the new one, is not of the kind that the reducer takes.
+/// Returns the reason if the stored or the new value has the wrong type for the reducer.
 pub fn reduce(reducer: Reducer, before: Option<&str>, value: &str) -> Result<String, String> {
     let before = before.filter(|before| *before != "null");
     match (reducer, before) {
@@ -304,7 +306,7 @@ pub fn reduce(reducer: Reducer, before: Option<&str>, value: &str) -> Result<Str
     }
 }
 
-/// A finite number as JSON, an integral one as an integer.
+/// Formats a finite number as JSON, and an integral one as an integer.
 pub fn number_text(value: f64) -> Option<String> {
     if !value.is_finite() {
         return None;
@@ -318,7 +320,8 @@ pub fn number_text(value: f64) -> Option<String> {
     Some(if text == "-0" { "0".to_owned() } else { text })
 }
 
-/// Lays a patch over a value: members of objects one by one, null removes one, the rest replaces.
+/// Merges a patch into a value: object members one by one, null removes a member, anything else
+/// replaces.
 pub fn lay_over(value: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         value.clone_from(patch);

@@ -1,4 +1,4 @@
-//! What a check of everything that is stored finds.
+//! The findings of a check of the whole store.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -45,5 +45,5 @@ pub enum Checked {
     },
 }
 
-/// What is told of a check as it goes on; false where nobody listens any more.
+/// Receives the findings of a check. Returns false to stop the check.
 pub type Tell<'a> = &'a mut dyn FnMut(Checked) -> bool;

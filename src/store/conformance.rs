@@ -1,4 +1,4 @@
-//! What every store must do, as tests that any adapter runs: each takes a fresh, empty store.
+//! The conformance suite: tests for every adapter. Each test takes a fresh, empty store.
 
 mod fixture;
 mod runs;
@@ -10,7 +10,8 @@ pub use runs::*;
 pub use state::*;
 pub use tables::*;
 
-/// Declares every test of this room for the store that `$open` makes, as (its directory, itself).
+/// Declares all tests of the suite for the store that `$open` creates, as (its directory, the
+/// store).
 macro_rules! conformance {
     ($open:expr) => {
         $crate::store::conformance::conformance! { $open =>

@@ -1,8 +1,8 @@
-//! State over a store: what the protocol's traits ask for, and more.
+//! State on top of a store: the protocol's traits and more.
 //!
-//! Owns the values that live only as long as the process, which lie over the stored ones, and the
-//! walk along links. Refuses keys and values that are too large. The engine reads and writes every
-//! scope through it but a live run's own, which the run's shard has in memory.
+//! Owns the transient values, which live as long as the process and hide the stored ones, and the
+//! traversal of links. Refuses keys and values that are too large. The engine reads and writes
+//! every scope through it, except a live run's own scope, which its shard has in memory.
 
 mod reads;
 
@@ -28,16 +28,16 @@ use crate::{
     tasks::Tasks,
 };
 
-/// How much of everything.
+/// The limits of state.
 #[derive(Debug, Clone, Copy)]
 pub struct StateLimits {
-    /// The longest key, relation or scope, in bytes.
+    /// The maximum length of a key, relation or scope, in bytes.
     pub key: usize,
-    /// The largest value, in bytes.
+    /// The maximum size of a value, in bytes.
     pub value: usize,
-    /// The most transient values.
+    /// The maximum number of transient values.
     pub transients: usize,
-    /// The most bytes of all transient values.
+    /// The maximum total size of transient values, in bytes.
     pub transient_bytes: usize,
 }
 
@@ -47,7 +47,7 @@ impl Default for StateLimits {
     }
 }
 
-/// State in a store.
+/// The state in a store.
 #[derive(Clone)]
 pub struct DurableState {
     store: Arc<dyn Store>,
@@ -57,7 +57,7 @@ pub struct DurableState {
     transient: Arc<Mutex<Transient>>,
 }
 
-/// What lives only as long as the process.
+/// The values that live only as long as the process.
 #[derive(Default)]
 struct Transient {
     rows: BTreeMap<(String, String), Arc<StateRow>>,
@@ -73,17 +73,17 @@ impl Transient {
 }
 
 impl DurableState {
-    /// State in `store`.
+    /// Creates the state on top of `store`.
     pub fn new(store: Arc<dyn Store>, clock: Clock, tasks: Tasks, limits: StateLimits) -> Self {
         Self { store, clock, tasks, limits, transient: Arc::default() }
     }
 
-    /// Makes changes together, durably, or none of them; answers with what came of each. For the
-    /// (run, step) of a receipt they are made once, however often this is called.
+    /// Applies a set of changes durably, as a whole or not at all, and returns their answers. With
+    /// a receipt for a (run, step), the changes are applied once, however often this is called.
     ///
     /// # Errors
-    /// When a condition does not hold, a reducer does not take what is there, something is too
-    /// large, or the store cannot.
+    /// Fails when a condition does not hold, a reducer does not fit the stored value, something is
+    /// too large, or the store cannot write.
     pub async fn change(
         &self,
         checks: Vec<Check>,
@@ -120,7 +120,7 @@ impl DurableState {
     /// Writes a transient value.
     ///
     /// # Errors
-    /// When there is no room for it.
+    /// Fails when a limit is exceeded.
     pub fn put_transient(
         &self,
         scope: &str,
@@ -139,7 +139,7 @@ impl DurableState {
         Ok(())
     }
 
-    /// Forgets a transient value, if there is one: something durable takes its place.
+    /// Removes a transient value, if there is one, before a durable value takes its place.
     pub fn drop_transient(&self, scope: &str, key: &str) {
         let mut transient = self.transient();
         if !transient.rows.is_empty() {
@@ -147,7 +147,7 @@ impl DurableState {
         }
     }
 
-    /// Forgets every transient value of a scope.
+    /// Removes all transient values of a scope.
     pub fn clear_scope(&self, scope: &str) {
         let mut transient = self.transient();
         let gone: Vec<_> = transient.rows.keys().filter(|(of, _)| of == scope).cloned().collect();
@@ -212,7 +212,8 @@ impl DurableState {
         Ok(())
     }
 
-    /// Makes a transient change; a durable one takes the place of what was transient.
+    /// Applies a change to the transient values. Returns `None` for a durable change; a durable
+    /// write or delete removes the transient value.
     fn lay_over(&self, change: &StateChange) -> Option<Changed> {
         let mut transient = self.transient();
         let (scope, key) = (change.scope.as_str(), change.key.as_str());
@@ -246,7 +247,7 @@ impl DurableState {
     async fn submit(&self, checks: Vec<Check>, writes: Vec<Write>) -> Result<(), StoreError> {
         let (ack, acked) = oneshot::channel();
         let ack = Box::new(move |result| {
-            // Who asked may be gone; the write stands.
+            // The receiver may be gone. The write is valid anyway.
             let _ = ack.send(result);
         });
         self.store.room().await;

@@ -1,24 +1,24 @@
-//! The order in which batches are written: the runs take turns.
+//! The write order of batches: runs take turns.
 //!
-//! Batches of one run stay in their order, and so do those that belong to no run. Between runs the
-//! order is not that of submission: a run that works ahead of its commits would put its whole
-//! backlog before everybody else's next step.
+//! The batches of one run keep their order, as do the batches that belong to no run. Across runs,
+//! the order is not that of submission: otherwise a run that works ahead of its commits would put
+//! its whole backlog before the next step of every other run.
 //!
-//! | the next batch of a run is | it waits among | which are served |
+//! | the next batch of a run is | it waits in the queue | served |
 //! |---|---|---|
-//! | light, and nothing of the run waited | the prompt | first |
-//! | heavy, or more of the run waited before it | the patient | after them, and at least in every other group |
+//! | light, and no other batch of the run waited | `prompt` | first |
+//! | heavy, or others of the run waited before it | `patient` | next, at least every second group |
 
 use std::collections::{HashMap, VecDeque};
 
 use super::{Batch, Check};
 
-/// Rows of one run in a group, unless its first batch alone has more.
+/// The maximum number of rows of one run in a group, unless its first batch alone has more.
 const QUANTUM_ROWS: usize = 64;
-/// Bytes of one run in a group, unless its first batch alone has more.
+/// The maximum number of bytes of one run in a group, unless its first batch alone has more.
 const QUANTUM_BYTES: usize = 128 * 1024;
 
-/// Rows and about how many bytes something writes.
+/// The rows and the approximate number of bytes of a write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Weight {
     pub(super) rows: usize,
@@ -37,7 +37,7 @@ impl Weight {
     }
 }
 
-/// The run whose order a batch keeps; none for what belongs to no run.
+/// Returns the run whose order a batch keeps; `None` for a batch that belongs to no run.
 pub(super) fn run_of(batch: &Batch) -> Option<u64> {
     let checked = batch.checks.iter().find_map(|check| match check {
         Check::RunAt { run, .. } => Some(*run),
@@ -46,12 +46,12 @@ pub(super) fn run_of(batch: &Batch) -> Option<u64> {
     batch.run.as_ref().map(|run| run.header.num).or(checked)
 }
 
-/// What waits to be written, by run.
+/// The waiting batches, by run.
 pub(super) struct FairQueue<T> {
     lanes: HashMap<Option<u64>, VecDeque<(Weight, T)>>,
     prompt: VecDeque<Option<u64>>,
     patient: VecDeque<Option<u64>>,
-    /// Whether the last group had nothing of the patient, who waited.
+    /// True if the last group had nothing from `patient` although it was not empty.
     passed_over: bool,
     len: usize,
     bytes: usize,
@@ -75,7 +75,7 @@ impl<T> FairQueue<T> {
         self.len
     }
 
-    /// About how many bytes all of it writes.
+    /// Returns the approximate number of bytes of all waiting batches.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -94,7 +94,7 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Takes what is written together: at least one batch, and as many as `limit` allows.
+    /// Removes the next group: at least one batch, and as many as `limit` allows.
     pub(super) fn take_group(&mut self, limit: Weight) -> Vec<T> {
         let mut group = Vec::new();
         let (mut taken, mut served_patient) = (Weight::default(), false);
@@ -108,7 +108,7 @@ impl<T> FairQueue<T> {
             let before = group.len();
             self.take_of(run, limit, &mut taken, &mut group);
             if group.len() == before {
-                // It does not fit any more, and is the first of the next group.
+                // It no longer fits, and becomes the first of the next group.
                 let line = if from_patient { &mut self.patient } else { &mut self.prompt };
                 line.push_front(run);
                 break;
@@ -121,7 +121,7 @@ impl<T> FairQueue<T> {
         group
     }
 
-    /// Takes one run's share of a group, and lines the run up again if more of it waits.
+    /// Takes one run's share of a group, and queues the run again if more of its batches wait.
     fn take_of(&mut self, run: Option<u64>, limit: Weight, taken: &mut Weight, group: &mut Vec<T>) {
         let Some(lane) = self.lanes.get_mut(&run) else { return };
         let (mut share, before) = (Weight::default(), group.len());
@@ -138,7 +138,7 @@ impl<T> FairQueue<T> {
         match lane.front() {
             None => drop(self.lanes.remove(&run)),
             Some((next, _)) if group.len() > before => {
-                // What the host writes for itself is made of many small batches, of many sources.
+                // The host's own writes are many small batches from many sources.
                 let prompt = run.is_none() && next.fits(Weight::QUANTUM);
                 self.line_up(run, prompt);
             }

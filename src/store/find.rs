@@ -1,47 +1,47 @@
-//! What a search of state looks for, and how it shows what it found: the same for every adapter.
+//! The rules of a state search and the form of its results, shared by all adapters.
 
 use serde_json::Value;
 
 use super::StateRow;
 use crate::protocol::{SearchOptions, StoreOptions};
 
-/// What of a value is searched, in bytes.
+/// The maximum number of bytes of a value that are searched.
 const SEARCHED: usize = 64 << 10;
-/// The most words of a query that count.
+/// The maximum number of words of a query. Others are ignored.
 const WORDS: usize = 16;
-/// About how many characters of a value stand before and after a hit.
+/// The approximate number of characters before and after a hit in a snippet.
 const AROUND: usize = 60;
 
-/// A search of one scope.
+/// A search in one scope.
 #[derive(Debug, Clone, Default)]
 pub struct StateSearch {
-    /// The scope's text.
+    /// The scope.
     pub scope: String,
-    /// The words: a value that has all of them fits. A word that ends in `*` stands for all that
-    /// begin like it.
+    /// The words. A value must contain all of them. A word that ends in `*` matches every word with
+    /// that prefix.
     pub query: String,
-    /// Only keys that begin like this.
+    /// The prefix of the keys.
     pub prefix: String,
-    /// At most this many.
+    /// The maximum number of results.
     pub limit: usize,
-    /// What has expired by then is not found, in Unix milliseconds.
+    /// The current time in Unix milliseconds. Values that have expired by then are not found.
     pub now_ms: u64,
-    /// What else is asked for.
+    /// Further conditions.
     pub options: SearchOptions,
 }
 
-/// Which keys of a scope to list.
+/// The selection of keys in a listing of a scope.
 #[derive(Debug, Clone, Default)]
 pub struct StateFilter {
-    /// The scope's text.
+    /// The scope.
     pub scope: String,
-    /// Only keys that begin like this.
+    /// The prefix of the keys.
     pub prefix: String,
-    /// Only keys after this one (the cursor of the page before).
+    /// Only keys after this one (the cursor of the previous page).
     pub after: Option<String>,
-    /// At most this many.
+    /// The maximum number of results.
     pub limit: usize,
-    /// What has expired by then is not listed, in Unix milliseconds.
+    /// The current time in Unix milliseconds. Values that have expired by then are not listed.
     pub now_ms: u64,
 }
 
@@ -50,28 +50,28 @@ pub struct StateFilter {
 pub struct StateHit {
     /// The key.
     pub key: String,
-    /// How well it fits; more is better, and 0 is the least.
+    /// The relevance: higher is better, 0 is the lowest.
     pub score: f64,
-    /// The part of the value that fits, its words in brackets.
+    /// The matching part of the value, with its words in brackets.
     pub snippet: String,
 }
 
-/// A word that is looked for.
+/// A word of a query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Word {
     pub(super) text: String,
-    /// Whether it stands for every word that begins like it.
+    /// True if the word is a prefix.
     pub(super) open: bool,
 }
 
-/// The words of a query, without what no text has.
+/// Returns the words of a query. Punctuation is dropped.
 pub(super) fn words(query: &str) -> Vec<Word> {
     let mut words = Vec::new();
     for given in query.split_whitespace() {
         let open = given.ends_with('*');
         let mut parts = tokens(given).peekable();
         while let Some(text) = parts.next() {
-            // The star belongs to what stands right before it.
+            // The star belongs to the word directly before it.
             let open = open && parts.peek().is_none();
             words.push(Word { text, open });
         }
@@ -80,17 +80,17 @@ pub(super) fn words(query: &str) -> Vec<Word> {
     words
 }
 
-/// The words of a text, in lower case.
+/// Returns the words of a text, in lower case.
 pub(super) fn tokens(text: &str) -> impl Iterator<Item = String> {
     text.split(|c: char| !c.is_alphanumeric())
         .filter(|word| !word.is_empty())
         .map(str::to_lowercase)
 }
 
-/// What of a value (JSON) is searched.
+/// Returns the searchable text of a value (JSON).
 pub(super) fn text_of(value: &str) -> String {
     let text = if value.contains('\\') {
-        // An escape would be read as a part of its word.
+        // Unescape first. Otherwise an escape would become part of a word.
         let mut leaves = String::new();
         if let Ok(value) = serde_json::from_str(value) {
             gather(&value, &mut leaves);
@@ -102,7 +102,7 @@ pub(super) fn text_of(value: &str) -> String {
     cut(&text, SEARCHED).to_owned()
 }
 
-/// Whether a hit is what the options ask for.
+/// Returns true if a hit meets the conditions of the options.
 pub(super) fn fits(options: &SearchOptions, score: f64, hints: &StoreOptions) -> bool {
     options.min_score.is_none_or(|least| score >= least)
         && options.tier.is_none_or(|tier| hints.tier == Some(tier))
@@ -112,8 +112,8 @@ pub(super) fn fits(options: &SearchOptions, score: f64, hints: &StoreOptions) ->
             .is_none_or(|kind| hints.content_kind.as_ref() == Some(kind))
 }
 
-/// Searches values that are at hand, one by one, for those of the prefix that have every word; a
-/// word weighs the more, the fewer of `rows` have it.
+/// Searches the given rows for values with the prefix that contain every word. A word weighs more
+/// if fewer `rows` contain it.
 pub(super) fn among<'a>(
     search: &StateSearch,
     rows: impl Iterator<Item = &'a StateRow>,
@@ -143,12 +143,12 @@ pub(super) fn among<'a>(
     texts.iter().filter(|it| fits_row(it.row)).filter_map(hit).collect()
 }
 
-/// Puts hits in their order: the best first, and by key where none is better.
+/// Sorts hits by score, the best first, and then by key.
 pub(super) fn rank(hits: &mut [StateHit]) {
     hits.sort_by(|a, b| b.score.total_cmp(&a.score).then_with(|| a.key.cmp(&b.key)));
 }
 
-/// A value with the words that it has.
+/// A value with its words.
 struct Searched<'a> {
     row: &'a StateRow,
     key: Vec<String>,
@@ -156,7 +156,7 @@ struct Searched<'a> {
 }
 
 impl Searched<'_> {
-    /// How well it fits; nothing if a word is missing.
+    /// Returns the score; `None` if a word is missing.
     #[expect(clippy::cast_precision_loss, reason = "a rank needs no exact numbers")]
     fn score(&self, words: &[Word], rarity: &[f64]) -> Option<f64> {
         let mut sum = 0.0;
@@ -178,7 +178,7 @@ fn count(word: &Word, tokens: &[String]) -> usize {
     tokens.iter().filter(same).count()
 }
 
-/// How much a word says: the fewer values have it, the more.
+/// Returns the weight of a word: higher if fewer values contain it.
 #[expect(clippy::cast_precision_loss, reason = "a rank needs no exact numbers")]
 fn rarity(word: &Word, texts: &[Searched<'_>]) -> f64 {
     let has = |it: &&Searched<'_>| count(word, &it.key) + count(word, &it.text) > 0;
@@ -214,7 +214,7 @@ fn cut(text: &str, most: usize) -> &str {
     &text[..end]
 }
 
-/// The part of a text around the first word that fits, with what fits in brackets.
+/// Returns the part of a text around the first match, with all matches in brackets.
 pub(super) fn snippet(text: &str, words: &[Word]) -> String {
     let fits = |token: &str| {
         let token = token.to_lowercase();

@@ -1,15 +1,15 @@
-//! How the store is, for whoever decides whether the host takes work.
+//! The health of the store, from which the host decides whether it accepts work.
 
 use super::StoreError;
 
-/// How the store is.
+/// The health of the store.
 #[derive(Debug, Clone, Default)]
 pub enum Health {
-    /// The last write went well.
+    /// The last write succeeded.
     #[default]
     Well,
-    /// Nothing can be written for now; the store tries again by itself until it can.
+    /// Writes fail for now. The store retries until one succeeds.
     Waiting(StoreError),
-    /// Nothing is written any more by this process: what the disk has can no longer be known.
+    /// This process can no longer write, because the content of the disk is no longer certain.
     Lost(StoreError),
 }

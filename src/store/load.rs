@@ -1,26 +1,26 @@
-//! What a run is taken up from, read together.
+//! Everything that is needed to load a run.
 
 use super::{ArtifactRow, ChargeRow, Header, StateRow, StoreError, TaskRow};
 use crate::journal::Entry;
 
-/// What is wanted of a run.
+/// How much of a run is read.
 pub struct Want<'a> {
-    /// Whether more than the header is wanted of a run with this header.
+    /// Whether more than the header is read, given the header.
     pub rows: &'a dyn Fn(&Header) -> bool,
     /// The most bytes of a history, and of a state, that are read.
     pub most: u64,
 }
 
-/// A run as it was at one moment.
+/// A run in one snapshot.
 #[derive(Debug)]
 pub struct Loaded {
     /// Its header.
     pub header: Header,
-    /// Everything else, if it was wanted.
+    /// Everything else, if it was requested.
     pub rows: Option<LoadedRows>,
 }
 
-/// What belongs to a run beside its header.
+/// The rows of a run besides its header.
 #[derive(Debug)]
 pub struct LoadedRows {
     /// The entries of its current history, oldest first.
@@ -31,13 +31,13 @@ pub struct LoadedRows {
     pub files: Vec<ArtifactRow>,
     /// What it is charged, if anything counts it.
     pub charge: Option<ChargeRow>,
-    /// Its own state, sorted by key. [`StoreError::Damaged`] or [`StoreError::TooLarge`] where that
-    /// alone cannot be read: the run can go on as far as it does not need it.
+    /// Its own state, sorted by key. [`StoreError::Damaged`] or [`StoreError::TooLarge`] if only the
+    /// state cannot be read: the run can continue until it needs it.
     pub state: Result<Vec<StateRow>, StoreError>,
 }
 
 impl LoadedRows {
-    /// The state, if what is wrong with it is about the state alone.
+    /// Separates an error of the state alone from one of the store.
     pub(super) fn state(
         read: Result<Vec<StateRow>, StoreError>,
     ) -> Result<Result<Vec<StateRow>, StoreError>, StoreError> {

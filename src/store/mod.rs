@@ -1,9 +1,9 @@
-//! What is durable, as traits: one writer that commits in groups, and readers.
+//! The traits of durable storage: one writer that commits in groups, and readers.
 //!
-//! Owns the shapes of stored rows and the promise of a commit: all of a [`Batch`] or nothing,
-//! synced to the disk before it is acknowledged. Refuses a batch whose run has moved on, and a
-//! data directory that somebody else owns or a newer release wrote. `sqlite/` is the embedded
-//! adapter, `memory/` the one for simulations; only this room knows SQL.
+//! Owns the types of stored rows and the guarantee of a commit: a [`Batch`] is written as a whole
+//! or not at all, and is synced to disk before it is acknowledged. Refuses a batch whose run has
+//! moved on, and a data directory that another process owns or a newer release wrote. `sqlite/` is
+//! the embedded adapter, `memory/` the one for simulations. Only this room uses SQL.
 
 mod change;
 mod check;
@@ -57,70 +57,70 @@ use crate::{
     protocol::{MemoryLink, StoreOptions},
 };
 
-/// What the keys in `meta` begin with of runs that are to go once they have ended; the run's number
-/// follows. Deleting the run removes it.
+/// The prefix of the `meta` keys for runs that are to be deleted after they end, followed by the
+/// run's number. Deleting the run removes the key.
 pub const UNSTORED: &str = "unstored:";
 
-/// The most entries of a page of a history.
+/// The maximum number of entries in a page of a history.
 pub const PAGE_ENTRIES: u32 = 256;
-/// The most bytes of a page of a history, as far as one entry is not larger.
+/// The maximum number of bytes in a page of a history, unless a single entry is larger.
 pub const PAGE_BYTES: usize = 64 << 10;
-/// The most pages of a history that are looked up at a time.
+/// The maximum number of pages of a history per lookup.
 pub const PAGES: usize = 1_024;
 
-/// Everything the engine needs of a database.
+/// The database interface of the engine.
 pub trait Store: Writer + Reader {
-    /// The same store as a whole: its room, its copies.
+    /// Returns the maintenance interface of the same store.
     fn upkeep(&self) -> &dyn Upkeep;
 }
 
-/// The one road by which anything becomes durable.
+/// The write side: everything durable goes through it.
 #[async_trait]
 pub trait Writer: Send + Sync {
     /// Queues a batch. Its `ack` is called once, on the writer's thread, after the batch is synced
     /// or refused. Batches of one run commit in the order of their submission, and so do those that
-    /// belong to no run; between runs the order is a fair one. Never waits: who may wait asks for
-    /// [`Writer::room`] first, and who owns runs lets them rest until there is some.
+    /// belong to no run. Across runs the order is fair, not that of submission. Never blocks, also
+    /// while the queue is full: callers wait for [`Writer::room`] first.
     fn submit(&self, batch: Batch);
 
-    /// Returns once less waits to be written than the queue is for.
+    /// Waits until the queue is not full.
     ///
     /// # Cancel safety
     /// May be dropped at any time.
     async fn room(&self);
 
-    /// A number that no other row of the journal has, larger than all that were given before.
+    /// Returns a new journal row number, larger than all before it.
     fn next_lsn(&self) -> u64;
 
-    /// A number for a new run, larger than all that were given before.
+    /// Returns a number for a new run, larger than all before it.
     fn next_run(&self) -> u64;
 
-    /// The largest number of a run that was ever given.
+    /// Returns the largest run number that was ever allocated.
     fn last_run(&self) -> u64;
 
-    /// How the store is; one that cannot fail is always well.
+    /// Returns the health of the store. A store that cannot fail is always well.
     fn health(&self) -> Health;
 
-    /// Takes the number `run` as [`Writer::next_run`] would, if neither it nor a larger one was ever
-    /// given; says whether it did.
+    /// Allocates the run number `run`, if neither it nor a larger one was ever allocated. Returns
+    /// true on success.
     fn reserve_run(&self, run: u64) -> bool;
 }
 
 /// What can be read. A reader sees every batch that was acknowledged before the call.
 ///
-/// Every method may wait for the disk. A thread that moves runs on calls none of them: it has a
-/// thread that may wait read for it, and goes on with what that sends back (see [`MovingRuns`]).
+/// Every method may block on the disk. A shard's thread must not call any of them: a blocking thread
+/// reads for it and sends the result as a message (see [`MovingRuns`]).
 pub trait Reader: Send + Sync {
-    /// A run's header.
+    /// Returns the header of a run.
     ///
     /// # Errors
-    /// When the database cannot be read, as with every method here.
+    /// Fails when the database cannot be read. This holds for every method here.
     fn header(&self, run: u64) -> Result<Option<Header>, StoreError>;
 
-    /// Everything that a run is taken up from, as it was at one moment.
+    /// Returns everything that is needed to load a run, in one snapshot.
     ///
     /// # Errors
-    /// [`StoreError::TooLarge`] for a history of more bytes than are wanted; also when an entry
+    /// [`StoreError::TooLarge`] for a history of more than `want.most` bytes; also when an entry
     /// cannot be decoded.
     fn load(&self, run: u64, want: &Want<'_>) -> Result<Option<Loaded>, StoreError>;
 
@@ -142,120 +142,123 @@ pub trait Reader: Send + Sync {
         limit: usize,
     ) -> Result<Vec<(u64, u64)>, StoreError>;
 
-    /// The open runs that have no nonce, with their epochs: a release without nonces made them.
+    /// Returns the open runs without a nonce, with their epochs. Releases without nonces created
+    /// them.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn runs_without_nonce(&self) -> Result<Vec<(u64, u32)>, StoreError>;
 
-    /// The entries of a run's current history with a number over `after_seq`, oldest first.
+    /// Returns the entries of a run's current history with numbers over `after_seq`, oldest first.
     ///
     /// # Errors
-    /// Also when an entry cannot be decoded.
+    /// Also fails when an entry cannot be decoded.
     fn entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError>;
 
-    /// The entries of all histories of a run with a number over `after_seq`, oldest first.
+    /// Returns the entries of all histories of a run with numbers over `after_seq`, oldest first.
     ///
     /// # Errors
-    /// Also when an entry cannot be decoded.
+    /// Also fails when an entry cannot be decoded.
     fn all_entries(&self, run: u64, after_seq: u32) -> Result<Vec<Entry>, StoreError>;
 
-    /// The number of the first entry of a run's current history; 1 where there is no such run.
+    /// Returns the number of the first entry of a run's current history; 1 if the run does not
+    /// exist.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn history_start(&self, run: u64) -> Result<u32, StoreError>;
 
-    /// The entries of all histories of a run with a number over `after` and up to `upto`, oldest
-    /// first. It costs what there is between the two, however long the history is.
+    /// Returns the entries of all histories of a run with numbers over `after` and up to `upto`,
+    /// oldest first. The cost depends on the number of these entries, not on the length of the
+    /// history.
     ///
     /// # Errors
-    /// Also when an entry cannot be decoded.
+    /// Also fails when an entry cannot be decoded.
     fn window(&self, run: u64, after: u32, upto: u32) -> Result<Vec<Entry>, StoreError>;
 
-    /// Where the pages lie of the entries of all histories of a run with a number over `after_seq`,
-    /// oldest first: the first [`PAGES`] of them, where there are more.
+    /// Returns the page marks of all entries of a run with numbers over `after_seq`, oldest first.
+    /// If there are more than [`PAGES`], returns only the first [`PAGES`].
     ///
     /// # Errors
-    /// Also when a row on the way there is missing.
+    /// Also fails when a row on the way is missing.
     fn pages(&self, run: u64, after_seq: u32) -> Result<Vec<PageMark>, StoreError>;
 
-    /// The entries of a page, oldest first; none once the run is deleted.
+    /// Returns the entries of a page, oldest first; empty if the run was deleted.
     ///
     /// # Errors
-    /// Also when an entry cannot be decoded.
+    /// Also fails when an entry cannot be decoded.
     fn page(&self, run: u64, page: &PageMark) -> Result<Vec<Entry>, StoreError>;
 
-    /// What a run is charged, if anything counts it.
+    /// Returns the charge of a run, if it is counted.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn charge(&self, run: u64) -> Result<Option<ChargeRow>, StoreError>;
 
-    /// What the open runs are charged, and the sums of all by token; with the runs of each that were
-    /// created at or after `since_ms`.
+    /// Returns the charges of the open runs, and the sums of all runs by token. The sums include
+    /// the number of runs that were created at or after `since_ms`.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn charges(&self, since_ms: u64) -> Result<(Vec<ChargeRow>, Vec<ChargeSum>), StoreError>;
 
-    /// The runs that a run called and that have not ended.
+    /// Returns the open runs that a run called.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn children(&self, run: u64) -> Result<Vec<Header>, StoreError>;
 
-    /// An open task.
+    /// Returns an open task.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn task(&self, run: u64, step: u32) -> Result<Option<TaskRow>, StoreError>;
 
-    /// Open tasks, oldest first, at most `filter.limit`.
+    /// Returns open tasks, oldest first, at most `filter.limit`.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn tasks(&self, filter: &TaskFilter) -> Result<Vec<TaskRow>, StoreError>;
 
-    /// Every value of one state scope, sorted by key, also those that have expired.
+    /// Returns all values of a state scope, sorted by key, including expired ones.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn state(&self, scope: &str) -> Result<Vec<StateRow>, StoreError>;
 
-    /// The bytes of all keys and values of one state scope.
+    /// Returns the total bytes of all keys and values of a state scope.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn state_bytes(&self, scope: &str) -> Result<u64, StoreError>;
 
-    /// The bytes of the entries of a run's current history.
+    /// Returns the total bytes of the entries of a run's current history.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn history_bytes(&self, run: u64) -> Result<u64, StoreError>;
 
-    /// One value of state, also one that has expired.
+    /// Returns one value of state, even if it has expired.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn state_value(&self, scope: &str, key: &str) -> Result<Option<StateRow>, StoreError>;
 
-    /// A page of one state scope, sorted by key.
+    /// Returns a page of a state scope, sorted by key.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn state_page(&self, filter: &StateFilter) -> Result<Vec<StateRow>, StoreError>;
 
-    /// The values of a state scope that have every word of a query, the best first; none for a
-    /// query without a word.
+    /// Returns the values of a state scope that contain every word of a query, the best first.
+    /// Empty for a query without words.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn search_state(&self, search: &StateSearch) -> Result<Vec<StateHit>, StoreError>;
 
-    /// The links that start from a key of state, sorted by where they lead, at most `limit`; of
-    /// one relation or of any.
+    /// Returns the links from a key of state, sorted by target, at most `limit`, of one relation or
+    /// of any.
     ///
     /// # Errors
     /// See [`Reader::header`].
@@ -267,68 +270,69 @@ pub trait Reader: Send + Sync {
         limit: usize,
     ) -> Result<Vec<MemoryLink>, StoreError>;
 
-    /// Every link of a scope, sorted by where it starts and where it leads.
+    /// Returns all links of a scope, sorted by source and target.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn links(&self, scope: &str) -> Result<Vec<MemoryLink>, StoreError>;
 
-    /// Whether a value of state has expired and was not removed yet.
+    /// Returns true if a value of state has expired and was not removed yet.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn has_expired_state(&self, now_ms: u64) -> Result<bool, StoreError>;
 
-    /// A blueprint version by its whole hash.
+    /// Returns a blueprint version by its full hash.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn blueprint(&self, hash: &str) -> Result<Option<BlueprintRow>, StoreError>;
 
-    /// The hash that a name stands for now.
+    /// Returns the hash that a name currently refers to.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn blueprint_named(&self, name: &str) -> Result<Option<String>, StoreError>;
 
-    /// Every version of a name whose hash begins with `prefix`, newest first.
+    /// Returns the versions of a name whose hash starts with `prefix`, newest first.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn blueprint_versions(&self, name: &str, prefix: &str)
     -> Result<Vec<BlueprintRow>, StoreError>;
 
-    /// Names with their current hash and when it was set (Unix milliseconds), sorted.
+    /// Returns names with their current hash and the time it was set (Unix milliseconds), sorted by
+    /// name.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn blueprint_names(&self) -> Result<Vec<(String, String, u64)>, StoreError>;
 
-    /// The files of a run, in order.
+    /// Returns the files of a run, in order.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn artifacts(&self, run: u64) -> Result<Vec<ArtifactRow>, StoreError>;
 
-    /// A blob by its hash (BLAKE3, hex).
+    /// Returns a blob by its hash (BLAKE3, hex).
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn blob(&self, hash: &str) -> Result<Option<Vec<u8>>, StoreError>;
 
-    /// Tokens, newest first.
+    /// Returns all tokens, newest first.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn tokens(&self) -> Result<Vec<TokenRow>, StoreError>;
 
-    /// One token.
+    /// Returns one token.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn token(&self, jti: &str) -> Result<Option<TokenRow>, StoreError>;
 
-    /// The answer that was given under an idempotency key.
+    /// Returns the response stored under an idempotency key.
     ///
     /// # Errors
     /// See [`Reader::header`].
@@ -339,123 +343,124 @@ pub trait Reader: Send + Sync {
         key: &str,
     ) -> Result<Option<IdempotencyRow>, StoreError>;
 
-    /// What runs have for each other and has not arrived, oldest first.
+    /// Returns the messages between runs that have not been delivered yet, oldest first.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn outbox(&self) -> Result<Vec<OutboxRow>, StoreError>;
 
-    /// What was refused of a run, oldest first.
+    /// Returns the refused reports of a run, oldest first.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn evidence(&self, run: u64) -> Result<Vec<EvidenceRow>, StoreError>;
 
-    /// The sessions that were not closed, oldest first.
+    /// Returns the open sessions, oldest first.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn sessions(&self) -> Result<Vec<SessionRow>, StoreError>;
 
-    /// One session, closed or not.
+    /// Returns one session, open or closed.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn session(&self, id: &str) -> Result<Option<SessionRow>, StoreError>;
 
-    /// What sessions were told and have not acknowledged, by session and in order.
+    /// Returns the frames that sessions have not acknowledged, by session and in order.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn frames(&self) -> Result<Vec<FrameRow>, StoreError>;
 
-    /// What a layer of middleware keeps under a key, and when that expires.
+    /// Returns the value that a middleware layer stored under a key, and its expiry.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn kept(&self, layer: &str, key: &str) -> Result<Option<(String, Option<u64>)>, StoreError>;
 
-    /// The lines of the audit log after a number, in order, at most `limit`.
+    /// Returns the lines of the audit log with numbers over `after`, in order, at most `limit`.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditRow>, StoreError>;
 
-    /// The last line of the audit log.
+    /// Returns the last line of the audit log.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn last_audit(&self) -> Result<Option<AuditRow>, StoreError>;
 
-    /// A value that the host keeps about itself.
+    /// Returns one of the host's own values.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn meta(&self, key: &str) -> Result<Option<String>, StoreError>;
 
-    /// The runs that are to go once they have ended, whose start put [`UNSTORED`] and their number
-    /// into `meta`; at most 1,000.
+    /// Returns the runs that are to be deleted after they end (see [`UNSTORED`]); at most 1,000.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn unstored(&self) -> Result<Vec<u64>, StoreError>;
 
-    /// How many ended runs there are; the headers of all runs are looked at.
+    /// Returns the number of ended runs. Scans the headers of all runs.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn ended_runs(&self) -> Result<u64, StoreError>;
 
-    /// Ended runs with a number over `after` that nothing open needs (a run that called them or
-    /// that they called, a signal on its way), oldest first, at most `limit`.
+    /// Returns ended runs with numbers over `after` that nothing open depends on (a caller, a
+    /// called run, a signal in transit), oldest first, at most `limit`.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn retired(&self, after: u64, limit: usize) -> Result<Vec<Retired>, StoreError>;
 
-    /// About how many bytes a run takes: its entries of all histories and its files.
+    /// Returns the approximate bytes of a run: the entries of all its histories and its files.
     ///
     /// # Errors
     /// See [`Reader::header`].
     fn run_bytes(&self, run: u64) -> Result<u64, StoreError>;
 }
 
-/// What commits together.
+/// A unit of commit.
 pub struct Batch {
-    /// Conditions; if one does not hold, nothing of the batch is written.
+    /// The conditions. If one does not hold, nothing of the batch is written.
     pub checks: Vec<Check>,
     /// The entries and the header of a run.
     pub run: Option<RunWrite>,
-    /// Everything else.
+    /// All other writes.
     pub writes: Vec<Write>,
-    /// Called with the result.
+    /// Receives the result.
     pub ack: Ack,
 }
 
-/// What a batch's submitter hears.
+/// The callback for the result of a batch.
 pub type Ack = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
-/// A condition, looked at inside the transaction.
+/// A condition, evaluated inside the transaction.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Check {
-    /// The token was not revoked; else [`StoreError::Revoked`].
+    /// The token is not revoked. Otherwise fails with [`StoreError::Revoked`].
     TokenLive(String),
-    /// The last row of a run's journal is this one; else [`StoreError::Moved`]. For writes of a run
-    /// that add nothing to its journal, and must not outlive what they rest on.
+    /// The last journal row of a run is this one. Otherwise fails with [`StoreError::Moved`]. For
+    /// writes that depend on the state of a run but add nothing to its journal.
     RunAt {
         /// The run.
         run: u64,
         /// The row.
         cursor: u64,
     },
-    /// The host's value under a key is still this one, or still none; else [`StoreError::Changed`].
+    /// A value of the host is unchanged (or still absent). Otherwise fails with
+    /// [`StoreError::Changed`].
     MetaIs {
         /// The key.
         key: String,
-        /// The value that was read.
+        /// The value that was read before.
         value: Option<String>,
     },
-    /// The key is unused for (principal, route); else [`StoreError::KeyUsed`].
+    /// The idempotency key is unused for (principal, route). Otherwise fails with
+    /// [`StoreError::KeyUsed`].
     KeyFree {
         /// The token's subject.
         principal: String,
@@ -466,37 +471,37 @@ pub enum Check {
     },
 }
 
-/// A run's part of a batch.
+/// The part of a batch that belongs to a run.
 #[derive(Debug, Clone)]
 pub struct RunWrite {
-    /// The header after the batch; its `cursor` is the last entry's lsn.
+    /// The header after the batch. Its `cursor` is the lsn of the last entry.
     pub header: Header,
-    /// The cursor that the stored header must have now; `None` for a new run. Else
+    /// The cursor that the stored header must have; `None` for a new run. Otherwise fails with
     /// [`StoreError::Moved`].
     pub expected: Option<u64>,
     /// The new entries, oldest first.
     pub entries: Vec<JournalRow>,
-    /// Whether more than cursor, counters and times changed in the header.
+    /// True if more than the cursor, the counters and the times changed in the header.
     pub whole: bool,
 }
 
 /// A row of the journal.
 #[derive(Debug, Clone)]
 pub struct JournalRow {
-    /// Its number.
+    /// The row's number.
     pub lsn: u64,
-    /// The number of its entry within the run.
+    /// The number of the entry within the run.
     pub seq: u32,
-    /// The row of its run before it, if there is one.
+    /// The previous row of the run, if there is one.
     pub before: Option<u64>,
-    /// Whether it begins a history.
+    /// True if it starts a history.
     pub begins: bool,
     /// The encoded entry.
     pub bytes: Vec<u8>,
 }
 
 impl JournalRow {
-    /// The row `lsn` of the run `run`, whose last row so far is `before`.
+    /// Creates the row `lsn` of the run `run`. `before` is the last row of the run so far.
     pub fn new(run: u64, lsn: u64, before: Option<u64>, entry: &Entry) -> Self {
         let begins = matches!(entry.fact, Fact::RunStarted(_));
         Self { lsn, seq: entry.seq, before, begins, bytes: entry.encode(run) }
@@ -506,21 +511,21 @@ impl JournalRow {
 /// A write outside the journal.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Write {
-    /// Insert or replace an open task (key: run, step).
+    /// Inserts or replaces an open task (key: run, step).
     PutTask(Box<TaskRow>),
-    /// A task ended.
+    /// Removes an ended task.
     CloseTask {
-        /// Its run.
+        /// The run.
         run: u64,
-        /// Its step.
+        /// The step.
         step: u32,
     },
-    /// Every task of a run ended.
+    /// Removes all tasks of a run.
     CloseTasks {
         /// The run.
         run: u64,
     },
-    /// Write a value of state; the revision counts up by itself.
+    /// Writes a value of state and increments its revision.
     PutState {
         /// The scope.
         scope: String,
@@ -528,46 +533,46 @@ pub enum Write {
         key: String,
         /// JSON.
         value: String,
-        /// What is said about it.
+        /// Hints about the value.
         hints: StoreOptions,
-        /// When it expires, in Unix milliseconds.
+        /// The expiry, in Unix milliseconds.
         expires_ms: Option<u64>,
-        /// When, in Unix milliseconds.
+        /// The time of the write, in Unix milliseconds.
         at_ms: u64,
     },
-    /// Change state as far as what is there allows; else the batch is refused.
+    /// Changes state, if the stored values allow it. Otherwise the batch is refused.
     ChangeState(Box<StateBatch>),
-    /// Forget what was answered to a step that changed state.
+    /// Removes the stored answers to a step that changed state.
     ForgetReceipt {
         /// The run.
         run: u64,
         /// The step.
         step: u32,
     },
-    /// Remove at most `rows` values of state that have expired.
+    /// Removes at most `rows` expired values of state.
     ExpireState {
-        /// Unix milliseconds.
+        /// The current time, in Unix milliseconds.
         now_ms: u64,
-        /// How many at most.
+        /// The maximum number of values.
         rows: usize,
     },
-    /// Remove a value of state.
+    /// Removes a value of state.
     DeleteState {
         /// The scope.
         scope: String,
         /// The key.
         key: String,
     },
-    /// Store bytes under their hash, if they are not there.
+    /// Stores bytes under their hash, if they are not stored yet.
     PutBlob {
         /// BLAKE3, hex.
         hash: String,
         /// The bytes.
         data: Arc<[u8]>,
     },
-    /// Record a file of a run.
+    /// Inserts a file of a run.
     PutArtifact(ArtifactRow),
-    /// The staged files of an attempt are published with its accepted result.
+    /// Publishes the staged files of an attempt, with its accepted result.
     PublishArtifacts {
         /// The run.
         run: u64,
@@ -576,97 +581,98 @@ pub enum Write {
         /// The attempt.
         attempt: u32,
     },
-    /// Store a blueprint version, if it is not there; a publisher replaces the one before.
+    /// Stores a blueprint version, if it is not stored yet. A given publisher replaces the stored
+    /// one.
     PutBlueprint(BlueprintRow),
-    /// Let a name stand for a version.
+    /// Makes a name refer to a version.
     NameBlueprint {
         /// The name.
         name: String,
         /// The hash.
         hash: String,
-        /// When, in Unix milliseconds.
+        /// The time, in Unix milliseconds.
         at_ms: u64,
     },
-    /// Record what a run is charged.
+    /// Stores the charge of a run.
     PutCharge(ChargeRow),
-    /// Record a token.
+    /// Stores a token.
     PutToken(TokenRow),
-    /// Revoke a token.
+    /// Revokes a token.
     RevokeToken {
-        /// Its id.
+        /// The token's id.
         jti: String,
-        /// When, in Unix milliseconds.
+        /// The time, in Unix milliseconds.
         at_ms: u64,
     },
-    /// Keep the answer given under an idempotency key.
+    /// Stores the response for an idempotency key.
     PutIdempotency(IdempotencyRow),
-    /// Something is on its way to another run.
+    /// Queues a message to another run.
     PutOutbox(OutboxRow),
-    /// It arrived, or can never arrive.
+    /// Removes a message that was delivered or can never be delivered.
     DeleteOutbox {
         /// The sending run.
         run: u64,
         /// The sending step.
         step: u32,
     },
-    /// Keep what was refused.
+    /// Stores a refused report.
     PutEvidence(EvidenceRow),
-    /// Keep a value about the host itself.
+    /// Stores a value of the host.
     PutMeta {
         /// The key.
         key: String,
         /// The value.
         value: String,
     },
-    /// Forget answers given before `before_ms`.
+    /// Removes responses stored before `before_ms`.
     ExpireIdempotency {
         /// Unix milliseconds.
         before_ms: u64,
     },
-    /// Record a session.
+    /// Stores a session.
     PutSession(Box<SessionRow>),
-    /// Let a session live longer.
+    /// Extends the lifetime of a session.
     ExtendSession {
-        /// Its id.
+        /// The session's id.
         session: String,
-        /// Until when, in Unix milliseconds.
+        /// The new expiry, in Unix milliseconds.
         expires_ms: u64,
     },
-    /// End a session and drop what it was still to be told.
+    /// Closes a session and drops its unacknowledged frames.
     CloseSession {
-        /// Its id.
+        /// The session's id.
         session: String,
-        /// When, in Unix milliseconds.
+        /// The time, in Unix milliseconds.
         at_ms: u64,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Forget sessions that were closed before `before_ms`.
+    /// Removes sessions closed before `before_ms`.
     ForgetSessions {
         /// Unix milliseconds.
         before_ms: u64,
     },
-    /// Keep a frame of an open session, whose last number it then is.
+    /// Stores a frame of an open session and updates the session's last number.
     PutFrame(Box<FrameRow>),
-    /// A session acknowledged its frames up to a number.
+    /// Removes the frames of a session up to an acknowledged number.
     AckFrames {
         /// The session's id.
         session: String,
         /// The number.
         seq: u64,
     },
-    /// Give a run's number to nobody else: a journal names it, though the run is not stored yet.
+    /// Reserves a run number that a journal refers to before the run is stored.
     ReserveRun {
         /// The number.
         num: u64,
     },
-    /// Delete an ended run with everything that belongs to it. Of a long history a part may be left
-    /// for [`Write::Tidy`].
+    /// Deletes an ended run with everything that belongs to it. A part of a long history may be
+    /// left for [`Write::Tidy`].
     DeleteRun {
         /// The run.
         run: u64,
     },
-    /// Keep a value for a layer of middleware.
+    /// Stores a value for a middleware layer.
     PutKept {
         /// The layer.
         layer: String,
@@ -674,25 +680,25 @@ pub enum Write {
         key: String,
         /// JSON.
         value: String,
-        /// When it may be forgotten, in Unix milliseconds.
+        /// The expiry, in Unix milliseconds.
         expires_ms: Option<u64>,
     },
-    /// Forget a value of a layer.
+    /// Removes a value of a layer.
     RemoveKept {
         /// The layer.
         layer: String,
         /// The key.
         key: String,
     },
-    /// Forget what layers kept until a time before `before_ms`.
+    /// Removes values of layers that expired before `before_ms`.
     ExpireKept {
         /// Unix milliseconds.
         before_ms: u64,
     },
-    /// Add a line to the audit log.
+    /// Appends a line to the audit log.
     AddAudit(AuditRow),
-    /// Clear at most `rows` rows of what deletions left, and give at most `pages` free pages back to
-    /// the file system.
+    /// Clears at most `rows` rows that deletions left behind, and returns at most `pages` free
+    /// pages to the file system.
     Tidy {
         /// Rows of the journal.
         rows: usize,
@@ -702,8 +708,8 @@ pub enum Write {
 }
 
 impl StoreError {
-    /// Whether what was asked for is refused for what it is, so that it would be refused again. Any
-    /// other error says that the store could not be written, or not now.
+    /// Returns true if the request itself is refused, so that a retry would be refused again. False
+    /// means that the store could not be written, at least for now.
     pub fn is_about_the_change(&self) -> bool {
         match self {
             Self::Moved { .. }
@@ -728,10 +734,10 @@ impl StoreError {
     }
 }
 
-/// Why something was not stored or read.
+/// The reason why a write or read failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
-    /// The run has moved on: somebody else wrote it, or an earlier batch of it failed.
+    /// The run was written by another writer, or an earlier batch of it failed.
     #[error("run {run} was changed by another writer")]
     Moved {
         /// The run's number.
@@ -749,28 +755,28 @@ pub enum StoreError {
         /// The key.
         key: String,
     },
-    /// Somebody else has changed a value of the host since it was read.
+    /// The value was changed by another writer since it was read.
     #[error("{key:?} was changed by another writer")]
     Changed {
         /// The key.
         key: String,
     },
-    /// A value of state has another revision than the one that was expected.
+    /// The stored value has another revision than the expected one.
     #[error("change state {key:?}: it has revision {found}, not {expected}")]
     Revision {
         /// The key.
         key: String,
-        /// The revision that was asked for; 0 is none.
+        /// The expected revision; 0 for no value.
         expected: u64,
-        /// The revision that it has; 0 is none.
+        /// The stored revision; 0 for no value.
         found: u64,
     },
-    /// A reducer does not take what is there.
+    /// A reducer does not accept the stored value.
     #[error("change state {key:?}: {reason}")]
     StateRefused {
         /// The key.
         key: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// The disk is full.
@@ -779,7 +785,7 @@ pub enum StoreError {
     /// Another process has locked the database for too long.
     #[error("write to the database: another process keeps it locked")]
     Locked,
-    /// The files are no longer where they were opened; whoever looks for them finds others, or none.
+    /// The files are no longer at their path, so other processes would find other files, or none.
     #[error(
         "write to {path}: {file} was deleted, moved or replaced while it was in use; give the \
          directory back its files before the next start"
@@ -787,10 +793,10 @@ pub enum StoreError {
     Gone {
         /// The data directory.
         path: String,
-        /// The file that is not found any more.
+        /// The missing file.
         file: String,
     },
-    /// The log that held the last commits is not there.
+    /// The write-ahead log with the last commits is missing.
     #[error(
         "open {path}: its log ({path}-wal) is missing, though its last owner did not close it: what \
          was committed last is lost; put the file back, or accept the loss with \
@@ -805,7 +811,7 @@ pub enum StoreError {
     Owned {
         /// The data directory.
         path: String,
-        /// Its owner, if it said so.
+        /// The owner's process id, if it recorded one.
         pid: String,
     },
     /// A newer release wrote the data directory.
@@ -821,7 +827,7 @@ pub enum StoreError {
         /// The newest format known.
         known: u32,
     },
-    /// There is no room for what a migration writes.
+    /// There is not enough disk space for a migration.
     #[error(
         "migrate {path} from format {format}: a copy of it is made first, which together with what is \
          written anew takes {} MiB, and {} MiB are free; nothing has been changed", needs.div_ceil(1 << 20), free >> 20
@@ -829,47 +835,47 @@ pub enum StoreError {
     NoRoom {
         /// The database's path.
         path: String,
-        /// The format that it has.
+        /// The current format.
         format: u32,
-        /// The room that is needed, in bytes.
+        /// The space needed, in bytes.
         needs: u64,
-        /// The room that there is, in bytes.
+        /// The space available, in bytes.
         free: u64,
     },
-    /// Something is where a store is to be restored.
+    /// The target directory of a restore is not empty.
     #[error("restore into {path}: {found} is there; name an empty or a new directory")]
     Occupied {
         /// The directory.
         path: String,
-        /// What was found in it.
+        /// A file found in it.
         found: String,
     },
     /// A stored row cannot be read.
     #[error("read {what}: {reason}")]
     Damaged {
-        /// Which row.
+        /// The row.
         what: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A history is larger than what may be read into memory.
+    /// A history exceeds the size that may be read into memory.
     #[error(
         "read run {run}: its history has {bytes} bytes, and the host may hold {most} of one run"
     )]
     TooLarge {
         /// The run's number.
         run: u64,
-        /// The bytes of its current history.
+        /// The size in bytes of its current history.
         bytes: u64,
-        /// The most that is read.
+        /// The maximum size.
         most: u64,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("{context}: {reason}")]
     Database {
-        /// What was tried.
+        /// The operation.
         context: String,
-        /// What the database said.
+        /// The message of the database.
         reason: String,
     },
     /// The store was closed.

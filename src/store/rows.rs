@@ -8,30 +8,30 @@ use crate::{
     protocol::{RunId, StoreOptions},
 };
 
-/// Where a run stands.
+/// The status of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
-    /// Accepted, not begun.
+    /// Accepted, not started.
     Queued,
-    /// Something of it is being worked on.
+    /// At least one of its steps is in progress.
     Running,
-    /// It waits for a time, a signal or somebody.
+    /// Waiting for a time, a signal or a person.
     Waiting,
-    /// Somebody, or the engine, let it rest.
+    /// Paused by a person, a program or the engine.
     Paused,
-    /// It runs its compensations.
+    /// Running its compensations.
     Compensating,
-    /// It ended with a value.
+    /// Ended with a value.
     Completed,
-    /// It ended with a failure.
+    /// Ended with a failure.
     Failed,
-    /// It was canceled.
+    /// Canceled.
     Canceled,
 }
 
 impl RunStatus {
-    /// Every status, in the order of a run's life.
+    /// All statuses, in the order of a run's life.
     pub const ALL: [Self; 8] = [
         Self::Queued,
         Self::Running,
@@ -43,7 +43,7 @@ impl RunStatus {
         Self::Canceled,
     ];
 
-    /// Whether the run has ended.
+    /// Returns true if the run has ended.
     pub fn is_ended(self) -> bool {
         match self {
             Self::Queued | Self::Running | Self::Waiting | Self::Paused | Self::Compensating => {
@@ -53,7 +53,7 @@ impl RunStatus {
         }
     }
 
-    /// The word that APIs use.
+    /// Returns the word used in APIs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Queued => "queued",
@@ -67,69 +67,69 @@ impl RunStatus {
         }
     }
 
-    /// The status that a word stands for.
+    /// Parses the word used in APIs.
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.as_str() == word)
     }
 }
 
-/// A run's header: what lists show, and where its history ends.
+/// The header of a run: its data in lists, and the end of its journal.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Header {
     /// The run's number.
     pub num: u64,
-    /// When it was created, in Unix milliseconds; with `num` it makes the run's id.
+    /// When it was created, in Unix milliseconds. The run's id consists of this time and `num`.
     pub created_ms: u64,
-    /// A random number from its creation on, which its handles carry: another run that gets the
-    /// same number after a rollback has another one. 0 if it was created by a release without them.
+    /// A random number from the run's creation, part of its handles. A run that gets the same
+    /// number after a rollback has another nonce. 0 if a release without nonces created the run.
     pub nonce: u64,
     /// The blueprint's name.
     pub blueprint: String,
     /// The blueprint's hash, in hex.
     pub hash: String,
-    /// Where it stands.
+    /// The status.
     pub status: RunStatus,
-    /// What the flow last said with `ctx:status`.
+    /// The last status of the flow (`ctx:status`).
     pub status_text: Option<String>,
     /// Between 0 and 1.
     pub progress: Option<f64>,
-    /// The lsn of its last entry.
+    /// The lsn of the last entry.
     pub cursor: u64,
-    /// The number of its last entry.
+    /// The number of the last entry.
     pub seq: u32,
-    /// How many steps were scheduled.
+    /// The number of steps scheduled.
     pub steps: u32,
-    /// How many of them ended.
+    /// The number of steps ended.
     pub steps_done: u32,
-    /// When it has to be looked at by itself, in Unix milliseconds; 0 is at every boot.
+    /// When the engine must load the run by itself, in Unix milliseconds. 0 means at every start.
     pub wake_at_ms: Option<u64>,
-    /// Counts up when the run changes hands; old attempts are fenced by it.
+    /// Increases when the run changes hands. Attempts with an older epoch are fenced.
     pub epoch: u32,
     /// The run and step that called it.
     pub parent: Option<(u64, u32)>,
-    /// Who started it.
+    /// The subject that started it.
     pub principal: String,
-    /// When its header last changed, in Unix milliseconds.
+    /// When the header last changed, in Unix milliseconds.
     pub updated_ms: u64,
     /// When it ended, in Unix milliseconds.
     pub ended_ms: Option<u64>,
-    /// Why it failed or was canceled or rests: a failure as JSON.
+    /// The reason why it failed, was canceled or is paused: a failure as JSON.
     pub error: Option<String>,
-    /// What it waits for: a JSON array.
+    /// The things it waits for: a JSON array.
     pub waiting_on: Option<String>,
-    /// About how many bytes it stores: its journal, its own state and its files.
+    /// The approximate bytes it stores: its journal, its own state and its files.
     pub bytes: u64,
 }
 
-/// A random number for a new run; never 0, which stands for a run that has none.
+/// Returns a random nonce for a new run. Never 0, which stands for a run without one.
 pub fn fresh_nonce() -> u64 {
     let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
-    // The fixed bits of the two halves are not in the same places.
+    // The fixed bits of the two halves are at different positions.
     (high ^ low).max(1)
 }
 
 impl Header {
-    /// That of a run that is made now, before its first entry.
+    /// Returns the header of a new run, before its first entry.
     pub fn fresh(num: u64, created_ms: u64) -> Self {
         Self {
             num,
@@ -157,7 +157,7 @@ impl Header {
     }
 }
 
-/// What a run is charged, to the token that it was started with.
+/// The charge of a run to the token that started it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChargeRow {
     /// The run.
@@ -166,54 +166,54 @@ pub struct ChargeRow {
     pub jti: String,
     /// Bytes of its entries and files.
     pub bytes: u64,
-    /// Tokens that it used of models.
+    /// Model tokens used.
     pub tokens: u64,
-    /// Money that it used, in billionths of a US dollar.
+    /// Cost in billionths of a US dollar.
     pub nano_usd: u64,
 }
 
 impl ChargeRow {
-    /// A run that was charged nothing yet.
+    /// Creates a charge of zero.
     pub fn new(run: u64, jti: &str) -> Self {
         Self { run, jti: jti.to_owned(), bytes: 0, tokens: 0, nano_usd: 0 }
     }
 }
 
-/// What all runs that were started with a token were charged together.
+/// The sum of the charges of all runs that were started with a token.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChargeSum {
     /// The token's id.
     pub jti: String,
-    /// Bytes of the runs that are there.
+    /// Bytes of the runs that still exist.
     pub bytes: u64,
-    /// Tokens, of those too that were deleted.
+    /// Model tokens, including deleted runs.
     pub tokens: u64,
-    /// Money, of those too that were deleted, in billionths of a US dollar.
+    /// Cost, including deleted runs, in billionths of a US dollar.
     pub nano_usd: u64,
-    /// Runs that were created since the time that was asked for.
+    /// The number of runs created since the requested time.
     pub starts: u64,
 }
 
-/// Where a page of a run's history lies.
+/// The position of a page in a run's history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageMark {
-    /// The lsn of its last entry.
+    /// The lsn of the last entry.
     pub last: u64,
-    /// Its entries have numbers over this one.
+    /// All entries have numbers over this one.
     pub after: u32,
-    /// The number of its last entry.
+    /// The number of the last entry.
     pub upto: u32,
-    /// The bytes of its entries, as they are stored.
+    /// The bytes of the entries in their stored form.
     pub bytes: usize,
 }
 
 impl PageMark {
-    /// A page without entries yet, which is to end with a row.
+    /// Creates an empty page that will end with the given row.
     pub(crate) fn ending(last: u64, upto: u32) -> Self {
         Self { last, after: upto, upto, bytes: 0 }
     }
 
-    /// Takes the row before the first one; says whether there was room.
+    /// Adds the row before the first one. Returns false if the page is full.
     pub(crate) fn take(&mut self, bytes: usize) -> bool {
         let entries = self.upto - self.after;
         if entries > 0 && (entries >= super::PAGE_ENTRIES || self.bytes + bytes > super::PAGE_BYTES)
@@ -226,37 +226,37 @@ impl PageMark {
     }
 }
 
-/// Which runs to list.
+/// The selection of runs in a listing.
 #[derive(Debug, Clone, Default)]
 pub struct RunFilter {
-    /// Only these statuses; all if empty.
+    /// Only runs with one of these statuses; all if empty.
     pub status: Vec<RunStatus>,
-    /// Only this blueprint.
+    /// Only runs of this blueprint.
     pub blueprint: Option<String>,
     /// Only runs created at or after this time, in Unix milliseconds.
     pub since_ms: Option<u64>,
-    /// Only runs that are older than this one (the cursor of the page before).
+    /// Only runs older than this one (the cursor of the previous page).
     pub before: Option<RunId>,
-    /// At most this many.
+    /// The maximum number of results.
     pub limit: usize,
 }
 
-/// How far an open task is.
+/// The phase of an open task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskPhase {
-    /// Waits for somebody to take it.
+    /// Waiting to be taken.
     Pending,
-    /// Somebody has it.
+    /// Delivered to a worker.
     Delivered,
 }
 
-/// A task that somebody outside the flow is to do.
+/// A task that is executed outside the flow.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskRow {
-    /// Its run.
+    /// The run.
     pub run: u64,
-    /// Its step.
+    /// The step.
     pub step: u32,
     /// The open attempt.
     pub attempt: u32,
@@ -270,40 +270,41 @@ pub struct TaskRow {
     pub kind: String,
     /// The queue, for pull workers.
     pub queue: Option<String>,
-    /// How far it is.
+    /// The phase.
     pub phase: TaskPhase,
     /// When the step was scheduled, in Unix milliseconds.
     pub scheduled_ms: u64,
     /// When the attempt was opened, in Unix milliseconds.
     pub opened_ms: u64,
-    /// Who has it.
+    /// The worker.
     pub worker: Option<String>,
-    /// When the attempt times out, in milliseconds of the steady clock.
+    /// The timeout of the attempt, in milliseconds of the steady clock.
     pub deadline_ms: Option<u64>,
-    /// When the lease ends without a heartbeat, in milliseconds of the steady clock.
+    /// The end of the lease without a heartbeat, in milliseconds of the steady clock.
     pub lease_ms: Option<u64>,
-    /// How often in a row these two were put off, because nobody could have been heard.
+    /// The number of times in a row that both deadlines were postponed, because the host could not
+    /// receive heartbeats.
     pub graces: u32,
-    /// One line for a person.
+    /// A one-line summary for people.
     pub summary: Option<String>,
-    /// What the worker fetches, rendered: the worker API's prompt, as JSON.
+    /// The rendered prompt for the worker: the worker API's prompt, as JSON.
     pub prompt: String,
-    /// What the attempt asked a senior, and what it was told: JSON.
+    /// The question to a senior, and the answer: JSON.
     pub question: Option<String>,
 }
 
-/// Which open tasks to list.
+/// The selection of open tasks in a listing.
 #[derive(Debug, Clone, Default)]
 pub struct TaskFilter {
-    /// Only this operator.
+    /// Only tasks of this operator.
     pub operator: Option<String>,
-    /// Only this operator kind.
+    /// Only tasks of this operator kind.
     pub kind: Option<String>,
-    /// Only this run.
+    /// Only tasks of this run.
     pub run: Option<u64>,
-    /// Only tasks after this one (the cursor of the page before).
+    /// Only tasks after this one (the cursor of the previous page).
     pub after: Option<(u64, u32)>,
-    /// At most this many.
+    /// The maximum number of results.
     pub limit: usize,
 }
 
@@ -316,18 +317,18 @@ pub struct StateRow {
     pub key: String,
     /// JSON.
     pub value: String,
-    /// Counts up at every write.
+    /// Increases with every write.
     pub revision: u64,
     /// When it was written, in Unix milliseconds.
     pub updated_ms: u64,
-    /// When it expires, in Unix milliseconds.
+    /// The expiry, in Unix milliseconds.
     pub expires_ms: Option<u64>,
-    /// What its write said about it.
+    /// Hints about the value.
     pub hints: StoreOptions,
 }
 
 impl StateRow {
-    /// Whether it has not expired.
+    /// Returns true if the value has not expired.
     pub fn is_live(&self, now_ms: u64) -> bool {
         self.expires_ms.is_none_or(|at| at > now_ms)
     }
@@ -338,22 +339,22 @@ impl StateRow {
 pub struct BlueprintRow {
     /// The bundle's hash, in hex.
     pub hash: String,
-    /// The name that the blueprint gives itself.
+    /// The name that the blueprint declares.
     pub name: String,
     /// The bundle, encoded.
     pub bundle: Vec<u8>,
     /// When it was first stored, in Unix milliseconds.
     pub created_ms: u64,
-    /// What whoever published it could do then: a grant as JSON. Absent in a version that only came
-    /// with a request to run it.
+    /// The grant of the publisher at that time, as JSON. Absent if the version only came with a
+    /// request to run it.
     pub publisher: Option<String>,
 }
 
 impl BlueprintRow {
-    /// The bundle, if it is the one that was stored.
+    /// Decodes the bundle and verifies its hash.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`].
+    /// Returns [`StoreError::Damaged`] if it is not the bundle that was stored.
     pub fn open(&self) -> Result<Bundle, StoreError> {
         let damaged = |reason: String| StoreError::Damaged {
             what: format!("blueprint {}@{}", self.name, self.hash),
@@ -367,10 +368,10 @@ impl BlueprintRow {
     }
 }
 
-/// Whether bytes are those that were stored under a hash (BLAKE3, hex).
+/// Checks that bytes have the given hash (BLAKE3, hex).
 ///
 /// # Errors
-/// [`StoreError::Damaged`] if they are others.
+/// Returns [`StoreError::Damaged`] if they do not.
 pub(super) fn is_blob(hash: &str, data: &[u8]) -> Result<(), StoreError> {
     let found = blake3::hash(data).to_hex();
     if found.as_str() == hash {
@@ -389,42 +390,43 @@ pub struct ArtifactRow {
     pub run: u64,
     /// The file's number within the run.
     pub n: u32,
-    /// The name that a person sees.
+    /// The name shown to people.
     pub name: String,
     /// The blob's hash, BLAKE3 in hex.
     pub hash: String,
-    /// Bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// When it was made, in Unix milliseconds; with `run` and `n` it makes the artifact's id.
+    /// When it was created, in Unix milliseconds. The artifact's id consists of this time, `run`
+    /// and `n`.
     pub created_ms: u64,
     /// The step that made it.
     pub step: u32,
     /// The attempt that made it.
     pub attempt: u32,
-    /// Whether its attempt was accepted.
+    /// True if its attempt was accepted.
     pub published: bool,
 }
 
-/// A token that was given out.
+/// An issued token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenRow {
-    /// Its id.
+    /// The token's id.
     pub jti: String,
     /// The role.
     pub role: String,
     /// The claims, as JSON.
     pub claims: String,
-    /// The token that it was made from.
+    /// The id of the token that it was made from.
     pub parent: Option<String>,
-    /// When it was made, in Unix milliseconds.
+    /// When it was created, in Unix milliseconds.
     pub created_ms: u64,
-    /// When it ends, in Unix milliseconds.
+    /// When it expires, in Unix milliseconds.
     pub expires_ms: u64,
     /// When it was revoked, in Unix milliseconds.
     pub revoked_ms: Option<u64>,
 }
 
-/// The answer given under an idempotency key.
+/// The response stored under an idempotency key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IdempotencyRow {
     /// The token's subject.
@@ -435,13 +437,13 @@ pub struct IdempotencyRow {
     pub key: String,
     /// The hash of the request's body, in hex.
     pub body: String,
-    /// What to answer again: JSON.
+    /// The response: JSON.
     pub answer: String,
-    /// When, in Unix milliseconds.
+    /// When it was stored, in Unix milliseconds.
     pub created_ms: u64,
 }
 
-/// A signal on its way from one run to another.
+/// A message in transit from one run to another.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutboxRow {
     /// The sending run.
@@ -450,30 +452,30 @@ pub struct OutboxRow {
     pub step: u32,
     /// The receiving run.
     pub to: u64,
-    /// What the receiver is to hear.
+    /// The message.
     pub errand: Errand,
 }
 
-/// What a run has for another.
+/// A message from a run to another.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Errand {
     /// A signal.
     Signal {
-        /// Its name.
+        /// The signal's name.
         name: String,
         /// JSON.
         payload: String,
     },
-    /// The sender called the receiver, and does not want it any more.
+    /// The sender no longer needs the receiver, which it called.
     Cancel {
         /// The sender's id.
         by: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// Something that was refused, kept.
+/// A refused report.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EvidenceRow {
     /// The run.
@@ -482,26 +484,26 @@ pub struct EvidenceRow {
     pub step: u32,
     /// The attempt.
     pub attempt: u32,
-    /// When, in Unix milliseconds.
+    /// The time, in Unix milliseconds.
     pub at_ms: u64,
     /// The code of the refusal.
     pub code: String,
-    /// The body that was refused, cut to 64 KiB.
+    /// The refused body, cut to 64 KiB.
     pub body: String,
 }
 
-/// How much room a store takes.
+/// The disk space of a store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes that hold something.
+    /// Bytes in use.
     pub used: u64,
-    /// Bytes of the file that hold nothing now and are written again before it grows.
+    /// Free bytes inside the file, which are reused before the file grows.
     pub free: u64,
-    /// Whether a deletion left something to be cleared by [`Write::Tidy`](super::Write::Tidy).
+    /// True if deletions left rows for [`Write::Tidy`](super::Write::Tidy).
     pub debris: bool,
 }
 
-/// An ended run that nothing open needs any more.
+/// An ended run that nothing open depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retired {
     /// The run's number.
@@ -512,24 +514,25 @@ pub struct Retired {
     pub ended_ms: u64,
 }
 
-/// A connected operator.
+/// A session of a connected operator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionRow {
-    /// Its id: `ses_…`.
+    /// The session's id: `ses_…`.
     pub id: String,
     /// The operator's name.
     pub operator: String,
-    /// Who opened it.
+    /// The subject that opened it.
     pub principal: String,
-    /// The token that it was opened with; revoking it ends the session.
+    /// The token that opened it. Revoking it ends the session.
     pub jti: String,
-    /// When the opener's own token ends: no token of the session ends later. Unix milliseconds.
+    /// When the opener's own token expires, in Unix milliseconds. No token of the session outlives
+    /// it.
     pub until_ms: u64,
     /// When it was opened, in Unix milliseconds.
     pub created_ms: u64,
-    /// When its last token ends, and it with that, in Unix milliseconds.
+    /// When its last token expires and the session ends, in Unix milliseconds.
     pub expires_ms: u64,
-    /// Whether its frames carry the prompts themselves.
+    /// True if its frames contain the prompts.
     pub direct: bool,
     /// The number of its last frame.
     pub last_seq: u64,
@@ -537,33 +540,33 @@ pub struct SessionRow {
     pub acked_seq: u64,
     /// When it was closed, in Unix milliseconds.
     pub closed_ms: Option<u64>,
-    /// Why it was closed.
+    /// The reason for closing.
     pub reason: Option<String>,
 }
 
 /// A line of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditRow {
-    /// Its number, from 1 and without gaps.
+    /// The line's number, from 1 and without gaps.
     pub seq: u64,
-    /// When, as RFC 3339.
+    /// The time, as RFC 3339.
     pub at: String,
-    /// What happened: JSON.
+    /// The event: JSON.
     pub line: String,
-    /// What ties it to all lines before, in hex.
+    /// The hash over the previous hash, the number, the time and the line, in hex.
     pub hash: String,
 }
 
-/// Something that a session was told and has not acknowledged.
+/// A frame that a session has not acknowledged.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FrameRow {
     /// The session.
     pub session: String,
-    /// Its number within the session, from 1 and without gaps.
+    /// The number within the session, from 1 and without gaps.
     pub seq: u64,
-    /// What it says: `task/spawn`, `task/cancel`, `task/answer`.
+    /// The method: `task/spawn`, `task/cancel`, `task/answer`.
     pub method: String,
-    /// The run that it is about.
+    /// The run.
     pub run: u64,
     /// The step.
     pub step: u32,
@@ -575,8 +578,8 @@ pub struct FrameRow {
     pub epoch: u32,
     /// The run's nonce, for the handle of a `task/spawn`; 0 in any other frame.
     pub nonce: u64,
-    /// The attempt's time from its delivery on, in milliseconds.
+    /// The timeout of the attempt, counted from its delivery, in milliseconds.
     pub timeout_ms: Option<u64>,
-    /// The parameters, without what is made at delivery: a JSON object.
+    /// The parameters as a JSON object, without those that are computed at delivery.
     pub params: String,
 }

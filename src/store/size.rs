@@ -1,9 +1,9 @@
-//! How much a batch writes, for whoever has to share the writer out.
+//! The size of a batch, used for fair scheduling of the writer.
 
 use super::{Batch, Errand, StateAct, Write, fair::Weight};
 
 impl Batch {
-    /// Rows and about how many bytes it writes.
+    /// Returns the number of rows and the approximate number of bytes.
     pub(super) fn weight(&self) -> Weight {
         let entries = self.run.as_ref().map_or(&[][..], |run| &run.entries);
         let bytes = entries.iter().map(|row| row.bytes.len()).sum::<usize>()
@@ -14,7 +14,7 @@ impl Batch {
 }
 
 impl Write {
-    /// Returns how many rows it is about.
+    /// Returns the number of rows.
     pub(crate) fn rows(&self) -> usize {
         match self {
             Self::ChangeState(batch) => batch.changes.len(),
@@ -22,7 +22,7 @@ impl Write {
         }
     }
 
-    /// Returns about how many bytes it adds; only what can be large is counted.
+    /// Returns the approximate number of bytes. Counts only fields that can be large.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::PutTask(task) => task.prompt.len(),

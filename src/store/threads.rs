@@ -1,22 +1,22 @@
-//! Which threads may wait for a read.
+//! Keeps reads off the threads that advance runs.
 //!
-//! A thread that moves runs on must not: while it waits, none of its runs goes on. It says so while
-//! it does, and a build with debug assertions ends with a panic where a read begins all the same.
+//! While such a thread waits for the disk, none of its runs advances. It therefore holds a
+//! [`MovingRuns`] guard, and in a build with debug assertions a read under the guard panics.
 
 use std::{cell::Cell, marker::PhantomData};
 
-/// Reads that still happen where runs are moved on.
+/// Names of the reads that are still allowed under the guard.
 const EXCEPTIONS: &[&str] = &["a called program", "a file", "a related run", "a copy of a flow"];
 
 thread_local! {
     static MOVES_RUNS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// While it lives, its thread moves runs on, and must not wait for a read.
+/// Marks its thread as one that advances runs and must not block on a read, until dropped.
 pub struct MovingRuns(PhantomData<*const ()>);
 
 impl MovingRuns {
-    /// Says that this thread moves runs on from now.
+    /// Marks this thread.
     pub fn begin() -> Self {
         MOVES_RUNS.set(MOVES_RUNS.get() + 1);
         Self(PhantomData)
@@ -29,7 +29,7 @@ impl Drop for MovingRuns {
     }
 }
 
-/// Reads although the thread moves runs on, by the name of an exception.
+/// Allows a read under the guard; `name` is one of the exceptions.
 pub fn excepted<T>(name: &str, read: impl FnOnce() -> T) -> T {
     debug_assert!(EXCEPTIONS.contains(&name), "{name:?} is no exception");
     let moves = MOVES_RUNS.replace(0);
@@ -38,9 +38,9 @@ pub fn excepted<T>(name: &str, read: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Notices a read on a thread that must not wait for it.
+/// Panics in debug builds if this thread must not block on a read.
 pub(super) fn may_wait() {
-    debug_assert!(MOVES_RUNS.get() == 0, "a read of the store where runs are moved on");
+    debug_assert!(MOVES_RUNS.get() == 0, "a shard's thread must not read the store");
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What is done with a store as a whole, beside what is written and read of single things.
+//! The maintenance of a store as a whole.
 
 use std::path::{Path, PathBuf};
 
@@ -6,65 +6,65 @@ use async_trait::async_trait;
 
 use super::{Space, StoreError, Tell};
 
-/// A store as its host looks after it: its room, its copies, its health and its end.
+/// The maintenance interface of a store: space, copies, checks and shutdown.
 #[async_trait]
 pub trait Upkeep: Send + Sync {
-    /// How much room the store takes.
+    /// Returns the disk space of the store.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// Fails when it cannot be read.
     fn space(&self) -> Result<Space, StoreError>;
 
-    /// Reads everything once and tells of what is not what was stored. Holds no writer up.
+    /// Reads everything once and reports damage. Does not block the writer.
     ///
     /// # Errors
-    /// When the store cannot be read at all.
+    /// Fails when the store cannot be read at all.
     fn check(&self, tell: Tell<'_>) -> Result<(), StoreError>;
 
-    /// Writes one state of the whole store into the new file `to`, synced, and gives its size in
-    /// bytes. Holds no writer up.
+    /// Writes a consistent copy of the whole store into the new file `to`, synced, and returns its
+    /// size in bytes. Does not block the writer.
     ///
     /// # Errors
-    /// When `to` exists or cannot be written, and for a store that has no files.
+    /// Fails when `to` exists or cannot be written, and for a store that has no files.
     fn backup(&self, to: &Path) -> Result<u64, StoreError>;
 
-    /// Whether the owner before this one did not end in order.
+    /// Returns true if the previous owner did not shut down cleanly.
     fn owner_died(&self) -> bool;
 
-    /// What opening it changed of its format, if anything.
+    /// Returns the migration that opening the store made, if any.
     fn migrated(&self) -> Option<Migrated>;
 
-    /// Waits until nothing can be written any more by this process, and says why.
+    /// Waits until this process can no longer write, and returns the reason.
     async fn lost(&self) -> StoreError;
 
-    /// Commits what is queued and gives the store up. Calls after it are answered with
-    /// [`StoreError::Closed`]; closing again does nothing.
+    /// Commits the queued batches and closes the store. Later calls fail with
+    /// [`StoreError::Closed`]. Closing again has no effect.
     ///
     /// # Errors
-    /// When not all could be tidied up; nothing is lost by that.
+    /// Fails when the cleanup is incomplete. No data is lost.
     fn close(&self) -> Result<(), StoreError>;
 }
 
-/// A store that was brought to another format when it was opened.
+/// A migration that was made when the store was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Migrated {
-    /// The format that it had.
+    /// The format before.
     pub from: u32,
-    /// The format that it has.
+    /// The format after.
     pub to: u32,
-    /// A copy from before.
+    /// The path of the copy made before the migration.
     pub backup: PathBuf,
 }
 
-/// What it takes to bring a database to another format.
+/// The requirements of a migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Survey {
-    /// The format that it has.
+    /// The current format.
     pub format: u32,
-    /// Its size in bytes.
+    /// The size of the database in bytes.
     pub size: u64,
-    /// The room that a migration from its format takes beside it, in bytes.
+    /// The space that the migration needs in addition, in bytes.
     pub needs: u64,
-    /// The room that there is, in bytes.
+    /// The space available, in bytes.
     pub free: u64,
 }

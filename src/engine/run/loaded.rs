@@ -1,4 +1,4 @@
-//! What a run is taken up from, as a thread that may wait has read it.
+//! A stored run, as read by a blocking thread for its shard.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -18,7 +18,7 @@ use crate::{
 /// A stored run.
 pub(crate) struct Loaded {
     pub(crate) header: Header,
-    /// Nothing of a run that is not to be read for the message that it was asked for.
+    /// `None` if the message that the run is loaded for does not need them.
     pub(crate) rows: Option<Box<Rows>>,
 }
 
@@ -33,11 +33,11 @@ pub(crate) struct Rows {
     pub(crate) files: Vec<ArtifactRow>,
     pub(crate) charge: Option<ChargeRow>,
     pub(crate) state: Result<OwnState, StoreError>,
-    /// What became of the runs that open steps call, by step.
+    /// The state of the child runs of open steps, by step.
     pub(crate) called: HashMap<u32, Called>,
 }
 
-/// What became of a called run.
+/// The state of a child run.
 pub(crate) enum Called {
     /// It was never stored.
     Nowhere,
@@ -49,15 +49,15 @@ pub(crate) enum Called {
     Unknown(StoreError),
 }
 
-/// A run that is being read.
+/// A run that is being loaded.
 pub(crate) struct Loading {
-    /// Tells this read from one that was given up.
+    /// Identifies the load; the result of an abandoned one is ignored.
     pub(crate) ticket: u64,
     /// Set where the run was in memory until now.
     pub(crate) again: Option<Again>,
 }
 
-/// What a run that is read once more has outside of the store.
+/// What a run that is loaded again keeps from its life in memory.
 pub(crate) struct Again {
     /// Whether its VM had no room.
     pub(crate) broken: bool,

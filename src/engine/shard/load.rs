@@ -1,11 +1,11 @@
-//! Taking a run up again: read on a thread that may wait, then rebuilt here by replay.
+//! Loads runs: read by a blocking thread, then rebuilt here by replay.
 //!
 //! | a message for a run that is not in memory | then |
 //! |---|---|
-//! | the first | waits in `held`; the run is asked for |
-//! | others | wait behind it |
-//! | the run was read | it is rebuilt for the first, and all of them are handled in their order |
-//! | it could not be read, or is not there | all of them are refused |
+//! | the first | it waits in `held`, and the run is requested |
+//! | further ones | they wait behind it |
+//! | the run was read | it is rebuilt for the first message, and all are handled in order |
+//! | the read failed, or there is no such run | all are refused |
 //!
 //! A replay that differs, or a limit that is hit while replaying, lets the run rest with the reason,
 //! and loses nothing.
@@ -41,14 +41,14 @@ use crate::{
     store::{Header, RunStatus, StoreError},
 };
 
-/// Runs that are read for one shard at the same time.
+/// Concurrent reads of one shard.
 const READS: usize = 4;
 
-/// Messages of callers that wait for one run to be read.
+/// Requests that may wait for one run to be loaded.
 const HELD: usize = 4_096;
 
 impl Shard {
-    /// Lets a message wait for its run, if that is being read; gives it back otherwise.
+    /// Holds a message if its run is being loaded; returns it otherwise.
     pub(crate) fn hold(&mut self, num: u64, message: RunMsg) -> Option<RunMsg> {
         if !self.loading.contains_key(&num) {
             return Some(message);
@@ -66,7 +66,7 @@ impl Shard {
         None
     }
 
-    /// Has a run read for a message.
+    /// Requests a run for a message.
     pub(crate) fn ask_for(&mut self, num: u64, message: RunMsg, again: Option<Again>) {
         self.held.entry(num).or_default().insert(0, message);
         self.lives += 1;
@@ -75,10 +75,10 @@ impl Shard {
         self.read_next();
     }
 
-    /// Has the next runs read, as many at a time as there is room for.
+    /// Starts the next reads, within the limit.
     fn read_next(&mut self) {
         loop {
-            // Each may be large, and is counted once it is here.
+            // A run is counted once it is in memory, and may be large.
             let is_roomy = self.shared.memory.level() == Level::Roomy;
             if self.reading >= if is_roomy { READS } else { 1 } {
                 return;
@@ -107,7 +107,7 @@ impl Shard {
         }
     }
 
-    /// A run was read: what waits for it goes on.
+    /// Handles the result of a read.
     pub(crate) fn loaded(
         &mut self,
         num: u64,
@@ -166,7 +166,7 @@ impl Shard {
         }
     }
 
-    /// A stored run is there for the message that it was read for.
+    /// Handles the message that a run was loaded for.
     fn come_back(&mut self, num: u64, first: RunMsg, again: Option<Again>, loaded: Loaded) {
         let Some(first) = self.past_quarantine(&loaded.header, first) else { return };
         if self.unheard.remove(&num) {

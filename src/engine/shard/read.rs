@@ -1,4 +1,4 @@
-//! Reads a run for its shard, on a thread that may wait: its rows, its program, the runs it calls.
+//! Reads a run for its shard on a blocking thread: its rows, its program, its child runs.
 
 use std::collections::HashMap;
 
@@ -18,12 +18,12 @@ use crate::{
     store::{Header, LoadedRows, StoreError, Want},
 };
 
-/// What the message that a run is read for says of how much is read.
+/// How much is read of a run, given the message that it is loaded for.
 #[derive(Clone, Copy)]
 pub(crate) struct Reason {
-    /// Whether it concerns a run that has ended.
+    /// Whether the message is relevant for an ended run.
     past_end: bool,
-    /// Whether it takes the risk of a run at which the host died.
+    /// Whether it ends the quarantine of a run that killed the host.
     past_quarantine: bool,
 }
 
@@ -49,7 +49,7 @@ impl Reason {
     }
 }
 
-/// Reads a run; nothing where there is none.
+/// Reads a run; `None` if it does not exist.
 ///
 /// # Errors
 /// [`StoreError::TooLarge`] for a history that would end the host, [`StoreError::Damaged`] for one
@@ -96,7 +96,7 @@ fn chain_of(num: u64, entries: &[Entry]) -> Result<Chain, StoreError> {
     Ok(chain)
 }
 
-/// What became of the runs that open steps call.
+/// Reads the state of the child runs of open steps.
 fn called(shared: &Shared, chain: &Chain) -> HashMap<u32, Called> {
     let calls = chain.open().filter_map(|number| {
         let step = &chain.step(number)?.scheduled;

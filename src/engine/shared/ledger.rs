@@ -1,4 +1,4 @@
-//! What layers keep, in the store; and the audit log with its chain.
+//! The stored data of layers, and the audit log with its hash chain.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,7 +13,7 @@ use crate::{
     tasks::Tasks,
 };
 
-/// Keeps in the store.
+/// Stores the data of layers in the store.
 #[derive(Clone)]
 pub(crate) struct Ledger(Arc<Inner>);
 
@@ -24,9 +24,9 @@ struct Inner {
     chain: Mutex<Chain>,
 }
 
-/// Where the chain of the audit log stands.
+/// The end of the audit log's chain.
 enum Chain {
-    /// It is to be read: it could not be at the start, or a line was not stored.
+    /// Must be read: the read at the start failed, or a line was not stored.
     Unknown,
     After(Option<Chained>),
 }
@@ -40,7 +40,7 @@ impl Ledger {
 }
 
 impl Inner {
-    /// Hands a change to the writer; lines of the log in the order of their numbers.
+    /// Submits a change to the writer; lines of the log in the order of their numbers.
     fn submit(self: &Arc<Self>, change: Change, ack: Ack) {
         let plain = |write, ack| Batch { checks: Vec::new(), run: None, writes: vec![write], ack };
         match change {
@@ -53,7 +53,7 @@ impl Inner {
             }
             Change::Audit(line) => {
                 if let Some(ack) = self.append(&line, ack, false) {
-                    // Where the log stands is read first, and not on a thread that moves runs on.
+                    // The end of the log is read first, which must not happen on a shard's thread.
                     let inner = Arc::clone(self);
                     self.tasks.spawn_blocking(move || inner.append(&line, ack, true));
                 }
@@ -61,8 +61,8 @@ impl Inner {
         }
     }
 
-    /// Appends a line; gives its ack back where it is to be read first where the log stands, and
-    /// nobody `may_read`.
+    /// Appends a line. Returns its ack if the end of the log must be read first, and this thread
+    /// must not (`may_read` is false).
     fn append(self: &Arc<Self>, line: &Line, ack: Ack, may_read: bool) -> Option<Ack> {
         // Numbered and submitted under one lock, so that the log has no gaps.
         let mut chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
@@ -120,7 +120,7 @@ impl Keep for Ledger {
 
     async fn write(&self, change: Change) -> Result<(), Failure> {
         let (tell, told) = oneshot::channel();
-        // Whoever waited may be gone; the change stands.
+        // The caller may be gone; the change remains.
         let ack: Ack = Box::new(move |result| drop(tell.send(result)));
         let stopping = || Failure::new("storage", "the host is stopping").retryable();
         self.0.store.room().await;

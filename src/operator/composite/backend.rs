@@ -1,4 +1,4 @@
-//! A composite as an operator that is never executed itself.
+//! A composite as a backend that is never executed itself.
 
 use std::sync::Arc;
 

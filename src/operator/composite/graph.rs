@@ -1,14 +1,14 @@
-//! Whether composites over composites come to an end.
+//! Validates nested composites: existing members, no cycles, bounded depth.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::Composite;
 use crate::blueprint::did_you_mean;
 
-/// How many composites may lie within each other.
+/// The maximum nesting depth of composites.
 pub const MOST_DEPTH: usize = 8;
 
-/// Composites that do not fit together.
+/// The reason why composites are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GraphError {
     /// A member that does not exist.
@@ -18,29 +18,29 @@ pub enum GraphError {
         operator: String,
         /// The member.
         member: String,
-        /// What may have been meant.
+        /// A similar name.
         likely: Option<String>,
     },
-    /// A composite that is within itself.
+    /// A composite that contains itself.
     #[error("it is a member of itself: {}", way.join(" > "))]
     Cycle {
         /// The composite.
         operator: String,
-        /// From it down to it.
+        /// The path from the composite back to itself.
         way: Vec<String>,
     },
-    /// Too many within each other.
+    /// Composites that are nested too deeply.
     #[error("more than {MOST_DEPTH} composites lie within each other: {}", way.join(" > "))]
     TooDeep {
         /// The composite.
         operator: String,
-        /// From it down.
+        /// The path from the composite down.
         way: Vec<String>,
     },
 }
 
 impl GraphError {
-    /// The composite that is wrong.
+    /// Returns the invalid composite.
     pub fn operator(&self) -> &str {
         match self {
             Self::Unknown { operator, .. }
@@ -50,10 +50,10 @@ impl GraphError {
     }
 }
 
-/// Looks at every composite; `others` are the names of all other operators.
+/// Validates every composite; `others` are the names of all other operators.
 ///
 /// # Errors
-/// The first member that does not exist, cycle, or nesting that is too deep.
+/// Returns the first member that does not exist, cycle, or nesting that is too deep.
 pub fn check(composites: &BTreeMap<String, Composite>, others: &[&str]) -> Result<(), GraphError> {
     for (name, composite) in composites {
         let known = |member: &&Arc<str>| {
@@ -72,7 +72,7 @@ pub fn check(composites: &BTreeMap<String, Composite>, others: &[&str]) -> Resul
         .try_for_each(|name| height(name, composites, &mut Vec::new(), &mut heights).map(|_| ()))
 }
 
-/// How many composites lie within one, itself included. Each is looked at once.
+/// Returns the nesting depth of a composite, itself included. Each composite is visited once.
 fn height<'a>(
     name: &'a str,
     composites: &'a BTreeMap<String, Composite>,

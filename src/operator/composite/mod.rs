@@ -1,7 +1,7 @@
-//! The operator that stands for others: fallback, race, quorum, round robin, and any nesting.
+//! The operator that combines others: fallback, race, quorum, round robin, and any nesting.
 //!
-//! Owns who its members are and whose turn it is. Refuses to call them: the engine takes a composite
-//! apart, and each member's task is a step of its own.
+//! Owns the members and the turns of round robin. Refuses to call the members: the engine expands a
+//! composite, and the task of each member is a step of its own.
 
 mod backend;
 mod graph;
@@ -16,10 +16,10 @@ use std::sync::{
 
 use crate::flow::Rule;
 
-/// The most members of one composite.
+/// The maximum number of members of one composite.
 const MOST_MEMBERS: usize = 32;
 
-/// Several operators under one name; its copies share whose turn it is.
+/// Several operators under one name; clones share the turns of round robin.
 #[derive(Debug, Clone)]
 pub struct Composite(Arc<Parts>);
 
@@ -30,7 +30,7 @@ struct Parts {
     next: AtomicUsize,
 }
 
-/// A composite that cannot be.
+/// The reason why a composite is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CompositeError {
     /// It has no members.
@@ -39,21 +39,21 @@ pub enum CompositeError {
     /// It has too many.
     #[error("it has {0} members; {MOST_MEMBERS} are allowed")]
     TooMany(usize),
-    /// So many can never agree.
+    /// The quorum is larger than the number of members.
     #[error("{agree} of {members} members cannot agree")]
     Quorum {
-        /// How many must agree.
+        /// The number of members that must agree.
         agree: u32,
-        /// How many there are.
+        /// The number of members.
         members: usize,
     },
 }
 
 impl Composite {
-    /// A composite of the operators with these names; the same may stand there twice.
+    /// Creates a composite of the named operators; a name may be repeated.
     ///
     /// # Errors
-    /// When there are no members or too many, or a quorum that they can never reach.
+    /// Fails when there are no members or too many, or the quorum is unreachable.
     pub fn new(
         rule: Rule,
         members: impl IntoIterator<Item = impl Into<Arc<str>>>,
@@ -70,17 +70,17 @@ impl Composite {
         }
     }
 
-    /// How the members work together.
+    /// Returns the rule that combines the members.
     pub fn rule(&self) -> &Rule {
         &self.0.rule
     }
 
-    /// The names of the members.
+    /// Returns the names of the members.
     pub fn members(&self) -> &[Arc<str>] {
         &self.0.members
     }
 
-    /// The place of the member whose turn it is; each call is another one's turn.
+    /// Returns the index of the next member; round robin advances with each call.
     pub fn next(&self) -> usize {
         match self.0.rule {
             Rule::RoundRobin => self.0.next.fetch_add(1, Ordering::Relaxed) % self.0.members.len(),
@@ -88,7 +88,7 @@ impl Composite {
         }
     }
 
-    /// What it is, in one line: `quorum (2 on $.verdict) of a, b, c`.
+    /// Describes the composite in one line: `quorum (2 on $.verdict) of a, b, c`.
     pub fn describe(&self) -> String {
         let rule = match &self.0.rule {
             Rule::Quorum { agree, path } => format!("quorum ({agree} on {path})"),

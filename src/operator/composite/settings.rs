@@ -11,7 +11,7 @@ use crate::{
     operator::{Backend, Builtin, Settings},
 };
 
-/// The keys of a composite.
+/// The settings of a composite.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "Keys")]
 pub(in crate::operator) struct CompositeSettings(Composite);

@@ -1,4 +1,4 @@
-//! The kinds that can be declared, and what each makes of its keys.
+//! The kinds that can be declared, each with the parser of its settings.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::operator::{
     mcp::McpSettings, process::ProcessSettings, queue::QueueSettings,
 };
 
-/// Reads the keys of one kind.
+/// Parses the settings of one kind.
 pub(super) type Read = fn(ValueDeserializer<'_>) -> Result<Arc<dyn Settings>, Error>;
 
-/// Every kind by its word.
+/// Every kind by name.
 pub(super) const KINDS: [(&str, Read); 10] = [
     ("composite", read::<CompositeSettings>),
     ("echo", read::<EchoSettings>),

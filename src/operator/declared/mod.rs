@@ -1,9 +1,10 @@
 //! The operators that a configuration file declares: `[operators.NAME]`, `kind = "…"`.
 //!
-//! Owns the table of kinds, the reading of the section with the place of every mistake, and
-//! [`Settings`], what a kind's keys are and what they make. Refuses unknown kinds, unknown keys and
-//! names that a built-in operator of another kind has. A new kind is one file with its settings and
-//! one line in the table. `config` reads it, the host builds from it, `doctor` inspects it.
+//! Owns the table of kinds, the parser of the section with the position of every mistake, and
+//! [`Settings`], the settings of a kind and the operator that they build. Refuses unknown kinds,
+//! unknown keys, and the names of built-in operators of another kind. A new kind is one file with
+//! its settings and one line in the table. `config` reads it, the host builds from it, `doctor`
+//! inspects it.
 
 mod kinds;
 mod read;

@@ -1,4 +1,4 @@
-//! From the section of a file to settings, or to a mistake with its place.
+//! Parses the section of a file into settings, or reports a mistake with its position.
 
 use std::{collections::BTreeMap, fmt, ops::Range, path::Path, sync::Arc};
 
@@ -13,11 +13,11 @@ use crate::{
     operator::{GraphError, MAIN_AI, composite},
 };
 
-/// The longest name of an operator, in bytes.
+/// The maximum length of an operator's name, in bytes.
 const NAME_LEN: usize = 64;
-/// The most operators that a file may declare.
+/// The maximum number of operators in a file.
 const MOST: usize = 1_000;
-/// The names that always exist, each with the kind that it belongs to.
+/// The names that always exist, each with its kind.
 const BUILT_IN: [(&str, &str); 6] = [
     ("echo", "echo"),
     ("human", "human"),
@@ -31,23 +31,23 @@ const BUILT_IN: [(&str, &str); 6] = [
 #[derive(Debug, Clone, Default)]
 pub struct Declared(BTreeMap<String, Arc<dyn Settings>>);
 
-/// Something in a file that is not understood.
+/// A mistake in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
-    /// Where it is, in bytes of the file.
+    /// The position, in bytes of the file.
     pub span: Option<Range<usize>>,
-    /// What is wrong.
+    /// The error message.
     pub message: String,
-    /// What may have been meant.
+    /// A suggestion.
     pub hint: Option<String>,
 }
 
 impl Declared {
-    /// Reads the value of the key `operators`.
+    /// Parses the value of the key `operators`.
     ///
     /// # Errors
-    /// The first mistake: no table, a bad name, no kind or an unknown one, and what the kind's
-    /// keys have wrong.
+    /// Returns the first mistake: not a table, an invalid name, a missing or unknown kind, or
+    /// invalid settings.
     pub fn read(section: Spanned<DeValue<'_>>) -> Result<Self, Mistake> {
         let span = section.span();
         let DeValue::Table(section) = section.into_inner() else {
@@ -73,7 +73,7 @@ impl Declared {
         Ok(declared)
     }
 
-    /// Whether every composite stands for operators that exist, and none for itself.
+    /// Verifies that the members of every composite exist and that none contains itself.
     fn check(&self) -> Result<(), GraphError> {
         let composites = self
             .iter()
@@ -84,14 +84,14 @@ impl Declared {
         composite::check(&composites.collect(), &others)
     }
 
-    /// The same as a file in this directory declares them: relative paths are relative to it.
+    /// Resolves relative paths against the directory of the configuration file.
     #[must_use]
     pub fn beside(self, dir: &Path) -> Self {
         let placed = |settings: Arc<dyn Settings>| settings.beside(dir).unwrap_or(settings);
         Self(self.0.into_iter().map(|(name, settings)| (name, placed(settings))).collect())
     }
 
-    /// Each name with its settings, sorted.
+    /// Returns each name with its settings, sorted.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Arc<dyn Settings>)> {
         self.0.iter().map(|(name, settings)| (name.as_str(), settings))
     }
@@ -157,7 +157,7 @@ impl Mistake {
         Self { span: Some(span), message: message.into(), hint: None }
     }
 
-    /// What the reader of a structure ran into, somewhere inside `within`.
+    /// Converts an error of the deserializer, which occurred within `within`.
     pub fn of(error: &Error, within: Range<usize>) -> Self {
         // An unknown key is reported with the known ones, each between backticks.
         let mut quoted = error.message().split('`').skip(1).step_by(2);
@@ -179,7 +179,7 @@ impl Mistake {
         mistake
     }
 
-    /// Its line and column in the text that it was found in, both from 1.
+    /// Returns its line and column in the text that it was found in, both from 1.
     pub fn place(&self, text: &str) -> (usize, usize) {
         let start = self.span.as_ref().map_or(0, |span| span.start);
         let before = text.get(..start).unwrap_or_default();

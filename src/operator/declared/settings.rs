@@ -1,4 +1,4 @@
-//! The seam of the kinds: what the keys of one make.
+//! The seam of the kinds: settings, and the operator that they build.
 
 use std::{fmt, path::Path, sync::Arc};
 
@@ -6,28 +6,28 @@ use async_trait::async_trait;
 
 use crate::operator::{Backend, Builtin, Composite};
 
-/// The keys of one kind, read and valid.
+/// The validated settings of one kind.
 #[async_trait]
 pub trait Settings: fmt::Debug + Send + Sync {
-    /// The kind: `process`, `http`.
+    /// Returns the kind: `process`, `http`.
     fn kind(&self) -> &'static str;
 
-    /// Makes the operator; nothing is started and nobody is asked yet.
+    /// Builds the operator; starts nothing and makes no connection yet.
     fn build(&self, builtin: &Builtin) -> Arc<dyn Backend>;
 
-    /// The same with its relative paths below a directory; nothing if it has none.
+    /// Resolves its relative paths against a directory; returns `None` if it has none.
     fn beside(&self, _dir: &Path) -> Option<Arc<dyn Settings>> {
         None
     }
 
-    /// Who its members are, if it only stands for others.
+    /// Returns the composite, if this is one.
     fn composite(&self) -> Option<&Composite> {
         None
     }
 
-    /// Looks whether it could be used now, and says what was found or what is missing.
+    /// Checks whether the operator could be used now, and describes the result.
     ///
     /// # Errors
-    /// Why it cannot be used, as a sentence for a person.
+    /// Returns the reason why it cannot be used, as a sentence for a person.
     async fn inspect(&self) -> Result<String, String>;
 }

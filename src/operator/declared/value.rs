@@ -1,4 +1,4 @@
-//! Values that the keys of several kinds share.
+//! Values that the settings of several kinds share.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -10,10 +10,10 @@ use serde::{
 
 use crate::{blueprint::parse_duration, environment::Text};
 
-/// The longest time that a key may give.
+/// The longest duration in settings.
 const MAX_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 3_600);
 
-/// Reads `"90s"`, `"20m"`: more than nothing, at most 30 days.
+/// Deserializes `"90s"`, `"20m"`: more than zero, at most 30 days.
 pub(in crate::operator) fn duration<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Duration, D::Error> {
@@ -28,7 +28,7 @@ pub(in crate::operator) fn duration<'de, D: Deserializer<'de>>(
     }
 }
 
-/// Reads an http or https address with a host and without a password.
+/// Deserializes an http or https URL with a host and without a password.
 pub(in crate::operator) fn url<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Url, D::Error> {
@@ -45,14 +45,14 @@ pub(in crate::operator) fn url<'de, D: Deserializer<'de>>(
     }
 }
 
-/// Reads an address that may be left out.
+/// Deserializes an optional URL.
 pub(in crate::operator) fn maybe_url<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Url>, D::Error> {
     url(deserializer).map(Some)
 }
 
-/// Reads a table of environment variables.
+/// Deserializes a table of environment variables.
 pub(in crate::operator) fn variables<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, Text>, D::Error> {

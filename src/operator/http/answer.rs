@@ -1,10 +1,10 @@
-//! What a webhook's answer means.
+//! The meaning of a webhook's response.
 //!
 //! | status | means |
 //! |---|---|
 //! | 200, 201, 203 | the result |
-//! | 202 | the result comes later; the caller has seen to it |
-//! | 408, 425, 429, 5xx | a failure that another attempt may not meet |
+//! | 202 | accepted: the result comes later |
+//! | 408, 425, 429, 5xx | a retryable failure |
 //! | 3xx | a failure: redirects are not followed |
 //! | any other | a failure |
 
@@ -19,10 +19,10 @@ use crate::{
     protocol::{Effect, Failure, Json, failure::kind},
 };
 
-/// What a failure keeps of a body, in bytes.
+/// The number of bytes of a body that a failure keeps.
 const KEPT: usize = 4 * 1024;
 
-/// What a webhook said.
+/// The response of a webhook.
 #[derive(Debug)]
 pub(super) enum Answered {
     /// The result.
@@ -31,7 +31,7 @@ pub(super) enum Answered {
     Later,
 }
 
-/// A result with what belongs to it, as the worker API takes it. Unknown fields are ignored.
+/// A result with its usage and effects, as in the worker API. Unknown fields are ignored.
 #[derive(Deserialize)]
 struct Report {
     #[serde(default, deserialize_with = "present")]
@@ -42,7 +42,7 @@ struct Report {
     effects: Option<Vec<Effect>>,
 }
 
-/// Reads an answer other than 202.
+/// Interprets a response other than 202.
 pub(super) fn read(
     status: StatusCode,
     retry_after_ms: Option<u64>,
@@ -66,7 +66,7 @@ pub(super) fn read(
         Failure::new(kind::INVALID_RESULT, format!("the webhook's answer is {why}"))
             .with_data(data.into())
     };
-    // Read as a tree, which refuses what other readers would trip over later.
+    // Parsed as a tree, which rejects documents that later readers could not process.
     let value: Value =
         serde_json::from_slice(body).map_err(|error| malformed(format!("no JSON: {error}")))?;
     match is {
@@ -97,7 +97,7 @@ impl Report {
     }
 }
 
-/// The failure that a webhook reports.
+/// Returns the failure that a webhook reports.
 fn failure(error: Option<&Value>, output: Option<Value>) -> Failure {
     let message = match error {
         None => "the webhook says that it failed".to_owned(),
@@ -130,7 +130,7 @@ fn shown(body: &[u8]) -> String {
     String::from_utf8_lossy(&body[..body.len().min(KEPT)]).into_owned()
 }
 
-/// Tells an explicit null from an absent value.
+/// Distinguishes an explicit null from an absent value.
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }

@@ -10,46 +10,46 @@ use crate::{
     operator::declared::{HeaderNameText, duration, maybe_url, url},
 };
 
-/// The largest answer that a file may allow, in bytes.
+/// The upper bound of the limit on a response, in bytes.
 const LARGEST: usize = 64 * 1024 * 1024;
 
-/// The keys of an http operator.
+/// The settings of an http operator.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::operator) struct HttpSettings {
-    /// Where tasks are posted.
+    /// The URL that tasks are posted to.
     #[serde(deserialize_with = "url")]
     pub(super) url: Url,
     /// Headers of every request.
     #[serde(default)]
     pub(super) headers: BTreeMap<HeaderNameText, Text>,
-    /// What the body of an answer is.
+    /// The content of a response body.
     #[serde(default)]
     pub(super) answer: AnswerIs,
-    /// How long the webhook may take to answer.
+    /// The maximum time until the response is complete.
     #[serde(default = "answer_within", deserialize_with = "duration")]
     pub(super) answer_within: Duration,
-    /// How long it may be silent in the middle of its answer.
+    /// The maximum time without data in the middle of a response.
     #[serde(default = "silence", deserialize_with = "duration")]
     pub(super) silence: Duration,
-    /// Time for one attempt, where neither the call nor its agent says.
+    /// The timeout of one attempt, if neither the call nor its agent has one.
     #[serde(default = "timeout", deserialize_with = "duration")]
     pub(super) timeout: Duration,
-    /// The most bytes of an answer.
+    /// The maximum size of a response, in bytes.
     #[serde(default = "max_answer")]
     max_answer: usize,
-    /// Where the webhook reaches this host.
+    /// The URL under which the webhook reaches this host.
     #[serde(default, deserialize_with = "maybe_url")]
     pub(super) public_url: Option<Url>,
-    /// Whether it may be at an address that is not public.
+    /// Whether the webhook may have an address that is not public.
     #[serde(default)]
     allow_private: bool,
-    /// Hosts that may be at any address.
+    /// Hosts that may have any address.
     #[serde(default)]
     allow_hosts: Vec<String>,
 }
 
-/// What the body of an answer is.
+/// The content of a response body.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum AnswerIs {

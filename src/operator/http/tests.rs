@@ -1,4 +1,4 @@
-//! The webhook operator against a server that answers what a test tells it to.
+//! The webhook operator against a server with scripted responses.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -15,7 +15,7 @@ use crate::{
     protocol::{Failure, Json, failure::kind},
 };
 
-/// A server that gives each request the next answer, and what it was asked.
+/// A server that returns the next response for each request, and records the requests.
 struct Hook {
     url: String,
     asked: UnboundedReceiver<(String, Value)>,
@@ -25,7 +25,7 @@ impl Hook {
     fn answers<const N: usize>(answers: [String; N]) -> Self {
         Self::serves(answers.map(|answer| {
             move |mut stream: TcpStream| {
-                // Whoever hangs up in the middle has seen enough.
+                // The client may close the connection in the middle of a response.
                 let _ = stream.write_all(answer.as_bytes());
             }
         }))
@@ -223,7 +223,7 @@ async fn a_webhook_that_falls_silent_is_given_up() {
     let half = |mut stream: TcpStream| {
         let head = "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n{";
         stream.write_all(head.as_bytes()).unwrap();
-        // Holds the connection until the other side has enough.
+        // Holds the connection until the client closes it.
         let _ = stream.read(&mut [0]);
     };
     let hook = Hook::serves([half]);

@@ -1,4 +1,4 @@
-//! The request: what a webhook is sent, and how long it may take.
+//! The request to a webhook, and its time limits.
 
 use std::{sync::Arc, time::Duration};
 
@@ -35,7 +35,7 @@ pub(super) struct Webhook {
     pub(super) stopping: CancellationToken,
 }
 
-/// What a webhook is sent.
+/// The body of the request to a webhook.
 #[derive(Serialize)]
 struct Order<'a> {
     task: TaskId,
@@ -46,7 +46,7 @@ struct Order<'a> {
     prompt: &'a str,
     input: &'a Json,
     output_schema: Option<&'a Json>,
-    /// When the attempt ends, if it is taken now.
+    /// The end of the attempt, if it is accepted now.
     deadline: Option<String>,
     handle: &'a str,
     result_url: Option<String>,
@@ -64,7 +64,7 @@ impl Webhook {
         }
     }
 
-    /// Posts one attempt and reads the answer.
+    /// Posts one attempt and reads the response.
     async fn post(&self, task: &Task, input: &Json) -> Result<Answered, Failure> {
         self.egress.check(&self.settings.url).map_err(|error| refused(&error))?;
         let client = self
@@ -86,7 +86,7 @@ impl Webhook {
         if status == StatusCode::ACCEPTED {
             return Ok(Answered::Later);
         }
-        // Who answers with the headers that it was sent must not get them into the history.
+        // A webhook that echoes its headers must not put their secrets into the history.
         let body = secrets.scrub(self.body(sent).await?);
         answer::read(status, retry_after, &body, self.settings.answer)
     }
@@ -137,7 +137,7 @@ impl Webhook {
         Ok(headers)
     }
 
-    /// The body of an answer, as far as it may be.
+    /// Returns the body of a response, up to the limit.
     async fn body(&self, mut answer: Response) -> Result<Vec<u8>, Failure> {
         let most = self.settings.max_answer();
         let too_long = || {
@@ -197,9 +197,9 @@ impl Backend for Webhook {
             () = task.cancel.cancelled() => {
                 return Err(Failure::new(kind::CANCELED, "the attempt was given up"));
             }
-            // The report came first: what the request says no longer counts.
+            // The report came first: the response no longer counts.
             () = task.reported.cancelled() => return Ok(Reply::Parked),
-            // Not delivered: it is posted again, under the same key, when the host is back.
+            // Not delivered: it is posted again, under the same key, after the restart of the host.
             () = self.stopping.cancelled() => return Ok(Reply::Parked),
             answered = timeout(within, self.post(&task, &input)) => answered,
         };
@@ -218,12 +218,12 @@ impl Backend for Webhook {
     }
 }
 
-/// A request or an answer that broke off.
+/// Returns the failure of a request that was not sent, or whose response was cut off.
 fn not_sent(error: &reqwest::Error) -> Failure {
     if let Some(error) = EgressError::within(error) {
         return refused(error);
     }
-    // The outer error repeats the address, the innermost says what happened.
+    // The outer error repeats the address; the innermost has the reason.
     let mut reason: &dyn std::error::Error = error;
     while let Some(source) = reason.source() {
         reason = source;
@@ -232,7 +232,7 @@ fn not_sent(error: &reqwest::Error) -> Failure {
     Failure::new(kind::OPERATOR_UNAVAILABLE, format!("failed to {what}: {reason}")).retryable()
 }
 
-/// What `Retry-After` says in seconds, in milliseconds.
+/// Returns the `Retry-After` header, given in seconds, in milliseconds.
 fn retry_after(answer: &Response) -> Option<u64> {
     let seconds: u64 = answer.headers().get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(seconds.saturating_mul(1_000))

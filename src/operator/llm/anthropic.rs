@@ -1,4 +1,4 @@
-//! What is asked, in the words of Anthropic's Messages.
+//! Builds requests of Anthropic's Messages API.
 //!
 //! | item | becomes |
 //! |---|---|
@@ -6,10 +6,10 @@
 //! | message of user or assistant | blocks of that role |
 //! | function_call | a `tool_use` of the assistant, its arguments as an object |
 //! | function_call_output | a `tool_result` of the user |
-//! | reasoning that came from here | its `thinking` or `redacted_thinking`, with its signature |
+//! | reasoning that came from this API | its `thinking` or `redacted_thinking`, with its signature |
 //! | other reasoning | nothing |
-//! | compaction | a text of the user, if it is in words |
-//! | `anthropic:…` | the block that it came as |
+//! | compaction | a text of the user, if it is not encrypted |
+//! | `anthropic:…` | the original block |
 
 use serde_json::{Map, Value, json};
 
@@ -20,31 +20,31 @@ use super::{
 };
 use crate::protocol::{Failure, FunctionTool, ModelRequest};
 
-/// The most tokens of an answer where nobody says; the API wants to be told.
+/// The default limit on output tokens; the API requires one.
 const MAX_TOKENS: u64 = 8_192;
-/// What stands before a signature that is kept as the sealed content of a reasoning item.
+/// The prefix of a signature that is stored as the encrypted content of a reasoning item.
 const SIGNED: &str = "anthropic/signature:";
-/// What stands before a thought that came sealed.
+/// The prefix of redacted thinking.
 const REDACTED: &str = "anthropic/redacted:";
-/// What an item's type begins with, where its block has no other word.
+/// The prefix of an item's type, for a block without an equivalent.
 pub(super) const OWN: &str = "anthropic:";
 
-/// Whether a sealed content came from this API.
+/// Returns true if encrypted content came from this API.
 pub(super) fn is_sealed(sealed: &str) -> bool {
     sealed.starts_with(SIGNED) || sealed.starts_with(REDACTED)
 }
 
-/// A signature as the sealed content of an item.
+/// Returns a signature as the encrypted content of an item.
 pub(super) fn signed(signature: &str) -> String {
     format!("{SIGNED}{signature}")
 }
 
-/// A sealed thought as the sealed content of an item.
+/// Returns redacted thinking as the encrypted content of an item.
 pub(super) fn redacted(data: &str) -> String {
     format!("{REDACTED}{data}")
 }
 
-/// The body of a request.
+/// Returns the body of a request.
 pub(super) fn body(
     request: &ModelRequest,
     options: &Map<String, Value>,
@@ -87,7 +87,7 @@ fn option(name: &str, value: &Value, body: &mut Value) {
                 think(value, body);
             }
         }
-        // Seen to already, or without a word in this API.
+        // Handled elsewhere, or without an equivalent in this API.
         "max_output_tokens" | "text" | "presence_penalty" | "frequency_penalty"
         | "top_logprobs" | "include" | "truncation" | "store" | "background" | "max_tool_calls"
         | "prompt_cache_key" | "safety_identifier" => {}
@@ -95,7 +95,7 @@ fn option(name: &str, value: &Value, body: &mut Value) {
     }
 }
 
-/// What is said of reasoning, as a budget of tokens within those of the answer.
+/// Converts the `reasoning` option to a thinking budget, within the limit on output tokens.
 fn think(reasoning: &Value, body: &mut Value) {
     let most = body["max_tokens"].as_u64().unwrap_or(MAX_TOKENS);
     let budget = reasoning["budget_tokens"].as_u64().or(match reasoning["effort"].as_str() {
@@ -105,7 +105,7 @@ fn think(reasoning: &Value, body: &mut Value) {
         Some("xhigh") => Some(32_768),
         _ => None,
     });
-    // The API takes no less than 1,024, and wants room for the answer beside it.
+    // The API requires at least 1,024 tokens, and the answer needs tokens of its own.
     if let Some(budget) = budget.map(|budget| budget.min(most.saturating_sub(512)))
         && budget >= 1_024
     {
@@ -113,7 +113,7 @@ fn think(reasoning: &Value, body: &mut Value) {
     }
 }
 
-/// The sentence for a model that has no other way to be told the form of its answer.
+/// Returns the instruction that stands in for a response format, which this API does not have.
 fn wanted(format: &Value) -> Option<String> {
     match format["type"].as_str() {
         Some("json_schema") => Some(format!(
@@ -166,7 +166,7 @@ fn tool(tool: &FunctionTool) -> Value {
     it
 }
 
-/// The conversation, as it grows: what follows in the same role joins the message before.
+/// The conversation under construction: consecutive items of a role are joined into one message.
 struct Talk {
     system: Vec<String>,
     messages: Vec<Value>,
@@ -182,7 +182,7 @@ impl Talk {
                 "assistant" => {
                     for part in parts(&item["content"])? {
                         match part {
-                            // An empty block is refused.
+                            // The API refuses empty blocks.
                             Part::Text("") | Part::Refusal("") => {}
                             other => self.add("assistant", block(&other)?),
                         }
@@ -260,7 +260,7 @@ fn block(part: &Part<'_>) -> Result<Value, Failure> {
     };
     Ok(match part {
         Part::Text(text) | Part::Refusal(text) => json!({ "type": "text", "text": text }),
-        // How closely to look is not for this API to be told.
+        // This API has no `detail` option.
         Part::Image { at, .. } => json!({ "type": "image", "source": source(at) }),
         Part::File { at, name } => {
             let mut it = json!({ "type": "document", "source": source(at) });
@@ -272,7 +272,7 @@ fn block(part: &Part<'_>) -> Result<Value, Failure> {
     })
 }
 
-/// The block that a reasoning item came as; nothing if it came from elsewhere.
+/// Returns the original block of a reasoning item; nothing if it came from another API.
 fn thought(item: &Value) -> Result<Option<Value>, Failure> {
     let Some(sealed) = item["encrypted_content"].as_str() else { return Ok(None) };
     if let Some(data) = sealed.strip_prefix(REDACTED) {
@@ -283,8 +283,8 @@ fn thought(item: &Value) -> Result<Option<Value>, Failure> {
     Ok(Some(json!({ "type": "thinking", "thinking": thinking, "signature": signature })))
 }
 
-/// Arguments as the object that this API wants. What is none goes as the text that it was, under a
-/// name that says so: the model sees what it wrote.
+/// Returns the arguments as an object, as this API requires. Anything else is sent as text under a
+/// descriptive key, so that the model sees what it wrote.
 fn arguments(text: &str) -> Value {
     match serde_json::from_str(text) {
         Ok(object @ Value::Object(_)) => object,
@@ -292,7 +292,7 @@ fn arguments(text: &str) -> Value {
     }
 }
 
-/// An id that this API takes: itself, if it does, else one made from it.
+/// Returns an id that this API accepts: the same id if possible, otherwise one derived from it.
 fn wire_id(id: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
     if id.len() <= 64 && id.bytes().all(plain) {
@@ -301,7 +301,7 @@ fn wire_id(id: &str) -> String {
     format!("call_{}", &blake3::hash(id.as_bytes()).to_hex()[..32])
 }
 
-/// The item for a block that has no other word.
+/// Returns the item for a block without an equivalent.
 pub(super) fn own(block: Value) -> Result<Value, Failure> {
     let kind = block["type"].as_str().ok_or_else(|| untold("a block has no type"))?;
     Ok(json!({ "type": format!("{OWN}{kind}"), "block": block }))

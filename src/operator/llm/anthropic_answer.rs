@@ -1,8 +1,8 @@
-//! What comes back over Anthropic's Messages.
+//! Parses responses of Anthropic's Messages API.
 //!
-//! Each block is an item; texts that follow each other are parts of one message. A thought's
-//! signature, and a thought that came sealed, are its item's `encrypted_content`, marked as
-//! Anthropic's: they go back there and nowhere else.
+//! Each block is an item; consecutive texts are parts of one message. The signature of thinking,
+//! and redacted thinking, become the `encrypted_content` of the item, marked as Anthropic's: they
+//! are returned to this API only.
 
 use std::collections::BTreeMap;
 
@@ -16,20 +16,20 @@ use super::{
 };
 use crate::protocol::{ModelStop, sse::SseEvent};
 
-/// Why a model stops that wants to be asked on.
+/// The stop reason of a model that must be called again to continue.
 const PAUSED: &str = "pause_turn";
 
-/// Reads events.
+/// Parses the events of a response.
 #[derive(Debug, Default)]
 pub(super) struct AnthropicAnswer {
     blocks: BTreeMap<u64, Block>,
-    /// The message that texts join, as long as nothing else came.
+    /// The message that further texts join, until another block begins.
     message: Option<(usize, usize)>,
     over: bool,
     paused: bool,
 }
 
-/// A block under way.
+/// A block in progress.
 #[derive(Debug)]
 enum Block {
     Text {
@@ -40,7 +40,7 @@ enum Block {
         item: usize,
         signature: String,
     },
-    /// `given` is the input that it began with.
+    /// `given` is the input at the beginning of the block.
     Call {
         item: usize,
         given: Value,
@@ -85,7 +85,7 @@ impl Answer for AnthropicAnswer {
                 Some(error) => Err(Wrong::Reported(Reported::read(error))),
                 None => Err(malformed("an event has no type", &said)),
             },
-            // `ping`, and whatever is new.
+            // `ping`, and unknown events.
             _ => Ok(()),
         }
     }
@@ -136,7 +136,7 @@ impl AnthropicAnswer {
         };
         let joins = self.message.take().filter(|_| kind == "text");
         if joins.is_none() {
-            // Blocks come one after the other.
+            // Blocks are sequential.
             draft.over(draft.len());
         }
         let begun = match kind {
@@ -201,7 +201,7 @@ impl AnthropicAnswer {
                 }
                 _ => Err(malformed("arguments belong to no call", delta)),
             },
-            // Citations, and whatever is new.
+            // Citations, and unknown deltas.
             _ => Ok(()),
         }
     }
@@ -220,7 +220,7 @@ impl AnthropicAnswer {
                 seal(item, signed(&signature), draft);
                 Ok(())
             }
-            // A call without a piece of arguments has those that it began with.
+            // A call without a delta of arguments keeps its initial input.
             Some(Block::Call { item, given: given @ Value::Object(_), argued: false }) => {
                 draft.argue(item, &given.to_string())
             }
@@ -252,18 +252,18 @@ fn stop(reason: &str) -> ModelStop {
         "tool_use" => ModelStop::ToolCalls,
         "max_tokens" | "model_context_window_exceeded" => ModelStop::Length,
         "refusal" => ModelStop::Refusal,
-        // `end_turn`, `stop_sequence`; after `pause_turn` it is asked on.
+        // `end_turn`, `stop_sequence`; after `pause_turn` the model is called again.
         _ => ModelStop::End,
     }
 }
 
-/// Adds what an event says was used: the beginning counts what was read, the end what was written.
+/// Adds the usage of an event: the first one has the input, the last one the output.
 fn count(usage: &Value, draft: &mut Draft) {
     let tokens = &mut draft.tokens;
     let read = usage["cache_read_input_tokens"].as_u64();
     let written = usage["cache_creation_input_tokens"].as_u64();
     if let Some(plain) = usage["input_tokens"].as_u64() {
-        // Those from and into a cache are counted beside the others.
+        // Tokens read from and written to a cache are not included in `input_tokens`.
         tokens.input = Some(plain + read.unwrap_or(0) + written.unwrap_or(0));
         tokens.cached = read.or(tokens.cached);
         tokens.cache_written = written.or(tokens.cache_written);

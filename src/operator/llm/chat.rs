@@ -1,12 +1,12 @@
-//! What is asked, in the words of Chat Completions.
+//! Builds requests of the Chat Completions API.
 //!
 //! | item | becomes |
 //! |---|---|
-//! | message | a message of its role; pictures and files are parts of it |
-//! | function_call | a tool call of the assistant's message before it, or of one of its own |
-//! | function_call_output | a message of the role `tool`; pictures of it follow in a message of the user |
-//! | reasoning | nothing, or `reasoning_content` where `send_reasoning` is set |
-//! | compaction | a message of the developer, if it is in words |
+//! | message | a message of its role; images and files are parts of it |
+//! | function_call | a tool call of the preceding assistant message, or of a new one |
+//! | function_call_output | a message of the role `tool`; its images follow in a message of the user |
+//! | reasoning | nothing, or `reasoning_content` if `send_reasoning` is set |
+//! | compaction | a message of the developer, if it is not encrypted |
 
 use serde_json::{Map, Value, json};
 
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::protocol::{Failure, FunctionTool, ModelRequest};
 
-/// The body of a request.
+/// Returns the body of a request.
 pub(super) fn body(
     request: &ModelRequest,
     options: &Map<String, Value>,
@@ -65,7 +65,7 @@ fn option(name: &str, value: &Value, manner: Manner<'_>, body: &mut Value) {
             body["logprobs"] = true.into();
             body["top_logprobs"] = value.clone();
         }
-        // Words that only a Responses API has.
+        // Options that only the Responses API has.
         "include" | "truncation" | "background" | "max_tool_calls" | "store" => {}
         other => body[other] = value.clone(),
     }
@@ -109,13 +109,13 @@ fn tool_choice(choice: &Value) -> Value {
     }
 }
 
-/// The conversation, as it grows.
+/// The conversation under construction.
 struct Talk<'a> {
     messages: Vec<Value>,
     manner: Manner<'a>,
-    /// Pictures that calls gave: they follow once all outputs are there.
+    /// Images in the outputs of calls, which follow after all outputs.
     pictures: Vec<Value>,
-    /// What the model thought before its next message.
+    /// The reasoning before the next message of the model.
     thought: String,
 }
 
@@ -249,7 +249,7 @@ impl Talk<'_> {
     }
 }
 
-/// A content: a text where there is nothing else, which every server takes.
+/// Returns a content: a plain string if there is only one text, which every server accepts.
 fn said(parts: &[Part<'_>]) -> Result<Value, Failure> {
     if let [Part::Text(text)] = parts {
         return Ok((*text).into());

@@ -1,9 +1,9 @@
-//! What comes back over Chat Completions.
+//! Parses responses of the Chat Completions API.
 //!
-//! Reads what servers other than OpenAI's make of it, too: calls without an index or all at index 0,
-//! arguments that are an object, `reasoning_content` and `reasoning`, content as a list of parts, and
-//! one document in place of a stream. An answer is over with its `finish_reason`; one that ends
-//! before is cut off.
+//! Accepts the variants of servers other than OpenAI's: calls without an index or all at index 0,
+//! arguments that are an object, `reasoning_content` and `reasoning`, content as a list of parts,
+//! and one document in place of a stream. A response is complete with its `finish_reason`; one that
+//! ends before is cut off.
 
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::protocol::{ModelStop, sse::SseEvent};
 
-/// Reads chunks.
+/// Parses the chunks of a response.
 #[derive(Debug, Default)]
 pub(super) struct ChatAnswer {
     message: Option<(usize, Grows, usize)>,
@@ -24,7 +24,7 @@ pub(super) struct ChatAnswer {
     over: bool,
 }
 
-/// A call under way.
+/// A call in progress.
 #[derive(Debug)]
 struct Call {
     index: Option<u64>,
@@ -72,7 +72,7 @@ impl ChatAnswer {
         if let Some(usage) = usage {
             draft.tokens = tokens(usage);
         }
-        // More than one choice is never asked for.
+        // The request never asks for more than one choice.
         let first = |choice: &&Value| choice["index"].as_u64().is_none_or(|index| index == 0);
         for choice in choices.into_iter().flatten().filter(first) {
             if let Some(delta) = choice.get(says).filter(|delta| delta.is_object()) {
@@ -122,7 +122,7 @@ impl ChatAnswer {
         Ok(())
     }
 
-    /// A part of a content that is a list.
+    /// Handles a part of a content that is a list.
     fn part(&mut self, part: &Value, draft: &mut Draft) -> Result<(), Wrong> {
         match part["type"].as_str() {
             Some("text") => self.say(Grows::Text, part["text"].as_str().unwrap_or_default(), draft),
@@ -169,8 +169,7 @@ impl ChatAnswer {
         draft.grow(Grows::Reasoning, item, 0, text)
     }
 
-    /// What comes before the first call is over when something else begins; calls may come side by
-    /// side.
+    /// Ends the items before the first call when something else begins; calls may be interleaved.
     fn end_before(&self, draft: &mut Draft) {
         if self.calls.is_empty() {
             draft.over(draft.len());
@@ -183,13 +182,13 @@ impl ChatAnswer {
         let function = &call["function"];
         let name = function["name"].as_str().filter(|name| !name.is_empty());
         let known = self.calls.iter().rposition(|known| match (index, id, known.id.as_deref()) {
-            // Some give every call the index 0: another id is another call.
+            // Some servers give every call the index 0; a different id is a different call.
             (_, Some(id), Some(known_id)) if id != known_id => false,
             (Some(index), _, _) if known.index.is_some() => known.index == Some(index),
             (_, Some(id), Some(known_id)) => id == known_id,
             _ => true,
         });
-        // Without index and id, a name begins a call, and everything else goes on with the last.
+        // Without index and id, a name begins a call, and anything else continues the last one.
         let known = known.filter(|_| index.is_some() || id.is_some() || name.is_none());
         let item = match known {
             Some(at) => {
@@ -226,7 +225,7 @@ fn stop(reason: &str, chunk: &Value) -> Result<ModelStop, Wrong> {
         "tool_calls" | "function_call" => Ok(ModelStop::ToolCalls),
         "content_filter" => Ok(ModelStop::ContentFilter),
         "error" => Err(malformed("the provider ended it with an error", chunk)),
-        // `stop`, and what others call it.
+        // `stop`, and its synonyms in other servers.
         _ => Ok(ModelStop::End),
     }
 }

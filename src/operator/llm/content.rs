@@ -1,4 +1,4 @@
-//! What items are made of, for the APIs that have other words for it.
+//! The content of items, for the APIs that represent it differently.
 
 use serde_json::Value;
 
@@ -8,45 +8,45 @@ use crate::protocol::Failure;
 /// A part of a message, or of the output of a call.
 #[derive(Debug, PartialEq)]
 pub(super) enum Part<'a> {
-    /// Text, from whomever.
+    /// Text of any author.
     Text(&'a str),
-    /// Why a model would not.
+    /// A refusal of the model, with its reason.
     Refusal(&'a str),
-    /// A picture.
+    /// An image.
     Image {
-        /// Where it is.
+        /// The location of the bytes.
         at: Where<'a>,
-        /// How closely to look: `low`, `high`, `auto`.
+        /// The level of detail: `low`, `high`, `auto`.
         detail: Option<&'a str>,
     },
     /// A file.
     File {
-        /// Where it is.
+        /// The location of the bytes.
         at: Where<'a>,
-        /// What it is called.
+        /// The file name.
         name: Option<&'a str>,
     },
 }
 
-/// Where bytes are.
+/// The location of bytes.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(super) enum Where<'a> {
-    /// In a data URL: their MIME type, and the bytes in base64.
+    /// In a data URL: the MIME type, and the bytes in base64.
     Data {
         /// `image/png`.
         media_type: &'a str,
         /// The bytes.
         base64: &'a str,
-        /// The whole.
+        /// The whole URL.
         url: &'a str,
     },
-    /// At an address.
+    /// At a URL.
     Url(&'a str),
-    /// With the provider, under an id.
+    /// Stored by the provider, under an id.
     Id(&'a str),
 }
 
-/// The parts of a `content` or an `output`: a text, or a list.
+/// Returns the parts of a `content` or an `output`: a text, or a list.
 pub(super) fn parts(content: &Value) -> Result<Vec<Part<'_>>, Failure> {
     match content {
         Value::String(text) => Ok(vec![Part::Text(text)]),
@@ -97,7 +97,7 @@ fn at(url: &str) -> Result<Where<'_>, Failure> {
     Ok(Where::Data { media_type, base64, url })
 }
 
-/// The texts of a content, one after the other.
+/// Returns the texts of a content, concatenated.
 pub(super) fn text(content: &Value) -> Result<String, Failure> {
     let parts = parts(content)?;
     Ok(parts
@@ -109,28 +109,28 @@ pub(super) fn text(content: &Value) -> Result<String, Failure> {
         .collect())
 }
 
-/// What an item is.
+/// Returns the type of an item.
 pub(super) fn kind(item: &Value) -> &str {
     match item["type"].as_str() {
         Some(kind) => kind,
-        // Open Responses lets a message go without.
+        // Open Responses allows messages without a type.
         None if item["role"].is_string() => "message",
         None => "",
     }
 }
 
-/// A text that an item must have.
+/// Returns a required text of an item.
 pub(super) fn needed<'a>(item: &'a Value, key: &str) -> Result<&'a str, Failure> {
     let text = item[key].as_str().filter(|text| !text.is_empty());
     text.ok_or_else(|| untold(format!("an item of type {:?} has no `{key}`", kind(item))))
 }
 
-/// The failure for an item that an API has no word for.
+/// Returns the failure for an item that an API cannot represent.
 pub(super) fn unknown(item: &Value, api: &str) -> Failure {
     untold(format!("the {api} API has no word for an item of type {:?}", kind(item)))
 }
 
-/// What a compaction says in words, if it says it so: those of a provider are sealed.
+/// Returns the text of a compaction; fails for a provider's own, which is encrypted.
 pub(super) fn compacted(item: &Value) -> Result<String, Failure> {
     let said = ["summary", "content"].into_iter().find_map(|key| item.get(key));
     let text = said.map(text).transpose()?.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The answer so far: its items as they grow, and the pieces that nobody heard yet.
+//! The answer in progress: its items, and the deltas that were not emitted yet.
 
 use std::collections::HashSet;
 
@@ -7,45 +7,45 @@ use serde_json::{Map, Value, json};
 use super::{price::Tokens, wrong::Wrong};
 use crate::protocol::{ModelDelta, ModelReply, ModelStop};
 
-/// The most items of an answer.
+/// The maximum number of items of an answer.
 const ITEMS: usize = 1_000;
-/// The most parts of an item.
+/// The maximum number of parts of an item.
 const PARTS: usize = 1_000;
 
-/// An answer that is being put together.
+/// An answer in progress.
 ///
-/// Ids that the provider does not give are made from the attempt and the item's place, so that they
-/// are the same whenever the same answer is read, and no others: `msg_…`, `rs_…`, `fc_…`, `call_…`.
+/// Ids that the provider does not supply are derived from the attempt and the index of the item, so
+/// that the same answer always has the same ids: `msg_…`, `rs_…`, `fc_…`, `call_…`.
 #[derive(Debug)]
 pub(super) struct Draft {
     seed: String,
     items: Vec<Value>,
     pieces: Vec<ModelDelta>,
-    /// How many items are said to be over.
+    /// The number of items that were reported as done.
     over: usize,
     /// The model, as the provider names it.
     pub(super) model: Option<String>,
-    /// What was used.
+    /// The usage.
     pub(super) tokens: Tokens,
-    /// Why it ended, once that is known.
+    /// The reason why it ended, once it has.
     pub(super) stop: Option<ModelStop>,
 }
 
-/// A place in a text that grows.
+/// The kind of a text that grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Grows {
     /// Text for the reader.
     Text,
-    /// Why it would not.
+    /// A refusal.
     Refusal,
-    /// What it thinks.
+    /// Reasoning.
     Reasoning,
-    /// A summary of that.
+    /// A summary of reasoning.
     Summary,
 }
 
 impl Grows {
-    /// Its list in an item, the type of its parts, and where the text is in them.
+    /// Returns the key of the list in an item, the type of its parts, and the key of the text.
     fn at(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::Text => ("content", "output_text", "text"),
@@ -76,7 +76,7 @@ impl Grows {
 }
 
 impl Draft {
-    /// An answer without anything in it. `seed` tells it apart from every other.
+    /// Creates an empty answer. `seed` distinguishes its ids from those of other answers.
     pub(super) fn new(seed: impl Into<String>) -> Self {
         Self {
             seed: seed.into(),
@@ -89,7 +89,7 @@ impl Draft {
         }
     }
 
-    /// Begins an item; gives its place.
+    /// Begins an item and returns its index.
     pub(super) fn begin(&mut self, mut item: Value) -> Result<usize, Wrong> {
         let place = self.items.len();
         if place == ITEMS {
@@ -114,12 +114,12 @@ impl Draft {
         }))
     }
 
-    /// Begins a piece of reasoning.
+    /// Begins a reasoning item.
     pub(super) fn reasoning(&mut self) -> Result<usize, Wrong> {
         self.begin(json!({ "type": "reasoning", "summary": [] }))
     }
 
-    /// Begins a call; an absent id is made.
+    /// Begins a call; generates an id if it is absent.
     pub(super) fn call(&mut self, id: Option<&str>, name: &str) -> Result<usize, Wrong> {
         let mut item = json!({ "type": "function_call", "status": "completed" });
         if let Some(id) = id.filter(|id| !id.is_empty()) {
@@ -130,27 +130,27 @@ impl Draft {
         self.begin(item)
     }
 
-    /// How many items there are.
+    /// Returns the number of items.
     pub(super) fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// The items so far.
+    /// Returns the items so far.
     pub(super) fn items(&self) -> &[Value] {
         &self.items
     }
 
-    /// An item.
+    /// Returns an item for changes.
     pub(super) fn item(&mut self, place: usize) -> Option<&mut Value> {
         self.items.get_mut(place)
     }
 
-    /// Replaces an item by its whole, or adds it, if it is the next.
+    /// Replaces an item with its final form, or adds it if it is the next.
     pub(super) fn put(&mut self, place: usize, mut item: Value) -> Result<(), Wrong> {
         if place >= self.items.len() {
             return self.begin(item).map(drop);
         }
-        // What was announced under an id that the provider did not give keeps it.
+        // An id that was generated and emitted earlier is kept.
         for key in ["id", "call_id"] {
             let known = self.items[place].get(key).filter(|it| it.is_string()).cloned();
             if !item.get(key).is_some_and(is_named)
@@ -165,7 +165,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Makes the items these, where the provider ends with the whole.
+    /// Replaces the items, for a provider that ends with the whole response.
     pub(super) fn replace(&mut self, items: Vec<Value>) -> Result<(), Wrong> {
         self.items.truncate(items.len());
         for (place, item) in items.into_iter().enumerate() {
@@ -174,7 +174,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Adds to a text.
+    /// Appends to a text.
     pub(super) fn grow(
         &mut self,
         grows: Grows,
@@ -204,7 +204,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Adds to the arguments of a call.
+    /// Appends to the arguments of a call.
     pub(super) fn argue(&mut self, item: usize, delta: &str) -> Result<(), Wrong> {
         match self.items.get_mut(item).and_then(|item| item.get_mut("arguments")) {
             Some(Value::String(text)) => text.push_str(delta),
@@ -218,17 +218,17 @@ impl Draft {
         Ok(())
     }
 
-    /// The pieces that nobody heard yet.
+    /// Takes the deltas that were not emitted yet.
     pub(super) fn take_pieces(&mut self) -> Vec<ModelDelta> {
         std::mem::take(&mut self.pieces)
     }
 
-    /// How many items are said to be over.
+    /// Returns the number of items that were reported as done.
     pub(super) fn told(&self) -> usize {
         self.over
     }
 
-    /// Says of the items before a place that they are over: nothing is added to them any more.
+    /// Reports the items before an index as done: nothing is added to them any more.
     pub(super) fn over(&mut self, before: usize) {
         while let Some(whole) = self.items.get(self.over).filter(|_| self.over < before) {
             let whole = whole.clone();
@@ -237,7 +237,7 @@ impl Draft {
         }
     }
 
-    /// The whole, once it has ended; says of every item that it is over.
+    /// Returns the complete reply, once it has ended; reports every item as done.
     pub(super) fn reply(&mut self, asked: &str) -> Result<ModelReply, Wrong> {
         let Some(stop) = self.stop else { return Err(Wrong::Cut) };
         let mut ids = HashSet::new();
@@ -259,7 +259,7 @@ impl Draft {
         let stop = match stop {
             ModelStop::End | ModelStop::ToolCalls if calls => ModelStop::ToolCalls,
             ModelStop::End | ModelStop::ToolCalls if refuses => ModelStop::Refusal,
-            // It says that it calls something, and calls nothing.
+            // The stop reason announces calls, but there are none.
             ModelStop::ToolCalls => ModelStop::End,
             other => other,
         };
@@ -274,7 +274,7 @@ impl Draft {
         Ok(ModelReply { model, items: std::mem::take(&mut self.items), stop })
     }
 
-    /// Keeps a piece; what continues the one before it becomes one with it.
+    /// Adds a delta; merges it with the previous one if it continues that.
     fn say(&mut self, piece: ModelDelta) {
         use ModelDelta::{Arguments, Reasoning, ReasoningSummary, Refusal, Text};
         match (self.pieces.last_mut(), &piece) {
@@ -303,7 +303,7 @@ impl Draft {
         }
     }
 
-    /// Gives an item the ids that it lacks.
+    /// Generates the missing ids of an item.
     fn name(&self, item: &mut Value, place: usize) {
         let prefix = match item["type"].as_str() {
             Some("message") => "msg",

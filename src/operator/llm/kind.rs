@@ -1,4 +1,4 @@
-//! The kind `llm`: its keys as an operator.
+//! The kind `llm`: its settings as an operator.
 
 use std::{path::Path, sync::Arc};
 

@@ -1,22 +1,23 @@
-//! The operator that asks a model, and hears its answer as it comes.
+//! The operator that calls a model and streams its answer.
 //!
 //! | file | |
 //! |---|---|
-//! | [`settings`] | the keys in a configuration file |
-//! | [`provider`] | one request: its time limits, its bytes, its pieces |
-//! | [`wire`] | which API is spoken: the request's body, and who reads the answer |
-//! | [`chat`], [`responses`], [`anthropic`] | what is asked, in the words of that API |
-//! | [`chat_answer`], [`responses_answer`], [`anthropic_answer`] | what comes back, event by event |
-//! | [`content`] | what items are made of |
-//! | [`draft`] | the answer so far: items, pieces, usage |
-//! | [`wrong`] | what can be wrong with an answer, and the failure that it is |
-//! | [`price`] | tokens to money |
+//! | [`settings`] | the settings in a configuration file |
+//! | [`provider`] | one request: its time limits, its bytes, its deltas |
+//! | [`wire`] | the APIs: the request body, and the parser of the response |
+//! | [`chat`], [`responses`], [`anthropic`] | the request of each API |
+//! | [`chat_answer`], [`responses_answer`], [`anthropic_answer`] | the response, event by event |
+//! | [`content`] | the content of items |
+//! | [`draft`] | the answer in progress: items, deltas, usage |
+//! | [`wrong`] | the errors of a response, and their failures |
+//! | [`price`] | the cost of tokens |
 //! | [`script`] | a model without a provider: turns from a file or a Lua function |
 //!
 //! Its input is a [`ModelRequest`](crate::protocol::ModelRequest), its output a
-//! [`ModelReply`](crate::protocol::ModelReply). Refuses to try again: a failure says whether another
-//! attempt may help and when, and the engine decides. Refuses to guess: an answer that is cut off,
-//! malformed or too long is a failure, and the arguments of a call are the provider's own text.
+//! [`ModelReply`](crate::protocol::ModelReply). Refuses to retry: a failure says whether and when
+//! another attempt may succeed, and the engine decides. Refuses to guess: a response that is cut
+//! off, malformed or too long is a failure, and the arguments of a call are the provider's own
+//! text.
 
 mod anthropic;
 mod anthropic_answer;

@@ -1,4 +1,4 @@
-//! What tokens cost.
+//! The cost of tokens.
 
 use std::{fmt, str::FromStr as _};
 
@@ -10,18 +10,19 @@ use serde::{
 
 use crate::journal::Usage;
 
-/// Tokens of one answer, as a provider counts them; what it does not say is absent.
+/// The tokens of one answer, as the provider counts them; a count that it does not report is
+/// absent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Tokens {
-    /// Read, those from and into a cache included.
+    /// Input tokens, including those read from and written to a cache.
     pub(super) input: Option<u64>,
-    /// Of them from a cache.
+    /// Input tokens read from a cache.
     pub(super) cached: Option<u64>,
-    /// Of them written into a cache.
+    /// Input tokens written to a cache.
     pub(super) cache_written: Option<u64>,
-    /// Written, reasoning included.
+    /// Output tokens, reasoning included.
     pub(super) output: Option<u64>,
-    /// Of them reasoning.
+    /// Output tokens of reasoning.
     pub(super) reasoning: Option<u64>,
 }
 
@@ -29,15 +30,15 @@ pub(super) struct Tokens {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Price {
-    /// Tokens read.
+    /// Input tokens.
     input: Money,
-    /// Tokens written.
+    /// Output tokens.
     output: Money,
     /// Tokens read from a cache; as `input` if absent.
     cached: Option<Money>,
-    /// Tokens written into a cache; as `input` if absent.
+    /// Tokens written to a cache; as `input` if absent.
     cache_write: Option<Money>,
-    /// Tokens of reasoning; as `output` if absent.
+    /// Reasoning tokens; as `output` if absent.
     reasoning: Option<Money>,
 }
 
@@ -45,7 +46,7 @@ pub(super) struct Price {
 struct Money(Decimal);
 
 impl Tokens {
-    /// Adds those of another request for the same answer.
+    /// Adds the tokens of another request for the same answer.
     pub(super) fn add(&mut self, more: Self) {
         let sum = |a: Option<u64>, b: Option<u64>| match (a, b) {
             (None, None) => None,
@@ -60,7 +61,7 @@ impl Tokens {
         };
     }
 
-    /// What was used, with its cost where there is a price and something to count.
+    /// Returns the usage, with its cost if there is a price and a count.
     pub(super) fn usage(&self, price: Option<&Price>) -> Option<Usage> {
         if *self == Self::default() {
             return None;
@@ -125,7 +126,7 @@ impl Visitor<'_> for MoneyVisitor {
         self.visit_str(&number.to_string())
     }
 
-    // The shortest text of a float is what was written.
+    // The shortest text of a float is the text in the file.
     fn visit_f64<E: de::Error>(self, number: f64) -> Result<Money, E> {
         self.visit_str(&number.to_string())
     }

@@ -1,4 +1,4 @@
-//! One request to a model: what it may take, and what becomes of its bytes.
+//! One request to a model provider: its limits, and the handling of the response.
 
 use std::{borrow::Cow, fmt, pin::pin, sync::Arc, task::Poll, time::Duration};
 
@@ -29,14 +29,14 @@ use crate::{
     protocol::{Failure, Json, ModelDelta, ModelRequest, failure::kind, sse::Cutter},
 };
 
-/// The most bytes that are read of an error answer.
+/// The maximum number of bytes that are read of an error response.
 const ERROR_BODY: usize = 64 * 1024;
-/// How often a model may pause in one answer.
+/// The maximum number of pauses of a model in one answer.
 const PAUSES: usize = 16;
-/// How long `doctor` waits for a provider.
+/// The time limit of `doctor` for a provider.
 const INSPECTION: Duration = Duration::from_secs(5);
 
-/// Asks a model.
+/// Calls a model.
 pub(super) struct Llm {
     pub(super) settings: LlmSettings,
     client: OnceCell<Client>,
@@ -44,7 +44,7 @@ pub(super) struct Llm {
     pub(super) lua: LuaCall,
 }
 
-/// An attempt that is being answered.
+/// An attempt whose answer is being received.
 pub(super) struct Hearing<'a> {
     pub(super) task: &'a Arc<Task>,
     pub(super) draft: Draft,
@@ -95,7 +95,7 @@ impl Llm {
                 let failure = scrubbed(failure, &secrets);
                 match usage {
                     None => Err(failure),
-                    // What was heard was paid for.
+                    // The tokens that were received must be paid.
                     usage => {
                         Ok(Reply::Short(Box::new(Short { failure, usage, effects: Vec::new() })))
                     }
@@ -104,8 +104,8 @@ impl Llm {
         }
     }
 
-    /// The model: what a layer put in place of the agent's, else what the request says, else the
-    /// agent's, else the operator's.
+    /// Returns the model, in this order: a layer's choice, the request's, the agent's, the
+    /// operator's.
     fn model(&self, task: &Task, request: &ModelRequest) -> Result<String, Failure> {
         let own = task.agent.model.as_ref();
         let config = task.config.get().and_then(|config| config.model.as_ref());
@@ -131,8 +131,8 @@ impl Llm {
         options
     }
 
-    /// The price of a model: under its own name, else under the longest that it begins with, as
-    /// providers add a date.
+    /// Returns the price of a model: of its exact name, otherwise of the longest name that it
+    /// begins with, because providers append a date.
     fn price(&self, model: &str) -> Option<&Price> {
         let begins = self.settings.prices.iter().filter(|(name, _)| {
             model
@@ -142,7 +142,8 @@ impl Llm {
         begins.max_by_key(|(name, _)| name.len()).map(|(_, price)| price)
     }
 
-    /// Asks a server and hears its answer out. A model that pauses is asked on, with what it said.
+    /// Calls a server and receives its answer. A model that pauses is called again with its output
+    /// so far.
     async fn hear(
         &self,
         server: &Server,
@@ -169,7 +170,7 @@ impl Llm {
         Err(Failure::new(kind::LIMIT, message))
     }
 
-    /// Asks once; says whether the model paused.
+    /// Sends one request; returns true if the model paused.
     async fn hear_once(
         &self,
         server: &Server,
@@ -194,7 +195,7 @@ impl Llm {
         let headers = self.headers(server, hearing)?;
         let sent = client.post(server.url.clone()).headers(headers).body(body).send();
         let mut sent = pin!(timeout(server.first_byte, sent));
-        // The request is on its way before its delivery is told: the answer waits for no record.
+        // The request is sent before its delivery is reported, so that recording does not delay it.
         let mut begun = futures::poll!(&mut sent);
         if begun.is_pending() {
             tokio::task::yield_now().await;
@@ -216,7 +217,7 @@ impl Llm {
         self.take(server, answer, hearing).await
     }
 
-    /// The body of an answer, as it comes.
+    /// Handles the body of a response as it arrives; returns true if the model paused.
     async fn take(
         &self,
         server: &Server,
@@ -254,7 +255,8 @@ impl Llm {
             hearing.say();
             fed.map_err(|wrong| wrong.failure())?;
             if answer.is_over() {
-                // The end of the body is there already, mostly: the connection is good for more.
+                // Usually the end of the body is already there; consuming it makes the connection
+                // reusable.
                 drop(from.chunk().now_or_never());
                 return Ok(answer.is_paused());
             }
@@ -268,7 +270,7 @@ impl Llm {
             return taken.map(|()| answer.is_paused()).map_err(|wrong| wrong.failure());
         }
         match hearing.draft.stop {
-            // It said why it ends, and then ended without more ado.
+            // The stop reason came before the stream ended.
             Some(_) if !cutter.has_rest() => Ok(answer.is_paused()),
             _ => Err(Wrong::Cut.failure()),
         }
@@ -279,7 +281,7 @@ impl Llm {
         let id = ["x-request-id", "request-id"].iter().find_map(|name| answer.headers().get(*name));
         let id = id.and_then(|id| id.to_str().ok()).map(str::to_owned);
         let mut body = Vec::new();
-        // What does not come, or is too much, is left out.
+        // A body that stalls or is too large is truncated.
         while let Ok(Ok(Some(chunk))) = timeout(server.between_bytes, answer.chunk()).await {
             body.extend_from_slice(&chunk);
             if body.len() > ERROR_BODY {
@@ -289,7 +291,7 @@ impl Llm {
         by_status(status, retry_after_ms, id.as_deref(), &body)
     }
 
-    /// When a provider wants to be asked again, in milliseconds from now.
+    /// Returns the delay after which the provider accepts a retry, in milliseconds.
     pub(super) fn retry_after_ms(&self, headers: &HeaderMap) -> Option<u64> {
         let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
         if let Some(ms) = text("retry-after-ms").and_then(|ms| ms.parse::<f64>().ok()) {
@@ -323,7 +325,7 @@ impl Llm {
 }
 
 impl Hearing<'_> {
-    /// Tells whoever watches what is new.
+    /// Emits the new deltas.
     pub(super) fn say(&mut self) {
         for mut piece in self.draft.take_pieces() {
             if !self.secrets.is_empty() {
@@ -347,7 +349,7 @@ impl Hearing<'_> {
 }
 
 impl Server {
-    /// Asks for the list of models, which costs nothing, and says who answered.
+    /// Requests the list of models, which is free, and returns the host that answered.
     pub(super) async fn reach(&self) -> Result<String, String> {
         let failed = |error: &dyn fmt::Display| format!("failed to {error}");
         self.egress.probe(&self.base).await.map_err(|error| failed(&error))?;
@@ -366,7 +368,7 @@ impl Server {
             Ok(Ok(answer)) if matches!(answer.status().as_u16(), 401 | 403) => {
                 Err(format!("{host} refuses its key ({})", answer.status()))
             }
-            // Not every server lists its models.
+            // Some servers do not list their models.
             Ok(Ok(_)) => Ok(host),
         }
     }
@@ -413,7 +415,7 @@ fn stalled(what: &str, patience: Duration) -> Failure {
     Failure::new(kind::TIMEOUT, message).with_data(data.into()).retryable()
 }
 
-/// A request that got no answer.
+/// Returns the failure of a request without a response.
 fn not_sent(error: &reqwest::Error) -> Failure {
     if let Some(error) = EgressError::within(error) {
         return refused(error);
@@ -423,13 +425,13 @@ fn not_sent(error: &reqwest::Error) -> Failure {
     Failure::new(kind::OPERATOR_UNAVAILABLE, message).retryable()
 }
 
-/// An answer that broke off.
+/// Returns the failure of a response that was cut off.
 fn cut(error: &reqwest::Error) -> Failure {
     let failure = Wrong::Cut.failure();
     Failure { message: format!("{}: {}", failure.message, innermost(error)), ..failure }
 }
 
-/// The outer error repeats the address, the innermost says what happened.
+/// Returns the innermost error, which has the reason; the outer one repeats the address.
 fn innermost(error: &reqwest::Error) -> String {
     let mut reason: &dyn std::error::Error = error;
     while let Some(source) = reason.source() {
@@ -438,7 +440,7 @@ fn innermost(error: &reqwest::Error) -> String {
     reason.to_string()
 }
 
-/// A failure without the secrets that the request had.
+/// Removes the secrets of the request from a failure.
 fn scrubbed(failure: Failure, secrets: &Scrubber) -> Failure {
     if secrets.is_empty() {
         return failure;

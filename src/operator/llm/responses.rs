@@ -1,7 +1,7 @@
-//! What is asked, in the words of a Responses API: items go as they are.
+//! Builds requests of a Responses API; items are passed through.
 //!
-//! Only reasoning is looked at: what another API sealed means nothing here, and what is not sealed
-//! is unknown to a provider that stores nothing.
+//! Only reasoning is filtered: what another API encrypted is useless here, and unencrypted
+//! reasoning is unknown to a provider that stores nothing.
 
 use serde_json::{Map, Value, json};
 
@@ -12,10 +12,11 @@ use super::{
 };
 use crate::protocol::{FunctionTool, ModelRequest};
 
-/// What a provider that stores nothing has to send along, so that its reasoning can come back.
+/// The field that a provider must include for its reasoning to be returned to it, as nothing is
+/// stored.
 const SEALED: &str = "reasoning.encrypted_content";
 
-/// The body of a request.
+/// Returns the body of a request.
 pub(super) fn body(
     request: &ModelRequest,
     options: &Map<String, Value>,
@@ -68,7 +69,7 @@ fn tool(tool: &FunctionTool) -> Value {
     if let Some(description) = &tool.description {
         it["description"] = description.as_str().into();
     }
-    // The API takes an absent one for true, and schemas are not written for that.
+    // The default of the API is true, and schemas are not written for that.
     it["strict"] = tool.strict.unwrap_or(false).into();
     it
 }

@@ -1,7 +1,7 @@
-//! What comes back over a Responses API.
+//! Parses responses of a Responses API.
 //!
-//! Its items are kept as they come whole (`response.output_item.done`, and the response at the
-//! end); the pieces before are for whoever watches. Events without a meaning here are passed over.
+//! Complete items are kept as they come (`response.output_item.done`, and the final response); the
+//! deltas before are for watchers. Unknown events are ignored.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use super::{
 };
 use crate::protocol::{ModelStop, sse::SseEvent};
 
-/// Reads events.
+/// Parses the events of a response.
 #[derive(Debug, Default)]
 pub(super) struct ResponsesAnswer {
-    /// The places of items by their `output_index`.
+    /// The indexes of items by their `output_index`.
     places: BTreeMap<u64, usize>,
     over: bool,
 }
@@ -111,7 +111,7 @@ impl ResponsesAnswer {
         }
     }
 
-    /// The whole response.
+    /// Handles the final response.
     fn end(&mut self, response: &mut Value, draft: &mut Draft) -> Result<(), Wrong> {
         self.over = true;
         if let Some(model) = response["model"].as_str() {
@@ -132,7 +132,7 @@ impl ResponsesAnswer {
         };
         draft.stop = Some(stop);
         match response["output"].take() {
-            // Some leave the items out where each came by itself.
+            // Some servers omit the items that they sent before.
             Value::Array(items) if !items.is_empty() => draft.replace(items),
             _ => Ok(()),
         }

@@ -1,9 +1,9 @@
-//! A model without a provider: its answers are written down.
+//! A model without a provider, with scripted answers.
 //!
-//! They are the turns of a file, or what the agent's Lua function says to the conversation. Which
-//! turn it is follows from the conversation alone (how often the model has spoken in it), so that the
-//! same run has the same answers, whatever else runs, and also after a crash. A turn becomes the
-//! events of a Responses API, and those are read as any provider's.
+//! The answers are the turns of a file, or the result of the agent's Lua function for a
+//! conversation. The turn follows from the conversation alone (the number of turns that the model
+//! has had in it), so that the same run always has the same answers, also after a crash. A turn
+//! becomes the events of a Responses API, which are parsed like those of any provider.
 
 mod play;
 
@@ -24,22 +24,22 @@ use crate::{
     protocol::{Failure, Json, ModelRequest, ModelStop, failure::kind, sse::Cutter},
 };
 
-/// The kind of a failure that there is no turn for a conversation.
+/// The kind of failure for a conversation without a turn.
 pub const NO_TURN: &str = "no_turn";
-/// The largest file of turns, in bytes.
+/// The maximum size of a file of turns, in bytes.
 const LARGEST: u64 = 16 * 1024 * 1024;
-/// The fastest and the slowest pace, in pieces a second.
+/// The range of paces, in deltas per second.
 const PACES: std::ops::RangeInclusive<f64> = 0.1..=100_000.0;
 
-/// Where the answers are.
+/// The source of the answers.
 #[derive(Debug, Clone)]
 pub(super) struct Script {
     turns: Option<PathBuf>,
-    /// The pause between two pieces.
+    /// The pause between two deltas.
     pause: Option<Duration>,
 }
 
-/// A file of turns: one list for all agents, or one for each, `*` for all others.
+/// A file of turns: one list for all agents, or one per agent, with `*` for all others.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Turns {
@@ -51,23 +51,23 @@ enum Turns {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Turn {
-    /// Only where the last thing said has this text in it; such turns are not counted.
+    /// Applies only if the last item contains this text; such turns are not counted.
     when: Option<String>,
-    /// What attempts come to before one is answered.
+    /// Failures of the attempts before the one that is answered.
     fail: Vec<Fail>,
-    /// What it thinks.
+    /// The reasoning.
     reasoning: Option<String>,
-    /// What it says.
+    /// The text.
     text: Option<String>,
-    /// Why it would not.
+    /// A refusal.
     refusal: Option<String>,
-    /// What it calls.
+    /// The calls.
     calls: Vec<Call>,
-    /// Why it ends, where that is not plain: `length`, `content_filter`.
+    /// The stop reason, if it does not follow from the rest: `length`, `content_filter`.
     stop: Option<ModelStop>,
-    /// The model that answers.
+    /// The name of the model.
     model: Option<String>,
-    /// What it used.
+    /// The usage.
     usage: Option<Used>,
 }
 
@@ -75,7 +75,7 @@ struct Turn {
 #[serde(deny_unknown_fields)]
 struct Call {
     name: String,
-    /// An object, or a text that is sent as it is.
+    /// An object, or a text that is sent verbatim.
     #[serde(default = "nothing")]
     arguments: Value,
     call_id: Option<String>,
@@ -119,12 +119,12 @@ impl Script {
         Ok(Self { turns, pause })
     }
 
-    /// The same with its file below a directory, unless it is named from the root.
+    /// Resolves a relative path against a directory.
     pub(super) fn beside(&self, dir: &Path) -> Self {
         Self { turns: self.turns.as_ref().map(|turns| dir.join(turns)), ..self.clone() }
     }
 
-    /// What `doctor` says.
+    /// Describes the script for `doctor`.
     pub(super) fn inspect(&self) -> Result<String, String> {
         let Some(path) = &self.turns else {
             return Ok("answers with what the agent's `fn` says".to_owned());
@@ -137,7 +137,7 @@ impl Script {
     }
 }
 
-/// A turn as it is written: a text, or a table.
+/// Parses a turn: a text, or a table.
 fn parse(turn: Value) -> Result<Turn, Failure> {
     let broken = |why: String| Failure::new(kind::MODEL, format!("the script's turn: {why}"));
     match turn {
@@ -146,7 +146,7 @@ fn parse(turn: Value) -> Result<Turn, Failure> {
     }
 }
 
-/// The turn that a conversation is at; the number that it has if there is none.
+/// Returns the turn for a conversation, or its number if there is none.
 fn chosen(turns: Vec<Turn>, request: &ModelRequest) -> Result<Turn, usize> {
     let last = last_said(request);
     let fits = |turn: &Turn| turn.when.as_ref().is_some_and(|when| last.contains(when));
@@ -157,24 +157,24 @@ fn chosen(turns: Vec<Turn>, request: &ModelRequest) -> Result<Turn, usize> {
     turn.ok_or(spoken + 1)
 }
 
-/// Turns that are written down, for whoever plays a model.
+/// Scripted turns of a model.
 #[derive(Debug)]
 pub struct ScriptedTurns(Vec<Turn>);
 
 impl ScriptedTurns {
-    /// Reads them: each is a text, or a table as in a file of turns.
+    /// Parses turns: each is a text, or a table as in a file of turns.
     ///
     /// # Errors
-    /// What is wrong with the first that is none.
+    /// Returns the mistake in the first invalid turn.
     pub fn read(turns: Vec<Value>) -> Result<Self, Failure> {
         turns.into_iter().map(parse).collect::<Result<_, _>>().map(Self)
     }
 
-    /// What a model that has them says to a request, at an attempt from 1. Ids that no turn gives
-    /// are made of `seed`.
+    /// Returns the reply to a request, for an attempt numbered from 1. Missing ids are derived from
+    /// `seed`.
     ///
     /// # Errors
-    /// When there is no turn for the conversation, or the turn is a failure.
+    /// Fails when there is no turn for the conversation, or the turn is a failure.
     pub fn reply(self, request: &Json, seed: &str, attempt: usize) -> Result<Json, Failure> {
         let request: ModelRequest = request.decode().map_err(|error| {
             Failure::new(kind::INVALID_INPUT, format!("a model is asked with items: {error}"))
@@ -199,13 +199,13 @@ impl ScriptedTurns {
     }
 }
 
-/// An event as a server writes it.
+/// Returns an event in the format of a server.
 fn written(event: &Value) -> String {
     let kind = event["type"].as_str().unwrap_or_default();
     format!("event: {kind}\ndata: {event}\n\n")
 }
 
-/// How often the model has spoken: what it says and calls at a time is once.
+/// Returns the number of turns of the model; adjacent items of the model are one turn.
 fn spoken(items: &[Value]) -> usize {
     let own = |item: &Value| match content::kind(item) {
         "message" => item["role"] == "assistant",
@@ -216,7 +216,7 @@ fn spoken(items: &[Value]) -> usize {
     usize::from(items.first().is_some_and(own)) + items.windows(2).filter(|it| begins(it)).count()
 }
 
-/// The text of the last item.
+/// Returns the text of the last item.
 fn last_said(request: &ModelRequest) -> String {
     let last = request.items.last().unwrap_or(&Value::Null);
     let said = last.get("output").or_else(|| last.get("content")).unwrap_or(&Value::Null);
@@ -247,7 +247,7 @@ fn is_piece(event: &Value) -> bool {
 }
 
 impl Turn {
-    /// The events that a provider would send.
+    /// Returns the events that a provider would send.
     fn events(&self) -> Vec<Value> {
         let mut events = Vec::new();
         let mut index = 0;
@@ -315,7 +315,7 @@ impl Turn {
     }
 }
 
-/// A text as pieces: word by word, each with the space after it.
+/// Splits a text into deltas: one per word, each with the space after it.
 fn pieces(kind: &str, text: &str) -> Vec<Value> {
     text.split_inclusive(char::is_whitespace)
         .map(|word| json!({ "type": kind, "delta": word }))

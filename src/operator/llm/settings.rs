@@ -12,52 +12,52 @@ use crate::{
     operator::declared::{HeaderNameText, duration, maybe_url},
 };
 
-/// The largest answer that a file may allow, in bytes.
+/// The upper bound of the limit on an answer, in bytes.
 const LARGEST: usize = 256 * 1024 * 1024;
 
-/// The keys of an llm operator.
+/// The settings of an llm operator.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(try_from = "Keys")]
 pub(in crate::operator) struct LlmSettings {
-    /// Who answers.
+    /// The provider.
     pub(super) provider: Provider,
-    /// The model of agents that name none.
+    /// The model of agents without one.
     pub(super) model: Option<String>,
-    /// What tokens cost, by the model's name.
+    /// The prices of tokens, by model.
     pub(super) prices: BTreeMap<String, Price>,
-    /// What shapes an answer, where neither agent nor call says.
+    /// Default options of a request; the agent's and the call's override them.
     pub(super) options: Map<String, Value>,
-    /// Time for one attempt, where neither the call nor its agent says.
+    /// The timeout of one attempt, if neither the call nor its agent has one.
     pub(super) timeout: Duration,
-    /// The most bytes of an answer.
+    /// The maximum size of an answer, in bytes.
     pub(super) max_answer: usize,
 }
 
-/// Who answers.
+/// The provider of a model.
 #[derive(Debug, Clone)]
 pub(super) enum Provider {
     /// A server.
     Server(Box<Server>),
-    /// Nobody: the answers are written down.
+    /// A script without a server.
     Script(Script),
 }
 
-/// Where a provider is, and how it is asked.
+/// The server of a provider.
 #[derive(Debug, Clone)]
 pub(super) struct Server {
     pub(super) wire: Wire,
-    /// What is posted to.
+    /// The URL of requests.
     pub(super) url: Url,
-    /// The base address, as it was written.
+    /// The base URL, as configured.
     pub(super) base: Url,
-    /// Headers of every request, the key's among them.
+    /// Headers of every request, including the key.
     pub(super) headers: BTreeMap<HeaderNameText, Text>,
     pub(super) egress: Egress,
-    /// How long a connection may take.
+    /// The time limit of connecting.
     pub(super) connect: Duration,
-    /// How long it may take until an answer begins.
+    /// The time limit until the response begins.
     pub(super) first_byte: Duration,
-    /// How long nothing may come once it began.
+    /// The maximum time without data within a response.
     pub(super) between_bytes: Duration,
     pub(super) max_tokens_as: String,
     pub(super) send_reasoning: bool,
@@ -72,7 +72,7 @@ enum Api {
     Script,
 }
 
-/// The keys as they are written.
+/// The keys as written in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Keys {

@@ -1,4 +1,4 @@
-//! The operator against a provider of the test's own, over real sockets.
+//! The operator against a provider of the test, over real sockets.
 
 #[path = "../../../tests/support/provider.rs"]
 #[expect(dead_code, reason = "the tests over the whole program use the rest")]
@@ -67,7 +67,7 @@ async fn reply(llm: &Llm, request: Value) -> ModelReply {
     }
 }
 
-/// The failure, and its code.
+/// Returns the failure and its code.
 async fn failure(llm: &Llm) -> (Failure, String) {
     let failure = match ask(llm, hello()).await.0 {
         Err(failure) => failure,

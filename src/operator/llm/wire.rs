@@ -1,4 +1,4 @@
-//! Which API is spoken.
+//! The APIs of model providers.
 
 use reqwest::header::HeaderMap;
 use serde::Deserialize;
@@ -15,20 +15,20 @@ use super::{
 };
 use crate::protocol::{Failure, ModelRequest};
 
-/// The APIs of providers.
+/// The APIs of model providers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Wire {
-    /// Chat Completions, as OpenAI and most others speak it.
+    /// Chat Completions, as in OpenAI and most other servers.
     Chat,
-    /// Responses, as OpenAI and Open Responses speak it.
+    /// Responses, as in OpenAI and Open Responses.
     Responses,
-    /// Messages, as Anthropic speaks it.
+    /// Messages, as in Anthropic.
     Anthropic,
 }
 
 impl Wire {
-    /// Where it is, where nothing else is said.
+    /// Returns the default base URL.
     pub(super) fn base_url(self) -> &'static str {
         match self {
             Self::Chat | Self::Responses => "https://api.openai.com/v1",
@@ -36,7 +36,7 @@ impl Wire {
         }
     }
 
-    /// What is added to the base address.
+    /// Returns the path below the base URL.
     pub(super) fn path(self) -> &'static str {
         match self {
             Self::Chat => "chat/completions",
@@ -45,7 +45,7 @@ impl Wire {
         }
     }
 
-    /// The header that has the key, and what stands before the key.
+    /// Returns the header of the key, and the prefix of its value.
     pub(super) fn key_header(self) -> (&'static str, &'static str) {
         match self {
             Self::Chat | Self::Responses => ("authorization", "Bearer "),
@@ -53,7 +53,7 @@ impl Wire {
         }
     }
 
-    /// Headers that it wants besides; configured ones go before them.
+    /// Adds the headers that the API requires; configured ones take precedence.
     pub(super) fn add_headers(self, headers: &mut HeaderMap) {
         if self == Self::Anthropic && !headers.contains_key("anthropic-version") {
             let version = reqwest::header::HeaderValue::from_static("2023-06-01");
@@ -61,10 +61,10 @@ impl Wire {
         }
     }
 
-    /// The body of a request.
+    /// Returns the body of a request.
     ///
     /// # Errors
-    /// When the conversation has something that the API has no word for.
+    /// Fails when the API cannot represent an item of the conversation.
     pub(super) fn body(
         self,
         request: &ModelRequest,
@@ -78,7 +78,7 @@ impl Wire {
         }
     }
 
-    /// Who reads the answer.
+    /// Returns the parser of the response.
     pub(super) fn answer(self) -> Box<dyn Answer> {
         match self {
             Self::Chat => Box::new(ChatAnswer::default()),

@@ -1,23 +1,23 @@
-//! What can be wrong with an answer, and the failure that it is.
+//! The errors of a model's response, and their failures.
 //!
 //! Every failure here is of kind `model`, `timeout`, `limit`, `operator_unavailable` or
 //! `invalid_input`, and its data have a `code`:
 //!
-//! | code | means | another attempt |
+//! | code | means | retryable |
 //! |---|---|---|
-//! | `rate_limited` | 429, or an error of that type in the stream | may help |
-//! | `overloaded` | 503, 529, or an error of that type in the stream | may help |
-//! | `server` | 408, 409, 425, any other 5xx, an error without a known type | may help |
-//! | `quota` | the account is out of money | does not help |
-//! | `auth` | 401, 403 | does not help |
-//! | `not_found` | 404: no such model, no such address | does not help |
-//! | `context_length` | the conversation is too long for the model | does not help |
-//! | `content_filter` | the provider refused the request | does not help |
-//! | `bad_request` | any other 4xx, a redirect | does not help |
-//! | `malformed` | what came is not what the API says | may help |
-//! | `cut` | the answer ended before its end | may help |
-//! | `stalled` | nothing came for too long | may help |
-//! | `too_long` | more came than `max_answer` | does not help |
+//! | `rate_limited` | 429, or an error of that type in the stream | yes |
+//! | `overloaded` | 503, 529, or an error of that type in the stream | yes |
+//! | `server` | 408, 409, 425, any other 5xx, an error without a known type | yes |
+//! | `quota` | the account has no credit | no |
+//! | `auth` | 401, 403 | no |
+//! | `not_found` | 404: no such model, no such address | no |
+//! | `context_length` | the conversation is too long for the model | no |
+//! | `content_filter` | the provider refused the request | no |
+//! | `bad_request` | any other 4xx, a redirect | no |
+//! | `malformed` | the response violates the API | yes |
+//! | `cut` | the response ended early | yes |
+//! | `stalled` | no data for too long | yes |
+//! | `too_long` | the response exceeds `max_answer` | no |
 
 use std::fmt;
 
@@ -26,40 +26,40 @@ use serde_json::{Value, json};
 
 use crate::protocol::{Failure, failure::kind, sse::SseError};
 
-/// What a failure keeps of what was sent, in bytes.
+/// The number of bytes of a response that a failure keeps.
 const KEPT: usize = 2 * 1024;
 
-/// What is wrong with an answer.
+/// An error of a response.
 #[derive(Debug)]
 pub(super) enum Wrong {
-    /// It is not what the API says.
+    /// It violates the API.
     Malformed {
-        /// Why.
+        /// The reason.
         why: String,
-        /// What was there.
+        /// The content.
         what: String,
     },
-    /// The provider says so, in the middle of its answer.
+    /// The provider reported an error in the middle of its response.
     Reported(Reported),
-    /// It ended before its end.
+    /// It ended early.
     Cut,
-    /// It is larger than it may be.
+    /// It exceeds a limit.
     TooLong {
-        /// What of it.
+        /// The part that does.
         what: &'static str,
-        /// How large it may be, in bytes.
+        /// The limit, in bytes.
         most: usize,
     },
 }
 
-/// What a provider says of its error.
+/// An error as the provider reports it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Reported {
-    /// Its word for the kind.
+    /// The provider's type of the error.
     pub(super) kind: Option<String>,
-    /// Its word for the error.
+    /// The provider's code.
     pub(super) code: Option<String>,
-    /// Its sentence.
+    /// The message.
     pub(super) message: String,
 }
 
@@ -79,7 +79,7 @@ impl Wrong {
         Self::Malformed { why: why.into(), what: kept(what) }
     }
 
-    /// The failure that ends the attempt.
+    /// Returns the failure that ends the attempt.
     pub(super) fn failure(&self) -> Failure {
         let message = format!("the model's answer {self}");
         match self {
@@ -113,11 +113,11 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// The meaning of an error: its code, and whether another attempt may help.
+/// The meaning of an error: its code, and whether it is retryable.
 struct Meaning(&'static str, bool);
 
 impl Reported {
-    /// Reads the `error` of any of the APIs: a text, or an object with some of `type`, `code`,
+    /// Parses the `error` of any of the APIs: a text, or an object with some of `type`, `code`,
     /// `message`.
     pub(super) fn read(error: &Value) -> Self {
         let word = |key: &str| match error.get(key) {
@@ -132,7 +132,7 @@ impl Reported {
         Self { kind: word("type"), code: word("code"), message: kept(message.as_bytes()) }
     }
 
-    /// The failure that ends the attempt.
+    /// Returns the failure that ends the attempt.
     pub(super) fn failure(
         &self,
         status: Option<StatusCode>,
@@ -197,7 +197,7 @@ impl Reported {
     }
 }
 
-/// The failure for an error answer: its body is whatever the provider, or something before it, says.
+/// Returns the failure of an error response; the body may come from the provider or from a proxy.
 pub(super) fn by_status(
     status: StatusCode,
     retry_after_ms: Option<u64>,
@@ -209,7 +209,7 @@ pub(super) fn by_status(
             let error = body.get("error").cloned().unwrap_or(Value::Object(body));
             Reported::read(&error)
         }
-        // Some put their error into a list.
+        // Some providers wrap the error in a list.
         Ok(Value::Array(list)) => match list.first().and_then(|first| first.get("error")) {
             Some(error) => Reported::read(error),
             None => Reported { message: kept(body), ..Reported::default() },
@@ -219,12 +219,12 @@ pub(super) fn by_status(
     reported.failure(Some(status), retry_after_ms, request_id)
 }
 
-/// Something that this API has no word for, or that is not what it has to be.
+/// Returns the failure of a request that this API cannot represent, or that is invalid.
 pub(super) fn untold(message: impl Into<String>) -> Failure {
     Failure::new(kind::INVALID_INPUT, message)
 }
 
-/// As much as is kept of a text, on one line.
+/// Returns the beginning of a text that a failure keeps, on one line.
 fn kept(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(KEPT)]);
     text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()

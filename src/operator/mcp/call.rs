@@ -1,4 +1,4 @@
-//! From a task to a call of a tool, and from its result to a reply.
+//! Converts a task to a call of a tool, and its result to a reply.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -19,13 +19,13 @@ use crate::{
     protocol::{Failure, FunctionTool, Json, failure::kind},
 };
 
-/// How long `doctor` waits for a server and its tools.
+/// The time limit of `doctor` for a server and its tools.
 const INSPECTION: Duration = Duration::from_secs(15);
-/// The tools that `doctor` names.
+/// The maximum number of tools that `doctor` lists.
 const LISTED: usize = 12;
-/// What a failure's message keeps of a tool's words, in characters.
+/// The number of characters of a tool's output that a failure keeps.
 const MESSAGE: usize = 500;
-/// The tools that a failure names.
+/// The maximum number of tools that a failure lists.
 const NAMED: usize = 20;
 
 /// Calls a tool for each attempt.
@@ -56,7 +56,7 @@ impl Mcp {
         let arguments = arguments(input)?;
         let mut tools = self.server.tools().await?;
         if !tools.contains_key(tool) {
-            // It may be new, on a server that does not say so.
+            // The tool may be new, on a server that does not announce changes.
             self.server.forget_tools().await;
             tools = self.server.tools().await?;
         }
@@ -115,7 +115,7 @@ impl Backend for Mcp {
     }
 }
 
-/// The input as a tool takes it: an object, nothing for null.
+/// Returns the input as arguments of a tool: an object, empty for null.
 fn arguments(input: &Json) -> Result<JsonObject, Failure> {
     match input.to_value() {
         Value::Object(arguments) => Ok(arguments),
@@ -136,8 +136,8 @@ fn unknown(tool: &str, tools: &Tools) -> Failure {
     Failure::new(kind::REFUSED, format!("the MCP server has no tool {tool:?}; {hint}"))
 }
 
-/// What a call came to: the structured content, else the JSON or text of its words, else all of
-/// its content.
+/// Returns the result of a call: the structured content, otherwise the JSON or text of its text
+/// blocks, otherwise all of its content.
 fn output(tool: &str, result: CallToolResult) -> Result<Json, Failure> {
     let words: Option<Vec<&str>> = result
         .content

@@ -1,4 +1,4 @@
-//! One server: its connection, made when it is needed, and its tools.
+//! One server: its connection, opened when needed, and its tools.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -40,21 +40,21 @@ use crate::{
     protocol::{Failure, FunctionTool, failure::kind, plain},
 };
 
-/// The most tools of one server.
+/// The maximum number of tools of one server.
 const TOOLS: usize = 1_000;
-/// The most pages of its list.
+/// The maximum number of pages of its list.
 const PAGES: usize = 100;
-/// The longest description of a tool, in characters.
+/// The maximum length of a tool's description, in characters.
 const DESCRIPTION: usize = 4_096;
-/// The largest schema of a tool that models are shown, in bytes of JSON.
+/// The maximum size of a schema that is shown to models, in bytes of JSON.
 const SCHEMA: usize = 64 * 1024;
-/// The longest event of a stream, in bytes.
+/// The maximum size of an event of a stream, in bytes.
 const EVENT: usize = 8 * 1024 * 1024;
 
 /// The tools of a server by name, each with the schema of its arguments.
 pub(super) type Tools = Arc<BTreeMap<String, Schema>>;
 
-/// A server that tasks share.
+/// A server shared by tasks.
 pub(super) struct Server {
     at: Where,
     start_within: Duration,
@@ -66,13 +66,13 @@ pub(super) struct Server {
 struct Connection {
     service: RunningService<RoleClient, Listener>,
     tools: Mutex<Option<Tools>>,
-    /// Whether the list of tools was announced to have changed.
+    /// Whether the server announced a change of its tools.
     changed: Arc<AtomicBool>,
-    /// Dropped after the service, which may still say goodbye.
+    /// Dropped after the service, which may still close the connection in an orderly way.
     child: Option<(Running, Complaints)>,
 }
 
-/// What the host answers and hears as a client.
+/// The client side of the connection.
 struct Listener {
     changed: Arc<AtomicBool>,
 }
@@ -93,7 +93,7 @@ impl Server {
         Self { at, start_within, environments, connection: Default::default() }
     }
 
-    /// The server's name for people: its program or host.
+    /// Returns the display name of the server: its program or host.
     pub(super) fn name(&self) -> &str {
         match &self.at {
             Where::Command { command, .. } => &command[0],
@@ -101,7 +101,7 @@ impl Server {
         }
     }
 
-    /// Its tools, asked for once, and again after it said that they changed.
+    /// Returns its tools: from a cache, until the server announces a change.
     pub(super) async fn tools(&self) -> Result<Tools, Failure> {
         let connection = self.connect().await?;
         if !connection.changed.swap(false, Ordering::AcqRel)
@@ -120,7 +120,7 @@ impl Server {
         Ok(tools)
     }
 
-    /// Its tools as they describe themselves, asked for each time.
+    /// Returns the descriptions of its tools, requested each time.
     pub(super) async fn described(&self) -> Result<Vec<FunctionTool>, Failure> {
         let connection = self.connect().await?;
         match list(&connection).await {
@@ -129,7 +129,7 @@ impl Server {
         }
     }
 
-    /// Forgets what is known of the tools.
+    /// Drops the cached tools.
     pub(super) async fn forget_tools(&self) {
         if let Some(connection) = &*self.connection.lock().await {
             connection.changed.store(true, Ordering::Release);
@@ -139,7 +139,7 @@ impl Server {
     /// Calls a tool.
     ///
     /// # Cancel safety
-    /// Dropping this gives the call up and tells the server so.
+    /// Dropping this cancels the call and notifies the server.
     pub(super) async fn call(
         &self,
         tool: &str,
@@ -153,7 +153,7 @@ impl Server {
         }
     }
 
-    /// The connection; a new one if there is none or it broke off.
+    /// Returns the connection; opens a new one if there is none or it failed.
     async fn connect(&self) -> Result<Arc<Connection>, Failure> {
         let mut slot = self.connection.lock().await;
         if let Some(connection) = &*slot
@@ -162,7 +162,7 @@ impl Server {
         {
             return Ok(Arc::clone(connection));
         }
-        // Whatever is left of the old one goes before the new one comes.
+        // The old connection is closed before the new one opens.
         *slot = None;
         let opened = tokio::time::timeout(self.start_within, self.open()).await;
         let connection = Arc::new(opened.map_err(|_| {
@@ -180,7 +180,7 @@ impl Server {
     async fn open(&self) -> Result<Connection, Failure> {
         let changed = Arc::new(AtomicBool::new(false));
         let listener = Listener { changed: Arc::clone(&changed) };
-        // Newer servers are stateless, older ones want to be initialized: it is asked which.
+        // Newer servers are stateless, older ones need to be initialized: the mode is negotiated.
         let lifecycle = ClientLifecycleMode::Auto {
             preferred_versions: vec![ProtocolVersion::LATEST],
             legacy_version: None,
@@ -217,7 +217,7 @@ impl Server {
         Failure::new(kind::OPERATOR_UNAVAILABLE, message).retryable()
     }
 
-    /// What a failed request means; a connection that broke off is given up.
+    /// Returns the failure of a request; drops the connection if it failed.
     async fn broken(&self, connection: &Arc<Connection>, error: &ServiceError) -> Failure {
         match error {
             ServiceError::McpError(error) => {
@@ -242,11 +242,11 @@ impl Server {
     }
 }
 
-/// Every tool, page by page, as far as one server may have them.
+/// Returns every tool, page by page, up to the limits.
 async fn list(connection: &Connection) -> Result<Vec<Tool>, ServiceError> {
     let mut tools = Vec::new();
     let mut page = PaginatedRequestParams::default();
-    // A server may have another page for ever.
+    // A server may return pages without end.
     for _ in 0..PAGES {
         let listed = connection.service.peer().list_tools(Some(page.clone())).await?;
         tools.extend(listed.tools);
@@ -259,7 +259,7 @@ async fn list(connection: &Connection) -> Result<Vec<Tool>, ServiceError> {
     Ok(tools)
 }
 
-/// What a tool's arguments must be; anything where its schema cannot be read.
+/// Returns the schema of a tool's arguments; accepts anything if it cannot be compiled.
 fn arguments_of(tool: &Tool) -> Schema {
     let schema = Value::Object((*tool.input_schema).clone());
     Schema::compile_value(schema, false).unwrap_or_else(|error| {
@@ -272,8 +272,8 @@ fn custom(headers: HeaderMap) -> HashMap<HeaderName, HeaderValue> {
     headers.into_iter().filter_map(|(name, value)| Some((name?, value))).collect()
 }
 
-/// A tool as models are shown it: what a server says of it is an argument of the request, marked as
-/// that, and never a part of instructions. It is cut, and without what nobody sees.
+/// Returns a tool as shown to models. The description is untrusted: it is an argument of the
+/// request and never a part of instructions, is truncated, and loses invisible characters.
 fn described(tool: Tool) -> FunctionTool {
     let schema = Value::Object((*tool.input_schema).clone());
     let is_small = schema.to_string().len() <= SCHEMA;

@@ -10,40 +10,40 @@ use crate::{
     operator::declared::{HeaderNameText, duration, maybe_url, variables},
 };
 
-/// The keys of an mcp operator.
+/// The settings of an mcp operator.
 #[derive(Debug, Clone)]
 pub(in crate::operator) struct McpSettings {
     pub(super) server: Where,
-    /// The tool of agents that name none.
+    /// The tool of agents without one.
     pub(super) tool: Option<String>,
-    /// How long a server may take until it can be asked.
+    /// The time limit until a server is ready.
     pub(super) start_within: Duration,
-    /// Time for one attempt, where neither the call nor its agent says.
+    /// The timeout of one attempt, if neither the call nor its agent has one.
     pub(super) timeout: Duration,
 }
 
-/// Where a server is.
+/// The location of a server.
 #[derive(Debug, Clone)]
 pub(super) enum Where {
-    /// A child process that is spoken to over its pipes.
+    /// A child process, connected over its pipes.
     Command {
         /// Program and arguments.
         command: Vec<String>,
-        /// What it gets in its environment.
+        /// The environment variables.
         env: BTreeMap<String, Text>,
     },
-    /// Behind an address.
+    /// At a URL.
     Url {
-        /// The address.
+        /// The URL.
         url: Url,
         /// Headers of every request.
         headers: BTreeMap<HeaderNameText, Text>,
-        /// Where requests may go.
+        /// The permitted destinations of requests.
         egress: Egress,
     },
 }
 
-/// The keys as they are written.
+/// The keys as written in the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Keys {

@@ -1,4 +1,4 @@
-//! A server that is a child process: its pipes, and what it complains about.
+//! A server that is a child process: its pipes, and its stderr.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -21,19 +21,19 @@ use crate::{
     protocol::{Failure, failure::kind},
 };
 
-/// The longest message of a server, in bytes.
+/// The maximum size of a message, in bytes.
 const LONGEST: usize = 8 * 1024 * 1024;
-/// The last bytes of what it complains about that are kept.
+/// The number of bytes of stderr that are kept.
 const TAIL: usize = 2 * 1024;
 
 /// The pipes of a server, as its connection takes them.
 pub(super) type Pipes = AsyncRwTransport<RoleClient, Talk, Sender>;
 
-/// The end of what a server complained about.
+/// The end of a server's stderr.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Complaints(Arc<Mutex<VecDeque<u8>>>);
 
-/// A started server: it and its group are dead once this is dropped.
+/// A started server; dropping it kills its process group.
 pub(super) struct Started {
     pub(super) child: Running,
     pub(super) pipes: Pipes,
@@ -58,7 +58,7 @@ pub(super) fn start(
     let start = || {
         let cwd = std::env::current_dir()?;
         let (theirs, ours) = std::io::pipe()?;
-        // Messages, and no input that could be cut: the end of the pipe is the end of the server.
+        // A pipe for messages, not an input of fixed size: closing it ends the server.
         let stdin = Sender::from_owned_fd(ours.into())?;
         let launch = environments.launch(program, &command[1..], variables, &cwd, &[&cwd])?;
         let input = Input::Pipe(theirs.into());
@@ -74,8 +74,8 @@ pub(super) fn start(
     Ok(Started { child, pipes, complaints })
 }
 
-/// What a server says. Reading it keeps its stderr moving as well, so that it is never stopped by
-/// a full pipe.
+/// The output of a server. Reading it drains stderr as well, so that a full pipe never blocks the
+/// server.
 pub(super) struct Talk {
     stdout: ChildStdout,
     stderr: Option<ChildStderr>,
@@ -111,7 +111,7 @@ impl Complaints {
         drop(kept.drain(..over));
     }
 
-    /// The last line, if there is one.
+    /// Returns the last line, if there is one.
     pub(super) fn last(&self) -> Option<String> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let text = String::from_utf8_lossy(kept.make_contiguous()).into_owned();

@@ -37,7 +37,7 @@ async fn call(mcp: &Mcp, tool: &str, input: Value) -> Result<Value, Failure> {
     }
 }
 
-/// A server over HTTP; dropped, it is killed.
+/// A server over HTTP; killed when dropped.
 struct Remote {
     child: Child,
     url: String,

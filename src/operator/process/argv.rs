@@ -17,9 +17,9 @@ use crate::{
     protocol::{Failure, Json, failure::kind},
 };
 
-/// The longest argument or variable, in bytes: Linux takes no longer one.
+/// The maximum length of an argument or variable, in bytes: the limit of Linux.
 const MAX_LEN: usize = 128 * 1024 - 1;
-/// What rendering one template may cost, in minijinja's units.
+/// The maximum cost of rendering one template, in minijinja's units.
 const FUEL: u64 = 100_000;
 
 /// Renders the templates of one attempt.
@@ -29,9 +29,9 @@ pub(super) struct Templates {
 }
 
 impl Templates {
-    /// Templates over `input`, `run.id`, `agent`, `attempt`, `bundle` (the directory of the
-    /// blueprint's files), `moonswarm` (the host's own program) and the top-level keys of an
-    /// object input; any other input is `directive` as well.
+    /// Creates templates over `input`, `run.id`, `agent`, `attempt`, `bundle` (the directory of the
+    /// blueprint's files), `moonswarm` (the host's own program) and the top-level keys of an object
+    /// input; any other input is also available as `directive`.
     pub(super) fn new(task: &Task, input: &Json, bundle: &Path) -> Self {
         let input = input.to_value();
         let mut slots = match &input {
@@ -86,7 +86,7 @@ impl Templates {
         }
     }
 
-    /// The command: the program and its arguments.
+    /// Returns the command: the program and its arguments.
     pub(super) fn argv(&self, task: &Task) -> Result<(String, Vec<String>), Failure> {
         let mut argv = Vec::with_capacity(task.agent.command.len());
         for (index, template) in task.agent.command.iter().enumerate() {
@@ -102,8 +102,8 @@ impl Templates {
         Ok((program, argv))
     }
 
-    /// The child's whole environment but for secrets; what the agent says goes before its
-    /// surroundings.
+    /// Returns the whole environment of the child except secrets; the agent's variables override
+    /// its surroundings.
     pub(super) fn variables(
         &self,
         task: &Task,
@@ -128,7 +128,7 @@ impl Templates {
     }
 }
 
-/// The run's directory, made if it is the run's own.
+/// Returns the directory of the run; creates it if it is the run's own.
 pub(super) fn workdir(task: &Task) -> Result<PathBuf, Failure> {
     if task.own_workdir {
         std::fs::create_dir_all(&task.workdir).map_err(|error| {
@@ -139,7 +139,7 @@ pub(super) fn workdir(task: &Task) -> Result<PathBuf, Failure> {
     enter(&task.workdir)
 }
 
-/// Where the agent's `cwd` leads, which is inside the run's directory.
+/// Resolves the `cwd` of the agent, which must be inside the run's directory.
 pub(super) fn directory(task: &Task, workdir: &Path) -> Result<Option<PathBuf>, Failure> {
     let Some(cwd) = &task.agent.cwd else { return Ok(None) };
     let inside = enter(&workdir.join(cwd))?;
@@ -166,7 +166,7 @@ fn enter(path: &Path) -> Result<PathBuf, Failure> {
     })
 }
 
-/// A JSON value as templates see it.
+/// Converts a JSON value for templates.
 fn value_of(json: &serde_json::Value) -> Value {
     match json {
         serde_json::Value::Null => ().into(),
@@ -186,7 +186,7 @@ fn object_of(object: &Map<String, serde_json::Value>) -> Value {
     Value::from_pairs(object.iter().map(|(key, json)| (key.as_str(), value_of(json))))
 }
 
-/// The JSON of a value that a template wrote out.
+/// Converts a value of a template to JSON.
 fn json_of(value: &Value) -> Result<serde_json::Value, minijinja::Error> {
     let refused = || {
         let message = format!("a value of the kind {} has no JSON", value.kind());
@@ -218,7 +218,7 @@ fn json_of(value: &Value) -> Result<serde_json::Value, minijinja::Error> {
     }
 }
 
-/// Refuses what would make it longer than [`MAX_LEN`].
+/// Fails when the text exceeds [`MAX_LEN`].
 struct Capped(Vec<u8>);
 
 impl io::Write for Capped {

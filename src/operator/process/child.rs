@@ -1,4 +1,4 @@
-//! A child process, what it says and its end.
+//! A child process, its output and its end.
 
 use std::{io, process::ExitStatus, sync::Arc, time::Duration};
 
@@ -14,20 +14,20 @@ use crate::{
     operator::Task,
 };
 
-/// How much and how long a child may.
+/// The limits of a child.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// The most bytes on stdout.
+    /// The maximum number of bytes on stdout.
     pub(super) stdout: usize,
-    /// The last bytes of stderr that are kept.
+    /// The number of bytes of stderr that are kept, from the end.
     pub(super) stderr: usize,
-    /// From a cancel's SIGTERM to its SIGKILL.
+    /// The time from SIGTERM to SIGKILL after a cancel.
     pub(super) terminate: Duration,
-    /// From a result that came over HTTP to the end of the child.
+    /// The time for the child to end after its result came over HTTP.
     pub(super) report: Duration,
-    /// From its start to its end, if its environment says.
+    /// The maximum time from start to end, if its environment has one.
     pub(super) wall: Option<Duration>,
-    /// From the child's end to the end of its pipes, which somebody else may hold.
+    /// The time for its pipes to close after it ended; another process may hold them.
     pub(super) drain: Duration,
 }
 
@@ -44,36 +44,36 @@ impl Default for Limits {
     }
 }
 
-/// How a child's time ended.
+/// The way in which a child ended.
 #[derive(Debug)]
 pub(super) enum End {
-    /// By itself.
+    /// It exited.
     Exited(Exit),
-    /// Before it began.
+    /// It did not start.
     NotStarted(NotStarted),
     /// The attempt was given up.
     Canceled,
     /// Its result came over HTTP.
     Reported,
-    /// It printed more than it may.
+    /// It exceeded the limit on stdout.
     Overflow,
-    /// It took longer than its environment allows.
+    /// It exceeded the time limit of its environment.
     TooLong,
 }
 
-/// What a child left.
+/// The exit of a child.
 #[derive(Debug)]
 pub(super) struct Exit {
     /// Its status.
     pub(super) status: ExitStatus,
-    /// All that it printed.
+    /// All of stdout.
     pub(super) stdout: Vec<u8>,
-    /// The end of what it complained about.
+    /// The end of stderr.
     pub(super) stderr: Vec<u8>,
 }
 
 impl Exit {
-    /// The same without the secrets; of the complaints the last `tail` bytes.
+    /// Removes secrets; keeps the last `tail` bytes of stderr.
     pub(super) fn scrubbed(self, scrubber: &Scrubber, tail: usize) -> Self {
         if scrubber.is_empty() {
             return self;
@@ -87,7 +87,7 @@ impl Exit {
     }
 }
 
-/// A child in a group of its own.
+/// A child in a process group of its own.
 pub(in crate::operator) struct Running(Launched);
 
 impl Running {
@@ -100,17 +100,17 @@ impl Running {
         launch.start(input, watch).map(Self)
     }
 
-    /// The child's pid, which is its group's number.
+    /// Returns the pid of the child, which is the number of its group.
     pub(super) fn pid(&self) -> i32 {
         self.0.group.number()
     }
 
-    /// What it says, for whoever listens as long as it lives; nothing if it is taken.
+    /// Takes the pipes of its output; returns `None` if they were taken.
     pub(in crate::operator) fn pipes(&mut self) -> Option<(ChildStdout, ChildStderr)> {
         Some((self.0.child.stdout.take()?, self.0.child.stderr.take()?))
     }
 
-    /// Reads the child until it or its attempt ends. Its group is dead afterwards.
+    /// Reads the output until the child or its attempt ends. Afterwards its process group is dead.
     pub(super) async fn finish(mut self, task: &Task, limits: Limits) -> io::Result<End> {
         let wall = async {
             match limits.wall {
@@ -180,7 +180,7 @@ impl Running {
         })
     }
 
-    /// Asks the group to end; what has not after `grace` is killed by the caller.
+    /// Sends SIGTERM to the group and waits; the caller kills what remains after `grace`.
     async fn terminate(
         &mut self,
         pump: impl Future<Output = Result<(), Overflow>>,
@@ -198,8 +198,8 @@ impl Running {
     }
 }
 
-/// Keeps the pipes moving while something else is awaited, so that a child that cleans up is not
-/// stopped by a full one. Never ends.
+/// Drains the pipes while something else is awaited, so that a full pipe does not block a child
+/// that cleans up. Never returns.
 async fn idle_after(pump: impl Future<Output = Result<(), Overflow>>, pumping: bool) {
     if pumping {
         let _ = pump.await;
@@ -218,7 +218,7 @@ async fn collect(
 ) -> Result<(), Overflow> {
     let Some(stream) = stream else { return Ok(()) };
     let mut stream = stream.take(u64::try_from(cap).unwrap_or(u64::MAX).saturating_add(1));
-    // A stream that breaks ends: what was read until then stands.
+    // A read error ends the stream; what was read before is kept.
     let _ = stream.read_to_end(into).await;
     if into.len() > cap { Err(Overflow) } else { Ok(()) }
 }

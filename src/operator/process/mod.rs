@@ -1,8 +1,9 @@
 //! The operator that runs a command as a child process.
 //!
-//! Owns the command's arguments and environment, the child's group, its input and output, and
-//! what its exit means. Refuses shells: an argument is one argument, whatever is in it. The input
-//! comes as JSON on stdin; the result is what the child printed, unless it reported over HTTP.
+//! Owns the command's arguments and environment, the process group of the child, its input and
+//! output, and the meaning of its exit. Refuses shells: an argument is one argument, whatever it
+//! contains. The input comes as JSON on stdin; the result is the output on stdout, unless the child
+//! reported over HTTP.
 
 mod argv;
 mod child;

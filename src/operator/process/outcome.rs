@@ -1,4 +1,4 @@
-//! What a child's exit means for its attempt.
+//! The meaning of a child's exit for its attempt.
 
 use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus};
 
@@ -7,17 +7,17 @@ use serde_json::{Map, Value, json};
 use super::child::Exit;
 use crate::protocol::{Failure, Json, failure::kind};
 
-/// What a failure keeps of each stream, in bytes from its end.
+/// The number of bytes that a failure keeps of each stream, from the end.
 const TAIL: usize = 16 * 1024;
 
-/// The result of a child that ended by itself.
+/// Returns the result of a child that exited.
 pub(super) fn outcome(program: &str, exit: Exit, check: bool) -> Result<Json, Failure> {
     if check {
         if !exit.status.success() {
             return Err(failure(program, &exit));
         }
-        // Read as a tree, which refuses what other readers would trip over later: numbers
-        // beyond a double, halves of surrogate pairs.
+        // Parsed as a tree, which rejects documents that later readers could not process: numbers
+        // beyond a double, lone surrogates.
         if let Ok(value) = serde_json::from_slice::<Value>(&exit.stdout) {
             return Ok(value.into());
         }
@@ -25,7 +25,7 @@ pub(super) fn outcome(program: &str, exit: Exit, check: bool) -> Result<Json, Fa
     Ok(Value::Object(facts(exit.status, &exit.stdout, &exit.stderr)).into())
 }
 
-/// The failure of a child that printed more than it may.
+/// Returns the failure of a child that exceeded the limit on stdout.
 pub(super) fn overflow(program: &str, cap: usize) -> Failure {
     Failure::new(
         kind::LIMIT,
@@ -36,7 +36,7 @@ pub(super) fn overflow(program: &str, cap: usize) -> Failure {
     )
 }
 
-/// The failure of a child that did not start.
+/// Returns the failure of a child that did not start.
 pub(super) fn not_started(program: &str, error: &std::io::Error) -> Failure {
     let hint = match error.kind() {
         std::io::ErrorKind::NotFound => "it is not installed, or not on the host's PATH",
@@ -50,7 +50,7 @@ pub(super) fn not_started(program: &str, error: &std::io::Error) -> Failure {
     Failure::new(kind::PROCESS, format!("failed to start `{program}`: {error}; {hint}")).retryable()
 }
 
-/// The failure of a program that did not start within its environment's paths.
+/// Returns the failure of a program that did not start within the paths of its environment.
 pub(super) fn not_started_within(program: &str, error: &std::io::Error) -> Failure {
     if error.kind() != std::io::ErrorKind::PermissionDenied {
         return not_started(program, error);
@@ -79,7 +79,7 @@ fn failure(program: &str, exit: &Exit) -> Failure {
     Failure::new(kind::PROCESS, message).with_data(Value::Object(data).into())
 }
 
-/// `{exit_code, stdout, stderr}`, and the signal that ended it, if one did.
+/// Returns `{exit_code, stdout, stderr}`, and the signal that ended it, if there was one.
 fn facts(status: ExitStatus, stdout: &[u8], stderr: &[u8]) -> Map<String, Value> {
     let mut facts = Map::new();
     facts.insert("exit_code".to_owned(), json!(code(status)));
@@ -91,7 +91,7 @@ fn facts(status: ExitStatus, stdout: &[u8], stderr: &[u8]) -> Map<String, Value>
     facts
 }
 
-/// The exit code as shells count it: 128 and the signal for who was killed.
+/// Returns the exit code as shells count it: 128 plus the signal for a killed child.
 fn code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
@@ -113,7 +113,7 @@ fn signal_name(signal: i32) -> String {
     name.to_owned()
 }
 
-/// The last bytes of a stream, from a whole character on.
+/// Returns the last bytes of a stream, beginning with a whole character.
 fn tail(bytes: &[u8]) -> &[u8] {
     let mut start = bytes.len().saturating_sub(TAIL);
     while start > 0 && bytes.get(start).is_some_and(|byte| byte & 0xc0 == 0x80) {

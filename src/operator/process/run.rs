@@ -1,4 +1,4 @@
-//! The backend: from a task to a child and from its end to a reply.
+//! The backend: starts a child for a task, and turns its end into a reply.
 
 use std::{collections::BTreeMap, ffi::OsString, fmt, io, path::PathBuf, sync::Arc};
 
@@ -20,8 +20,8 @@ use crate::{
     protocol::{EnvError, Failure, Json, failure::kind},
 };
 
-/// Gives the directory that has a blueprint's files, writing them first if nobody did. Called
-/// for every child, on a thread of the runtime: it must be cheap once they are there.
+/// Returns the directory with the files of a blueprint, and writes them first if needed. Called for
+/// every child, on a thread of the runtime: it must be cheap once they are there.
 pub type BundleDir = Arc<dyn Fn(&Blueprint) -> io::Result<PathBuf> + Send + Sync>;
 
 /// Runs each attempt as a child process.
@@ -35,7 +35,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// An operator whose children find their blueprint's files by `bundle_dir`.
+    /// Creates an operator whose children find the files of their blueprint through `bundle_dir`.
     pub fn new(bundle_dir: BundleDir, environments: Arc<Environments>) -> Self {
         Self {
             bundle_dir,
@@ -46,13 +46,13 @@ impl Process {
         }
     }
 
-    /// The same, with variables that every child gets, below those of its agent.
+    /// Sets variables of every child; the agent's own override them.
     #[must_use]
     pub fn with_env(self, env: BTreeMap<String, Text>) -> Self {
         Self { env: Arc::new(env), ..self }
     }
 
-    /// What a child is given before it starts: its environment, and the operator's own secrets.
+    /// Prepares a child before it starts: its environment, and the operator's own secrets.
     async fn prepare(&self, task: &Task) -> Result<Prepared, Failure> {
         let blueprint = task.program.blueprint();
         let bundle = (self.bundle_dir)(blueprint).map_err(|error| {
@@ -101,7 +101,7 @@ impl Process {
         Ok(Prepared { bundle, workdir, variables, known, scrubber, provisioned, _holds: None })
     }
 
-    /// The variables that the operator's configuration gives, and of these the secrets.
+    /// Returns the variables of the operator's configuration, and the secrets among them.
     fn own_variables(&self, task: &Task) -> Result<(Variables, Vec<(String, Secret)>), Failure> {
         let given =
             |name: &str| name.starts_with("MOONSWARM_") || task.agent.env.contains_key(name);
@@ -161,7 +161,7 @@ impl Process {
             .map_err(|error| not_started(&error))
     }
 
-    /// What the end of a child means: for its boundary and limits first, then for its task.
+    /// Interprets the end of a child: first for its boundary and limits, then for its task.
     fn judge(
         &self,
         task: &Task,
@@ -169,7 +169,7 @@ impl Process {
         prepared: &Prepared,
         end: io::Result<End>,
     ) -> Result<Reply, Failure> {
-        // A child that reported and then ended at once is done, whatever its exit says.
+        // After a report the exit status does not matter.
         if task.reported.is_cancelled() {
             return Ok(Reply::Parked);
         }
@@ -204,10 +204,10 @@ impl Process {
     }
 }
 
-/// Variables, in the order in which a later one goes before an earlier one.
+/// Variables; a later one overrides an earlier one.
 type Variables = Vec<(String, OsString)>;
 
-/// What a child is given before it starts.
+/// The preparation of a child.
 struct Prepared {
     bundle: PathBuf,
     workdir: PathBuf,
@@ -222,12 +222,12 @@ fn given_up() -> Failure {
     Failure::new(kind::CANCELED, "the attempt was given up")
 }
 
-/// What an environment's error is for its task.
+/// Converts an error of an environment to the failure of its task.
 fn failure_of(error: EnvError) -> Failure {
     let message = error.to_string();
     match error {
         EnvError::ResourceExceeded(_) => Failure::new(kind::LIMIT, message),
-        // A vault may answer, a disk have room, a moment later; a machine does not change.
+        // A vault may answer or a disk have space a moment later; a machine does not change.
         EnvError::CredentialFailed(_) | EnvError::ProvisionFailed(_) => {
             Failure::new(kind::ENVIRONMENT, message).retryable()
         }
@@ -280,7 +280,7 @@ impl Backend for Process {
     }
 }
 
-/// The program of a task, as the layers see it.
+/// Returns the program of a task, as the layers see it.
 fn called(task: &Task, input: &Json, prepared: &Prepared) -> Result<ExecCall, Failure> {
     let (program, args) = Templates::new(task, input, &prepared.bundle).argv(task)?;
     let given = prepared.variables.iter().map(|(name, _)| name);
@@ -297,7 +297,7 @@ fn called(task: &Task, input: &Json, prepared: &Prepared) -> Result<ExecCall, Fa
     })
 }
 
-/// A child at the end of the way.
+/// The child at the end of the stack.
 struct Child<'a> {
     process: &'a Process,
     task: &'a Task,

@@ -10,11 +10,11 @@ use crate::{
     operator::{Backend, Builtin, Settings, declared::variables},
 };
 
-/// The keys of a process operator.
+/// The settings of a process operator.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::operator) struct ProcessSettings {
-    /// Variables of every child, below those that its agent gives.
+    /// Variables of every child; the agent's own override them.
     #[serde(default, deserialize_with = "variables")]
     env: BTreeMap<String, Text>,
 }

@@ -45,14 +45,14 @@ fn sh(script: &str) -> Attempt {
     Attempt::new().command(["sh", "-c", script])
 }
 
-/// Whether a process is there and is not a corpse.
+/// Returns true if a process exists and is not a zombie.
 fn lives(pid: &str) -> bool {
     let stat = Command::new("ps").args(["-o", "stat=", "-p", pid]).output().unwrap();
     let stat = String::from_utf8_lossy(&stat.stdout).trim().to_owned();
     !stat.is_empty() && !stat.starts_with('Z')
 }
 
-/// Waits until `pid` is gone: its end is not ours to await.
+/// Waits until `pid` is gone; it is not a child of this process, so it cannot be awaited.
 async fn gone(pid: &str) {
     let wait = async {
         while lives(pid) {
@@ -62,13 +62,13 @@ async fn gone(pid: &str) {
     tokio::time::timeout(Duration::from_secs(10), wait).await.expect("the process ends");
 }
 
-/// Waits for what a child writes into a fifo, once.
+/// Reads one line that a child writes into a fifo.
 async fn word(fifo: &Path) -> String {
     loop {
         let file = tokio::fs::File::open(fifo).await.unwrap();
         let mut line = String::new();
         tokio::io::BufReader::new(file).read_line(&mut line).await.unwrap();
-        // The writer of the word before may not have closed its end yet: that is no word.
+        // The writer of the previous line may not have closed its end yet; then the line is empty.
         if !line.trim().is_empty() {
             return line.trim().to_owned();
         }
@@ -308,7 +308,7 @@ async fn an_attempt_that_is_dropped_takes_its_child_along() {
     gone(&pid).await;
 }
 
-/// An agent with an environment that needs no boundary.
+/// Returns an agent with an environment that needs no boundary.
 fn within(script: &str, declared: Value) -> Attempt {
     sh(script).agent(|agent| agent.environment = Some(declared.into()))
 }

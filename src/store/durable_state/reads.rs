@@ -1,7 +1,7 @@
-//! What is read of state: the stored values under the transient ones.
+//! Reads of state: the stored values, hidden by transient ones.
 //!
-//! Each read comes in two forms: one that blocks, for whoever has a thread to wait on, and one that
-//! waits beside the runtime's workers.
+//! Each read has two forms: one that blocks, for callers on a thread of their own, and an async one
+//! that runs on the blocking pool.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,19 +14,19 @@ use crate::{
     store::{StateFilter, StateHit, StateRow, StateSearch, StoreError, find},
 };
 
-/// The most keys that one walk along links visits.
+/// The maximum number of keys that one traversal visits.
 const VISITED: usize = 10_000;
-/// The most links that one walk goes in a row.
+/// The maximum number of links on one path.
 const DEEP: u32 = 64;
-/// Keys that one page of a listing has.
+/// The number of keys in one page of a listing.
 const PAGE: usize = 1_000;
 
 impl DurableState {
-    /// The value of a key, if there is one. One row is read where it is asked for: that takes some
-    /// microseconds.
+    /// Returns the value of a key, if there is one. Reads one row on the caller's thread, which
+    /// takes some microseconds.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// Fails when it cannot be read.
     pub fn value(&self, scope: &str, key: &str) -> Result<Option<StateRow>, StoreError> {
         if let Some(row) = self.transient_value(scope, key) {
             return Ok(Some(row));
@@ -35,10 +35,11 @@ impl DurableState {
         Ok(self.store.state_value(scope, key)?.filter(|row| row.is_live(now_ms)))
     }
 
-    /// A page of a scope, sorted by key: at most `limit` values after the key `after`. Blocks.
+    /// Returns a page of a scope, sorted by key: at most `limit` values after the key `after`.
+    /// Blocks.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// Fails when it cannot be read.
     pub fn blocking_page(
         &self,
         scope: &str,
@@ -67,10 +68,10 @@ impl DurableState {
         Ok(rows.into_values().take(limit).collect())
     }
 
-    /// As [`DurableState::blocking_page`], without blocking.
+    /// Like [`DurableState::blocking_page`], without blocking.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// Fails when it cannot be read.
     pub async fn page(
         &self,
         scope: &str,
@@ -83,10 +84,10 @@ impl DurableState {
             .await
     }
 
-    /// The keys of a scope that begin with `prefix`, sorted. Blocks.
+    /// Returns the keys of a scope that start with `prefix`, sorted. Blocks.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// Fails when they cannot be read.
     pub fn blocking_keys(&self, scope: &str, prefix: &str) -> Result<Vec<String>, StoreError> {
         let mut keys: Vec<String> = Vec::new();
         loop {
@@ -99,20 +100,20 @@ impl DurableState {
         }
     }
 
-    /// As [`DurableState::blocking_keys`], without blocking.
+    /// Like [`DurableState::blocking_keys`], without blocking.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// Fails when they cannot be read.
     pub async fn keys(&self, scope: &str, prefix: &str) -> Result<Vec<String>, StoreError> {
         let (scope, prefix) = (scope.to_owned(), prefix.to_owned());
         self.beside(move |state| state.blocking_keys(&scope, &prefix)).await
     }
 
-    /// The values that have every word of a query, the best first. A transient value is found in
-    /// place of the one that it lies over. Blocks.
+    /// Returns the values that contain every word of a query, the best first. A transient value is
+    /// searched in place of the stored one that it hides. Blocks.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// Fails when they cannot be read.
     pub fn blocking_find(
         &self,
         scope: &str,
@@ -126,7 +127,7 @@ impl DurableState {
             scope: scope.to_owned(),
             query: query.to_owned(),
             prefix: prefix.to_owned(),
-            // What is hidden takes no place of what is not.
+            // Hidden values must not take the places of visible ones.
             limit: limit.saturating_add(over.len()),
             now_ms: self.clock.now_ms(),
             options,
@@ -142,10 +143,10 @@ impl DurableState {
         Ok(hits)
     }
 
-    /// As [`DurableState::blocking_find`], without blocking.
+    /// Like [`DurableState::blocking_find`], without blocking.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// Fails when they cannot be read.
     pub async fn find(
         &self,
         scope: &str,
@@ -158,11 +159,11 @@ impl DurableState {
         self.beside(move |state| state.blocking_find(&scope, &query, &prefix, limit, options)).await
     }
 
-    /// The keys that at most `max_depth` links lead to from `from`, the nearest first and sorted
-    /// among those as near; 10,000 keys and 64 links in a row at most. Blocks.
+    /// Returns the keys that are reachable from `from` over at most `max_depth` links, the nearest
+    /// first and then by key. Visits at most 10,000 keys, and paths of at most 64 links. Blocks.
     ///
     /// # Errors
-    /// When the links cannot be read.
+    /// Fails when the links cannot be read.
     pub fn blocking_walk(
         &self,
         scope: &str,
@@ -192,10 +193,10 @@ impl DurableState {
         Ok(reached)
     }
 
-    /// As [`DurableState::blocking_walk`], without blocking.
+    /// Like [`DurableState::blocking_walk`], without blocking.
     ///
     /// # Errors
-    /// When the links cannot be read.
+    /// Fails when the links cannot be read.
     pub async fn walk(
         &self,
         scope: &str,
@@ -209,7 +210,7 @@ impl DurableState {
             .await
     }
 
-    /// A transient value, if there is one.
+    /// Returns a transient value, if there is one.
     pub fn transient_value(&self, scope: &str, key: &str) -> Option<StateRow> {
         let now_ms = self.clock.now_ms();
         let transient = self.transient();
@@ -220,12 +221,12 @@ impl DurableState {
         transient.rows.get(&place).filter(|row| row.is_live(now_ms)).map(|row| (**row).clone())
     }
 
-    /// The keys of the transient values of a scope, sorted.
+    /// Returns the keys of the transient values of a scope, sorted.
     pub fn transient_keys(&self, scope: &str, prefix: &str) -> Vec<String> {
         self.transients(scope, prefix).iter().map(|row| row.key.clone()).collect()
     }
 
-    /// The transient values of a scope whose keys begin with `prefix`, sorted by key.
+    /// Returns the transient values of a scope whose keys start with `prefix`, sorted by key.
     fn transients(&self, scope: &str, prefix: &str) -> Vec<Arc<StateRow>> {
         let now_ms = self.clock.now_ms();
         let transient = self.transient();

@@ -1,4 +1,4 @@
-//! Batches on their way: submitted, durable, acknowledged.
+//! The path of batches: submitted, durable, acknowledged.
 
 use std::{
     collections::VecDeque,
@@ -13,7 +13,7 @@ use crate::store::{
     fair::{FairQueue, Weight, run_of},
 };
 
-/// A store whose commits and acknowledgements somebody drives, or that does both at once.
+/// A store in memory. Commits and acknowledges at once, or only on request.
 #[derive(Default)]
 pub struct Memory {
     inner: Mutex<Inner>,
@@ -23,13 +23,13 @@ pub struct Memory {
 /// A batch that became durable.
 #[derive(Debug, Clone)]
 pub struct Commit {
-    /// Its place among all commits, from 1.
+    /// The position among all commits, from 1.
     pub position: u64,
-    /// The run that it belongs to, if it is a run's.
+    /// The run that it belongs to, if any.
     pub run: Option<u64>,
-    /// The rows that it added to the journal.
+    /// The rows added to the journal.
     pub rows: Vec<JournalRow>,
-    /// What it wrote besides.
+    /// The other writes.
     pub writes: Vec<Write>,
 }
 
@@ -45,40 +45,40 @@ pub(super) struct Inner {
 }
 
 impl Memory {
-    /// An empty store that commits and acknowledges every batch at once.
+    /// Creates an empty store that commits and acknowledges every batch at once.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An empty store in which batches wait for [`Memory::commit`], and their verdicts for
+    /// Creates an empty store in which batches wait for [`Memory::commit`], and results for
     /// [`Memory::acknowledge`].
     pub fn held() -> Self {
         Self { held: true, ..Self::default() }
     }
 
-    /// How many batches wait to become durable.
+    /// Returns the number of batches that wait for a commit.
     pub fn waiting(&self) -> usize {
         self.lock().waiting.len()
     }
 
-    /// How many verdicts wait to be told.
+    /// Returns the number of results that wait to be sent.
     pub fn unacknowledged(&self) -> usize {
         self.lock().acks.len()
     }
 
-    /// The position of the last commit.
+    /// Returns the position of the last commit.
     pub fn position(&self) -> u64 {
         self.lock().commits.len() as u64
     }
 
-    /// Every commit with a position over `after`, in order, from before and after crashes.
+    /// Returns the commits with positions over `after`, in order, across crashes.
     pub fn commits(&self, after: u64) -> Vec<Commit> {
         let inner = self.lock();
         inner.commits.iter().filter(|commit| commit.position > after).cloned().collect()
     }
 
-    /// Makes about the next `group` batches durable together, or lets all of them fail. The order
-    /// is the one in which a database's writer takes them.
+    /// Makes about the next `group` batches durable together, or fails them all. Takes them in the
+    /// order of a real database's writer.
     pub fn commit(&self, group: usize) {
         let mut inner = self.lock();
         let mut left = group.min(inner.waiting.len());
@@ -93,10 +93,10 @@ impl Memory {
         }
     }
 
-    /// Tells the next verdict; false if there is none.
+    /// Sends the next result. Returns false if there is none.
     pub fn acknowledge(&self) -> bool {
         let next = self.lock().acks.pop_front();
-        // Whoever is told may submit again: no lock is held.
+        // The callback may submit again, so the lock must be released first.
         match next {
             Some((ack, verdict)) => {
                 ack(verdict);
@@ -106,12 +106,13 @@ impl Memory {
         }
     }
 
-    /// Lets every commit fail with `error` from now on, or succeed again.
+    /// Makes all commits fail with `error` from now on, or succeed again.
     pub fn fail_with(&self, error: Option<StoreError>) {
         self.lock().failure = error;
     }
 
-    /// What a crash leaves: everything that was durable. What waited is gone, unheard.
+    /// Returns the store after a crash, with everything that was durable. Waiting batches are lost
+    /// without an acknowledgement.
     #[must_use]
     pub fn crash(&self) -> Self {
         let mut inner = self.lock();
@@ -150,12 +151,12 @@ impl Inner {
 
 #[async_trait]
 impl Writer for Memory {
-    // It is as large as the process.
+    // The queue of a simulation has no limit.
     async fn room(&self) {}
 
     fn submit(&self, batch: Batch) {
         if self.held {
-            // A batch counts for one, however much it writes: a simulation's are all small.
+            // Every batch has the same weight, because the batches of a simulation are small.
             let weight = Weight { rows: 1, bytes: 0 };
             self.lock().waiting.push(run_of(&batch), weight, batch);
             return;

@@ -1,9 +1,9 @@
-//! A store in memory, for simulations: what is submitted waits until a driver commits it.
+//! A store in memory, for simulations: batches wait until a driver commits them.
 //!
-//! Owns the same promises as the adapter on disk, with every moment between them in the driver's
-//! hand: a batch is submitted, then durable, then acknowledged, and a crash may come between any
-//! two. It loses what was not durable, and nothing else. Refuses to keep anything beyond the
-//! process. The engine's simulation drives it; the conformance suite holds it to the traits.
+//! Gives the same guarantees as the adapter on disk, and lets the driver control every moment: a
+//! batch is submitted, then durable, then acknowledged, and a crash may come between any two. A
+//! crash loses what was not durable, and nothing else. Keeps nothing beyond the process. The
+//! engine's simulation drives it, and the conformance suite tests it.
 
 mod batches;
 mod reader;

@@ -1,4 +1,4 @@
-//! What can be read: only what is durable.
+//! The read side: only durable data is visible.
 
 use std::{collections::BTreeMap, sync::MutexGuard};
 
@@ -437,7 +437,7 @@ impl Reader for Memory {
     }
 }
 
-/// A link as its row says it.
+/// Converts a row to a link.
 fn link(
     ((_, from, relation, to), metadata): (&(String, String, String, String), &Option<String>),
 ) -> MemoryLink {

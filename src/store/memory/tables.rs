@@ -1,4 +1,4 @@
-//! What is durable, as plain collections, and what each write does to them.
+//! The durable data as plain collections, and the effect of each write on them.
 
 use std::{
     collections::{BTreeMap, btree_map},
@@ -16,16 +16,16 @@ use crate::{
     },
 };
 
-/// A row of the journal, under its number.
+/// A row of the journal, stored under its number.
 pub(super) struct Row {
     pub(super) run: u64,
-    /// The row of its run before it.
+    /// The previous row of the run.
     pub(super) before: Option<u64>,
     pub(super) begins: bool,
     pub(super) bytes: Vec<u8>,
 }
 
-/// Everything that is durable.
+/// The durable data.
 #[derive(Default)]
 pub(super) struct Tables {
     pub(super) headers: BTreeMap<u64, Header>,
@@ -54,7 +54,7 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// Writes one batch, or nothing of it.
+    /// Writes a batch as a whole, or not at all.
     pub(super) fn apply(
         &mut self,
         checks: &[Check],
@@ -152,7 +152,7 @@ impl Tables {
         }
     }
 
-    /// The largest numbers ever given that became durable: (run, lsn).
+    /// Returns the largest numbers of durable rows: (run, lsn).
     pub(super) fn high_water(&self) -> (u64, u64) {
         let last = |key: Option<&u64>| key.copied().unwrap_or_default();
         let (run, lsn) = self.most;
@@ -266,7 +266,7 @@ impl Tables {
                     row.acked_seq = row.acked_seq.max(seq);
                 }
             }
-            // Nothing is left behind here that could be tidied.
+            // Deletions here leave nothing behind.
             Write::Tidy { .. } => {}
             Write::PutTask(task) => {
                 self.tasks.insert((task.run, task.step), *task);
@@ -279,7 +279,7 @@ impl Tables {
                 self.put_state((scope, key), value, hints, (expires_ms, at_ms));
             }
             Write::DeleteState { scope, key } => self.delete_state(scope, key),
-            // It is planned before anything of its batch is written.
+            // Planned before anything of its batch is written.
             Write::ChangeState(_) => {}
             Write::ForgetReceipt { run, step } => {
                 self.receipts.remove(&(run, step));
@@ -388,8 +388,8 @@ impl Tables {
         self.evidence.retain(|row| row.run != run);
     }
 
-    /// The entries of a run with a number over `after_seq`, oldest first; of all its histories or
-    /// of the current one.
+    /// Returns the entries of a run with numbers over `after_seq`, oldest first, of all its
+    /// histories or only of the current one.
     pub(super) fn entries(
         &self,
         run: u64,

@@ -1,4 +1,4 @@
-//! A store in memory as a whole: it takes room, can be checked, and has no file.
+//! The maintenance of a store in memory, which has no files.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Everything that a run is taken up from, in one transaction.
+//! Loads everything of a run in one transaction.
 
 use rusqlite::Connection;
 

@@ -1,5 +1,5 @@
-//! The writer's thread: a bounded queue in which runs take turns, and groups of whatever queued
-//! during the last commit.
+//! The writer thread: a bounded queue in which runs take turns. Batches that were queued during a
+//! commit are written as one group.
 
 use std::{
     pin::pin,
@@ -19,18 +19,18 @@ use crate::{
     },
 };
 
-/// Batches that may wait before there is no room; those who own runs let them rest then.
+/// Waiting batches from which on the queue counts as full.
 const WAITING: usize = 4096;
-/// Bytes that may wait, beside one batch of any size.
+/// The maximum number of waiting bytes, in addition to one batch of any size.
 const WAITING_BYTES: usize = 64 << 20;
-/// What is written with one commit.
+/// The maximum size of a group.
 const GROUP: Weight = Weight { rows: 256, bytes: 1024 * 1024 };
-/// How often it is tried whether writes that failed for want of room, or for a lock, work again.
+/// The interval of probes after a write failed because of a full disk or a lock.
 const PROBE: Duration = Duration::from_millis(250);
-/// How often an idle writer looks whether its files are still there.
+/// The interval at which an idle writer checks that its files are still there.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// The way to the writer's thread.
+/// The queue of the writer thread.
 pub struct Queue {
     waiting: Arc<Waiting>,
     thread: Mutex<Option<JoinHandle<Result<(), StoreError>>>>,
@@ -40,7 +40,7 @@ pub struct Queue {
 #[derive(Default)]
 struct Waiting {
     state: Mutex<State>,
-    /// A batch came, or the queue was closed.
+    /// Notified when a batch was queued, or the queue was closed.
     filled: Condvar,
     /// There is room again, or the queue was closed.
     emptied: Notify,
@@ -52,19 +52,19 @@ struct State {
     closed: bool,
 }
 
-/// What the writer does next.
+/// The next action of the writer.
 enum Next {
     Commit(Vec<Batch>),
-    /// Nothing came for as long as it was patient.
+    /// No batch arrived within the timeout.
     Idle,
     End,
 }
 
 impl Queue {
-    /// Starts the thread; it owns the data directory until its queue is closed and drained.
+    /// Starts the thread, which owns the data directory until its queue is closed and drained.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// Fails when the system cannot create a thread.
     pub fn start(committer: Committer, lock: Lock) -> Result<Self, StoreError> {
         let waiting = Arc::new(Waiting::default());
         let batches = Ending(Arc::clone(&waiting));
@@ -81,14 +81,14 @@ impl Queue {
         Ok(Self { waiting, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Queues a batch, also while there is no room.
+    /// Queues a batch, also while the queue is full.
     pub fn submit(&self, batch: Batch) {
         if let Err(batch) = self.waiting.push(batch) {
             (batch.ack)(Err(StoreError::Closed));
         }
     }
 
-    /// Returns once there is room, or nothing is taken any more.
+    /// Waits until the queue is not full, or closed.
     pub async fn room(&self) {
         self.waiting.room().await;
     }
@@ -96,12 +96,13 @@ impl Queue {
     /// Takes no more batches, waits until those that queued are committed, and ends the thread.
     ///
     /// # Errors
-    /// When the log could not be written back; nothing is lost by that.
+    /// Fails when the final checkpoint fails. No data is lost.
     pub fn close(&self) -> Result<(), StoreError> {
         self.waiting.close();
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         match thread.take() {
-            // The last owner may be let go inside an ack; the thread ends by itself then.
+            // The last owner may be dropped inside an ack, on this thread. The thread then ends by
+            // itself.
             Some(thread) if thread.thread().id() != thread::current().id() => {
                 thread.join().unwrap_or_else(|_| Err(panicked()))
             }
@@ -137,7 +138,7 @@ impl Waiting {
     async fn room(&self) {
         loop {
             let mut emptied = pin!(self.emptied.notified());
-            // Whoever makes room from here on is heard.
+            // Registered before the check, so that no wake-up is missed.
             emptied.as_mut().enable();
             if self.has_room() {
                 return;
@@ -177,13 +178,14 @@ impl Waiting {
     }
 }
 
-/// The queue as the thread has it: however the thread ends, nobody waits for it any more.
+/// The thread's side of the queue. However the thread ends, nobody waits for it any longer.
 struct Ending(Arc<Waiting>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
         self.0.close();
-        // What is left is dropped unheard: whoever submitted it notices that its ack is gone.
+        // The remaining batches are dropped without a result. Their submitters notice that the ack
+        // is gone.
         let left = std::mem::take(&mut self.0.lock().batches);
         drop(left);
     }
@@ -217,7 +219,7 @@ fn serve(waiting: &Waiting, mut committer: Committer, lock: Lock) -> Result<(), 
     fault::point("store.checkpoint");
     let result = committer.checkpoint();
     fault::point("store.checkpointed");
-    // The database is closed before somebody else may own the directory.
+    // Close the database before another process may own the directory.
     drop(committer);
     drop(lock);
     result

@@ -1,4 +1,4 @@
-//! Plays a turn of a script as the answer of a model.
+//! Plays a turn of a script as the response of a model.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ impl Script {
         Ok(())
     }
 
-    /// The turn that a conversation is at.
+    /// Returns the turn for a conversation.
     async fn turn(
         &self,
         llm: &Llm,

@@ -1,4 +1,4 @@
-//! What each API is asked: a conversation with everything in it.
+//! The request of each API, for a conversation with every kind of item.
 
 use pretty::assert_json;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ mod pretty {
     }
 }
 
-/// A conversation with everything in it.
+/// Returns a conversation with every kind of item.
 fn conversation() -> Value {
     json!({
         "model": "m-1",
@@ -195,7 +195,7 @@ async fn what_a_provider_executes_itself_stands_beside_the_agents_tools() {
     }
 }
 
-/// An answer of Anthropic's that searches the web and pauses.
+/// Returns a response of Anthropic that searches the web and pauses.
 fn searches() -> Answer {
     let found = json!({ "type": "web_search_tool_result", "tool_use_id": "srv_1", "content": [
         { "type": "web_search_result", "url": "https://moon.example", "encrypted_content": "e" } ] });
@@ -264,7 +264,7 @@ async fn what_a_model_thought_goes_back_as_it_came() {
             ),
         }
     }
-    // A chat server gets it only where that is asked for.
+    // A chat server receives reasoning only if that is configured.
     let thought = json!({ "items": [
         { "type": "reasoning", "id": "r", "summary": [],
           "content": [{ "type": "reasoning_text", "text": "hm" }] },

@@ -1,4 +1,4 @@
-//! A model whose answers are written down.
+//! A model with scripted answers.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Providers that stall, cut, flood and lie.
+//! Providers that stall, truncate, flood and send invalid data.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn send(text: &str) -> Bit {
     Bit::Send(text.as_bytes().to_vec())
 }
 
-/// Waits until the provider sees that the other side has gone.
+/// Waits until the provider notices that the client has disconnected.
 async fn hears_of_it(left: Gate) {
     let (tell, told) = tokio::sync::oneshot::channel();
     let waits = move || {
@@ -29,7 +29,7 @@ async fn hears_of_it(left: Gate) {
     told.await.unwrap();
 }
 
-/// What an answer of these bytes comes to.
+/// Returns the failure that a response of these bytes leads to.
 async fn comes_to(api: &str, bytes: &[u8]) -> (Failure, String) {
     let bytes = bytes.to_vec();
     let provider = Provider::start(move |_, _| Answer::stream(vec![Bit::Send(bytes.clone())]));
@@ -81,7 +81,7 @@ async fn half_a_character_is_no_text() {
         assert_eq!(code, "malformed");
         assert!(failure.message.contains("not UTF-8"), "{failure}");
     }
-    // Cut between two packets it is a whole one.
+    // A character split across two packets is valid.
     let provider = Provider::start(|_, asked| {
         let whole: Vec<u8> = Turn::text("🌙 moon").events(&asked.path).concat().into_bytes();
         Answer::stream(whole.chunks(1).map(|byte| Bit::Send(byte.to_vec())).collect())
@@ -295,7 +295,7 @@ async fn a_provider_says_when_to_come_back() {
         ("retry-after: 7\r\n", Some(7_000)),
         ("retry-after: 0.25\r\n", Some(250)),
         ("retry-after-ms: 40\r\nretry-after: 7\r\n", Some(40)),
-        // The clock of the test stands three seconds before.
+        // The clock of the test is three seconds before that.
         ("retry-after: Wed, 21 Oct 2015 07:28:00 GMT\r\n", Some(3_000)),
         ("retry-after: Wed, 21 Oct 2009 07:28:00 GMT\r\n", Some(0)),
         ("retry-after: soon\r\n", None),
