@@ -6,7 +6,8 @@
 use std::{cell::Cell, marker::PhantomData};
 
 /// Names of the reads that are still allowed under the guard.
-const EXCEPTIONS: &[&str] = &["a called program", "a file", "a related run", "a copy of a flow"];
+const EXCEPTIONS: &[&str] =
+    &["a called program", "a copy of a flow", "a file", "a related run", "a value of state"];
 
 thread_local! {
     static MOVES_RUNS: Cell<u32> = const { Cell::new(0) };

@@ -147,6 +147,9 @@ impl Shard {
             }
             Ok(None) => {
                 self.give_back(num, &[]);
+                if self.unheard.remove(&num) {
+                    carry_again(&self.shared, num);
+                }
                 // One that has ended was counted out, and keeps what it was charged.
                 self.shared.accounts.never(num);
                 self.count_out(num);
