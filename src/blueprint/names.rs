@@ -5,6 +5,9 @@
 //! it meets something that it does not know it gives up and reports nothing, so that newer syntax is
 //! never a finding.
 
+mod blocks;
+mod types;
+
 use std::collections::{BTreeSet, HashMap};
 
 use super::tokens::{Kind, Token};
@@ -319,74 +322,6 @@ impl<'s> Reader<'_, 's> {
         Some(())
     }
 
-    fn branches(&mut self) -> Option<()> {
-        self.at += 1;
-        loop {
-            self.expression()?;
-            self.expect_word("then")?;
-            self.block()?;
-            match self.word(0)? {
-                "elseif" => self.at += 1,
-                "else" => {
-                    self.at += 1;
-                    self.block()?;
-                    return self.expect_word("end");
-                }
-                _ => return self.expect_word("end"),
-            }
-        }
-    }
-
-    fn repetition(&mut self) -> Option<()> {
-        self.at += 1;
-        let mut names = vec![self.declared()?];
-        while self.takes(",") {
-            names.push(self.declared()?);
-        }
-        if !self.takes("=") {
-            self.expect_word("in")?;
-        }
-        self.expressions()?;
-        let outer = self.scope.len();
-        for name in names {
-            self.declare(name);
-        }
-        self.body()?;
-        self.scope.truncate(outer);
-        Some(())
-    }
-
-    fn results(&mut self) -> Option<()> {
-        self.at += 1;
-        let ends = match self.kind(0) {
-            None | Some(Kind::Symbol(";")) => true,
-            Some(Kind::Name(word)) => matches!(*word, "end" | "else" | "elseif" | "until"),
-            Some(_) => false,
-        };
-        if !ends {
-            let values = self.expressions()?;
-            let returns = self.returns.last_mut()?;
-            returns.some = true;
-            returns.second = returns.second.or(values.get(1).map(|value| value.at));
-        }
-        self.takes(";");
-        Some(())
-    }
-
-    /// `type Name<…> = …`.
-    fn alias(&mut self) -> Option<()> {
-        self.at += 1;
-        if self.word(0) == Some("function") {
-            return None;
-        }
-        self.name()?;
-        if self.symbol(0) == Some("<") {
-            self.angles()?;
-        }
-        self.expect("=")?;
-        self.a_type()
-    }
-
     fn assignment_or_call(&mut self) -> Option<()> {
         let mut operand = self.suffixed()?;
         loop {
@@ -650,77 +585,6 @@ impl<'s> Reader<'_, 's> {
                 Some(values)
             }
             _ => None,
-        }
-    }
-
-    fn a_type(&mut self) -> Option<()> {
-        while self.takes("|") || self.takes("&") {}
-        loop {
-            self.deeper(Self::plain_type)?;
-            while self.takes("?") {}
-            if !(self.takes("|") || self.takes("&") || self.takes("->")) {
-                return Some(());
-            }
-        }
-    }
-
-    fn plain_type(&mut self) -> Option<()> {
-        match self.kind(0)?.clone() {
-            Kind::Text { .. } => self.at += 1,
-            Kind::Name(_) => {
-                self.at += 1;
-                while self.takes(".") {
-                    self.name()?;
-                }
-                match self.symbol(0) {
-                    Some("<") => self.angles()?,
-                    Some("(") if self.tokens[self.at - 1].is_name("typeof") => self.brackets()?,
-                    _ => {}
-                }
-            }
-            Kind::Symbol("{" | "(") => self.brackets()?,
-            Kind::Symbol("...") => {
-                self.at += 1;
-                self.plain_type()?;
-            }
-            Kind::Symbol("<") => {
-                self.angles()?;
-                self.plain_type()?;
-            }
-            _ => return None,
-        }
-        Some(())
-    }
-
-    /// Skips brackets of a type with what is in them.
-    fn brackets(&mut self) -> Option<()> {
-        let mut depth = 0_usize;
-        loop {
-            match self.kind(0)? {
-                Kind::Symbol("(" | "{" | "[") => depth += 1,
-                Kind::Symbol(")" | "}" | "]") => depth -= 1,
-                _ => {}
-            }
-            self.at += 1;
-            if depth == 0 {
-                return Some(());
-            }
-        }
-    }
-
-    fn angles(&mut self) -> Option<()> {
-        let mut depth = 0_usize;
-        loop {
-            match self.kind(0)? {
-                Kind::Symbol("<") => depth += 1,
-                Kind::Symbol(">") => depth -= 1,
-                Kind::Name("end" | "do" | "then") => return None,
-                _ => {}
-            }
-            self.at += 1;
-            if depth == 0 {
-                return Some(());
-            }
         }
     }
 }
