@@ -84,6 +84,7 @@ pub(super) fn names<'s>(tokens: &[Token<'s>]) -> Option<Names<'s>> {
         at: 0,
         depth: 0,
         scope: Vec::new(),
+        held: HashMap::new(),
         returns: vec![Returns::default()],
         out: Names::default(),
     };
@@ -102,7 +103,9 @@ struct Reader<'t, 's> {
     tokens: &'t [Token<'s>],
     at: usize,
     depth: usize,
+    /// The locals that hold, in the order of their declarations, and how often each name is there.
     scope: Vec<&'s str>,
+    held: HashMap<&'s str, usize>,
     returns: Vec<Returns>,
     out: Names<'s>,
 }
@@ -154,10 +157,23 @@ impl<'s> Reader<'_, 's> {
     fn declare(&mut self, name: &'s str) {
         self.out.locals.insert(name);
         self.scope.push(name);
+        *self.held.entry(name).or_default() += 1;
+    }
+
+    fn leave(&mut self, outer: usize) {
+        for name in self.scope.drain(outer..) {
+            if let Some(count) = self.held.get_mut(name) {
+                *count -= 1;
+            }
+        }
+    }
+
+    fn holds(&self, name: &str) -> bool {
+        self.held.get(name).is_some_and(|count| *count > 0)
     }
 
     fn read(&mut self, name: &'s str, at: usize, needed: bool) {
-        if !self.scope.contains(&name) {
+        if !self.holds(name) {
             self.out.globals.push(Global { name, at, needed });
         }
     }
@@ -173,7 +189,7 @@ impl<'s> Reader<'_, 's> {
     fn block(&mut self) -> Option<()> {
         let outer = self.scope.len();
         self.deeper(Self::statements)?;
-        self.scope.truncate(outer);
+        self.leave(outer);
         Some(())
     }
 
@@ -197,7 +213,7 @@ impl<'s> Reader<'_, 's> {
                     self.deeper(Self::statements)?;
                     self.expect_word("until")?;
                     self.expression()?;
-                    self.scope.truncate(outer);
+                    self.leave(outer);
                 }
                 Some("return") => self.results()?,
                 Some("break") => self.at += 1,
@@ -278,7 +294,7 @@ impl<'s> Reader<'_, 's> {
         }
         if field {
             self.read(name, start, true);
-        } else if !self.scope.contains(&name) {
+        } else if !self.holds(name) {
             self.out.assigned.insert(name);
         }
         self.function_body(at, method)
@@ -315,7 +331,7 @@ impl<'s> Reader<'_, 's> {
         let returns = self.returns.pop()?;
         self.out.functions.insert(at, returns);
         self.expect_word("end")?;
-        self.scope.truncate(outer);
+        self.leave(outer);
         Some(())
     }
 
@@ -352,7 +368,7 @@ impl<'s> Reader<'_, 's> {
             self.declare(name);
         }
         self.body()?;
-        self.scope.truncate(outer);
+        self.leave(outer);
         Some(())
     }
 
@@ -392,7 +408,7 @@ impl<'s> Reader<'_, 's> {
         loop {
             if let Operand::Name(name, at) = operand {
                 match self.symbol(0) {
-                    Some("=" | ",") if !self.scope.contains(&name) => {
+                    Some("=" | ",") if !self.holds(name) => {
                         self.out.assigned.insert(name);
                     }
                     _ => self.read(name, at, false),
@@ -804,6 +820,16 @@ mod tests {
         let mut all: Vec<_> = functions.into_iter().collect();
         all.sort_by_key(|(at, _)| *at);
         assert!(!all[0].1.some && all[1].1.some && all[1].1.second.is_some());
+    }
+
+    #[test]
+    fn a_file_full_of_locals_is_read_in_no_time() {
+        let mut source = String::new();
+        for n in 0..60_000 {
+            source.push_str(&format!("local a{n} = b{n}\n"));
+        }
+        let tokens = tokens(&source);
+        assert_eq!(names(&tokens).unwrap().globals.len(), 60_000);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::{
         turn::facts::{self, Turn},
     },
     operator::{HUMAN, Inquiry, Prompt},
-    protocol::{Failure, Json, TaskId},
+    protocol::{Failure, Json, TaskId, failure::kind},
     store::{TaskPhase, TaskRow},
 };
 
