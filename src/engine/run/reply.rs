@@ -1,13 +1,13 @@
-//! Where answers of a run go.
+//! The receivers of a run's replies.
 
 use tokio::sync::oneshot;
 
 use crate::engine::{EngineError, RunView};
 
-/// Where an answer goes. A receiver that went away cancels nothing.
+/// The sender of a reply. A dropped receiver cancels nothing.
 pub(crate) type ReplyTo<T> = oneshot::Sender<Result<T, EngineError>>;
 
-/// Somebody who waits for a run.
+/// A waiter for a condition of a run.
 pub(crate) struct Waiter {
     pub(crate) until: WaitFor,
     pub(crate) reply: oneshot::Sender<RunView>,
@@ -21,11 +21,11 @@ pub(crate) struct Lease {
     pub(crate) lease_ms: u64,
 }
 
-/// When to stop waiting for a run.
+/// The condition to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitFor {
-    /// It ended.
+    /// The run has ended.
     Ended,
-    /// It ended, or only people are left to wait for.
+    /// The run has ended, or only people are left to wait for.
     EndedOrPeople,
 }
