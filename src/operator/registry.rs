@@ -168,10 +168,6 @@ impl Operators for Registry {
         !leaves.is_empty() && leaves.iter().all(|backend| backend.is_model())
     }
 
-    fn is_kind(&self, name: &str) -> bool {
-        super::declared::is_kind(name)
-    }
-
     fn requires_tool(&self, name: &str) -> bool {
         self.leaves(name).iter().any(|backend| backend.requires_tool())
     }
@@ -191,6 +187,10 @@ impl Operators for Registry {
             }
         });
         paths
+    }
+
+    fn declaration(&self, kind: &str) -> Option<&'static str> {
+        super::declared::lines_of(kind)
     }
 
     fn refuses_environment(&self, environment: &Value) -> Vec<(String, String)> {

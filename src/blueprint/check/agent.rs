@@ -146,14 +146,13 @@ impl Checker<'_> {
             names.sort();
             let shown: String = agent.operator.chars().take(80).collect();
             let message = format!("there is no operator `{shown}` ({what})");
-            let name = &agent.operator;
-            let hint = match did_you_mean(name, names.iter().map(String::as_str)) {
-                _ if operators.is_kind(name) => format!(
-                    "`{name}` is a kind of operator: declare one in moonswarm.toml, \
-                     `[operators.NAME]` with `kind = \"{name}\"`, and write `operator = \"NAME\"`"
+            let likely = did_you_mean(&agent.operator, names.iter().map(String::as_str));
+            let hint = match (operators.declaration(&agent.operator), likely) {
+                (Some(lines), _) => format!(
+                    "`{shown}` is a kind of operator: declare one in moonswarm.toml, and name it here\n{lines}"
                 ),
-                Some(likely) => format!("did you mean `{likely}`?"),
-                None => format!("there are: {}", names.join(", ")),
+                (None, Some(likely)) => format!("did you mean `{likely}`?"),
+                (None, None) => format!("there are: {}", names.join(", ")),
             };
             let finding = self.at_value(&at, code::UNKNOWN_OPERATOR, message).hint(hint);
             self.findings.push(finding);

@@ -53,9 +53,9 @@ pub trait Operators {
         Vec::new()
     }
 
-    /// Whether an operator of this kind can be declared.
-    fn is_kind(&self, _name: &str) -> bool {
-        false
+    /// The lines of moonswarm.toml that declare an operator of a kind, if there is such a kind.
+    fn declaration(&self, _kind: &str) -> Option<&'static str> {
+        None
     }
 
     /// All names, for hints.

@@ -68,9 +68,10 @@ impl Check {
         }
         for path in &paths {
             let bundle = compile::load(path)?;
-            let compiled = compile::compile(&bundle, &cx.config);
-            let findings: Vec<Found> =
+            let compiled = compile::compile(&bundle, &cx.beside.config_of(path)?);
+            let mut findings: Vec<Found> =
                 compiled.findings.into_iter().chain(compiled.notes).collect();
+            compile::name_declarations(&mut findings, path);
             invalid |= findings.iter().any(|finding| finding.severity == Severity::Error);
             if self.format != Format::Human || cx.terminal.json {
                 all.extend(
