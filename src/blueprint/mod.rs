@@ -30,7 +30,6 @@ mod names;
 mod ordered_loops;
 mod regular;
 mod schedule;
-mod schema;
 pub mod stubs;
 mod template;
 mod tokens;
@@ -54,9 +53,10 @@ pub use labels::{BadLabels, Labels};
 pub use ordered_loops::{EACH, order_loops};
 pub use regular::{read_regular, read_text};
 pub use schedule::{BadSchedule, Schedule};
-pub use schema::{MAX_VIOLATIONS, Schema, SchemaError, Violation};
 pub use template::{
     DIRECTIVE, FIXED_SLOTS, MAX_RENDERED_BYTES, TaskSlots, TemplateError, Templates,
     default_prompt, render_system, slots_from_prompt,
 };
+
+pub use crate::schema::{MAX_VIOLATIONS, Schema, SchemaError, Violation};
 pub(crate) use template::{begin_bounded, bounded_environment, bounded_template, charge};

@@ -6,12 +6,14 @@ use rust_decimal::Decimal;
 use serde_json::{Map, Value};
 
 use super::checker::Checker;
-use crate::blueprint::{
-    Budget,
-    diagnostics::{code, hint_for},
-    duration::{old_form, parse_duration, seconds_to_ms},
-    edition::Edition,
-    locate::pointer,
+use crate::{
+    blueprint::{
+        Budget,
+        diagnostics::{code, hint_for},
+        duration::{old_form, parse_duration, seconds_to_ms},
+        edition::Edition,
+        locate::pointer,
+    },
     schema::Schema,
 };
 
