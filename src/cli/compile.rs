@@ -188,6 +188,9 @@ pub fn agents(bundle: &Bundle, config: &Config) -> Option<Vec<(String, Map<Strin
         let text = |text: &Option<String>| text.as_deref().map(Value::from);
         let tools = (!agent.tools.is_empty()).then(|| Value::from(agent.tools.clone()));
         let turns = agent.model_loop.as_ref().and_then(|it| it.max_turns).or(agent.file_turns);
+        // The text of a file is a template only where it says so.
+        let marked = agent.system.as_ref().is_some_and(|it| it.contains("{{") || it.contains("{%"));
+        let template = (marked && !agent.literal).then(|| Value::from(true));
         let labels = (!agent.labels.is_empty()).then(|| serde_json::json!(agent.labels));
         for (key, value) in [
             ("description", text(&agent.description)),
@@ -196,6 +199,7 @@ pub fn agents(bundle: &Bundle, config: &Config) -> Option<Vec<(String, Map<Strin
             ("labels", labels),
             ("model", text(&agent.model)),
             ("maxTurns", turns.map(Value::from)),
+            ("template", template),
             ("system", text(&agent.system)),
         ] {
             fields.extend(value.map(|value| (key.to_owned(), value)));
