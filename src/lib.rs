@@ -16,6 +16,11 @@
 //!    its return value, or POST /v1/worker/result with a handle ──▶ next Input
 //! ```
 //!
+//! A worker's result goes through, in this order: `door`, `api::worker`, `Engine::report`,
+//! `Shard::tell`, `inbox::receive`, `inbox::worker` (standing, schema), `turn::settle` (layers),
+//! `turn::effects`, `turn::steps::finish_step`, `turn::drive` (the flow), `turn::schedule`,
+//! `turn::batch`, the store, `Shard::committed`, and `shard::perform`, which answers.
+//!
 //! # Glossary
 //! - **blueprint**: a bundle of source files with agents and a flow, known by name and hash
 //! - **agent**: a role that a blueprint declares: a name, the operator of its tasks, their options
@@ -85,19 +90,14 @@ pub mod journal;
 pub mod protocol;
 
 pub mod flow;
-
 pub mod token;
 
 pub mod blueprint;
-
 pub mod lua;
-
 pub mod middleware;
-
 pub mod store;
 
 pub mod environment;
-
 pub mod session;
 
 pub mod operator;

@@ -352,22 +352,22 @@ impl Watch {
     /// Says once what people are asked for, and how to answer.
     async fn announce(&mut self, client: &Client, now_ms: u64) -> Result<()> {
         for on in self.run.waiting_on.clone() {
-            let key = format!("{} {} {:?}", on.kind, on.what, on.task);
+            let key = format!("{} {:?}", on.kind, on.subject);
             if !self.told.insert(key) {
                 continue;
             }
-            if let Some(task) = on.task {
+            if let Some(task) = on.subject.task {
                 let title = title(&client.task(task).await?);
                 self.screen.say(self.terminal, &title);
             }
-            self.screen.say(self.terminal, &waiting(&on, now_ms));
+            self.screen.say(self.terminal, &waiting(&self.run, &on, now_ms));
         }
         Ok(())
     }
 
     /// The task that somebody at this terminal could answer.
     async fn question(&mut self, client: &Client) -> Result<Option<TaskView>> {
-        let Some(task) = self.run.waiting_on.iter().find_map(|on| on.task) else {
+        let Some(task) = self.run.waiting_on.iter().find_map(|on| on.subject.task) else {
             return Ok(None);
         };
         let task = client.task(task).await?;
@@ -424,7 +424,7 @@ mod tests {
     use super::*;
     use crate::{
         cli::fixture::{self, run, step},
-        engine::WaitingOn,
+        engine::{Subject, WaitingOn},
         store::RunStatus,
     };
 
@@ -458,11 +458,9 @@ mod tests {
     async fn a_run_that_only_people_can_move_is_left_to_them() {
         let on = WaitingOn {
             kind: "signal".into(),
-            what: "\"go\"".into(),
-            task: None,
+            subject: Subject { name: Some("go".into()), ..Subject::default() },
             since: "2026-01-01T00:00:00.000Z".into(),
             until: None,
-            command: None,
         };
         let waits = RunView { waiting_on: vec![on], ..run(RunStatus::Waiting) };
         let end = watched(vec![json!(waits), page(&[])]).await;

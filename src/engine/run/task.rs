@@ -10,7 +10,7 @@ use crate::{
         feed::Feed,
         follows::Follows,
         question::Question,
-        reply::{Lease, ReplyTo},
+        reply::{Answer, ReplyTo},
     },
     flow::{Backoff, TaskRequest},
     middleware::About,
@@ -26,6 +26,9 @@ pub(crate) struct OpenTask {
     pub(crate) residence: Residence,
     /// Whether an undelivered attempt is given to the operator again after a restart.
     pub(crate) redelivers: bool,
+    /// Whether its operator asks people, or has sessions.
+    pub(crate) asks_people: bool,
+    pub(crate) holds_session: bool,
     pub(crate) retry: Backoff,
     pub(crate) timeout_ms: Option<u64>,
     pub(crate) park_ms: Option<u64>,
@@ -53,7 +56,7 @@ pub(crate) struct OpenTask {
     /// How often in a row its time was made longer because nobody could have been heard.
     pub(crate) graces: u32,
     /// The pull worker that gets it once every layer has let it pass.
-    pub(crate) leasing: Option<(String, ReplyTo<Lease>)>,
+    pub(crate) leasing: Option<(String, ReplyTo<Answer>)>,
     /// What this attempt asked a senior and was not answered yet.
     pub(crate) question: Option<Question>,
     /// Whom it asks and what they said so far, for people.

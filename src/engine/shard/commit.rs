@@ -6,13 +6,13 @@ use crate::{
         EngineError,
         run::{
             perform::Perform,
-            reply::ReplyTo,
+            reply::{Answer, Asked, ReplyTo},
             resident::{After, Failed, Run, Submitted},
             task::Live,
         },
         settings::STORAGE_RETRY_MS,
         shard::{owner::Shard, perform},
-        shared::message::RunMsg,
+        shared::message::{ControlAsk, Internal, RunMsg},
         turn::{batch, places, waiting::Quarantine},
     },
     store::{Batch, RunWrite, StoreError},
@@ -92,7 +92,7 @@ impl Shard {
         if let (Some((parent, step)), Ok(None)) =
             (run.header.parent, self.shared.store.header(run.num))
         {
-            self.shared.tell(parent, RunMsg::ChildLost { step, child: run.id });
+            self.shared.tell(parent, Internal::ChildLost { step, child: run.id });
         }
         self.tell_held(run.num);
         match damage {
@@ -100,7 +100,8 @@ impl Shard {
                 // Whoever asks for the run finds the reason in its header.
                 let (reply, _) = tokio::sync::oneshot::channel();
                 let reason = format!("it cannot go on: failed to {damage}");
-                self.tell(run.num, RunMsg::Quarantine { reason, reply });
+                let ask = ControlAsk::Quarantine { reason };
+                self.tell(run.num, RunMsg::Control(Asked { ask, reply }));
             }
             None => self.carry_later(run.num, if refusal { 0 } else { STORAGE_RETRY_MS }),
         }
@@ -128,7 +129,7 @@ impl Shard {
 
     /// A run that kills the host rests by its header alone: nothing reads its rows until somebody
     /// says so, with `resume` or `cancel`.
-    pub(crate) fn quarantine(&mut self, num: u64, reason: String, reply: ReplyTo<()>) {
+    pub(crate) fn quarantine(&mut self, num: u64, reason: String, reply: ReplyTo<Answer>) {
         drop(self.held.remove(&num));
         if let Some(mut run) = self.runs.remove(&num) {
             // Somebody has asked for it already; it is let go with its flow.
@@ -137,7 +138,7 @@ impl Shard {
             places::recount_places(&mut self.on(&mut run), Vec::new());
         }
         self.pause_header(num, Quarantine::Deadly, reason, move |result| {
-            drop(reply.send(result.map_err(EngineError::Store)));
+            drop(reply.send(result.map(|()| Answer::Done).map_err(EngineError::Store)));
         });
     }
 

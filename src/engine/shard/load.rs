@@ -10,9 +10,12 @@ use std::{
 
 use crate::{
     engine::{
-        run::{resident::Run, values::grant_of},
+        run::{reply::Asked, resident::Run, values::grant_of},
         shard::owner::Shard,
-        shared::{message::RunMsg, shards::Shared},
+        shared::{
+            message::{ControlAsk, Internal, RunMsg},
+            shards::Shared,
+        },
         turn::{drive, facts::Turn, replay, retell::Stop, signals, take_up, weight},
     },
     fault,
@@ -34,13 +37,15 @@ impl Shard {
         if header.status.is_ended()
             && matches!(
                 message,
-                RunMsg::Wake
-                    | RunMsg::TakeUp(_)
-                    | RunMsg::Subscribe(..)
-                    | RunMsg::Wait(_)
-                    | RunMsg::Progress { .. }
-                    | RunMsg::Tell { .. }
-                    | RunMsg::Rest { .. }
+                RunMsg::Control(Asked { ask: ControlAsk::TakeUp, .. })
+                    | RunMsg::Internal(
+                        Internal::Wake
+                            | Internal::Subscribe(..)
+                            | Internal::Wait(_)
+                            | Internal::Progress { .. }
+                            | Internal::Tell { .. }
+                            | Internal::Rest { .. }
+                    )
             )
         {
             return Ok(None);

@@ -8,7 +8,10 @@ use std::{
 use crate::{
     engine::{
         run::{due::Times, resident::Run},
-        shared::{message::RunMsg, shards::Shared},
+        shared::{
+            message::{Internal, RunMsg},
+            shards::Shared,
+        },
         turn::facts::Turn,
     },
     lua::Vms,
@@ -41,7 +44,7 @@ pub(crate) struct Shard {
     /// The runs that may have lost what others carried to them.
     pub(crate) unheard: HashSet<u64>,
     /// Who waits for or watches a quarantined run.
-    pub(crate) outside: Vec<(u64, RunMsg)>,
+    pub(crate) outside: Vec<(u64, Internal)>,
 }
 
 impl Shard {

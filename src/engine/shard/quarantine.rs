@@ -1,6 +1,12 @@
 //! What reaches a run at which the host died: nothing, until somebody takes the risk.
 
-use crate::engine::{EngineError, shard::owner::Shard, shared::message::RunMsg, turn::waiting};
+use crate::engine::{
+    EngineError,
+    run::reply::Asked,
+    shard::owner::Shard,
+    shared::message::{ControlAsk, Internal, RunMsg},
+    turn::waiting,
+};
 
 /// How many wait for or watch quarantined runs of a shard.
 const OUTSIDE: usize = 1_000;
@@ -9,10 +15,13 @@ impl Shard {
     /// Lets a message through, unless its run is quarantined and is not to be read for it. Who only
     /// waits or watches goes on doing so; `resume` and `cancel` end the quarantine.
     pub(crate) fn past_quarantine(&mut self, num: u64, message: RunMsg) -> Option<RunMsg> {
-        if let RunMsg::Quarantine { reason, reply } = message {
-            self.quarantine(num, reason, reply);
-            return None;
-        }
+        let message = match message {
+            RunMsg::Control(Asked { ask: ControlAsk::Quarantine { reason }, reply }) => {
+                self.quarantine(num, reason, reply);
+                return None;
+            }
+            message => message,
+        };
         if self.runs.contains_key(&num) {
             return Some(message);
         }
@@ -20,7 +29,10 @@ impl Shard {
         let header = self.shared.store.header(num).ok().flatten();
         let Some(header) = header.filter(waiting::is_deadly) else { return Some(message) };
         match message {
-            RunMsg::Resume { .. } | RunMsg::Cancel { .. } => {
+            RunMsg::Control(Asked {
+                ask: ControlAsk::Resume { .. } | ControlAsk::Cancel { .. },
+                ..
+            }) => {
                 // Whatever was carried to it meanwhile, it has not heard.
                 self.unheard.insert(num);
                 for (num, message) in std::mem::take(&mut self.outside) {
@@ -28,19 +40,19 @@ impl Shard {
                 }
                 Some(message)
             }
-            RunMsg::Wait(waiter) => {
-                self.watch_from_outside(num, RunMsg::Wait(waiter));
+            RunMsg::Internal(message @ Internal::Wait(_)) => {
+                self.watch_from_outside(num, message);
                 None
             }
-            RunMsg::Subscribe(to, reply) => {
+            RunMsg::Internal(Internal::Subscribe(to, reply)) => {
                 // Whoever asked may have given up waiting.
                 let _ = reply.send(header.seq);
                 let (again, _) = tokio::sync::oneshot::channel();
-                self.watch_from_outside(num, RunMsg::Subscribe(to, again));
+                self.watch_from_outside(num, Internal::Subscribe(to, again));
                 None
             }
             message => {
-                crate::engine::shared::message::refuse(message, || EngineError::Conflict {
+                message.refuse(EngineError::Conflict {
                     code: "run_paused",
                     message: "the host died at this run: `moonswarm resume` lets it try again"
                         .into(),
@@ -50,10 +62,10 @@ impl Shard {
         }
     }
 
-    fn watch_from_outside(&mut self, num: u64, message: RunMsg) {
+    fn watch_from_outside(&mut self, num: u64, message: Internal) {
         self.outside.retain(|(_, message)| match message {
-            RunMsg::Wait(waiter) => !waiter.reply.is_closed(),
-            RunMsg::Subscribe(to, _) => !to.is_closed(),
+            Internal::Wait(waiter) => !waiter.reply.is_closed(),
+            Internal::Subscribe(to, _) => !to.is_closed(),
             _ => false,
         });
         if self.outside.len() < OUTSIDE {

@@ -27,7 +27,7 @@ use crate::{
         shard::{commit, owner::Shard},
         shared::{
             mailbox::Mailbox,
-            message::{Msg, RunMsg, refuse},
+            message::{Internal, Msg, RunMsg},
             shards::Shared,
         },
         turn::{compose, drive, limits, pieces, places, weight},
@@ -122,7 +122,7 @@ impl Shard {
         let until = self.steady_ms + ROUND_MS;
         while self.shared.clock.steady_ms() < until {
             let Some(run) = self.next_alarm() else { break };
-            self.tell(run, RunMsg::Wake);
+            self.tell(run, Internal::Wake.into());
         }
         let began = self.shared.clock.steady_ms();
         let is_over =
@@ -260,7 +260,9 @@ impl Shard {
         match message {
             Msg::Start(new) => self.begin(*new),
             // It may have come before the start of the run, which was sent earlier.
-            Msg::Run(run, message @ RunMsg::CancelFrom { .. }) if !self.runs.contains_key(&run) => {
+            Msg::Run(run, message @ RunMsg::Internal(Internal::CancelFrom { .. }))
+                if !self.runs.contains_key(&run) =>
+            {
                 self.shared.send(run, Msg::Late(run, message));
             }
             Msg::Run(run, message) | Msg::Late(run, message) => self.tell(run, message),
@@ -320,7 +322,7 @@ impl Shard {
 
     /// Gives a message to a run, reading it into memory if it is not there.
     pub(crate) fn tell(&mut self, num: u64, message: RunMsg) {
-        if let RunMsg::Delta(feed) = message {
+        if let RunMsg::Internal(Internal::Delta(feed)) = message {
             // It changes nothing: no flow is driven, and no run is read for it.
             if let Some(mut run) = self.runs.remove(&num) {
                 pieces::take_pieces(&mut self.on(&mut run), &feed);
@@ -328,7 +330,7 @@ impl Shard {
             }
             return;
         }
-        if let RunMsg::IsAtRest(reply) = message {
+        if let RunMsg::Internal(Internal::IsAtRest(reply)) = message {
             // Whoever asked may have given up waiting.
             let _ = reply.send(self.runs.get(&num).is_none_or(|run| run.is_at_rest()));
             return;
@@ -371,7 +373,7 @@ impl Shard {
                     if matches!(error, StoreError::Damaged { .. } | StoreError::TooLarge { .. }) {
                         self.quarantine_damaged(num, &error);
                     }
-                    refuse(message, || EngineError::Store(error.clone()));
+                    message.refuse(EngineError::Store(error));
                     return;
                 }
             },
@@ -463,7 +465,7 @@ impl Shard {
         waiters: Vec<crate::engine::run::reply::Waiter>,
         subscribers: Vec<Subscriber>,
     ) {
-        match self.load(num, &RunMsg::Wake, broken) {
+        match self.load(num, &Internal::Wake.into(), broken) {
             Ok(Some(mut run)) => {
                 run.broken = false;
                 run.waiters = waiters;

@@ -6,11 +6,11 @@ use tokio::sync::oneshot;
 
 use crate::{
     engine::{
-        Answer, Caller, EngineError, Holder, IdempotencyKey, Report, RunView,
+        Caller, EngineError, Holder, IdempotencyKey, Report, RunView,
         run::{
             feed::Feed,
             readers::Subscriber,
-            reply::{Lease, ReplyTo, Waiter},
+            reply::{Answer, Asked, ReplyTo, Waiter},
             task::AgentKey,
         },
     },
@@ -19,8 +19,8 @@ use crate::{
     lua::Program,
     middleware::Dispatched,
     operator::Delivery,
-    protocol::{ArtifactId, Failure, Json, LifecycleEvent, RunId, SecretAccessEvent, SessionId},
-    store::{Changed, StateChange, StoreError},
+    protocol::{Failure, Json, LifecycleEvent, RunId, SecretAccessEvent, SessionId},
+    store::{StateChange, StoreError},
 };
 
 /// A message to a shard.
@@ -57,7 +57,7 @@ impl Msg {
     pub(crate) fn is_urgent(&self) -> bool {
         match self {
             Self::Stop(_) => true,
-            Self::Run(_, message) => message.is_cancel() || matches!(message, RunMsg::Pause { .. }),
+            Self::Run(_, message) => message.is_cancel() || message.is_pause(),
             Self::Late(..)
             | Self::Start(_)
             | Self::Committed { .. }
@@ -92,45 +92,67 @@ pub(crate) struct NewRun {
 
 /// A message to a run.
 pub(crate) enum RunMsg {
+    /// Somebody outside asks for something.
+    Control(Asked<ControlAsk>),
+    /// A worker asks or reports.
+    Worker(Holder, Asked<WorkerAsk>),
+    /// The host itself has something for it.
+    Internal(Internal),
+}
+
+/// What somebody outside asks of a run.
+pub(crate) enum ControlAsk {
+    /// Be read into memory; answered when everything that came of it is durable.
+    TakeUp,
+    /// Rest, without being read: the host died at it.
+    Quarantine { reason: String },
+    /// Cancel it.
+    Cancel { by: String, jti: Option<String>, reason: String, key: Option<IdempotencyKey> },
+    /// Let it rest.
+    Pause { by: String, jti: Option<String>, reason: String },
+    /// Let it go on.
+    Resume { by: String, jti: Option<String> },
+    /// A signal from outside.
+    Signal { name: String, payload: Json, caller: Caller, key: Option<IdempotencyKey> },
+    /// Ask one of its query functions.
+    Query { name: String, argument: Json },
+    /// Changes of its own state from outside.
+    ChangeState { changes: Vec<StateChange>, jti: Option<String> },
+    /// A session takes an operator's seat; answers with the seat's epoch.
+    TakeSeat { operator: String, session: SessionId, by: String, jti: Option<String> },
+    /// A senior answers what an attempt asked.
+    Advise { step: u32, answer: Json, caller: Caller, key: Option<IdempotencyKey> },
+    /// A queue worker wants the task.
+    Lease { step: u32, attempt: u32, worker: String },
+    /// A person answers.
+    Answer { step: u32, said: Said },
+    /// Nobody is waited for any longer.
+    Expire { step: u32, caller: Caller, key: Option<IdempotencyKey> },
+}
+
+/// What somebody says to a task, and who.
+pub(crate) struct Said {
+    pub(crate) answer: crate::engine::Answer,
+    /// What they were shown; an answer to something else is refused.
+    pub(crate) revision: Option<String>,
+    pub(crate) caller: Caller,
+    pub(crate) key: Option<IdempotencyKey>,
+}
+
+/// What the host itself has for a run.
+pub(crate) enum Internal {
     /// Look at the timers.
     Wake,
-    /// Be read into memory, and say when everything that came of it is durable.
-    TakeUp(ReplyTo<()>),
     /// Say whether it has nothing to do in this process; it is not read for that.
     IsAtRest(oneshot::Sender<bool>),
-    /// Rest, without being read: the host died at it.
-    Quarantine { reason: String, reply: ReplyTo<()> },
     /// Answer when it is so.
     Wait(Waiter),
     /// Send every event from now on; answers with the number of the last durable event.
     Subscribe(Subscriber, oneshot::Sender<u32>),
-    /// Cancel it.
-    Cancel {
-        by: String,
-        jti: Option<String>,
-        reason: String,
-        key: Option<IdempotencyKey>,
-        reply: ReplyTo<RunView>,
-    },
-
-    /// Let it rest.
-    Pause { by: String, jti: Option<String>, reason: String, reply: ReplyTo<RunView> },
-    /// Let it go on.
-    Resume { by: String, jti: Option<String>, reply: ReplyTo<RunView> },
-    /// A signal from outside.
-    Signal {
-        name: String,
-        payload: Json,
-        caller: Caller,
-        key: Option<IdempotencyKey>,
-        reply: ReplyTo<()>,
-    },
     /// A signal from another run.
     SignalFrom { sender: (u64, u32), name: String, payload: Json },
     /// A cancel from the run that called it.
     CancelFrom { sender: (u64, u32), by: String, reason: String },
-    /// Ask one of its query functions.
-    Query { name: String, argument: Json, reply: ReplyTo<Json> },
     /// What a dispatched attempt came to.
     Finished { step: u32, attempt: u32, result: Result<Dispatched, Failure> },
     /// An attempt's worker has it.
@@ -153,8 +175,6 @@ pub(crate) enum RunMsg {
     StateLater { step: u32 },
     /// What came of a step on shared state.
     StateDone { step: u32, outcome: Outcome },
-    /// Changes of its own state from outside.
-    ChangeState { changes: Vec<StateChange>, jti: Option<String>, reply: ReplyTo<Vec<Changed>> },
     /// A called run ended.
     ChildEnded {
         step: u32,
@@ -168,67 +188,54 @@ pub(crate) enum RunMsg {
     Redispatch { step: u32, attempt: u32 },
     /// The session that had an attempt is gone.
     Unseat { step: u32, attempt: u32, reason: String },
-    /// A session takes an operator's seat; answers with the seat's epoch.
-    TakeSeat {
-        operator: String,
-        session: SessionId,
-        by: String,
-        jti: Option<String>,
-        reply: ReplyTo<u32>,
-    },
-    /// A senior answers what an attempt asked.
-    Advise {
-        step: u32,
-        answer: Json,
-        caller: Caller,
-        key: Option<IdempotencyKey>,
-        reply: ReplyTo<()>,
-    },
-    /// A queue worker wants the task.
-    Lease { step: u32, attempt: u32, worker: String, reply: ReplyTo<Lease> },
-    /// A person answers.
-    Answer {
-        step: u32,
-        answer: Answer,
-        /// What they were shown; an answer to something else is refused.
-        revision: Option<String>,
-        caller: Caller,
-        key: Option<IdempotencyKey>,
-        reply: ReplyTo<()>,
-    },
-    /// Nobody is waited for any longer.
-    Expire { step: u32, caller: Caller, key: Option<IdempotencyKey>, reply: ReplyTo<()> },
-    /// A worker asks or reports.
-    Worker { holder: Holder, ask: WorkerAsk },
+}
+
+impl From<Internal> for RunMsg {
+    fn from(message: Internal) -> Self {
+        Self::Internal(message)
+    }
 }
 
 impl RunMsg {
     /// Whether the store may refuse what comes of it, for the sake of who asked or with which key.
     pub(crate) fn is_checked(&self) -> bool {
-        matches!(
-            self,
-            Self::Cancel { .. }
-                | Self::Pause { .. }
-                | Self::Resume { .. }
-                | Self::Signal { .. }
-                | Self::ChangeState { .. }
-                | Self::TakeSeat { .. }
-                | Self::Advise { .. }
-                | Self::Lease { .. }
-                | Self::Answer { .. }
-                | Self::Expire { .. }
-                | Self::Worker { .. }
-        )
+        match self {
+            Self::Control(asked) => !matches!(
+                asked.ask,
+                ControlAsk::TakeUp | ControlAsk::Quarantine { .. } | ControlAsk::Query { .. }
+            ),
+            Self::Worker(..) => true,
+            Self::Internal(_) => false,
+        }
     }
 
     /// Whether it asks one of the run's query functions.
     pub(crate) fn is_query(&self) -> bool {
-        matches!(self, Self::Query { .. })
+        matches!(self, Self::Control(Asked { ask: ControlAsk::Query { .. }, .. }))
     }
 
     /// Whether it cancels the run.
     pub(crate) fn is_cancel(&self) -> bool {
-        matches!(self, Self::Cancel { .. } | Self::CancelFrom { .. })
+        matches!(
+            self,
+            Self::Control(Asked { ask: ControlAsk::Cancel { .. }, .. })
+                | Self::Internal(Internal::CancelFrom { .. })
+        )
+    }
+
+    /// Whether it lets the run rest.
+    pub(crate) fn is_pause(&self) -> bool {
+        matches!(self, Self::Control(Asked { ask: ControlAsk::Pause { .. }, .. }))
+    }
+
+    /// Answers with an error, if an answer is wanted.
+    pub(crate) fn refuse(self, error: EngineError) {
+        match self {
+            Self::Control(asked) => asked.refuse(error),
+            Self::Worker(_, asked) => asked.refuse(error),
+            // Who waits or watches notices that the channel is gone.
+            Self::Internal(message) => drop(message),
+        }
     }
 }
 
@@ -238,22 +245,18 @@ impl WorkerAsk {
         let json = |json: Json| secrets.scrub_json(&json);
         let text = |text: String| secrets.scrub_text(&text);
         match self {
-            Self::Report(report, reply) => Self::Report(Box::new(report.scrubbed(secrets)), reply),
-            Self::Artifact { name, data, reply } => {
-                Self::Artifact { name: text(name), data: secrets.scrub(data), reply }
+            Self::Report(report) => Self::Report(Box::new(report.scrubbed(secrets))),
+            Self::Artifact { name, data } => {
+                Self::Artifact { name: text(name), data: secrets.scrub(data) }
             }
-            Self::Progress { data, reply } => Self::Progress { data: json(data), reply },
-            Self::Decline { reason, reply } => Self::Decline { reason: text(reason), reply },
-            Self::Escalate { question, reply } => {
-                Self::Escalate { question: json(question), reply }
+            Self::Progress { data } => Self::Progress { data: json(data) },
+            Self::Decline { reason } => Self::Decline { reason: text(reason) },
+            Self::Escalate { question } => Self::Escalate { question: json(question) },
+            Self::GetState { scope, key } => Self::GetState { scope, key: text(key) },
+            Self::PutState { scope, key, value } => {
+                Self::PutState { scope, key: text(key), value: json(value) }
             }
-            Self::GetState { scope, key, reply } => Self::GetState { scope, key: text(key), reply },
-            Self::PutState { scope, key, value, reply } => {
-                Self::PutState { scope, key: text(key), value: json(value), reply }
-            }
-            same @ (Self::Prompt(_) | Self::Heartbeat(_) | Self::Nonce(_) | Self::Accept(_)) => {
-                same
-            }
+            same @ (Self::Prompt | Self::Heartbeat | Self::Nonce | Self::Accept) => same,
         }
     }
 }
@@ -261,87 +264,31 @@ impl WorkerAsk {
 /// What a worker asks or reports.
 pub(crate) enum WorkerAsk {
     /// The prompt; the attempt counts as delivered.
-    Prompt(ReplyTo<crate::engine::PromptView>),
+    Prompt,
     /// The result: true if it was accepted now, false if it had been before.
-    Report(Box<Report>, ReplyTo<bool>),
+    Report(Box<Report>),
     /// A file.
-    Artifact { name: String, data: Vec<u8>, reply: ReplyTo<(ArtifactId, String, u64)> },
+    Artifact { name: String, data: Vec<u8> },
     /// A line for whoever watches.
-    Progress { data: Json, reply: ReplyTo<()> },
+    Progress { data: Json },
     /// It is alive: (deadline, cancel).
-    Heartbeat(ReplyTo<(Option<u64>, bool)>),
+    Heartbeat,
     /// It wants a token: the run's nonce.
-    Nonce(ReplyTo<u64>),
+    Nonce,
     /// Its session has it; answers with the deadline.
-    Accept(ReplyTo<Option<u64>>),
+    Accept,
     /// Its session does not want it.
-    Decline { reason: String, reply: ReplyTo<()> },
+    Decline { reason: String },
     /// It asks a senior, and waits.
-    Escalate { question: Json, reply: ReplyTo<()> },
+    Escalate { question: Json },
     /// Read state, of its run or of another scope.
-    GetState { scope: Option<String>, key: String, reply: ReplyTo<Option<Json>> },
+    GetState { scope: Option<String>, key: String },
     /// Write state, of its run or of another scope.
-    PutState { scope: Option<String>, key: String, value: Json, reply: ReplyTo<()> },
-}
-
-/// Answers a message with an error, if it wants an answer.
-pub(crate) fn refuse(message: RunMsg, error: impl Fn() -> EngineError) {
-    fn send<T>(reply: ReplyTo<T>, error: EngineError) {
-        // Who asked may be gone.
-        let _ = reply.send(Err(error));
-    }
-    match message {
-        RunMsg::Wake
-        | RunMsg::IsAtRest(_)
-        | RunMsg::SignalFrom { .. }
-        | RunMsg::CancelFrom { .. }
-        | RunMsg::ChildLost { .. }
-        | RunMsg::Finished { .. }
-        | RunMsg::Delivered { .. }
-        | RunMsg::Progress { .. }
-        | RunMsg::Delta(_)
-        | RunMsg::SecretAccessed { .. }
-        | RunMsg::Capacity { .. }
-        | RunMsg::Redispatch { .. }
-        | RunMsg::Unseat { .. }
-        | RunMsg::Tell { .. }
-        | RunMsg::Rest { .. }
-        | RunMsg::ChildEnded { .. }
-        | RunMsg::StateLater { .. }
-        | RunMsg::StateDone { .. }
-        // Dropping the channel says it.
-        | RunMsg::Wait(_)
-        | RunMsg::Subscribe(..) => {}
-        RunMsg::Cancel { reply, .. }
-        | RunMsg::Pause { reply, .. } | RunMsg::Resume { reply, .. } => send(reply, error()),
-        RunMsg::Signal { reply, .. }
-        | RunMsg::Answer { reply, .. }
-        | RunMsg::Expire { reply, .. }
-        | RunMsg::Advise { reply, .. }
-        | RunMsg::TakeUp(reply)
-        | RunMsg::Quarantine { reply, .. } => send(reply, error()),
-        RunMsg::Query { reply, .. } => send(reply, error()),
-        RunMsg::ChangeState { reply, .. } => send(reply, error()),
-        RunMsg::Lease { reply, .. } => send(reply, error()),
-        RunMsg::TakeSeat { reply, .. } => send(reply, error()),
-        RunMsg::Worker { ask, .. } => match ask {
-            crate::engine::shared::message::WorkerAsk::Prompt(reply) => send(reply, error()),
-            crate::engine::shared::message::WorkerAsk::Report(_, reply) => send(reply, error()),
-            crate::engine::shared::message::WorkerAsk::Artifact { reply, .. } => send(reply, error()),
-            crate::engine::shared::message::WorkerAsk::Accept(reply) => send(reply, error()),
-            crate::engine::shared::message::WorkerAsk::Progress { reply, .. }
-            | crate::engine::shared::message::WorkerAsk::Decline { reply, .. }
-            | crate::engine::shared::message::WorkerAsk::Escalate { reply, .. }
-            | crate::engine::shared::message::WorkerAsk::PutState { reply, .. } => send(reply, error()),
-            crate::engine::shared::message::WorkerAsk::Heartbeat(reply) => send(reply, error()),
-            crate::engine::shared::message::WorkerAsk::Nonce(reply) => send(reply, error()),
-            crate::engine::shared::message::WorkerAsk::GetState { reply, .. } => send(reply, error()),
-        },
-    }
+    PutState { scope: Option<String>, key: String, value: Json },
 }
 
 /// The answer to who wants to lease what is not to be had.
-pub(crate) fn refuse_lease(reply: ReplyTo<Lease>) {
+pub(crate) fn refuse_lease(reply: ReplyTo<Answer>) {
     // Who asked may be gone.
     let _ = reply.send(Err(EngineError::Conflict {
         code: "fenced",

@@ -92,8 +92,8 @@ impl Shared {
     }
 
     /// Tells a run something. Nothing happens once the engine has stopped.
-    pub(crate) fn tell(&self, run: u64, message: RunMsg) {
-        self.send(run, Msg::Run(run, message));
+    pub(crate) fn tell(&self, run: u64, message: impl Into<RunMsg>) {
+        self.send(run, Msg::Run(run, message.into()));
     }
 
     /// Tells the shard of a run something.
