@@ -7,17 +7,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{door::Door, engine::Engine, tasks::Tasks};
 
-/// Everything that a handler has at hand.
+/// The dependencies of every handler.
 #[derive(Clone)]
 pub(super) struct Api {
     /// The engine, which does the work.
     pub engine: Engine,
-    /// The checks before it.
+    /// The checks before each request.
     pub door: Arc<Door>,
-    /// Canceled when the host begins to stop; what waits then answers at once.
+    /// Canceled when the host begins to stop; requests that wait then return at once.
     pub stopping: CancellationToken,
-    /// Where a connection that became a socket goes on.
+    /// Runs connections that were upgraded to a socket.
     pub tasks: Tasks,
-    /// Makes the text of the OpenAPI document.
+    /// Returns the text of the OpenAPI document.
     pub openapi: fn() -> Bytes,
 }

@@ -57,13 +57,13 @@ pub(super) async fn get(
         (header::CONTENT_TYPE, kind),
         (header::CONTENT_DISPOSITION, disposition.expect("it is written in ASCII")),
         (header::ETAG, etag.expect("a hash is hex")),
-        // Opened in a browser after all, it runs nothing and has no origin.
+        // If a browser opens it anyway, it runs no script and has no origin.
         (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'")),
     ];
     Ok((headers, data).into_response())
 }
 
-/// What a file is, by its name; what a browser could run is bytes.
+/// Returns the content type for a file name; types that a browser could execute are plain bytes.
 fn content_type(name: &str) -> &'static str {
     let extension = name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
     match extension.as_deref() {
@@ -79,7 +79,8 @@ fn content_type(name: &str) -> &'static str {
     }
 }
 
-/// A download under the file's own name: in ASCII for the old, percent-encoded for the rest.
+/// Returns the header of a download with the file's own name: in ASCII for old clients, and
+/// percent-encoded.
 fn disposition(name: &str) -> String {
     let name = name.rsplit(['/', '\\']).next().unwrap_or_default();
     let plain = |c: char| c.is_ascii_alphanumeric() || " .-_()+,".contains(c);

@@ -1,4 +1,4 @@
-//! Blueprints: store, list, look, read the source.
+//! Blueprints: publish, list, show, read the source.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Bodies: read within their limit and time, understood as JSON, refused with the place.
+//! Request bodies: read within limits of size and time, parsed as JSON, refused with the position
+//! of the error.
 
 use std::sync::Arc;
 
@@ -14,10 +15,10 @@ use serde_json::error::Category;
 use super::app::Api;
 use crate::door::{Place, Problem, Rule, codes};
 
-/// How deep a body may nest.
+/// The maximum nesting depth of a body.
 const MOST_DEPTH: usize = 100;
 
-/// A body as it came, and what it says that it is.
+/// A raw body with its declared type.
 #[derive(Debug)]
 pub(super) struct Raw {
     /// The bytes.
@@ -26,10 +27,10 @@ pub(super) struct Raw {
     pub kind: String,
 }
 
-/// A body that was JSON of the expected shape.
+/// A body that was parsed as JSON.
 #[derive(Debug)]
 pub(super) struct Posted<T> {
-    /// What it said.
+    /// The parsed body.
     pub body: T,
     /// The bytes, for hashes.
     pub raw: Bytes,
@@ -75,7 +76,7 @@ impl<T: DeserializeOwned> FromRequest<Api> for Posted<T> {
 }
 
 impl Raw {
-    /// Refuses a body that says that it is something else than JSON.
+    /// Refuses a body whose declared type is not JSON.
     pub(super) fn expect_json(&self) -> Result<(), Problem> {
         if self.kind.is_empty() || self.is_json() {
             return Ok(());
@@ -84,15 +85,15 @@ impl Raw {
         Err(Problem::new(codes::UNSUPPORTED_MEDIA_TYPE, detail))
     }
 
-    /// Whether it says that it is JSON.
+    /// Returns true if the declared type is JSON.
     pub(super) fn is_json(&self) -> bool {
         self.kind == "application/json" || self.kind.ends_with("+json")
     }
 
-    /// The body as text.
+    /// Returns the body as text.
     ///
     /// # Errors
-    /// The refusal, if it is not UTF-8.
+    /// Fails when it is not UTF-8.
     pub(super) fn text(&self) -> Result<&str, Problem> {
         std::str::from_utf8(&self.bytes).map_err(|error| {
             let detail = format!("the body is not UTF-8 after {} bytes", error.valid_up_to());
@@ -124,7 +125,7 @@ async fn collect(body: Body, limit: usize, place: Option<&Place>) -> Result<Byte
         return Err(too_large(limit));
     }
     grow(first.len())?;
-    // One chunk is the usual case, and needs no copy.
+    // Usually there is only one chunk, which needs no copy.
     let Some(second) = chunks.next().await else { return Ok(first) };
     let mut all = Vec::from(first);
     let mut chunk = second.map_err(lost)?;
@@ -141,10 +142,10 @@ async fn collect(body: Body, limit: usize, place: Option<&Place>) -> Result<Byte
     }
 }
 
-/// Reads JSON of a shape; nothing at all reads as `null`, for shapes that may be absent.
+/// Parses JSON; an empty body counts as `null`, for bodies that are optional.
 ///
 /// # Errors
-/// Not JSON, or another shape, with the place.
+/// Fails when the body is not JSON or has another shape, with the position of the error.
 pub(super) fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return serde_json::from_slice(b"null")
@@ -154,7 +155,7 @@ pub(super) fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem>
         let detail = format!("the body nests deeper than {MOST_DEPTH} levels");
         return Err(Problem::new(codes::INVALID_BODY, detail));
     }
-    // The second reading tracks the path; only refused bodies pay for it.
+    // The second pass tracks the path; only refused bodies need it.
     serde_json::from_slice(bytes).or_else(|_| explain(bytes))
 }
 
@@ -185,7 +186,7 @@ fn malformed(error: &serde_json::Error) -> Problem {
     Problem::new(codes::MALFORMED_JSON, error.to_string())
 }
 
-/// How deep brackets nest outside of strings, counted up to one more than is allowed.
+/// Returns the nesting depth of brackets outside of strings; stops one above the limit.
 fn depth(bytes: &[u8]) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
     let mut bytes = bytes.iter();

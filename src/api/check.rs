@@ -1,4 +1,4 @@
-//! The check of a blueprint, and the forms in which one arrives.
+//! The check of a blueprint, and the forms in which one is posted.
 
 use std::collections::BTreeMap;
 
@@ -29,10 +29,10 @@ pub(super) struct BundleBody {
     entry: Option<String>,
 }
 
-/// Reads a blueprint: JSON with files, or the bare Lua source.
+/// Reads a blueprint: JSON with files, or plain Lua source.
 ///
 /// # Errors
-/// Another content type, another shape, or the finding that keeps the files from being a bundle.
+/// Fails when the content type or the shape is wrong, or the files are not a valid bundle.
 pub(super) fn read_bundle(raw: &Raw) -> Result<Bundle, Problem> {
     if raw.is_json() {
         let BundleBody { source, files, entry } = read_json(&raw.bytes)?;

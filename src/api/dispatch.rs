@@ -22,11 +22,11 @@ use crate::{
     protocol::DurationMs,
 };
 
-/// The most dispatches of one request.
+/// The maximum number of dispatches in one request.
 const MOST: usize = 100;
-/// How many of them are under way at once.
+/// The number of dispatches that run concurrently.
 const AT_ONCE: usize = 32;
-/// How long a request waits that does not say.
+/// The default time for which a request waits.
 const WAIT: &str = "60s";
 
 /// One dispatch, or a list of them.

@@ -1,4 +1,4 @@
-//! The OpenAPI document, the page that shows it to a person, and the text about every error.
+//! The OpenAPI document, the page that displays it, and the documentation of every error.
 
 use axum::{
     extract::State,
@@ -8,9 +8,9 @@ use axum::{
 
 use super::app::Api;
 
-/// One page without anything from elsewhere. A browser cannot send a bearer with a page's own
-/// request, so the page comes with the 401 as well: it holds nothing of this host, asks for a
-/// token, keeps it in the tab and fetches `/openapi.json` with it.
+/// A page without external resources. A browser cannot send a token when it navigates, so the page
+/// is also the body of the 401: it contains nothing about this host, asks for a token, keeps it in
+/// the tab and fetches `/openapi.json` with it.
 const PAGE: &str = include_str!("docs.html");
 
 /// This document.
@@ -31,8 +31,8 @@ pub(super) async fn docs() -> Response {
     page(StatusCode::OK)
 }
 
-/// The page, with a status. Its one script and its one style carry a number that is made for this
-/// answer; nothing else runs.
+/// Returns the page with a status. Its script and its style carry a nonce that is generated for
+/// this response; nothing else may run.
 pub(super) fn page(status: StatusCode) -> Response {
     let nonce = uuid::Uuid::new_v4().simple().to_string();
     let policy = format!(

@@ -1,4 +1,4 @@
-//! The events of a run as they happen: server-sent events that resume without a gap.
+//! The live events of a run: server-sent events that resume without a gap.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -35,9 +35,9 @@ pub(super) struct StreamParams {
     sampled: Option<bool>,
 }
 
-/// Events of single steps that a sampled stream sends at once; beyond them it leaves some out.
+/// The number of step events that a sampled stream sends at once; beyond it, some are omitted.
 const BURST: u32 = 256;
-/// Beyond the burst it sends one in so much time.
+/// The interval of step events beyond the burst.
 const SAMPLE: Duration = Duration::from_millis(100);
 
 /// Streams the events of a run until it has ended.
@@ -85,18 +85,19 @@ fn starting_after(asked: Option<u32>, headers: &HeaderMap) -> Result<u32, Proble
 }
 
 fn sent(events: Events, sampler: Option<Sampler>) -> impl Stream<Item = Result<Event, Infallible>> {
-    // Pulled one by one: who reads slowly holds back no more than the engine's own bounded queue.
+    // Pulled one by one: a slow reader holds back no more than the engine's own bounded queue.
     futures::stream::unfold(Some((events, sampler)), |reading| async {
         let (mut events, mut sampler) = reading?;
         match next(&mut events, sampler.as_mut()).await {
             Ok(event) => Some((Ok(written(&event?)), Some((events, sampler)))),
-            // It says why it ends; whoever resumes from the last number would hear the same again.
+            // The stream ends with the reason; a client that resumes would get the same error
+            // again.
             Err(error) => Some((Ok(written(&broken(error))), None)),
         }
     })
 }
 
-/// The next event that is to be sent.
+/// Returns the next event to send.
 async fn next(
     events: &mut Events,
     sampler: Option<&mut Sampler>,
@@ -120,11 +121,11 @@ async fn next(
     }
 }
 
-/// Leaves out events of single steps where there are very many.
+/// Omits step events when there are very many.
 struct Sampler {
     left: u32,
     refilled: Instant,
-    /// The last one that was left out.
+    /// The last event that was omitted.
     owed: Option<EventView>,
 }
 
@@ -133,7 +134,7 @@ impl Sampler {
         Self { left: BURST, refilled: Instant::now(), owed: None }
     }
 
-    /// The event, if it is to be sent now.
+    /// Returns the event, if it is to be sent now.
     fn pass(&mut self, event: EventView, now: Instant) -> Option<EventView> {
         if !event.kind.starts_with("step.") && !event.kind.starts_with("attempt.") {
             return Some(event);
@@ -152,12 +153,12 @@ impl Sampler {
         }
     }
 
-    /// When something is to be sent that was left out.
+    /// Returns the time at which the omitted event is to be sent.
     fn due(&self) -> Option<Instant> {
         self.owed.as_ref().map(|_| self.refilled + SAMPLE)
     }
 
-    /// What was left out last, once it is due.
+    /// Returns the omitted event, once it is due.
     fn take(&mut self, now: Instant) -> Option<EventView> {
         let owed = self.owed.take()?;
         self.pass(owed, now)
@@ -173,7 +174,7 @@ impl Sampler {
     }
 }
 
-/// The last event of a stream that cannot go on: `problem`, without a number.
+/// Returns the last event of a stream that failed: `problem`, without a number.
 pub(super) fn broken(error: EngineError) -> EventView {
     let problem = Problem::from(error);
     EventView {

@@ -1,4 +1,4 @@
-//! New runs from old ones: forks and imports; and old runs looked at again: replays and exports.
+//! Forks and imports of runs, and replays and exports.
 
 use std::collections::BTreeMap;
 
@@ -59,7 +59,7 @@ pub(super) struct ReplayBody {
     entry: Option<String>,
 }
 
-/// The source that a body names, if it names one.
+/// Returns the source in a body, if there is one.
 fn other(
     blueprint: Option<String>,
     source: Option<String>,

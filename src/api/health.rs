@@ -1,4 +1,4 @@
-//! Whether the server lives, and whether it takes work.
+//! Liveness and readiness of the server.
 
 use axum::{Json as JsonBody, extract::State};
 use serde::Serialize;

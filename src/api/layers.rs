@@ -1,4 +1,4 @@
-//! The layers of middleware, and the audit log that one of them writes.
+//! The middleware layers, and the audit log that one of them writes.
 
 use axum::{Json as JsonBody, extract::State};
 use serde::Deserialize;

@@ -1,8 +1,8 @@
-//! The HTTP API: what the outside may ask of the engine.
+//! The HTTP API of the engine.
 //!
-//! Owns the table of routes with the verb of each, and the wire form of requests and answers. The
-//! door checks who asks and how often before a handler runs; scopes are the engine's to check.
-//! `host.rs` mounts the [`router`] behind the door; nothing else calls it.
+//! Owns the table of routes with the verb of each, and the wire form of requests and responses. The
+//! door checks the caller and the rate before a handler runs; the engine checks scopes. `host.rs`
+//! mounts the [`router`] behind the door; nothing else calls it.
 
 mod app;
 mod artifacts;

@@ -1,4 +1,4 @@
-//! Puts the API together for whoever serves it.
+//! Assembles the API for the server.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The OpenAPI document: the routes' own descriptions, and what the door adds to each.
+//! The OpenAPI document: the descriptions of the routes, and the checks that the door adds to each.
 
 use std::sync::OnceLock;
 
@@ -40,7 +40,7 @@ use crate::{
 )]
 struct Document;
 
-/// The OpenAPI document of every route.
+/// Returns the OpenAPI document of every route.
 pub fn openapi() -> OpenApi {
     let mut router = OpenApiRouter::<Api>::with_openapi(Document::openapi());
     let mut rules = Vec::new();
@@ -52,7 +52,7 @@ pub fn openapi() -> OpenApi {
         router = router.routes(handler);
     }
     let mut document = router.into_openapi();
-    // The package's author and licence are no part of the contract.
+    // The author and license of the package are not part of the contract.
     document.info.license = None;
     document.info.contact = None;
     let components = document.components.get_or_insert_default();
@@ -74,7 +74,7 @@ pub fn openapi() -> OpenApi {
     document
 }
 
-/// Adds what the door asks and how it refuses.
+/// Adds the requirements of the door and its refusals.
 fn complete(operation: &mut Operation, rule: Rule) {
     let mut refusals = vec![codes::HOST_NOT_ALLOWED, codes::ORIGIN_NOT_ALLOWED];
     match rule.who {
@@ -95,7 +95,7 @@ fn complete(operation: &mut Operation, rule: Rule) {
             ]);
         }
     }
-    // One object: extensions have no order of their own, and the document has to.
+    // One object: extensions have no order of their own, but the document must be deterministic.
     let mut door = serde_json::Map::new();
     if let Some(verb) = rule.who.verb() {
         door.insert("verb".to_owned(), verb.as_str().into());
@@ -141,7 +141,7 @@ fn add_refusal(operation: &mut Operation, code: Code, models: bool) {
     answers.insert(status.to_owned(), refusal.build().into());
 }
 
-/// Returns the document's text, which is made once.
+/// Returns the text of the document, which is generated once.
 pub(super) fn text() -> Bytes {
     static TEXT: OnceLock<Bytes> = OnceLock::new();
     TEXT.get_or_init(|| serde_json::to_vec(&openapi()).expect("the document is plain data").into())
@@ -168,7 +168,7 @@ mod tests {
         );
     }
 
-    /// What an event looks like, and what it must not look like.
+    /// Returns true if an event fits a schema.
     fn fits(schema: &str, event: &serde_json::Value) -> bool {
         let mut document = serde_json::to_value(openapi()).unwrap();
         let reference = format!("#/components/schemas/{schema}");

@@ -1,4 +1,4 @@
-//! The operators that tasks can go to.
+//! The operators of the host.
 
 use axum::{Json as JsonBody, extract::State};
 use serde::Serialize;

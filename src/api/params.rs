@@ -1,4 +1,5 @@
-//! What stands in a request beside its body: who asks, ids in the path, the query, the key.
+//! The parts of a request other than its body: the caller, ids in the path, the query, the
+//! idempotency key.
 
 use std::{str::FromStr, time::Duration};
 
@@ -17,19 +18,19 @@ use crate::{
     protocol::IdError,
 };
 
-/// The items of a page that nobody asked to be larger or smaller.
+/// The default number of items of a page.
 const DEFAULT_LIMIT: usize = 50;
-/// The items of the largest page.
+/// The maximum number of items of a page.
 const MOST_LIMIT: usize = 500;
-/// The longest wait.
+/// The maximum time for which a request waits.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// The longest idempotency key.
+/// The maximum length of an idempotency key.
 const MOST_KEY_CHARS: usize = 255;
 
-/// Who asks: the door let a token for the API in.
+/// The caller, which the door has authenticated.
 pub(super) struct Asker(pub Caller);
 
-/// Who reports: the door let the bearer of an attempt in.
+/// The holder of an attempt's handle, which the door has authenticated.
 pub(super) struct Reporter(pub Holder);
 
 impl FromRequestParts<Api> for Asker {
@@ -54,12 +55,12 @@ impl FromRequestParts<Api> for Reporter {
     }
 }
 
-/// A row of the table that asks for another bearer than its handler.
+/// Returns the problem for a row of the table whose rule does not match its handler.
 fn not_let_in() -> Problem {
     Problem::new(codes::INTERNAL, "the route's rule and its handler differ")
 }
 
-/// What stands in the path.
+/// The parameters in the path.
 pub(super) struct At<T>(pub T);
 
 impl<T: DeserializeOwned + Send> FromRequestParts<Api> for At<T> {
@@ -73,10 +74,10 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Api> for At<T> {
     }
 }
 
-/// Reads an id that stands in a path or query.
+/// Parses an id of a path or query.
 ///
 /// # Errors
-/// `bad_id`, if it has another form.
+/// Returns `bad_id` if the format is wrong.
 pub(super) fn id<T: FromStr<Err = IdError>>(text: &str) -> Result<T, Problem> {
     text.parse().map_err(|error: IdError| {
         let IdError { text, prefix } = error;
@@ -85,10 +86,10 @@ pub(super) fn id<T: FromStr<Err = IdError>>(text: &str) -> Result<T, Problem> {
     })
 }
 
-/// The number of a step that stands in a path.
+/// Parses the number of a step in a path.
 ///
 /// # Errors
-/// `bad_id`, if it is no number.
+/// Returns `bad_id` if it is not a number.
 pub(super) fn number(text: &str) -> Result<u32, Problem> {
     text.parse().map_err(|_| {
         let text: String = text.chars().take(64).collect();
@@ -96,7 +97,7 @@ pub(super) fn number(text: &str) -> Result<u32, Problem> {
     })
 }
 
-/// What stands in the query; unknown names are refused.
+/// The query; unknown names are refused.
 pub(super) struct Params<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequestParts<Api> for Params<T> {
@@ -111,15 +112,15 @@ impl<T: DeserializeOwned> FromRequestParts<Api> for Params<T> {
     }
 }
 
-/// A query that cannot be read.
+/// Returns the problem of an invalid query.
 pub(super) fn bad_query(detail: impl Into<String>) -> Problem {
     Problem::new(codes::BAD_QUERY, detail)
 }
 
-/// How many items a page has.
+/// Returns the number of items of a page.
 ///
 /// # Errors
-/// `bad_query`, if it is none or too many.
+/// Returns `bad_query` if it is zero or too large.
 pub(super) fn page_limit(asked: Option<usize>) -> Result<usize, Problem> {
     match asked {
         None => Ok(DEFAULT_LIMIT),
@@ -128,10 +129,10 @@ pub(super) fn page_limit(asked: Option<usize>) -> Result<usize, Problem> {
     }
 }
 
-/// How long to wait, at most a minute; not at all if nothing was asked.
+/// Returns the time to wait, at most a minute; `None` if the request has none.
 ///
 /// # Errors
-/// The parser's words, for whoever knows where the text stood.
+/// Returns the parser's message; the caller adds the position.
 pub(super) fn wait(asked: Option<&str>) -> Result<Option<Duration>, String> {
     let Some(text) = asked else { return Ok(None) };
     let ms = parse_duration(text).map_err(|error| format!("failed to {error}"))?;
@@ -148,13 +149,13 @@ pub(super) struct All<T> {
 }
 
 impl<T> All<T> {
-    /// A list of `items`.
+    /// Returns a list of `items`.
     pub(super) fn of(items: Vec<T>) -> Self {
         Self { items, next_cursor: None }
     }
 }
 
-/// The idempotency key that came with a request, if one did.
+/// The idempotency key of a request, if there is one.
 pub(super) struct Key {
     key: Option<String>,
     path: String,
@@ -178,8 +179,8 @@ impl FromRequestParts<Api> for Key {
 }
 
 impl Key {
-    /// The key together with what it was sent with. The path counts as a part of the body, so
-    /// that a key that is used again for another run is not taken for a repetition.
+    /// Returns the key together with a hash of its request. The hash includes the path, so that a
+    /// key that is reused for another run does not count as a repetition.
     pub(super) fn of(self, route: &'static str, body: &[u8]) -> Option<IdempotencyKey> {
         let key = self.key?;
         let mut hasher = blake3::Hasher::new();
@@ -189,7 +190,7 @@ impl Key {
         Some(IdempotencyKey { route, key, body: hasher.finalize().to_hex().to_string() })
     }
 
-    /// The bare key.
+    /// Returns the key without the hash.
     pub(super) fn bare(self) -> Option<String> {
         self.key
     }

@@ -1,4 +1,4 @@
-//! Questions to a run's flow.
+//! Queries of a run's flow.
 
 use axum::{Json as JsonBody, extract::State};
 use serde::Deserialize;

@@ -1,5 +1,5 @@
-//! The table of routes: each with its verb and its largest body. The router and the OpenAPI
-//! document are made from it, so no route is without a row.
+//! The table of routes, each with its verb and its maximum body size. The router and the OpenAPI
+//! document are generated from it, so every route has a row.
 
 use std::sync::Arc;
 
@@ -16,22 +16,22 @@ use crate::{
     token::Verb,
 };
 
-/// The largest body of a route that says nothing else.
+/// The default maximum size of a body.
 const MIB: usize = 1 << 20;
-/// The largest result, artifact or bundle.
+/// The maximum size of a result, artifact or bundle.
 const LARGE: usize = 8 * MIB;
-/// The largest run that is taken in as a document.
+/// The maximum size of an imported run.
 const HUGE: usize = 128 * MIB;
 
-/// A row: a handler, and what the door asks for it.
+/// A row: a handler, and the requirements of the door.
 pub(super) struct Row {
-    /// What the door asks.
+    /// The requirements of the door.
     pub rule: Rule,
     handler: UtoipaMethodRouter<Api>,
 }
 
 impl Row {
-    /// The method, as the OpenAPI document writes it, and the path.
+    /// Returns the method, as in the OpenAPI document, and the path.
     pub(super) fn route(&self) -> (&'static str, &str) {
         let (path, item) = self.handler.1.paths.first_key_value().expect("a row has one path");
         let methods = [
@@ -44,7 +44,7 @@ impl Row {
         (method.expect("a row has one method").1, path)
     }
 
-    /// What the row adds to the OpenAPI document.
+    /// Returns the parts of the row for the OpenAPI document.
     pub(super) fn into_document(self) -> (Rule, UtoipaMethodRouter<Api>) {
         (self.rule, self.handler)
     }
@@ -59,7 +59,7 @@ impl Row {
         self
     }
 
-    /// For clients of model APIs.
+    /// Marks a route for clients of model APIs.
     fn models(mut self) -> Self {
         self.rule.models = true;
         self
@@ -83,8 +83,8 @@ fn holder(verb: Verb, handler: UtoipaMethodRouter<Api>) -> Row {
     row(Who::Holder(verb), handler)
 }
 
-/// Every route. One is made at a time: each carries its description, and all of them side by side
-/// are most of the memory that a start would take.
+/// Returns every route. Rows are built one at a time: each carries its description, and all of them
+/// together would take most of the memory of a start.
 pub(super) fn table() -> impl ExactSizeIterator<Item = Row> {
     ROWS.iter().map(|row| row())
 }
@@ -182,7 +182,8 @@ const ROWS: &[fn() -> Row] = &[
     || holder(Verb::WorkerState,       routes!(worker::put_state)),
 ];
 
-/// Returns the router: every row behind the door with its own rule, everything else behind it as well.
+/// Returns the router: every row behind the door with its own rule, and everything else behind it
+/// as well.
 pub(super) fn router(api: Api) -> Router {
     let behind = |rule| {
         let (engine, door) = (api.engine.clone(), Arc::clone(&api.door));

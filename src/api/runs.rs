@@ -1,4 +1,4 @@
-//! Runs: start, list, look, cancel, pause, resume, delete.
+//! Runs: start, list, show, cancel, pause, resume, delete.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -24,7 +24,7 @@ use crate::{
     store::{RunFilter, RunStatus},
 };
 
-/// The entry of a source that names no file.
+/// The default file name of a source.
 pub(super) const ENTRY: &str = "main.lua";
 
 /// A run to start.
@@ -66,10 +66,10 @@ pub(super) struct StartBody {
 }
 
 impl StartBody {
-    /// What to start, and how long to wait for its end.
+    /// Returns the run to start, and the time to wait for its end.
     ///
     /// # Errors
-    /// When it does not say what to start, or asks for what there is not.
+    /// Fails when the body does not name a program, or is invalid.
     pub(super) fn into_start(self) -> Result<(StartRun, Option<Duration>), Problem> {
         let program = match (self.flow, self.agents) {
             (None, None) => program(self.blueprint, self.source, self.files, self.entry)?,
@@ -102,10 +102,10 @@ impl StartBody {
     }
 }
 
-/// What a body says that a run executes.
+/// Returns the program in a body.
 ///
 /// # Errors
-/// The refusal, where it says nothing, or two things.
+/// Fails when there is none, or more than one.
 pub(super) fn program(
     blueprint: Option<String>,
     source: Option<String>,
@@ -121,10 +121,10 @@ pub(super) fn program(
     }
 }
 
-/// The bundle of a source, of files, or of both.
+/// Returns the bundle of a source, of files, or of both.
 ///
 /// # Errors
-/// The finding that keeps them from being one.
+/// Fails when they are not a valid bundle.
 pub(super) fn bundle(
     source: Option<String>,
     files: Option<BTreeMap<String, String>>,
@@ -182,14 +182,14 @@ pub(super) async fn start(
     Ok(created(&made))
 }
 
-/// The answer to whoever made a run: all of it, or its id where the token may not read it.
+/// Returns the response for a new run: the whole view, or its id if the token may not read it.
 pub(super) fn created(made: &Made) -> Response {
     let location = format!("/v1/runs/{}", made.id());
     let location = HeaderValue::try_from(location).expect("an id is ASCII");
     (StatusCode::CREATED, [(header::LOCATION, location)], JsonBody(made)).into_response()
 }
 
-/// Waits for a run, but not longer than the host lives.
+/// Waits for a run, until the host stops.
 pub(super) async fn watched(
     api: &Api,
     caller: &Caller,
@@ -226,7 +226,7 @@ impl ListParams {
         let status = self.status.iter().flat_map(|all| all.split(',')).map(status);
         let since_ms = self.since.as_deref().map(since).transpose()?;
         let before = self.cursor.as_deref().map(|cursor| {
-            // Releases before gave the number alone.
+            // Older releases returned the bare number.
             let number = || cursor.parse::<u64>().map(|num| RunId::new(num, 0));
             let before = cursor.parse::<RunId>().or_else(|_| number());
             before.map_err(|_| params::bad_query("cursor is not one of this list's"))

@@ -1,9 +1,9 @@
 //! The socket of a session: `GET /v1/sessions/{session}/ws`.
 //!
 //! Owns the upgrade and the loop that moves frames. Numbered frames are pulled from the session's
-//! mailbox, so nothing piles up in front of a client that does not read: it is closed with 1013
-//! once it has not taken a message in time, and resumes. What a client asks is answered in the
-//! order in which the engine can; asking is in the order of its messages.
+//! mailbox, so nothing accumulates for a client that does not read: it is closed with 1013 if it
+//! does not accept a message in time, and resumes later. Calls are started in the order of the
+//! messages, and answered as they complete.
 
 use std::{sync::Arc, time::Duration};
 
@@ -44,18 +44,18 @@ use rpc::{Answer, Call};
 
 /// The version of the frames.
 const PROTOCOL: u32 = 1;
-/// What a client's WebSocket may ask for as its protocol; one in a browser asks for it beside the
-/// protocol that carries its token, because such a client wants one of its offers taken.
+/// The WebSocket subprotocol that a client may request. A client in a browser requests it in
+/// addition to the one that carries its token, because browsers require the server to select one.
 const SUBPROTOCOL: &str = "moonswarm.v1";
-/// The largest message that is read.
+/// The maximum size of a message.
 const MESSAGE_BYTES: usize = 8 << 20;
-/// A larger message is refused without reading it to its end, which ends the connection.
+/// A larger message is refused without reading all of it, which ends the connection.
 const MOST_BYTES: usize = 16 << 20;
-/// Bytes that a connection holds ready in each direction.
+/// The size of a connection's buffers in each direction.
 const BUFFER: usize = 4 << 10;
-/// Calls that may be under way; more are not read before one is answered.
+/// The maximum number of calls in progress; further ones are read after one is answered.
 const CALLS: usize = 128;
-/// Events that wait to be sent.
+/// The maximum number of events queued for sending.
 const EVENTS: usize = 64;
 
 /// Where to go on.
@@ -104,7 +104,7 @@ pub(super) async fn connect(
     Ok(upgrade.on_upgrade(move |socket| async move {
         let tasks = api.tasks.clone();
         let line = Box::new(Line::new(api, socket, link, caller, token));
-        // Among the host's tasks, so that a stop waits until the peer was told.
+        // Tracked as a task of the host, so that a stop waits until the peer was notified.
         let _ = tasks.spawn(line.serve()).await;
     }))
 }
@@ -119,7 +119,7 @@ struct Line {
     calls: FuturesUnordered<BoxFuture<'static, Answer>>,
     events: mpsc::Receiver<methods::Watched>,
     watch: methods::Watch,
-    /// When the peer last said anything.
+    /// The time of the peer's last message.
     heard: Instant,
 }
 
@@ -143,7 +143,7 @@ impl Line {
         self.api.engine.disconnect(&self.link);
     }
 
-    /// Moves frames until the peer is gone (nothing) or there is a reason to end.
+    /// Moves frames until the peer is gone (`None`) or there is a reason to end.
     async fn talk(&mut self) -> Result<Option<End>, Option<End>> {
         self.hello().await?;
         let ping = self.api.door.limits.ping;
@@ -186,7 +186,7 @@ impl Line {
         }
     }
 
-    /// Takes a message; true if it was the peer's goodbye.
+    /// Handles a message; returns true if the peer closed the connection.
     async fn hear(&mut self, message: Message) -> Result<bool, Option<End>> {
         self.heard = Instant::now();
         let text = match message {
@@ -223,7 +223,7 @@ impl Line {
         Ok(false)
     }
 
-    /// Whether the token is still good; it is looked at for every call.
+    /// Verifies the token; called for every call.
     fn admit(&mut self) -> Result<(), EngineError> {
         if let Bearer::Caller(caller) = self.api.engine.authenticate(&self.token)? {
             self.caller = caller;
@@ -234,7 +234,7 @@ impl Line {
     async fn answer(&mut self, answer: Answer) -> Result<(), Option<End>> {
         if let Some(token) = &answer.renewed {
             self.token.clone_from(token);
-            // It was made a moment ago.
+            // The token was issued a moment ago.
             let _ = self.admit();
         }
         match answer.text(self.link.sent()) {
@@ -258,7 +258,7 @@ impl Line {
         self.send(Message::text(text)).await
     }
 
-    /// Sends one message, or gives up on a peer that does not take it.
+    /// Sends one message; fails if the peer does not accept it in time.
     async fn send(&mut self, message: Message) -> Result<(), Option<End>> {
         match timeout(self.api.door.limits.send_time, self.socket.send(message)).await {
             Ok(Ok(())) => Ok(()),
@@ -267,12 +267,12 @@ impl Line {
         }
     }
 
-    /// Says why it ends, if the peer takes it.
+    /// Sends the reason of the end, if the peer accepts it.
     async fn say_goodbye(&mut self, end: &End) {
         let reason = end.reason();
         let params = serde_json::json!({ "code": end.code(), "reason": reason }).to_string();
         let last = rpc::notify("session/close", self.link.sent(), &params);
-        // A close frame's reason has at most 123 bytes.
+        // The reason in a close frame has at most 123 bytes.
         let mut cut = reason.len().min(123);
         while !reason.is_char_boundary(cut) {
             cut -= 1;
@@ -281,14 +281,14 @@ impl Line {
         let goodbye = async {
             self.socket.send(Message::text(last)).await?;
             self.socket.send(Message::Close(Some(close))).await?;
-            // Until the peer has closed too, so that what was sent is not cut off.
+            // Wait until the peer has closed too, so that the last messages are not cut off.
             while let Some(Ok(_)) = self.socket.recv().await {}
             Ok::<_, axum::Error>(())
         };
-        // A peer that is gone needs no goodbye.
+        // The peer may be gone.
         let _ = timeout(self.api.door.limits.send_time.min(GOODBYE), goodbye).await;
     }
 }
 
-/// How long a goodbye may take.
+/// The time limit of closing a connection.
 const GOODBYE: Duration = Duration::from_secs(2);

@@ -21,7 +21,7 @@ use crate::{
     protocol::{Json, SessionId},
 };
 
-/// The life of a session's token that nobody asked to be longer or shorter, in milliseconds.
+/// The default lifetime of a session's token, in milliseconds.
 const TTL_MS: u64 = 24 * 3_600 * 1_000;
 
 /// How a session is opened.
@@ -55,10 +55,10 @@ pub(super) struct OpenedView {
     expires_at: String,
 }
 
-/// Reads how long a token is to be good.
+/// Parses the lifetime of a token.
 ///
 /// # Errors
-/// `invalid_body`, if it is no duration.
+/// Returns `invalid_body` if it is not a duration.
 pub(super) fn ttl(text: Option<&str>) -> Result<u64, Problem> {
     let Some(text) = text else { return Ok(TTL_MS) };
     parse_duration(text)
@@ -177,7 +177,7 @@ pub(super) struct SeatTaken {
 }
 
 impl SeatTaken {
-    /// A seat of a run.
+    /// Creates a seat of a run.
     pub(super) fn new(run: String, operator: String, session: String, epoch: u32) -> Self {
         Self { run, operator, session, epoch }
     }

@@ -1,4 +1,4 @@
-//! Signals to a run, and to a blueprint that waits for one.
+//! Signals to a run, or to a blueprint that starts on one.
 
 use axum::{extract::State, http::StatusCode, response::Response};
 

@@ -1,4 +1,4 @@
-//! State: values by scope and key, listed, searched, linked, and changed in batches.
+//! State: values by scope and key; list, search, link, and batches of changes.
 
 use axum::{Json as JsonBody, extract::State, http::StatusCode};
 use serde::{Deserialize, Serialize};
@@ -17,9 +17,9 @@ use crate::{
     store::{Reducer, StateAct, StateChange},
 };
 
-/// The longest key, relation or prefix, in bytes.
+/// The maximum length of a key, relation or prefix, in bytes.
 const MOST_KEY: usize = 1_024;
-/// The most links that may be followed in a row.
+/// The maximum number of links followed in a row.
 const MOST_DEPTH: u32 = 64;
 
 /// What is written.
@@ -156,7 +156,7 @@ pub(super) struct DeleteParams {
     if_revision: Option<u64>,
 }
 
-/// What a write says about its value, as it was given.
+/// The hints of a write, as received.
 struct Hints {
     ttl: Option<String>,
     lifetime: Option<Lifetime>,

@@ -1,4 +1,4 @@
-//! Tasks that somebody outside the flow is to do, and their answers.
+//! Tasks that wait for somebody outside the flow, and their answers.
 
 use axum::{Json as JsonBody, extract::State};
 use serde::Deserialize;
@@ -123,7 +123,7 @@ pub(super) struct AnswerBody {
     revision: Option<String>,
 }
 
-/// Keeps a `null` that was written apart from a field that was not.
+/// Distinguishes an explicit `null` from an absent field.
 pub(super) fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Json>, D::Error> {
     Json::deserialize(from).map(Some)
 }

@@ -1,4 +1,4 @@
-//! Tokens: make narrower ones, list, revoke; the public keys.
+//! Tokens: create narrower ones, list, revoke; the public keys.
 
 use axum::{Json as JsonBody, extract::State, http::StatusCode};
 use serde::{Deserialize, Serialize};
@@ -149,7 +149,7 @@ pub(super) enum KeyName {
     Handles,
 }
 
-/// How long the keys before verify if nothing else is asked for: as long as a session may live.
+/// The default time for which the previous keys verify: the maximum lifetime of a session.
 const GRACE_MS: u64 = 7 * 86_400_000;
 
 impl RotateBody {

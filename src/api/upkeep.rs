@@ -1,4 +1,4 @@
-//! What keeps the data directory well: a backup of all of it, and the collection of old runs.
+//! Maintenance of the data directory: backups, and the deletion of old runs.
 
 use axum::{
     Json as JsonBody,
@@ -18,7 +18,7 @@ use crate::{
     store::Checked,
 };
 
-/// Bytes that are read of a backup at a time.
+/// The number of bytes of a backup that are read at a time.
 const CHUNK: usize = 256 << 10;
 
 /// Copies the whole database, as it is now, while it is in use.

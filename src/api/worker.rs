@@ -1,5 +1,5 @@
-//! The worker API: who holds an attempt's handle fetches its prompt and reports on it. The bearer
-//! names the task, so no path does.
+//! The worker API: the holder of an attempt's handle fetches its prompt and reports on it. The
+//! handle identifies the task, so no path does.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ mod report;
 
 pub(super) use report::ResultBody;
 
-/// The most tasks of one lease.
+/// The maximum number of tasks of one lease.
 const MOST_LEASED: usize = 100;
 
 /// What a pull worker asks for.
@@ -80,7 +80,7 @@ pub(super) async fn lease(
     let worker = worker.as_deref().unwrap_or(&caller.subject);
     let ask = LeaseAsk { queue: &queue, worker, labels: &labels, max, wait };
     let leased = tokio::select! {
-        // A lease that is already there is given out before the stop is noticed.
+        // Tasks that are already leased must be returned even if the host is stopping.
         biased;
         leased = api.engine.lease(&caller, &ask) => leased?,
         () = api.stopping.cancelled() => Vec::new(),
@@ -247,10 +247,10 @@ pub(super) struct ProgressBody {
 }
 
 impl ProgressBody {
-    /// What is said, if it can be.
+    /// Creates a report of progress.
     ///
     /// # Errors
-    /// `invalid_body`, if the percentage is none.
+    /// Returns `invalid_body` if the percentage is out of range.
     pub(super) fn new(
         text: Option<String>,
         percent: Option<f64>,

@@ -1,9 +1,9 @@
-//! Bubblewrap (`bwrap`): namespaces where the kernel gives this program none of its own.
+//! Bubblewrap (`bwrap`): creates namespaces where the kernel does not allow this program to.
 //!
-//! A system that lets no user make namespaces may still have a `bwrap` that it lets: by its
-//! profile, or by set-user-id. It goes around the helper, which then draws the rest of the
-//! boundary, and which looks first whether it stands where it was told that it would. A `bwrap` that
-//! does less than it says is found out by that, when the machine is looked at and at each start.
+//! On a system that does not let users create namespaces, `bwrap` may still be allowed to, through
+//! a security profile or as a set-user-id program. It wraps the helper, which sets up the rest of
+//! the boundary, after verifying that the namespaces are the promised ones. So a `bwrap` that does
+//! less than it claims is detected, both by the probe of the machine and at each start.
 
 use std::{
     ffi::OsString,
@@ -14,17 +14,17 @@ use std::{
 
 use super::plan::{PROBE_WITHIN, Probed, VERB, said};
 
-/// The program's name.
+/// The name of the program.
 const NAME: &str = "bwrap";
-/// How large a directory is that it tries to have for itself, in bytes.
+/// The size in bytes of the file system that the probe asks for.
 pub(super) const TRIAL_BYTES: u64 = 1 << 16;
 
-/// The program.
+/// The path of the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Bubblewrap(PathBuf);
 
 impl Bubblewrap {
-    /// The first one on the host's PATH.
+    /// Returns the first `bwrap` on the host's PATH.
     pub(super) fn find() -> Option<Self> {
         let path = std::env::var_os("PATH")?;
         let found = std::env::split_paths(&path)
@@ -34,7 +34,7 @@ impl Bubblewrap {
         found.map(Self)
     }
 
-    /// One at a path.
+    /// Returns the program at a path.
     pub(super) fn at(path: PathBuf) -> Self {
         Self(path)
     }
@@ -43,9 +43,9 @@ impl Bubblewrap {
         &self.0
     }
 
-    /// Its arguments before the program that it starts. All files stay what they are, but for the
-    /// directory of `disk`, which is a file system of that size: what may be used of the others
-    /// is the helper's to say.
+    /// Returns its arguments, up to the program that it starts. All files stay visible, except that
+    /// the directory of `disk` becomes a file system of that size. The helper restricts access to
+    /// the others.
     pub(super) fn arguments(closed: bool, disk: Option<(&Path, u64)>) -> Vec<OsString> {
         let mut words: Vec<OsString> =
             ["--die-with-parent", "--dev-bind", "/", "/"].map(OsString::from).to_vec();
@@ -61,9 +61,9 @@ impl Bubblewrap {
         words
     }
 
-    /// Lets it try what it can do here, around the helper at a path.
+    /// Probes its abilities on this machine, with the helper at a path inside it.
     pub(super) fn probe(&self, helper: &io::Result<PathBuf>) -> Probed {
-        // One that holds nothing: what is covered cannot be executed any more.
+        // Must be empty, because nothing below a mount can be executed any more.
         let trial = std::env::temp_dir().join(format!("moonswarm-{}", uuid::Uuid::new_v4()));
         if let Err(error) = fs::create_dir(&trial) {
             let why = format!("{}: {error}", trial.display());
@@ -105,7 +105,7 @@ impl Bubblewrap {
     }
 }
 
-/// The network that this process is in, by the kernel's name for it: `net:[4026531840]`.
+/// Returns the kernel's name for the network namespace of this process: `net:[4026531840]`.
 pub(super) fn network() -> io::Result<String> {
     Ok(fs::read_link("/proc/self/ns/net")?.to_string_lossy().into_owned())
 }

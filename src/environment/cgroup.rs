@@ -1,6 +1,6 @@
-//! Control groups: what an attempt's processes may use together, and which they are.
+//! Control groups: limits on the processes of an attempt, and a way to find all of them.
 //!
-//! Version 2 where it has the controllers, version 1 where a machine still keeps them there.
+//! Uses version 2 where it has the controllers, and version 1 where a machine still has them there.
 
 use std::{
     collections::BTreeMap,
@@ -14,9 +14,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::needs::Needs;
 
-/// How often a sweep looks again after what is dying.
+/// The maximum number of checks for dying processes in a sweep.
 pub(super) const DYING_TRIES: usize = 1_000;
-/// The time between two looks.
+/// The delay between two checks.
 pub(super) const DYING_PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,43 +35,43 @@ enum Version {
     Two,
 }
 
-/// A directory below which groups of a controller can be made.
+/// A directory in which groups of a controller can be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Base {
     dir: PathBuf,
     version: Version,
 }
 
-/// Where this host can make groups.
+/// The places where this host can create groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cgroups {
     bases: BTreeMap<Controller, Base>,
-    /// Why not, for the controllers that are missing.
+    /// The reason, for missing controllers.
     why: String,
-    /// Sets this data directory's groups apart from those of others.
+    /// Distinguishes the groups of this data directory from others.
     id: String,
 }
 
-/// Nobody removes the directory around the groups while a group is made in it.
+/// Held while a group is created or removed, so that its parent directory is not removed meanwhile.
 static MAKING: Mutex<()> = Mutex::new(());
 
-/// Which limit was broken.
+/// The limit that was exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Broken {
-    /// Processes were killed for memory.
+    /// A process was killed because of the memory limit.
     Memory,
-    /// A process was refused.
+    /// A fork was refused.
     Pids,
 }
 
-/// The groups of one attempt, removed with their processes.
+/// The groups of one attempt. Removed together with their processes.
 #[derive(Debug, Default)]
 pub(super) struct Cage {
     dirs: Vec<(PathBuf, Version)>,
 }
 
 impl Cgroups {
-    /// Looks where groups can be made, and tries it.
+    /// Finds out where groups can be created, by trying it.
     pub(super) fn find(id: &str) -> Self {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -109,7 +109,7 @@ impl Cgroups {
             return;
         }
         let words: Vec<String> = CONTROLLERS.iter().map(|(_, word)| format!("+{word}")).collect();
-        // One at a time: a missing one must not take the others along.
+        // One at a time: a missing controller must not affect the others.
         for word in &words {
             let _ = fs::write(base.join("cgroup.subtree_control"), word);
             let _ = fs::write(dir.join("cgroup.subtree_control"), word);
@@ -149,7 +149,7 @@ impl Cgroups {
         self.given(Controller::Pids)
     }
 
-    /// For people.
+    /// Returns the version, for people.
     pub(super) fn version(&self) -> &'static str {
         match self.bases.values().next().map(|base| base.version) {
             Some(Version::One) => "control groups, version 1",
@@ -157,8 +157,8 @@ impl Cgroups {
         }
     }
 
-    /// Makes the groups of an attempt. They are made also without limits, where they can be: they
-    /// are how its processes are found, whatever they did to get away.
+    /// Creates the groups of an attempt, even without limits if possible: they find all its
+    /// processes, whatever those did to escape.
     pub(super) fn cage(&self, name: &str, needs: &Needs) -> io::Result<Cage> {
         let _made = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
         let mut cage = Cage::default();
@@ -181,15 +181,15 @@ impl Cgroups {
         Ok(cage)
     }
 
-    /// Ends what earlier attempts of this data directory left: their processes and groups.
+    /// Kills the processes and removes the groups of earlier attempts of this data directory.
     pub(super) fn sweep(&self) {
         for base in self.bases.values() {
             let parent = base.dir.join(&self.id);
             let Ok(entries) = fs::read_dir(&parent) else { continue };
             for entry in entries.flatten().filter(|entry| entry.path().is_dir()) {
                 let mut cage = Cage { dirs: vec![(entry.path(), base.version)] };
-                // A killed process is gone a moment later; one that the kernel holds on to leaves
-                // its group to the next sweep.
+                // A killed process disappears a moment later. If the kernel still holds it, the
+                // next sweep removes its group.
                 for _ in 0..DYING_TRIES {
                     if cage.remove() {
                         break;
@@ -219,7 +219,7 @@ fn limit(controller: Controller, version: Version, dir: &Path, needs: &Needs) ->
         (Controller::Memory, Version::Two) => {
             let Some(memory) = needs.memory else { return Ok(()) };
             put("memory.max", memory.to_string())?;
-            // Where there is no swap there is no such file.
+            // The file does not exist on a machine without swap.
             let _ = put("memory.swap.max", "0".to_owned());
             put("memory.oom.group", "1".to_owned())
         }
@@ -237,12 +237,12 @@ fn limit(controller: Controller, version: Version, dir: &Path, needs: &Needs) ->
 }
 
 impl Cage {
-    /// The lists that a process writes itself into.
+    /// Returns the files that a process writes itself into to join the groups.
     pub(super) fn doors(&self) -> Vec<PathBuf> {
         self.dirs.iter().map(|(dir, _)| dir.join("cgroup.procs")).collect()
     }
 
-    /// Which limit was broken, as far as the kernel counted.
+    /// Returns the limit that was exceeded, according to the kernel's counters.
     pub(super) fn broken(&self) -> Option<Broken> {
         let counted = |dir: &Path, file: &str, word: &str| {
             let text = fs::read_to_string(dir.join(file)).unwrap_or_default();
@@ -260,7 +260,8 @@ impl Cage {
         self.dirs.iter().any(refused).then_some(Broken::Pids)
     }
 
-    /// Kills what is inside and removes the groups; false while something still dies.
+    /// Kills all processes in the groups and removes the groups. Returns false while processes are
+    /// dying.
     pub(super) fn remove(&mut self) -> bool {
         self.dirs.retain(|(dir, version)| {
             if *version == Version::Two {
@@ -272,7 +273,7 @@ impl Cage {
             }
             match fs::remove_dir(dir) {
                 Ok(()) => {
-                    // The last one takes the directory around them along.
+                    // The last group removed also removes the parent directory.
                     let _unmade = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
                     let _ = dir.parent().map(fs::remove_dir);
                     false
@@ -284,8 +285,8 @@ impl Cage {
     }
 }
 
-/// The groups of version 2 that may be this host's: its own, and the one around it where that is no
-/// slice, which belongs to the system's manager.
+/// Returns the candidate groups of version 2: this host's own group, and its parent unless that is
+/// a slice, which belongs to the system manager.
 fn version_two(mounts: &str, own: &str) -> Vec<PathBuf> {
     let Some(mount) = mount_of(mounts, |kind, _| kind == "cgroup2") else { return Vec::new() };
     let Some(path) = own.lines().find_map(|line| line.strip_prefix("0::")) else {
@@ -300,7 +301,7 @@ fn version_two(mounts: &str, own: &str) -> Vec<PathBuf> {
     [Some(own), around].into_iter().flatten().collect()
 }
 
-/// This host's group of a controller of version 1.
+/// Returns this host's group of a controller of version 1.
 fn version_one(mounts: &str, own: &str, controller: &str) -> Option<PathBuf> {
     let has = |list: &str| list.split(',').any(|it| it == controller);
     let mount = mount_of(mounts, |kind, options| kind == "cgroup" && has(options))?;
@@ -312,7 +313,7 @@ fn version_one(mounts: &str, own: &str, controller: &str) -> Option<PathBuf> {
     Some(mount.join(path.trim_start_matches('/')))
 }
 
-/// The first mount that fits, by its type and its options.
+/// Returns the first mount whose type and options match.
 fn mount_of(mounts: &str, fits: impl Fn(&str, &str) -> bool) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let (place, system) = line.split_once(" - ")?;

@@ -9,16 +9,16 @@ use serde_json::json;
 use super::{Declaration, Text, provider};
 use crate::protocol::SecretSource;
 
-/// What environments go by on this host.
+/// The settings for environments on this host.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Config {
-    /// Where each secret is kept, by the name that blueprints know it by.
+    /// The sources of secrets, by the name used in blueprints.
     pub secrets: BTreeMap<String, SecretSource>,
-    /// Environments that agents name.
+    /// Environments that agents refer to by name.
     pub environments: BTreeMap<String, Declaration>,
     /// The vault.
     pub vault: Option<Vault>,
-    /// Whether children may see the data directory, keys and tokens included.
+    /// True if children may see the data directory, including keys and tokens.
     pub show_data: bool,
 }
 
@@ -26,16 +26,16 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Vault {
-    /// Where it is.
+    /// The server's URL.
     #[serde(deserialize_with = "address")]
     pub address: Url,
-    /// What the host identifies itself with.
+    /// The token with which the host authenticates.
     pub token: Text,
-    /// The namespace, where the server has some.
+    /// The namespace, if the server uses namespaces.
     pub namespace: Option<String>,
 }
 
-/// Where a secret is kept, as `[secrets.NAME]` says it.
+/// The source of a secret, as written in `[secrets.NAME]`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kept {
@@ -55,7 +55,7 @@ struct KeptInVault {
     field: Option<String>,
 }
 
-/// Where a secret is kept, read from a file.
+/// The source of a secret, parsed from the configuration file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeptSecret(pub SecretSource);
 
@@ -105,7 +105,7 @@ fn address<'de, D: Deserializer<'de>>(from: D) -> Result<Url, D::Error> {
     let text = String::deserialize(from)?;
     let url: Url = text.parse().map_err(|error| D::Error::custom(format!("{text:?}: {error}")))?;
     let plain = url.username().is_empty() && url.password().is_none();
-    // A token over plain HTTP is read by everybody on the way; the machine itself is no way.
+    // Plain HTTP would expose the token on the network. It is allowed only within this machine.
     let near = matches!(url.host_str(), Some("127.0.0.1" | "localhost" | "[::1]"));
     match url.scheme() {
         "https" if plain => Ok(url),

@@ -1,8 +1,8 @@
-//! The hidden verb: a process that gives up what a plan says, and then becomes the child.
+//! The hidden verb: a process that drops the rights listed in a plan and then becomes the child.
 //!
-//! Between fork and exec only unsafe code could do this; a program of its own does it in safe
-//! code, one call after the other. It is single-threaded, and knows neither configuration nor
-//! store. It waits at the gate first, and says there what goes wrong (`gate.rs`).
+//! Between fork and exec this would need unsafe code. A separate program does it in safe code, one
+//! call after another. It is single-threaded, and uses neither configuration nor store. It first
+//! waits at the gate, and reports failures there (`gate.rs`).
 
 use std::{
     ffi::OsString,
@@ -33,14 +33,14 @@ use super::{
     veil,
 };
 
-/// The exit code of a child that was not begun.
+/// The exit code of a child that was not started.
 const NOT_BEGUN: u8 = 125;
 
-/// Does it, if the command line says so. Comes back only if it does not, or with the exit code of
-/// a child that was not begun.
+/// Runs the hidden verb if the command line asks for it. Returns `None` if it does not, or the exit
+/// code of a child that was not started.
 ///
-/// A program that embeds a host calls this first of all in its `main`: its children are then hidden
-/// from, confined and gated by the program itself, as those of `moonswarm` are.
+/// A program that embeds a host must call this first in its `main`. The program itself then hides,
+/// confines and gates its children, like `moonswarm` does.
 pub fn confined() -> Option<ExitCode> {
     helper::answers();
     let mut words = std::env::args_os().skip(1).peekable();
@@ -50,7 +50,7 @@ pub fn confined() -> Option<ExitCode> {
     match words.peek()?.to_str() {
         Some(PROBE) => {
             let probed = Probed { network: probe_network().err(), disk: probe_disk().err() };
-            // Who asked may be gone.
+            // The reader may be gone.
             let _ = serde_json::to_writer(io::stdout(), &probed);
             return Some(ExitCode::SUCCESS);
         }
@@ -61,14 +61,14 @@ pub fn confined() -> Option<ExitCode> {
                 network: left(&outside).err().map(|error| error.to_string()),
                 disk: sized(&room, TRIAL_BYTES).err().map(|error| error.to_string()),
             };
-            // Who asked may be gone.
+            // The reader may be gone.
             let _ = serde_json::to_writer(io::stdout(), &probed);
             return Some(ExitCode::SUCCESS);
         }
         Some(PROBE_VEIL) => {
             let data = PathBuf::from(words.nth(1)?);
             let why = veil::probe(&data, || part(UnshareFlags::NEWNS)).err();
-            // Who asked may be gone.
+            // The reader may be gone.
             let _ = serde_json::to_writer(io::stdout(), &why);
             return Some(ExitCode::SUCCESS);
         }
@@ -115,7 +115,7 @@ fn give_up(plan: &Plan) -> Result<(), (&'static str, String)> {
         fs::write(group, "0").map_err(step("enter the control group"))?;
     }
     if plan.confined {
-        // A core file would hold the secrets.
+        // A core file would contain the secrets.
         let none = Rlimit { current: Some(0), maximum: Some(0) };
         limit(Resource::Core, none).map_err(step("forbid core files"))?;
     }
@@ -138,7 +138,7 @@ fn give_up(plan: &Plan) -> Result<(), (&'static str, String)> {
     drop_capabilities().map_err(step("drop the capabilities"))
 }
 
-/// Makes the namespaces of a plan, but for those that another program has made.
+/// Creates the namespaces of a plan, except those that another program has created.
 fn stand_apart(plan: &Plan) -> Result<(), (&'static str, String)> {
     let step = |what: &'static str| move |error: io::Error| (what, error.to_string());
     let is_own = plan.parted.is_none();
@@ -166,7 +166,7 @@ fn stand_apart(plan: &Plan) -> Result<(), (&'static str, String)> {
     Ok(())
 }
 
-/// Whether the namespaces of a plan are there, which another program was to make.
+/// Verifies the namespaces of a plan that another program was to create.
 fn stands_apart(plan: &Plan, outside: &str) -> io::Result<()> {
     if plan.closed {
         left(outside)?;
@@ -174,7 +174,7 @@ fn stands_apart(plan: &Plan, outside: &str) -> io::Result<()> {
     plan.disk.map_or(Ok(()), |bytes| sized(&plan.room, bytes))
 }
 
-/// Whether this is another network than the one of that name.
+/// Verifies that the network namespace differs from the named one.
 fn left(outside: &str) -> io::Result<()> {
     match network()? == outside {
         true => Err(io::Error::other("the network is the same as outside")),
@@ -182,14 +182,14 @@ fn left(outside: &str) -> io::Result<()> {
     }
 }
 
-/// Whether a directory is a file system in memory, of no more than that size.
+/// Verifies that a directory is an in-memory file system of at most that size.
 fn sized(room: &Path, bytes: u64) -> io::Result<()> {
     const TMPFS: u64 = 0x0102_1994;
     const PAGE: u64 = 1 << 16;
     let found = rustix::fs::statfs(room)?;
     let is_tmpfs = u64::try_from(found.f_type).is_ok_and(|it| it == TMPFS);
     let size = u64::try_from(found.f_bsize).unwrap_or(u64::MAX).saturating_mul(found.f_blocks);
-    // The kernel rounds it up to whole pages.
+    // The kernel rounds the size up to whole pages.
     match is_tmpfs && size < bytes.saturating_add(PAGE) {
         true => Ok(()),
         false => Err(io::Error::other("the directory is no file system of that size")),
@@ -198,7 +198,7 @@ fn sized(room: &Path, bytes: u64) -> io::Result<()> {
 
 fn limit(resource: Resource, to: Rlimit) -> io::Result<()> {
     let now = rustix::process::getrlimit(resource);
-    // A hard limit can only go down.
+    // A hard limit can only be lowered.
     let most = match (now.maximum, to.maximum) {
         (Some(now), Some(to)) => Some(now.min(to)),
         (None, to) => to,
@@ -207,8 +207,8 @@ fn limit(resource: Resource, to: Rlimit) -> io::Result<()> {
     Ok(rustix::process::setrlimit(resource, Rlimit { current: most, maximum: most })?)
 }
 
-/// Goes into namespaces of its own; who may not, in a user namespace of its own. Says whether it
-/// may: then so may what comes of it.
+/// Enters new namespaces; without the privilege, inside a new user namespace. Returns true if it
+/// was privileged. Then its children are privileged, too.
 fn part(flags: UnshareFlags) -> io::Result<bool> {
     if unshare(flags).is_ok() {
         return Ok(true);
@@ -226,7 +226,7 @@ fn unshare(flags: UnshareFlags) -> io::Result<()> {
     Ok(rustix::thread::unshare(flags)?)
 }
 
-/// Sets the only interface of a new network up, by a message to the kernel.
+/// Brings up the only interface of a new network namespace, with a netlink message.
 fn raise_loopback() -> io::Result<()> {
     const LENGTH: u32 = 32;
     const NEW_LINK: u16 = 16;
@@ -237,9 +237,9 @@ fn raise_loopback() -> io::Result<()> {
     message.extend(LENGTH.to_ne_bytes());
     message.extend(NEW_LINK.to_ne_bytes());
     message.extend(REQUEST_ACK.to_ne_bytes());
-    // Sequence and port.
+    // Sequence number and port.
     message.extend([0; 8]);
-    // The family and the type: any.
+    // Family and type: any.
     message.extend([0; 4]);
     message.extend(LOOPBACK.to_ne_bytes());
     message.extend(UP.to_ne_bytes());
@@ -248,7 +248,7 @@ fn raise_loopback() -> io::Result<()> {
     rustix::net::send(&socket, &message, SendFlags::empty())?;
     let mut answer = [0_u8; 512];
     let (length, _) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::empty())?;
-    // After the header of 16 bytes stands the negative number of the error, or 0.
+    // After the header of 16 bytes follows the negative error number, or 0.
     let code = answer.get(16..20).filter(|_| length >= 20);
     match code.and_then(|code| code.try_into().ok()).map(i32::from_ne_bytes) {
         Some(0) => Ok(()),
@@ -257,7 +257,8 @@ fn raise_loopback() -> io::Result<()> {
     }
 }
 
-/// Covers a directory with a file system of a size, that only this process and its children see.
+/// Mounts a file system of limited size over a directory, visible only to this process and its
+/// children.
 fn own_file_system(room: &Path, bytes: u64) -> io::Result<()> {
     let apart = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", apart)?;
@@ -266,7 +267,8 @@ fn own_file_system(room: &Path, bytes: u64) -> io::Result<()> {
     Ok(rustix::mount::mount("moonswarm", room, "tmpfs", flags, options.as_c_str())?)
 }
 
-/// Leaves root nothing that looks into the host's memory, or opens a file behind a cover.
+/// Drops the capabilities with which root could read the host's memory, or open a file behind a
+/// cover.
 fn give_up_looking_around() -> io::Result<()> {
     let around = [
         CapabilitySet::SYS_ADMIN,
@@ -275,7 +277,7 @@ fn give_up_looking_around() -> io::Result<()> {
         CapabilitySet::DAC_READ_SEARCH,
     ];
     for capability in around {
-        // A kernel does not know all of them.
+        // Older kernels do not know all of them.
         let _ = rustix::thread::remove_capability_from_bounding_set(capability);
     }
     let now = rustix::thread::capabilities(None)?;
@@ -283,12 +285,12 @@ fn give_up_looking_around() -> io::Result<()> {
     Ok(rustix::thread::set_capabilities(None, CapabilitySets { inheritable: none, ..now })?)
 }
 
-/// Leaves nothing that root may and its owner's files do not allow.
+/// Drops all capabilities, so that root has only its owner's file permissions.
 fn drop_capabilities() -> io::Result<()> {
     let now = rustix::thread::capabilities(None)?;
     if now.effective.contains(CapabilitySet::SETPCAP) {
         for capability in CapabilitySet::all() {
-            // A kernel does not know all of them.
+            // Older kernels do not know all of them.
             let _ = rustix::thread::remove_capability_from_bounding_set(capability);
         }
     }
@@ -297,7 +299,7 @@ fn drop_capabilities() -> io::Result<()> {
     Ok(rustix::thread::set_capabilities(None, none)?)
 }
 
-/// Executes the program with the variables and the input that are the child's.
+/// Executes the program with the child's variables and input.
 fn become_child(argv: &[OsString], input: OwnedFd) -> io::Error {
     let Some((program, arguments)) = argv.split_first() else {
         return io::ErrorKind::InvalidInput.into();

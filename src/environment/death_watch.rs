@@ -1,13 +1,13 @@
-//! Makes children die with a host that is killed.
+//! Kills the children of a host that was killed.
 //!
-//! A host that ends in order ends its children itself. For one that is killed, a tiny shell
-//! script in a group of its own holds the other end of a pipe: it is told each group that begins
-//! and ends, and when the pipe closes it kills those that are left. Against
-//! `PR_SET_PDEATHSIG`, that does not depend on the thread that spawned, takes grandchildren along
-//! and works wherever there is a shell.
+//! A host that shuts down ends its children itself. For a host that is killed, a small shell script
+//! in its own process group holds the read end of a pipe. The host reports each group that starts
+//! and ends, and when the pipe closes, the script kills the remaining groups. Unlike
+//! `PR_SET_PDEATHSIG`, this does not depend on the thread that spawned the child, covers
+//! grandchildren, and works wherever there is a shell.
 //!
-//! The script runs before the first child does, and a child behind a gate (`gate.rs`) becomes its
-//! program only after the script was told of it.
+//! The script starts before the first child. A child behind a gate (`gate.rs`) becomes its program
+//! only after its group was reported to the script.
 
 use std::{
     collections::BTreeSet,
@@ -22,7 +22,7 @@ use rustix::{
     process::{Pid, Signal, kill_process_group},
 };
 
-/// Keeps the list of groups; at the end of its input, kills them.
+/// Maintains the list of groups. At the end of its input, kills them.
 const SCRIPT: &str = r#"trap '' HUP INT TERM
 groups=' '
 while read -r what group; do
@@ -34,10 +34,10 @@ done
 for group in $groups; do kill -s KILL -- "-$group"; done 2>/dev/null
 "#;
 
-/// The one of this process.
+/// The watch of this process.
 static OF_PROCESS: LazyLock<Arc<DeathWatch>> = LazyLock::new(Arc::default);
 
-/// The groups that are alive, and who ends them if the host cannot.
+/// The living groups, and the script that kills them if the host cannot.
 #[derive(Debug, Default)]
 pub struct DeathWatch {
     state: Mutex<State>,
@@ -50,12 +50,12 @@ struct State {
 }
 
 impl DeathWatch {
-    /// The watch over all children of this process.
+    /// Returns the watch over all children of this process.
     pub fn of_process() -> Arc<Self> {
         Arc::clone(&OF_PROCESS)
     }
 
-    /// Starts the script, unless it runs: before a child that it is to watch over.
+    /// Starts the script, unless it is running. Must be called before a child starts.
     pub(super) fn begin(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let runs = state.script.as_mut().is_some_and(|it| matches!(it.try_wait(), Ok(None)));
@@ -64,7 +64,7 @@ impl DeathWatch {
         }
     }
 
-    /// Watches over a group from now on.
+    /// Adds a group.
     pub(super) fn add(&self, group: Pid) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let group = group.as_raw_nonzero().get();
@@ -74,18 +74,18 @@ impl DeathWatch {
         }
     }
 
-    /// The group has ended.
+    /// Removes a group that has ended.
     pub(super) fn remove(&self, group: Pid) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let group = group.as_raw_nonzero().get();
         state.groups.remove(&group);
         if state.tell(&format!("- {group}\n")).is_err() {
-            // Without its script the watch starts again at the next child, from the list.
+            // If the script is gone, the next child restarts it with the whole list.
             state.stop();
         }
     }
 
-    /// What a killed host does: the pipe closes, and nothing else happens.
+    /// Simulates a killed host: the pipe closes, and nothing else happens.
     #[cfg(test)]
     pub(super) fn lose_host(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,7 +116,7 @@ impl State {
             .process_group(0)
             .spawn()?;
         if let Some(pipe) = &script.stdin {
-            // A script that was stopped must never stop the host.
+            // A stopped script must never block the host.
             let flags = rustix::fs::fcntl_getfl(pipe)?;
             rustix::fs::fcntl_setfl(pipe, flags | OFlags::NONBLOCK)?;
         }
@@ -137,7 +137,7 @@ impl State {
 
     fn stop(&mut self) {
         let Some(mut script) = self.script.take() else { return };
-        // Killed before its pipe closes: it must not take living groups for orphans.
+        // Kill it before its pipe closes. Otherwise it would treat living groups as orphans.
         let _ = script.kill();
         let _ = script.wait();
     }
@@ -186,7 +186,7 @@ mod tests {
         watch.lose_host();
 
         assert!(!sleeper.wait().unwrap().success());
-        // Nobody may be there to bury it.
+        // There may be no parent that reaps it, so a zombie counts as dead.
         let stat = format!("/proc/{}/stat", grandchild.trim());
         let lives = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
         #[expect(clippy::disallowed_methods, reason = "a test that waits for a process")]

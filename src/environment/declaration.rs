@@ -1,4 +1,4 @@
-//! An environment as authors write it, and the spec that it stands for.
+//! An environment as authors write it, and its conversion to a spec.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use crate::{
     },
 };
 
-/// The custom boundary that names paths.
+/// The name of the custom boundary that lists paths.
 pub(super) const PATHS: &str = "paths";
 
-/// What an agent declares, or a configuration file under a name.
+/// The environment of an agent, or a named one in a configuration file.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Declaration {
@@ -40,14 +40,14 @@ enum Isolation {
     Process,
 }
 
-/// What may be read and written beside what every child may.
+/// The paths that a child may read and write, in addition to the default ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Paths {
-    /// Read, and run.
+    /// Paths that may be read and executed.
     #[serde(default, deserialize_with = "texts")]
     pub(super) read: Vec<String>,
-    /// Read, run and written.
+    /// Paths that may be read, executed and written.
     #[serde(default, deserialize_with = "texts")]
     pub(super) write: Vec<String>,
 }
@@ -68,7 +68,7 @@ struct Resources {
     wall: Option<DurationMs>,
 }
 
-/// Where a secret goes.
+/// The place where a secret is injected.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Injection {
@@ -77,10 +77,10 @@ struct Injection {
 }
 
 impl Declaration {
-    /// Reads what an agent declares.
+    /// Parses the environment of an agent.
     ///
     /// # Errors
-    /// The key that is wrong, and why.
+    /// Returns the invalid key and the reason.
     pub fn read(declared: &Value) -> Result<Self, Refusal> {
         serde_path_to_error::deserialize(declared).map_err(|error| {
             let path = error.path().to_string();
@@ -89,10 +89,10 @@ impl Declaration {
         })
     }
 
-    /// The spec that it stands for, with its secrets where `kept` says that they are.
+    /// Converts the declaration to a spec. `kept` has the sources of the secrets.
     ///
     /// # Errors
-    /// The secrets that nobody configured, and those without a place to go.
+    /// Returns the secrets that are not configured, and those without an injection.
     pub fn spec(
         &self,
         kept: &BTreeMap<String, SecretSource>,
@@ -145,7 +145,7 @@ impl Declaration {
     }
 }
 
-/// A list of texts; an empty table of Lua is one as well.
+/// Parses a list of texts. An empty Lua table also counts as one.
 fn texts<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -163,7 +163,7 @@ fn texts<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
     }
 }
 
-/// A quantity: `"512Mi"`, `2`, `0.5`.
+/// Parses a quantity: `"512Mi"`, `2`, `0.5`.
 fn quantity<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

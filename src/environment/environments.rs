@@ -1,4 +1,4 @@
-//! The environments of a host: judged when a blueprint is checked, provisioned for each attempt.
+//! The environments of a host: validated with the blueprint, provisioned for each attempt.
 
 use std::{
     ffi::OsString,
@@ -27,7 +27,7 @@ use crate::{
     },
 };
 
-/// Provisions the environments of one data directory.
+/// The environments of one data directory.
 pub struct Environments {
     config: Config,
     data: PathBuf,
@@ -40,28 +40,29 @@ pub struct Environments {
     clock: Clock,
 }
 
-/// For whom an environment is provisioned.
+/// The parameters of an environment.
 pub struct Asked<'a> {
-    /// A name that no other attempt of this host has at the same time; a part of a path.
+    /// A name that is unique among the current attempts of this host. Becomes part of a path.
     pub name: &'a str,
-    /// What relative paths are relative to.
+    /// The base of relative paths.
     pub workdir: &'a Path,
-    /// What the child needs to read, whatever its environment says.
+    /// Paths that the child must be able to read, regardless of its environment.
     pub read: &'a [&'a Path],
-    /// Secrets that it is given beside its credentials, to be taken out of what it says.
+    /// Secrets that it receives in addition to its credentials. They are also scrubbed from its
+    /// output.
     pub known: &'a [(String, Secret)],
-    /// The attempt, if it may report through the worker API.
+    /// The attempt, if it may report over the worker API.
     pub ticket: Option<Ticket>,
-    /// The run, for the events.
+    /// The run, for events.
     pub workflow: Option<String>,
-    /// The agent, for the events.
+    /// The agent, for events.
     pub operator: Option<String>,
-    /// Hears of each secret that was asked for.
+    /// Receives an event for each requested secret.
     pub tell: &'a (dyn Fn(SecretAccessEvent) + Send + Sync),
 }
 
 impl Environments {
-    /// The environments of a data directory; nothing is made or tried yet.
+    /// Creates the environments of a data directory. Has no side effects yet.
     pub fn new(config: Config, data: &Path, clock: Clock) -> Self {
         let hash = blake3::hash(data.as_os_str().as_encoded_bytes()).to_hex();
         Self {
@@ -77,21 +78,22 @@ impl Environments {
         }
     }
 
-    /// The same with another program that confines.
+    /// Replaces the helper program.
     #[must_use]
     pub fn with_helper(self, helper: Helper) -> Self {
         Self { helper, machine: OnceLock::new(), veil: OnceLock::new(), ..self }
     }
 
-    /// Whether the data directory is hidden from children; found out when it is first asked.
+    /// Returns whether the data directory is hidden from children. Probed at the first call.
     ///
     /// # Errors
-    /// Why it is not, and children of the same user can read its keys and tokens.
+    /// Returns the reason why it is not hidden. Children of the same user can then read its keys
+    /// and tokens.
     pub fn hides(&self) -> Result<(), &str> {
         self.veil().map(drop)
     }
 
-    /// The directory to hide, without links on the way to it.
+    /// Returns the directory to hide, with symbolic links resolved.
     fn veil(&self) -> Result<&Path, &str> {
         let tried = self.veil.get_or_init(|| {
             if self.config.show_data {
@@ -104,11 +106,11 @@ impl Environments {
         tried.as_deref().map_err(String::as_str)
     }
 
-    /// A child without a boundary, which is kept from the data directory but for some directories
-    /// in it.
+    /// Returns a child without a boundary. The data directory is hidden from it, except for some of
+    /// its directories.
     ///
     /// # Errors
-    /// When the program is not there.
+    /// Fails when the program is not found.
     pub fn launch(
         &self,
         program: &str,
@@ -130,30 +132,30 @@ impl Environments {
         self.veil().ok().map(|data| Cover::new(data.to_owned(), keep))
     }
 
-    /// What this machine can enforce; found out when it is first asked.
+    /// Returns the abilities of this machine. Probed at the first call.
     pub fn machine(&self) -> &Machine {
         self.machine.get_or_init(|| Machine::probe(&self.helper, Cgroups::find(&self.id)))
     }
 
-    /// Where the directories of attempts are.
+    /// Returns the parent of the directories of attempts.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// What they go by.
+    /// Returns the settings.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The secrets that attempts were given.
+    /// Returns the secrets that attempts received.
     pub fn held(&self) -> &Arc<Held> {
         &self.held
     }
 
-    /// The spec of what an agent declares: an environment's name, or one written out.
+    /// Returns the spec for an agent's declaration: the name of an environment, or an inline one.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// Returns everything that is invalid.
     pub fn spec(&self, declared: &Value) -> Result<EnvironmentSpec, Vec<Refusal>> {
         let Value::String(name) = declared else {
             return Declaration::read(declared)
@@ -173,7 +175,8 @@ impl Environments {
         declaration.spec(&self.config.secrets)
     }
 
-    /// What this host cannot give of what an agent declares; nothing if it can give all of it.
+    /// Returns the parts of an agent's declaration that this host cannot provide; empty if it can
+    /// provide all.
     pub fn judge(&self, declared: &Value) -> Vec<Refusal> {
         self.spec(declared).and_then(|spec| self.needs(&spec)).err().unwrap_or_default()
     }
@@ -182,13 +185,13 @@ impl Environments {
         Needs::of(spec, self.machine(), self.config.vault.is_some())
     }
 
-    /// Removes what the attempts of an earlier host left: directories, processes, groups. To be
-    /// called by the owner of the data directory before it starts any attempt.
+    /// Removes what the attempts of an earlier host process left: directories, processes, groups.
+    /// The owner of the data directory must call this before it starts any attempt.
     pub fn sweep(&self) {
         if !self.root.is_dir() {
             return;
         }
-        // Who still dies may still write.
+        // Processes first: a dying process may still write files.
         Cgroups::find(&self.id).sweep();
         let swept = place::sweep(&self.root);
         if swept > 0 {
@@ -196,13 +199,14 @@ impl Environments {
         }
     }
 
-    /// Makes everything that a spec asks for. Dropped or torn down, it is all gone again.
+    /// Provisions everything that a spec asks for. Dropping or tearing it down removes everything
+    /// again.
     ///
     /// # Errors
-    /// When this machine cannot give a part of it, or a secret cannot be had.
+    /// Fails when this machine cannot provide a part of it, or a secret cannot be resolved.
     ///
     /// # Cancel safety
-    /// What was made is removed when the future is dropped.
+    /// Cancel safe: dropping the future removes what was created.
     pub async fn provision(
         &self,
         spec: &EnvironmentSpec,
@@ -280,7 +284,7 @@ impl Environments {
         }
     }
 
-    /// Gets every credential and puts it where it goes.
+    /// Resolves all credentials and injects them.
     async fn inject(
         &self,
         needs: &Needs,
@@ -320,10 +324,10 @@ impl Environments {
         Ok((variables, scrubber))
     }
 
-    /// Looks whether a secret of the configuration is there, and says where.
+    /// Checks that a configured secret can be resolved, and returns its source.
     ///
     /// # Errors
-    /// Why it is not, in words without any part of it.
+    /// Returns the reason why not, without any part of the secret.
     pub async fn look_for(&self, name: &str) -> Result<String, String> {
         let source = self.config.secrets.get(name).ok_or("there is no such secret")?;
         let got = source::resolve(source, self.config.vault.as_ref()).await;
@@ -334,13 +338,13 @@ impl Environments {
         got.map(|_| kind).map_err(|missing| missing.reason)
     }
 
-    /// What the time is, for whoever says that a secret was asked for.
+    /// Returns the current time, for access events.
     pub fn now_ms(&self) -> u64 {
         self.clock.now_ms()
     }
 }
 
-/// The error of a spec that cannot be given.
+/// Returns the error for a spec that cannot be provided.
 fn refusal(refused: &[Refusal]) -> EnvError {
     let text: Vec<String> = refused.iter().map(ToString::to_string).collect();
     let text = text.join("; ");

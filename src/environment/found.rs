@@ -1,24 +1,24 @@
-//! A secret that was asked for: found, or missing with the reason.
+//! The result of resolving a secret.
 
 use std::time::Duration;
 
 use super::Secret;
 use crate::protocol::SecretAccessOutcome;
 
-/// How long a command or a vault may take.
+/// The timeout of a command or a vault.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
-/// The longest secret, in bytes.
+/// The maximum size of a secret, in bytes.
 pub(super) const LONGEST: usize = 64 * 1024;
 
-/// A secret that was there.
+/// A resolved secret.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) secret: Secret,
-    /// The id of its lease and how many seconds it lasts.
+    /// The id of the lease and its duration in seconds.
     pub(super) lease: Option<(String, u64)>,
 }
 
-/// A secret that was not: in words without any part of it.
+/// A secret that could not be resolved. The reason contains no part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Missing {
     pub(super) outcome: SecretAccessOutcome,

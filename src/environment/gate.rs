@@ -1,10 +1,10 @@
-//! The gate before a child: a program that was forked becomes the child only once it is let in.
+//! The gate before a child: a forked helper becomes the child only after the host admits it.
 //!
-//! The helper is started with one end of a socket as its stdin, and waits there. The host tells
-//! its watch of the new group first, and then sends one message: what to give up, and the child's
-//! input, each as a file that is whole. A host that is killed before that closes the socket, and
-//! the helper ends without having become anything. The same socket takes back what went wrong; the
-//! exec closes it, so that no child can write to it.
+//! The helper starts with one end of a socket as its stdin, and waits there. The host first reports
+//! the new group to its watch and then sends one message with the plan and the child's input, each
+//! as a complete file. If the host is killed before that, the socket closes and the helper exits
+//! without becoming anything. The helper reports errors over the same socket. The exec closes it,
+//! so that no child can write to it.
 
 use std::{
     fs::File,
@@ -23,28 +23,28 @@ use rustix::{
 
 use super::plan::{NotBegun, Plan};
 
-/// What the helper says right before it becomes the child.
+/// The message that the helper sends right before the exec.
 const BEGINS: &[u8] = b"begins";
-/// The longest message of a helper, in bytes.
+/// The maximum size of a helper's message, in bytes.
 const LONGEST: usize = 8 * 1024;
 
-/// The host's end, or the helper's.
+/// One end of the socket: the host's or the helper's.
 #[derive(Debug)]
 pub(super) struct Gate(OwnedFd);
 
-/// What was heard of a helper that has ended.
+/// The report of a helper that has ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Heard {
-    /// It became the child.
+    /// The helper became the child.
     Begun,
-    /// It says why it did not.
+    /// The helper failed, and reported the reason.
     Not(NotBegun),
-    /// It ended before it could say anything.
+    /// The helper ended before it could report anything.
     Nothing,
 }
 
 impl Gate {
-    /// The host's end, and the one that becomes the helper's stdin.
+    /// Returns the host's end, and the end for the helper's stdin.
     pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,
@@ -55,7 +55,7 @@ impl Gate {
         Ok((Self(ours), theirs))
     }
 
-    /// Lets the helper in.
+    /// Admits the helper.
     pub(super) fn open(&self, plan: &Plan, input: &OwnedFd) -> io::Result<()> {
         let plan = whole(&serde_json::to_vec(plan)?)?;
         let files = [input.as_fd(), plan.as_fd()];
@@ -64,13 +64,13 @@ impl Gate {
         along.push(SendAncillaryMessage::ScmRights(&files));
         let word = [IoSlice::new(b"go")];
         match rustix::net::sendmsg(&self.0, &word, &mut along, SendFlags::NOSIGNAL) {
-            // It has ended already: its exit says so.
+            // The helper has already ended. Its exit code has the reason.
             Ok(_) | Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// What the helper said, once it has ended.
+    /// Returns the helper's report. Call it after the helper has ended.
     pub(super) fn heard(&self) -> Heard {
         let mut heard = Heard::Nothing;
         let mut message = [0; LONGEST];
@@ -89,7 +89,7 @@ impl Gate {
         heard
     }
 
-    /// Waits to be let in, on stdin; nothing once there is no host any more.
+    /// Waits on stdin for the admission. Returns `None` if the host is gone.
     pub(super) fn wait() -> io::Result<Option<(Self, Plan, OwnedFd)>> {
         let socket = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
@@ -120,12 +120,12 @@ impl Gate {
         Ok(Some((Self(socket), serde_json::from_slice(&text)?, input)))
     }
 
-    /// Says that the exec is next.
+    /// Reports that the exec is next.
     pub(super) fn begins(&self) {
         self.say(BEGINS);
     }
 
-    /// Says why it is not the child.
+    /// Reports why the child was not started.
     pub(super) fn fails(&self, why: &NotBegun) {
         if let Ok(json) = serde_json::to_vec(why) {
             self.say(&json);
@@ -133,16 +133,16 @@ impl Gate {
     }
 
     fn say(&self, message: &[u8]) {
-        // A host that is gone does not ask.
+        // If the host is gone, nobody needs the report.
         let _ = rustix::net::send(&self.0, message, SendFlags::NOSIGNAL);
     }
 }
 
-/// A file in memory with these bytes, read from its beginning; nobody can change it.
+/// Returns an in-memory file with these bytes, positioned at its start and sealed against changes.
 pub(super) fn whole(bytes: &[u8]) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let made = match rustix::fs::memfd_create("input", flags | MemfdFlags::NOEXEC_SEAL) {
-        // A kernel before 6.3 does not know that flag.
+        // Kernels before 6.3 do not know that flag.
         Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create("input", flags),
         made => made,
     };

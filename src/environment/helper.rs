@@ -1,4 +1,4 @@
-//! The program that confines itself and becomes the child: this one, by its hidden verb.
+//! The helper that confines itself and becomes the child: this program, with its hidden verb.
 
 use std::{
     ffi::OsStr,
@@ -16,50 +16,50 @@ use super::{
     plan::{PROBE, PROBE_VEIL, Probed, VERB},
 };
 
-/// Where the program is, and what may go around it.
+/// The path of the helper, and the program that wraps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Helper {
     program: PathBuf,
     bubblewrap: Option<Bubblewrap>,
 }
 
-/// The program that runs now.
+/// The path of the running program.
 const SELF: &str = "/proc/self/exe";
-/// Whether the program that runs now knows the verb: another would take it for something else, and
-/// one that opens a host would do so again and again.
+/// True if the running program handles the verb. Another program would interpret it as something
+/// else, and one that opens a host would recurse.
 static ANSWERS: AtomicBool = AtomicBool::new(false);
 
-/// Notes that the program that runs now knows the verb.
+/// Records that the running program handles the verb.
 pub(super) fn answers() {
     ANSWERS.store(true, Ordering::Release);
 }
 
 impl Helper {
-    /// The program that runs now, also if its file was replaced since it began.
+    /// Returns the running program, even if its file was replaced since its start.
     pub fn own() -> Self {
         Self::at(SELF)
     }
 
-    /// The program at a path.
+    /// Returns the program at a path.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { program: path.into(), bubblewrap: Bubblewrap::find() }
     }
 
-    /// The same with this `bwrap` instead of the first one on the PATH; without one, if none.
+    /// Replaces the `bwrap` found on the PATH. `None` disables it.
     #[must_use]
     pub fn with_bubblewrap(self, path: Option<PathBuf>) -> Self {
         Self { bubblewrap: path.map(Bubblewrap::at), ..self }
     }
 
-    /// The file to execute.
+    /// Returns the file to execute.
     pub(super) fn program(&self) -> &Path {
         &self.program
     }
 
-    /// The file to execute, for another program that executes it.
+    /// Returns the file to execute, for use by another program.
     ///
     /// # Errors
-    /// When the file of this program cannot be found.
+    /// Fails when the file of the running program cannot be found.
     pub(super) fn path(&self) -> io::Result<PathBuf> {
         match self.program == Path::new(SELF) {
             true => own_file(),
@@ -67,22 +67,23 @@ impl Helper {
         }
     }
 
-    /// Whether it can be used: this program only if its `main` calls [`super::confined`].
+    /// Returns true if the helper can be used. The running program can only if its `main` calls
+    /// [`super::confined`].
     pub(super) fn usable(&self) -> bool {
         self.program != Path::new(SELF) || ANSWERS.load(Ordering::Acquire)
     }
 
-    /// What may go around it.
+    /// Returns the program that can wrap the helper.
     pub(super) fn bubblewrap(&self) -> Option<&Bubblewrap> {
         self.bubblewrap.as_ref()
     }
 
-    /// Lets it try what it can do here.
+    /// Probes what the helper can do on this machine.
     pub(super) fn probe(&self) -> Result<Probed, String> {
         self.asked(&[PROBE.as_ref()])
     }
 
-    /// Lets it try to hide a directory.
+    /// Probes whether the helper can hide a directory.
     pub(super) fn probe_veil(&self, data: &Path) -> Result<(), String> {
         self.asked::<Option<String>>(&[PROBE_VEIL.as_ref(), data.as_os_str()])?.map_or(Ok(()), Err)
     }
@@ -106,10 +107,10 @@ impl Helper {
     }
 }
 
-/// The file of the program that runs now. One that was replaced meanwhile is found in its place.
+/// Returns the file of the running program. If it was replaced, returns the new file in its place.
 ///
 /// # Errors
-/// When it is not there any more.
+/// Fails when the file does not exist any more.
 pub fn own_file() -> io::Result<PathBuf> {
     let file = std::env::current_exe()?;
     if file.is_file() {

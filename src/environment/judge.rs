@@ -1,4 +1,4 @@
-//! From a spec to what has to be done for it, or to what this machine cannot give of it.
+//! Converts a spec to needs, or to the list of parts that this machine cannot provide.
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ use crate::protocol::{
     SecretSource,
 };
 
-/// The most credentials of an environment.
+/// The maximum number of credentials of an environment.
 const MOST_CREDENTIALS: usize = 32;
-/// The most paths of an environment.
+/// The maximum number of paths of an environment.
 const MOST_PATHS: usize = 256;
-/// The least memory that a program starts with.
+/// The minimum memory in bytes with which a program can start.
 const LEAST_MEMORY: u64 = 1 << 20;
 
 impl Needs {
-    /// What a spec needs of a machine.
+    /// Returns the needs of a spec.
     ///
     /// # Errors
-    /// Everything that the machine cannot give.
+    /// Returns everything that the machine cannot provide.
     pub(super) fn of(
         spec: &EnvironmentSpec,
         machine: &Machine,
@@ -195,7 +195,7 @@ impl Needs {
     }
 }
 
-/// Why a credential cannot be given, if it cannot.
+/// Returns the reason why a credential cannot be provided, if there is one.
 fn refuse_credential(credential: &CredentialRef, has_vault: bool) -> Option<Refusal> {
     let refuse = |reason: &str, helps: &str| {
         Some(Refusal::new(format!("credentials.{}", credential.name), reason, helps))
@@ -247,7 +247,7 @@ fn refuse_credential(credential: &CredentialRef, has_vault: bool) -> Option<Refu
     }
 }
 
-/// Reads `512Mi`, `2G`, `1000`.
+/// Parses `512Mi`, `2G`, `1000`.
 fn bytes(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -267,7 +267,7 @@ fn bytes(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(factor)
 }
 
-/// Reads `0.5` or `500m`, as thousandths of a core.
+/// Parses `0.5` or `500m` to thousandths of a core.
 fn cores(text: &str) -> Option<u64> {
     let text = text.trim();
     if let Some(milli) = text.strip_suffix('m') {

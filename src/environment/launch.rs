@@ -1,4 +1,4 @@
-//! Starting a child: in a group of its own that is watched over, with an input that is whole.
+//! The start of a child: in a watched process group, with complete input.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -28,54 +28,54 @@ pub struct Launch {
     is_around: bool,
 }
 
-/// What a child reads on its stdin.
+/// The stdin of a child.
 #[derive(Debug)]
 pub enum Input<'a> {
-    /// These bytes, all of them there before it begins.
+    /// These bytes, all of which are available at the start.
     Whole(&'a [u8]),
-    /// The end of a pipe that somebody writes to as long as the child lives.
+    /// The read end of a pipe that is written while the child runs.
     Pipe(OwnedFd),
 }
 
-/// A child that was started, in a group that is killed once this is dropped.
+/// A started child. Dropping it kills its group.
 #[derive(Debug)]
 pub struct Launched {
     /// The child; stdout and stderr are pipes.
     pub child: Child,
-    /// Its group.
+    /// The process group.
     pub group: Group,
     gate: Option<Gate>,
     is_around: bool,
 }
 
-/// A process group, killed when nobody looks after it any more.
+/// A process group. Killed when dropped.
 #[derive(Debug)]
 pub struct Group {
     pid: Pid,
     watch: Arc<DeathWatch>,
 }
 
-/// A program with its arguments and its whole environment.
+/// A program with its arguments and its full environment.
 pub(super) struct Program<'a> {
     pub(super) name: &'a str,
     pub(super) arguments: &'a [String],
     pub(super) variables: Vec<(String, OsString)>,
 }
 
-/// Why a child within a boundary was not begun.
+/// The reason why a child within a boundary was not started.
 #[derive(Debug)]
 pub enum NotStarted {
-    /// The boundary could not be drawn.
+    /// The boundary could not be set up.
     Boundary(EnvError),
     /// The program could not be executed.
     Program(io::Error),
 }
 
 impl Launch {
-    /// One through the helper, which keeps to the plan; `around` goes around the helper.
+    /// Creates a launch through the helper, which applies the plan. `around` wraps the helper.
     ///
     /// # Errors
-    /// When the program is not there.
+    /// Fails when the program is not found.
     pub(super) fn through(
         helper: &Helper,
         around: Option<&Bubblewrap>,
@@ -103,18 +103,18 @@ impl Launch {
         Ok(Self { command, plan: Some(plan), is_around: around.is_some() })
     }
 
-    /// One without a helper: nothing is hidden from it, and a host that is killed in the moment
-    /// between its fork and the word to the watch leaves it behind.
+    /// Creates a launch without a helper. Nothing is hidden from the child, and it survives if the
+    /// host is killed between the fork and the report to the watch.
     pub(super) fn direct(program: Program<'_>, cwd: &Path) -> Self {
         let mut command = Command::new(program.name);
         command.args(program.arguments).env_clear().envs(program.variables).current_dir(cwd);
         Self { command, plan: None, is_around: false }
     }
 
-    /// Starts it.
+    /// Starts the child.
     ///
     /// # Errors
-    /// When there is no such program, or no process, file or memory for it.
+    /// Fails when the program is not found, or the system has no process, file or memory for it.
     pub fn start(mut self, input: Input<'_>, watch: &Arc<DeathWatch>) -> io::Result<Launched> {
         watch.begin();
         let input = match input {
@@ -148,7 +148,8 @@ impl Launch {
 }
 
 impl Program<'_> {
-    /// Looks for it as an exec would, which comes later and in another process.
+    /// Searches for the program like an exec would, because the exec comes later and in another
+    /// process.
     fn find(&self, cwd: &Path) -> io::Result<()> {
         if self.name.contains('/') {
             return std::fs::metadata(cwd.join(self.name)).map(drop);
@@ -165,7 +166,8 @@ impl Program<'_> {
 }
 
 impl Launched {
-    /// Why the child was not begun, once it has ended; nothing if it was.
+    /// Returns the reason why the child was not started; `None` if it was. Call it after the child
+    /// has ended.
     pub fn not_started(&self) -> Option<NotStarted> {
         let why = match self.gate.as_ref()?.heard() {
             Heard::Begun => return None,
@@ -173,11 +175,11 @@ impl Launched {
                 return Some(NotStarted::Program(io::Error::from_raw_os_error(code)));
             }
             Heard::Not(NotBegun { what, reason, exec: None }) => format!("{what}: {reason}"),
-            // The helper begins by saying so: nobody got as far as to it.
+            // The helper always reports first, so `bwrap` never reached it.
             Heard::Nothing if self.is_around => {
                 "bubblewrap did not begin the child; its stderr says why".to_owned()
             }
-            // Killed before it could say anything.
+            // Killed before it could report anything.
             Heard::Nothing => return None,
         };
         Some(NotStarted::Boundary(EnvError::ProvisionFailed(why)))
@@ -185,18 +187,18 @@ impl Launched {
 }
 
 impl Group {
-    /// Its number, which is its first process's pid.
+    /// Returns the group's id, which is the pid of its first process.
     pub fn number(&self) -> i32 {
         self.pid.as_raw_nonzero().get()
     }
 
-    /// Signals every process in it.
+    /// Sends a signal to every process of the group.
     pub fn signal(&self, signal: Signal) {
-        // The group may be gone already, which is what was wanted.
+        // The group may already be gone, which is fine.
         let _ = kill_process_group(self.pid, signal);
     }
 
-    /// Kills every process in it.
+    /// Kills every process of the group.
     pub fn kill(&self) {
         self.signal(Signal::KILL);
     }

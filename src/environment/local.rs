@@ -1,4 +1,4 @@
-//! An operator of this process, without any boundary.
+//! An environment for an operator inside this process, without any boundary.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use crate::protocol::{
     EnvError, Environment, EnvironmentSpec, NetworkAction, Operator, OperatorInput, OperatorOutput,
 };
 
-/// Runs an operator where the host itself runs. Whatever a spec asks for beyond that is refused:
-/// there is nothing between the operator and the host, and no variable of the host is ever set.
+/// Runs an operator inside the host process. Refuses every spec that asks for more: nothing
+/// separates the operator from the host, and variables of the host are never set.
 pub struct Local {
     operator: Arc<dyn Operator>,
 }
 
 impl Local {
-    /// An environment for one operator.
+    /// Creates an environment for one operator.
     pub fn new(operator: Arc<dyn Operator>) -> Self {
         Self { operator }
     }

@@ -1,4 +1,4 @@
-//! What this machine can enforce, found out by trying.
+//! The isolation that this machine can enforce, determined by probes.
 
 use super::{
     Refusal,
@@ -9,23 +9,23 @@ use super::{
     plan::{Probed, said},
 };
 
-/// What a machine can enforce, and of the rest why not.
+/// The abilities of a machine, with reasons for those that are missing.
 #[derive(Debug, Clone)]
 pub struct Machine {
     paths: Result<(), String>,
     network: Result<(), String>,
     disk: Result<(), String>,
-    /// Who makes the namespaces, if not this program itself.
+    /// The program that creates the namespaces, if not this program itself.
     pub(super) bubblewrap: Option<Bubblewrap>,
     pub(super) cgroups: Cgroups,
 }
 
-/// One thing that a machine can enforce, or not.
+/// One ability of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Enforces {
-    /// What: `paths`, `memory`.
+    /// The ability: `paths`, `memory`.
     pub what: &'static str,
-    /// By which means, or why not.
+    /// The mechanism, or the reason why it is missing.
     pub how: Result<&'static str, Refusal>,
 }
 
@@ -36,7 +36,7 @@ const DELEGATE: &str = "start the host with `systemd-run --user -p Delegate=yes 
                         DelegateSubgroup=host`, or in a service with these keys";
 
 impl Machine {
-    /// Tries everything once.
+    /// Probes all abilities once.
     pub(super) fn probe(helper: &Helper, cgroups: Cgroups) -> Self {
         let probed = helper
             .probe()
@@ -52,7 +52,7 @@ impl Machine {
         Self { paths: paths::supported(), network, disk, bubblewrap, cgroups }
     }
 
-    /// A machine that enforces nothing.
+    /// Returns a machine that enforces nothing.
     #[cfg(test)]
     pub(super) fn nothing(why: &str) -> Self {
         let no = || Err(why.to_owned());
@@ -60,7 +60,7 @@ impl Machine {
         Self { paths: no(), network: no(), disk: no(), bubblewrap: None, cgroups }
     }
 
-    /// A machine that enforces everything.
+    /// Returns a machine that enforces everything.
     #[cfg(test)]
     pub(super) fn everything() -> Self {
         let cgroups = Cgroups::every();
@@ -92,7 +92,7 @@ impl Machine {
         group("resources.pids", self.cgroups.pids())
     }
 
-    /// Everything that an environment may ask for, for a person.
+    /// Returns all abilities that an environment may need, for people.
     pub fn enforces(&self) -> Vec<Enforces> {
         let cgroup = |given: Result<(), Refusal>, version: &'static str| given.map(|()| version);
         let version = self.cgroups.version();
@@ -115,8 +115,8 @@ impl Machine {
     }
 }
 
-/// What can be done with bubblewrap around it, where that is more than without; of what cannot be
-/// done in either way, both reasons.
+/// Chooses bubblewrap if it adds an ability and loses none. For an ability that is missing either
+/// way, combines both reasons.
 fn around(own: Probed, by: &Bubblewrap, its: &Probed) -> (Probed, Option<Bubblewrap>) {
     let loses = |own: &Option<String>, its: &Option<String>| own.is_none() && its.is_some();
     let gains = |own: &Option<String>, its: &Option<String>| own.is_some() && its.is_none();

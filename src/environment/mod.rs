@@ -1,12 +1,12 @@
-//! Where work runs: boundaries, credentials, limits, and what it may reach.
+//! The environments of work: boundaries, credentials and limits.
 //!
 //! Owns [`Environments`], which provision what an agent's `environment` asks for and tear it down
-//! again; [`Local`] and [`Process`], which are the seed's environments over it; [`Machine`], what
-//! can be enforced here; [`Text`], a value that may be a reference to a secret; [`Scrubber`], which
-//! takes secrets out of what a child says; and [`Egress`], the rules for a request that leaves the
-//! host, with [`http_client`], which every HTTP client begins with. Refuses what this machine cannot
-//! give, and to keep a secret: it is read when it is used and wiped afterwards. Operators, the
-//! engine and `doctor` call it.
+//! again; [`Local`] and [`Process`], which implement the protocol's environment trait; [`Machine`],
+//! the abilities of this machine; [`Text`], a value that may refer to a secret; [`Scrubber`], which
+//! removes secrets from the output of children; and [`Egress`], the rules for outgoing requests,
+//! with [`http_client`], the base of every HTTP client. Refuses what this machine cannot provide.
+//! Never keeps a secret: it is read when used and wiped afterwards. Operators, the engine and
+//! `doctor` call it.
 
 mod bubblewrap;
 mod cgroup;

@@ -1,17 +1,17 @@
-//! What has to be done for a spec, as far as a machine can give it.
+//! The needs of a spec, limited to what a machine can provide.
 
 use std::time::Duration;
 
 use super::declaration::Paths;
 use crate::protocol::CredentialRef;
 
-/// What is done for a spec. Everything in it can be given.
+/// The needs of a spec. All of them can be provided.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Needs {
-    /// Whether a boundary is drawn at all.
+    /// True if there is a boundary at all.
     pub(super) confined: bool,
     pub(super) paths: Paths,
-    /// Whether the network is closed.
+    /// True if the network is closed.
     pub(super) closed: bool,
     /// Thousandths of a core.
     pub(super) cpu: Option<u64>,

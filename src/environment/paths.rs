@@ -1,4 +1,4 @@
-//! Which files a child may read and write, enforced by Landlock.
+//! The files that a child may read and write, enforced by Landlock.
 
 use std::path::{Path, PathBuf};
 
@@ -7,9 +7,9 @@ use landlock::{
     RulesetAttr as _, RulesetCreated, RulesetCreatedAttr as _, Scope,
 };
 
-/// What every child may read and run: programs, libraries, and what these look up. Of `/proc`, what
-/// belongs to a process outside of the boundary stays closed: Landlock keeps who is inside from
-/// tracing it, and that guards its memory, environment, files and root.
+/// The paths that every child may read and execute: programs, libraries, and the files these look
+/// up. In `/proc`, the entries of processes outside the boundary stay closed: Landlock prevents
+/// tracing them, which protects their memory, environment, files and root.
 const READ: &[&str] = &[
     "/bin",
     "/etc/alternatives",
@@ -41,12 +41,12 @@ const READ: &[&str] = &[
     "/sys/devices/system/cpu",
     "/usr",
 ];
-/// What every child may also write.
+/// The paths that every child may also write.
 const WRITE: &[&str] = &["/dev/full", "/dev/null", "/dev/random", "/dev/urandom", "/dev/zero"];
-/// The rights that are known; a kernel that knows fewer handles those.
+/// The newest known set of rights. Older kernels enforce those that they know.
 const KNOWN: ABI = ABI::V9;
 
-/// Whether this kernel has it.
+/// Checks that this kernel supports Landlock.
 pub(super) fn supported() -> Result<(), String> {
     Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
@@ -56,12 +56,12 @@ pub(super) fn supported() -> Result<(), String> {
         .map_err(|_| "this kernel has no Landlock".to_owned())
 }
 
-/// Keeps this process and all that come of it from changing what is mounted where, and from looking
-/// into processes outside; every file stays as it is.
+/// Prevents this process and its children from changing mounts, and from inspecting processes
+/// outside. Access to files is unchanged.
 pub(super) fn stay() -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Display| format!("Landlock: {error}");
     let root = PathFd::new("/").map_err(|error| failed(&error))?;
-    // One right is handled, and given everywhere: all else comes with any Landlock domain.
+    // One right is handled, and granted everywhere. The rest comes with any Landlock domain.
     Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
         .handle_access(AccessFs::Refer)
@@ -73,7 +73,7 @@ pub(super) fn stay() -> Result<(), String> {
         .map_err(|error| failed(&error))
 }
 
-/// Restricts this process and all that come of it: for good.
+/// Restricts this process and its children irrevocably.
 pub(super) fn restrict(read: &[PathBuf], write: &[PathBuf]) -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Display| format!("Landlock: {error}");
     let all = AccessFs::from_all(KNOWN);
@@ -86,7 +86,7 @@ pub(super) fn restrict(read: &[PathBuf], write: &[PathBuf]) -> Result<(), String
         .and_then(|rules| rules.scope(Scope::AbstractUnixSocket | Scope::Signal))
         .and_then(Ruleset::create)
         .map_err(|error| failed(&error))?;
-    // A device made in a directory of one's own would be a way around every path.
+    // A device file created in its own directory would circumvent every path.
     let write_access = all & !(AccessFs::MakeBlock | AccessFs::MakeChar);
     let read_access = AccessFs::from_read(KNOWN);
     let usual = READ.iter().map(|path| (Path::new(path), false, read_access));

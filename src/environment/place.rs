@@ -1,9 +1,9 @@
-//! The directory of one attempt: made fresh, removed with everything in it.
+//! The directory of one attempt: created empty, removed with its content.
 //!
 //! ```text
 //! <data>/work/.attempts/<run>-<step>-<attempt>/
 //!   secrets/       files of credentials, 0600
-//!   room/work      where the child begins
+//!   room/work      the initial working directory of the child
 //!   room/tmp       its TMPDIR
 //! ```
 
@@ -24,7 +24,7 @@ use super::{
 pub(super) struct Place(PathBuf);
 
 impl Place {
-    /// Makes it.
+    /// Creates the directory. Removes an earlier one of the same name.
     pub(super) fn make(root: &Path, name: &str) -> io::Result<Self> {
         let dir = root.join(name);
         remove_tree(&dir)?;
@@ -54,7 +54,7 @@ impl Place {
         self.0.join("room/tmp")
     }
 
-    /// Writes a secret where only its owner can read it.
+    /// Writes a secret to a file that only its owner can read.
     pub(super) fn put_secret(&self, name: &str, secret: &Secret) -> io::Result<()> {
         let mut file = fs::OpenOptions::new()
             .write(true)
@@ -64,14 +64,15 @@ impl Place {
         file.write_all(secret.expose().as_bytes())
     }
 
-    /// Removes it. The secrets first, overwritten; the rest without holding up the runtime.
+    /// Removes the directory: first the secrets, which are overwritten, then the rest, without
+    /// blocking the runtime.
     pub(super) async fn remove(mut self) -> io::Result<()> {
         let dir = std::mem::take(&mut self.0);
         wipe(&dir.join("secrets"));
         match tokio::fs::remove_dir_all(&dir).await {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            // A child may have closed a directory to its owner.
+            // A child may have removed its owner's access to a directory.
             Err(_) => remove_tree(&dir),
         }
     }
@@ -88,13 +89,13 @@ impl Drop for Place {
     }
 }
 
-/// Removes what attempts of an earlier host left. Says how many there were.
+/// Removes the directories of an earlier host's attempts. Returns their number.
 pub(super) fn sweep(root: &Path) -> usize {
     let Ok(entries) = fs::read_dir(root) else { return 0 };
     let mut swept = 0;
     for entry in entries.flatten() {
         let mut removed = remove_tree(&entry.path());
-        // A child whose host was killed ends a moment later, and may write until then.
+        // A child of a killed host ends a moment later, and may write until then.
         for _ in 0..DYING_TRIES {
             if removed.is_ok() {
                 break;
@@ -113,7 +114,7 @@ pub(super) fn sweep(root: &Path) -> usize {
     swept
 }
 
-/// Removes a directory with everything in it, also where it is closed to its owner.
+/// Removes a directory with its content, even if its owner has no access to a part of it.
 fn remove_tree(dir: &Path) -> io::Result<()> {
     wipe(&dir.join("secrets"));
     match fs::remove_dir_all(dir) {
@@ -125,7 +126,7 @@ fn remove_tree(dir: &Path) -> io::Result<()> {
     while let Some(dir) = closed.pop() {
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o700))?;
         for entry in fs::read_dir(&dir)?.flatten() {
-            // A link is no directory here, wherever it leads.
+            // A symbolic link is not a directory here, whatever its target.
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 closed.push(entry.path());
             }
@@ -134,7 +135,7 @@ fn remove_tree(dir: &Path) -> io::Result<()> {
     fs::remove_dir_all(dir)
 }
 
-/// Overwrites the files of a directory; what a child made of it is no matter.
+/// Overwrites the files of a directory. Best effort: a child may have changed it.
 fn wipe(secrets: &Path) {
     let Ok(entries) = fs::read_dir(secrets) else { return };
     for entry in entries.flatten() {

@@ -1,4 +1,4 @@
-//! What the host and the program that confines say to each other: the verb, the plan, the answers.
+//! The protocol between the host and the helper: the verb, the plan, the reports.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -9,67 +9,67 @@ use serde::{Deserialize, Serialize};
 
 use super::veil::Cover;
 
-/// The verb.
+/// The hidden verb.
 pub(super) const VERB: &str = "__confine";
-/// Instead of a program: try what can be done, and say it.
+/// In place of a program: probe the abilities and report them.
 pub(super) const PROBE: &str = "--probe";
-/// Instead of a program: say what another program has done already.
+/// In place of a program: verify the namespaces made by another program and report.
 pub(super) const PROBE_WITHIN: &str = "--probe-within";
-/// Instead of a program: try to hide a directory.
+/// In place of a program: try to hide a directory and report.
 pub(super) const PROBE_VEIL: &str = "--probe-veil";
-/// What stands before the name of each variable of the child, so that none of them is one of this
-/// program or of its loader.
+/// The prefix of the child's variables while they are passed through the helper, so that none of
+/// them affects the helper or its loader.
 pub(super) const CHILD: &str = "child:";
 
-/// What to give up.
+/// The rights to drop and the setup of a child.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Plan {
-    /// Whether the child gets a boundary; else it is only kept from what is covered.
+    /// True if the child gets a boundary. Otherwise only the covered directory is hidden from it.
     pub(super) confined: bool,
-    /// What is hidden.
+    /// The directory to hide.
     pub(super) cover: Option<Cover>,
-    /// The lists of processes to get into.
+    /// The `cgroup.procs` files of the groups to join.
     pub(super) groups: Vec<PathBuf>,
-    /// Whether the network is left behind.
+    /// True if the child gets its own network namespace, without a connection.
     pub(super) closed: bool,
-    /// The attempt's own files.
+    /// The directory for the attempt's own files.
     pub(super) room: PathBuf,
-    /// How large these may be, in bytes.
+    /// The size limit of that directory, in bytes.
     pub(super) disk: Option<u64>,
-    /// The network to be left behind, where another program has made the namespaces.
+    /// The outer network namespace, if another program creates the namespaces.
     pub(super) parted: Option<String>,
-    /// Directories to make, where they are not there.
+    /// Directories to create if they do not exist.
     pub(super) make: Vec<PathBuf>,
-    /// Where to begin.
+    /// The initial working directory.
     pub(super) cwd: PathBuf,
     pub(super) read: Vec<PathBuf>,
     pub(super) write: Vec<PathBuf>,
 }
 
-/// Why the child was not begun.
+/// The reason why the child was not started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct NotBegun {
-    /// What was tried.
+    /// The operation that failed.
     pub(super) what: String,
-    /// Why it failed.
+    /// The reason.
     pub(super) reason: String,
-    /// The system's number, where the program itself could not be started.
+    /// The system's error number, if the exec itself failed.
     pub(super) exec: Option<i32>,
 }
 
-/// What can be done here; of the rest, why not.
+/// The probed abilities: `None`, or the reason why it is missing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Probed {
     pub(super) network: Option<String>,
     pub(super) disk: Option<String>,
 }
 
-/// What was tried, as a result: why it cannot be done, if it cannot.
+/// Converts a probe's report to a result.
 pub(super) fn said(tried: Option<String>) -> Result<(), String> {
     tried.map_or(Ok(()), Err)
 }
 
-/// The name under which a variable of the child is handed on.
+/// Returns the name under which a variable of the child is passed through the helper.
 pub(super) fn handed_on(name: &OsStr) -> OsString {
     let mut handed = OsString::from(CHILD);
     handed.push(name);

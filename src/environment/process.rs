@@ -1,4 +1,4 @@
-//! A command as an operator, each call in a child process of its own.
+//! A command as an operator. Each call runs in its own child process.
 
 use std::{io, sync::Arc};
 
@@ -11,16 +11,16 @@ use crate::protocol::{
     OperatorOutput, SecretAccessEvent,
 };
 
-/// The most bytes of an answer.
+/// The size limit of an answer in bytes.
 const ANSWER: u64 = 8 * 1024 * 1024;
-/// The most bytes of a complaint.
+/// The size limit of stderr in bytes.
 const COMPLAINT: u64 = 64 * 1024;
 
-/// Hears of each secret that was asked for.
+/// Receives an event for each requested secret.
 pub type Listener = Arc<dyn Fn(SecretAccessEvent) + Send + Sync>;
 
-/// Runs a command for each input: the message's text goes to its stdin, and what it prints is the
-/// answer.
+/// Runs a command for each input. The command reads the message's text from stdin, and its output
+/// is the answer.
 pub struct Process {
     environments: Arc<Environments>,
     argv: Vec<String>,
@@ -28,12 +28,12 @@ pub struct Process {
 }
 
 impl Process {
-    /// An environment for one command.
+    /// Creates an environment for one command.
     pub fn new(environments: Arc<Environments>, argv: Vec<String>) -> Self {
         Self { environments, argv, listener: Arc::new(|_| ()) }
     }
 
-    /// The same, with somebody who hears of each secret that was asked for.
+    /// Sets the receiver of secret access events.
     #[must_use]
     pub fn with_listener(self, listener: Listener) -> Self {
         Self { listener, ..self }

@@ -1,4 +1,5 @@
-//! The providers of [`SecretSource::Custom`](crate::protocol::SecretSource::Custom) that this host has.
+//! The providers that this host has for
+//! [`SecretSource::Custom`](crate::protocol::SecretSource::Custom).
 
 /// `{"variable": …}`.
 pub(super) const ENV: &str = "env";

@@ -1,4 +1,4 @@
-//! What was made for one attempt: its directory, its boundary, its credentials.
+//! The environment of one attempt: its directory, its boundary, its credentials.
 
 use std::{
     ffi::OsString,
@@ -18,11 +18,11 @@ use super::{
 };
 use crate::protocol::{EnvError, ResourceLimits};
 
-/// How often and how long a teardown looks whether killed processes are gone.
+/// The interval and the maximum number of checks for killed processes in a teardown.
 const LOOK: Duration = Duration::from_millis(5);
 const LOOKS: usize = 400;
 
-/// What was made for one attempt. It holds until it is torn down or dropped.
+/// The environment of one attempt. Exists until it is torn down or dropped.
 pub struct Provisioned {
     place: Option<Place>,
     cage: Cage,
@@ -65,22 +65,23 @@ impl Provisioned {
         }
     }
 
-    /// Where the child begins, unless somebody says otherwise.
+    /// Returns the default working directory of the child.
     pub fn work(&self) -> &Path {
         &self.work
     }
 
-    /// The longest that it may take.
+    /// Returns the maximum duration.
     pub fn wall(&self) -> Option<Duration> {
         self.wall
     }
 
-    /// What takes its secrets out of what it says.
+    /// Returns the scrubber for the child's output.
     pub fn scrubber(&self) -> &Arc<Scrubber> {
         &self.scrubber
     }
 
-    /// Where its own files are, as variables; those that an agent sets go before them.
+    /// Returns the paths of its own directories as variables. Variables set by an agent take
+    /// precedence.
     pub fn surroundings(&self, workdir: &Path) -> Vec<(String, OsString)> {
         let Some(place) = &self.place else { return Vec::new() };
         let mut variables = vec![
@@ -94,10 +95,11 @@ impl Provisioned {
         variables
     }
 
-    /// The program within the boundary, with these variables and its credentials.
+    /// Returns a launch of the program within the boundary, with these variables and its
+    /// credentials.
     ///
     /// # Errors
-    /// When the program is not there.
+    /// Fails when the program is not found.
     pub fn launch(
         &self,
         name: &str,
@@ -113,8 +115,8 @@ impl Provisioned {
         Launch::through(&self.helper, self.around.as_ref(), plan, program)
     }
 
-    /// Which limit the child broke, once it has ended; nothing if none. One that ended well could
-    /// do without the process that it was refused.
+    /// Returns the limit that the child exceeded, if any. Call it after the child has ended. A
+    /// refused fork does not count if the child ended successfully.
     pub fn broken(&self, ended_well: bool) -> Option<EnvError> {
         let limit = |text: Option<String>| text.unwrap_or_default();
         Some(EnvError::ResourceExceeded(match self.cage.broken()? {
@@ -132,7 +134,7 @@ impl Provisioned {
         }))
     }
 
-    /// The error of a child that took too long.
+    /// Returns the error for exceeding the maximum duration.
     pub fn too_long(&self) -> EnvError {
         let wall = self.limits.wall.unwrap_or_default();
         EnvError::ResourceExceeded(format!(
@@ -140,8 +142,8 @@ impl Provisioned {
         ))
     }
 
-    /// Ends everything that is left of the child and removes what was made. The same happens,
-    /// less patiently, when it is dropped.
+    /// Kills the remaining processes of the child and removes everything. Dropping does the same,
+    /// but waits less.
     pub async fn tear_down(mut self) {
         for _ in 0..LOOKS {
             if self.cage.remove() {
@@ -159,7 +161,7 @@ impl Provisioned {
 
 impl Drop for Provisioned {
     fn drop(&mut self) {
-        // What still dies is found at the next start.
+        // The next start removes the groups of processes that are still dying.
         self.cage.remove();
     }
 }

@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-/// A part of an environment that cannot be given.
+/// A part of an environment that this machine cannot provide.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Refusal {
-    /// Which part: `resources.memory`.
+    /// The part: `resources.memory`.
     pub what: String,
-    /// Why not.
+    /// The reason.
     pub reason: String,
-    /// What would give it.
+    /// The change that would help.
     pub helps: String,
 }
 

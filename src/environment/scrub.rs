@@ -1,4 +1,4 @@
-//! Taking secrets out of what a child says, before anything keeps it.
+//! The removal of secrets from the output of a child, before anything stores it.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -13,17 +13,18 @@ use zeroize::Zeroizing;
 use super::Secret;
 use crate::protocol::{Json, Ticket};
 
-/// The shortest secret that can be told apart from other text, in bytes.
+/// The minimum length of a secret in bytes. A shorter one cannot be distinguished from other text.
 pub(super) const SHORTEST: usize = 6;
-/// The shortest line of a long secret that is looked for by itself.
+/// The minimum length of a line of a multi-line secret that is searched on its own.
 const LINE: usize = 16;
-/// Ended attempts whose secrets are still looked for, in what comes late.
+/// The number of ended attempts whose secrets are still scrubbed from late output.
 const LATE: usize = 1_024;
 
 /// Replaces the secrets of one child by their names.
 ///
-/// It knows each of them as it is, as JSON writes it, in base64, in hexadecimal, as a part of an
-/// address, and the lines of one with several. Whoever wants to hide one otherwise, can.
+/// It finds each secret verbatim, as JSON, in base64, in hexadecimal, percent-encoded, and line by
+/// line if it has several lines. It is no protection against a child that hides a secret on
+/// purpose.
 #[derive(Default)]
 pub struct Scrubber {
     marks: Vec<Mark>,
@@ -35,13 +36,13 @@ struct Mark {
 }
 
 impl Scrubber {
-    /// Adds a secret under a name.
+    /// Adds a secret with its name.
     pub fn add(&mut self, name: &str, secret: &Secret) {
         let shown: Arc<str> = format!("[secret {name}]").into();
         let text = secret.bare();
         let mut patterns = forms(text.as_bytes());
         let lines = text.lines().map(str::trim);
-        // The armour of a key is the same for all keys.
+        // The header and footer lines of a PEM key are the same for all keys.
         let telling = lines.filter(|line| line.len() >= LINE && !line.starts_with("-----"));
         patterns.extend(telling.flat_map(|line| forms(line.as_bytes())));
         for pattern in patterns {
@@ -49,21 +50,21 @@ impl Scrubber {
                 self.marks.push(Mark { pattern, shown: Arc::clone(&shown) });
             }
         }
-        // What has another one in it goes first.
+        // Longest first: one pattern may contain another.
         self.marks.sort_by_key(|mark| std::cmp::Reverse(mark.pattern.len()));
     }
 
-    /// Whether there is anything to look for.
+    /// Returns true if there are no patterns.
     pub fn is_empty(&self) -> bool {
         self.marks.is_empty()
     }
 
-    /// The length of the longest thing that it looks for, in bytes.
+    /// Returns the length of the longest pattern, in bytes.
     pub fn longest(&self) -> usize {
         self.marks.first().map_or(0, |mark| mark.pattern.len())
     }
 
-    /// The bytes without the secrets.
+    /// Returns the bytes without the secrets.
     pub fn scrub(&self, mut bytes: Vec<u8>) -> Vec<u8> {
         for mark in &self.marks {
             let places: Vec<usize> = memmem::find_iter(&bytes, &mark.pattern[..]).collect();
@@ -83,11 +84,11 @@ impl Scrubber {
         bytes
     }
 
-    /// The bytes without the secrets, where their beginning was cut off: the first bytes, in which
-    /// half a secret may stand, are gone as well.
+    /// Returns the bytes without the secrets, if the start of the output was cut off. Also removes
+    /// the first bytes, which may contain a part of a secret.
     pub fn scrub_cut(&self, mut bytes: Vec<u8>) -> Vec<u8> {
         let mut cut = self.longest().min(bytes.len());
-        // A whole secret across the cut would leave its other half.
+        // Cutting inside a whole secret would leave its other half.
         while let Some(end) = self.across(&bytes, cut) {
             cut = end;
         }
@@ -95,7 +96,7 @@ impl Scrubber {
         self.scrub(bytes)
     }
 
-    /// The end of something to look for that begins before a place and ends after it.
+    /// Returns the end of a pattern that spans the given position.
     fn across(&self, bytes: &[u8], place: usize) -> Option<usize> {
         self.marks.iter().find_map(|mark| {
             let length = mark.pattern.len();
@@ -106,14 +107,14 @@ impl Scrubber {
         })
     }
 
-    /// The text without the secrets.
+    /// Returns the text without the secrets.
     pub fn scrub_text(&self, text: &str) -> String {
         String::from_utf8_lossy(&self.scrub(text.as_bytes().to_vec())).into_owned()
     }
 
-    /// The document without the secrets; if a document is none without them, `null`.
+    /// Returns the document without the secrets, or `null` if the result is no valid document.
     pub fn scrub_json(&self, json: &Json) -> Json {
-        // What JSON can write in two ways is written in one first: `\u0061` is `a`.
+        // Normalize first, because JSON has several spellings: `\u0061` is `a`.
         let text = json.to_value().to_string();
         let clean = self.scrub_text(&text);
         if clean == text {
@@ -129,7 +130,7 @@ impl fmt::Debug for Scrubber {
     }
 }
 
-/// The ways in which a secret is written.
+/// Returns the encodings of a secret.
 fn forms(secret: &[u8]) -> Vec<Zeroizing<Vec<u8>>> {
     let own = |text: String| Zeroizing::new(text.into_bytes());
     let mut forms = vec![Zeroizing::new(secret.to_vec())];
@@ -141,8 +142,8 @@ fn forms(secret: &[u8]) -> Vec<Zeroizing<Vec<u8>>> {
     forms.push(own(HEXUPPER.encode(secret)));
     forms.push(percent(secret));
     for shift in 0..3_usize {
-        // Where it begins within other text changes its letters; those that share bits with what
-        // stands around it are left away.
+        // The base64 text depends on the secret's offset. The characters that share bits with
+        // adjacent text are excluded.
         let mut shifted = Zeroizing::new(vec![0_u8; shift]);
         shifted.extend_from_slice(secret);
         let whole = shifted.len() * 8 / 6;
@@ -155,7 +156,7 @@ fn forms(secret: &[u8]) -> Vec<Zeroizing<Vec<u8>>> {
     forms
 }
 
-/// As a part of an address.
+/// Returns the percent-encoded form.
 fn percent(secret: &[u8]) -> Zeroizing<Vec<u8>> {
     let mut text = Zeroizing::new(Vec::with_capacity(secret.len() * 3));
     for byte in secret {
@@ -170,7 +171,7 @@ fn percent(secret: &[u8]) -> Zeroizing<Vec<u8>> {
     text
 }
 
-/// The secrets that attempts were given, for what they say through the worker API.
+/// The secrets of attempts, used to scrub their reports over the worker API.
 #[derive(Debug, Default)]
 pub struct Held(Mutex<Holding>);
 
@@ -181,12 +182,12 @@ struct Holding {
 }
 
 impl Held {
-    /// The secrets of an attempt, if it was given some.
+    /// Returns the scrubber of an attempt, if it has secrets.
     pub fn of(&self, ticket: Ticket) -> Option<Arc<Scrubber>> {
         self.lock().scrubbers.get(&ticket).cloned()
     }
 
-    /// An attempt is given secrets; until the guard is dropped, and a while longer.
+    /// Registers the secrets of an attempt, until some time after the guard is dropped.
     pub fn hold(self: &Arc<Self>, ticket: Ticket, scrubber: Arc<Scrubber>) -> Holds {
         self.lock().scrubbers.insert(ticket, scrubber);
         Holds { held: Arc::clone(self), ticket }
@@ -197,7 +198,7 @@ impl Held {
     }
 }
 
-/// Keeps an attempt's secrets known.
+/// Keeps an attempt's secrets registered.
 #[derive(Debug)]
 pub struct Holds {
     held: Arc<Held>,

@@ -1,4 +1,4 @@
-//! Values of a configuration that may be secrets: written as references, read when used.
+//! Configuration values that may be secrets: stored as references, read when used.
 
 use std::{fmt, io, io::Read as _, path::PathBuf};
 
@@ -13,41 +13,41 @@ use zeroize::Zeroizing;
 use super::provider;
 use crate::protocol::{SecretAccessEvent, SecretAccessOutcome, SecretSource};
 
-/// The longest secret, in bytes.
+/// The maximum size of a secret in bytes.
 const MAX_LEN: u64 = 64 * 1024;
 
-/// A configured text: written out, or a reference to where it is kept.
+/// A configured text: a literal, or a reference to a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Text {
-    /// Written out; no secret.
+    /// A literal, which is not a secret.
     Plain(String),
     /// `{ env = "NAME" }`: a variable of the host's environment.
     Env {
         /// The variable's name.
         name: String,
-        /// What stands before it: `"Bearer "`.
+        /// The text before the secret: `"Bearer "`.
         prefix: String,
     },
-    /// `{ file = "PATH" }`: a file, without the line break at its end.
+    /// `{ file = "PATH" }`: a file, without its final line break.
     File {
         /// The file.
         path: PathBuf,
-        /// What stands before it.
+        /// The text before the secret.
         prefix: String,
     },
 }
 
-/// A text that is wiped when it is dropped and never shown.
+/// A text that is wiped when dropped and never shown.
 pub struct Secret {
     text: Zeroizing<String>,
-    /// Where the secret itself begins, behind what is written before it.
+    /// The offset of the secret itself, after the prefix.
     begins: usize,
 }
 
-/// Why a referenced text cannot be had.
+/// The reason why a referenced text cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// The variable is not there.
+    /// The variable is not set.
     #[error("read the environment variable {name}: it is not set for the host")]
     Unset {
         /// Its name.
@@ -56,7 +56,7 @@ pub enum SecretError {
     /// The variable or file is not text.
     #[error("read {place}: it is not UTF-8")]
     NotText {
-        /// Where it is.
+        /// The variable or file.
         place: String,
     },
     /// The file cannot be read.
@@ -64,7 +64,7 @@ pub enum SecretError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The file is too long to be a secret.
@@ -76,7 +76,7 @@ pub enum SecretError {
 }
 
 impl Text {
-    /// Where it is kept, if it is a secret.
+    /// Returns the source, if the text is a secret.
     pub fn source(&self) -> Option<SecretSource> {
         let (provider, config) = match self {
             Self::Plain(_) => return None,
@@ -86,8 +86,8 @@ impl Text {
         Some(SecretSource::Custom { provider: provider.to_owned(), config })
     }
 
-    /// What is said about asking for it; nothing if it is no secret. `failed` says why it could
-    /// not be had.
+    /// Returns the event for a request of the secret; `None` for a literal. `failed` is the reason
+    /// of a failure.
     pub fn accessed(
         &self,
         name: &str,
@@ -103,10 +103,10 @@ impl Text {
         Some(event)
     }
 
-    /// Reads it as it is now.
+    /// Reads the current value.
     ///
     /// # Errors
-    /// When what it refers to is not there or is no text.
+    /// Fails when the reference cannot be read or is not text.
     pub fn resolve(&self) -> Result<Secret, SecretError> {
         let (prefix, text) = match self {
             Self::Plain(text) => return Ok(Secret::of(Zeroizing::new(text.clone()))),
@@ -115,7 +115,7 @@ impl Text {
         };
         let text = text.strip_suffix('\n').unwrap_or(&text);
         let text = text.strip_suffix('\r').unwrap_or(text);
-        // Made with its full room, so that no growing leaves a copy behind.
+        // Allocated at full size, because growing would leave a copy in memory.
         let mut whole = Zeroizing::new(String::with_capacity(prefix.len() + text.len()));
         whole.push_str(prefix);
         whole.push_str(text);
@@ -135,7 +135,7 @@ fn variable(name: &str) -> Result<Zeroizing<String>, SecretError> {
 
 fn file(path: &PathBuf) -> Result<Zeroizing<String>, SecretError> {
     let failed = |source| SecretError::Read { path: path.clone(), source };
-    // A pipe would stop the host, and a device fill it.
+    // `O_NONBLOCK`, because opening a pipe would block. The checks below refuse pipes and devices.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = rustix::fs::open(path, flags, Mode::empty());
     let file = std::fs::File::from(opened.map_err(|error| failed(error.into()))?);
@@ -157,7 +157,7 @@ fn file(path: &PathBuf) -> Result<Zeroizing<String>, SecretError> {
 }
 
 impl Secret {
-    /// The text of some bytes, without a line break at its end; nothing if they are no text.
+    /// Returns bytes as a text without its final line break; `None` if they are not UTF-8.
     pub(super) fn of_bytes(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let text = text.strip_suffix('\n').unwrap_or(text);
@@ -169,12 +169,12 @@ impl Secret {
         Self { text, begins: 0 }
     }
 
-    /// The secret itself, without what is written before it.
+    /// Returns the secret without its prefix.
     pub(super) fn bare(&self) -> &str {
         &self.text[self.begins..]
     }
 
-    /// The text itself.
+    /// Returns the whole text.
     pub fn expose(&self) -> &str {
         &self.text
     }

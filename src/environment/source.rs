@@ -1,4 +1,4 @@
-//! Getting a secret from where it is kept, and saying that somebody asked.
+//! The resolution of a secret from its source, and the event about it.
 
 use std::process::Stdio;
 
@@ -17,10 +17,10 @@ use super::{
 };
 use crate::protocol::{SecretAccessEvent, SecretAccessOutcome, SecretSource};
 
-/// What a child sees of the host's environment, beside what its configuration says.
+/// The variables of the host that a child inherits, in addition to its configured ones.
 pub const INHERITED: [&str; 5] = ["PATH", "HOME", "LANG", "TZ", "TMPDIR"];
 
-/// Gets a secret.
+/// Resolves a secret.
 pub(super) async fn resolve(
     source: &SecretSource,
     vault: Option<&Vault>,
@@ -61,7 +61,7 @@ pub(super) async fn resolve(
     Ok(found)
 }
 
-/// What may be said of a source: of a command only its program.
+/// Returns a source without confidential parts. Of a command, only the program is kept.
 pub(super) fn shown(source: &SecretSource) -> SecretSource {
     match source {
         SecretSource::Custom { provider, config } if provider == provider::COMMAND => {
@@ -73,7 +73,7 @@ pub(super) fn shown(source: &SecretSource) -> SecretSource {
     }
 }
 
-/// What is said about asking for a secret.
+/// Returns the event for a requested secret.
 pub(super) fn event(
     name: &str,
     source: &SecretSource,
@@ -104,8 +104,8 @@ fn of_text(text: &Text) -> Result<Secret, Missing> {
     text.resolve().map_err(|error| Missing::failed(format!("failed to {error}")))
 }
 
-/// Runs a command that prints the secret. What it complains about is not shown: nobody knows what
-/// is in it.
+/// Runs a command that prints the secret. Its stderr is never shown, because it may contain
+/// secrets.
 async fn command(config: &Value) -> Result<Secret, Missing> {
     let list = |key: &str| {
         let list = config.get(key).map(Vec::<String>::deserialize);

@@ -1,4 +1,4 @@
-//! Secrets from Vault, by its HTTP API.
+//! Secrets from a Vault server, over its HTTP API.
 
 use reqwest::{StatusCode, redirect};
 use serde_json::Value;
@@ -11,11 +11,11 @@ use super::{
     http_client,
 };
 
-/// The longest answer, in bytes.
+/// The size limit of a response, in bytes.
 const ANSWER: usize = 1 << 20;
 
-/// Reads `path` below `mount`; what stands behind a `#` names the field, which is not needed where
-/// there is only one.
+/// Reads `path` below `mount`. The part after a `#` is the field; it may be omitted if there is
+/// only one field.
 pub(super) async fn read(vault: &Vault, mount: &str, path: &str) -> Result<Found, Missing> {
     let (path, field) =
         path.split_once('#').map_or((path, None), |(path, field)| (path, Some(field)));
@@ -37,10 +37,10 @@ pub(super) async fn read(vault: &Vault, mount: &str, path: &str) -> Result<Found
         .resolve()
         .map_err(|error| Missing::failed(format!("failed to {error}, the vault's token")))?;
     let failed = |error: reqwest::Error| {
-        // Without the address, in which a path may say more than it should.
+        // Without the URL, because its path may be confidential.
         Missing::failed(format!("the vault cannot be asked: {}", error.without_url()))
     };
-    // A token goes nowhere else than to the address that was configured.
+    // The token is sent only to the configured address.
     let client = http_client()
         .redirect(redirect::Policy::none())
         .no_proxy()
@@ -76,7 +76,7 @@ pub(super) async fn read(vault: &Vault, mount: &str, path: &str) -> Result<Found
 
 fn find(body: &Value, field: Option<&str>) -> Result<Found, Missing> {
     let data = &body["data"];
-    // Version 2 of the key-value engine has the fields one level deeper, beside their metadata.
+    // In version 2 of the key-value engine, the fields are one level deeper, beside their metadata.
     let fields = match (&data["data"], &data["metadata"]) {
         (Value::Object(fields), Value::Object(_)) => fields,
         _ => data.as_object().ok_or_else(|| Missing::failed("the vault's answer has no data"))?,
@@ -99,7 +99,7 @@ fn find(body: &Value, field: Option<&str>) -> Result<Found, Missing> {
     Ok(Found { secret, lease: lease.map(|id| (id.to_owned(), seconds)) })
 }
 
-/// Overwrites every text of a tree.
+/// Wipes all texts of a tree.
 fn wipe(tree: &mut Value) {
     match tree {
         Value::String(text) => drop(Zeroizing::new(std::mem::take(text))),
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
     use crate::protocol::SecretAccessOutcome;
 
-    /// A vault that answers once; gives what it was asked.
+    /// Starts a vault that answers once. Returns it and a receiver for its request.
     fn answers(status: &str, body: &str) -> (Vault, std::sync::mpsc::Receiver<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();

@@ -1,9 +1,9 @@
-//! Hides the data directory from children: keys, tokens and the database are not there for them.
+//! Hides the data directory, with its keys, tokens and database, from children.
 //!
-//! In a mount namespace of the child an empty directory stands in its place, with only what the
-//! child was given in it. A user who may not make one gets a user namespace first, which also takes the
-//! host's memory and files in `/proc` away. Root stays root; Landlock keeps it from taking the
-//! cover off, and from looking through the host's `/proc`.
+//! In a mount namespace of the child, an empty directory covers it, with only the child's own
+//! directories inside. A user without the privilege to create one gets a user namespace first,
+//! which also hides the host's memory and files in `/proc`. Root stays root; Landlock prevents it
+//! from removing the cover and from reading the host's `/proc`.
 
 use std::{
     fs, io,
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::paths;
 
-/// What is covered, and what is seen in it all the same.
+/// The directory to cover, and the paths inside it that stay visible.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Cover {
     data: PathBuf,
@@ -27,7 +27,8 @@ pub(super) struct Cover {
 }
 
 impl Cover {
-    /// Covers a data directory, but for what is deep enough in it to be nobody's key.
+    /// Creates a cover for a data directory. Ignores paths of `keep` that are outside it, or that
+    /// would expose all of it, of `work` or of `.attempts`.
     pub(super) fn new(data: PathBuf, keep: impl IntoIterator<Item = PathBuf>) -> Self {
         let work = data.join("work");
         let attempts = work.join(".attempts");
@@ -41,7 +42,7 @@ impl Cover {
         Self { data, keep }
     }
 
-    /// Covers it, in a mount namespace that is this process's own.
+    /// Mounts the cover, in this process's own mount namespace.
     pub(super) fn put(&self) -> io::Result<()> {
         let apart = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
         rustix::mount::mount_change("/", apart)?;
@@ -64,7 +65,7 @@ impl Cover {
     }
 }
 
-/// Tries it on a directory, and whether it holds.
+/// Covers a directory for a test, and checks that the cover holds.
 pub(super) fn probe(data: &Path, part: impl Fn() -> io::Result<bool>) -> Result<(), String> {
     let cover = Cover::new(data.to_owned(), []);
     let privileged = part()

@@ -435,7 +435,7 @@ impl Chain {
     }
 
     /// Returns the agent or tool that a step's usage is charged to. A model call is charged to the
-    /// task that runs the loop.
+    /// enclosing task or tool call.
     fn charged<'a>(&'a self, mut step: &'a Scheduled) -> Option<&'a str> {
         while matches!(step.kind, StepKind::ModelCall | StepKind::Local) {
             step = &self.step(step.parent?)?.scheduled;

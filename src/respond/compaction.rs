@@ -1,27 +1,26 @@
-//! Compactions: a conversation as a summary that stands in its place.
+//! Compactions: items that replace a conversation by its summary.
 //!
-//! The item is opaque to clients, as the protocol wants it, and no secret to them: it holds what a
-//! model wrote of a conversation that they have. Another server's compactions are passed on as
-//! they are.
+//! The item is opaque to clients, as the protocol requires, but not secret: it contains a model's
+//! summary of a conversation that they know. Compactions of other servers are passed on unchanged.
 
 use data_encoding::BASE64;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// What a compaction of this server begins with; the version is a part of it.
+/// The prefix of a compaction made by this server, including the version.
 const MARK: &str = "moonswarm.1.";
 
-/// What a model is told that is to compact a conversation.
+/// The instructions for a model that compacts a conversation.
 pub const COMPACT_INSTRUCTIONS: &str = "Do not continue the conversation. Write a summary that \
     replaces it for an assistant that goes on without having seen it: what was asked, what was \
     decided and why, every name, number, path and identifier that may still matter, what was tried \
     and what came of it, and what is still open. Write plain text, nothing around it.";
 
-/// What a compaction holds.
+/// The content of a compaction.
 #[derive(Serialize, Deserialize)]
 struct Held {
     summary: String,
-    /// What the system and the developer said: it is no part of what was talked about.
+    /// System and developer messages, which are not part of the summarized conversation.
     rules: Vec<Value>,
 }
 
@@ -29,7 +28,7 @@ fn is_rule(item: &&Value) -> bool {
     item["type"] == "message" && (item["role"] == "system" || item["role"] == "developer")
 }
 
-/// The item that takes the place of a conversation.
+/// Returns the item that replaces a conversation.
 pub fn compacted(items: &[Value], summary: &str, id: &str) -> Value {
     let rules = unfolded(items).unwrap_or_else(|| items.to_vec());
     let rules = rules.iter().filter(is_rule).cloned().collect();
@@ -39,8 +38,8 @@ pub fn compacted(items: &[Value], summary: &str, id: &str) -> Value {
     json!({ "type": "compaction", "id": id, "encrypted_content": content })
 }
 
-/// The items as a model is given them, if one of them is a compaction of this server: the last of
-/// those as a message, and of what came before it nothing but the rules.
+/// Expands the last compaction of this server to a message, for a model. Of the items before it,
+/// only system and developer messages remain. Returns `None` if there is no such compaction.
 pub(super) fn unfolded(items: &[Value]) -> Option<Vec<Value>> {
     let (last, held) = items.iter().enumerate().rev().find_map(|(at, it)| Some((at, read(it)?)))?;
     let mut unfolded: Vec<Value> = items[..last].iter().filter(is_rule).cloned().collect();

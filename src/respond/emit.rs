@@ -1,43 +1,43 @@
-//! Items as the events of a stream.
+//! The conversion of items to stream events.
 //!
 //! | an item | its events, between `output_item.added` and `output_item.done` |
 //! |---|---|
-//! | message | for each part: `content_part.added`, deltas, annotations, `.done`, `content_part.done` |
-//! | reasoning | for each summary: `reasoning_summary_part.added`, deltas, `.done`, `…_part.done`; its text as a content part |
+//! | message | per part: `content_part.added`, deltas, annotations, `.done`, `content_part.done` |
+//! | reasoning | per summary: `reasoning_summary_part.added` to `.done`; then its content parts |
 //! | function_call | `function_call_arguments.delta`…, `.done` |
 //! | anything else | none |
 //!
-//! Deltas are pieces that depend on the text alone, not on how it came in: whoever reads the same
-//! answer later gets the same events under the same numbers.
+//! The division into deltas depends only on the text, not on how it arrived: a client that reads
+//! the same answer later receives the same events with the same numbers.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-/// A delta near the beginning of a text is a word of at most so many bytes.
+/// The size range in bytes of a delta near the beginning of a text, where a delta is one word.
 const NEAR: std::ops::Range<usize> = 0..48;
-/// One after [`FAR_FROM`] has at least and at most so many bytes: a long text is few events.
+/// The size range in bytes of a delta after [`FAR_FROM`], so that a long text has few events.
 const FAR: std::ops::Range<usize> = 512..1_024;
-/// Where it is no longer near, in bytes.
+/// The offset in bytes after which deltas are long.
 const FAR_FROM: usize = 16 * 1_024;
 
 /// An event of a stream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
-    /// Its type: `response.output_text.delta`.
+    /// The type: `response.output_text.delta`.
     pub kind: &'static str,
     /// The event, with `type` and `sequence_number`.
     pub data: Value,
 }
 
 impl Event {
-    /// Whether it is the last of its response.
+    /// Returns true for the last event of a response.
     pub fn is_last(&self) -> bool {
         matches!(self.kind, "response.completed" | "response.incomplete" | "response.failed")
     }
 }
 
-/// Events in their order, numbered without a gap.
+/// The pending events, numbered without gaps.
 #[derive(Debug, Default)]
 pub(super) struct Tape {
     next: u64,
@@ -45,7 +45,7 @@ pub(super) struct Tape {
 }
 
 impl Tape {
-    /// Adds an event.
+    /// Appends an event.
     pub(super) fn push(&mut self, kind: &'static str, more: Value) {
         let mut data = json!({ "type": kind, "sequence_number": self.next });
         if let (Value::Object(data), Value::Object(more)) = (&mut data, more) {
@@ -55,16 +55,16 @@ impl Tape {
         self.ready.push(Event { kind, data });
     }
 
-    /// What was added since.
+    /// Returns the pending events and removes them.
     pub(super) fn take(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.ready)
     }
 }
 
-/// Where a text stands in its item.
+/// The position of a text in its item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Lane {
-    /// A summary of a reasoning.
+    /// A summary of a reasoning item.
     Summary(usize),
     /// A part of the content.
     Content(usize),
@@ -72,7 +72,7 @@ pub(super) enum Lane {
     Arguments,
 }
 
-/// What kind of text.
+/// The kind of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sort {
     Text,
@@ -82,31 +82,31 @@ pub(super) enum Sort {
     Arguments,
 }
 
-/// A text under way.
+/// A text in progress.
 #[derive(Debug, Default)]
 struct Part {
     opened: bool,
     text: String,
-    /// Where the next piece begins.
+    /// The offset of the next piece.
     cut: usize,
-    /// Pieces of this text.
+    /// The number of pieces of the current attempt.
     seen: usize,
-    /// Pieces that were sent, also of a text that was begun anew.
+    /// The number of pieces sent, including those of earlier attempts.
     sent: usize,
 }
 
-/// An item under way.
+/// An item in progress.
 #[derive(Debug)]
 pub(super) struct Open {
     index: usize,
     id: String,
     parts: BTreeMap<Lane, Part>,
-    /// Whether every text is one piece.
+    /// True if every text is sent as one piece.
     pub(super) whole: bool,
 }
 
 impl Open {
-    /// Begins an item, as far as it is known.
+    /// Starts an item with what is known of it.
     pub(super) fn begin(tape: &mut Tape, index: usize, begins: &Value) -> Self {
         let item = begun(begins);
         tape.push("response.output_item.added", json!({ "output_index": index, "item": item }));
@@ -114,7 +114,7 @@ impl Open {
         Self { index, id, parts: BTreeMap::new(), whole: false }
     }
 
-    /// The call is tried again: its texts begin anew.
+    /// Resets the texts, because the call is retried.
     pub(super) fn again(&mut self) {
         for part in self.parts.values_mut() {
             part.text.clear();
@@ -122,7 +122,7 @@ impl Open {
         }
     }
 
-    /// A piece of a text came.
+    /// Appends a piece to a text.
     pub(super) fn hear(&mut self, tape: &mut Tape, lane: Lane, sort: Sort, text: &str) {
         self.open_part(tape, lane, sort);
         let part = self.parts.entry(lane).or_default();
@@ -148,7 +148,7 @@ impl Open {
         }
     }
 
-    /// What names a place in every event of it, and more.
+    /// Returns the fields that identify a position, together with `more`.
     fn at(&self, lane: Lane, more: Value) -> Value {
         let mut event = json!({ "item_id": self.id, "output_index": self.index });
         match lane {
@@ -162,7 +162,7 @@ impl Open {
         event
     }
 
-    /// Sends the pieces of a text that are known to be whole; the rest as well at its end.
+    /// Sends the complete pieces of a text. If `over`, also sends the rest.
     fn cut(&mut self, tape: &mut Tape, lane: Lane, sort: Sort, over: bool) {
         let Some(mut part) = self.parts.remove(&lane) else { return };
         loop {
@@ -188,7 +188,7 @@ impl Open {
         self.parts.insert(lane, part);
     }
 
-    /// Ends a text with what it came to.
+    /// Ends a text with its final content.
     fn end_part(&mut self, tape: &mut Tape, lane: Lane, sort: Sort, text: &str, part: &Value) {
         self.open_part(tape, lane, sort);
         let known = self.parts.entry(lane).or_default();
@@ -218,7 +218,7 @@ impl Open {
         }
     }
 
-    /// Ends the item with what it is.
+    /// Ends the item with its final content.
     pub(super) fn end(mut self, tape: &mut Tape, item: &Value) {
         if let Some(id) = item["id"].as_str() {
             id.clone_into(&mut self.id);
@@ -282,7 +282,7 @@ impl Sort {
         }
     }
 
-    /// The name of the whole text in the event that ends it.
+    /// Returns the name of the field that has the whole text in the final event.
     fn word(self) -> &'static str {
         match self {
             Self::Text | Self::Reasoning | Self::Summary => "text",
@@ -292,7 +292,7 @@ impl Sort {
     }
 }
 
-/// A part that has this much text.
+/// Returns a part with this text.
 fn shown(sort: Sort, text: &str) -> Value {
     match sort {
         Sort::Text => {
@@ -305,7 +305,7 @@ fn shown(sort: Sort, text: &str) -> Value {
     }
 }
 
-/// An item as it is when nothing of its texts is known yet.
+/// Returns an item without its texts.
 fn begun(item: &Value) -> Value {
     let mut begun = item.clone();
     match item["type"].as_str() {
@@ -335,8 +335,8 @@ fn begun(item: &Value) -> Value {
     begun
 }
 
-/// How many bytes the next piece of a text has: words with the spaces before them, if it is known
-/// where they end; nothing if more of it may come.
+/// Returns the length in bytes of the next piece of a text: words with the spaces before them.
+/// Returns `None` if the end of the last word is not known yet.
 fn piece(rest: &str, bytes: &std::ops::Range<usize>, over: bool) -> Option<usize> {
     let mut in_word = false;
     for (at, c) in rest.char_indices() {

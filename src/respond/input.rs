@@ -1,9 +1,9 @@
-//! What a blueprint or an agent is given of a conversation, where it takes something else.
+//! The conversion of a conversation to the input of a blueprint or an agent without a model.
 
 use serde_json::{Value, json};
 
-/// What to try as the input, in this order: the text; what it says, if it is JSON; an object with
-/// the text under the one property that `schema` asks for.
+/// Returns the candidates for the input, in order: the text; its value, if it is JSON; an object
+/// with the text as the only property that `schema` requires.
 pub fn candidates(text: &str, schema: Option<&Value>) -> Vec<Value> {
     let mut all = vec![Value::from(text)];
     if let Ok(said) = serde_json::from_str::<Value>(text)
@@ -17,7 +17,7 @@ pub fn candidates(text: &str, schema: Option<&Value>) -> Vec<Value> {
     all
 }
 
-/// The only property that must be there; the only one at all if none must.
+/// Returns the only required property; if none is required, the only property.
 fn only_property(schema: &Value) -> Option<&str> {
     let required: Vec<&str> =
         schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();

@@ -1,12 +1,11 @@
-//! Responses: what a model said, in the shapes of Open Responses, made from the facts of a run.
+//! Responses in the format of Open Responses, derived from the facts of a run.
 //!
-//! Owns reading a request (items, tools, settings), the conversation that it continues, the
-//! response object, the events of a stream in their one order, and the older shape of chat
-//! completions. All of it is pure: a request and the events of a run go in, JSON comes out, and
-//! the same history always gives the same events under the same numbers. Refuses what the
-//! protocol does not allow, with the parameter that is wrong. Beside it stands [`multi_step`]: the
-//! loop of a response over a store of one's own. `engine/respond.rs` starts runs from
-//! it, `api/responses/` speaks HTTP.
+//! Owns the parsing of a request (items, tools, settings), the conversation that it continues, the
+//! response object, the ordered events of a stream, and the older chat completions API. All of it
+//! is pure: a request and the events of a run go in, JSON comes out, and the same history always
+//! yields the same events with the same numbers. Refuses what the protocol does not allow, and
+//! names the invalid parameter. [`multi_step`] is separate: it runs the loop of a response on a
+//! custom store. `engine/respond.rs` starts runs from requests, `api/responses/` handles HTTP.
 
 pub mod chat;
 pub mod multi_step;

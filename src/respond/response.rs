@@ -1,10 +1,10 @@
-//! The response object, and its id.
+//! The response object and its id.
 
 use serde_json::{Map, Value, json};
 
 use crate::{journal::Usage, protocol::RunId};
 
-/// The keys of a response, in the order in which they are written.
+/// The keys of a response, in the order of the output.
 pub const RESPONSE_KEYS: [&str; 31] = [
     "id",
     "object",
@@ -42,26 +42,26 @@ pub const RESPONSE_KEYS: [&str; 31] = [
 const PREFIX: &str = "resp_";
 const RUN_PREFIX: &str = "run_";
 
-/// A run's id as the id of a response, or of something else that is one: `resp_…`.
+/// Converts a run's id to the id of a response (`resp_…`) or of another object with that prefix.
 pub fn shown_id(prefix: &str, run: &str) -> String {
     format!("{prefix}{}", run.strip_prefix(RUN_PREFIX).unwrap_or(run))
 }
 
-/// The run behind a response's id.
+/// Returns the run of a response's id.
 pub fn run_of(response: &str) -> Option<RunId> {
     format!("{RUN_PREFIX}{}", response.strip_prefix(PREFIX)?).parse().ok()
 }
 
-/// Where a response stands.
+/// The status of a response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) enum Status {
     #[default]
     Queued,
     InProgress,
     Completed,
-    /// Cut off, and why.
+    /// Cut off, with the reason.
     Incomplete(&'static str),
-    /// The code and the message.
+    /// Failed, with the code and the message.
     Failed(&'static str, String),
     Cancelled,
 }
@@ -78,18 +78,18 @@ impl Status {
         }
     }
 
-    /// The event that says it, if it is an end.
+    /// Returns the event for a terminal status.
     pub(super) fn terminal(&self) -> Option<&'static str> {
         match self {
             Self::Queued | Self::InProgress => None,
             Self::Completed => Some("response.completed"),
-            // The protocol has no event of its own for it.
+            // The protocol has no event for a canceled response.
             Self::Incomplete(_) | Self::Cancelled => Some("response.incomplete"),
             Self::Failed(..) => Some("response.failed"),
         }
     }
 
-    /// What a failure of a run is to a client.
+    /// Converts the failure of a run for a client.
     pub(super) fn of_failure(failure: &Value) -> Self {
         let kind = failure["kind"].as_str().unwrap_or("failed");
         let message = failure["message"].as_str().unwrap_or_default();
@@ -102,7 +102,7 @@ impl Status {
     }
 }
 
-/// What a response used, as far as it was reported.
+/// The usage of a response, as far as it was reported.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Used {
     input: u64,
@@ -122,7 +122,7 @@ impl Used {
         self.reported |= input_tokens.is_some() || output_tokens.is_some();
     }
 
-    /// Null where nobody reported anything.
+    /// Returns the usage as JSON; null if none was reported.
     pub(super) fn shown(&self) -> Value {
         if !self.reported {
             return Value::Null;
@@ -131,8 +131,8 @@ impl Used {
         Self::of(*input, *cached, *output, *reasoning)
     }
 
-    /// Usage in the protocol's shape. Clients want to be told what went into a cache, which nobody
-    /// reports here.
+    /// Returns usage in the protocol's format. The field for tokens written to a cache is required,
+    /// but no provider reports it here.
     fn of(input: u64, cached: u64, output: u64, reasoning: u64) -> Value {
         json!({
             "input_tokens": input,
@@ -144,7 +144,7 @@ impl Used {
     }
 }
 
-/// Everything that a response says of itself beside what it repeats of its request.
+/// The fields of a response that do not repeat its request.
 pub(super) struct Said<'a> {
     pub(super) id: &'a str,
     pub(super) model: &'a str,
@@ -156,7 +156,7 @@ pub(super) struct Said<'a> {
     pub(super) settings: &'a Map<String, Value>,
 }
 
-/// The response object: all of its keys, in their order.
+/// Returns the response object with all keys, in order.
 pub(super) fn object(said: &Said<'_>) -> Value {
     let mut object = Map::with_capacity(RESPONSE_KEYS.len());
     for key in RESPONSE_KEYS {

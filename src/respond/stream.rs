@@ -1,16 +1,16 @@
-//! The response of a run, as its events tell it.
+//! The response of a run, derived from the run's events.
 //!
-//! | of the run | of the response |
+//! | event of the run | effect on the response |
 //! |---|---|
-//! | it starts | created, queued (in the background), in progress |
-//! | a piece of an answer of the agent's model | an item begins, deltas |
-//! | that answer is whole | its items, as far as they were not sent |
-//! | the agent's loop ends | the items that are still missing, in their order |
-//! | it ends | whatever its flow returned as a message, then exactly one terminal event |
+//! | the run starts | created, queued (in the background), in progress |
+//! | a delta of the agent's model | an item starts, deltas |
+//! | the model's answer is complete | its items, as far as they were not sent |
+//! | the agent's loop ends | the items that are still missing, in order |
+//! | the run ends | the flow's return value as a message, then exactly one terminal event |
 //!
-//! Only the model of the agent that was asked speaks here: what agents below it say is in the steps
-//! of the run. Pieces are lossy, and only an advance on the whole: what is known of an answer for
-//! good is its reply, so a stream that missed some sends the same events, later.
+//! Only the model of the requested agent is streamed. The output of agents below it is in the steps
+//! of the run. Deltas can be lost, and only anticipate the reply, which is authoritative: a stream
+//! that missed some deltas sends the same events, later.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -28,38 +28,39 @@ use crate::{
     protocol::{Json, ModelAnswer, ModelAsk, ModelDelta, ModelEnd, ModelReply},
 };
 
-/// The kind of trigger that a response starts its run with; nobody else may use it.
+/// The trigger kind of a run that was started for a response. Reserved.
 pub const TRIGGER: &str = "response";
 
-/// Pieces that wait for an item before theirs to end; with more, the rest waits for the reply.
+/// The maximum number of deltas that wait for the item before theirs. Beyond it, the rest waits for
+/// the reply.
 const MOST_WAITING: usize = 10_000;
 
-/// What starts the run of a response: everything that it needs to know of its request.
+/// The trigger of a response's run: all that the response needs of its request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Trigger {
     /// [`TRIGGER`].
     kind: String,
-    /// The version of this shape.
+    /// The version of this format.
     version: u32,
-    /// The model, as it was asked for.
+    /// The requested model.
     pub model: String,
-    /// The agent that answers; the blueprint's flow does if absent.
+    /// The agent that answers. If absent, the blueprint's flow does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// What the response repeats of its request.
+    /// The settings that the response repeats.
     pub settings: Map<String, Value>,
-    /// The whole conversation.
+    /// The full conversation.
     pub conversation: Vec<Value>,
-    /// How many items of it, at the end, the request brought itself.
+    /// The number of items, at the end, that the request itself has.
     pub own: usize,
-    /// What the agent is asked, where its operator is a model. Without items it is the
-    /// conversation.
+    /// The request to the agent's model, if its operator is one. Without items, the conversation is
+    /// used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ask: Option<ModelAsk>,
 }
 
 impl Trigger {
-    /// Of a request and the conversation that it continues.
+    /// Creates the trigger from a request and the conversation that it continues.
     pub fn new(create: Create, conversation: Conversation, agent: Option<String>) -> Self {
         let Conversation { items, own } = conversation;
         let ask = agent.is_some().then(|| ModelAsk {
@@ -78,7 +79,7 @@ impl Trigger {
         }
     }
 
-    /// Reads what started a run; nothing if that was no response.
+    /// Parses the trigger of a run. Returns `None` if it is not a response's.
     pub fn read(trigger: &Value) -> Option<Self> {
         if trigger["kind"] != TRIGGER || trigger["version"] != 1 {
             return None;
@@ -86,7 +87,7 @@ impl Trigger {
         serde_json::from_value(trigger.clone()).ok()
     }
 
-    /// Whether the run stays once it is answered.
+    /// Returns true if the run is kept after its end.
     pub fn stays(&self) -> bool {
         self.settings.get("store").and_then(Value::as_bool) != Some(false)
     }
@@ -95,31 +96,31 @@ impl Trigger {
 /// An event of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Fact<'a> {
-    /// Its type.
+    /// The event's type.
     pub kind: &'a str,
-    /// RFC 3339.
+    /// The time, as RFC 3339.
     pub at: &'a str,
-    /// What it says.
+    /// The event's data.
     pub data: &'a Json,
 }
 
-/// A call of the agent's model that is under way.
+/// A model call in progress.
 #[derive(Debug)]
 struct Call {
     step: u32,
-    /// Who answers: its step, or a member's where the model is a composite.
+    /// The answering step: the call itself, or a member if the model is a composite.
     source: Option<u32>,
     members: Vec<u32>,
     attempt: u32,
-    /// The number that the next piece must have.
+    /// The number that the next delta must have.
     next: u64,
-    /// A piece was missed: the rest of the attempt waits for the reply.
+    /// True if a delta was lost. The rest of the attempt then waits for the reply.
     gap: bool,
-    /// The item that is under way, and its place in the reply.
+    /// The item in progress, and its index in the reply.
     open: Option<(usize, Open)>,
-    /// Items that are over.
+    /// The number of completed items.
     ended: usize,
-    /// Pieces of items after the one that is under way.
+    /// The deltas of items after the one in progress.
     waiting: Vec<ModelDelta>,
 }
 
@@ -134,15 +135,14 @@ pub struct Stream {
     output: Vec<Value>,
     used: Used,
     tape: Tape,
-    /// The step of the agent that was asked.
+    /// The step of the requested agent.
     top: Option<u32>,
     call: Option<Call>,
-    /// Calls of tools that are the loop's to make, in their order: the id, and the output's item once
-    /// it is known.
+    /// Tool calls that the loop executes, in order: the id, and the output item once it is known.
     tools: VecDeque<(String, Option<Value>)>,
-    /// The ids of calls by their steps.
+    /// The ids of calls, by step.
     call_ids: BTreeMap<u32, String>,
-    /// Why the agent's loop ended.
+    /// The reason why the agent's loop ended.
     end: Option<ModelEnd>,
 }
 
@@ -151,13 +151,14 @@ struct Piece {
     step: u32,
     attempt: u32,
     n: u64,
-    /// Of several in one: the number of the first.
+    /// For several deltas joined into one: the number of the first.
     first: Option<u64>,
     delta: ModelDelta,
 }
 
 impl Stream {
-    /// The response of a run that starts with `fact`; nothing if it is none.
+    /// Creates the response of a run that starts with `fact`. Returns `None` if the run is not a
+    /// response's.
     pub fn begin(run: &str, fact: &Fact<'_>) -> Option<Self> {
         let started = fact.data.to_value();
         let trigger = Trigger::read(&started["trigger"])?;
@@ -188,27 +189,27 @@ impl Stream {
         Some(stream)
     }
 
-    /// What started the run.
+    /// Returns the trigger of the run.
     pub fn trigger(&self) -> &Trigger {
         &self.trigger
     }
 
-    /// Whether it has ended.
+    /// Returns true if the response has ended.
     pub fn is_over(&self) -> bool {
         self.status.terminal().is_some()
     }
 
-    /// The conversation that goes on after it: what it was given, and what it said.
+    /// Returns the conversation for the next request: the input and the output.
     pub fn conversation(&self) -> Vec<Value> {
         self.trigger.conversation.iter().chain(&self.output).cloned().collect()
     }
 
-    /// Its items so far.
+    /// Returns the items so far.
     pub fn output(&self) -> &[Value] {
         &self.output
     }
 
-    /// The response as it is now.
+    /// Returns the current response object.
     pub fn response(&self) -> Value {
         response::object(&Said {
             id: &self.id,
@@ -222,7 +223,7 @@ impl Stream {
         })
     }
 
-    /// The events since they were last taken.
+    /// Returns the events since the last call, and removes them.
     pub fn take(&mut self) -> Vec<Event> {
         self.tape.take()
     }
@@ -232,7 +233,7 @@ impl Stream {
         self.tape.push(kind, json!({ "response": response }));
     }
 
-    /// Hears what happened to the run.
+    /// Handles an event of the run.
     pub fn hear(&mut self, fact: &Fact<'_>) {
         if self.is_over() {
             return;
@@ -250,7 +251,7 @@ impl Stream {
                     self.used.add(&usage);
                 }
                 if data["kind"].is_string() {
-                    // It was scheduled and ended in one.
+                    // The step was scheduled and ended in one transition.
                     self.scheduled(&data);
                 }
                 self.ended(&data);
@@ -263,7 +264,7 @@ impl Stream {
         }
     }
 
-    /// A step of the run begins.
+    /// Handles the start of a step.
     fn scheduled(&mut self, data: &Value) {
         let Some(step) = number(&data["step"]) else { return };
         if self.trigger.ask.is_none() {
@@ -306,7 +307,7 @@ impl Stream {
         }
     }
 
-    /// A step of the run ended.
+    /// Handles the end of a step.
     fn ended(&mut self, data: &Value) {
         let Some(step) = number(&data["step"]) else { return };
         if self.top == Some(step) {
@@ -327,7 +328,7 @@ impl Stream {
         if let Some(call) = &mut self.call
             && call.source == Some(step)
         {
-            // Another member may answer in its place.
+            // Another member may answer instead.
             call.source = None;
             return;
         }
@@ -336,7 +337,7 @@ impl Stream {
         }
     }
 
-    /// A call of a tool ended. Outputs are sent in the order of their calls.
+    /// Handles the end of a tool call. Outputs are sent in the order of their calls.
     fn called(&mut self, id: &str, data: &Value) {
         let text = match (&data["output"], &data["error"]) {
             (_, Value::Object(error)) => tool_failure(
@@ -361,7 +362,7 @@ impl Stream {
         }
     }
 
-    /// A model's answer is whole.
+    /// Handles a complete reply of the model.
     fn replied(&mut self, call: Call, reply: &ModelReply) {
         let mut open = call.open;
         for (place, item) in reply.items.iter().enumerate().skip(call.ended) {
@@ -383,7 +384,7 @@ impl Stream {
         }
     }
 
-    /// The agent's loop ended: what of its items was not sent yet is sent now.
+    /// Handles the end of the agent's loop: sends the items that were not sent yet.
     fn answered(&mut self, answer: ModelAnswer) {
         self.call = None;
         for item in answer.items.iter().skip(self.output.len()) {
@@ -393,7 +394,7 @@ impl Stream {
         self.output = answer.items.iter().map(|item| self.complete(item)).collect();
     }
 
-    /// Sends an item to its end.
+    /// Sends the rest of an item.
     fn end_item(&mut self, open: Option<Open>, item: &Value) {
         let item = self.complete(item);
         let index = self.output.len();
@@ -402,7 +403,7 @@ impl Stream {
         self.output.push(item);
     }
 
-    /// An item with everything that the protocol wants of it.
+    /// Returns an item with all fields that the protocol requires.
     fn complete(&self, item: &Value) -> Value {
         let mut item = item.clone();
         let prefix = match item["type"].as_str() {
@@ -442,7 +443,7 @@ impl Stream {
         item
     }
 
-    /// A piece of an answer came.
+    /// Handles a delta.
     fn piece(&mut self, piece: Piece) {
         let Some(mut call) = self.call.take() else { return };
         let is_own = call.step == piece.step || call.members.contains(&piece.step);
@@ -458,7 +459,7 @@ impl Stream {
                 open.again();
             }
         }
-        // Who begins to listen anew is shown once more what was said.
+        // A new subscription repeats the text so far.
         let is_new = piece.attempt == call.attempt && piece.n >= call.next;
         if is_new && !call.gap {
             let first = piece.first.unwrap_or(piece.n);
@@ -521,7 +522,7 @@ impl Stream {
         }
     }
 
-    /// The run ended.
+    /// Handles the end of the run.
     fn over(&mut self, data: &Value) {
         self.status = match data["status"].as_str() {
             Some("completed") => {
@@ -543,7 +544,8 @@ impl Stream {
         }
     }
 
-    /// What a flow, or an agent without a model, came to: a message with its text, or its JSON.
+    /// Adds the result of a flow, or of an agent without a model, as a message: its text, or its
+    /// JSON.
     fn said(&mut self, value: &Value) {
         let text = match value {
             Value::String(text) => text.clone(),
@@ -558,7 +560,7 @@ impl Stream {
     }
 }
 
-/// What a model is told of a call that failed.
+/// Returns the text of a failed call for the model.
 fn tool_failure(kind: &str, message: &str) -> String {
     json!({ "error": { "kind": kind, "message": message } }).to_string()
 }
@@ -573,7 +575,7 @@ fn number(value: &Value) -> Option<u32> {
     value.as_u64().and_then(|n| u32::try_from(n).ok())
 }
 
-/// Unix seconds of an RFC 3339 time.
+/// Returns the Unix seconds of an RFC 3339 time.
 fn seconds(at: &str) -> i64 {
     at.parse::<jiff::Timestamp>().map_or(0, |at| at.as_second())
 }

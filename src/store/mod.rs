@@ -108,7 +108,7 @@ pub trait Reader: Send + Sync {
     fn headers(&self, filter: &RunFilter) -> Result<Vec<Header>, StoreError>;
 
     /// Returns the runs of `shard` (run number modulo `shards`) with a wake-up time up to
-    /// `until_ms`, soonest first, at most `limit`: (run, wake_at_ms).
+    /// `until_ms`, soonest first, at most `limit`: (run, `wake_at_ms`).
     ///
     /// # Errors
     /// See [`Reader::header`].

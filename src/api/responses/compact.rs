@@ -1,4 +1,4 @@
-//! A conversation as a summary that stands in its place.
+//! Compacts a conversation into a summary.
 
 use axum::{Json as JsonBody, extract::State};
 use serde_json::{Value, json};
@@ -68,7 +68,7 @@ pub(in crate::api) async fn compact(
     }
     let id = response["id"].as_str().unwrap_or_default();
     let usage = match &response["usage"] {
-        // The shape has no word for "not reported".
+        // This format cannot express "not reported".
         Value::Null => json!({
             "input_tokens": 0,
             "input_tokens_details": { "cached_tokens": 0, "cache_write_tokens": 0 },

@@ -1,8 +1,8 @@
 //! Blueprints and agents as models: `/v1/responses`, `/v1/models`, `/v1/chat/completions`.
 //!
-//! A response is a run; its id is the run's under another prefix. What a request means and what an
-//! answer looks like is the room `respond`'s; here are the routes, and how long each waits.
-//! Refusals have the shape that clients of model APIs expect (`error::for_models`).
+//! A response is a run; its id is the run's under another prefix. The room `respond` interprets
+//! requests and builds responses; this module has the routes, and the time for which each waits.
+//! Refusals have the format that clients of model APIs expect (`error::for_models`).
 
 use serde_json::Value;
 
@@ -43,7 +43,7 @@ impl From<Refused> for Problem {
     }
 }
 
-/// What the engine says, in the words of this API.
+/// Converts an error of the engine to a problem of this API.
 fn said(error: EngineError) -> Problem {
     match error {
         EngineError::NotFound { what: "model", id } => {
@@ -67,7 +67,7 @@ fn said(error: EngineError) -> Problem {
     }
 }
 
-/// The run of a response's id.
+/// Returns the run of a response's id.
 fn run_of(id: &str) -> Result<RunId, Problem> {
     respond::run_of(id).ok_or_else(|| {
         let id: String = id.chars().take(64).collect();
@@ -75,18 +75,18 @@ fn run_of(id: &str) -> Result<RunId, Problem> {
     })
 }
 
-/// An id for an item: its prefix and a number that nobody else gets.
+/// Returns a new id for an item: its prefix and a unique number.
 fn fresh(prefix: &str) -> String {
     format!("{prefix}_{}", uuid::Uuid::now_v7().simple())
 }
 
-/// Who asks, and for what.
+/// A parsed request with its conversation.
 struct Asked {
     create: Create,
     conversation: Conversation,
 }
 
-/// Reads a request, with the conversation that it continues.
+/// Parses a request, and loads the conversation that it continues.
 async fn read(api: &Api, caller: &Caller, body: &Value) -> Result<Asked, Problem> {
     let create = Create::read(body, &mut fresh)?;
     let earlier = match &create.previous {
@@ -101,7 +101,7 @@ fn continued(create: Create, earlier: Vec<Value>) -> Result<Asked, Problem> {
     Ok(Asked { create, conversation })
 }
 
-/// The conversation of a response: what it was given, and what it said.
+/// Returns the conversation of a response: its input and its output.
 async fn earlier(api: &Api, caller: &Caller, previous: &str) -> Result<Vec<Value>, Problem> {
     let missing = || {
         let previous: String = previous.chars().take(64).collect();
@@ -137,19 +137,20 @@ async fn begin(
     Ok(Answering { responding, _answered: Some(answered) })
 }
 
-/// A response that somebody waits for. One that is not to be stored goes once nobody does.
+/// A response with a client that waits for it. One with `store: false` is deleted once the client
+/// is gone.
 struct Answering {
     responding: Responding,
     _answered: Option<tokio::sync::oneshot::Sender<()>>,
 }
 
 impl Answering {
-    /// One that stays, whoever waits.
+    /// Returns a response that is kept, whether or not a client waits.
     fn of(responding: Responding) -> Self {
         Self { responding, _answered: None }
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the response.
     async fn end(&mut self, api: &Api) -> Result<Value, Problem> {
         loop {
             let more = tokio::select! {

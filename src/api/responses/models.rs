@@ -1,4 +1,4 @@
-//! What answers.
+//! The models: blueprints and agents that answer requests.
 
 use axum::{Json as JsonBody, extract::State};
 use serde_json::{Value, json};

@@ -1,9 +1,9 @@
 //! Responses over a WebSocket: `GET /v1/responses`.
 //!
-//! A client sends `response.create` with the parameters of a request and gets the events of the
-//! response, one a message. One response is under way at a time; what comes meanwhile waits. The
-//! conversation of the last response stays with the connection, so that it can be continued also
-//! where it was not to be stored.
+//! A client sends `response.create` with the parameters of a request and receives the events of the
+//! response, one per message. Only one response is in progress at a time; further messages are
+//! queued. The connection keeps the conversation of its last response, so that it can be continued
+//! even if it was not stored.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -26,9 +26,9 @@ use crate::{
     respond::open_responses::Create,
 };
 
-/// The largest message that is read; one twice as large ends the connection.
+/// The maximum size of a message; one of twice the size ends the connection.
 const MESSAGE_BYTES: usize = 8 << 20;
-/// Messages that wait for the response that is under way.
+/// The maximum number of messages queued behind the response in progress.
 const WAITING: usize = 16;
 
 /// Connects for responses over a WebSocket; docs/responses-api.md has the messages.
@@ -62,12 +62,12 @@ pub(in crate::api) async fn connect(
             caller,
             token,
         });
-        // Among the host's tasks, so that a stop waits until the peer was told.
+        // Tracked as a task of the host, so that a stop waits until the peer was notified.
         let _ = tasks.spawn(line.serve()).await;
     }))
 }
 
-/// The peer is gone, or does not take what it is sent.
+/// The peer is gone, or does not accept data.
 struct Gone;
 
 /// One connection.
@@ -76,17 +76,17 @@ struct Line {
     socket: WebSocket,
     caller: Caller,
     token: String,
-    /// Messages that came while a response was under way.
+    /// Messages queued while a response is in progress.
     waiting: VecDeque<String>,
     /// The last response, and its conversation.
     last: Option<(String, Vec<Value>)>,
-    /// When the peer last said anything.
+    /// The time of the peer's last message.
     heard: Instant,
 }
 
 impl Line {
     async fn serve(mut self: Box<Self>) {
-        // Either way the connection is over; a run that was begun goes on.
+        // The connection is over in either case; a run that was started continues.
         let _ = self.talk().await;
         let _ = timeout(Duration::from_secs(2), self.socket.send(Message::Close(None))).await;
     }
@@ -107,7 +107,7 @@ impl Line {
         }
     }
 
-    /// Asks whether somebody is there; an end if nobody was for a while.
+    /// Sends a ping; fails if the peer was silent for too long.
     async fn look(&mut self, ping: Duration) -> Result<(), Gone> {
         if self.heard.elapsed() > ping.saturating_mul(2) {
             return Err(Gone);
@@ -115,7 +115,7 @@ impl Line {
         self.send(Message::Ping(Default::default())).await
     }
 
-    /// Takes a message.
+    /// Handles a message.
     async fn hear(&mut self, message: Option<Result<Message, axum::Error>>) -> Result<(), Gone> {
         self.heard = Instant::now();
         match message {
@@ -150,7 +150,7 @@ impl Line {
         }
     }
 
-    /// Reads a message; the token is looked at for each.
+    /// Parses a message; the token is verified each time.
     async fn read(&mut self, text: &str) -> Result<Asked, Problem> {
         if let Bearer::Caller(caller) = self.api.engine.authenticate(&self.token)? {
             self.caller = caller;

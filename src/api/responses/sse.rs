@@ -1,4 +1,5 @@
-//! Responses as server-sent events: `event:` is the type, there is no `id:`, the last says `[DONE]`.
+//! Responses as server-sent events: `event:` is the type, there is no `id:`, and the last data are
+//! `[DONE]`.
 
 use std::{collections::VecDeque, convert::Infallible};
 
@@ -11,25 +12,25 @@ use futures::StreamExt;
 use super::Answering;
 use crate::{api::app::Api, respond::Event};
 
-/// What is sent after the last event.
+/// The data after the last event.
 const DONE: &str = "[DONE]";
 
-/// Events on their way to a client.
+/// The events for a client.
 pub(super) struct Feed {
     answering: Answering,
     ready: VecDeque<Event>,
-    /// The last number that the client has.
+    /// The last number that the client has received.
     after: Option<u64>,
     over: bool,
 }
 
 impl Feed {
-    /// Those after a number; all of them without one.
+    /// Returns the events after a number; all of them without one.
     pub(super) fn new(answering: Answering, after: Option<u64>) -> Self {
         Self { answering, ready: VecDeque::new(), after, over: false }
     }
 
-    /// The next event; none after the last, or when the storage fails.
+    /// Returns the next event; `None` after the last, or when the store fails.
     pub(super) async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -40,7 +41,7 @@ impl Feed {
             }
             let events = self.answering.responding.stream().take();
             if events.is_empty() {
-                // The client resumes with the last number that it has.
+                // On an error the client resumes after the last number that it has.
                 self.over = !self.answering.responding.more().await.ok()?;
             }
             self.ready.extend(events.into_iter().filter_map(|event| since(self.after, event)));
@@ -48,8 +49,9 @@ impl Feed {
     }
 }
 
-/// An event that comes after a number. A client whose numbers go beyond the end has heard pieces
-/// that nobody else did, of a call that was broken off: it is told the end under the next number.
+/// Filters events after a number. A client whose numbers go beyond the end has received deltas of a
+/// model call that was interrupted, which no other client sees: it gets the last event under the
+/// next number.
 fn since(after: Option<u64>, mut event: Event) -> Option<Event> {
     let Some(after) = after else { return Some(event) };
     let number = event.data["sequence_number"].as_u64()?;
@@ -69,7 +71,7 @@ pub(super) fn events(api: &Api, answering: Answering, after: Option<u64>) -> Res
     stream(api, feed, |event| vec![(Some(event.kind), event.data.to_string())])
 }
 
-/// Streams what is made of each event: its name, if it has one, and its data.
+/// Streams the result of `make` for each event: a name, if it has one, and the data.
 pub(super) fn stream<F>(api: &Api, feed: Feed, make: F) -> Response
 where
     F: FnMut(&Event) -> Vec<(Option<&'static str>, String)> + Send + 'static,
@@ -84,7 +86,7 @@ where
             None if feed.over => {
                 return Some((vec![written((None, DONE.to_owned()))], (feed, make, true)));
             }
-            // It broke off: without the last line, no client takes it for the end.
+            // The stream failed: without the last line, no client mistakes this for the end.
             None => return None,
         };
         Some((sent, (feed, make, false)))

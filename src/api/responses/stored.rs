@@ -1,4 +1,4 @@
-//! Responses that there are: shown, heard, canceled, deleted.
+//! Stored responses: show, stream, cancel, delete.
 
 use std::time::Duration;
 
@@ -24,9 +24,9 @@ use crate::{
     respond::Stream,
 };
 
-/// How long a deletion waits for a response that it has canceled.
+/// The time for which a deletion waits for the response that it canceled.
 const ENDING: Duration = Duration::from_secs(30);
-/// Items of a page that nobody asked to be larger or smaller, and of the largest.
+/// The default and the maximum number of items of a page.
 const ITEMS: (usize, usize) = (20, 100);
 
 /// How to show a response.
@@ -153,7 +153,7 @@ pub(in crate::api) async fn cancel(
     Ok(JsonBody(stream.response()))
 }
 
-/// Cancels a response that is under way; one that is over is given as it is.
+/// Cancels a response in progress; returns one that is already over.
 async fn halt(
     api: &Api,
     caller: &Caller,
@@ -165,7 +165,7 @@ async fn halt(
         return Ok(Some(stream));
     }
     match api.engine.cancel(caller, run, reason.to_owned(), None).await {
-        // It ended a moment before.
+        // It ended in the meantime.
         Err(EngineError::Conflict { code: "run_closed", .. }) => {}
         canceled => drop(canceled.map_err(said)?),
     }

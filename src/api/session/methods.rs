@@ -1,4 +1,4 @@
-//! What a session can ask, each method with its verb.
+//! The methods of a session, each with its verb.
 
 use std::{
     sync::{
@@ -32,7 +32,7 @@ use crate::{
     token::Verb,
 };
 
-/// Runs that a connection may watch at a time.
+/// The maximum number of runs that a connection watches.
 const WATCHED: usize = 64;
 
 /// Every method with its verb.
@@ -56,11 +56,11 @@ pub(super) const METHODS: &[(&str, Verb)] = &[
 /// An event of a run that a connection watches.
 pub(super) struct Watched {
     pub(super) text: String,
-    /// Its room, until it is sent.
+    /// Its share of the memory, until it is sent.
     _held: Option<Arc<Held>>,
 }
 
-/// What a connection is told of a run that it watches.
+/// The notification about a watched run.
 #[derive(Serialize)]
 struct Said<'a> {
     run: RunId,
@@ -76,19 +76,19 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Nothing is watched yet; what will be goes to `events` until `gone`.
+    /// Creates an empty watch; events go to `events` until `gone`.
     pub(super) fn new(events: mpsc::Sender<Watched>, gone: CancellationToken) -> Self {
         Self { events, gone, count: Arc::default() }
     }
 
-    /// The connection is over.
+    /// Stops watching when the connection is over.
     pub(super) fn stop(&self) {
         self.gone.cancel();
     }
 }
 
-/// Begins a call. What it asks of the engine is asked when it is first polled, so calls reach a
-/// run in the order of their messages.
+/// Begins a call. It sends its request to the engine when first polled, so calls reach a run in the
+/// order of their messages.
 pub(super) fn begin(
     api: &Api,
     caller: &Caller,
@@ -113,7 +113,7 @@ pub(super) fn begin(
     .boxed()
 }
 
-/// A call under way.
+/// A call in progress.
 struct Asking {
     api: Api,
     caller: Caller,
@@ -134,7 +134,7 @@ struct Accept {
     attempt: Option<u32>,
 }
 
-/// The part of a result that says what it is of; the rest is the worker API's body.
+/// The part of a result that identifies its task; the rest is the body of the worker API.
 #[derive(Debug, Deserialize)]
 struct Which {
     task: String,
@@ -259,7 +259,7 @@ impl Asking {
         self.caller.session.clone().ok_or_else(|| Problem::new(codes::WRONG_SEAT, detail))
     }
 
-    /// Who reports on a task: this session, on the attempt that it has or had.
+    /// Returns the holder that reports on a task: this session, for its current or former attempt.
     async fn holder(&self, task: &str, attempt: Option<u32>) -> Result<Holder, Problem> {
         let task: TaskId = params::id(task).map_err(|problem| problem.at("$.task"))?;
         let mut holder = self.api.engine.holder_of(&self.caller, task).await?;
@@ -401,7 +401,7 @@ impl Asking {
         }
         self.api.tasks.spawn(async move {
             let forward = async {
-                // Pulled one by one: who reads slowly holds back no more than a bounded queue.
+                // Pulled one by one: a slow reader holds back no more than a bounded queue.
                 loop {
                     let (event, is_last) = match events.next().await {
                         Ok(None) => return,

@@ -1,4 +1,4 @@
-//! JSON-RPC 2.0: calls, answers and notifications as text.
+//! JSON-RPC 2.0: calls, responses and notifications as text.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -10,10 +10,10 @@ use crate::{
     session::End,
 };
 
-/// The longest id that a call may have, in bytes.
+/// The maximum length of a call's id, in bytes.
 const ID_BYTES: usize = 256;
 
-/// A call, as it comes.
+/// A call as received.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Envelope {
@@ -24,22 +24,22 @@ struct Envelope {
     params: Option<Json>,
 }
 
-/// A call. Without an id it is a notification, which is not answered.
+/// A call. Without an id it is a notification, which gets no response.
 #[derive(Debug)]
 pub(super) struct Call {
-    /// What the answer is to carry.
+    /// The id of the response.
     pub(super) id: Option<Json>,
-    /// What is asked.
+    /// The method.
     pub(super) method: String,
-    /// With what.
+    /// The parameters.
     pub(super) params: Json,
 }
 
 impl Call {
-    /// Reads a call.
+    /// Parses a call.
     ///
     /// # Errors
-    /// The answer that refuses it.
+    /// Returns the response that refuses it.
     pub(super) fn read(text: &[u8]) -> Result<Self, Answer> {
         let refuse = |problem| Err(Answer::refusal(Some(Json::null()), problem));
         let Envelope { jsonrpc, id, method, params } = match read_json(text) {
@@ -67,33 +67,34 @@ impl Call {
     }
 }
 
-/// What a call came to.
+/// The response to a call.
 #[derive(Debug)]
 pub(super) struct Answer {
     id: Option<Json>,
     result: Result<Json, Problem>,
-    /// The token that the connection goes on with.
+    /// The new token of the connection.
     pub(super) renewed: Option<String>,
 }
 
 impl Answer {
-    /// The answer to the call with that id.
+    /// Creates the response to the call with that id.
     pub(super) fn new(id: Option<Json>, result: Result<Json, Problem>) -> Self {
         Self { id, result, renewed: None }
     }
 
-    /// The same, with the token that the connection goes on with.
+    /// Sets the new token of the connection.
     pub(super) fn with_token(mut self, token: String) -> Self {
         self.renewed = Some(token);
         self
     }
 
-    /// A refusal; without an id it answers what could not be read.
+    /// Returns a refusal; `id` is `None` for a message that could not be parsed.
     pub(super) fn refusal(id: Option<Json>, problem: Problem) -> Self {
         Self::new(Some(id.unwrap_or_else(Json::null)), Err(problem))
     }
 
-    /// The message, if the call wanted one. `seq` is the number of the last frame before it.
+    /// Returns the message, unless the call was a notification. `seq` is the number of the last
+    /// frame before it.
     pub(super) fn text(self, seq: u64) -> Option<String> {
         let id = self.id?;
         let head = format!(r#"{{"jsonrpc":"2.0","id":{id},"seq":{seq},"#);
@@ -112,7 +113,7 @@ impl Answer {
     }
 }
 
-/// The number that JSON-RPC has for a kind of error.
+/// Returns the JSON-RPC number of an error.
 fn number(problem: &Problem) -> i32 {
     match problem.code() {
         "malformed_json" => -32_700,
@@ -123,12 +124,12 @@ fn number(problem: &Problem) -> i32 {
     }
 }
 
-/// A notification. `seq` is the number of the last frame before it.
+/// Returns a notification. `seq` is the number of the last frame before it.
 pub(super) fn notify(method: &str, seq: u64, params: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","method":"{method}","seq":{seq},"params":{params}}}"#)
 }
 
-/// How a connection ends that broke; nothing where there is nobody left to tell.
+/// Returns the reason to close a connection after an error; `None` if the peer is gone.
 pub(super) fn broken(error: axum::Error) -> Option<End> {
     let inner = error.into_inner().downcast::<tungstenite::Error>().ok()?;
     match *inner {

@@ -1,5 +1,5 @@
-//! What a worker says at the end, read leniently: a program in any language, or a language model,
-//! wrote it. What cannot be understood in the usage is dropped; what cannot in the rest is refused.
+//! The final report of a worker, parsed leniently: it comes from a program in any language, or from
+//! a language model. Invalid usage is ignored; anything else that is invalid is refused.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -36,10 +36,10 @@ pub(in crate::api) struct ResultBody {
 }
 
 impl ResultBody {
-    /// The verdict, the usage and the effects.
+    /// Returns the verdict, the usage and the effects.
     ///
     /// # Errors
-    /// When it says neither what came out nor that the task failed.
+    /// Fails when the report has neither an output nor a failure.
     pub(in crate::api) fn into_parts(
         self,
     ) -> Result<(Verdict, Option<Usage>, Vec<Value>), Problem> {

@@ -1,9 +1,9 @@
-//! The memory that one run makes the host hold, beside what its script has in its VM.
+//! The memory that the host holds for one run, in addition to its script's own in the VM.
 //!
-//! Owns the sum and its limits. Each thing that is held counts its own bytes as it changes: own
-//! state, queued signals, inputs that wait for the flow, open steps with what they were asked and
-//! what came of their parts, batches on their way to the disk. Over its limit a run fails alone,
-//! with kind `limit`; a caller that would make it hold more is refused before.
+//! Owns the sum and its limits. Each kind of data counts its own bytes as it changes: own state,
+//! queued signals, inputs that wait for the flow, open steps with their requests and the results of
+//! their parts, batches that are being written. A run over its limit fails alone, with kind
+//! `limit`; a caller that would exceed it is refused before.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,39 +13,39 @@ use crate::{
     store::StateRow,
 };
 
-/// What a row of a table in memory takes beside its payload.
+/// The size of a row of a table in memory, in addition to its payload.
 pub(crate) const ROW: usize = 160;
 
-/// What a run that holds more than it may, from before there was a limit, has for everything else.
+/// The space that is left to a run that exceeds its limit since before the limit existed.
 const SPARE: usize = 1 << 20;
 
-/// What a step of a history takes.
+/// The size of a step of a history.
 pub(crate) const STEP: usize = 480;
 
-/// What a run holds, by what it is for, in bytes.
+/// The memory of a run by purpose, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     /// The values of its own state.
     pub(crate) state: usize,
-    /// Signals that nobody waited for yet.
+    /// Signals that are queued.
     pub(crate) signals: usize,
-    /// Inputs that its flow has not taken.
+    /// Inputs that its flow has not consumed.
     pub(crate) inputs: usize,
-    /// Open steps: what they were asked, and what came of their parts.
+    /// Open steps: their requests, and the results of their parts.
     pub(crate) open: usize,
-    /// What ended steps left behind: failures, and what they left to others.
+    /// Data that is kept of ended steps: failures, and follow-ups.
     pub(crate) ended: usize,
     /// The names of its files.
     pub(crate) files: usize,
 }
 
 impl Held {
-    /// All of it.
+    /// Returns the sum.
     pub(crate) fn total(&self) -> usize {
         self.state + self.signals + self.inputs + self.open + self.ended + self.files
     }
 
-    /// What most of it is.
+    /// Returns the name of the largest part.
     pub(crate) fn most(&self) -> &'static str {
         let parts = [
             (self.state, "own state"),
@@ -59,29 +59,30 @@ impl Held {
     }
 }
 
-/// What a run is counted as.
+/// The account of a run.
 pub(crate) struct Account {
     pub(crate) share: Share,
     pub(crate) limit: usize,
-    /// What it may hold: the limit, or a little over what it held already when it was read.
+    /// The effective limit: the configured one, or a little more than the run held when it was
+    /// loaded.
     pub(crate) most: usize,
-    /// What its own state may hold: the limit, or what it had already when it was read.
+    /// The limit of its own state: the configured one, or the size when the run was loaded.
     pub(crate) most_state: usize,
-    /// Why it is to end: what its flow was refused.
+    /// The reason to end the run: a request of its flow that was refused.
     pub(crate) over: Option<String>,
-    /// Set while it goes on although the host has no room left.
+    /// Set while it continues although the host has no memory left.
     pub(crate) pass: Option<Pass>,
-    /// Whether it waits until the host has room.
+    /// Whether it waits until the host has memory.
     pub(crate) parked: bool,
 }
 
 impl Account {
-    /// That of a run which holds nothing yet.
+    /// Returns the account of an empty run.
     pub(crate) fn new(share: Share, limit: usize) -> Self {
         Self { share, limit, most: limit, most_state: limit, over: None, pass: None, parked: false }
     }
 
-    /// Lets a run that was read keep what it holds: before there was a limit it could hold more.
+    /// Lets a loaded run keep what it holds: before the limit existed it could hold more.
     pub(crate) fn keep(&mut self, held: usize) {
         if held > self.limit {
             let spared = self.limit.saturating_add(SPARE);
@@ -90,19 +91,19 @@ impl Account {
         }
     }
 
-    /// Counts the entries of a run while it is read.
+    /// Counts the entries of a run while it is loaded.
     pub(crate) fn read(&mut self, bytes: u64) {
         self.share.set(usize::try_from(bytes).unwrap_or(usize::MAX / 2));
     }
 
-    /// Lets a run keep the state that it has.
+    /// Lets a run keep its current state.
     pub(crate) fn keep_state(&mut self, bytes: usize) {
         self.most_state = self.limit.max(bytes);
         self.keep(bytes);
     }
 }
 
-/// A run's own state: the rows, and what they take.
+/// A run's own state: its rows, and their size.
 #[derive(Default)]
 pub(crate) struct OwnState {
     rows: BTreeMap<String, StateRow>,
@@ -110,17 +111,17 @@ pub(crate) struct OwnState {
 }
 
 impl OwnState {
-    /// What they take.
+    /// Returns their size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The rows.
+    /// Returns the rows.
     pub(crate) fn rows(&self) -> &BTreeMap<String, StateRow> {
         &self.rows
     }
 
-    /// Puts a row in its place.
+    /// Inserts a row, or replaces it.
     pub(crate) fn insert(&mut self, row: StateRow) {
         self.bytes += row_bytes(&row) + ROW;
         if let Some(gone) = self.rows.insert(row.key.clone(), row) {
@@ -128,7 +129,7 @@ impl OwnState {
         }
     }
 
-    /// Takes a row out.
+    /// Removes a row.
     pub(crate) fn remove(&mut self, key: &str) -> Option<StateRow> {
         let gone = self.rows.remove(key)?;
         self.bytes -= row_bytes(&gone) + ROW;
@@ -144,12 +145,12 @@ impl FromIterator<StateRow> for OwnState {
     }
 }
 
-/// The bytes that a value of state is counted as, with its key.
+/// Returns the size of a value of state, with its key, as it is counted.
 pub(crate) fn row_bytes(row: &StateRow) -> usize {
     row.key.len() + row.value.len()
 }
 
-/// The inputs that a flow has not taken, and what they take.
+/// The inputs that a flow has not consumed, and their size.
 #[derive(Default)]
 pub(crate) struct Inputs {
     queue: VecDeque<(Input, u64)>,
@@ -157,36 +158,36 @@ pub(crate) struct Inputs {
 }
 
 impl Inputs {
-    /// Puts one behind the others.
+    /// Appends an input.
     pub(crate) fn push_back(&mut self, input: (Input, u64)) {
         self.bytes += input_bytes(&input.0);
         self.queue.push_back(input);
     }
 
-    /// Puts one before the others.
+    /// Prepends an input.
     pub(crate) fn push_front(&mut self, input: (Input, u64)) {
         self.bytes += input_bytes(&input.0);
         self.queue.push_front(input);
     }
 
-    /// Takes the first.
+    /// Removes the first input.
     pub(crate) fn pop_front(&mut self) -> Option<(Input, u64)> {
         let input = self.queue.pop_front()?;
         self.bytes -= input_bytes(&input.0);
         Some(input)
     }
 
-    /// The first.
+    /// Returns the first input.
     pub(crate) fn front(&self) -> Option<&(Input, u64)> {
         self.queue.front()
     }
 
-    /// Whether there is none.
+    /// Returns true if there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Drops them all.
+    /// Removes all inputs.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }

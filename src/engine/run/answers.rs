@@ -1,4 +1,4 @@
-//! Answers that a run gives about itself.
+//! Replies of a run about itself.
 
 use crate::{
     engine::{EngineError, run::resident::Run, view},
@@ -7,7 +7,7 @@ use crate::{
     store::{Errand, OutboxRow, RunStatus, Write},
 };
 
-/// The refusal for something that comes after the end.
+/// Returns the refusal of a request after the end of a run.
 pub(crate) fn closed(run: &Run) -> EngineError {
     EngineError::Conflict {
         code: "run_closed",
@@ -15,7 +15,7 @@ pub(crate) fn closed(run: &Run) -> EngineError {
     }
 }
 
-/// The run, as it is shown.
+/// Returns the view of a run.
 pub(crate) fn view_of(run: &Run) -> crate::engine::RunView {
     let mut view = view::run(&run.header);
     view.input = run.chain.started().map(|(started, _)| started.input.clone());
@@ -23,7 +23,7 @@ pub(crate) fn view_of(run: &Run) -> crate::engine::RunView {
     view.seats = view::seats(run.chain.seats());
     view.usage = crate::engine::view::spent::view(run.chain.spent());
     if run.ends_on_its_way() {
-        // Another batch was before it: nobody is told of an end that is not durable.
+        // Another batch is before it: an end that is not durable must not be visible.
         view.status = RunStatus::Running;
         view.ended_at = None;
         view.error = None;
@@ -33,7 +33,8 @@ pub(crate) fn view_of(run: &Run) -> crate::engine::RunView {
     view
 }
 
-/// What keeps a cancel of a called run until it has arrived: nobody else would ever cancel that.
+/// Returns the write that keeps a cancel of a child run until it is delivered: nobody else would
+/// ever cancel that run.
 pub(crate) fn cancel_on_its_way(run: &Run, step: u32, child: RunId, reason: &str) -> Write {
     let errand = Errand::Cancel { by: run.id.to_string(), reason: reason.to_owned() };
     Write::PutOutbox(OutboxRow { run: run.num, step, to: child.num(), errand })

@@ -1,4 +1,4 @@
-//! Questions over the open steps that lie within each other.
+//! Queries over nested open steps.
 
 use crate::{
     blueprint::Does,
@@ -13,7 +13,7 @@ pub(crate) fn member_key(composite: &StepKey, place: usize) -> StepKey {
     StepKey::new(composite.scope.branch(composite.index, place), 0)
 }
 
-/// The open composite or loop that a place belongs to: its own place, and its step.
+/// Returns the open composite or loop that a step belongs to: its key, and its step number.
 pub(crate) fn composite_of(run: &Run, key: &StepKey) -> Option<(StepKey, u32)> {
     let (scope, index, _): (ScopePath, u32, u32) = key.scope.outer()?;
     let around = StepKey::new(scope, index);
@@ -22,7 +22,7 @@ pub(crate) fn composite_of(run: &Run, key: &StepKey) -> Option<(StepKey, u32)> {
     is_whole.then_some((around, number))
 }
 
-/// The open members of a composite.
+/// Returns the open members of a composite or loop.
 pub(crate) fn members_of(run: &Run, number: u32) -> Vec<u32> {
     if run.model_loop(number).is_some() {
         let is_part = |step: &u32| {
@@ -38,16 +38,16 @@ pub(crate) fn members_of(run: &Run, number: u32) -> Vec<u32> {
     open.course.open().filter_map(member).collect()
 }
 
-/// How many loops lie within each other, below the first.
+/// The maximum nesting depth of loops, below the first.
 pub(crate) const MOST_DEPTH: usize = 8;
 
-/// The place of what a loop began, by the loop's own.
+/// Returns the key of a part of a loop.
 pub(crate) fn part_key(around: &StepKey, place: usize) -> StepKey {
     let place = u32::try_from(place).expect("steps of a run are bounded");
     StepKey::new(around.scope.branch(around.index, 0), place)
 }
 
-/// Whether a step is one that waits for others of its loop's batch.
+/// Returns true if a step waits for others of its loop's batch.
 pub(crate) fn is_held(run: &Run, number: u32) -> bool {
     let Some(step) = run.chain.step(number) else { return false };
     let key = &step.scheduled.key;
@@ -55,7 +55,7 @@ pub(crate) fn is_held(run: &Run, number: u32) -> bool {
     around.is_some_and(|around| around.is_held(key.index as usize))
 }
 
-/// Refuses a loop that lies too deep within others.
+/// Refuses a loop that is nested too deeply.
 pub(crate) fn loop_depth(run: &Run, key: &StepKey) -> Result<(), Failure> {
     let mut depth = 0;
     let mut inner = key.clone();
@@ -70,17 +70,17 @@ pub(crate) fn loop_depth(run: &Run, key: &StepKey) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a step and everything below it used, as far as it was reported.
+/// Returns the reported usage of a step and everything below it.
 pub(crate) fn used_at(run: &Run, key: &StepKey) -> Usage {
     let below = key.scope.branch(key.index, 0);
     let mut used = Usage::default();
     let Some(first) = run.chain.find(key).map(|step| step.scheduled.step) else { return used };
-    // What it began came after it.
+    // Its parts were scheduled after it.
     let steps = run.chain.steps();
     let from = steps.partition_point(|step| step.scheduled.step < first);
     for step in &steps[from..] {
         let own = &step.scheduled.key;
-        // The branches of a composite lie beside each other, and all below its place.
+        // The branches of a composite are siblings, all below its key.
         let within = own.scope.depth() > key.scope.depth()
             && own.scope.is_within(&key.scope)
             && same_branch(own, &below);
@@ -105,7 +105,8 @@ pub(crate) fn same_branch(own: &StepKey, below: &crate::journal::ScopePath) -> b
     place(&scope) == place(below)
 }
 
-/// What a model is given of state: keys without the prefix that its tool adds.
+/// Returns the result of a state tool as the model sees it: keys without the prefix that the tool
+/// adds.
 pub(crate) fn shown(run: &Run, key: &StepKey, value: Json) -> Json {
     let shown = composite_of(run, key).and_then(|(_, around)| {
         let open = run.model_loop(around)?;
@@ -118,7 +119,7 @@ pub(crate) fn shown(run: &Run, key: &StepKey, value: Json) -> Json {
     shown.unwrap_or(value)
 }
 
-/// The epoch of an operator's seat in a run; 0 where nobody took it.
+/// Returns the epoch of an operator's seat in a run; 0 if nobody has taken it.
 pub(crate) fn seat_epoch(run: &Run, operator: &str) -> u32 {
     run.chain.seats().get(operator).map_or(0, |held| held.epoch)
 }

@@ -1,4 +1,4 @@
-//! An open composite: its members and how far each is.
+//! An open composite: its members and their progress.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use crate::{
 
 /// An open composite.
 pub(crate) struct OpenComposite {
-    /// What was asked; each member is asked the same.
+    /// The request; each member gets the same.
     pub(crate) request: TaskRequest,
     pub(crate) operator: Arc<str>,
     pub(crate) composite: Composite,
     pub(crate) course: Course,
-    /// Whose turn it was when it began.
+    /// The index of the first member, by the turn at its start.
     pub(crate) first: usize,
 }
 
@@ -31,15 +31,16 @@ impl OpenComposite {
         }
     }
 
-    /// What the member at a place is asked.
+    /// Returns the request of the member at an index.
     pub(crate) fn request_of(&self, place: usize) -> Option<TaskRequest> {
         Some(self.asked(self.composite.members().get(place)?))
     }
 
-    /// What a member is asked.
+    /// Returns the request of a member.
     pub(crate) fn asked(&self, member: &str) -> TaskRequest {
         let opts = TaskOpts { operator: Some(member.to_owned()), ..self.request.opts.clone() };
-        // A member of what a tool stands for is a task; of what a loop asks itself, it is asked too.
+        // A member of a tool's composite is a task; a member of a loop's own model call is a model
+        // call too.
         let part = self.request.part.as_ref().filter(|part| part.kind != StepKind::ToolCall);
         let part = part.map(|part| Box::new(Part { name: member.to_owned(), ..(**part).clone() }));
         TaskRequest { opts, part, ..self.request.clone() }

@@ -1,8 +1,8 @@
-//! What a run does by itself, and when: found by time, and by step.
+//! The timers of a run, indexed by time and by step.
 
 use std::collections::BTreeSet;
 
-/// What is due by itself. The order of the variants is the order at the same time.
+/// The kinds of timers. The order of the variants is the order at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Due {
     /// A timer step.
@@ -13,32 +13,32 @@ pub(crate) enum Due {
     Attempt,
     /// A queue worker's lease.
     Lease,
-    /// Nobody took the task.
+    /// The end of the time for a worker to take the task.
     Park,
     /// The next attempt.
     Retry,
-    /// A called run could not be stored; it is started again.
+    /// The retry of a child run that could not be stored.
     Child,
-    /// A change of shared state could not be written; it is asked for again.
+    /// The retry of a change of shared state that could not be written.
     State,
     /// The run's `wall` limit.
     Wall,
-    /// The end of the time for compensations.
+    /// The time limit of compensations.
     Compensation,
-    /// A task for people is recalled.
+    /// A reminder of a task for people.
     Reminder,
-    /// The longest that a model's loop may take.
+    /// The time limit of a model's loop.
     Loop,
-    /// That a model's loop is near to it.
+    /// The warning before the time limit of a model's loop.
     LoopNear,
 }
 
 impl Due {
-    /// Whether it is the end of a time that passes, measured with the steady clock; the others are
-    /// times of day, and come when the wall clock shows them.
+    /// Returns true if this is a duration, measured with the steady clock; the others are times of
+    /// day, due when the wall clock shows them.
     pub(crate) fn is_measured(self) -> bool {
         match self {
-            // The history says of these when they come.
+            // The history has these times.
             Self::Timer | Self::SignalDeadline | Self::Retry | Self::Reminder => false,
             Self::Attempt
             | Self::Lease
@@ -60,13 +60,13 @@ pub(crate) struct Times<T> {
     pub(crate) steady: T,
 }
 
-/// What is due at a time, on one of the clocks.
+/// Timers of one clock, ordered by time.
 type ByTime = BTreeSet<(u64, u32, Due)>;
 
-/// The times of a run; step 0 stands for the run as a whole.
+/// The timers of a run; step 0 stands for the run as a whole.
 ///
-/// A run may have thousands of open steps, each with times of its own: no question here looks at
-/// those of the other steps.
+/// A run may have thousands of open steps, each with its own timers: no query here visits those of
+/// other steps.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     wall: ByTime,
@@ -79,19 +79,19 @@ impl Timers {
         if due.is_measured() { &mut self.steady } else { &mut self.wall }
     }
 
-    /// Adds a time, of the clock that its sort goes by.
+    /// Adds a timer, on the clock of its kind.
     pub(crate) fn insert(&mut self, (at, step, due): (u64, u32, Due)) {
         self.by_time(due).insert((at, step, due));
         self.by_step.insert((step, due, at));
     }
 
-    /// When something is due first, on each of the clocks.
+    /// Returns the time of the first timer, on each of the clocks.
     pub(crate) fn first(&self) -> Times<Option<u64>> {
         let at = |times: &ByTime| times.first().map(|(at, _, _)| *at);
         Times { wall: at(&self.wall), steady: at(&self.steady) }
     }
 
-    /// Takes what has been due for longest, if anything is.
+    /// Removes the timer that has been due for longest, if any is due.
     pub(crate) fn pop(&mut self, now: Times<u64>) -> Option<(u64, u32, Due)> {
         let due = |times: &ByTime, now: u64| times.first().copied().filter(|(at, ..)| *at <= now);
         let (wall, steady) = (due(&self.wall, now.wall), due(&self.steady, now.steady));
@@ -107,12 +107,12 @@ impl Timers {
         Some(first)
     }
 
-    /// When something of a step is due.
+    /// Returns the time of a timer of a step.
     pub(crate) fn of(&self, step: u32, due: Due) -> Option<u64> {
         self.by_step.range((step, due, 0)..=(step, due, u64::MAX)).next().map(|(_, _, at)| *at)
     }
 
-    /// Forgets something of a step.
+    /// Removes a timer of a step.
     pub(crate) fn remove(&mut self, step: u32, due: Due) {
         while let Some(at) = self.of(step, due) {
             self.by_time(due).remove(&(at, step, due));
@@ -120,7 +120,7 @@ impl Timers {
         }
     }
 
-    /// Forgets everything of a step.
+    /// Removes every timer of a step.
     pub(crate) fn remove_step(&mut self, step: u32) {
         let first = (step, Due::Timer, 0);
         while let Some(&(of, due, at)) =
@@ -131,19 +131,19 @@ impl Timers {
         }
     }
 
-    /// Forgets everything but one sort.
+    /// Removes every timer except those of one kind.
     pub(crate) fn keep(&mut self, sort: Due) {
         self.wall.retain(|(_, _, due)| *due == sort);
         self.steady.retain(|(_, _, due)| *due == sort);
         self.by_step.retain(|(_, due, _)| *due == sort);
     }
 
-    /// Forgets everything.
+    /// Removes every timer.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Whether nothing is due, ever.
+    /// Returns true if there are no timers.
     pub(crate) fn is_empty(&self) -> bool {
         self.by_step.is_empty()
     }

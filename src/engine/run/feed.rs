@@ -1,4 +1,4 @@
-//! Pieces of an answer under way, kept for whoever watches.
+//! Deltas of an answer in progress, kept for watchers.
 
 use std::{
     collections::VecDeque,
@@ -15,13 +15,14 @@ use crate::{
     protocol::{Json, ModelDelta},
 };
 
-/// What is kept of an attempt that is under way, in bytes of its pieces; of more, the oldest goes.
+/// The size of the deltas that are kept of an attempt in progress, in bytes; beyond it, the oldest
+/// are dropped.
 pub(crate) const KEPT: usize = 1 << 20;
 
-/// Pieces of one text that follow each other are put together up to so many bytes.
+/// The maximum size of consecutive deltas of one text that are merged, in bytes.
 pub(crate) const CHUNK: usize = 8 << 10;
 
-/// Whether anybody watches a run.
+/// Whether a run has watchers.
 #[derive(Debug, Default)]
 pub(crate) struct Audience(AtomicBool);
 
@@ -35,7 +36,7 @@ impl Audience {
     }
 }
 
-/// What one attempt says, from its operator to its run.
+/// The deltas of one attempt, from its operator to its run.
 pub(crate) struct Feed {
     pub(crate) audience: Arc<Audience>,
     pub(crate) agent: Arc<str>,
@@ -44,53 +45,53 @@ pub(crate) struct Feed {
     pub(crate) log: Mutex<Log>,
 }
 
-/// What an attempt has said.
+/// The deltas of an attempt.
 #[derive(Default)]
 pub(crate) struct Log {
-    /// The number of the next piece.
+    /// The number of the next delta.
     pub(crate) next: u64,
-    /// The number of the next piece that is to be shown.
+    /// The number of the next delta to emit.
     pub(crate) shown: u64,
-    /// What is kept, the oldest first.
+    /// The deltas that are kept, oldest first.
     pub(crate) said: VecDeque<Chunk>,
-    /// The bytes of it.
+    /// Their size in bytes.
     pub(crate) bytes: usize,
-    /// Whether the run was told that there is something to show.
+    /// Whether the run was notified that there is something to emit.
     pub(crate) told: bool,
 }
 
-/// A piece, or pieces of one text that follow each other.
+/// A delta, or several consecutive deltas of one text.
 pub(crate) struct Chunk {
     pub(crate) first: u64,
     pub(crate) last: u64,
-    /// How much of its text comes before it, in bytes.
+    /// The number of bytes of its text before it.
     pub(crate) at: usize,
-    /// How much of it was shown, in bytes, where it is a text.
+    /// The number of bytes of its text that were emitted.
     pub(crate) cut: usize,
     pub(crate) size: usize,
     pub(crate) delta: ModelDelta,
 }
 
-/// A piece as it is shown.
+/// A delta as emitted.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Piece {
     pub(crate) n: u64,
-    /// Of several in one: the number of the first, and the bytes of its text before it.
+    /// For a merged delta: the number of the first, and the bytes of its text before it.
     pub(crate) joined: Option<(u64, usize)>,
     pub(crate) delta: ModelDelta,
 }
 
-/// What an event of a piece says.
+/// The data of an event of a delta.
 #[derive(Serialize)]
 pub(crate) struct Said<'a> {
     pub(crate) step: u32,
     pub(crate) attempt: u32,
-    /// Its number within the attempt, from 0: who sees a gap has missed some.
+    /// Its number within the attempt, from 0: a gap means that deltas are missing.
     pub(crate) n: u64,
-    /// Of several in one: the number of the first of them.
+    /// For a merged delta: the number of the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) first: Option<u64>,
-    /// Of several in one: how many bytes of the text come before it.
+    /// For a merged delta: the number of bytes of the text before it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) at: Option<usize>,
     pub(crate) agent: &'a str,
@@ -106,11 +107,11 @@ impl Feed {
         Arc::new(Self { audience, agent, step, attempt, log: Mutex::default() })
     }
 
-    /// Takes a piece; says whether the run is to be told that there is something.
+    /// Adds a delta; returns true if the run must be notified.
     pub(crate) fn push(&self, delta: ModelDelta) -> bool {
         let mut log = self.log();
         log.push(delta);
-        // Looked at under the lock: who comes to watch is counted before what was said is read.
+        // Checked under the lock: a watcher is counted before it reads the deltas so far.
         if self.audience.watches() {
             return !std::mem::replace(&mut log.told, true);
         }
@@ -122,7 +123,7 @@ impl Feed {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A piece as an event.
+    /// Returns a delta as an event.
     pub(crate) fn event(&self, piece: &Piece, now_ms: u64) -> EventView {
         let Piece { n, joined, delta } = piece;
         let (first, at) = joined.unzip();
@@ -156,7 +157,7 @@ impl Log {
         }
     }
 
-    /// Nobody is there who would be shown what was said until now.
+    /// Marks every delta as emitted, because there are no watchers.
     pub(crate) fn pass_over(&mut self) {
         self.shown = self.next;
         if let Some(last) = self.said.back_mut() {
@@ -164,7 +165,7 @@ impl Log {
         }
     }
 
-    /// What is to be shown to those who watch.
+    /// Returns the deltas to emit to watchers.
     pub(crate) fn fresh(&mut self) -> Vec<Piece> {
         self.told = false;
         let (shown, from) = (self.shown, self.said.partition_point(|it| it.last < self.shown));
@@ -175,14 +176,14 @@ impl Log {
         fresh
     }
 
-    /// Everything that is kept.
+    /// Returns every delta that is kept.
     pub(crate) fn past(&self) -> Vec<Piece> {
         self.said.iter().map(|chunk| chunk.piece(chunk.first, 0)).collect()
     }
 }
 
 impl Chunk {
-    /// The piece that it is from a number on, which lies so many bytes within.
+    /// Returns the part of the chunk from a number on, which begins `cut` bytes within it.
     pub(crate) fn piece(&self, first: u64, cut: usize) -> Piece {
         let mut delta = self.delta.clone();
         if let Some(text) = delta.text_mut() {
@@ -193,14 +194,14 @@ impl Chunk {
     }
 }
 
-/// The text that a piece goes on with, if `next` is more of the same.
+/// Returns the text that `next` continues, if both are deltas of the same text.
 pub(crate) fn same_text<'a>(last: &'a mut ModelDelta, next: &ModelDelta) -> Option<&'a mut String> {
     let lane = |delta: &ModelDelta| delta.text().map(|(lane, _)| lane);
     let same = lane(last) == lane(next);
     last.text_mut().filter(|_| same)
 }
 
-/// About how many bytes a piece has; of a text exactly.
+/// Returns the approximate size of a delta in bytes; exact for a text.
 pub(crate) fn size(delta: &ModelDelta) -> usize {
     match delta {
         ModelDelta::Item { begins: item, .. } | ModelDelta::Done { whole: item, .. } => {

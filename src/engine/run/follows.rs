@@ -1,4 +1,4 @@
-//! What the result of a step leaves to others before the step ends.
+//! The follow-ups that the result of a step requests before the step ends.
 
 use std::collections::VecDeque;
 
@@ -10,20 +10,20 @@ use crate::{
     protocol::{Effect, Failure, Json, failure::kind},
 };
 
-/// The most follow-ups of one step.
+/// The maximum number of follow-ups of one step.
 pub(crate) const MOST: usize = 128;
 
-/// What a step has left to others.
+/// The follow-ups of a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Follows {
-    /// Whose step it is, and what that one was given.
+    /// The operator of the step, and its input.
     pub(crate) origin: (String, Json),
-    /// What is under way.
+    /// The follow-up in progress.
     pub(crate) current: Follow,
     pub(crate) queue: VecDeque<Follow>,
     pub(crate) results: Vec<Json>,
     pub(crate) approvals: Vec<Json>,
-    /// What the origin gave itself.
+    /// The result of the original operator.
     pub(crate) own: Json,
     pub(crate) total: usize,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Follow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Why {
-    /// The origin itself, from the beginning or with the answers of people.
+    /// The original operator again, with the answers of people.
     Resume,
     Delegate,
     Handoff,
@@ -56,7 +56,7 @@ impl Why {
     }
 }
 
-/// Whether an effect leaves something to others.
+/// Returns true if an effect requests a follow-up.
 pub(crate) fn is_follow(effect: &Effect) -> bool {
     matches!(
         effect,
@@ -98,7 +98,7 @@ impl Follows {
         }
     }
 
-    /// Takes the result of what was under way, and what it leaves to others in turn.
+    /// Handles the result of the current follow-up, and the follow-ups that it requests in turn.
     pub(crate) fn take(&mut self, output: Json, effects: &[Effect]) -> Result<(), Failure> {
         let more: Vec<Follow> = effects.iter().filter_map(follow_of).collect();
         self.total += more.len();
@@ -125,7 +125,7 @@ impl Follows {
         Ok(())
     }
 
-    /// The origin once more, with what people said.
+    /// Returns another call of the original operator, with the answers of people.
     pub(crate) fn resumed(&self) -> Follow {
         let mut input = match self.origin.1.to_value() {
             object @ Value::Object(_) => object,
@@ -135,7 +135,7 @@ impl Follows {
         Follow { why: Why::Resume, operator: self.origin.0.clone(), input: input.into() }
     }
 
-    /// What the flow hears once nothing is left.
+    /// Returns the value for the flow once no follow-up is left.
     pub(crate) fn value(&self) -> Json {
         match self.results.as_slice() {
             [] => self.own.clone(),
@@ -144,7 +144,7 @@ impl Follows {
         }
     }
 
-    /// Whether a person is asked about a tool.
+    /// Returns true if the current follow-up is an approval by a person.
     pub(crate) fn asks_a_person(&self) -> bool {
         self.current.why == Why::Approval
     }

@@ -1,4 +1,4 @@
-//! What a loop asks of others, place by place; and what its journal says that it asked.
+//! The requests of a loop's parts, and their replay from the journal.
 
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ impl OpenLoop {
         self.judge.call(&call.name, &call.arguments).map(|(does, _, _)| does)
     }
 
-    /// What is asked at a place.
+    /// Returns the request of the part at an index.
     pub(crate) fn request_of(&self, place: usize) -> Option<TaskRequest> {
         let agent = self.agent.name();
         let charged = self.request.part.as_ref().map_or(&**agent, |part| part.name.as_str());
@@ -55,7 +55,8 @@ impl OpenLoop {
                     items: self.flow.to_sum_up(),
                     ..ModelRequest::default()
                 };
-                // No part of the answer: who follows the calls of the model does not see it.
+                // Not a part of the answer: it is not shown to a caller that follows the model
+                // calls.
                 model(request, StepKind::Local, COMPACT, json!({ "turn": turn }))
             }
             Begin::Flush { turn } => {
@@ -74,20 +75,20 @@ impl OpenLoop {
         })
     }
 
-    /// What writes a turn to state.
+    /// Returns the operation that writes a turn to state.
     pub(crate) fn flush_op(&self, turn: u32) -> StateOp {
         let items = self.flow.turn_items(turn);
         let value = json!({ "agent": &**self.agent.name(), "turn": turn, "items": items });
         StateOp::Set { key: self.flow.flush_key(turn), value: value.into(), opts: None }
     }
 
-    /// When its end is near, and when it is over, counted from its begin in milliseconds.
+    /// Returns the time of the warning and the time limit, in milliseconds from the start.
     pub(crate) fn times(&self) -> Option<(u64, u64)> {
         let max_ms = self.max_duration_ms?;
         Some((self.flow.near_end_ms(max_ms), max_ms))
     }
 
-    /// What a person is asked before a call.
+    /// Returns the request for a person's approval of a call.
     pub(crate) fn approval(&self, call: &Call, part: Part) -> TaskRequest {
         let title = format!("Let {} call {}?", self.agent.name(), call.name);
         let input: Json = json!({
@@ -123,7 +124,7 @@ impl OpenLoop {
         TaskRequest { part: Some(Box::new(part)), ..TaskRequest::new(agent, input, opts) }
     }
 
-    /// What the model is asked in a turn.
+    /// Returns the request of a model call.
     pub(crate) fn asked(&self, turn: u32) -> ModelRequest {
         let given = self.request.opts.ask.as_deref();
         let mut request = ModelRequest {
@@ -137,7 +138,7 @@ impl OpenLoop {
             ..ModelRequest::default()
         };
         if let Some(ask) = given {
-            // A choice that was forced once would be forced for ever.
+            // Otherwise a choice that is forced once would be forced in every turn.
             request.tool_choice = ask.tool_choice.clone().filter(|_| turn == 1);
             request.parallel_tool_calls = ask.parallel_tool_calls;
             request.options = ask.options.clone();
@@ -150,7 +151,7 @@ impl OpenLoop {
         request
     }
 
-    /// Tells a loop that a place has a step, as its journal has it.
+    /// Replays that a part has a step, as the journal says.
     pub(crate) fn replay_begin(&mut self, place: usize, kind: StepKind, name: &str) {
         while self.flow.begun() <= place && self.broken.is_none() {
             match self.flow.turn(&self.judge) {
@@ -177,13 +178,13 @@ impl OpenLoop {
         self.recorded = self.recorded.max(place + 1);
     }
 
-    /// Tells a loop that what began at a place has ended.
+    /// Replays the end of a part.
     pub(crate) fn replay_end(&mut self, place: usize, outcome: Outcome, used: &Usage) {
         self.came += outcome.size_hint();
         self.flow.end(place, outcome, used);
     }
 
-    /// About how many bytes it holds: what was asked, and what came of its parts.
+    /// Returns the approximate size in bytes: the request, and the results of its parts.
     pub(crate) fn size(&self) -> usize {
         self.request.size() + self.came
     }

@@ -1,4 +1,4 @@
-//! The parts of composites and loops, as a history has them.
+//! The parts of composites and loops in a history.
 
 use std::collections::HashMap;
 
@@ -8,25 +8,25 @@ use crate::{
     protocol::StepKind,
 };
 
-/// What composites and loops of a history began, and how it ended.
+/// The parts that composites and loops of a history began, and their ends.
 #[derive(Default)]
 pub(crate) struct Members {
-    /// The parts by their whole: place, and number.
+    /// The parts by their whole: index, and step number.
     pub(crate) begun: HashMap<u32, Vec<(usize, u32)>>,
-    /// The ends of parts, in their order.
+    /// The ends of parts, in order.
     pub(crate) ended: Vec<(u32, Outcome)>,
-    /// What happened to the parts of each loop, in its order.
+    /// The events of the parts of each loop, in order.
     pub(crate) loops: HashMap<u32, Vec<Event>>,
 }
 
-/// Something that happened to a part of a loop.
+/// An event of a part of a loop.
 pub(crate) enum Event {
     Began { place: usize, kind: StepKind, name: String },
     Ended { place: usize, outcome: Outcome, used: Usage },
 }
 
 impl Members {
-    /// Reads the members of a history, and how they ended.
+    /// Collects the members of a history and their ends.
     pub(crate) fn of(entries: &[Entry]) -> Self {
         let mut members = Self::default();
         let mut known: HashMap<u32, Known> = HashMap::new();
@@ -68,13 +68,13 @@ impl Members {
         self.ended.push((step, outcome.clone()));
         let Some(part) = known.get(&step) else { return };
         let (whole, place, used) = (part.whole, part.index, part.used.clone());
-        // What a part used is used by all that it lies within.
+        // The usage of a part counts for everything that it is part of.
         uses(known, whole, Some(&used));
         let ended = Event::Ended { place, outcome: outcome.clone(), used };
         self.loops.entry(whole).or_default().push(ended);
     }
 
-    /// Tells a loop what became of what it began, in the order in which it became so.
+    /// Replays the events of a loop's parts, in their original order.
     pub(crate) fn replay_loop(&self, number: u32, open: &mut OpenLoop) {
         for event in self.loops.get(&number).into_iter().flatten() {
             match event {
@@ -86,7 +86,7 @@ impl Members {
         }
     }
 
-    /// Tells a composite what became of its members, in the order in which it became so.
+    /// Replays the events of a composite's members, in their original order.
     pub(crate) fn replay(&self, number: u32, open: &mut OpenComposite) {
         let Some(begun) = self.begun.get(&number) else { return };
         for (place, _) in begun {
@@ -100,7 +100,7 @@ impl Members {
     }
 }
 
-/// A part of a whole, as far as a history was read.
+/// A part of a whole, as read so far.
 pub(crate) struct Known {
     pub(crate) whole: u32,
     pub(crate) index: usize,

@@ -1,4 +1,4 @@
-//! A run in memory, as data: what is open, what waits, what is on its way to the disk.
+//! A run in memory, as data: open steps, waiters, batches that are being written.
 
 pub(crate) mod account;
 pub(crate) mod answers;

@@ -1,4 +1,4 @@
-//! An open loop of calls of a model and its tools.
+//! An open loop of model calls and tool calls.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -20,25 +20,25 @@ pub(crate) struct OpenLoop {
     pub(crate) judge: LoopJudge,
     pub(crate) instructions: Option<String>,
     pub(crate) max_duration_ms: Option<u64>,
-    /// Which scope of state turns are written to; the run's own if absent.
+    /// The scope of state that turns are written to; the run's own if absent.
     pub(crate) flush_scope: Option<String>,
-    /// What began, by place.
+    /// The parts that began, by index.
     pub(crate) begun: Vec<Begin>,
-    /// How many of those have a step.
+    /// The number of those that have a step.
     pub(crate) recorded: usize,
-    /// The places that wait until others have ended.
+    /// The indexes of parts that wait for others.
     pub(crate) held: BTreeSet<usize>,
-    /// Why it cannot go on: its history is not what it would do.
+    /// The reason why it cannot continue: its history differs from what it would do.
     pub(crate) broken: Option<Failure>,
-    /// The bytes of what came of its parts.
+    /// The size of the results of its parts, in bytes.
     pub(crate) came: usize,
 }
 
-/// The agent that asks a person.
+/// The agent that asks a person for approval.
 pub(crate) const APPROVE: &str = "approve";
 
-/// What a step is called in which a model sums up.
+/// The name of a step in which a model summarizes.
 pub(crate) const COMPACT: &str = "compact";
 
-/// What a step is called that writes a turn to state.
+/// The name of a step that writes a turn to state.
 pub(crate) const FLUSH: &str = "flush";

@@ -1,5 +1,5 @@
-//! The open steps of a run, counted by what has to be known of all of them at each commit: one
-//! result among ten thousand open steps costs no look at the others.
+//! The open steps of a run, with counts of the properties that every commit needs: one result among
+//! ten thousand open steps visits none of the others.
 
 use std::{
     collections::HashMap,
@@ -17,47 +17,47 @@ use crate::{
     protocol::{Json, RunId},
 };
 
-/// Steps that may be out for a change before they are counted again.
+/// The maximum number of steps that are lent before they are counted again.
 const LENT: usize = 32;
 
 /// The open steps of a run, by their number.
 #[derive(Default)]
 pub(crate) struct OpenSteps {
     steps: HashMap<u32, Counted>,
-    /// Of those that are not lent.
+    /// The counts of the steps that are not lent.
     sums: Sums,
-    /// Given out to be changed since they were counted, each once.
+    /// Steps that were lent for changes since they were counted, each once.
     lent: Vec<u32>,
 }
 
 struct Counted {
     open: Open,
-    /// What it was counted as; nothing while it is lent.
+    /// Its properties as counted; `None` while it is lent.
     class: Option<Sums>,
 }
 
-/// How many steps are what, or what one step is.
+/// The number of steps with each property; also the properties of one step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     /// Tasks.
     pub(crate) tasks: usize,
-    /// Somebody works on them.
+    /// A worker has them.
     pub(crate) worked_on: usize,
-    /// They need a look at every boot.
+    /// They must be visited at every boot.
     pub(crate) at_boot: usize,
-    /// Something in this memory belongs to them.
+    /// They have data in this process.
     pub(crate) in_memory: usize,
-    /// The bytes of what they were asked and of what came of their parts.
+    /// The size of their requests and of the results of their parts, in bytes.
     pub(crate) bytes: usize,
 }
 
 impl OpenSteps {
-    /// The step of a number.
+    /// Returns a step.
     pub(crate) fn get(&self, number: u32) -> Option<&Open> {
         Some(&self.steps.get(&number)?.open)
     }
 
-    /// The step of a number, to be changed.
+    /// Returns a step for changes.
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut Open> {
         if self.lent.len() >= LENT {
             self.recount();
@@ -70,7 +70,7 @@ impl OpenSteps {
         Some(&mut counted.open)
     }
 
-    /// Every step, to be changed, in the order of their numbers.
+    /// Returns every step for changes, in the order of their numbers.
     pub(crate) fn each_mut(&mut self) -> Vec<(u32, &mut Open)> {
         self.sums = Sums::default();
         self.lent = self.steps.keys().copied().collect();
@@ -83,7 +83,7 @@ impl OpenSteps {
         each
     }
 
-    /// Opens a step.
+    /// Adds an open step.
     pub(crate) fn insert(&mut self, number: u32, open: Open) {
         drop(self.remove(number));
         let class = Sums::of(&open);
@@ -91,7 +91,7 @@ impl OpenSteps {
         self.steps.insert(number, Counted { open, class: Some(class) });
     }
 
-    /// Takes a step out.
+    /// Removes a step.
     pub(crate) fn remove(&mut self, number: u32) -> Option<Open> {
         let counted = self.steps.remove(&number)?;
         match counted.class {
@@ -101,27 +101,27 @@ impl OpenSteps {
         Some(counted.open)
     }
 
-    /// The steps, in no order.
+    /// Returns the steps, in no order.
     pub(crate) fn values(&self) -> impl Iterator<Item = &Open> {
         self.steps.values().map(|counted| &counted.open)
     }
 
-    /// Their numbers, in no order.
+    /// Returns their numbers, in no order.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
         self.steps.keys().copied()
     }
 
-    /// How many there are.
+    /// Returns the number of steps.
     pub(crate) fn len(&self) -> usize {
         self.steps.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// How many are what.
+    /// Returns the counts.
     pub(crate) fn sums(&self) -> Sums {
         let mut sums = self.sums;
         for number in &self.lent {
@@ -144,7 +144,7 @@ impl OpenSteps {
 }
 
 impl Open {
-    /// About how many bytes of payload it holds.
+    /// Returns the approximate size of its payload in bytes.
     fn bytes(&self) -> usize {
         match &self.kind {
             OpenKind::Timer | OpenKind::Signal => 0,
@@ -171,7 +171,7 @@ impl Sums {
             OpenKind::State { .. } | OpenKind::Child { .. } => (false, true, true, true),
             OpenKind::Task(task) => {
                 let here = task.residence != Residence::Elsewhere;
-                // While it is being handed over, whoever does that reports to this memory.
+                // While it is being handed over, the party that does so reports to this process.
                 let held = here || task.live.is_some();
                 match task.phase {
                     Phase::Capacity => (true, false, true, true),
@@ -216,21 +216,21 @@ pub(crate) struct Open {
     pub(crate) kind: OpenKind,
 }
 
-/// What an open step waits for.
+/// The kinds of open steps, by what they wait for.
 pub(crate) enum OpenKind {
     /// A time.
     Timer,
     /// A signal.
     Signal,
-    /// What shared state answers.
+    /// The result of an operation on shared state.
     State { scope: String, op: Box<StateOp> },
-    /// A called run.
+    /// The end of a child run.
     Child { run: RunId, blueprint: String, input: Json },
-    /// An operator.
+    /// The result of an operator.
     Task(Box<OpenTask>),
-    /// Its members.
+    /// The results of its members.
     Composite(Box<OpenComposite>),
-    /// The calls of a model and of its tools.
+    /// The results of model calls and tool calls.
     Loop(Box<OpenLoop>),
 }
 
@@ -255,7 +255,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is opened, changed and closed, the sums are those of a count of all.
+        /// Whatever is opened, changed and closed, the counts equal a full count.
         #[test]
         fn the_sums_are_those_of_a_count(deeds in prop::collection::vec((0..5_u8, 0..40_u32, 0..3_u8), 0..400)) {
             let mut steps = OpenSteps::default();

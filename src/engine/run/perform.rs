@@ -1,4 +1,4 @@
-//! Effects that wait for a batch to be durable.
+//! The actions that wait for a batch to be durable.
 
 use tokio_util::sync::CancellationToken;
 
@@ -9,28 +9,29 @@ use crate::{
     session::Note,
 };
 
-/// Something that leaves the engine.
+/// An action that leaves the engine.
 pub(crate) enum Perform {
-    /// Give an attempt to its operator.
+    /// Dispatches an attempt to its operator.
     Dispatch { step: u32, attempt: u32 },
-    /// Tell a worker in the host to stop.
+    /// Cancels a worker in the host.
     CancelWorker(CancellationToken),
-    /// Tell a worker in the host that its result came through the worker API.
+    /// Notifies a worker in the host that its result came through the worker API.
     Reported(Live),
-    /// Read or change shared state for a step.
+    /// Reads or changes shared state for a step.
     State { step: u32 },
-    /// Begin the run that a child step calls.
+    /// Starts the child run of a step.
     StartChild { step: u32 },
-    /// Cancel the run that a child step called.
+    /// Cancels the child run of a step.
     CancelChild { step: u32, child: RunId, reason: String },
-    /// Tell the calling run how this one ended.
+    /// Reports the end of this run to its parent.
     TellParent,
-    /// Carry a signal to another run.
+    /// Sends a signal to another run.
     SendSignal { step: u32, to: u64, name: String, payload: Json },
-    /// Tell the sessions that an attempt is over, and its session to stop where there is a reason.
+    /// Notifies the sessions that an attempt is over, and tells its session to stop if there is a
+    /// reason.
     Retire { ticket: Ticket, reason: Option<String> },
-    /// Tell the session of an attempt something.
+    /// Sends a notification to the session of an attempt.
     TellSession(Note),
-    /// Give back a place of an agent.
+    /// Releases a place of an agent.
     Release(AgentKey),
 }

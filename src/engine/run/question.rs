@@ -1,4 +1,4 @@
-//! What an open attempt asks of a senior, or a task of people.
+//! The questions of open attempts to a senior, and of tasks to people.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,28 +10,28 @@ use crate::{
     store::TaskRow,
 };
 
-/// The most of a question that a list shows, in characters.
+/// The number of characters of a question that a list shows.
 pub(crate) const SHOWN: usize = 120;
 
-/// What an attempt asked, and what it was told.
+/// The question of an attempt, and its answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Question {
     /// `{question, data}`.
     pub(crate) asked: Json,
     pub(crate) asked_ms: u64,
-    /// What was left of the attempt's time.
+    /// The remaining time of the attempt.
     pub(crate) left_ms: Option<u64>,
     pub(crate) answer: Option<Json>,
     pub(crate) by: Option<String>,
 }
 
 impl Question {
-    /// A stored question that was not answered yet.
+    /// Returns a stored question that has no answer yet.
     pub(crate) fn open(text: &str) -> Option<Self> {
         serde_json::from_str::<Self>(text).ok().filter(|question| question.answer.is_none())
     }
 
-    /// The question in a line.
+    /// Returns the question as one line.
     pub(crate) fn text(&self) -> String {
         let asked = self.asked.to_value();
         let text = asked.get("question").and_then(|text| text.as_str()).unwrap_or_default();
@@ -39,7 +39,7 @@ impl Question {
     }
 }
 
-/// A stored question as its worker sees it.
+/// Returns a stored question for its worker.
 pub(crate) fn advice(text: &str) -> Option<Json> {
     let question: Question = serde_json::from_str(text).ok()?;
     let Question { asked, asked_ms, answer, by, .. } = question;
@@ -50,13 +50,13 @@ pub(crate) fn advice(text: &str) -> Option<Json> {
     Some(view.into())
 }
 
-/// What an open task's row asks of people, if it is one for them.
+/// Returns the inquiry of an open task, if it is a task for people.
 pub(crate) fn inquiry(row: &TaskRow) -> Option<Inquiry> {
     if row.kind != HUMAN {
         return None;
     }
     let prompt: Prompt = serde_json::from_str(&row.prompt).ok()?;
     let asked = prompt.inquiry.clone();
-    // A row that an older release wrote asks anybody, once.
+    // A row of an older release asks anyone, for one answer.
     Some(asked.unwrap_or_else(|| Inquiry::new(&prompt, &Asking::default(), row.opened_ms)))
 }

@@ -1,10 +1,10 @@
-//! What the host holds ready for readers of events: in bytes, for each reader, for each token, and
-//! in total.
+//! The memory that the host holds for readers of events: limited per reader, per token, and in
+//! total.
 //!
-//! A reader holds the page that it is at, and the live events that it has not taken. Pages wait for
-//! room; live events do not: a reader without room for one is cut off, and reads on from the store
-//! when it takes the next. So a reader that takes nothing costs a page and what it was sent, however
-//! long the history, and however many readers there are, all of them together stay in the total.
+//! A reader holds its current page, and the live events that it has not consumed. Pages wait for
+//! memory; live events do not: a reader without memory for one is detached, and continues from the
+//! store when it asks for the next. So a reader that consumes nothing costs one page and the events
+//! that it was sent, however long the history is, and all readers together stay within the total.
 
 use std::{
     collections::HashMap,
@@ -15,18 +15,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::engine::EventView;
 
-/// The bytes that are held ready for all readers together.
+/// The limit of all readers together, in bytes.
 const TOTAL: usize = 64 << 20;
-/// The part of it that the readers of one token may have.
+/// The limit of the readers of one token.
 const SHARE: usize = TOTAL / 4;
-/// The live bytes that a reader may be behind.
+/// The maximum size of the live events that a reader has not consumed, in bytes.
 const BEHIND: usize = 2 << 20;
-/// The live events that a reader may be behind.
+/// The maximum number of live events that a reader has not consumed.
 const BUFFER: usize = 1_024;
-/// What an event costs beside its data.
+/// The cost of an event in addition to its data, in bytes.
 const OVERHEAD: usize = 128;
 
-/// The room of all readers.
+/// The memory of all readers.
 pub(crate) struct Readers {
     total: Arc<Semaphore>,
     shares: Mutex<HashMap<String, Weak<Semaphore>>>,
@@ -39,7 +39,7 @@ impl Default for Readers {
 }
 
 impl Readers {
-    /// The room of a reader that came with a token.
+    /// Returns the memory of a reader with a token.
     pub(crate) fn room(&self, jti: &str) -> Room {
         let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
         let known = shares.get(jti).and_then(Weak::upgrade);
@@ -54,7 +54,7 @@ impl Readers {
     }
 }
 
-/// The room of one reader.
+/// The memory of one reader.
 #[derive(Clone)]
 pub(crate) struct Room {
     own: Arc<Semaphore>,
@@ -62,26 +62,26 @@ pub(crate) struct Room {
     total: Arc<Semaphore>,
 }
 
-/// Bytes that are held; dropped, there is room for as many again.
+/// Memory that is held; released when dropped.
 pub struct Held(#[expect(dead_code, reason = "held, and given back when dropped")] Places);
 
 type Places = [Option<OwnedSemaphorePermit>; 3];
 
 impl Room {
-    /// Waits for the room of a page.
+    /// Waits for the memory of a page.
     ///
     /// # Cancel safety
     /// May be dropped at any time.
     pub(crate) async fn page(&self, bytes: usize) -> Held {
-        // One entry may be larger than a share: it waits for all of it.
+        // One entry may be larger than a share: then it waits for the whole share.
         let bytes = places(bytes.min(SHARE));
-        // Neither is ever closed.
+        // Neither semaphore is ever closed.
         let share = Arc::clone(&self.share).acquire_many_owned(bytes).await.ok();
         let total = Arc::clone(&self.total).acquire_many_owned(bytes).await.ok();
         Held([share, total, None])
     }
 
-    /// Takes the room of a live event, if there is some.
+    /// Takes the memory of a live event, if it is available.
     fn live(&self, bytes: usize) -> Option<Held> {
         let own = places(bytes.min(BEHIND));
         let bytes = places(bytes.min(SHARE));
@@ -96,44 +96,44 @@ fn places(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// A live event on its way to a reader.
+/// A live event for a reader.
 pub(crate) struct Live {
     pub(crate) event: EventView,
     pub(crate) held: Held,
 }
 
-/// Where a run sends its events.
+/// A subscriber of a run's events.
 pub(crate) struct Subscriber {
     to: mpsc::Sender<Live>,
     room: Room,
 }
 
 impl Subscriber {
-    /// A subscriber, and what it is sent.
+    /// Returns a subscriber, and the receiver of its events.
     pub(crate) fn new(room: Room) -> (Self, mpsc::Receiver<Live>) {
         let (to, live) = mpsc::channel(BUFFER);
         (Self { to, room }, live)
     }
 
-    /// Whether nobody reads any more.
+    /// Returns true if the receiver was dropped.
     pub(crate) fn is_closed(&self) -> bool {
         self.to.is_closed()
     }
 
-    /// Sends an event that must not be missed; false if it cannot, and is to be cut off.
+    /// Sends an event that must not be lost; returns false if the subscriber must be detached.
     pub(crate) fn send(&self, event: &EventView) -> bool {
         let bytes = OVERHEAD + event.kind.len() + event.data.len();
         let Some(held) = self.room.live(bytes) else { return false };
         self.to.try_send(Live { event: event.clone(), held }).is_ok()
     }
 
-    /// Sends an event that may be missed, unless the reader is behind: half of the room is for what
-    /// must not be, so that a flood of pieces cuts nobody off.
+    /// Sends an event that may be lost, unless the reader is behind: half of the memory is reserved
+    /// for events that must not be lost, so that a flood of deltas detaches nobody.
     pub(crate) fn offer(&self, event: &EventView) {
         let is_behind =
             self.to.capacity() <= BUFFER / 2 || self.room.own.available_permits() <= BEHIND / 2;
         if !is_behind {
-            // One that is cut off by it reads on from the store with the next that it must not miss.
+            // If this fails, the reader is detached with the next event that must not be lost.
             self.send(event);
         }
     }
@@ -157,7 +157,7 @@ mod tests {
         let (large, mut live) = Subscriber::new(readers.room("a"));
         let sent = (0..2_000).filter(|_| large.send(&event(100_000))).count();
         assert_eq!(sent, BEHIND / (100_000 + 2 + 3 + OVERHEAD));
-        // What it takes makes room.
+        // Consuming an event releases memory.
         drop(live.try_recv().unwrap());
         assert!(large.send(&event(100_000)));
         assert!(!large.send(&event(100_000)));

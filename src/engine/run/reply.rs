@@ -1,4 +1,4 @@
-//! Where answers of a run go.
+//! The receivers of a run's replies.
 
 use tokio::sync::oneshot;
 
@@ -8,7 +8,7 @@ use crate::{
     store::Changed,
 };
 
-/// Where an answer goes. A receiver that went away cancels nothing.
+/// The sender of a reply. A dropped receiver cancels nothing.
 pub(crate) type ReplyTo<T> = oneshot::Sender<Result<T, EngineError>>;
 
 /// A request, and where its answer goes.
@@ -129,11 +129,11 @@ pub(crate) struct Lease {
     pub(crate) lease_ms: u64,
 }
 
-/// When to stop waiting for a run.
+/// The condition to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitFor {
-    /// It ended.
+    /// The run has ended.
     Ended,
-    /// It ended, or only people are left to wait for.
+    /// The run has ended, or only people are left to wait for.
     EndedOrPeople,
 }

@@ -1,4 +1,4 @@
-//! A run in memory: its chain, its flow, and what is on its way to the disk.
+//! A run in memory: its chain, its flow, and its batches that are being written.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -28,35 +28,36 @@ use crate::{
     token::{AttemptId, Grant},
 };
 
-/// Batches of one run that may be on their way before its flow waits for the first of them.
+/// The maximum number of batches of one run that are being written before its flow waits for the
+/// first.
 const AHEAD: usize = 4;
 
-/// The same in bytes.
+/// The same limit in bytes.
 const AHEAD_BYTES: usize = 1024 * 1024;
 
 /// A run that a shard has in memory.
 pub(crate) struct Run {
     pub(crate) id: RunId,
     pub(crate) num: u64,
-    /// Tells this life in memory from one after a reload.
+    /// Distinguishes this life in memory from one after a reload.
     pub(crate) life: u64,
-    /// As it will be stored with the next batch.
+    /// The header as the next batch will store it.
     pub(crate) header: Header,
-    /// What the last submitted batch stored; `None` before the first.
+    /// The cursor that the last submitted batch stored; `None` before the first.
     pub(crate) cursor: Option<u64>,
     pub(crate) chain: Chain,
     pub(crate) program: Option<Arc<Program>>,
-    /// What the run may dispatch to.
+    /// The grant of the run's dispatches.
     pub(crate) grant: Arc<Grant>,
     pub(crate) flow: Option<ScriptFlow>,
     pub(crate) inbox: Inputs,
-    /// What it makes the host hold.
+    /// The memory that is held for it.
     pub(crate) account: Account,
     pub(crate) open: OpenSteps,
-    /// Open composites and loops of which something ended: they have not been asked since.
+    /// Open composites and loops with a part that ended since they were last asked.
     pub(crate) composing: BTreeSet<u32>,
     pub(crate) timers: Timers,
-    /// When the shard looks at it by itself, as far as the shard was told.
+    /// The time of the next wake-up, as far as the shard knows.
     pub(crate) alarm: Times<Option<u64>>,
     pub(crate) state: Option<OwnState>,
     /// Its files, once one is written.
@@ -64,52 +65,52 @@ pub(crate) struct Run {
     pub(crate) pending: Pending,
     pub(crate) submitted: VecDeque<Submitted>,
     pub(crate) batches: u64,
-    /// Set once a batch of it was refused: what it is in memory never happened.
+    /// Set once a batch was refused: the state in memory never happened.
     pub(crate) failed: Option<Failed>,
     pub(crate) waiters: Vec<Waiter>,
     pub(crate) subscribers: Vec<Subscriber>,
     pub(crate) audience: Arc<Audience>,
-    /// Copies of its flow, in which the pieces of answers are heard.
+    /// Copies of its flow, in which `on_delta` functions are called.
     pub(crate) copies: Vec<ScriptFlow>,
-    /// Whether it is to be dropped and read again once nothing of it is on its way.
+    /// Whether it must be dropped and reloaded once none of its batches is being written.
     pub(crate) reload: bool,
-    /// Whether its header is written with the next batch even if nothing happened: what it says was
-    /// written by somebody who had only the journal.
+    /// Whether the next batch writes the header even if nothing happened: it was written by a
+    /// process that only had the journal.
     pub(crate) restate: bool,
-    /// What of it turned out to be damaged in this turn: nothing of the turn is written.
+    /// The damage that was found in this turn: nothing of the turn is written.
     pub(crate) damaged: Option<StoreError>,
-    /// Whether it is read again because its VM had no room: a limit that it breaks then, past its
-    /// recorded history, is its own.
+    /// Whether it is reloaded because its VM was out of memory: if it exceeds the limit again,
+    /// beyond its recorded history, the run is the cause.
     pub(crate) broken: bool,
     /// Whether it waits for its next turn.
     pub(crate) queued: bool,
-    /// Whether its last turn ended before its inputs did.
+    /// Whether its last turn ended before all inputs were consumed.
     pub(crate) greedy: bool,
-    /// The batch that a fresh history waits for: with that it begins.
+    /// The batch that a fresh history waits for, and begins with.
     pub(crate) fresh_after: Option<u64>,
-    /// The batch that ends it.
+    /// The batch with its end.
     pub(crate) end_batch: Option<u64>,
     /// Whether it counts against the quotas of a token.
     pub(crate) charged: bool,
-    /// Events of its life since it was read into memory.
+    /// The number of lifecycle events since it was loaded.
     pub(crate) told: u32,
 }
 
-/// What is left of a run whose batch was refused, until the fate of the batches behind is known.
+/// The remains of a run whose batch was refused, until the outcome of the later batches is known.
 pub(crate) struct Failed {
-    /// Whether the batch was refused for what it asked, and not by a failure of the disk.
+    /// Whether the batch was refused by a check, and not by a failure of the disk.
     pub(crate) refusal: bool,
-    /// What is damaged, where that is why: the run rests until somebody has repaired it.
+    /// The damage, if that is the reason: the run is paused until it is repaired.
     pub(crate) damage: Option<String>,
-    /// Places that it would have given back.
+    /// Places that it would have released.
     pub(crate) places: Vec<AgentKey>,
 }
 
-/// What the next batch will hold.
+/// The content of the next batch.
 #[derive(Default)]
 pub(crate) struct Pending {
     pub(crate) entries: Vec<Entry>,
-    /// About how many bytes the entries have.
+    /// The approximate size of the entries in bytes.
     pub(crate) entry_bytes: usize,
     pub(crate) writes: Vec<Write>,
     pub(crate) checks: Vec<Check>,
@@ -117,38 +118,38 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// About how many bytes it will write.
+    /// Returns the approximate number of bytes that it will write.
     pub(crate) fn bytes(&self) -> usize {
         self.entry_bytes + self.writes.iter().map(Write::bytes).sum::<usize>()
     }
 }
 
-/// An answer that waits for a batch to be durable.
+/// A reply that waits for a batch to be durable.
 pub(crate) type Later = Box<dyn FnOnce(Result<&Run, EngineError>) + Send>;
 
-/// A batch on its way.
+/// A batch that is being written.
 pub(crate) struct Submitted {
     /// Its number within the run's life in memory.
     pub(crate) batch: u64,
-    /// About how many bytes it writes.
+    /// The approximate number of bytes that it writes.
     pub(crate) bytes: usize,
     pub(crate) after: After,
 }
 
-/// What happens once a batch is durable.
+/// The actions once a batch is durable.
 #[derive(Default)]
 pub(crate) struct After {
     pub(crate) performs: Vec<Perform>,
     pub(crate) replies: Vec<Later>,
-    /// The bytes of files that are on their way, by hash: the store does not have them yet.
+    /// The bytes of files that are being written, by hash: the store does not have them yet.
     pub(crate) files: Vec<(String, Arc<[u8]>)>,
-    /// The attempts whose files are on their way to be published.
+    /// The attempts whose files are being published.
     pub(crate) published: Vec<(u32, u32)>,
     pub(crate) events: Vec<EventView>,
 }
 
 impl After {
-    /// Puts off until its own batch is durable what nothing was written for.
+    /// Prepends the actions of an earlier batch that wrote nothing, so that they wait for this one.
     pub(crate) fn extend(&mut self, before: Option<Self>) {
         let Some(before) = before else { return };
         self.performs.splice(0..0, before.performs);
@@ -160,7 +161,7 @@ impl After {
 }
 
 impl Run {
-    /// A run of which nothing happened yet in this life in memory.
+    /// Returns a run to which nothing has happened yet in this life in memory.
     pub(crate) fn new(life: u64, header: Header, grant: Arc<Grant>, account: Account) -> Self {
         Self {
             id: RunId::new(header.num, header.created_ms),
@@ -201,24 +202,24 @@ impl Run {
         }
     }
 
-    /// What the handle of an attempt names.
+    /// Returns the identity of an attempt in its handle.
     pub(crate) fn attempt_id(&self, step: u32, attempt: u32) -> AttemptId {
         let Header { epoch, nonce, .. } = self.header;
         AttemptId { run: self.num, step, attempt, epoch, nonce }
     }
 
-    /// Whether the run has ended.
+    /// Returns whether the run has ended.
     pub(crate) fn is_ended(&self) -> bool {
         matches!(self.chain.state(), crate::journal::RunState::Ended(_))
     }
 
-    /// What waits for batches that are not durable yet, the latest first.
+    /// Returns the actions that wait for batches that are not durable yet, the latest first.
     pub(crate) fn on_their_way(&self) -> impl Iterator<Item = &After> {
         std::iter::once(&self.pending.after).chain(self.submitted.iter().rev().map(|it| &it.after))
     }
 
-    /// Whether its flow waits until something of the run is durable: the start of a fresh history,
-    /// or some of what it did ahead of its commits.
+    /// Returns true if its flow waits until a batch is durable: the start of a fresh history, or
+    /// one of those that it ran ahead of.
     pub(crate) fn waits_for_commit(&self) -> bool {
         let first = self.submitted.front().map(|it| it.batch);
         let fresh = self
@@ -229,7 +230,7 @@ impl Run {
             || self.submitted.iter().map(|it| it.bytes).sum::<usize>() >= AHEAD_BYTES
     }
 
-    /// Whether it has ended in memory and not yet on the disk.
+    /// Returns true if it has ended in memory but not yet in the store.
     pub(crate) fn ends_on_its_way(&self) -> bool {
         let first = self.submitted.front().map(|it| it.batch);
         match self.end_batch {
@@ -238,7 +239,7 @@ impl Run {
         }
     }
 
-    /// Whether there is something for the next batch.
+    /// Returns true if there is something for the next batch.
     pub(crate) fn has_pending(&self) -> bool {
         !self.pending.entries.is_empty()
             || !self.pending.writes.is_empty()
@@ -247,7 +248,7 @@ impl Run {
             || self.restate
     }
 
-    /// Whether it has nothing to do in this process, and nothing on its way to the disk.
+    /// Returns true if it is not busy in this process, and none of its batches is being written.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.failed.is_none()
             && self.submitted.is_empty()
@@ -257,7 +258,7 @@ impl Run {
             && self.open.sums().in_memory == 0
     }
 
-    /// Whether it may be dropped from memory: everything that matters is on the disk.
+    /// Returns true if it may be dropped from memory: everything that matters is in the store.
     pub(crate) fn is_idle(&self) -> bool {
         self.submitted.is_empty()
             && !self.has_pending()
@@ -267,7 +268,7 @@ impl Run {
             && self.open.sums().in_memory == 0
     }
 
-    /// The task behind an open step.
+    /// Returns the task of an open step.
     pub(crate) fn task(&self, step: u32) -> Option<&OpenTask> {
         match &self.open.get(step)?.kind {
             OpenKind::Task(task) => Some(task),
@@ -280,7 +281,7 @@ impl Run {
         }
     }
 
-    /// The task behind an open step.
+    /// Returns the task of an open step for changes.
     pub(crate) fn task_mut(&mut self, step: u32) -> Option<&mut OpenTask> {
         match &mut self.open.get_mut(step)?.kind {
             OpenKind::Task(task) => Some(task),
@@ -293,7 +294,7 @@ impl Run {
         }
     }
 
-    /// What it makes the host hold, by what it is for.
+    /// Returns the memory that is held for it, by purpose.
     pub(crate) fn held(&self) -> Held {
         let names = self.artifacts.as_ref().map_or(0, Vec::len) * ROW;
         Held {
@@ -306,12 +307,12 @@ impl Run {
         }
     }
 
-    /// What of it is on its way to the disk.
+    /// Returns the size of its batches that are being written.
     pub(crate) fn writing(&self) -> usize {
         self.submitted.iter().map(|it| it.bytes).sum::<usize>() + self.pending.bytes()
     }
 
-    /// The composite behind an open step.
+    /// Returns the composite of an open step.
     pub(crate) fn composite(&self, step: u32) -> Option<&OpenComposite> {
         match &self.open.get(step)?.kind {
             OpenKind::Composite(open) => Some(open),
@@ -336,7 +337,7 @@ impl Run {
         }
     }
 
-    /// The loop behind an open step.
+    /// Returns the loop of an open step.
     pub(crate) fn model_loop(&self, step: u32) -> Option<&OpenLoop> {
         match &self.open.get(step)?.kind {
             OpenKind::Loop(open) => Some(open),

@@ -1,4 +1,4 @@
-//! An open task, and how far its attempt is.
+//! An open task, with the progress of its attempt.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(crate) struct OpenTask {
     pub(crate) agent: Arc<CompiledAgent>,
     pub(crate) operator: Arc<str>,
     pub(crate) residence: Residence,
-    /// Whether an undelivered attempt is given to the operator again after a restart.
+    /// Whether an undelivered attempt is dispatched again after a restart.
     pub(crate) redelivers: bool,
     /// Whether its operator asks people, or has sessions.
     pub(crate) asks_people: bool,
@@ -35,44 +35,45 @@ pub(crate) struct OpenTask {
     pub(crate) attempt: u32,
     pub(crate) counted: u32,
     pub(crate) phase: Phase,
-    /// The stored row of an attempt that leaves the process.
+    /// The stored row of an attempt outside the process.
     pub(crate) row: Option<Box<TaskRow>>,
     /// The worker in the host, if there is one.
     pub(crate) live: Option<Live>,
     /// Whether it holds a place of its agent.
     pub(crate) place: bool,
-    /// Results of this attempt that broke the schema.
+    /// The number of results of this attempt that violated the schema.
     pub(crate) invalid: u32,
-    /// Whether its worker itself said how this attempt ended.
+    /// Whether its worker itself reported the end of this attempt.
     pub(crate) reported: bool,
-    /// The agent, while another stands in for it.
+    /// The original agent, while another stands in for it.
     pub(crate) home: Option<Arc<CompiledAgent>>,
-    /// What the step has left to others.
+    /// The follow-ups of the step.
     pub(crate) follows: Option<Box<Follows>>,
-    /// Who this attempt is, from its dispatch until the layers heard what came of it.
+    /// The metadata of this attempt, from its dispatch until the layers have settled it.
     pub(crate) about: Option<Arc<About>>,
-    /// Whether this attempt was dispatched before the run was read into memory.
+    /// Whether this attempt was dispatched before the run was loaded.
     pub(crate) again: bool,
-    /// How often in a row its time was made longer because nobody could have been heard.
+    /// The number of consecutive extensions of its time because the process could not receive
+    /// reports.
     pub(crate) graces: u32,
-    /// The pull worker that gets it once every layer has let it pass.
+    /// The pull worker that gets it once every layer has passed it.
     pub(crate) leasing: Option<(String, ReplyTo<Answer>)>,
-    /// What this attempt asked a senior and was not answered yet.
+    /// The unanswered question of this attempt to a senior.
     pub(crate) question: Option<Question>,
-    /// Whom it asks and what they said so far, for people.
+    /// The people that it asks, and their answers so far.
     pub(crate) inquiry: Option<Inquiry>,
 }
 
-/// How far the open attempt of a task is.
+/// The progress of a task's open attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Waits for a place of its agent.
     Capacity,
     /// Waits for the time of its next attempt.
     Retry,
-    /// Waits for somebody to take it.
+    /// Waits for a worker.
     Pending,
-    /// Somebody has it.
+    /// A worker has it.
     Delivered,
 }
 
@@ -81,9 +82,9 @@ pub(crate) enum Phase {
 pub(crate) struct Live {
     pub(crate) cancel: CancellationToken,
     pub(crate) reported: CancellationToken,
-    /// What it says.
+    /// The deltas of its answer.
     pub(crate) feed: Arc<Feed>,
 }
 
-/// (blueprint name, agent).
+/// The blueprint name and the agent.
 pub(crate) type AgentKey = (Arc<str>, Arc<str>);

@@ -1,4 +1,4 @@
-//! Small values that are read from a run, or handed to its flow.
+//! Conversions of small values of a run and its flow.
 
 use crate::{
     flow::Input,
@@ -7,8 +7,8 @@ use crate::{
     token::Grant,
 };
 
-/// What an operator is given for an input of the protocol: its message alone, or with the data
-/// that pass through.
+/// Returns the input of an operator for an input of the protocol: the message alone, or with its
+/// metadata.
 pub(crate) fn task_input(input: &OperatorInput) -> Json {
     let message = serde_json::to_value(&input.message).expect("content is plain data");
     if input.metadata.is_null() {
@@ -17,17 +17,17 @@ pub(crate) fn task_input(input: &OperatorInput) -> Json {
     serde_json::json!({ "message": message, "metadata": input.metadata }).into()
 }
 
-/// The value of a wait that got a signal.
+/// Returns the value of a wait that received a signal.
 pub(crate) fn payload_value(payload: &Json) -> Json {
     Json::from_trusted(format!("{{\"payload\":{}}}", payload.as_str()))
 }
 
-/// The value of a wait whose time is up.
+/// Returns the value of a wait that timed out.
 pub(crate) fn timeout_value() -> Json {
     Json::from_trusted("{\"timeout\":true}")
 }
 
-/// What a flow hears of a step's end.
+/// Converts the outcome of a step to an input of the flow.
 pub(crate) fn input_of(key: StepKey, outcome: Outcome) -> Input {
     match outcome {
         Outcome::Completed(output) => Input::Completed { key, output },
@@ -38,12 +38,12 @@ pub(crate) fn input_of(key: StepKey, outcome: Outcome) -> Input {
     }
 }
 
-/// The id that a child step carries as its call id.
+/// Parses the run id that a child step has as its call id.
 pub(crate) fn child_id(call_id: Option<&str>) -> Option<RunId> {
     call_id?.parse().ok()
 }
 
-/// The grant that a run was started with; nothing where it cannot be read.
+/// Returns the grant that a run was started with; an empty one if it cannot be parsed.
 pub(crate) fn grant_of(json: &crate::protocol::Json) -> Grant {
     json.decode().unwrap_or_else(|_| {
         Grant::new(crate::token::Role::Observer, crate::token::Scopes(Vec::new()))

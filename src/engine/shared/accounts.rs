@@ -1,17 +1,17 @@
-//! Accounts of tokens with quotas: what the runs under them have open, keep and use.
+//! The accounts of tokens with quotas: the open runs, storage and usage of the runs under them.
 //!
-//! A run counts against the token that it was started with and against all tokens that that one
-//! was made from, as do the runs that it calls. Only tokens with a quota have an account, so a host
-//! without quotas counts nothing.
+//! A run counts against the token that it was started with and against all ancestors of that token,
+//! as do its child runs. Only tokens with a quota have an account, so a host without quotas counts
+//! nothing.
 //!
-//! | quota | is held | over it |
+//! | quota | is checked | over it |
 //! |---|---|---|
 //! | open runs, starts a minute | before a run begins | the start is refused; a call waits for the rate |
 //! | stored bytes | before a run begins, and before each turn of one | refused; ended with kind `limit` |
 //! | tokens, money | before a run begins, and before each dispatch | refused; the step fails, kind `budget` |
 //!
-//! What a run was charged is written in the commits that it is charged for, so the accounts are the
-//! same after a restart. Tokens and money stay used when the run is deleted; its bytes are free then.
+//! The charges of a run are written in the commits that they are for, so the accounts are the same
+//! after a restart. Tokens and money stay used when the run is deleted; its bytes are then free.
 
 use std::{
     collections::HashMap,
@@ -30,23 +30,23 @@ use crate::{
     token::{Claims, Quota, Quotas},
 };
 
-/// The time that the quota of starts is for, in milliseconds.
+/// The window of the quota of starts, in milliseconds.
 const MINUTE_MS: u64 = 60_000;
 
-/// The most accounts that one token counts against.
+/// The maximum number of accounts that one token counts against.
 const LINE: usize = 32;
 
-/// When to ask again where runs have to end first, in seconds.
+/// The `Retry-After` when runs must end first, in seconds.
 const LATER_S: u64 = 5;
 
-/// The most that is counted of anything: sums of it stay numbers that a database has.
+/// The maximum of every count, so that sums fit into an integer of the database.
 const MOST: u64 = 1 << 60;
 
 /// All accounts.
 #[derive(Default)]
 pub(crate) struct Accounts {
     known: Mutex<Known>,
-    /// Whether there is any.
+    /// Whether there are any.
     any: AtomicBool,
 }
 
@@ -55,7 +55,7 @@ struct Known {
     /// The accounts that each token counts against, by its id; its own first.
     lines: HashMap<String, Arc<[Arc<str>]>>,
     accounts: HashMap<Arc<str>, Account>,
-    /// The open runs that count against any.
+    /// The open runs that count against an account.
     runs: HashMap<u64, Charge>,
 }
 
@@ -80,28 +80,27 @@ impl Used {
     }
 }
 
-/// How many runs may be started at once, and when it was so.
+/// A bucket of starts.
 struct Starts {
-    /// In parts of a start: a minute's milliseconds each.
+    /// In fractions of a start: 60,000 are one start.
     left: u64,
     at_ms: u64,
 }
 
-/// What an open run was charged, as far as it is stored or about to be.
+/// The charges of an open run, stored or about to be.
 struct Charge {
     jti: Arc<str>,
     bytes: u64,
     tokens: u64,
     nano_usd: u64,
-    /// What its chain says that it used, tokens and money, when it was last looked at; nothing
-    /// before it was read into memory.
+    /// The tokens and money in its chain when it was last counted; `None` before it was loaded.
     seen: Option<(u64, u64)>,
-    /// Whether there is something that no commit has yet.
+    /// Whether there is a charge that no commit has yet.
     is_new: bool,
 }
 
 impl Accounts {
-    /// The accounts as they are stored.
+    /// Loads the accounts from the store.
     pub(crate) fn open(store: &dyn Store, now_ms: u64) -> Result<Self, StoreError> {
         let tokens = store.tokens()?;
         let claims = |text: &str| serde_json::from_str::<Claims>(text).ok();
@@ -139,7 +138,7 @@ impl Accounts {
         Ok(Self { known: Mutex::new(known), any: AtomicBool::new(true) })
     }
 
-    /// Whether any token has a quota.
+    /// Returns true if any token has a quota.
     pub(crate) fn are_kept(&self) -> bool {
         self.any.load(Ordering::Acquire)
     }
@@ -148,14 +147,14 @@ impl Accounts {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps an account for a token that was made, if it or one before it has a quota.
+    /// Adds an account for a new token, if it or an ancestor has a quota.
     pub(crate) fn add(&self, claims: &Claims, now_ms: u64) {
         let mut known = self.known();
         known.add(claims, now_ms);
         self.any.store(!known.accounts.is_empty(), Ordering::Release);
     }
 
-    /// What bounds a token: the tightest of its quotas and of those before it.
+    /// Returns the effective quotas of a token: the tightest of its own and those of its ancestors.
     pub(crate) fn bounds(&self, jti: &str) -> Option<Quotas> {
         let known = self.known();
         let line = known.lines.get(jti)?;
@@ -163,14 +162,14 @@ impl Accounts {
         quotas.reduce(Quotas::within)
     }
 
-    /// Whether whatever is done with the token `jti` counts against everything that `of` does.
+    /// Returns true if the token `jti` counts against every account that `of` counts against.
     pub(crate) fn covers(&self, of: &str, jti: &str) -> bool {
         let known = self.known();
         let Some(of) = known.lines.get(of) else { return true };
         known.lines.get(jti).is_some_and(|line| of.iter().all(|account| line.contains(account)))
     }
 
-    /// Refuses a quota where too many tokens in a line have one.
+    /// Refuses a quota if too many ancestors have one.
     pub(crate) fn check_line(&self, parent: &str) -> Result<(), EngineError> {
         if self.known().lines.get(parent).is_none_or(|line| line.len() < LINE) {
             return Ok(());
@@ -180,13 +179,13 @@ impl Accounts {
         )))
     }
 
-    /// What counts against the quotas of a token, if it has some.
+    /// Returns what counts against the quotas of a token, if it has any.
     pub(crate) fn used(&self, jti: &str) -> Option<QuotaUse> {
         self.known().accounts.get(jti).map(|account| account.used.view())
     }
 
-    /// Counts a run in that is to begin under a token, if no quota is used up; once it was, asking
-    /// for the same run changes nothing. Says whether anything counts it.
+    /// Counts a new run under a token, if no quota is exceeded; counting the same run again changes
+    /// nothing. Returns true if any account counts it.
     pub(crate) fn admit(&self, jti: &str, run: u64, now_ms: u64) -> Result<bool, Exceeded> {
         if !self.are_kept() {
             return Ok(false);
@@ -213,7 +212,7 @@ impl Accounts {
         Ok(true)
     }
 
-    /// The token that a run counts against, if any.
+    /// Returns the token that a run counts against, if any.
     pub(crate) fn of(&self, run: u64) -> Option<Arc<str>> {
         if !self.are_kept() {
             return None;
@@ -221,8 +220,8 @@ impl Accounts {
         self.known().runs.get(&run).map(|charge| Arc::clone(&charge.jti))
     }
 
-    /// Takes what is stored of a run that is read into memory: what was charged for a commit that
-    /// was refused is given back. Says whether anything counts it.
+    /// Loads the stored charges of a run that is loaded: charges for a commit that was refused are
+    /// given back. Returns true if any account counts it.
     pub(crate) fn take_up(&self, run: u64, store: &dyn Store, spent: &Spent) -> bool {
         if self.of(run).is_none() {
             return false;
@@ -247,7 +246,7 @@ impl Accounts {
         true
     }
 
-    /// Charges a run what it used until now and the bytes of its next commit; gives the row to be
+    /// Charges a run its usage until now and the bytes of its next commit; returns the row to be
     /// written with it.
     pub(crate) fn charge(&self, run: u64, spent: &Spent, bytes: u64) -> Option<ChargeRow> {
         let mut known = self.known();
@@ -256,7 +255,7 @@ impl Accounts {
         std::mem::take(&mut charge.is_new).then(|| charge.row(run))
     }
 
-    /// Counts a run out whose end is stored; what it keeps and used stays.
+    /// Removes a run whose end is stored from the open ones; its storage and usage stay.
     pub(crate) fn ended(&self, run: u64) {
         if !self.are_kept() {
             return;
@@ -269,7 +268,7 @@ impl Accounts {
         }
     }
 
-    /// Counts a run out that was never stored, with everything that it was charged.
+    /// Removes a run that was never stored, with all of its charges.
     pub(crate) fn never(&self, run: u64) {
         if !self.are_kept() {
             return;
@@ -286,7 +285,7 @@ impl Accounts {
         }
     }
 
-    /// Gives back the bytes of runs that were deleted.
+    /// Releases the bytes of deleted runs.
     pub(crate) fn freed(&self, rows: &[ChargeRow]) {
         let mut known = self.known();
         for row in rows {
@@ -296,13 +295,13 @@ impl Accounts {
         }
     }
 
-    /// The quota of tokens or money that an open run has used up with what it used until now.
+    /// Returns the quota of tokens or money that an open run exceeds with its usage until now.
     pub(crate) fn over_budget(&self, run: u64, spent: &Spent) -> Option<Exceeded> {
         self.known().spend(run, spent, 0);
         self.over(run, Account::over_budget)
     }
 
-    /// The quota of bytes that an open run is over.
+    /// Returns the quota of bytes that an open run exceeds.
     pub(crate) fn over_bytes(&self, run: u64) -> Option<Exceeded> {
         self.over(run, Account::over_bytes)
     }
@@ -337,7 +336,7 @@ impl Known {
         }
     }
 
-    /// Charges an open run what it used until now, and bytes.
+    /// Charges an open run its usage until now, and bytes.
     fn spend(&mut self, run: u64, spent: &Spent, bytes: u64) {
         let Some(charge) = self.runs.get_mut(&run) else { return };
         let (tokens, nano_usd) = own(spent);
@@ -360,7 +359,7 @@ impl Known {
         });
     }
 
-    /// Does something to every account that a token counts against.
+    /// Changes every account that a token counts against.
     fn each(&mut self, jti: &str, mut change: impl FnMut(&mut Account)) {
         let Some(line) = self.lines.get(jti) else { return };
         for token in line.iter() {
@@ -372,7 +371,7 @@ impl Known {
 }
 
 impl Account {
-    /// Why no run may begin, if none may.
+    /// Returns the quota that prevents another run, if any.
     fn closed(&self, token: &str) -> Option<Exceeded> {
         let Self { quotas, used, starts } = self;
         if let Some(most) = quotas.open_runs
@@ -426,7 +425,7 @@ impl Starts {
 
     fn refill(&mut self, rate: Option<u32>, now_ms: u64) {
         let rate = u64::from(rate.unwrap_or_default());
-        // A clock that was set back gives nothing.
+        // A clock that was set back adds nothing.
         let since = now_ms.saturating_sub(self.at_ms).min(MINUTE_MS);
         self.left = (self.left + since * rate).min(rate * MINUTE_MS);
         self.at_ms = now_ms;
@@ -447,8 +446,8 @@ impl Charge {
     }
 }
 
-/// What a run's own attempts used: tokens, and money in billionths of a dollar. What the runs used
-/// that it called is charged to those.
+/// Returns the usage of a run's own attempts: tokens, and money in billionths of a dollar. The
+/// usage of its child runs is charged to those.
 fn own(spent: &Spent) -> (u64, u64) {
     spent.agents.values().fold((0, 0), |(tokens, nano), used| {
         let more = used.tokens().unwrap_or_default();
@@ -456,7 +455,7 @@ fn own(spent: &Spent) -> (u64, u64) {
     })
 }
 
-/// Rounded up: many small amounts are not nothing.
+/// Rounds up: many small amounts must not count as zero.
 fn billionths(usd: Option<Decimal>) -> u64 {
     let usd = usd.unwrap_or_default().max(Decimal::ZERO);
     let nano = usd.checked_mul(Decimal::from(1_000_000_000)).map(|nano| nano.ceil());

@@ -1,4 +1,4 @@
-//! `max_concurrency`: how many attempts of an agent are live in the whole daemon.
+//! `max_concurrency`: limits the live attempts of an agent in the whole host.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -7,7 +7,7 @@ use std::{
 
 use crate::engine::run::task::AgentKey;
 
-/// The live attempts of every agent with a limit, and who waits for room.
+/// The live attempts of every agent with a limit, and the steps that wait for a place.
 #[derive(Debug, Default)]
 pub(crate) struct Capacity {
     agents: Mutex<HashMap<AgentKey, Slots>>,
@@ -21,7 +21,7 @@ struct Slots {
 }
 
 impl Capacity {
-    /// Takes a place for (run, step), or queues it: then it is told when it may ask again.
+    /// Takes a place for (run, step), or queues it; then the step is notified when a place is free.
     pub(crate) fn acquire(&self, agent: &AgentKey, limit: u32, run: u64, step: u32) -> bool {
         let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         let slots = agents.entry(agent.clone()).or_default();
@@ -38,13 +38,13 @@ impl Capacity {
         }
     }
 
-    /// Counts an attempt that is live already: it was dispatched before the host started.
+    /// Counts an attempt that is already live: it was dispatched before the host started.
     pub(crate) fn occupy(&self, agent: &AgentKey) {
         let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         agents.entry(agent.clone()).or_default().live += 1;
     }
 
-    /// Gives a place back; answers with who is next.
+    /// Releases a place; returns the next waiting step.
     #[must_use]
     pub(crate) fn release(&self, agent: &AgentKey) -> Option<(u64, u32)> {
         let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,7 +57,7 @@ impl Capacity {
         next
     }
 
-    /// Forgets who waits without having got a place; answers with who is next if there is room.
+    /// Removes a waiting step; returns the next one if a place is free.
     pub(crate) fn forget(&self, agent: &AgentKey, run: u64, step: u32) -> Option<(u64, u32)> {
         let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         let slots = agents.get_mut(agent)?;

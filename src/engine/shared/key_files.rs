@@ -1,27 +1,27 @@
-//! Where the keys are kept.
+//! The storage of keys.
 
 use crate::token::{HandleKey, KeyRing};
 
-/// Where a host keeps its keys.
+/// Stores the keys of a host.
 pub trait KeyFiles: Send + Sync {
-    /// 32 bytes of the operating system's randomness.
+    /// Returns 32 bytes of the operating system's randomness.
     fn seed(&self) -> [u8; 32];
 
-    /// Writes every key durably. A host that dies within it has the keys of before or those after,
-    /// and the keys of before among those that verify, where they have a grace.
+    /// Writes every key durably. A host that dies within it has either the old keys or the new
+    /// ones; with a grace period, the old ones are then among the keys that verify.
     ///
     /// # Errors
-    /// Why they cannot be written.
+    /// Returns the reason why they cannot be written.
     fn keep(&self, keys: &KeyRing, handles: &HandleKey) -> Result<(), String>;
 
-    /// Writes the token of the directory's owner durably.
+    /// Writes the admin token durably.
     ///
     /// # Errors
-    /// Why it cannot be written.
+    /// Returns the reason why it cannot be written.
     fn keep_admin(&self, token: &str) -> Result<(), String>;
 }
 
-/// Keys that are kept nowhere: an engine without a directory ends with them.
+/// Stores keys nowhere: they end with an engine without a directory.
 #[derive(Debug)]
 pub struct Unkept;
 

@@ -1,4 +1,4 @@
-//! What layers keep, in the store; and the audit log with its chain.
+//! The stored data of layers, and the audit log with its hash chain.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,7 +13,7 @@ use crate::{
     tasks::Tasks,
 };
 
-/// Keeps in the store.
+/// Stores the data of layers in the store.
 #[derive(Clone)]
 pub(crate) struct Ledger(Arc<Inner>);
 
@@ -24,9 +24,9 @@ struct Inner {
     chain: Mutex<Chain>,
 }
 
-/// Where the chain of the audit log stands.
+/// The end of the audit log's chain.
 enum Chain {
-    /// It is to be read: at the start, and after a line that was not stored.
+    /// Must be read: at the start, and after a line that was not stored.
     Unknown,
     After(Option<Chained>),
 }
@@ -38,7 +38,7 @@ impl Ledger {
 }
 
 impl Inner {
-    /// Hands a change to the writer; lines of the log in the order of their numbers.
+    /// Submits a change to the writer; lines of the log in the order of their numbers.
     fn submit(self: &Arc<Self>, change: Change, ack: Ack) {
         let plain = |write, ack| Batch { checks: Vec::new(), run: None, writes: vec![write], ack };
         match change {
@@ -109,9 +109,9 @@ impl Keep for Ledger {
     async fn write(&self, change: Change) -> Result<(), Failure> {
         let (tell, told) = oneshot::channel();
         let inner = Arc::clone(&self.0);
-        // Whoever waited may be gone; the change stands.
+        // The caller may be gone; the change remains.
         let ack: Ack = Box::new(move |result| drop(tell.send(result)));
-        // The queue may be full for a moment: waiting for room is not the runtime's work.
+        // The queue may be full for a moment: that must not block the runtime.
         let stopping = || Failure::new("storage", "the host is stopping").retryable();
         self.0
             .tasks

@@ -1,21 +1,21 @@
-//! The way to a shard: two lanes, of which the urgent one is emptied first.
+//! The mailbox of a shard: two lanes, of which the urgent one is emptied first.
 //!
-//! | lane | what goes there |
+//! | lane | messages |
 //! |---|---|
 //! | urgent | stops of the shard; cancels and pauses of a run |
-//! | ordinary | everything else, in its order |
+//! | ordinary | everything else, in order |
 //!
-//! Who sends decides what happens when there is no room:
+//! The sender determines the treatment of a full mailbox:
 //!
-//! | sender | refused | waits | its messages are bounded by |
+//! | sender | refused | waits | its messages are limited by |
 //! |---|---|---|---|
 //! | callers: the API, embedders ([`Mail::offer`]) | from [`ASKED`] on, with `overloaded` | never | that number |
-//! | the writer: acks of commits | never | never | the writer's queue, and the batches that a run may have on their way |
-//! | operators: ends of attempts | never | never | the attempts that are open |
-//! | shards: children, signals and cancels between runs | never | never | the steps that are open, and what the outbox holds |
+//! | the writer: acks of commits | never | never | the writer's queue, and the batches of a run that are being written |
+//! | operators: ends of attempts | never | never | the open attempts |
+//! | shards: children, signals and cancels between runs | never | never | the open steps, and the content of the outbox |
 //!
-//! A shard itself waits in one place: where it submits a batch and the writer's queue is full. The
-//! writer waits for nobody, so the two never wait for each other.
+//! A shard itself blocks in one place: when it submits a batch and the writer's queue is full. The
+//! writer never blocks on a shard, so there is no deadlock.
 
 use std::{
     collections::VecDeque,
@@ -26,15 +26,15 @@ use tokio::sync::Notify;
 
 use crate::engine::shared::message::Msg;
 
-/// Messages of callers that may wait at a shard, in each lane. It handles as many in a few tenths of
-/// a second.
+/// The maximum number of callers' messages in each lane of a shard, which handles as many in a few
+/// tenths of a second.
 const ASKED: usize = 4_096;
 
-/// Where messages to a shard are put.
+/// The sending side of a mailbox.
 #[derive(Clone)]
 pub(crate) struct Mail(Arc<Shelf>);
 
-/// Where a shard takes its messages from. Once it is dropped they go nowhere.
+/// The receiving side of a mailbox. Once it is dropped, messages are discarded.
 pub(crate) struct Mailbox(Arc<Shelf>);
 
 #[derive(Default)]
@@ -52,7 +52,7 @@ struct Lanes {
 
 #[derive(Default)]
 struct Lane {
-    /// Each message, and whether a caller asked for it.
+    /// Each message, and whether it came from a caller.
     messages: VecDeque<(Msg, bool)>,
     asked: usize,
 }
@@ -70,13 +70,13 @@ impl Shelf {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a message in its lane; gives it back where a caller's finds no room.
+    /// Puts a message into its lane; returns a caller's message if the lane is full.
     #[expect(clippy::result_large_err, reason = "what is given back is what was given")]
     fn put(&self, message: Msg, asked: bool) -> Result<(), Msg> {
         let mut lanes = self.lock();
         if lanes.closed {
             drop(lanes);
-            // Nobody is left to be told: who waits for an answer notices.
+            // The shard is gone: a caller that waits for a reply notices that.
             drop(message);
             return Ok(());
         }
@@ -93,13 +93,13 @@ impl Shelf {
 }
 
 impl Mail {
-    /// Tells the shard something that must not be lost.
+    /// Sends the shard a message that must not be lost.
     pub(crate) fn send(&self, message: Msg) {
-        // Only a caller's is given back.
+        // Only a caller's message is ever returned.
         drop(self.0.put(message, false));
     }
 
-    /// Asks the shard something, unless too much waits there already; then it is given back.
+    /// Sends the shard the message of a caller; returns it if the lane is full.
     #[expect(clippy::result_large_err, reason = "what is given back is what was given")]
     pub(crate) fn offer(&self, message: Msg) -> Result<(), Msg> {
         self.0.put(message, true)
@@ -107,13 +107,13 @@ impl Mail {
 }
 
 impl Mailbox {
-    /// A mailbox, and the way to it.
+    /// Returns both sides of a mailbox.
     pub(crate) fn new() -> (Mail, Self) {
         let shelf = Arc::new(Shelf::default());
         (Mail(Arc::clone(&shelf)), Self(shelf))
     }
 
-    /// The next message, if there is one.
+    /// Returns the next message, if there is one.
     pub(crate) fn take(&mut self) -> Option<Msg> {
         let mut lanes = self.0.lock();
         lanes.urgent.pop().or_else(|| lanes.ordinary.pop())
@@ -132,7 +132,7 @@ impl Mailbox {
         }
     }
 
-    /// Whether nothing waits.
+    /// Returns true if there are no messages.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         let lanes = self.0.lock();
@@ -146,7 +146,8 @@ impl Drop for Mailbox {
         lanes.closed = true;
         let unheard = (std::mem::take(&mut lanes.urgent), std::mem::take(&mut lanes.ordinary));
         drop(lanes);
-        // With the replies in them, outside the lock: who waits for one may send something else.
+        // Dropped outside the lock, with the reply channels: a caller that is woken may send
+        // another message.
         drop(unheard);
     }
 }

@@ -1,4 +1,4 @@
-//! What a shard is told.
+//! The messages to a shard.
 
 use std::sync::Arc;
 
@@ -25,35 +25,36 @@ use crate::{
 
 /// A message to a shard.
 pub(crate) enum Msg {
-    /// Begin a run.
+    /// Starts a run.
     Start(Box<NewRun>),
-    /// Something for one run.
+    /// A message to one run.
     Run(u64, RunMsg),
-    /// The same, where it came before something that was sent earlier and that it may need.
+    /// A message to one run that was put back, so that the start of the run, which was sent
+    /// earlier, is handled first.
     Late(u64, RunMsg),
     /// A batch was synced or refused.
     Committed {
-        /// The run.
+        /// The run's number.
         run: u64,
         /// The batch's number within the run's life in memory.
         batch: u64,
-        /// Which life: a reloaded run ignores the batches of the one before.
+        /// The life in memory: a reloaded run ignores the batches of the one before.
         life: u64,
         /// Whether it is durable.
         result: Result<(), StoreError>,
     },
-    /// What is on its way to a run is to be carried once more, in a while.
+    /// Delivers the pending messages of a run once more, after a delay.
     Unheard(u64),
-    /// Drop what rests: the host has no room left.
+    /// Drops idle runs: the host has no memory left.
     MakeRoom,
-    /// Take up stored runs by itself from now on.
+    /// From now on, takes up stored runs without a request.
     Recover,
-    /// Stop: drop every run, then acknowledge.
+    /// Stops: drops every run, then acknowledges.
     Stop(oneshot::Sender<()>),
 }
 
 impl Msg {
-    /// Whether it goes before what waits: it ends work, or lets it rest.
+    /// Returns true if it goes before the waiting messages: it ends or pauses work.
     pub(crate) fn is_urgent(&self) -> bool {
         match self {
             Self::Stop(_) => true,
@@ -68,25 +69,25 @@ impl Msg {
     }
 }
 
-/// A run to begin.
+/// A run to start.
 pub(crate) struct NewRun {
     pub(crate) id: RunId,
     pub(crate) program: Arc<Program>,
     pub(crate) started: RunStarted,
-    /// Revoking it refuses the start.
+    /// The caller's token; revoking it refuses the start.
     pub(crate) jti: Option<String>,
     pub(crate) key: Option<(String, IdempotencyKey)>,
     pub(crate) reply: Option<ReplyTo<RunView>>,
     pub(crate) waiter: Option<Waiter>,
-    /// Whether it is to go once it has ended and whoever asked was told.
+    /// Whether it is deleted once it has ended and its client was notified.
     pub(crate) unstored: bool,
-    /// Who is sent every event from the first on.
+    /// The subscriber to every event from the first on.
     pub(crate) subscriber: Option<Subscriber>,
-    /// Who holds which operator's seat from the beginning.
+    /// The initial seats: operator and session.
     pub(crate) seats: Vec<(String, SessionId)>,
     /// Whether it counts against the quotas of a token.
     pub(crate) charged: bool,
-    /// The sessions that took part in the run that calls it, with who stands behind them.
+    /// The sessions that took part in the parent run, with the parties behind them.
     pub(crate) joined: Vec<(String, String)>,
 }
 
@@ -147,33 +148,33 @@ pub(crate) enum Internal {
     IsAtRest(oneshot::Sender<bool>),
     /// Answer when it is so.
     Wait(Waiter),
-    /// Send every event from now on; answers with the number of the last durable event.
+    /// Sends every event from now on; replies with the number of the last durable event.
     Subscribe(Subscriber, oneshot::Sender<u32>),
     /// A signal from another run.
     SignalFrom { sender: (u64, u32), name: String, payload: Json },
-    /// A cancel from the run that called it.
+    /// A cancel from the parent run.
     CancelFrom { sender: (u64, u32), by: String, reason: String },
     /// What a dispatched attempt came to.
     Finished { step: u32, attempt: u32, result: Result<Dispatched, Failure> },
-    /// An attempt's worker has it.
+    /// An attempt was delivered to its worker.
     Delivered { step: u32, attempt: u32, delivery: Delivery },
-    /// An attempt says something; lossy.
+    /// Progress of an attempt; lossy.
     Progress { step: u32, attempt: u32, data: Json },
-    /// An attempt says more of its answer; lossy.
+    /// Deltas of an attempt's answer; lossy.
     Delta(Arc<Feed>),
-    /// An attempt asked for a secret.
+    /// An attempt accessed a secret.
     SecretAccessed { step: u32, attempt: u32, event: Box<SecretAccessEvent> },
-    /// A layer or an operator tells something of the run's life.
+    /// A lifecycle event from a layer or an operator.
     Tell { step: u32, event: Box<LifecycleEvent> },
-    /// A layer lets the run rest.
+    /// A layer pauses the run.
     Rest { by: String, reason: String },
-    /// There is room for a task of an agent with `max_concurrency`.
+    /// A place is free for a task of an agent with `max_concurrency`.
     Capacity { step: u32, agent: AgentKey },
-    /// A called run could not be stored: it is to be started again.
+    /// A child run could not be stored, and must be started again.
     ChildLost { step: u32, child: RunId },
-    /// A step on shared state could not be written: it is to be asked for again.
+    /// An operation on shared state could not be written, and must be repeated.
     StateLater { step: u32 },
-    /// What came of a step on shared state.
+    /// The outcome of an operation on shared state.
     StateDone { step: u32, outcome: Outcome },
     /// A called run ended.
     ChildEnded {
@@ -181,12 +182,12 @@ pub(crate) enum Internal {
         child: RunId,
         outcome: Outcome,
         usage: Option<Usage>,
-        /// The sessions that took part in it, with who stands behind them.
+        /// The sessions that took part in it, with the parties behind them.
         joined: Vec<(String, String)>,
     },
-    /// A session may be there for an attempt that waits for one.
+    /// A session may be available for a waiting attempt.
     Redispatch { step: u32, attempt: u32 },
-    /// The session that had an attempt is gone.
+    /// The session of an attempt is gone.
     Unseat { step: u32, attempt: u32, reason: String },
 }
 
@@ -197,7 +198,8 @@ impl From<Internal> for RunMsg {
 }
 
 impl RunMsg {
-    /// Whether the store may refuse what comes of it, for the sake of who asked or with which key.
+    /// Returns true if the store may refuse the resulting batch, because of the caller's token or
+    /// the idempotency key.
     pub(crate) fn is_checked(&self) -> bool {
         match self {
             Self::Control(asked) => !matches!(
@@ -209,12 +211,12 @@ impl RunMsg {
         }
     }
 
-    /// Whether it asks one of the run's query functions.
+    /// Returns true if it calls one of the run's query functions.
     pub(crate) fn is_query(&self) -> bool {
         matches!(self, Self::Control(Asked { ask: ControlAsk::Query { .. }, .. }))
     }
 
-    /// Whether it cancels the run.
+    /// Returns true if it cancels the run.
     pub(crate) fn is_cancel(&self) -> bool {
         matches!(
             self,
@@ -240,7 +242,7 @@ impl RunMsg {
 }
 
 impl WorkerAsk {
-    /// The same without the secrets that the attempt was given: nothing after this knows them.
+    /// Removes the secrets that the attempt was given: from here on nothing knows them.
     pub(crate) fn scrubbed(self, secrets: &Scrubber) -> Self {
         let json = |json: Json| secrets.scrub_json(&json);
         let text = |text: String| secrets.scrub_text(&text);
@@ -261,7 +263,7 @@ impl WorkerAsk {
     }
 }
 
-/// What a worker asks or reports.
+/// A request or report of a worker.
 pub(crate) enum WorkerAsk {
     /// The prompt; the attempt counts as delivered.
     Prompt,

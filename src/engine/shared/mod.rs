@@ -1,4 +1,4 @@
-//! What the shards of one engine share, and the messages between them.
+//! The data that the shards of one engine share, and the messages between them.
 
 pub(crate) mod accounts;
 pub(crate) mod capacity;

@@ -1,4 +1,4 @@
-//! Compiled blueprints by hash, and the names that stand for them.
+//! Compiled blueprints by hash, and the names that refer to them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,15 +17,15 @@ use crate::{
     token::Grant,
 };
 
-/// Programs that stay compiled.
+/// The maximum number of programs that stay compiled.
 const KEPT: usize = 256;
-/// Versions whose publisher is remembered.
+/// The maximum number of versions whose publisher is cached.
 const KEPT_PUBLISHERS: usize = 4_096;
-/// Waiting runs whose programs are compiled ahead, and how many of those.
+/// The number of waiting runs whose programs are compiled ahead; the second limits the programs.
 const AHEAD_RUNS: usize = 256;
 const AHEAD: usize = 16;
 
-/// The blueprints that the engine knows.
+/// A cache of the stored blueprints.
 pub(crate) struct Programs {
     store: Arc<dyn Store>,
     registry: Registry,
@@ -36,14 +36,15 @@ pub(crate) struct Programs {
     publishers: Mutex<HashMap<String, Publisher>>,
 }
 
-/// What the publisher of a version could do when it was published; none if nobody published it.
+/// The grant of the publisher of a version when it was published; `None` if it was never published.
 pub(crate) type Publisher = Option<Arc<Grant>>;
 
-/// What names stood for when they were last looked up.
+/// The hashes of names when they were last read.
 #[derive(Default)]
 struct Names {
     hashes: HashMap<String, String>,
-    /// Counts the moves, so that what was read before one is not kept after it.
+    /// Counts the changes of names, so that a value that was read before a change is not cached
+    /// after it.
     moves: u64,
 }
 
@@ -60,12 +61,12 @@ impl Programs {
         }
     }
 
-    /// The publisher of a version, if it was looked up before.
+    /// Returns the publisher of a version, if it is cached.
     pub(crate) fn known_publisher(&self, hash: &str) -> Option<Publisher> {
         self.publishers().get(hash).cloned()
     }
 
-    /// The publisher of a version. One that is not stored has none.
+    /// Returns the publisher of a version; none for a version that is not stored.
     pub(crate) fn publisher(&self, hash: &str) -> Result<Publisher, EngineError> {
         if let Some(known) = self.known_publisher(hash) {
             return Ok(known);
@@ -74,11 +75,11 @@ impl Programs {
         let grant = row
             .and_then(|row| row.publisher)
             .map(|text| Arc::new(crate::engine::run::values::grant_of(&Json::from_trusted(text))));
-        // Who published it meanwhile is right.
+        // A version that was published in the meantime takes precedence.
         Ok(self.publishers().entry(hash.to_owned()).or_insert(grant).clone())
     }
 
-    /// Remembers who published a version.
+    /// Caches the publisher of a version.
     pub(crate) fn published(&self, hash: &str, grant: Arc<Grant>) {
         self.publishers().insert(hash.to_owned(), Some(grant));
     }
@@ -91,12 +92,12 @@ impl Programs {
         all
     }
 
-    /// The limits of every sandbox.
+    /// Returns the limits of every sandbox.
     pub(crate) fn limits(&self) -> Limits {
         self.limits.clone()
     }
 
-    /// Compiles a bundle; answers with the warnings, or with every finding if one is an error.
+    /// Compiles a bundle; returns the warnings, or every finding if one is an error.
     pub(crate) fn compile(
         &self,
         bundle: &Bundle,
@@ -110,19 +111,19 @@ impl Programs {
         Ok((program, warnings))
     }
 
-    /// A compiled version that is known to be stored.
+    /// Returns a compiled version that is known to be stored.
     pub(crate) fn stored(&self, hash: &str) -> Option<Arc<Program>> {
         let stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner).contains(hash);
         if stored { self.kept(hash) } else { None }
     }
 
-    /// Remembers that a version is stored.
+    /// Records that a version is stored.
     pub(crate) fn mark_stored(&self, program: &Program) {
         let hash = program.blueprint().hash().to_owned();
         self.stored.lock().unwrap_or_else(PoisonError::into_inner).insert(hash);
     }
 
-    /// The compiled version of a name or a whole `name@hash`, without asking the store.
+    /// Returns the compiled version of a name or a whole `name@hash`, without reading the store.
     pub(crate) fn known(&self, reference: &str) -> Option<Arc<Program>> {
         match reference.split_once('@') {
             Some((name, hash)) => {
@@ -132,7 +133,7 @@ impl Programs {
         }
     }
 
-    /// Forgets what a name stands for: a write has moved it, or has tried to.
+    /// Drops the cached hash of a name: a write has changed it, or has tried to.
     pub(crate) fn moved(&self, name: &str) {
         let mut names = self.names();
         names.moves += 1;
@@ -158,7 +159,7 @@ impl Programs {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The version that is stored under a hash.
+    /// Returns the version that is stored under a hash.
     pub(crate) fn by_hash(&self, hash: &str) -> Result<Arc<Program>, EngineError> {
         if let Some(program) = self.kept(hash) {
             return Ok(program);
@@ -167,8 +168,8 @@ impl Programs {
         self.decode(&row)
     }
 
-    /// Compiles what the newest of the runs that wait were started from, until told to stop: the
-    /// first of them to go on after a start finds its program ready.
+    /// Compiles the programs of the newest waiting runs, until canceled, so that the first of them
+    /// to continue after a start finds its program ready.
     pub(crate) fn compile_ahead(&self, stopping: &CancellationToken) -> Result<(), EngineError> {
         let filter = RunFilter {
             status: vec![RunStatus::Waiting],
@@ -181,7 +182,7 @@ impl Programs {
                 break;
             }
             if seen.insert(header.hash.clone())
-                // What cannot be compiled any more is told to those that wait for it.
+                // The runs of a program that does not compile any more report the error themselves.
                 && let Err(error) = self.by_hash(&header.hash)
             {
                 tracing::debug!(hash = header.hash, %error, "compile ahead");
@@ -190,9 +191,9 @@ impl Programs {
         Ok(())
     }
 
-    /// The version that `name` or `name@hash-prefix` stands for now. `own` is the caller's (name,
-    /// hash): a blueprint that was started from a file calls itself without a name having been
-    /// set.
+    /// Returns the version that `name` or `name@hash-prefix` refers to now. `own` is the caller's
+    /// (name, hash): a blueprint that was started from a file may call itself although its name was
+    /// never set.
     pub(crate) fn resolve(
         &self,
         reference: &str,
@@ -212,7 +213,7 @@ impl Programs {
             None => self.named(name)?.ok_or_else(|| unknown(reference))?,
             Some(prefix) => {
                 let mut versions = self.store.blueprint_versions(name, prefix)?;
-                // What was published goes before what merely names itself so.
+                // Published versions take precedence over those that merely declare the name.
                 if versions.iter().any(|row| row.publisher.is_some()) {
                     versions.retain(|row| row.publisher.is_some());
                 }
@@ -231,7 +232,7 @@ impl Programs {
         self.by_hash(&hash)
     }
 
-    /// What stores a version, with what its publisher may do if it is published.
+    /// Returns the write of a version, with the grant of its publisher if it is published.
     pub(crate) fn write_of(program: &Program, publisher: Option<&Grant>, now_ms: u64) -> Write {
         let blueprint = program.blueprint();
         Write::PutBlueprint(BlueprintRow {
@@ -249,7 +250,7 @@ impl Programs {
         Ok(program)
     }
 
-    /// The compiled version, if it is at hand.
+    /// Returns the compiled version, if it is cached.
     pub(crate) fn kept(&self, hash: &str) -> Option<Arc<Program>> {
         self.compiled.lock().unwrap_or_else(PoisonError::into_inner).get(hash).map(Arc::clone)
     }
@@ -257,14 +258,14 @@ impl Programs {
     fn keep(&self, program: &Arc<Program>) {
         let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         if compiled.len() >= KEPT {
-            // A version that a run uses is held by the run: only the index entry goes.
+            // A version that a run uses is held by the run: only the cache entry is dropped.
             compiled.retain(|_, program| Arc::strong_count(program) > 1);
         }
         compiled.insert(program.blueprint().hash().to_owned(), Arc::clone(program));
     }
 }
 
-/// The input of a run, with its defaults; nothing at all stands for an empty object.
+/// Returns the input of a run, with its defaults; null counts as an empty object.
 pub(crate) fn accept_input(program: &Program, input: &Json) -> Result<Json, EngineError> {
     let schema = program.blueprint().input();
     if schema.is_any() {

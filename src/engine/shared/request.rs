@@ -1,4 +1,4 @@
-//! What the engine can be asked for.
+//! The requests to the engine.
 
 use crate::{
     blueprint::Bundle,
@@ -9,22 +9,22 @@ use crate::{
     token::{Grant, Quotas, Role},
 };
 
-/// Who asks: the holder of a token.
+/// The caller: the holder of a token.
 #[derive(Debug, Clone)]
 pub struct Caller {
     /// The token's subject.
     pub subject: String,
-    /// What the token allows.
+    /// The grant of the token.
     pub grant: Grant,
-    /// The token's id; revoking it refuses what is under way.
+    /// The token's id; revoking it refuses requests in progress.
     pub jti: String,
-    /// When the token ends, in Unix milliseconds; a token made from it ends no later.
+    /// The expiry of the token, in Unix milliseconds; a token derived from it expires no later.
     pub expires_ms: u64,
-    /// The session that it speaks for.
+    /// The session of the token.
     pub session: Option<SessionId>,
 }
 
-/// Who reports on an attempt: the bearer of its handle or of a token for it.
+/// The holder of an attempt: the bearer of its handle or of a token for it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Holder {
     /// The run's number.
@@ -33,19 +33,19 @@ pub struct Holder {
     pub step: u32,
     /// The attempt.
     pub attempt: u32,
-    /// The run's epoch, as the bearer says.
+    /// The run's epoch, according to the bearer.
     pub epoch: u32,
-    /// The run's nonce, as the bearer says; absent for a session, whose tasks the host keeps.
+    /// The run's nonce, according to the bearer; absent for a session, whose tasks the host tracks.
     pub nonce: Option<u64>,
-    /// The token's id, where it is one.
+    /// The token's id, if the bearer is a token.
     pub jti: Option<String>,
-    /// The verbs and scopes, where a token narrows them.
+    /// The verbs and scopes, if a token narrows them.
     pub grant: Option<Grant>,
-    /// The session that has the attempt, where it says so itself.
+    /// The session of the attempt, if it reports itself.
     pub session: Option<SessionId>,
 }
 
-/// Who is at the door.
+/// An authenticated bearer.
 #[derive(Debug, Clone)]
 pub enum Bearer {
     /// A token for the API.
@@ -54,7 +54,7 @@ pub enum Bearer {
     Holder(Holder),
 }
 
-/// A key that makes a repetition harmless, with the hash of the body that came with it.
+/// An idempotency key, with the hash of the request's body.
 #[derive(Debug, Clone)]
 pub struct IdempotencyKey {
     /// The route.
@@ -66,7 +66,8 @@ pub struct IdempotencyKey {
 }
 
 impl IdempotencyKey {
-    /// What goes into the batch of the effect: the key must be free, and from then on it has `answer`.
+    /// Returns the check and the write for the batch of the effect: the key must be unused, and is
+    /// stored with `answer`.
     pub(crate) fn keep(&self, principal: &str, answer: String, now_ms: u64) -> (Check, Write) {
         let (principal, route) = (principal.to_owned(), self.route.to_owned());
         let (key, body) = (self.key.clone(), self.body.clone());
@@ -77,51 +78,51 @@ impl IdempotencyKey {
     }
 }
 
-/// What a run executes.
+/// The program of a run.
 #[derive(Debug, Clone)]
 pub enum Program {
     /// `name`, `name@hash-prefix`.
     Named(String),
-    /// Source that came with the request; it is stored by its hash and moves no name.
+    /// Source that came with the request; it is stored by its hash and changes no name.
     Bundle(Bundle),
 }
 
 /// A run to start.
 #[derive(Debug, Clone)]
 pub struct StartRun {
-    /// What it executes.
+    /// The program.
     pub program: Program,
-    /// Its input; null for none.
+    /// The input; null for none.
     pub input: Json,
-    /// What started it.
+    /// The trigger.
     pub trigger: Json,
-    /// Where its child processes run.
+    /// The working directory of its child processes.
     pub workdir: Option<String>,
     /// The session that takes every task.
     pub delegate: Option<SessionId>,
-    /// Which session holds which operator.
+    /// The session of each operator's seat.
     pub seats: std::collections::BTreeMap<String, SessionId>,
 }
 
-/// What a worker reports.
+/// The report of a worker.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// The result, or the failure.
     pub verdict: Verdict,
-    /// What the work used.
+    /// The usage.
     pub usage: Option<Usage>,
     /// Declared effects: a JSON array, empty for none.
     pub effects: Vec<serde_json::Value>,
-    /// The hash of the body, for its repetition.
+    /// The hash of the body, to detect repetitions.
     pub body_hash: String,
-    /// The body itself, kept where it is refused.
+    /// The body itself, stored if it is refused.
     pub body: String,
     /// The worker's own key for this report.
     pub key: Option<String>,
 }
 
 impl Report {
-    /// The same without secrets.
+    /// Removes secrets.
     pub(crate) fn scrubbed(self, secrets: &Scrubber) -> Self {
         let json = |json: Json| secrets.scrub_json(&json);
         let verdict = match self.verdict {
@@ -144,80 +145,80 @@ impl Report {
     }
 }
 
-/// How a worker says that it went.
+/// The result of a worker.
 #[derive(Debug, Clone)]
 pub enum Verdict {
-    /// Done, with this value.
+    /// The value of a completed task.
     Done(Json),
-    /// Failed.
+    /// The failure of a task.
     Failed {
         /// One line for a person.
         message: String,
-        /// Whether another attempt may help.
+        /// Whether another attempt may succeed.
         retryable: bool,
-        /// Anything more.
+        /// Additional data.
         data: Option<Json>,
     },
 }
 
-/// What a person says to a task.
+/// The answer of a person to a task.
 #[derive(Debug, Clone)]
 pub enum Answer {
-    /// This is the output.
+    /// The output.
     Output(Json),
-    /// No.
+    /// A rejection.
     Reject {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// A token to make.
+/// A token to mint.
 #[derive(Debug, Clone)]
 pub struct MintToken {
     /// Its role.
     pub role: Role,
-    /// Only these verbs; all of the role if absent.
+    /// The verbs; all of the role if absent.
     pub verbs: Option<Vec<String>>,
-    /// Verbs beside those, which the role has only where a token names them.
+    /// Additional verbs that the role has only if the token lists them.
     pub extra_verbs: Vec<String>,
-    /// Its scopes; the caller's own if absent.
+    /// The scopes; the caller's own if absent.
     pub scopes: Option<Vec<String>>,
-    /// How long it lives, in milliseconds.
+    /// The lifetime, in milliseconds.
     pub ttl_ms: u64,
-    /// Whose it is; its role if absent.
+    /// The name of its holder; the role if absent.
     pub name: Option<String>,
-    /// How much may be done and kept under it; bounded by the caller's own quotas in any case.
+    /// The quotas; the caller's own apply in any case.
     pub quotas: Quotas,
 }
 
-/// A made token.
+/// A new token.
 #[derive(Debug, Clone)]
 pub struct Minted {
     /// The token itself, shown once.
     pub token: String,
     /// Its id.
     pub jti: String,
-    /// When it ends, in Unix milliseconds.
+    /// The expiry, in Unix milliseconds.
     pub expires_ms: u64,
 }
 
-/// What was given a new run.
+/// The response to a start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Started {
     /// The run.
     pub run: RunId,
-    /// Whether an earlier request with the same key had started it.
+    /// Whether an earlier request with the same key started it.
     pub repeated: bool,
 }
 
-/// A run that was made, as far as whoever made it may see it.
+/// A new run, as far as its creator may read it.
 #[derive(Debug, Clone, serde::Serialize)]
 #[serde(untagged)]
 pub enum Made {
-    /// All of it.
+    /// The whole view.
     Seen(Box<crate::engine::RunView>),
-    /// Its id alone: the token may start runs, and not read this one.
+    /// Only the id: the token may start runs, but not read this one.
     Hidden {
         /// The run.
         id: RunId,
@@ -225,8 +226,8 @@ pub enum Made {
 }
 
 impl<'de> serde::Deserialize<'de> for Made {
-    /// Takes the whole text first: a view has values in it that are kept as they are written, and
-    /// these are not found any more in what serde puts aside for an untagged choice.
+    /// Deserializes the whole text first: a view contains verbatim values, which are lost in
+    /// serde's buffer for untagged enums.
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         #[derive(serde::Deserialize)]
         struct Hidden {
@@ -247,7 +248,7 @@ impl<'de> serde::Deserialize<'de> for Made {
 }
 
 impl Made {
-    /// The run's id.
+    /// Returns the run's id.
     pub fn id(&self) -> RunId {
         match self {
             Self::Seen(view) => view.id,
@@ -255,7 +256,7 @@ impl Made {
         }
     }
 
-    /// The run, if it may be seen.
+    /// Returns the view, if it is visible.
     pub fn view(self) -> Option<crate::engine::RunView> {
         match self {
             Self::Seen(view) => Some(*view),
@@ -264,13 +265,13 @@ impl Made {
     }
 }
 
-/// A task that a queue worker was given.
+/// A task that was leased to a pull worker.
 #[derive(Debug, Clone)]
 pub struct Leased {
     /// The task.
     pub task: TaskId,
-    /// Its bearer.
+    /// The handle of the attempt.
     pub handle: String,
-    /// When the lease ends without a heartbeat, in Unix milliseconds.
+    /// The end of the lease without a heartbeat, in Unix milliseconds.
     pub lease_ms: u64,
 }

@@ -1,4 +1,4 @@
-//! What the shards of one engine share.
+//! The data that the shards of one engine share.
 
 use std::sync::{
     Arc, OnceLock,
@@ -30,12 +30,12 @@ use crate::{
     token::HandleKey,
 };
 
-/// What does not change while the host runs, and what all shards count together.
+/// The immutable parts of the engine, and the counters of all shards.
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) state: DurableState,
     pub(crate) clock: Clock,
-    /// When this process began to hear anybody, on the steady clock.
+    /// The time at which this process could first receive reports, on the steady clock.
     pub(crate) booted_ms: u64,
     pub(crate) tasks: Tasks,
     pub(crate) registry: Registry,
@@ -52,21 +52,21 @@ pub(crate) struct Shared {
     pub(crate) open_runs: AtomicU64,
     pub(crate) watches: WatchBoard,
     pub(crate) taking_up: crate::engine::shared::taking_up::TakingUp,
-    /// What all runs make the host hold.
+    /// The memory that is held for all runs.
     pub(crate) memory: Arc<Memory>,
-    /// When room was last asked for, in Unix milliseconds.
+    /// The time at which memory was last requested, in Unix milliseconds.
     pub(crate) room_asked_ms: AtomicU64,
     pub(crate) readers: Readers,
     pub(crate) accounts: Accounts,
 }
 
 impl Shared {
-    /// The shard that a run belongs to.
+    /// Returns the shard that a run belongs to.
     pub(crate) fn shard_of(&self, run: u64) -> u64 {
         run % self.shards.len() as u64
     }
 
-    /// The refusal for what would make the host hold more than it may.
+    /// Returns the refusal of a request that would exceed the memory limit of the host.
     pub(crate) fn no_room(&self, what: &str) -> EngineError {
         let (used, limit) = (self.memory.used(), self.memory.limit());
         EngineError::Busy {
@@ -78,7 +78,7 @@ impl Shared {
         }
     }
 
-    /// Asks every shard to drop what rests, a few times a second at most.
+    /// Asks every shard to drop idle runs, at most a few times a second.
     pub(crate) fn make_room(&self) {
         let now_ms = self.clock.now_ms();
         let before = self.room_asked_ms.load(Ordering::Relaxed);
@@ -91,20 +91,20 @@ impl Shared {
         }
     }
 
-    /// Tells a run something. Nothing happens once the engine has stopped.
+    /// Sends a message to a run. Has no effect once the engine has stopped.
     pub(crate) fn tell(&self, run: u64, message: impl Into<RunMsg>) {
         self.send(run, Msg::Run(run, message.into()));
     }
 
-    /// Tells the shard of a run something.
+    /// Sends a message to the shard of a run.
     pub(crate) fn send(&self, run: u64, message: Msg) {
         self.mail_of(run).send(message);
     }
 
-    /// Asks the shard of a run something for a caller.
+    /// Sends a caller's message to the shard of a run.
     ///
     /// # Errors
-    /// `overloaded`, where too much waits there already.
+    /// Returns `overloaded` if too many messages wait there.
     pub(crate) fn offer(&self, run: u64, message: Msg) -> Result<(), EngineError> {
         self.mail_of(run).offer(message).map_err(|_| EngineError::Busy {
             code: "overloaded",

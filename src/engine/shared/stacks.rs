@@ -1,4 +1,4 @@
-//! The stacks that runs go through: the host's layers, and those that a blueprint adds inside.
+//! The stacks of runs: the host's layers, and the layers of a blueprint inside them.
 
 use std::{
     collections::HashMap,
@@ -11,26 +11,26 @@ use crate::{
     middleware::{DispatchStack, Layer, Listed, Means, Stacks, Tracing, tell_apart},
 };
 
-/// Versions whose stacks stay assembled.
+/// The maximum number of versions whose stacks are cached.
 const KEPT: usize = 256;
 
-/// What a host puts between its runs and what they reach.
+/// The layers of a host.
 #[derive(Debug, Clone, Default)]
 pub struct Middleware {
-    /// Layers of code, outside of those that are data.
+    /// Layers implemented in code, outside of the declared ones.
     pub code: Stacks,
-    /// Layers that a configuration names, in their order.
+    /// Layers that the configuration declares, in order.
     pub layers: Vec<Layer>,
 }
 
 impl Middleware {
-    /// Layers of data, and no code.
+    /// Returns declared layers, without layers in code.
     pub fn of(layers: Vec<Layer>) -> Self {
         Self { code: Stacks::default(), layers }
     }
 }
 
-/// The stack of each blueprint's version.
+/// The stacks of each version of a blueprint.
 pub(crate) struct StackBook {
     host: Arc<Stacks>,
     metered: bool,
@@ -47,7 +47,7 @@ impl StackBook {
         if !named_tracing {
             base = base.observe(Tracing);
         }
-        // The gate is the first of all guards: nothing is answered that it has not let through.
+        // The gate is the first guard: no layer may answer a dispatch that the gate would refuse.
         let mut outermost = Stacks::default();
         outermost.dispatch = base.guard(RunGate).build();
         let base = outermost;
@@ -57,7 +57,7 @@ impl StackBook {
         Self { host, metered, means, of: Mutex::default() }
     }
 
-    /// The stacks of a blueprint; the host's own where it adds nothing.
+    /// Returns the stacks of a blueprint; the host's own if it declares no layers.
     pub(crate) fn of(&self, program: &Program) -> Arc<Stacks> {
         let layers = &program.blueprint().definition().middleware;
         if layers.is_empty() {
@@ -68,7 +68,7 @@ impl StackBook {
             return Arc::clone(known);
         }
         if of.len() >= KEPT {
-            // What layers keep is durable; what they counted since is on its way there.
+            // The stored data of layers is durable; recent counts are being written.
             of.clear();
         }
         let stacks = Arc::new(self.assemble(program, layers));
@@ -77,7 +77,7 @@ impl StackBook {
     }
 
     fn assemble(&self, program: &Program, layers: &[serde_json::Value]) -> Stacks {
-        // They were read when the blueprint was checked.
+        // They were validated when the blueprint was checked.
         let read = layers.iter().filter_map(|data| Layer::of(data).ok());
         let mut layers: Vec<Layer> = read.collect();
         tell_apart(&mut layers);
@@ -85,17 +85,17 @@ impl StackBook {
         self.host.and(&Stacks::of(&layers, "blueprint", &prefix, &self.means))
     }
 
-    /// Every layer in its place.
+    /// Returns every layer in its position.
     pub(crate) fn list(&self, program: Option<&Program>) -> Vec<Listed> {
         program.map_or_else(|| self.host.list(), |program| self.of(program).list())
     }
 
-    /// Whether a layer may want to know what a run has used: all but the host's own two.
+    /// Returns true if a layer may need the usage of a run: any layer but the host's own two.
     pub(crate) fn meters(&self, program: &Program) -> bool {
         self.metered || !program.blueprint().definition().middleware.is_empty()
     }
 
-    /// The host's own stacks, for what belongs to no run.
+    /// Returns the host's own stacks, for operations that belong to no run.
     pub(crate) fn host(&self) -> &Arc<Stacks> {
         &self.host
     }

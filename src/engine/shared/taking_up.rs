@@ -1,14 +1,14 @@
-//! How far the stored runs are taken up.
+//! The progress of taking up the stored runs.
 
 use std::sync::{
     Mutex, PoisonError,
     atomic::{AtomicUsize, Ordering},
 };
 
-/// How far the taking up is.
+/// The progress of taking up the stored runs.
 #[derive(Debug, Default)]
 pub(crate) struct TakingUp {
-    /// Set while it goes on.
+    /// Set while it is in progress.
     pub(crate) reason: Mutex<Option<&'static str>>,
     pub(crate) taken: AtomicUsize,
     pub(crate) of: AtomicUsize,
@@ -19,7 +19,7 @@ impl TakingUp {
         *self.reason.lock().unwrap_or_else(PoisonError::into_inner) = reason;
     }
 
-    /// Says how far it is, while it goes on.
+    /// Describes the progress, while it lasts.
     pub(crate) fn told(&self) -> Option<String> {
         let reason = (*self.reason.lock().unwrap_or_else(PoisonError::into_inner))?;
         let (taken, of) = (self.taken.load(Ordering::Relaxed), self.of.load(Ordering::Relaxed));

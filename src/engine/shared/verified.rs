@@ -1,4 +1,4 @@
-//! Keys that sign tokens, and tokens that were verified.
+//! The signing keys of tokens, and a cache of verified tokens.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -13,18 +13,19 @@ use crate::{
     token::{Claims, KeyRing, TokenKind},
 };
 
-/// Verified tokens that are remembered.
+/// The maximum number of verified tokens that are cached.
 pub(crate) const REMEMBERED: usize = 4_096;
 
-/// Keys, and what is known of tokens.
+/// The keys, and the known tokens.
 pub(crate) struct Auth {
     pub(crate) keys: RwLock<KeyRing>,
-    /// Where the keys are kept; whoever changes them has it to themselves.
+    /// The storage of the keys; locked during a change of keys.
     pub(crate) files: Mutex<Arc<dyn KeyFiles>>,
     pub(crate) revoked: RwLock<HashSet<String>>,
-    /// Tokens of the key that signs. Those of a retired key are verified each time: its grace ends.
+    /// Verified tokens of the current key. Those of a retired key are verified each time, because
+    /// its grace period ends.
     pub(crate) verified: RwLock<HashMap<[u8; 32], Claims>>,
-    /// The epochs of the open runs that were created before there were nonces.
+    /// The epochs of the open runs that were created before nonces existed.
     pub(crate) first_epochs: HashMap<u64, u32>,
 }
 
@@ -45,23 +46,23 @@ impl Auth {
         })
     }
 
-    /// Looks at the keys.
+    /// Reads the keys.
     pub(crate) fn keys<T>(&self, look: impl FnOnce(&KeyRing) -> T) -> T {
         look(&self.keys.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes other keys; nothing that the keys before said is remembered.
+    /// Replaces the keys, and drops the cache of the previous ones.
     pub(crate) fn change_keys(&self, keys: KeyRing) {
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
         self.verified.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Signs claims with the key of now.
+    /// Signs claims with the current key.
     pub(crate) fn sign(&self, claims: &Claims) -> Result<String, EngineError> {
         self.keys(|keys| keys.sign(claims)).map_err(denied)
     }
 
-    /// A signature is checked once; time and revocation are checked at every use.
+    /// Verifies a token: the signature once, time and revocation at every use.
     pub(crate) fn verify(&self, token: &str, now_s: u64) -> Result<Claims, EngineError> {
         let mark = *blake3::hash(token.as_bytes()).as_bytes();
         let known =
@@ -72,7 +73,7 @@ impl Auth {
                 claims
             }
             None => {
-                // Under one look at the keys: what a key says is not remembered after its end.
+                // Under one lock of the keys: a result of a key must not be cached after its end.
                 let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
                 let claims = keys.verify(token, &TokenKind::ALL, now_s).map_err(denied)?;
                 if keys.is_current(token) {
@@ -96,8 +97,8 @@ impl Auth {
     }
 }
 
-/// The ids of a token and of those that it was narrowed from. The id of a token for an attempt
-/// begins with the id of the one before it: such tokens are stored nowhere.
+/// Returns the id of a token and those of its ancestors. The id of a token for an attempt begins
+/// with the id of its parent: such tokens are not stored.
 pub(crate) fn lineage(jti: &str) -> impl Iterator<Item = &str> {
     jti.match_indices('.').map(|(at, _)| &jti[..at]).chain(std::iter::once(jti))
 }

@@ -1,4 +1,4 @@
-//! Which directories may be watched.
+//! The directories that may be watched.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -8,7 +8,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-/// Which directories may be watched.
+/// The directories that may be watched.
 #[derive(Default)]
 pub(crate) struct WatchBoard {
     pub(crate) directories: Mutex<Directories>,
@@ -17,12 +17,12 @@ pub(crate) struct WatchBoard {
 
 #[derive(Default)]
 pub(crate) struct Directories {
-    /// Where a version of a blueprint was read from, by its name.
+    /// The hash and directory of a blueprint that was read from a directory, by name.
     pub(crate) homes: HashMap<String, (String, PathBuf)>,
-    /// The configured ones.
+    /// The configured directories.
     pub(crate) roots: BTreeMap<String, PathBuf>,
-    /// What the host found wrong with a watch, by its id.
+    /// The problem of a watch, by its id.
     pub(crate) problems: HashMap<String, String>,
-    /// Whether this host looks at files at all.
+    /// Whether this host scans files at all.
     pub(crate) watches: bool,
 }

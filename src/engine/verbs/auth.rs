@@ -1,4 +1,4 @@
-//! Who is at the door: tokens, handles, revocations.
+//! Authentication: tokens, handles, revocations.
 
 use std::{collections::BTreeSet, sync::PoisonError};
 
@@ -14,37 +14,37 @@ use crate::{
     token::{Claims, Grant, Handle, Quotas, Role, Scopes, TaskClaim, TokenKind, UNNAMED, Verb},
 };
 
-/// The longest life of a token, in milliseconds.
+/// The maximum lifetime of a token, in milliseconds.
 const LONGEST_MS: u64 = 366 * 24 * 3_600 * 1_000;
 
-/// How long a token for an attempt lives unless it says otherwise, in milliseconds.
+/// The default lifetime of a token for an attempt, in milliseconds.
 pub(crate) const ATTEMPT_TOKEN_MS: u64 = 600_000;
 
-/// The longest life of a token for an attempt, in milliseconds.
+/// The maximum lifetime of a token for an attempt, in milliseconds.
 const LONGEST_ATTEMPT_TOKEN_MS: u64 = 3_600_000;
 
-/// What the id of a token for an attempt begins with.
+/// The prefix of the id of a token for an attempt.
 const ATTEMPT_JTI: &str = "wt_";
 
-/// The longest id of one: eight characters and a dot for each narrowing.
+/// The maximum length of such an id: eight characters and a dot for each narrowing.
 const LONGEST_ATTEMPT_JTI: usize = ATTEMPT_JTI.len() + 32 + 9 * MOST_NARROWINGS;
 
-/// The characters of its id that tell an unnamed token's subject from others.
+/// The number of characters of its id that distinguish the subject of an unnamed token.
 const SHORT_JTI: usize = 12;
 
-/// The longest name of whoever holds a token, in characters.
+/// The maximum length of a token's name, in characters.
 const LONGEST_NAME: usize = 64;
 
-/// Names that mean something else.
+/// Reserved names.
 const RESERVED: [&str; 5] = ["engine", "handle", "host", "session", "token"];
 
-/// How long the token of the data directory's owner lives, in milliseconds.
+/// The lifetime of the admin token, in milliseconds.
 const ADMIN_TTL_MS: u64 = 365 * 24 * 3_600 * 1_000;
 
-/// How often a token for an attempt may be narrowed again.
+/// The maximum number of times that a token for an attempt is narrowed.
 const MOST_NARROWINGS: usize = 8;
 
-/// Whether an id has the form of those of tokens for attempts.
+/// Returns true if an id has the form of a token for an attempt.
 fn is_of_attempt(jti: &str) -> bool {
     let mut parts = jti.strip_prefix(ATTEMPT_JTI).unwrap_or_default().split('.');
     let hex = |part: &str, len| {
@@ -56,13 +56,13 @@ fn is_of_attempt(jti: &str) -> bool {
 }
 
 impl Engine {
-    /// Who holds a bearer: a token, or the handle of an attempt.
+    /// Authenticates a bearer: a token, or the handle of an attempt.
     ///
-    /// Nothing is read for it: a handle and a token are verified with the keys alone. Whether the
-    /// attempt is still open is for its run to say, with the first use.
+    /// Reads nothing from the store: handles and tokens are verified with the keys alone. The run
+    /// checks whether the attempt is still open, on first use.
     ///
     /// # Errors
-    /// When it is not a bearer of this host, has ended or was revoked.
+    /// Fails when the bearer was not issued by this host, has expired or was revoked.
     pub fn authenticate(&self, bearer: &str) -> Result<Bearer, EngineError> {
         if bearer.starts_with("wh_") {
             let now_s = self.shared().clock.now_ms() / 1_000;
@@ -106,17 +106,17 @@ impl Engine {
         })
     }
 
-    /// The public keys, as a JWK set.
+    /// Returns the public keys, as a JWK set.
     pub fn jwks(&self) -> Json {
         let now_s = self.shared().clock.now_ms() / 1_000;
         let set = self.inner.auth.keys(|keys| keys.jwks(now_s));
         Json::encode(&set).expect("a key set is plain data")
     }
 
-    /// Makes a token that is no wider than the caller's own.
+    /// Mints a token that is no wider than the caller's own.
     ///
     /// # Errors
-    /// When the caller may not, or asks for more than it has.
+    /// Fails when the caller lacks permission, or asks for more than it has.
     pub async fn mint(
         &self,
         caller: &Caller,
@@ -163,7 +163,8 @@ impl Engine {
         self.store_token(caller, claims, now_ms, expires_ms, key).await
     }
 
-    /// The token of a repeated request: what it says is stored, and signing that gives the token.
+    /// Returns the token of a repeated request: its claims are stored, and signing them again gives
+    /// the token.
     async fn signed_again(&self, caller: &Caller, jti: String) -> Result<Minted, EngineError> {
         let wanted = jti.clone();
         let row = self.read(move |store| store.token(&wanted)).await?;
@@ -175,7 +176,7 @@ impl Engine {
         Ok(Minted { token, jti: row.jti, expires_ms: row.expires_ms })
     }
 
-    /// The quotas of a token that is to be made.
+    /// Returns the quotas of a token to be minted.
     fn quotas_of(&self, caller: &Caller, asked: Quotas) -> Result<Option<Quotas>, EngineError> {
         if let Some(fault) = asked.fault() {
             return Err(EngineError::BadRequest(format!("mint a token: {fault}")));
@@ -187,8 +188,8 @@ impl Engine {
         Ok(Some(asked))
     }
 
-    /// Refuses to repeat an answer with a token in it to a caller that could not have asked for it:
-    /// whoever has the same subject may have less.
+    /// Refuses to repeat a response with a token for a caller that could not have requested it:
+    /// another token of the same subject may have less.
     pub(crate) fn check_repeatable(
         &self,
         caller: &Caller,
@@ -239,10 +240,10 @@ impl Engine {
         Ok(Minted { token, jti: claims.jti, expires_ms })
     }
 
-    /// The tokens that were given out, newest first, without their secrets.
+    /// Returns the issued tokens, newest first, without their secrets.
     ///
     /// # Errors
-    /// When the caller may not see them.
+    /// Fails when the caller lacks permission.
     pub async fn tokens(&self, caller: &Caller) -> Result<Vec<TokenView>, EngineError> {
         caller.grant.check(Verb::TokenList, &[])?;
         let rows = self.read(|store| store.tokens()).await?;
@@ -250,10 +251,10 @@ impl Engine {
         Ok(rows.iter().map(|row| view_token(row, used(row))).collect())
     }
 
-    /// Revokes a token and what was made from it; nothing that comes with it later is accepted.
+    /// Revokes a token and every token derived from it; later requests with them are refused.
     ///
     /// # Errors
-    /// When the caller may not, or there is no such token.
+    /// Fails when the caller lacks permission, or there is no such token.
     pub async fn revoke(&self, caller: &Caller, jti: &str) -> Result<(), EngineError> {
         caller.grant.check(Verb::TokenRevoke, &[])?;
         let wanted = jti.to_owned();
@@ -275,7 +276,7 @@ impl Engine {
             at += 1;
         }
         {
-            // Refused from here on; durable before the answer.
+            // Refused from here on; durable before the response.
             let auth = &self.inner.auth;
             let mut revoked = auth.revoked.write().unwrap_or_else(PoisonError::into_inner);
             revoked.extend(doomed.iter().cloned());
@@ -290,10 +291,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes the token of the data directory's owner, who may do everything.
+    /// Mints the admin token of the data directory.
     ///
     /// # Errors
-    /// When it cannot be stored.
+    /// Fails when it cannot be stored.
     pub async fn mint_admin(&self) -> Result<Minted, EngineError> {
         let now_ms = self.shared().clock.now_ms();
         let claims = self.owner_claims(None, now_ms).await?;
@@ -301,8 +302,8 @@ impl Engine {
         Ok(Minted { token, jti: claims.jti, expires_ms: claims.exp.saturating_mul(1_000) })
     }
 
-    /// Stores what the token of the data directory's owner says. Where somebody asks for it, it
-    /// falls with their token.
+    /// Stores and returns the claims of a new admin token; fails if the token of the caller `by` was
+    /// revoked.
     pub(crate) async fn owner_claims(
         &self,
         by: Option<&Caller>,
@@ -317,20 +318,20 @@ impl Engine {
         Ok(claims)
     }
 
-    /// Whether a token is good, and will be when the keys before the one that signs are not.
+    /// Returns true if a token is valid, and will be after the retired keys have expired.
     pub fn is_lasting(&self, token: &str) -> bool {
         self.authenticate(token).is_ok() && self.inner.auth.keys(|keys| keys.is_current(token))
     }
 
-    /// The same token for a worker that came with one, for another while; it keeps its id, so that
-    /// revoking it ends what it became as well.
+    /// Renews the token that a worker used; it keeps its id, so that revoking the id ends the
+    /// renewed token as well.
     pub(crate) fn renew(&self, holder: &Holder) -> Option<String> {
         let nonce = holder.nonce?;
         let jti = holder.jti.clone()?;
         Some(self.attempt_token(holder, nonce, jti, None, ATTEMPT_TOKEN_MS).ok()?.token)
     }
 
-    /// The id of a token that is made from what a holder came with.
+    /// Returns the id of a token that is derived from a holder's bearer.
     pub(crate) fn attempt_jti(holder: &Holder) -> Result<String, EngineError> {
         let fresh = uuid::Uuid::new_v4().simple().to_string();
         let jti = match &holder.jti {
@@ -345,7 +346,7 @@ impl Engine {
         Ok(jti)
     }
 
-    /// Signs a token for an attempt that is no wider than what its holder came with.
+    /// Signs a token for an attempt that is no wider than its holder's bearer.
     pub(crate) fn attempt_token(
         &self,
         holder: &Holder,
@@ -388,7 +389,7 @@ impl Engine {
     }
 }
 
-/// A grant with the verbs that somebody asks for beside its own.
+/// Returns a grant with additional verbs.
 pub(crate) fn with_more(grant: Grant, words: &[String]) -> Result<Grant, EngineError> {
     let verbs = words.iter().map(|word| word.parse::<Verb>()).collect::<Result<Vec<_>, _>>();
     let verbs = verbs.map_err(|error| EngineError::BadRequest(error.to_string()))?;
@@ -401,9 +402,9 @@ pub(crate) fn with_more(grant: Grant, words: &[String]) -> Result<Grant, EngineE
     })
 }
 
-/// Whose a made token is: whoever asks for it, and below them its name or role. An admin who may do
-/// everything gives out names of their own: those are people, who are told apart where several
-/// must answer. A token without a name is a subject of its own, so that two of them share no
+/// Returns the subject of a token: the caller's, followed by the name or role of the token. An
+/// admin with every right issues plain names: those are people, who are distinguished where several
+/// must answer. A token without a name has a subject of its own, so that no two share an
 /// Idempotency-Key.
 fn subject(caller: &Caller, mint: &MintToken, jti: &str) -> Result<String, EngineError> {
     let Some(name) = &mint.name else {
@@ -435,7 +436,7 @@ pub(crate) fn mint_claims(
     Claims::new(TokenKind::Api, subject, jti, grant, now_ms / 1_000, ttl_s)
 }
 
-/// A token as it is stored: what it says, without the token itself.
+/// Returns the stored form of a token: its claims, without the signature.
 pub(crate) fn token_row(claims: &Claims, created_ms: u64, expires_ms: u64) -> TokenRow {
     TokenRow {
         jti: claims.jti.clone(),
@@ -448,7 +449,7 @@ pub(crate) fn token_row(claims: &Claims, created_ms: u64, expires_ms: u64) -> To
     }
 }
 
-/// The row of a revoked token for an attempt: all that is known of it is its id.
+/// Returns the row of a revoked token for an attempt, of which only the id is known.
 fn attempt_row(jti: &str, now_ms: u64) -> TokenRow {
     let grant = crate::token::Grant::new(Role::Worker, Scopes(Vec::new()));
     let ttl_s = LONGEST_ATTEMPT_TOKEN_MS / 1_000;

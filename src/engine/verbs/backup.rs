@@ -1,4 +1,4 @@
-//! A copy of everything, and a check of everything, while it is in use.
+//! Backups and checks of the whole store, while it is in use.
 
 use std::{fs::File, path::Path, sync::Arc};
 
@@ -10,17 +10,19 @@ use crate::{
     token::Verb,
 };
 
-/// Lines of a check that wait for a slow reader.
+/// The number of lines of a check that are buffered for a slow reader.
 const AHEAD: usize = 64;
 
 impl Engine {
-    /// One state of the whole database as a file of its own, to be read from its beginning, and its
-    /// size in bytes. It has no name any more and is gone when it is closed.
+    /// Copies a snapshot of the whole database into a file; returns the file, positioned at its
+    /// beginning, and its size in bytes. The file has no name any more and disappears when it is
+    /// closed.
     ///
-    /// Everything that was acknowledged before the call is in it. One copy is made at a time.
+    /// The copy has everything that was acknowledged before the call. Copies are made one at a
+    /// time.
     ///
     /// # Errors
-    /// When the caller may not, or there is no room for the copy.
+    /// Fails when the caller lacks permission, or there is no space for the copy.
     pub async fn backup(&self, caller: &Caller) -> Result<(File, u64), EngineError> {
         caller.grant.check(Verb::HostBackup, &[])?;
         let _turn = self.inner.heavy.acquire().await.map_err(|_| EngineError::Stopping)?;
@@ -28,11 +30,11 @@ impl Engine {
         self.read(move |store| copy(store, &dir)).await
     }
 
-    /// Reads everything that is stored once, and tells of what is not what was stored; the last line
-    /// is [`Checked::Done`]. It ends early where nobody reads it. One is made at a time.
+    /// Reads everything in the store once and reports damage; the last line is [`Checked::Done`].
+    /// Ends early if the receiver is dropped. Checks run one at a time.
     ///
     /// # Errors
-    /// When the caller may not.
+    /// Fails when the caller lacks permission.
     pub async fn check_store(
         &self,
         caller: &Caller,
@@ -49,7 +51,7 @@ impl Engine {
             let checked = inner.shared.tasks.spawn_blocking(check).await;
             drop(turn);
             if let Ok(Err(error)) = checked {
-                // A reader who is gone needs no reason.
+                // The receiver may have been dropped.
                 let _ = to.send(Err(error.into())).await;
             }
         });

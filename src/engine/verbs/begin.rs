@@ -1,4 +1,4 @@
-//! The beginning of a run.
+//! The start of a run.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -21,29 +21,29 @@ use crate::{
     token::{Refusal, Verb},
 };
 
-/// Longer than any wait: who waits has a patience of its own.
+/// Longer than any wait; callers have timeouts of their own.
 pub(crate) const FOREVER: Duration = Duration::from_secs(24 * 3_600);
 
-/// A run that was begun, where its end is told, and its view if it has ended already.
+/// A started run, the receiver of its end, and its view if it has already ended.
 pub(crate) type Begun = (Started, oneshot::Receiver<RunView>, Option<RunView>);
 
-/// Whether the rights of whoever starts a run are still to be looked at.
+/// The permission check of the caller that starts a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Permit {
-    /// They are.
+    /// Check the caller's permissions.
     Ask,
-    /// Another verb covers it, or it is the host's own.
+    /// Another verb covers the start, or the host itself starts it.
     Given,
 }
 
-/// Who watches a run that begins.
+/// The watchers of a run that starts.
 #[derive(Default)]
 pub(crate) struct Watch {
-    /// Whoever waits for something of it.
+    /// A waiter for a condition of the run.
     pub(crate) waiter: Option<Waiter>,
-    /// Whoever is sent every event.
+    /// A subscriber to every event.
     pub(crate) subscriber: Option<Subscriber>,
-    /// Whether it is to go once they were told its end.
+    /// Whether the run is deleted once its watchers have received its end.
     pub(crate) lets_go: bool,
 }
 
@@ -51,7 +51,8 @@ impl Engine {
     /// Starts a run; it is durable when this returns.
     ///
     /// # Errors
-    /// When the caller may not, the blueprint is unknown or wrong, or the input does not match its schema.
+    /// Fails when the caller lacks permission, the blueprint is unknown or invalid, or the input
+    /// does not match its schema.
     pub async fn start(
         &self,
         caller: &Caller,
@@ -61,7 +62,7 @@ impl Engine {
         Ok(self.begin(caller, start, key, None, Permit::Ask).await?.0)
     }
 
-    /// Starts a run; answers with as much of it as the caller may see.
+    /// Starts a run; returns as much of it as the caller may read.
     ///
     /// # Errors
     /// As [`Engine::start`].
@@ -75,7 +76,7 @@ impl Engine {
         self.seen(caller, run).await
     }
 
-    /// As much of a run as the caller may see, who has just made it.
+    /// Returns as much of a new run as its creator may read.
     pub(crate) async fn seen(&self, caller: &Caller, run: RunId) -> Result<Made, EngineError> {
         match caller.may(Verb::RunRead, run) {
             Ok(()) => Ok(Made::Seen(Box::new(self.run_view(run).await?))),
@@ -83,17 +84,17 @@ impl Engine {
         }
     }
 
-    /// Starts a run, waits for it until `patience` is over, and answers with the run as it is
-    /// then. Whoever may not see the run does not wait for it.
+    /// Starts a run, waits for it until `patience` is over, and returns its view. A caller that may
+    /// not read the run does not wait.
     ///
-    /// A run that ends in its first transitions is answered from memory, by the commit that ends
-    /// it; nothing is read back.
+    /// The view of a run that ends in its first transitions comes from memory, with the commit that
+    /// ends it; nothing is read back.
     ///
     /// # Errors
     /// As [`Engine::start`].
     ///
     /// # Cancel safety
-    /// May be dropped at any time; a run that was begun goes on.
+    /// May be dropped at any time; a run that was started continues.
     pub async fn start_and_wait(
         &self,
         caller: &Caller,
@@ -140,15 +141,15 @@ impl Engine {
                 () = &mut patience => return self.run_view(started.run).await,
             }
         }
-        // Another request began it, or it was read again: its end is waited for anew.
+        // Another request started it, or it was reloaded: wait for its end again.
         tokio::select! {
             view = self.wait_for(started.run, until, FOREVER) => view,
             () = patience => self.run_view(started.run).await,
         }
     }
 
-    /// Begins a run. What came with the request is stored last: once it is known that the caller
-    /// may run it, and that it can be run.
+    /// Starts a run. A bundle in the request is stored last: once the caller has permission and the
+    /// run can start.
     pub(crate) async fn begin(
         &self,
         caller: &Caller,
@@ -189,7 +190,7 @@ impl Engine {
         .await
     }
 
-    /// Refuses one more open run where there are too many.
+    /// Refuses a new run when there is no memory left or too many runs are open.
     pub(crate) fn check_room(&self) -> Result<(), EngineError> {
         if self.shared().memory.level() == Level::Full {
             self.shared().make_room();
@@ -217,7 +218,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Begins a run whose input was looked at.
+    /// Starts a run with a validated input.
     pub(crate) async fn begin_accepted(
         &self,
         caller: &Caller,
@@ -282,7 +283,7 @@ impl Engine {
     }
 }
 
-/// Whether a caller may bring what a start brings along: code, and a directory to work in.
+/// Checks permission for what a start brings along: source code, and a working directory.
 fn may_bring(caller: &Caller, start: &StartRun) -> Result<(), Refusal> {
     caller.grant.check(Verb::RunStart, &[])?;
     if matches!(start.program, Program::Bundle(_)) {

@@ -1,4 +1,4 @@
-//! Blueprints, as callers check, store and look them up.
+//! Blueprints: check, publish and look up.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -40,10 +40,10 @@ pub struct BlueprintView {
 }
 
 impl Engine {
-    /// Every finding of a bundle; nothing is stored.
+    /// Returns every finding of a bundle; stores nothing.
     ///
     /// # Errors
-    /// When the caller may not.
+    /// Fails when the caller lacks permission.
     pub async fn check(
         &self,
         caller: &Caller,
@@ -59,7 +59,7 @@ impl Engine {
         })
     }
 
-    /// Compiles a bundle; nothing is stored.
+    /// Compiles a bundle; stores nothing.
     pub(crate) async fn compiled(
         &self,
         bundle: Bundle,
@@ -74,7 +74,7 @@ impl Engine {
         compiled.map_err(EngineError::Findings)
     }
 
-    /// Stores what came with a request under its hash, for ever. No name moves.
+    /// Stores a bundle that came with a request under its hash, permanently. No name changes.
     pub(crate) async fn keep_posted(&self, program: &Arc<Program>) -> Result<(), EngineError> {
         let programs = &self.shared().programs;
         if programs.stored(program.blueprint().hash()).is_some() {
@@ -87,8 +87,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Stores a version and lets its name stand for it: its flows may call, signal and link what
-    /// `grant` allows.
+    /// Publishes a version under its name: its flows may call, signal and link what `grant` allows.
     async fn publish(
         &self,
         program: &Arc<Program>,
@@ -99,7 +98,7 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let hash = program.blueprint().hash().to_owned();
         let before = self.publisher_of(&hash).await?;
-        // Whoever vouched for the same text with more still does.
+        // An earlier grant for the same source stays if it is wider.
         let grant = before.filter(|it| it.covers(&grant)).unwrap_or_else(|| Arc::new(grant));
         let name = program.blueprint().name().to_owned();
         let naming = Write::NameBlueprint { name: name.clone(), hash: hash.clone(), at_ms: now_ms };
@@ -119,7 +118,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What the publisher of a version could do; none if nobody published it.
+    /// Returns the grant of the publisher of a version; `None` if it was never published.
     pub(crate) async fn publisher_of(&self, hash: &str) -> Result<Publisher, EngineError> {
         let shared = Arc::clone(&self.inner.shared);
         if let Some(known) = shared.programs.known_publisher(hash) {
@@ -130,11 +129,11 @@ impl Engine {
         find.await.map_err(|_| EngineError::Stopping)?
     }
 
-    /// Whether a caller may do something with a version: one that was published by the scopes of
-    /// its name, one that only came with a request by the right to bring code, or to read all.
+    /// Checks permission for a version: a published one by the scopes of its name; one that only
+    /// came with a request by the permission to bring source code, or to read everything.
     ///
     /// # Errors
-    /// The gate's refusal.
+    /// Returns the refusal of the gate.
     pub(crate) async fn reach(
         &self,
         caller: &Caller,
@@ -152,11 +151,12 @@ impl Engine {
         Ok(caller.grant.check(Verb::RunSource, &[])?)
     }
 
-    /// Stores a version and lets `name` stand for it, with what the caller may do: its flows call,
-    /// signal and link under that.
+    /// Publishes a version under `name`, with the caller's grant: its flows call, signal and link
+    /// with that.
     ///
     /// # Errors
-    /// When the caller may not, the blueprint has errors, or it names itself otherwise.
+    /// Fails when the caller lacks permission, the blueprint has errors, or it declares another
+    /// name.
     pub async fn put_blueprint(
         &self,
         caller: &Caller,
@@ -192,10 +192,10 @@ impl Engine {
         Ok((view_of(&program, now_ms, now_ms), warnings))
     }
 
-    /// Stores a blueprint of the watched directory under its own name, on the host's own behalf.
+    /// Publishes a blueprint of the watched directory under its own name, on behalf of the host.
     ///
     /// # Errors
-    /// When the blueprint has errors or cannot be stored.
+    /// Fails when the blueprint has errors or cannot be stored.
     pub async fn adopt_blueprint(&self, bundle: Bundle) -> Result<BlueprintView, EngineError> {
         let (program, _) = self.compiled(bundle).await?;
         let now_ms = self.shared().clock.now_ms();
@@ -203,10 +203,10 @@ impl Engine {
         Ok(view_of(&program, now_ms, now_ms))
     }
 
-    /// The names, each with the version that it stands for.
+    /// Returns the names, each with its current version.
     ///
     /// # Errors
-    /// When the caller may not.
+    /// Fails when the caller lacks permission.
     pub async fn blueprints(&self, caller: &Caller) -> Result<Vec<BlueprintView>, EngineError> {
         caller.grant.check(Verb::BlueprintRead, &[Need::Every(ScopeKind::Blueprint)])?;
         let names = self.read(|store| store.blueprint_names()).await?;
@@ -218,17 +218,18 @@ impl Engine {
                     self.shared().watches.tell(&mut view, &program.blueprint().definition().on);
                     views.push(view);
                 }
-                // A version of an older release may not compile any more; it is still there.
+                // A version of an older release may not compile any more; it is listed
+                // nevertheless.
                 Err(_) => views.push(bare(name, hash, at_ms)),
             }
         }
         Ok(views)
     }
 
-    /// The version that `name` or `name@hash-prefix` stands for.
+    /// Returns the version that `name` or `name@hash-prefix` refers to.
     ///
     /// # Errors
-    /// When the caller may not, or there is none.
+    /// Fails when the caller lacks permission, or there is none.
     pub async fn blueprint(
         &self,
         caller: &Caller,
@@ -252,10 +253,10 @@ impl Engine {
         })
     }
 
-    /// The source of one version, exactly as it was stored.
+    /// Returns the source of one version, exactly as it was stored.
     ///
     /// # Errors
-    /// When the caller may not, or there is none.
+    /// Fails when the caller lacks permission, or there is none.
     pub async fn blueprint_source(
         &self,
         caller: &Caller,

@@ -1,6 +1,6 @@
-//! A history that was copied, as a run of its own.
+//! Stores a copied history as a new run.
 //!
-//! Everything is written in one commit: there is all of the new run, or none of it.
+//! Everything is written in one commit: the new run is complete, or does not exist.
 
 use tokio::sync::oneshot;
 
@@ -17,26 +17,26 @@ use crate::{
     },
 };
 
-/// The longest history that is copied: all of it is one commit.
+/// The maximum length of a history that is copied, because it is one commit.
 const MOST_ENTRIES: usize = 100_000;
 
-/// The most links of its state that are copied with it.
+/// The maximum number of links of state that are copied with it.
 const MOST_LINKS: usize = 100_000;
 
 /// A history that becomes a run.
 pub(crate) struct Copy {
     /// The new run.
     pub(crate) id: RunId,
-    /// All its histories, in order; the entries are numbered anew.
+    /// All its histories, in order; the entries get new numbers.
     pub(crate) entries: Vec<Entry>,
-    /// What belongs to it beside the journal.
+    /// Its data other than the journal.
     pub(crate) writes: Vec<Write>,
-    /// The key that came with the request.
+    /// The idempotency key of the request.
     pub(crate) key: Option<IdempotencyKey>,
 }
 
 impl Engine {
-    /// Writes a copied history as a new run, and takes it up unless it rests or has ended.
+    /// Stores a copied history as a new run, and takes it up unless it is paused or has ended.
     pub(crate) async fn put_copy(&self, caller: &Caller, copy: Copy) -> Result<(), EngineError> {
         let Copy { id, mut entries, mut writes, key } = copy;
         if entries.len() > MOST_ENTRIES {
@@ -92,7 +92,8 @@ impl Engine {
         Ok(())
     }
 
-    /// A run that the original waits for answers the original: a copy calls one of its own.
+    /// A child run reports to the original run; an open call of a copy starts a child run of its
+    /// own.
     fn call_anew(&self, entries: &mut [Entry], chain: &Chain, now_ms: u64) {
         let is_open = |step: &Scheduled| {
             step.kind == StepKind::Child
@@ -120,7 +121,7 @@ impl Engine {
             checks,
             run: Some(run),
             writes,
-            // Who asked may be gone; the copy stands.
+            // The caller may be gone; the copy remains.
             ack: Box::new(move |result| drop(ack.send(result))),
         };
         let store = std::sync::Arc::clone(&self.shared().store);
@@ -131,7 +132,7 @@ impl Engine {
     }
 }
 
-/// Writes the links of a scope; nothing where there are none.
+/// Returns the write of a scope's links; `None` if there are none.
 pub(crate) fn linked(
     scope: &str,
     links: Vec<MemoryLink>,
@@ -158,7 +159,7 @@ pub(crate) fn linked(
     Ok((!batch.changes.is_empty()).then(|| Write::ChangeState(Box::new(batch))))
 }
 
-/// The bytes of state and files that a copy begins with.
+/// Returns the size of the state and files of a copy, in bytes.
 fn stored(writes: &[Write]) -> u64 {
     let bytes = writes.iter().map(|write| match write {
         Write::PutState { key, value, .. } => (key.len() + value.len()) as u64,
@@ -168,7 +169,7 @@ fn stored(writes: &[Write]) -> u64 {
     bytes.sum()
 }
 
-/// The chain of a history.
+/// Returns the chain of a history.
 pub(crate) fn fold(entries: &[Entry]) -> Result<Chain, String> {
     let mut chain = Chain::lean();
     for entry in entries {
@@ -180,7 +181,7 @@ pub(crate) fn fold(entries: &[Entry]) -> Result<Chain, String> {
     }
 }
 
-/// The header of a run that nobody has in memory.
+/// Returns the header of a run that is not in memory.
 fn header_of(id: RunId, chain: &Chain) -> Header {
     let (started, _) = chain.started().expect("it was folded from its beginning");
     let (status, error) = match (chain.state(), chain.paused()) {
@@ -218,7 +219,7 @@ fn header_of(id: RunId, chain: &Chain) -> Header {
         seq: chain.seq(),
         steps: before + steps,
         steps_done: before + done,
-        // Looked at when it is written, and at every start until it was.
+        // Due at once: the run is taken up after the write, or at the next start.
         wake_at_ms: (!status.is_ended() && status != RunStatus::Paused).then_some(0),
         epoch: 1,
         parent: None,

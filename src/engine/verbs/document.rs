@@ -1,8 +1,8 @@
-//! A run as a document: JSON lines, each an object with one member that says what it is.
+//! A run as a document: JSON lines, each an object whose one member is the kind of line.
 //!
-//! The first line says what the document is, the last one seals it with a hash over all lines before
-//! it. docs/export.md describes version 2; version 1 is read as well, which had of state only keys
-//! and values. A document of another version is refused.
+//! The first line identifies the document, and the last one has a hash over all lines before it.
+//! docs/export.md describes version 2; version 1, which had only keys and values of state, is read
+//! as well. Other versions are refused.
 
 use crate::{
     engine::verbs::document_lines::{File, Head, Kept, Line, Seal, Source, Value},
@@ -13,13 +13,13 @@ pub(crate) use limits::Limits;
 
 mod limits;
 
-/// What the first line calls the document.
+/// The name of the format, in the first line.
 pub(crate) const FORMAT: &str = "moonswarm.run";
 
 /// The version that is written.
 pub(crate) const VERSION: u32 = 2;
 
-/// The first version that is read.
+/// The oldest version that is read.
 const OLDEST: u32 = 1;
 
 /// Writes the lines of one document.
@@ -30,10 +30,10 @@ pub(crate) struct Scribe {
 }
 
 impl Scribe {
-    /// A line as it stands in the document.
+    /// Returns a line in the form of the document.
     pub(crate) fn line(&mut self, line: &Line) -> Vec<u8> {
         let mut bytes = serde_json::to_vec(line).expect("a line is plain data");
-        // Values are kept as they were written; within them a line break is only space.
+        // Values are kept verbatim; a line break within them is only whitespace.
         for byte in &mut bytes {
             if matches!(byte, b'\n' | b'\r') {
                 *byte = b' ';
@@ -45,7 +45,7 @@ impl Scribe {
         bytes
     }
 
-    /// The last line.
+    /// Returns the last line.
     pub(crate) fn seal(self) -> Vec<u8> {
         let seal = Seal { lines: self.lines, hash: self.hasher.finalize().to_hex().to_string() };
         let mut bytes = serde_json::to_vec(&Line::End(seal)).expect("a seal is plain data");
@@ -54,7 +54,7 @@ impl Scribe {
     }
 }
 
-/// A document that was read, whole and in a known version.
+/// A complete document of a known version.
 #[derive(Debug)]
 pub(crate) struct Document {
     pub(crate) head: Head,
@@ -67,10 +67,10 @@ pub(crate) struct Document {
 }
 
 impl Document {
-    /// Reads a document.
+    /// Parses a document.
     ///
     /// # Errors
-    /// What is wrong with it, with the line.
+    /// Returns what is invalid, with the line.
     pub(crate) fn read(bytes: &[u8], limits: Limits) -> Result<Self, String> {
         let at = |n: u64, what: String| format!("line {n} of the document: {what}");
         let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
@@ -126,7 +126,7 @@ impl Document {
     }
 }
 
-/// The version is looked at before anything that another version may have changed.
+/// Checks the version before anything that another version may have changed.
 fn read_head(line: &[u8]) -> Result<Head, String> {
     let json: serde_json::Value = serde_json::from_slice(line)
         .map_err(|_| "it is no run that moonswarm exported".to_owned())?;

@@ -16,9 +16,9 @@ use crate::{
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Line {
-    /// What this is; the first line.
+    /// The header; the first line.
     Run(Head),
-    /// What the run executes.
+    /// The blueprint of the run.
     Blueprint(Source),
     /// An entry of its histories, oldest first.
     Entry(Box<Entry>),
@@ -34,7 +34,7 @@ pub(crate) enum Line {
     End(Seal),
 }
 
-/// What a document is.
+/// The header of a document.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Head {
@@ -70,10 +70,10 @@ pub(crate) struct Value {
     pub(crate) key: String,
     /// The value.
     pub(crate) value: Json,
-    /// When it expires, in Unix milliseconds.
+    /// The time at which it expires, in Unix milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) expires_ms: Option<u64>,
-    /// What was said of it when it was written.
+    /// The hints of its write.
     #[serde(default, skip_serializing_if = "is_plain")]
     pub(crate) hints: StoreOptions,
 }
@@ -99,11 +99,11 @@ pub(crate) struct File {
     pub(crate) name: String,
     /// BLAKE3 of its bytes, in hex.
     pub(crate) hash: String,
-    /// When it was made, in Unix milliseconds.
+    /// The creation time, in Unix milliseconds.
     pub(crate) created_ms: u64,
-    /// The step that made it.
+    /// The step that created it.
     pub(crate) step: u32,
-    /// The attempt that made it.
+    /// The attempt that created it.
     pub(crate) attempt: u32,
     /// Whether that attempt was accepted.
     pub(crate) published: bool,
@@ -111,7 +111,7 @@ pub(crate) struct File {
     pub(crate) data: String,
 }
 
-/// What was refused.
+/// A refused result.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Kept {
@@ -119,26 +119,26 @@ pub(crate) struct Kept {
     pub(crate) step: u32,
     /// The attempt.
     pub(crate) attempt: u32,
-    /// When, in Unix milliseconds.
+    /// The time, in Unix milliseconds.
     pub(crate) at_ms: u64,
     /// The code of the refusal.
     pub(crate) code: String,
-    /// What was refused.
+    /// The result.
     pub(crate) body: String,
 }
 
-/// What shows that a document is whole.
+/// The seal, which shows that a document is complete.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Seal {
-    /// Lines before this one.
+    /// The number of lines before this one.
     pub(crate) lines: u64,
     /// BLAKE3 of the bytes of those lines, in hex.
     pub(crate) hash: String,
 }
 
 impl File {
-    /// A file with its bytes.
+    /// Returns a file with its bytes.
     pub(crate) fn new(row: &ArtifactRow, data: &[u8]) -> Self {
         Self {
             n: row.n,
@@ -152,10 +152,10 @@ impl File {
         }
     }
 
-    /// The row and the bytes, for the run `run`.
+    /// Returns the row and the bytes, for the run `run`.
     ///
     /// # Errors
-    /// Bytes that are not the ones of the hash.
+    /// Fails when the bytes do not match the hash.
     pub(crate) fn open(self, run: u64) -> Result<(ArtifactRow, Arc<[u8]>), String> {
         let data = BASE64
             .decode(self.data.as_bytes())

@@ -1,4 +1,4 @@
-//! The engine, as a handle.
+//! The handle of the engine.
 
 use std::{
     sync::{Arc, atomic::AtomicBool},
@@ -22,7 +22,7 @@ pub(crate) struct Inner {
     pub(crate) shared: Arc<Shared>,
     pub(crate) auth: Auth,
     pub(crate) booted: AtomicBool,
-    /// A turn at what takes long: copies and replays, one at a time.
+    /// Serializes long operations: copies and replays.
     pub(crate) heavy: Semaphore,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) threads: std::sync::Mutex<Vec<JoinHandle<()>>>,

@@ -1,4 +1,4 @@
-//! Entries as events, and subscriptions that miss none of the durable ones.
+//! Entries as events, and subscriptions without gaps in the durable ones.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -16,27 +16,27 @@ use crate::{
     store::{PAGES, PageMark, StoreError},
 };
 
-/// A live subscription: durable events from a number on without a gap, lossy ones between.
+/// A live subscription: durable events from a number on without a gap, and lossy ones in between.
 ///
-/// The history comes in pages, each read when the one before it was taken. The run is subscribed to
-/// before the last page is handed out, so that who has read what there is hears whatever comes next;
-/// one that has ended is not subscribed to.
+/// The history is read page by page, each after the one before it was consumed. The subscription to
+/// the run is made before the last page is returned, so that a reader that has seen the history
+/// receives all that follows; there is none for a run that has ended.
 pub struct Events {
     shared: Arc<Shared>,
     run: RunId,
     room: Room,
     live: Option<mpsc::Receiver<Live>>,
-    /// What is to be read of the store, the next first.
+    /// The pages to read from the store, the next first.
     pages: VecDeque<PageMark>,
     ready: VecDeque<EventView>,
-    /// The room of what is ready.
+    /// The memory of the events that are ready.
     held: Option<Arc<Held>>,
     after: u32,
-    /// Whether the store is to be looked at.
+    /// Whether the store must be checked for more.
     behind: bool,
-    /// Whether the store has more than `pages`.
+    /// Whether the store has more pages than `pages`.
     more: bool,
-    /// Whether the run had ended when the store was looked at.
+    /// Whether the run had ended when the store was checked.
     ended: bool,
     over: bool,
 }
@@ -60,7 +60,8 @@ impl Events {
         }
     }
 
-    /// A subscription to a run that is to begin, and where its events are to be sent.
+    /// Returns a subscriber for a run that is about to start, and the constructor of its
+    /// subscription.
     pub(crate) fn from_the_first(
         shared: Arc<Shared>,
         jti: &str,
@@ -72,13 +73,13 @@ impl Events {
         (subscriber, open)
     }
 
-    /// The next event; none after the run's last.
+    /// Returns the next event; `None` after the run's last.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// Fails when the store cannot be read.
     ///
     /// # Cancel safety
-    /// May be dropped between two events; what was read stays.
+    /// May be dropped between two events; what was read is kept.
     pub async fn next(&mut self) -> Result<Option<EventView>, EngineError> {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -107,7 +108,7 @@ impl Events {
         }
     }
 
-    /// Takes what the run sends.
+    /// Handles an event of the run.
     async fn hear(&mut self) {
         let live = match &mut self.live {
             Some(live) => live.recv().await,
@@ -127,8 +128,8 @@ impl Events {
         }
     }
 
-    /// The room that the event which came last takes up, for whoever keeps it while it asks for the
-    /// next.
+    /// Returns the memory of the last event, for a caller that keeps the event while it waits for
+    /// the next.
     pub fn held(&self) -> Option<Arc<Held>> {
         self.held.clone()
     }
@@ -137,25 +138,25 @@ impl Events {
         let (subscriber, live) = Subscriber::new(self.room.clone());
         let (reply, subscribed) = oneshot::channel();
         self.shared.tell(self.run.num(), Internal::Subscribe(subscriber, reply));
-        // A run that cannot be subscribed to has ended: the store has all of it.
+        // A run without subscriptions has ended: the store has all of it.
         if subscribed.await.is_err() && self.shared.memory.level() == Level::Full {
-            // Or it cannot be read for now.
+            // Or it cannot be loaded at the moment.
             tokio::time::sleep(Duration::from_millis(crate::engine::settings::ROOM_MS)).await;
         }
         self.live = Some(live);
         self.behind = true;
     }
 
-    /// Looks up where the rest of the history lies.
+    /// Finds the pages of the remaining history.
     async fn look(&mut self) -> Result<(), EngineError> {
         let (shared, run, after) = (Arc::clone(&self.shared), self.run.num(), self.after);
         let look = self.shared.tasks.spawn_blocking(move || {
-            // Looked at before the entries: then nothing can come after those.
+            // Read before the entries: if it has ended, nothing can follow them.
             let ended = shared.store.header(run)?.is_none_or(|header| header.status.is_ended());
             Ok::<_, StoreError>((ended, shared.store.pages(run, after)?))
         });
         let (ended, pages) = look.await.map_err(|_| EngineError::Stopping)??;
-        // Who has seen the end already would wait for ever for what comes after it.
+        // A reader that has already seen the end must not wait for more.
         self.over = ended && pages.is_empty();
         (self.behind, self.ended, self.more) = (false, ended, pages.len() == PAGES);
         self.pages = pages.into();

@@ -1,4 +1,4 @@
-//! The engine as everybody else sees it, and its start and stop.
+//! The engine as the other rooms see it, with its start and stop.
 
 use std::{
     sync::{
@@ -46,39 +46,39 @@ use crate::{
     token::{HandleKey, KeyRing, Need, Verb},
 };
 
-/// What an engine is made of.
+/// The parts of an engine.
 pub struct EngineParts {
-    /// Where everything durable goes.
+    /// The durable store.
     pub store: Arc<dyn Store>,
-    /// The time.
+    /// The clock.
     pub clock: Clock,
-    /// Where work beside the shards runs.
+    /// Runs work outside of the shards.
     pub tasks: Tasks,
     /// The operators.
     pub registry: Registry,
     /// The queues of pull workers.
     pub hub: Arc<QueueHub>,
-    /// The sessions that operate.
+    /// The connected sessions.
     pub sessions: Arc<session::Hub>,
     /// The keys that sign tokens.
     pub keys: KeyRing,
-    /// The key that handles are made with.
+    /// The key of handles.
     pub handles: HandleKey,
-    /// Where both are kept.
+    /// The files of both keys.
     pub key_files: Arc<dyn KeyFiles>,
     /// The limits of scripts.
     pub limits: Limits,
-    /// The numbers.
+    /// The settings.
     pub settings: Settings,
-    /// What stands between runs and what they reach.
+    /// The middleware layers.
     pub middleware: Middleware,
-    /// How many shards.
+    /// The number of shards.
     pub shards: usize,
-    /// What becomes of the runs that the store has.
+    /// The treatment of the runs in the store.
     pub recovery: Recovery,
 }
 
-/// A shard on its way to its thread.
+/// A shard before its thread has started.
 pub(crate) struct Unstarted {
     index: u64,
     shared: Arc<Shared>,
@@ -89,29 +89,29 @@ pub(crate) struct Unstarted {
 }
 
 impl Unstarted {
-    /// The shard itself, on the thread that is to be its own, and what it is told.
+    /// Returns the shard, on the thread that is to run it, and its mailbox.
     pub(crate) fn enter(self) -> (Shard, Mailbox) {
         let vms = Vms::new(self.limits, &self.watchdog).within(&self.shared.memory);
         (Shard::new(self.index, self.shared, vms, self.recovers), self.messages)
     }
 }
 
-/// What becomes of the runs that the store has.
+/// The treatment of the runs in the store at the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recovery {
-    /// They go on by themselves.
+    /// They continue by themselves.
     All,
     /// They wait for [`Engine::take_up_with_care`].
     Careful,
-    /// They rest until somebody asks for one of them.
+    /// They wait until a request concerns one of them.
     Asked,
 }
 
 impl Engine {
-    /// Starts the shards and takes up what the store has.
+    /// Starts the shards and takes up the runs in the store.
     ///
     /// # Errors
-    /// When the store cannot be read or a thread cannot be started.
+    /// Fails when the store cannot be read or a thread cannot be started.
     pub fn start_up(parts: EngineParts) -> Result<Self, EngineError> {
         let recovery = parts.recovery;
         let (engine, shards) = Self::assemble(parts)?;
@@ -134,7 +134,7 @@ impl Engine {
         *engine.inner.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = threads;
         if recovery == Recovery::All {
             let shared = Arc::clone(&engine.inner.shared);
-            // Nobody waits for it: a run whose program is not ready yet compiles it by itself.
+            // Not awaited: a run whose program is not ready yet compiles it itself.
             engine.inner.shared.tasks.spawn_blocking(move || {
                 if let Err(error) = shared.programs.compile_ahead(shared.tasks.stopping()) {
                     tracing::debug!(%error, "some programs of waiting runs are left to compile");
@@ -144,7 +144,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// An engine, and its shards, which do nothing yet: what they are told waits.
+    /// Returns an engine and its shards, which are not running yet: messages to them are queued.
     pub(crate) fn assemble(parts: EngineParts) -> Result<(Self, Vec<Unstarted>), EngineError> {
         let EngineParts {
             store,
@@ -204,7 +204,7 @@ impl Engine {
         let auth = Auth::open(&*shared.store, keys, key_files)?;
         let recovers = recovery == Recovery::All;
         if recovery != Recovery::Asked {
-            // Whoever takes up one run alone leaves the sessions of others to their host.
+            // A host that takes up a single run leaves the sessions to their own host.
             shared.sessions.load(shared.store.sessions()?, shared.store.frames()?);
             take_up(&shared, recovers)?;
             fault::point("engine.taken_up");
@@ -236,25 +236,25 @@ impl Engine {
         Ok((engine, unstarted))
     }
 
-    /// How far the wall clock is ahead of the steady one that leases and timeouts go by.
+    /// Returns the lead of the wall clock over the steady one, which leases and timeouts use.
     pub fn clock_offset_ms(&self) -> i64 {
         self.shared().clock.offset_ms()
     }
 
-    /// Tells workers where the host listens.
+    /// Sets the URL of the host for workers.
     pub fn set_url(&self, url: &str) {
-        // It is set once, by the host, before it listens.
+        // Called once by the host, before it listens.
         let _ = self.inner.shared.url.set(Arc::from(url));
     }
 
-    /// Stops the shards. What is not durable yet is given up; it is done again after the next
+    /// Stops the shards. Work that is not durable yet is dropped, and is repeated after the next
     /// start.
     pub async fn stop(&self) {
         self.inner.booted.store(false, Ordering::Release);
         for shard in &self.inner.shared.shards {
             let (done, stopped) = oneshot::channel();
             shard.send(Msg::Stop(done));
-            // A shard that is gone already has stopped too.
+            // A shard that is already gone has stopped too.
             let _ = tokio::time::timeout(Duration::from_secs(5), stopped).await;
         }
         let threads = std::mem::take(
@@ -262,17 +262,17 @@ impl Engine {
         );
         let join = self.inner.shared.tasks.spawn_blocking(move || {
             for thread in threads {
-                // A shard that panicked has said so in the log.
+                // A shard that panicked has logged that.
                 let _ = thread.join();
             }
         });
         let _ = join.await;
     }
 
-    /// Whether the host can take work.
+    /// Returns whether the host accepts work.
     ///
     /// # Errors
-    /// Why not.
+    /// Returns the reason why not.
     pub fn ready(&self) -> Result<(), String> {
         if !self.inner.booted.load(Ordering::Acquire) {
             return Err("the host is stopping".into());
@@ -284,20 +284,20 @@ impl Engine {
         }
     }
 
-    /// Every operator: its name and kind.
+    /// Returns every operator: its name and kind.
     pub fn operators(&self) -> Vec<(String, String)> {
         let names = self.inner.shared.registry.names();
         names.map(|(name, kind)| (name.to_owned(), kind.to_owned())).collect()
     }
 
-    /// The composite of a name: its rule, and the names of its members.
+    /// Returns the rule of a composite and the names of its members.
     pub fn composite(&self, operator: &str) -> Option<(&'static str, Vec<String>)> {
         let composite = self.inner.shared.registry.get(operator)?.composite()?;
         let members = composite.members().iter().map(ToString::to_string);
         Some((composite.rule().as_str(), members.collect()))
     }
 
-    /// The runs of this process that have not ended.
+    /// Returns the number of runs of this process that have not ended.
     pub fn open_runs(&self) -> u64 {
         self.inner.shared.open_runs.load(Ordering::Relaxed)
     }
@@ -306,12 +306,12 @@ impl Engine {
         &self.inner.shared
     }
 
-    /// Sends a run a message that answers.
+    /// Sends a request to a run and waits for the reply.
     pub(crate) async fn ask<T: Reply>(&self, run: u64, ask: ControlAsk) -> Result<T, EngineError> {
         self.answer_to(run, |reply| RunMsg::Control(Asked { ask, reply })).await
     }
 
-    /// Sends a run a request, and waits for its answer.
+    /// Sends a message with a reply channel to a run and waits for the reply.
     pub(crate) async fn answer_to<T: Reply>(
         &self,
         run: u64,
@@ -323,7 +323,7 @@ impl Engine {
         Ok(T::take(answer).expect("a request is answered with what it asks for"))
     }
 
-    /// Reads from the store beside the runtime's workers.
+    /// Reads from the store on a blocking thread.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&dyn Store) -> Result<T, crate::store::StoreError> + Send + 'static,
@@ -333,7 +333,7 @@ impl Engine {
         Ok(result.map_err(|_| EngineError::Stopping)??)
     }
 
-    /// Writes something that belongs to no run, and waits until it is durable.
+    /// Writes data that belongs to no run, and waits until it is durable.
     pub(crate) async fn write(
         &self,
         checks: Vec<crate::store::Check>,
@@ -342,8 +342,8 @@ impl Engine {
         self.write_then(checks, writes, |_| {}).await
     }
 
-    /// As [`Engine::write`]; `then` runs once the write's fate is known (true: it is durable), even
-    /// if whoever asked for it is gone by then.
+    /// As [`Engine::write`]; `then` runs once the outcome of the write is known (true: it is
+    /// durable), even if the caller is gone by then.
     pub(crate) async fn write_then(
         &self,
         checks: Vec<crate::store::Check>,
@@ -357,12 +357,12 @@ impl Engine {
             writes,
             ack: Box::new(move |result| {
                 then(result.is_ok());
-                // Who asked may be gone; the write stands.
+                // The caller may be gone; the write remains.
                 let _ = ack.send(result);
             }),
         };
         let store = Arc::clone(&self.shared().store);
-        // The queue may be full for a moment: waiting for room is not the runtime's work.
+        // The queue may be full for a moment: that must not block the runtime.
         self.shared()
             .tasks
             .spawn_blocking(move || store.submit(batch))
@@ -374,17 +374,17 @@ impl Engine {
 }
 
 impl Caller {
-    /// Whether this caller may do something to a run.
+    /// Checks the caller's permission for a run.
     ///
     /// # Errors
-    /// The gate's refusal.
+    /// Returns the refusal of the gate.
     pub(crate) fn may(&self, verb: Verb, run: RunId) -> Result<(), EngineError> {
         Ok(self.grant.check(verb, &[Need::Run(run)])?)
     }
 }
 
-/// What has to be known before the first run is read: who waits in which queue, which places are
-/// taken, which signals are under way.
+/// Loads what must be known before the first run is loaded: waiting tasks of queues, tasks of
+/// sessions, undelivered signals.
 fn take_up(shared: &Shared, recovers: bool) -> Result<(), EngineError> {
     let mut filter = TaskFilter { limit: 1_000, ..TaskFilter::default() };
     loop {
@@ -423,8 +423,8 @@ fn take_up(shared: &Shared, recovers: bool) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Looks at the clocks all the time: so a pause of the process, or a step of the wall clock, is
-/// noticed before anything is ended by it.
+/// Looks at the clocks continuously, so that a pause of the process, or a step of the wall clock,
+/// is noticed before it ends anything.
 fn keep_looking(shared: &Arc<Shared>) {
     if !shared.clock.wants_looks() {
         return;

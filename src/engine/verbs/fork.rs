@@ -1,13 +1,13 @@
-//! A new run from the beginning of another one's history.
+//! Creates a new run from the beginning of another one's history.
 //!
 //! | of the history | the copy has |
 //! |---|---|
-//! | steps before the given one | all of them, with their ends, also those that came later |
-//! | that step and what came after it | nothing: the flow asks for it again |
+//! | steps before the given one | all of them, with their ends, including later ends |
+//! | that step and everything after it | nothing: the flow requests it again |
 //! | signals and notes | those before that step |
 //! | pauses, cancels, the end | none |
 //! | state and its links | as the kept steps left it |
-//! | files | those that the kept steps made |
+//! | files | those of the kept steps |
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -25,25 +25,25 @@ use crate::{
     token::Verb,
 };
 
-/// What a fork is to be.
+/// The parameters of a fork.
 #[derive(Debug, Clone)]
 pub struct Fork {
-    /// The first step that is done anew; the number after the last step copies them all.
+    /// The first step that is executed again; the number after the last step copies all of them.
     pub from_step: u32,
-    /// Laid over the input, as a JSON merge patch.
+    /// A JSON merge patch for the input.
     pub input_patch: Option<Json>,
-    /// What it executes; the original's own version if absent.
+    /// The program to execute; the original's own version if absent.
     pub program: Option<Program>,
 }
 
 impl Engine {
-    /// Copies a run's history up to a step into a new run, which goes on from there. Nothing is
-    /// compensated; the original does not notice. A copy whose source or input asks for other
-    /// steps than the history has rests, and says where.
+    /// Copies a run's history up to a step into a new run, which continues from there. Nothing is
+    /// compensated; the original is not affected. A copy whose source or input requests other steps
+    /// than the history has is paused and reports the difference.
     ///
     /// # Errors
-    /// When the caller may not, there is no such run or step, the source has errors, or the input
-    /// does not match its schema.
+    /// Fails when the caller lacks permission, there is no such run or step, the source has errors,
+    /// or the input does not match its schema.
     pub async fn fork(
         &self,
         caller: &Caller,
@@ -125,7 +125,7 @@ impl Engine {
         };
         kept.push(Entry::new(0, at_ms, Fact::Decided(copied)));
         if matches!(fork.program, Some(Program::Bundle(_))) {
-            // With the run, or not at all.
+            // In the same commit as the run.
             writes.push(Programs::write_of(&program, None, now_ms));
         }
         self.put_copy(caller, Copy { id, entries: kept, writes, key }).await?;
@@ -133,14 +133,14 @@ impl Engine {
     }
 }
 
-/// Why a history cannot be cut at a step.
+/// The reason why a history cannot be cut at a step.
 #[derive(Debug, PartialEq, Eq)]
 enum Refusal {
     NoStep,
     Compensation,
 }
 
-/// The part of a history that a fork from step `from` keeps.
+/// Returns the part of a history that a fork from step `from` keeps.
 fn cut(entries: &[Entry], from: u32) -> Result<Vec<Entry>, Refusal> {
     let scheduled = |entry: &Entry| match &entry.fact {
         Fact::StepScheduled(step) | Fact::StepRecorded(step, _) => Some(step.step),
@@ -158,13 +158,13 @@ fn cut(entries: &[Entry], from: u32) -> Result<Vec<Entry>, Refusal> {
     let at = at.unwrap_or(entries.len());
     let compensates =
         |entry: &Entry| matches!(entry.fact, Fact::Decided(Decision::Compensate { .. }));
-    // One step past the last copies what the flow did, not how it was wound up.
+    // After the last step, only the flow is copied, not its compensation.
     let wound_up = entries.iter().position(compensates).unwrap_or(entries.len());
     if wound_up < at && from < next {
         return Err(Refusal::Compensation);
     }
     let at = at.min(wound_up);
-    // A step that was canceled after the cut is done; before it, the flow itself gave it up.
+    // A step that was canceled after the cut is repeated; before it, the flow itself gave it up.
     let counts = |place: usize, outcome: &Outcome| {
         place < at || (place < wound_up && !matches!(outcome, Outcome::Canceled(_)))
     };
@@ -202,10 +202,10 @@ fn cut(entries: &[Entry], from: u32) -> Result<Vec<Entry>, Refusal> {
     Ok(entries.iter().enumerate().filter(keeps).map(|(_, entry)| entry.clone()).collect())
 }
 
-/// The state that the kept entries left. What no entry of the whole history wrote came from
-/// elsewhere (a worker that wrote state), and is as it is now.
+/// Returns the state as the kept entries left it. A key that no entry of the whole history wrote
+/// came from elsewhere (a worker that wrote state), and keeps its current value.
 ///
-/// The journal has what the flow asked for; what was done is what the layers passed on of it.
+/// The journal has the requested operations; the layers determine what was actually done.
 fn state_at(
     all: &[Entry],
     kept: &[Entry],
@@ -237,21 +237,21 @@ fn state_at(
     Ok(state)
 }
 
-/// The state of a run: values with what is said of them, and links.
+/// The state of a run: values with their hints, and links.
 #[derive(Default)]
 struct State {
     values: BTreeMap<String, Kept>,
     links: BTreeMap<Tie, MemoryLink>,
 }
 
-/// A value, with what is said of it.
+/// A value with its hints.
 struct Kept {
     value: Json,
     hints: StoreOptions,
     expires_ms: Option<u64>,
 }
 
-/// Which link it is: from, to, relation.
+/// The identity of a link: from, to, relation.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Tie(String, String, String);
 
@@ -261,9 +261,9 @@ impl Tie {
     }
 }
 
-/// What an entry did to the run's state.
+/// A change that an entry made to the state of the run.
 enum Change {
-    /// A value was written; without hints by a reducer, which leaves what was said of it.
+    /// A write; without hints for a reducer, which keeps the earlier ones.
     Put {
         key: String,
         value: Json,
@@ -303,7 +303,7 @@ impl State {
                 self.values.entry(key).or_insert_with(fresh).value = value;
             }
             Change::Delete { key } => {
-                // The links of a key go with its value.
+                // The links of a key are removed with its value.
                 if self.values.remove(&key).is_some() {
                     self.links.retain(|Tie(from, to, _), _| *from != key && *to != key);
                 }
@@ -313,7 +313,7 @@ impl State {
         }
     }
 
-    /// The writes that make it the state of a run.
+    /// Returns the writes that create this state for a run.
     fn writes(self, scope: &str, at_ms: u64) -> Result<Vec<Write>, EngineError> {
         let links = linked(scope, self.links.into_values().collect(), at_ms)?;
         let values = self.values.into_iter().map(|(key, kept)| Write::PutState {
@@ -328,13 +328,14 @@ impl State {
     }
 }
 
-/// The links that steps asked for, which are made after their commit, by the steps' numbers.
+/// Returns the link operations that steps requested, by step number; they are applied after the
+/// commit of the step.
 fn links_of(entries: &[Entry]) -> HashMap<u32, StateOp> {
     let mut asked = HashMap::new();
     for entry in entries {
         if let Fact::StepScheduled(step) = &entry.fact
             && step.kind == StepKind::State
-            // Another scope is not the run's own.
+            // A step with another scope does not concern the run's own state.
             && step.request.to_value().get("scope").is_none()
             && let Ok(op @ (StateOp::Link { .. } | StateOp::Unlink { .. })) = step.request.decode()
         {
@@ -344,7 +345,7 @@ fn links_of(entries: &[Entry]) -> HashMap<u32, StateOp> {
     asked
 }
 
-/// What an entry did to the run's state, in its order.
+/// Returns the changes that an entry made to the state of the run, in order.
 fn changes(
     entry: &Entry,
     links: &HashMap<u32, StateOp>,
@@ -374,7 +375,7 @@ fn by_flow(op: StateOp, value: &Json) -> Option<Change> {
             stored(key, value, hints)?
         }
         StateOp::Delete { key } => Change::Delete { key },
-        // These give the value that they leave.
+        // Reducers return the new value.
         StateOp::Add { key, .. } | StateOp::Append { key, .. } | StateOp::Merge { key, .. } => {
             Change::Put { key, value: value.clone(), hints: None }
         }
@@ -423,7 +424,7 @@ fn by_effect(effect: Effect) -> Option<Change> {
     }
 }
 
-/// A value that was stored; a transient one never was.
+/// Returns the change for a value that was stored; transient values never are.
 fn stored(key: String, value: Json, hints: StoreOptions) -> Option<Change> {
     (hints.lifetime != Some(Lifetime::Transient)).then_some(Change::Put {
         key,

@@ -1,4 +1,4 @@
-//! The keys behind tokens and handles: new ones, and how long those before them verify.
+//! Rotation of the keys of tokens and handles, with a grace period for the previous ones.
 
 use std::sync::Arc;
 
@@ -10,38 +10,39 @@ use crate::{
     token::{KeyRing, SigningKey, Verb},
 };
 
-/// The longest grace of a key, in milliseconds: no token outlives it.
+/// The maximum grace period of a key, in milliseconds: no token outlives it.
 const LONGEST_GRACE_MS: u64 = 366 * 24 * 3_600 * 1_000;
 
-/// Which keys are changed, and how long those before them verify.
+/// The keys to rotate, and the grace period of the previous ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RotateKeys {
-    /// The key that signs tokens.
+    /// The signing key of tokens.
     pub signing: bool,
-    /// The secret that handles are made with.
+    /// The secret of handles.
     pub handles: bool,
-    /// How long the keys before verify, in milliseconds. 0 is not at all, for a key that leaked;
-    /// the keys that are retired already end with it.
+    /// The time for which the previous keys verify, in milliseconds. 0 is for a leaked key: it ends
+    /// at once, and so do all keys that are already retired.
     pub grace_ms: u64,
 }
 
-/// What came of it.
+/// The result of a rotation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rotated {
-    /// The id of the key that signs now.
+    /// The id of the current signing key.
     pub kid: String,
-    /// What the caller came with, signed by that key. It ends when it would have.
+    /// The caller's token, signed by that key. Its expiry does not change.
     pub token: Option<String>,
-    /// When the keys before cease to verify, in Unix milliseconds.
+    /// The time at which the previous keys stop verifying, in Unix milliseconds.
     pub until_ms: u64,
 }
 
 impl Engine {
-    /// Changes the keys. When this returns they are durable, and the file of the owner's token has
+    /// Rotates the keys. When this returns they are durable, and the file of the admin token has
     /// one that the new key signed.
     ///
     /// # Errors
-    /// When the caller may not, the grace is too long, or the keys cannot be written.
+    /// Fails when the caller lacks permission, the grace period is too long, or the keys cannot be
+    /// written.
     pub async fn rotate_keys(
         &self,
         caller: &Caller,
@@ -56,7 +57,7 @@ impl Engine {
             )));
         }
         let (engine, caller) = (self.clone(), caller.clone());
-        // Who asked may go away meanwhile; half a change is none.
+        // The rotation must complete even if the caller is gone.
         let changing =
             self.shared().tasks.spawn(async move { engine.change_keys(&caller, ask).await });
         changing.await.map_err(|_| EngineError::Stopping)?
@@ -76,7 +77,7 @@ impl Engine {
         if ask.handles {
             handles = before.rotated(files.seed(), now_s, grace_s);
         }
-        // It falls with the caller's token, if that was revoked meanwhile, before anything changes.
+        // Fails before any change if the caller's token was revoked in the meantime.
         let owner = self.owner_claims(Some(caller), now_ms).await?;
         let own = self.read({
             let jti = caller.jti.clone();
@@ -94,7 +95,7 @@ impl Engine {
             self.kept(move || kept.keep_admin(&token)).await?;
         }
         if ask.signing && ask.grace_ms == 0 {
-            // Whoever has the key that leaked may have opened any of them.
+            // Whoever has the leaked key may have opened any of them.
             for looks in self.shared().sessions.all() {
                 self.end_session(&SessionId::from(looks.row.id.as_str()), End::Revoked).await?;
             }

@@ -1,4 +1,4 @@
-//! The layers and the audit log, as callers see them.
+//! The lists of layers and of the audit log.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use crate::engine::{Caller, Engine, EngineError, Page};
 use crate::{protocol::Json, token::Verb};
 
-/// The most lines of the audit log in one page.
+/// The maximum number of lines of the audit log in one page.
 const LINES: usize = 1_000;
 
 /// A layer of middleware, in its place.
@@ -43,11 +43,11 @@ pub struct AuditView {
 }
 
 impl Engine {
-    /// The layers that runs go through, boundary by boundary, from the outermost to the innermost;
-    /// with a blueprint (`name[@hash]`) those of its runs.
+    /// Returns the layers of runs, boundary by boundary, from the outermost to the innermost; with
+    /// a blueprint (`name[@hash]`) those of its runs.
     ///
     /// # Errors
-    /// The gate's refusal, and an unknown blueprint.
+    /// Fails when the caller lacks permission, or the blueprint is unknown.
     pub async fn layers(
         &self,
         caller: &Caller,
@@ -73,10 +73,10 @@ impl Engine {
         listed.map(|listed| listed.into_iter().map(view).collect())
     }
 
-    /// Lines of the audit log after a number, oldest first.
+    /// Returns lines of the audit log after a number, oldest first.
     ///
     /// # Errors
-    /// The gate's refusal, and what the store says.
+    /// Fails when the caller lacks permission, or the store cannot be read.
     pub async fn audit(
         &self,
         caller: &Caller,

@@ -1,4 +1,4 @@
-//! What the API, the command line and embedders call.
+//! The methods of the engine for the API, the command line and embedders.
 
 pub(crate) mod auth;
 pub(crate) mod backup;

@@ -1,7 +1,7 @@
-//! The orchestrator of the protocol, over runs: a dispatch is a run of one task.
+//! The orchestrator of the protocol, implemented with runs: a dispatch is a run of one task.
 //!
-//! So it is durable, passes the same layers as every other dispatch, and is seen in lists. Retries
-//! are the engine's, by the policy of the task.
+//! So it is durable, passes through the same layers as every other dispatch, and appears in lists.
+//! The engine retries, by the policy of the task.
 
 use std::{pin::pin, time::Duration};
 
@@ -27,7 +27,7 @@ use crate::{
     token::{Grant, Need, Verb},
 };
 
-/// What a dispatch runs.
+/// The blueprint of a dispatch.
 const SOURCE: &str = r#"local swarm = require("swarm")
 return swarm.blueprint {
   name = "dispatch",
@@ -39,7 +39,7 @@ return swarm.blueprint {
 
 "#;
 
-/// How many dispatches of one call are under way at once.
+/// The number of concurrent dispatches of one call.
 const AT_ONCE: usize = 64;
 
 /// Longer than any wait of a caller.
@@ -72,14 +72,14 @@ pub struct DispatchView {
 }
 
 impl Engine {
-    /// Has one operator execute a task of its own, and answers once it ended or `patience` is
-    /// over; the run goes on then.
+    /// Executes a single task by one operator; returns once it ended or `patience` is over, in
+    /// which case the run continues.
     ///
     /// # Errors
-    /// When the caller may not, or there is no such operator.
+    /// Fails when the caller lacks permission, or there is no such operator.
     ///
     /// # Cancel safety
-    /// May be dropped at any time; a run that was begun goes on.
+    /// May be dropped at any time; a run that was started continues.
     pub async fn dispatch(
         &self,
         caller: &Caller,
@@ -134,7 +134,7 @@ impl Engine {
         self.start_permitted(caller, start, WaitFor::Ended, patience).await
     }
 
-    /// As [`Engine::start_and_wait`], for what the caller may have done by another verb.
+    /// As [`Engine::start_and_wait`], for a start that another verb of the caller permits.
     pub(crate) async fn start_permitted(
         &self,
         caller: &Caller,
@@ -146,7 +146,7 @@ impl Engine {
         self.await_begun(begun, until, patience).await
     }
 
-    /// What the last step of a run used, and the effects that were applied with it.
+    /// Returns the usage of a run's last step, and the effects that were applied with it.
     async fn last_step(&self, run: RunId) -> Result<(Option<Usage>, Option<Json>), EngineError> {
         let entries = self.read(move |store| store.entries(run.num(), 0)).await?;
         let last = entries.into_iter().rev().find_map(|entry| match entry.fact {
@@ -156,7 +156,7 @@ impl Engine {
         Ok(last.unwrap_or_default())
     }
 
-    /// Dispatches, signals and asks as `caller`.
+    /// Returns an orchestrator that acts as `caller`.
     pub fn orchestrator(&self, caller: Caller) -> Orchestration {
         Orchestration { engine: self.clone(), caller }
     }
@@ -289,7 +289,7 @@ fn run_of(target: &WorkflowId) -> Result<RunId, OrchError> {
     target.as_str().parse().map_err(|_| OrchError::WorkflowNotFound(target.to_string()))
 }
 
-/// For whoever embeds the host: as its owner.
+/// Acts as the owner, for programs that embed the host.
 #[async_trait]
 impl Orchestrator for Engine {
     async fn dispatch(

@@ -1,4 +1,4 @@
-//! Tasks of queues and sessions that wait for somebody when the host starts.
+//! Takes up the open tasks of queues and sessions when the host starts.
 
 use crate::{
     engine::shared::{message::Internal, shards::Shared},
@@ -15,7 +15,7 @@ pub(crate) fn take_up(shared: &Shared, row: &TaskRow) {
             let task = TaskId::new(row.run, row.step, row.scheduled_ms);
             let session = SessionId::from(worker.as_str());
             if !shared.sessions.adopt(&session, ticket, task, row.epoch) {
-                // The session ended, and the host with it before the run heard of that.
+                // The session ended, and the host died before the run was notified.
                 let reason = format!("session {session} ended");
                 let Ticket { run, step, attempt } = ticket;
                 shared.tell(run, Internal::Unseat { step, attempt, reason });
@@ -26,7 +26,7 @@ pub(crate) fn take_up(shared: &Shared, row: &TaskRow) {
     }
 }
 
-/// Lets sessions know of attempts that ended while the host did.
+/// Retires the attempts of sessions that are no longer open in the store.
 pub(crate) fn reconcile(shared: &Shared) -> Result<(), StoreError> {
     for ticket in shared.sessions.placed() {
         let row = shared.store.task(ticket.run, ticket.step)?;
@@ -41,5 +41,5 @@ pub(crate) fn ticket_of(row: &TaskRow) -> Ticket {
     Ticket { run: row.run, step: row.step, attempt: row.attempt }
 }
 
-/// How long closed sessions are shown, in milliseconds.
+/// The time for which closed sessions are listed, in milliseconds.
 pub(crate) const SHOWN_MS: u64 = 24 * 3_600 * 1_000;

@@ -1,4 +1,4 @@
-//! Replaying a run's history beside its shard: nothing is written, nothing leaves.
+//! Replays a run's history outside of its shard: nothing is written, nothing is dispatched.
 
 use std::sync::Arc;
 
@@ -35,7 +35,8 @@ impl Engine {
     /// Replays the histories of a run, against its own source or another one, which is not stored.
     ///
     /// # Errors
-    /// When the caller may not, there is no such run, or the other source has errors.
+    /// Fails when the caller lacks permission, there is no such run, or the other source has
+    /// errors.
     pub async fn replay(
         &self,
         caller: &Caller,
@@ -51,7 +52,8 @@ impl Engine {
                 self.reach(caller, Verb::RunReplay, &program).await?;
                 program
             }
-            // Nothing is stored and nothing happens: whoever may replay the run may try a source.
+            // Nothing is stored and nothing is executed: permission to replay the run is enough to
+            // try a source.
             Some(Program::Bundle(bundle)) => self.compiled(bundle).await?.0,
         };
         let _turn = self.inner.heavy.acquire().await.map_err(|_| EngineError::Stopping)?;
@@ -96,7 +98,7 @@ impl Past {
         };
         let mut told = self.tell(vms, started, entries);
         if let Err(Stop::Broken(_)) = told {
-            // A VM without room gives the run one of its own: once more.
+            // The shared VM was out of memory; the second try uses a VM of its own.
             told = self.tell(vms, started, entries);
         }
         let told = told.map_err(|stop| match stop {
@@ -107,7 +109,7 @@ impl Past {
             Fact::RunEnded(outcome) => Some(outcome),
             _ => None,
         });
-        // What the flow came to before its deferred functions ran is not in their history.
+        // With compensations, the result of the flow itself is not in the history.
         let compensated =
             |entry: &Entry| matches!(entry.fact, Fact::Decided(Decision::Compensate { .. }));
         match ended {
@@ -130,8 +132,8 @@ impl Past {
         retell(flow, entries)?.complete()
     }
 
-    /// Whether the flow ends as its run did. An end that the engine made (a cancel, a limit) is
-    /// none of the flow's.
+    /// Compares the end of the flow with the end of its run. An end that the engine made (a cancel,
+    /// a limit) is not the flow's.
     fn compare_end(&self, ended: &Outcome, told: Retold) -> Result<(), Box<Divergence>> {
         let beyond = told.fresh.iter().find_map(|command| match command {
             Command::Schedule(request) => Some(Divergence::beyond(&request.key, &request.op)),

@@ -20,21 +20,21 @@ use crate::{
     token::{Need, Verb},
 };
 
-/// Something that answers: a blueprint, or one agent of it.
+/// A model: a blueprint, or one agent of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelView {
     /// `blueprint` or `blueprint/agent`.
     pub id: String,
-    /// When the blueprint's name was last set, in Unix milliseconds.
+    /// The time at which the blueprint's name was last set, in Unix milliseconds.
     pub created_ms: u64,
 }
 
 impl Engine {
-    /// Everything that answers, as far as the caller's scopes reach: every blueprint with a name,
-    /// and its agents whose operator is a model.
+    /// Returns every model within the caller's scopes: every named blueprint, and its agents whose
+    /// operator is a model.
     ///
     /// # Errors
-    /// When the caller may not.
+    /// Fails when the caller lacks permission.
     pub async fn models(&self, caller: &Caller) -> Result<Vec<ModelView>, EngineError> {
         caller.grant.check(Verb::BlueprintRead, &[])?;
         let names = self.read(|store| store.blueprint_names()).await?;
@@ -43,7 +43,7 @@ impl Engine {
             if !caller.grant.scopes.cover(&Need::Blueprint(&name)) {
                 continue;
             }
-            // A version of an older release may not compile any more, and then answers nothing.
+            // A version of an older release may not compile any more; then it is not a model.
             let Ok(program) = self.program_by(hash).await else { continue };
             let agents = program.blueprint().definition().agents.iter();
             let speaks = agents.filter(|(_, agent)| self.is_model(&agent.operator));
@@ -54,10 +54,10 @@ impl Engine {
         Ok(models)
     }
 
-    /// One of them; any agent of a blueprint can be asked for by its name.
+    /// Returns one model; every agent of a blueprint can be requested by its name.
     ///
     /// # Errors
-    /// When the caller may not, or nothing of that name answers.
+    /// Fails when the caller lacks permission, or there is no such model.
     pub async fn model(&self, caller: &Caller, id: &str) -> Result<ModelView, EngineError> {
         let (name, _) = parts(id);
         let bare = name.split('@').next().unwrap_or(name).to_owned();
@@ -69,7 +69,7 @@ impl Engine {
         Ok(ModelView { id: id.to_owned(), created_ms: set.map_or(0, |(_, _, at_ms)| at_ms) })
     }
 
-    /// The program behind the name of a model, and its agent if it names one.
+    /// Returns the program of a model, and its agent if the name has one.
     async fn answering(
         &self,
         id: &str,
@@ -86,10 +86,10 @@ impl Engine {
         }
     }
 
-    /// Whether a name is that of an agent whose operator is a model.
+    /// Returns whether a name refers to an agent whose operator is a model.
     ///
     /// # Errors
-    /// When the caller may not, or nothing of that name answers.
+    /// Fails when the caller lacks permission, or there is no such model.
     pub async fn is_agent_with_model(
         &self,
         caller: &Caller,
@@ -106,12 +106,12 @@ impl Engine {
         crate::blueprint::Operators::is_model(&self.shared().registry, operator)
     }
 
-    /// Starts the run that answers a request; it is durable when this returns, and heard from its
-    /// first event on.
+    /// Starts the run that answers a request; it is durable when this returns, and its events are
+    /// received from the first on.
     ///
     /// # Errors
-    /// When the caller may not, nothing of that name answers, or what was said does not fit what
-    /// the blueprint or the agent takes.
+    /// Fails when the caller lacks permission, there is no such model, or the conversation does not
+    /// fit the input of the blueprint or agent.
     pub async fn respond(
         &self,
         caller: &Caller,
@@ -160,7 +160,7 @@ impl Engine {
             delegate: None,
             seats: std::collections::BTreeMap::new(),
         };
-        // From before the first piece of an answer: none of it is missed.
+        // Subscribed before the first delta, so that none is missed.
         let (subscriber, events_of) =
             Events::from_the_first(Arc::clone(&self.inner.shared), &caller.jti);
         let watch = Watch { subscriber: Some(subscriber), lets_go: !stays, ..Watch::default() };
@@ -171,17 +171,17 @@ impl Engine {
         begun(started.run, events_of(started.run)).await
     }
 
-    /// The response of a run as it stands, from its durable events; none if the run is none.
+    /// Returns the current response of a run, from its durable events.
     ///
     /// # Errors
-    /// When the caller may not, or there is no such run.
+    /// Fails when the caller lacks permission, there is no such run, or the run is not a response.
     pub async fn response(&self, caller: &Caller, run: RunId) -> Result<Stream, EngineError> {
         caller.may(Verb::RunRead, run)?;
         let seq = self.header(run).await?.seq;
         let mut events = Events::new(Arc::clone(&self.inner.shared), run, 0, &caller.jti);
         let mut stream = None;
         let mut seen = 0;
-        // Of a run that has not ended, no more than there is.
+        // Of a run that has not ended, no more than is stored.
         while seen < seq
             && let Some(event) = events.next().await?
         {
@@ -191,28 +191,28 @@ impl Engine {
         stream.ok_or_else(|| no_response(run))
     }
 
-    /// Lets a run go once it has ended and `answered` is over, however that ends.
+    /// Deletes a run once it has ended and `answered` has completed, in whichever way.
     pub async fn let_go_once(&self, run: RunId, answered: tokio::sync::oneshot::Receiver<()>) {
         loop {
             match self.wait_for(run, WaitFor::Ended, FOREVER).await {
                 Ok(view) if view.status.is_ended() => break,
                 Ok(_) => {}
-                // The next start lets it go, if it is still there.
+                // The next start deletes it, if it still exists.
                 Err(_) => return,
             }
         }
-        // It says no more than that nobody waits any longer.
+        // Both outcomes mean that no client waits any more.
         let _ = answered.await;
         if let Err(error) = self.let_go_unstored(run).await {
             tracing::warn!(%run, %error, "could not let go a response that is not to be stored");
         }
     }
 
-    /// Lets every run go that is not to be stored, whoever waited for it; those that are open once
-    /// they have ended. Those that ended a moment ago wait for the next time.
+    /// Deletes every run that is not to be stored; open ones once they have ended. A run that ended
+    /// a moment ago is left for the next call.
     ///
     /// # Errors
-    /// When the storage fails.
+    /// Fails when the store fails.
     pub async fn let_go_left(&self) -> Result<(), EngineError> {
         let settled =
             self.shared().clock.now_ms().saturating_sub(crate::engine::verbs::retention::GRACE_MS);
@@ -225,15 +225,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes up, at a start, the runs that are to go once they have ended.
+    /// Takes up, at a start, the runs that are to be deleted once they have ended.
     ///
     /// # Errors
-    /// When the storage fails.
+    /// Fails when the store fails.
     pub async fn take_up_unstored(&self) -> Result<(), EngineError> {
         for num in self.read(|store| store.unstored()).await? {
             let Some(header) = self.read(move |store| store.header(num)).await? else { continue };
             let (engine, run) = (self.clone(), RunId::new(num, header.created_ms));
-            // Whoever asked was of the host before this one.
+            // The client was connected to the previous host process.
             let (_, nobody) = tokio::sync::oneshot::channel();
             self.shared().tasks.spawn(async move { engine.let_go_once(run, nobody).await });
         }
@@ -244,16 +244,16 @@ impl Engine {
         let num = run.num();
         let found = self.read(move |store| store.retired(num.saturating_sub(1), 1)).await?;
         if found.first().is_none_or(|found| found.num != num) {
-            // Something open still needs it; it is looked at again later.
+            // Something open still needs it; it is checked again later.
             return Ok(());
         }
         self.delete_runs(Vec::new(), vec![run]).await
     }
 
-    /// A response as it happens: its events so far, and those that come.
+    /// Returns a live response: its events so far, and those that follow.
     ///
     /// # Errors
-    /// When the caller may not, there is no such run, or it is no response.
+    /// Fails when the caller lacks permission, there is no such run, or it is not a response.
     pub async fn responding(&self, caller: &Caller, run: RunId) -> Result<Responding, EngineError> {
         begun(run, self.events(caller, run, 0).await?).await
     }
@@ -273,7 +273,7 @@ async fn begun(run: RunId, mut events: Events) -> Result<Responding, EngineError
     Err(no_response(run))
 }
 
-/// A response as it happens.
+/// A live response.
 pub struct Responding {
     run: RunId,
     events: Events,
@@ -281,20 +281,20 @@ pub struct Responding {
 }
 
 impl Responding {
-    /// The run.
+    /// Returns the run.
     pub fn run(&self) -> RunId {
         self.run
     }
 
-    /// The response as it is known.
+    /// Returns the response so far.
     pub fn stream(&mut self) -> &mut Stream {
         &mut self.stream
     }
 
-    /// Waits for what happens next; false if nothing will, because it has ended.
+    /// Waits for the next event; returns false if the response has ended.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// Fails when the store cannot be read.
     ///
     /// # Cancel safety
     /// May be dropped at any time.
@@ -327,7 +327,7 @@ fn no_response(run: RunId) -> EngineError {
     EngineError::NotFound { what: "response", id }
 }
 
-/// `blueprint` and, after a slash, the agent.
+/// Splits an id into `blueprint` and, after a slash, the agent.
 fn parts(id: &str) -> (&str, Option<&str>) {
     match id.split_once('/') {
         Some((name, agent)) => (name, Some(agent)),
@@ -335,7 +335,7 @@ fn parts(id: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The first that fits; why the first of them did not, if none does.
+/// Returns the first candidate that is accepted; otherwise the error of the last candidate.
 fn fitting(
     candidates: &[Value],
     accept: impl Fn(&Json) -> Result<Json, EngineError>,
@@ -344,7 +344,7 @@ fn fitting(
     for candidate in candidates {
         match accept(&Json::from(candidate)) {
             Ok(input) => return Ok(input),
-            // What was said as JSON says more about what is wrong than its text.
+            // The error for parsed JSON is more helpful than the one for its text.
             Err(error) => refusal = Some(error),
         }
     }

@@ -1,9 +1,8 @@
-//! How long ended runs are kept, and how they go.
+//! Retention: deletes ended runs.
 //!
-//! Oldest first, a few at a time, each step a small commit among the others: whoever commits
-//! meanwhile waits for one step at most. A run that something open still needs (a run that called
-//! it or that it called, a signal of it that has not arrived) stays until that has ended.
-//! Blueprints stay for ever.
+//! Oldest first, a few at a time, each step a small commit among the others: a concurrent commit
+//! waits for one step at most. A run that something open still needs (its caller or its child, or
+//! an undelivered signal) stays until that has ended. Blueprints are never deleted.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -15,31 +14,31 @@ use crate::{
     token::Verb,
 };
 
-/// Runs that go in one commit.
+/// The number of runs that are deleted in one commit.
 const STEP: usize = 32;
 
-/// Runs that one look of the background lets go before it rests.
+/// The number of runs that one pass in the background deletes before it pauses.
 const LOOK: u64 = 512;
 
-/// Runs that one request lets go.
+/// The number of runs that one request deletes.
 const REQUEST: u64 = 5_000;
 
-/// Runs that an answer names.
+/// The number of runs that a response lists.
 const NAMED: usize = 100;
 
-/// What is cleared and given back in one commit: rows of long histories, pages of the file.
-/// Values of state that have expired and are removed at once.
+/// Expired values of state that are removed in one commit.
 const EXPIRED: usize = 2_048;
 
+/// Rows of long histories, and pages of the file, that are reclaimed in one commit.
 const TIDY: Write = Write::Tidy { rows: 2_048, pages: 256 };
 
-/// A run that has just ended stays for whoever waits for it, in milliseconds.
+/// The time for which a run that has just ended stays for its waiters, in milliseconds.
 pub(crate) const GRACE_MS: u64 = 10_000;
 
-/// How often every run is looked at again, not only the younger ones, in milliseconds.
+/// The interval at which every run is checked again, not only younger ones, in milliseconds.
 const ANEW_MS: u64 = 3_600_000;
 
-/// Free room that a database keeps for what comes: at least this, or a tenth of what it uses.
+/// Free space that a database keeps for growth: at least this, or a tenth of what it uses.
 const ROOM: u64 = 8 << 20;
 
 /// Why a run goes.
@@ -91,30 +90,30 @@ pub struct GcView {
     pub free_bytes: u64,
 }
 
-/// What the background remembers from one look to the next.
+/// The state of the background sweep between two passes.
 #[derive(Debug, Default)]
 pub struct Sweeper {
-    /// No run up to this number goes before the next look at all.
+    /// No run up to this number is deleted before the next full pass.
     from: u64,
     anew_ms: u64,
-    /// Ended runs when they were counted, and the largest number of a run then.
+    /// The number of ended runs when they were counted, and the largest run number then.
     counted: Option<(u64, u64)>,
 }
 
-/// One way through the runs, oldest first.
+/// One pass over the runs, oldest first.
 struct Pass {
     policy: Retention,
     /// Runs that ended before this are too old, in Unix milliseconds.
     cutoff: u64,
-    /// Runs that ended after this stay whatever the policy says.
+    /// Runs that ended after this stay, whatever the policy.
     settled: u64,
     dry: bool,
-    /// How many more may go.
+    /// The number of further runs that may be deleted.
     most: u64,
     after: u64,
     /// The first run that stays.
     kept: Option<u64>,
-    /// How many ended runs are left, and the bytes that are used.
+    /// The number of ended runs that are left, and the bytes in use.
     ended: u64,
     used: u64,
     over: bool,
@@ -122,7 +121,7 @@ struct Pass {
 }
 
 impl Pass {
-    /// The runs of the next page that go.
+    /// Returns the runs of the next page to delete.
     fn choose(&mut self, store: &dyn Store) -> Result<Vec<Gone>, StoreError> {
         let page = store.retired(self.after, STEP)?;
         self.over = page.is_empty();
@@ -155,7 +154,7 @@ impl Pass {
         Ok(gone)
     }
 
-    /// Why a run goes, if it does.
+    /// Returns the reason for which a run is deleted, if there is one.
     fn why(&self, run: &Retired) -> Option<Why> {
         let Retention { runs, bytes, .. } = self.policy;
         if run.ended_ms < self.cutoff {
@@ -171,12 +170,12 @@ impl Pass {
 }
 
 impl Engine {
-    /// Lets runs go that the policy gives up and gives free room back, or says what would go.
+    /// Deletes runs according to the policy and returns free space; with `dry`, only reports them.
     ///
-    /// One call does a bounded part of the work; `more` says whether there is a next one.
+    /// One call does a bounded part of the work; `more` says whether another call is needed.
     ///
     /// # Errors
-    /// When the caller may not, or the store cannot be read or written.
+    /// Fails when the caller lacks permission, or the store cannot be read or written.
     pub async fn gc(&self, caller: &Caller, dry: bool) -> Result<GcView, EngineError> {
         caller.grant.check(Verb::HostGc, &[])?;
         let ended = self.read(|store| store.ended_runs()).await?;
@@ -191,11 +190,11 @@ impl Engine {
         Ok(view)
     }
 
-    /// One look of the background: lets a few runs go, clears up a little, and says whether there
-    /// is more to do at once.
+    /// Does one pass in the background: deletes a few runs, reclaims some space, and returns true
+    /// if there is more to do at once.
     ///
     /// # Errors
-    /// When the store cannot be read or written.
+    /// Fails when the store cannot be read or written.
     pub async fn sweep(&self, sweeper: &mut Sweeper) -> Result<bool, EngineError> {
         let policy = self.shared().settings.retention;
         let now_ms = self.shared().clock.now_ms();
@@ -203,7 +202,7 @@ impl Engine {
             (sweeper.from, sweeper.anew_ms) = (0, now_ms + ANEW_MS);
         }
         let space = self.read(|store| store.upkeep().space()).await?;
-        // Counting means looking at every run: it is done when there may be too many.
+        // Counting reads every run: it is only done when there may be too many.
         let last_run = self.shared().store.last_run();
         let at_most = sweeper.counted.map(|(ended, last)| ended + (last_run - last));
         let ended = match at_most {
@@ -263,7 +262,7 @@ impl Engine {
         Ok((pass, view))
     }
 
-    /// Lets runs go in one commit, with their files; only counts them when it is dry.
+    /// Deletes runs in one commit, with their files; only counts them if `dry`.
     async fn let_go(
         &self,
         view: &mut GcView,
@@ -291,13 +290,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Clears what deletions left, and gives room back until `room` is left.
+    /// Clears what deletions left, and reclaims space until `room` is left.
     async fn tidy(&self, room: u64) -> Result<(), EngineError> {
         while self.tidy_step(room).await? {}
         Ok(())
     }
 
-    /// Says whether there is more to clear or to give back.
+    /// Does one step; returns true if there is more to clear or to reclaim.
     async fn tidy_step(&self, room: u64) -> Result<bool, EngineError> {
         let now_ms = self.shared().clock.now_ms();
         let expired = self.read(move |store| store.has_expired_state(now_ms)).await?;
@@ -310,11 +309,11 @@ impl Engine {
         }
         self.write(Vec::new(), vec![TIDY]).await?;
         let after = self.read(|store| store.upkeep().space()).await?;
-        // A file of an older format gives nothing back.
+        // A file of an older format reclaims nothing.
         Ok(expired || after.debris || (after.free > room && after.free < before.free))
     }
 
-    /// Deletes runs in one commit, with their files; what they kept counts against no quota then.
+    /// Deletes runs in one commit, with their files; their storage no longer counts against quotas.
     pub(crate) async fn delete_runs(
         &self,
         checks: Vec<Check>,
@@ -337,7 +336,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes the working directories that the host made for runs.
+    /// Removes the working directories that the host created for runs.
     async fn forget_files(&self, runs: Vec<RunId>) {
         let work = self.shared().settings.work.clone();
         let remove = self.shared().tasks.spawn_blocking(move || {
@@ -352,7 +351,7 @@ impl Engine {
                 }
             }
         });
-        // A host that stops leaves them; they are in nobody's way.
+        // A host that stops may leave them; they do no harm.
         let _ = remove.await;
     }
 }

@@ -1,4 +1,4 @@
-//! Runs, as callers start, watch and move them.
+//! Runs: wait, list, show, control, signal, query, delete.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,11 +21,11 @@ use crate::{
     token::{Need, ScopeKind, Verb},
 };
 
-/// The longest name of a signal or a query, in bytes.
+/// The maximum length of the name of a signal or a query, in bytes.
 const NAME_BYTES: usize = 200;
 
 impl Engine {
-    /// What a request names, or brings; nothing is stored.
+    /// Returns the program that a request names, or brings along; stores nothing.
     pub(crate) async fn program_of(
         &self,
         program: &Program,
@@ -46,7 +46,7 @@ impl Engine {
         }
     }
 
-    /// The answer that was given under a key, if the body was the same.
+    /// Returns the stored answer of an idempotency key, if the body is the same.
     pub(crate) async fn repeated(
         &self,
         caller: &Caller,
@@ -67,10 +67,10 @@ impl Engine {
         }
     }
 
-    /// One run, with its input and output.
+    /// Returns one run, with its input and output.
     ///
     /// # Errors
-    /// When the caller may not, or there is no such run.
+    /// Fails when the caller lacks permission, or there is no such run.
     pub async fn run(&self, caller: &Caller, run: RunId) -> Result<RunView, EngineError> {
         caller.may(Verb::RunRead, run)?;
         self.run_view(run).await
@@ -80,7 +80,7 @@ impl Engine {
         let header = self.header(run).await?;
         let mut view = self.show(&header).await?;
         let entries = match self.read(move |store| store.entries(run.num(), 0)).await {
-            // What the header says stands, and says why the rest cannot be shown.
+            // The header is shown, and its error says why the rest cannot be.
             Err(EngineError::Store(StoreError::Damaged { .. }))
                 if header.status == RunStatus::Paused =>
             {
@@ -121,7 +121,7 @@ impl Engine {
         Ok(view)
     }
 
-    /// The header of a run, whose id must be right to the last bit.
+    /// Returns the header of a run whose whole id matches.
     pub(crate) async fn header(&self, run: RunId) -> Result<Header, EngineError> {
         let header = self.read(move |store| store.header(run.num())).await?;
         header
@@ -130,13 +130,13 @@ impl Engine {
     }
 
     /// Waits at most `wait` until a run has ended, or only people are left to wait for; then
-    /// shows it.
+    /// returns its view.
     ///
     /// # Errors
-    /// When the caller may not, or there is no such run.
+    /// Fails when the caller lacks permission, or there is no such run.
     ///
     /// # Cancel safety
-    /// May be dropped at any time; the run goes on.
+    /// May be dropped at any time; the run continues.
     pub async fn wait(
         &self,
         caller: &Caller,
@@ -165,7 +165,8 @@ impl Engine {
             match tokio::time::timeout_at(deadline, answer).await {
                 Ok(Ok(view)) => return Ok(view),
                 Err(_) => return self.run_view(run).await,
-                // The run was read again, has ended meanwhile, or cannot be read for now.
+                // The run was reloaded, has ended in the meantime, or cannot be loaded at the
+                // moment.
                 Ok(Err(_)) => {
                     self.ready().map_err(|_| EngineError::Stopping)?;
                     if self.shared().memory.level() == Level::Full {
@@ -177,10 +178,10 @@ impl Engine {
         }
     }
 
-    /// Runs, newest first.
+    /// Returns runs, newest first.
     ///
     /// # Errors
-    /// When the caller may not.
+    /// Fails when the caller lacks permission.
     pub async fn runs(
         &self,
         caller: &Caller,
@@ -198,10 +199,10 @@ impl Engine {
         Ok(Page { items, next_cursor: next_cursor.flatten() })
     }
 
-    /// The steps of a run's history with a number over `after`.
+    /// Returns the steps of a run's history with a number over `after`.
     ///
     /// # Errors
-    /// When the caller may not, or there is no such run.
+    /// Fails when the caller lacks permission, or there is no such run.
     pub async fn steps(
         &self,
         caller: &Caller,
@@ -219,10 +220,10 @@ impl Engine {
         Ok(Page { items, next_cursor })
     }
 
-    /// One step, with what was asked and answered.
+    /// Returns one step, with its request and its result.
     ///
     /// # Errors
-    /// When the caller may not, or there is no such step.
+    /// Fails when the caller lacks permission, or there is no such step.
     pub async fn step(
         &self,
         caller: &Caller,
@@ -246,10 +247,10 @@ impl Engine {
         Ok(chain)
     }
 
-    /// The events of a run with a number over `after`, then what happens.
+    /// Returns the events of a run with a number over `after`, and then live events.
     ///
     /// # Errors
-    /// When the caller may not, or there is no such run.
+    /// Fails when the caller lacks permission, or there is no such run.
     pub async fn events(
         &self,
         caller: &Caller,
@@ -264,7 +265,7 @@ impl Engine {
     /// Cancels a run: its open attempts are closed and its compensations run.
     ///
     /// # Errors
-    /// When the caller may not, there is no such run, or it has ended.
+    /// Fails when the caller lacks permission, there is no such run, or it has ended.
     pub async fn cancel(
         &self,
         caller: &Caller,
@@ -290,10 +291,10 @@ impl Engine {
         }
     }
 
-    /// Lets a run rest: nothing is dispatched, results are still accepted.
+    /// Pauses a run: nothing is dispatched, results are still accepted.
     ///
     /// # Errors
-    /// When the caller may not, there is no such run, or it has ended.
+    /// Fails when the caller lacks permission, there is no such run, or it has ended.
     pub async fn pause(
         &self,
         caller: &Caller,
@@ -307,10 +308,10 @@ impl Engine {
         self.ask(run.num(), ask).await.map(|view: Box<RunView>| *view)
     }
 
-    /// Lets a resting run go on.
+    /// Resumes a paused run.
     ///
     /// # Errors
-    /// When the caller may not, there is no such run, or it has ended.
+    /// Fails when the caller lacks permission, there is no such run, or it has ended.
     pub async fn resume(&self, caller: &Caller, run: RunId) -> Result<RunView, EngineError> {
         caller.may(Verb::RunResume, run)?;
         self.header(run).await?;
@@ -322,7 +323,8 @@ impl Engine {
     /// Sends a run a signal; it is durable when this returns.
     ///
     /// # Errors
-    /// When the caller may not, there is no such run, it has ended, or its queue is full.
+    /// Fails when the caller lacks permission, there is no such run, it has ended, or its queue is
+    /// full.
     pub async fn signal(
         &self,
         caller: &Caller,
@@ -343,7 +345,7 @@ impl Engine {
             .await
     }
 
-    /// Asks for something whose effect happens once for an idempotency key.
+    /// Sends a request that takes effect once per idempotency key.
     pub(crate) async fn once(
         &self,
         caller: &Caller,
@@ -366,10 +368,11 @@ impl Engine {
         }
     }
 
-    /// Asks one of a run's query functions; nothing changes. Also after the run's end.
+    /// Calls one of a run's query functions, also after the run's end; changes nothing.
     ///
     /// # Errors
-    /// When the caller may not, there is no such run or query, or its function fails.
+    /// Fails when the caller lacks permission, there is no such run or query, or its function
+    /// fails.
     pub async fn query(
         &self,
         caller: &Caller,
@@ -386,7 +389,7 @@ impl Engine {
     /// Deletes an ended run with everything that belongs to it.
     ///
     /// # Errors
-    /// When the caller may not, there is no such run, or it has not ended.
+    /// Fails when the caller lacks permission, there is no such run, or it has not ended.
     pub async fn delete_run(&self, caller: &Caller, run: RunId) -> Result<(), EngineError> {
         caller.may(Verb::RunDelete, run)?;
         let header = self.header(run).await?;
@@ -411,10 +414,10 @@ impl Engine {
         self.delete_runs(vec![live], vec![run]).await
     }
 
-    /// The runs that have not ended, at most `limit`.
+    /// Returns the runs that have not ended, at most `limit`.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// Fails when the store cannot be read.
     pub async fn unfinished(&self, limit: usize) -> Result<Vec<RunId>, EngineError> {
         let status = RunStatus::ALL.into_iter().filter(|status| !status.is_ended()).collect();
         let filter = RunFilter { status, limit, ..RunFilter::default() };

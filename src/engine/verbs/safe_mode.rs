@@ -1,18 +1,18 @@
-//! Taking runs up with care, after a host that died again and again.
+//! Takes up runs with care, after a host that died repeatedly.
 //!
-//! Runs are taken up a page at a time. A page is marked before any of its runs is read, and the
-//! mark stays until they rest: until each waits for something, or its patience is over. A host that
-//! dies finds the mark at its next start:
+//! Runs are taken up a page at a time. A page is marked before any of its runs is loaded, and the
+//! mark stays until all of them are idle: until each waits for something, or a time limit is over.
+//! A host that dies finds the mark at its next start:
 //!
 //! | found | then |
 //! |---|---|
 //! | a page of several runs | both halves are suspects |
-//! | a run alone | it is a suspect; at its third such death it is quarantined |
-//! | nothing | somebody died later than the marks last: they last longer from now on |
+//! | a single run | it is a suspect; at its third such death it is quarantined |
+//! | nothing | the host died after the marks were removed: they last longer from now on |
 //!
-//! Suspects are taken up last, after the host has lived without them for a while: whoever kills the
-//! host from outside, again and again, does not get as far as blaming one of them. A host that
-//! ended in order, also with an error, has not died.
+//! Suspects are taken up last, after the host has lived without them for a while: someone who kills
+//! the host from outside, again and again, does not get as far as incriminating one of them. A host
+//! that ended in an orderly way, including with an error, has not died.
 
 use std::{collections::HashSet, sync::atomic::Ordering, time::Duration};
 
@@ -29,52 +29,53 @@ use crate::{
     store::{StoreError, Write},
 };
 
-/// Where the mark is kept.
+/// The key of the mark.
 const MARK: &str = "taking_up";
 
-/// Runs under one mark.
+/// The number of runs under one mark.
 const PAGE: usize = 64;
 
-/// Runs that are taken up with care; what is due beyond these is taken up in the ordinary way.
+/// The maximum number of runs that are taken up with care; due runs beyond these are taken up in
+/// the ordinary way.
 const CAREFUL: usize = 100_000;
 
-/// Deaths at a run's own mark, in a row, before it is quarantined.
+/// The number of consecutive deaths at a run's own mark before it is quarantined.
 const DEATHS: u32 = 3;
 
-/// How long a page may work before the next is marked.
+/// The time for which a page may be busy before the next is marked.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How often patience is doubled, at most.
+/// The maximum number of times that this time is doubled.
 const DOUBLINGS: u32 = 4;
 
-/// How long the host lives before it takes up suspects.
+/// The time for which the host must live before it takes up suspects.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// How often it is looked whether a page rests.
+/// The interval at which the host checks whether a page is idle.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What is being taken up, as it is kept in the store.
+/// The progress of taking up runs, as stored.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 struct Mark {
-    /// The runs that are being taken up right now.
+    /// The runs that are being taken up.
     page: Vec<u64>,
     /// Runs at whose mark the host died.
     suspects: Vec<Suspect>,
-    /// How often the host died while nothing was marked.
+    /// The number of deaths while nothing was marked.
     unblamed: u32,
 }
 
-/// Runs of which one may be what kills the host.
+/// A group of runs of which one may be what kills the host.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Suspect {
     runs: Vec<u64>,
-    /// How often the host died at the mark of this one run.
+    /// The number of deaths at the mark of this single run.
     deaths: u32,
 }
 
 impl Mark {
-    /// Reads a mark; earlier releases wrote the number of one run.
+    /// Parses a mark; earlier releases wrote the number of one run.
     fn read(text: &str) -> Self {
         match text.parse() {
             Ok(run) => Self { page: vec![run], ..Self::default() },
@@ -82,7 +83,7 @@ impl Mark {
         }
     }
 
-    /// What the next start makes of it; answers with the run that is to be quarantined.
+    /// Updates the mark at the next start; returns the run to quarantine.
     fn judge(&mut self, died: bool) -> Option<u64> {
         let page = std::mem::take(&mut self.page);
         let known = self.suspects.iter().position(|suspect| suspect.runs == page);
@@ -118,14 +119,14 @@ impl Mark {
 
 impl Engine {
     /// Takes up every run that is due, a page at a time, and then lets the shards do so by
-    /// themselves; `died` says that the host before this one did not end in order. Answers with the
-    /// run that was quarantined, if one was.
+    /// themselves; `died` means that the previous host did not end in an orderly way. Returns the
+    /// run that was quarantined, if there is one.
     ///
-    /// While the disk is full it waits. Requests are answered meanwhile; whatever they need of a run
-    /// is read without a mark.
+    /// While the disk is full it waits. Requests are served in the meantime; a run that they need
+    /// is loaded without a mark.
     ///
     /// # Errors
-    /// When the store cannot be read or written.
+    /// Fails when the store cannot be read or written.
     pub async fn take_up_with_care(&self, died: bool) -> Result<Option<u64>, EngineError> {
         let found = self.read(|store| store.meta(MARK)).await?.unwrap_or_default();
         let mut mark = Mark::read(&found);
@@ -160,13 +161,13 @@ impl Engine {
         Ok(condemned)
     }
 
-    /// Lets the shards take up what is due by themselves.
+    /// Lets the shards take up due runs by themselves.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// Fails when the store cannot be read.
     pub async fn take_up_the_rest(&self) -> Result<(), EngineError> {
         for shard in &self.shared().shards {
-            // A shard that is gone has said so in the log.
+            // A shard that is gone has logged that.
             shard.send(Msg::Recover);
         }
         for row in self.read(|store| store.outbox()).await? {
@@ -175,20 +176,20 @@ impl Engine {
         Ok(())
     }
 
-    /// Says that runs are being taken up, or that they are.
+    /// Sets whether runs are being taken up.
     pub fn set_taking_up(&self, goes_on: bool) {
         self.shared().taking_up.set(goes_on.then_some("taking runs up"));
     }
 
-    /// How far the taking up of runs is, while it goes on.
+    /// Returns the progress of taking up runs, while it lasts.
     pub fn taking_up(&self) -> Option<String> {
         self.shared().taking_up.told()
     }
 
-    /// Forgets which runs are suspects: the host has settled, or ends in order.
+    /// Clears the suspects: the host has settled, or ends in an orderly way.
     ///
     /// # Errors
-    /// When it cannot be stored.
+    /// Fails when it cannot be stored.
     pub async fn forget_suspects(&self) -> Result<(), EngineError> {
         match self.read(|store| store.meta(MARK)).await? {
             Some(mark) if !mark.is_empty() => self.put_meta(MARK, "").await,
@@ -206,7 +207,7 @@ impl Engine {
         Ok(runs)
     }
 
-    /// Marks some runs, takes them up, and waits until they rest.
+    /// Marks some runs, takes them up, and waits until they are idle.
     async fn take_up_page(&self, mark: &mut Mark, page: Vec<u64>) -> Result<(), EngineError> {
         mark.page = page.clone();
         self.mark(mark).await?;
@@ -214,7 +215,7 @@ impl Engine {
         for (run, mut answer) in answers {
             loop {
                 match answer.await {
-                    // It is up, or it ended meanwhile.
+                    // It was taken up, or it ended in the meantime.
                     Ok(Ok(_) | Err(EngineError::NotFound { .. })) | Err(_) => break,
                     Ok(Err(EngineError::Store(error))) if waits(&error) => {
                         self.rest(Duration::from_millis(STORAGE_RETRY_MS)).await?;
@@ -239,7 +240,7 @@ impl Engine {
         done
     }
 
-    /// Waits until none of some runs has anything to do in this process, or patience is over.
+    /// Waits until none of some runs is busy in this process, or the time is over.
     async fn until_at_rest(&self, page: &[u64], patience: Duration) -> Result<(), EngineError> {
         let patience = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         let until = self.shared().clock.steady_ms() + patience;
@@ -249,7 +250,7 @@ impl Engine {
             for run in busy {
                 let (reply, rests) = oneshot::channel();
                 self.shared().tell(run, Internal::IsAtRest(reply));
-                // A shard that is gone has nothing to do.
+                // A shard that is gone is not busy.
                 if !rests.await.unwrap_or(true) {
                     still.push(run);
                 }
@@ -262,7 +263,7 @@ impl Engine {
         }
     }
 
-    /// Waits, unless the host stops meanwhile.
+    /// Waits, unless the host stops in the meantime.
     async fn rest(&self, time: Duration) -> Result<(), EngineError> {
         tokio::select! {
             () = self.shared().tasks.stopping().cancelled() => Err(EngineError::Stopping),
@@ -282,7 +283,7 @@ impl Engine {
         }
     }
 
-    /// Writes the mark, as soon as there is room for it.
+    /// Writes the mark, as soon as there is space for it.
     async fn mark(&self, mark: &Mark) -> Result<(), EngineError> {
         let text = if *mark == Mark::default() {
             String::new()
@@ -298,36 +299,36 @@ impl Engine {
         }
     }
 
-    /// Keeps a value that the host notes about itself.
+    /// Stores a value about the host.
     ///
     /// # Errors
-    /// When it cannot be stored.
+    /// Fails when it cannot be stored.
     pub async fn put_meta(&self, key: &str, value: &str) -> Result<(), EngineError> {
         let (key, value) = (key.to_owned(), value.to_owned());
         self.write(Vec::new(), vec![Write::PutMeta { key, value }]).await
     }
 
-    /// Forgets the answers under idempotency keys that are too old to be given again.
+    /// Deletes the stored answers of idempotency keys that have expired.
     ///
     /// # Errors
-    /// When the store cannot be written.
+    /// Fails when the store cannot be written.
     pub async fn expire_answers(&self) -> Result<(), EngineError> {
         let now_ms = self.shared().clock.now_ms();
         let before_ms = now_ms.saturating_sub(crate::engine::settings::IDEMPOTENCY_MS);
         self.write(Vec::new(), vec![Write::ExpireIdempotency { before_ms }]).await
     }
 
-    /// Forgets what layers kept and is not to be used any more.
+    /// Deletes expired data of layers.
     ///
     /// # Errors
-    /// What the store says.
+    /// Fails when the store cannot be written.
     pub async fn expire_kept(&self) -> Result<(), EngineError> {
         let before_ms = self.shared().clock.now_ms();
         self.write(Vec::new(), vec![Write::ExpireKept { before_ms }]).await
     }
 }
 
-/// Whether a write may work later, in the same process.
+/// Returns true if a write may succeed later, in the same process.
 fn waits(error: &StoreError) -> bool {
     matches!(error, StoreError::Full | StoreError::Locked | StoreError::Moved { .. })
 }
@@ -336,7 +337,8 @@ fn waits(error: &StoreError) -> bool {
 mod tests {
     use super::*;
 
-    /// Starts and dies at the mark of whatever page has `culprit`, until that is quarantined.
+    /// Starts and dies at the mark of the page with `culprit`, until that is quarantined; returns
+    /// the number of deaths.
     fn deaths_until_quarantined(runs: usize, culprit: u64) -> usize {
         let mut mark = Mark { page: (0..runs as u64).collect(), ..Mark::default() };
         for death in 1..100 {
@@ -346,7 +348,7 @@ mod tests {
                     return death;
                 }
                 None => {
-                    // Suspects before the culprit come up, and are none any more.
+                    // Suspects before the culprit are taken up and cleared.
                     let at =
                         mark.suspects.iter().position(|it| it.runs.contains(&culprit)).unwrap();
                     mark.suspects.drain(..at);

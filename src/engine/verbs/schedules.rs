@@ -1,8 +1,8 @@
-//! Blueprints that start by themselves: at their scheduled times, and by a signal to their name.
+//! Blueprints that start by themselves: at scheduled times, and on a signal to their name.
 //!
-//! The last time that a schedule was looked at is kept with the database; a run that it starts has
-//! an idempotency key of the schedule and the time, so that a crash between the two starts none
-//! twice. A schedule belongs to the version that the name stands for when it is due.
+//! The last time at which a schedule was checked is stored in the database. A run that it starts
+//! has an idempotency key of the schedule and the time, so that a crash in between starts none
+//! twice. A schedule belongs to the version that the name refers to when it is due.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -25,16 +25,17 @@ use crate::{
     token::{Grant, Need, Verb},
 };
 
-/// A time that is looked at later than this was missed.
+/// A time that is checked later than this was missed, in milliseconds.
 const GRACE_MS: u64 = 60_000;
-/// Runs for missed times of one schedule; earlier times are passed over.
+/// The maximum number of runs for missed times of one schedule; earlier times are skipped.
 const MOST_MISSED: usize = 100;
-/// How long the host rests at most before it looks again: names may have moved.
+/// The maximum delay before the next check, in milliseconds: names may have moved.
 const REST_MS: u64 = 10_000;
-/// How often what is kept of schedules or watches is changed anew, where others change it too.
+/// The maximum number of tries to change the stored data of schedules or watches, which others may
+/// change concurrently.
 pub(super) const TRIES: usize = 8;
 
-/// What a host knows of the schedules; it begins with nothing.
+/// A cache of the host's schedules; initially empty.
 #[derive(Default)]
 pub struct Schedules {
     /// The triggers of a version, by its hash.
@@ -85,12 +86,12 @@ impl TriggerView {
 }
 
 impl Engine {
-    /// Starts what is due of all schedules; gives the time, in Unix milliseconds, at which to look
-    /// again.
+    /// Starts the due runs of all schedules; returns the time of the next check, in Unix
+    /// milliseconds.
     ///
     /// # Errors
-    /// When the store cannot be read or written. A run that cannot be started is logged and tried
-    /// again, unless it never could.
+    /// Fails when the store cannot be read or written. A run that cannot be started is logged and
+    /// retried, unless that can never succeed.
     pub async fn run_schedules(&self, known: &mut Schedules) -> Result<u64, EngineError> {
         let now = self.shared().clock.now_ms();
         let mut next = now + REST_MS;
@@ -106,7 +107,7 @@ impl Engine {
         Ok(next.max(now + 1))
     }
 
-    /// The triggers of a version; one that does not compile any more has none.
+    /// Returns the triggers of a version; one that does not compile any more has none.
     pub(crate) async fn triggers(&self, known: &mut Schedules, hash: &str) -> Arc<[Trigger]> {
         if let Some(triggers) = known.triggers.get(hash) {
             return Arc::clone(triggers);
@@ -118,8 +119,9 @@ impl Engine {
         triggers
     }
 
-    /// Whoever else looks at the same schedules starts none of their runs twice, and forgets none:
-    /// each has a key of its time, and who was second looks again.
+    /// Starts the due runs of one blueprint. If another process handles the same schedules, no run
+    /// is started twice and none is missed: each has an idempotency key of its time, and the slower
+    /// process tries again.
     async fn run_schedules_of(
         &self,
         name: &str,
@@ -152,7 +154,7 @@ impl Engine {
         for trigger in triggers {
             let TriggerEvent::Schedule { schedule, missed } = &trigger.event else { continue };
             let id = format!("{} {}", schedule.text(), schedule.zone());
-            // A schedule that is new begins now.
+            // A new schedule begins now.
             let last = before.get(&id).copied().unwrap_or(now);
             let due = due(schedule, last, now);
             let mut done = due.last().copied().unwrap_or(last);
@@ -204,7 +206,7 @@ impl Engine {
         self.start_by_itself("schedule", name, start, key).await
     }
 
-    /// Starts a run of a blueprint by itself, under what its publisher could do.
+    /// Starts a run by a trigger, with the grant of its publisher.
     pub(crate) async fn start_by_itself(
         &self,
         what: &str,
@@ -227,14 +229,14 @@ impl Engine {
             expires_ms: u64::MAX,
             session: None,
         };
-        // A directory is the host's own: it is the one that is watched.
+        // The working directory is the host's own: the one that is watched.
         Ok(self.begin(&caller, start, Some(key), None, Permit::Given).await?.0)
     }
 
-    /// Starts a run of each trigger of a blueprint that waits for this signal.
+    /// Starts a run for each trigger of a blueprint that waits for this signal.
     ///
     /// # Errors
-    /// When the caller may not start it, or it waits for no such signal.
+    /// Fails when the caller lacks permission start it, or it waits for no such signal.
     pub async fn signal_blueprint(
         &self,
         caller: &Caller,
@@ -268,11 +270,12 @@ fn waiting<'p>(program: &'p lua::Program, signal: &str) -> Option<&'p Trigger> {
     on.iter().find(|it| matches!(&it.event, TriggerEvent::Signal(name) if name == signal))
 }
 
-/// The times of a schedule after `last` and up to `now`, oldest first; of too many the latest.
+/// Returns the times of a schedule after `last` and up to `now`, oldest first; if there are too
+/// many, the latest.
 fn due(schedule: &Schedule, last: u64, now: u64) -> Vec<u64> {
     let mut due = std::collections::VecDeque::new();
     let mut at = last;
-    // A minute is the shortest step: a year of them is half a million.
+    // A minute is the shortest step: a year has half a million.
     for _ in 0..1_000_000 {
         match schedule.next(at).filter(|next| *next <= now) {
             Some(next) => at = next,
@@ -286,7 +289,7 @@ fn due(schedule: &Schedule, last: u64, now: u64) -> Vec<u64> {
     due.into()
 }
 
-/// Of the times that passed, those that a run is started for.
+/// Returns those of the due times for which a run is started.
 fn chosen(due: &[u64], missed: Missed, now: u64) -> Vec<u64> {
     match missed {
         Missed::All => due.to_vec(),

@@ -1,5 +1,4 @@
-//! What keeps sessions true without being asked: the start of the host, the end of their time,
-//! tasks that wait in the store.
+//! Background maintenance of sessions: their expiry, and the tasks that wait in the store.
 
 use std::time::Duration;
 
@@ -14,14 +13,14 @@ use crate::{
     store::{TaskFilter, TaskPhase, Write},
 };
 
-/// How often it is looked at which sessions' time is over.
+/// The interval at which expired sessions are ended.
 const SWEEP: Duration = Duration::from_secs(5);
 
-/// Waiting tasks that are read back from the store at once.
+/// The number of waiting tasks that are read from the store at once.
 const REFILL: usize = 5_000;
 
 impl Engine {
-    /// Ends sessions whose time is over, and reads back tasks that wait in the store.
+    /// Ends expired sessions, and loads tasks that wait in the store.
     pub(crate) fn keep_sessions(&self) {
         let (engine, stopping) = (self.clone(), self.shared().tasks.stopping().clone());
         self.shared().tasks.spawn(async move {
@@ -47,7 +46,7 @@ impl Engine {
         });
     }
 
-    /// Tells the runs of tasks that wait for a session, and that no line has, to place them.
+    /// Asks the runs of tasks that wait for a session, and that no mailbox has, to place them.
     async fn refill(&self) -> Result<(), EngineError> {
         let mut filter =
             TaskFilter { kind: Some("main_ai".to_owned()), limit: 1_000, ..TaskFilter::default() };
@@ -71,10 +70,10 @@ impl Engine {
         }
     }
 
-    /// Forgets sessions that were closed long ago.
+    /// Deletes sessions that were closed long ago.
     ///
     /// # Errors
-    /// When the store cannot be written.
+    /// Fails when the store cannot be written.
     pub async fn forget_sessions(&self) -> Result<(), EngineError> {
         let before_ms = self.shared().clock.now_ms().saturating_sub(SHOWN_MS);
         self.write(Vec::new(), vec![Write::ForgetSessions { before_ms }]).await

@@ -1,4 +1,5 @@
-//! What a connected session does: it takes frames, says what it has, and works on tasks.
+//! The operations of a connected session: it receives frames, acknowledges them, and works on
+//! tasks.
 
 use std::sync::Arc;
 
@@ -17,15 +18,15 @@ use crate::{
     token::{AttemptId, Handle, Need, Verb},
 };
 
-/// The longest reason of a decline, in bytes.
+/// The maximum length of the reason of a decline, in bytes.
 const REASON_BYTES: usize = 4_096;
 
 impl Engine {
-    /// Connects to the session that a caller speaks for; whoever was connected is sent away.
-    /// Everything up to `seen` counts as acknowledged.
+    /// Connects to the session of a caller; an earlier connection is closed. Everything up to
+    /// `seen` counts as acknowledged.
     ///
     /// # Errors
-    /// When the caller does not speak for the session, or `seen` was never sent.
+    /// Fails when the caller's token is not for the session, or `seen` was never sent.
     pub async fn connect(
         &self,
         caller: &Caller,
@@ -42,22 +43,22 @@ impl Engine {
         Ok(self.shared().sessions.connect(session, seen)?)
     }
 
-    /// A connection is gone.
+    /// Handles the end of a connection.
     pub fn disconnect(&self, link: &Link) {
         self.shared().sessions.disconnect(link);
     }
 
-    /// The next frame for a connection, as its text; it counts as handed out.
+    /// Returns the next frame for a connection, as text, and counts it as sent.
     pub fn next_frame(&self, link: &Link) -> Option<String> {
         let shared = self.shared();
         let frame = shared.sessions.next(link)?;
         Some(frame.wire(&shared.handles, shared.clock.now_ms()))
     }
 
-    /// A session has everything up to a frame: what was spawned by then is delivered.
+    /// Acknowledges every frame up to a number: the tasks in them are delivered.
     ///
     /// # Errors
-    /// When no frame has that number, or the storage failed.
+    /// Fails when no frame has that number, or the store failed.
     pub async fn acknowledge(
         &self,
         caller: &Caller,
@@ -80,10 +81,10 @@ impl Engine {
         Ok(())
     }
 
-    /// The attempt at a task that a caller's session has, or had last.
+    /// Returns the attempt at a task that the caller's session has, or had last.
     ///
     /// # Errors
-    /// When the caller is no session, or never had the task.
+    /// Fails when the caller is not a session, or never had the task.
     pub async fn holder_of(&self, caller: &Caller, task: TaskId) -> Result<Holder, EngineError> {
         let foreign = || EngineError::Conflict {
             code: "foreign_task",
@@ -94,7 +95,7 @@ impl Engine {
         if let Some((ticket, epoch)) = self.shared().sessions.attempt_of(session, num, step) {
             return Ok(holder(caller, session, ticket, epoch));
         }
-        // What it had before a restart is known from the journal alone.
+        // Attempts from before a restart are only in the journal.
         let header = self.read(move |store| store.header(num)).await?.ok_or_else(foreign)?;
         let chain = self.chain(RunId::new(num, header.created_ms)).await?;
         let had = chain.step(step).filter(|it| {
@@ -104,10 +105,10 @@ impl Engine {
         Ok(holder(caller, session, Ticket { run: num, step, attempt }, header.epoch))
     }
 
-    /// A session has a task; answers with the attempt's deadline.
+    /// Accepts a task for a session; returns the deadline of the attempt.
     ///
     /// # Errors
-    /// When the attempt is over.
+    /// Fails when the attempt is over.
     pub async fn accept(&self, holder: &Holder) -> Result<Option<String>, EngineError> {
         Ok(self.deadline_of(holder).await?.map(rfc3339))
     }
@@ -116,10 +117,10 @@ impl Engine {
         self.work(holder, Verb::WorkerPrompt, WorkerAsk::Accept).await
     }
 
-    /// A session does not want a task: the attempt ends, another may follow.
+    /// Declines a task: the attempt ends, and another may follow.
     ///
     /// # Errors
-    /// When the attempt is over.
+    /// Fails when the attempt is over.
     pub async fn decline(&self, holder: &Holder, reason: String) -> Result<(), EngineError> {
         if reason.len() > REASON_BYTES {
             let (size, limit) = (reason.len(), REASON_BYTES);
@@ -129,19 +130,19 @@ impl Engine {
         self.work(holder, Verb::WorkerResult, WorkerAsk::Decline { reason }).await
     }
 
-    /// An attempt asks a senior, and its step waits.
+    /// Escalates a question of an attempt to a senior; the step waits.
     ///
     /// # Errors
-    /// When the attempt is over, or waits for an answer already.
+    /// Fails when the attempt is over, or already waits for an answer.
     pub async fn escalate(&self, holder: &Holder, question: Json) -> Result<(), EngineError> {
         let ask = WorkerAsk::Escalate { question };
         self.work(holder, Verb::TaskEscalate, ask).await
     }
 
-    /// Answers what an attempt asked.
+    /// Answers the question of an attempt.
     ///
     /// # Errors
-    /// When the caller may not, or the task asks nothing.
+    /// Fails when the caller lacks permission, or the task has no open question.
     pub async fn advise(
         &self,
         caller: &Caller,
@@ -157,10 +158,10 @@ impl Engine {
         self.task_view(task).await
     }
 
-    /// The tasks that a caller's session has, with everything that it needs to go on with them.
+    /// Returns the tasks of a caller's session, with everything that it needs to continue them.
     ///
     /// # Errors
-    /// When the caller is no session.
+    /// Fails when the caller is not a session.
     pub async fn session_tasks(&self, caller: &Caller) -> Result<Vec<SpawnView>, EngineError> {
         caller.grant.check(Verb::TaskList, &[])?;
         let Some(session) = &caller.session else {

@@ -1,4 +1,4 @@
-//! Sessions, as callers open, show, renew and close them, and the seats that they take.
+//! Sessions: open, show, renew and close them, and take seats.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -22,22 +22,22 @@ use crate::{
     token::{Claims, Grant, Need, Role, Scopes, TokenKind, Verb},
 };
 
-/// The longest life of a session's token, in milliseconds; it can be renewed.
+/// The maximum lifetime of a session's token, in milliseconds; it can be renewed.
 const LONGEST_MS: u64 = 7 * 24 * 3_600 * 1_000;
 
-/// A session to open.
+/// The parameters of a new session.
 #[derive(Debug, Clone)]
 pub struct OpenSession {
-    /// The operator that it is.
+    /// The operator of the session.
     pub operator: String,
-    /// How long its token is good, in milliseconds; it can be renewed.
+    /// The lifetime of its token, in milliseconds; it can be renewed.
     pub ttl_ms: u64,
-    /// Only these scopes; the caller's own if absent.
+    /// The scopes; the caller's own if absent.
     pub scopes: Option<Vec<String>>,
-    /// Verbs that an operator has only where its token names them; a session that is not given
-    /// them has none of them, whatever the caller has.
+    /// Verbs that an operator has only if its token lists them; without them here, the session does
+    /// not have them, whatever the caller has.
     pub extra_verbs: Vec<String>,
-    /// Whether its frames carry the prompts themselves.
+    /// Whether its frames contain the prompts.
     pub direct: bool,
 }
 
@@ -48,7 +48,7 @@ pub struct Opened {
     pub session: SessionId,
     /// Its token, shown once.
     pub token: String,
-    /// When the token ends, in Unix milliseconds.
+    /// The expiry of the token, in Unix milliseconds.
     pub expires_ms: u64,
 }
 
@@ -95,10 +95,10 @@ impl From<SessionError> for EngineError {
 }
 
 impl Engine {
-    /// Opens a session as an operator; it is durable when this returns.
+    /// Opens a session of an operator; it is durable when this returns.
     ///
     /// # Errors
-    /// When the caller may not, there is no such operator, or it has no sessions.
+    /// Fails when the caller lacks permission, there is no such operator, or it has no sessions.
     pub async fn open_session(
         &self,
         caller: &Caller,
@@ -163,7 +163,7 @@ impl Engine {
         }
         let token = self.inner.auth.sign(&claims)?;
         let engine = self.clone();
-        // Who asked may go away meanwhile; what is stored and what is known stay the same.
+        // The caller may be gone in the meantime; the store and the memory must agree.
         shared.accounts.add(&claims, now_ms);
         let opening = shared.tasks.spawn(async move {
             engine.write(checks, writes).await?;
@@ -205,8 +205,8 @@ impl Engine {
         Ok(claims)
     }
 
-    /// The session of a repeated request: what its token says is stored, and signing that gives
-    /// the token.
+    /// Returns the session of a repeated request: the claims of its token are stored, and signing
+    /// them again gives the token.
     async fn opened_again(&self, caller: &Caller, id: String) -> Result<Opened, EngineError> {
         let missing = EngineError::NotFound { what: "session", id: id.clone() };
         let row = self.read(move |store| store.session(&id)).await?.ok_or(missing)?;
@@ -222,10 +222,10 @@ impl Engine {
         Ok(serde_json::from_str(&row.claims).expect("stored claims were written by this program"))
     }
 
-    /// The session that a token speaks for, if it is one for a session.
+    /// Returns the session of a token, if it is a session's.
     ///
     /// # Errors
-    /// When the session is closed.
+    /// Fails when the session is closed.
     pub(crate) fn session_of(&self, claims: &Claims) -> Result<Option<SessionId>, EngineError> {
         if claims.kind() != Some(TokenKind::Session) {
             return Ok(None);
@@ -237,10 +237,10 @@ impl Engine {
         }
     }
 
-    /// Every open session, oldest first.
+    /// Returns every open session, oldest first.
     ///
     /// # Errors
-    /// When the caller may not.
+    /// Fails when the caller lacks permission.
     pub fn sessions(&self, caller: &Caller) -> Result<Vec<SessionView>, EngineError> {
         caller.grant.check(Verb::OperatorRead, &[])?;
         let all = self.shared().sessions.all();
@@ -248,10 +248,10 @@ impl Engine {
         Ok(all.iter().filter(|looks| may(&looks.row)).map(shown).collect())
     }
 
-    /// One session, also for a day after its end.
+    /// Returns one session, up to a day after its end.
     ///
     /// # Errors
-    /// When the caller may not, or there is no such session.
+    /// Fails when the caller lacks permission, or there is no such session.
     pub async fn session(
         &self,
         caller: &Caller,
@@ -273,10 +273,10 @@ impl Engine {
         Ok(Looks { row, connected: false, open_tasks: 0, unacknowledged: 0 })
     }
 
-    /// Closes a session: its tasks are placed anew, whoever is connected is told.
+    /// Closes a session: its tasks are placed anew, and its connection is notified.
     ///
     /// # Errors
-    /// When the caller may not, or there is no such session.
+    /// Fails when the caller lacks permission, or there is no such session.
     pub async fn close_session(
         &self,
         caller: &Caller,
@@ -287,7 +287,7 @@ impl Engine {
         self.end_session(session, End::Closed(format!("closed by {}", caller.subject))).await
     }
 
-    /// Ends a session, durably first.
+    /// Ends a session; this is durable before it takes effect.
     pub(crate) async fn end_session(
         &self,
         session: &SessionId,
@@ -312,10 +312,11 @@ impl Engine {
         closing.await.map_err(|_| EngineError::Stopping)?
     }
 
-    /// Lets a session hold an operator's seat in a run; answers with the seat's epoch.
+    /// Assigns an operator's seat in a run to a session; returns the epoch of the seat.
     ///
     /// # Errors
-    /// When the caller may not, the run has ended, or the session is not of that operator.
+    /// Fails when the caller lacks permission, the run has ended, or the session is not of that
+    /// operator.
     pub async fn take_seat(
         &self,
         caller: &Caller,
@@ -331,7 +332,7 @@ impl Engine {
         self.ask(run.num(), ControlAsk::TakeSeat { operator, session, by, jti }).await
     }
 
-    /// Whether the seats and the delegate that a start names can be had.
+    /// Checks that the seats and the delegate of a start are available.
     pub(crate) fn check_seats(&self, caller: &Caller, start: &StartRun) -> Result<(), EngineError> {
         for (operator, session) in &start.seats {
             caller.grant.check(Verb::SeatAcquire, &[Need::Operator(operator)])?;
@@ -356,10 +357,10 @@ impl Engine {
         }
     }
 
-    /// Makes a session's token good for another while; it keeps its id.
+    /// Renews a session's token; it keeps its id.
     ///
     /// # Errors
-    /// When the caller is no session.
+    /// Fails when the caller is not a session.
     pub async fn renew_session(&self, caller: &Caller, ttl_ms: u64) -> Result<Opened, EngineError> {
         let Some(session) = caller.session.clone() else {
             return Err(wrong_seat("renew a session: use its own token".into()));

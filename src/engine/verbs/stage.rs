@@ -1,8 +1,7 @@
-//! A stage: a whole engine on one thread, in time that stands until it is moved, on a store in
-//! memory, with tasks that are answered by whoever holds the stage. The tests of blueprints run
-//! on it.
+//! A stage: a whole engine on one thread, with a manual clock and a store in memory; its tasks are
+//! answered by the owner of the stage. The tests of blueprints run on it.
 //!
-//! It can crash after any commit and start again on what was durable, as often as it is told to.
+//! It can crash after any commit and restart with the durable data, any number of times.
 
 use std::{
     collections::BTreeMap,
@@ -38,37 +37,37 @@ use crate::{
     token::{Grant, HandleKey, KeyRing, Role, Scopes, SigningKey},
 };
 
-/// When a stage begins: a Monday.
+/// The time at which a stage begins: a Monday.
 const BEGIN_MS: u64 = 1_767_571_200_000;
 
-/// Rounds without the host coming to rest.
+/// The maximum number of rounds until the host is idle.
 const ROUNDS: usize = 200_000;
 
-/// Real time is no part of a test: a slow machine breaks no limit of a script.
+/// Real time must not affect a test: a slow machine exceeds no limit of a script.
 const SLICE_MS: u64 = 30_000;
 
-/// A task that somebody has to answer.
+/// A task that waits for an answer.
 pub struct Job {
-    /// Its run's number.
+    /// The number of its run.
     pub run: u64,
-    /// Its step's number.
+    /// The number of its step.
     pub step: u32,
     /// Its agent.
     pub agent: Arc<str>,
     /// The operator that the agent names.
     pub operator: Arc<str>,
-    /// Its input; of a model what it is asked.
+    /// Its input; for a model the request.
     pub input: Json,
-    /// Whether a model is asked, and not its agent as a whole.
+    /// Whether this is a model call, and not the agent as a whole.
     pub asks_model: bool,
     tell: oneshot::Sender<Result<Json, Failure>>,
     cancel: CancellationToken,
 }
 
 impl Job {
-    /// Ends the attempt. Whether it still counts is the engine's to say.
+    /// Ends the attempt. The engine decides whether it still counts.
     pub fn answer(self, answer: Result<Json, Failure>) {
-        // An attempt that was given up hears nothing.
+        // The attempt may have been given up.
         let _ = self.tell.send(answer);
     }
 }
@@ -76,15 +75,15 @@ impl Job {
 /// The tasks that wait for an answer.
 type Desk = Arc<Mutex<Vec<Job>>>;
 
-/// The agents that are answered at the desk though their operator could do it.
+/// The agents that are answered through the desk although their operator could execute the task.
 type Mocked = Answered;
 
-/// An operator whose tasks come to the desk.
+/// An operator whose tasks are placed on the desk.
 struct Played {
     kind: &'static str,
     desk: Desk,
     mocked: Mocked,
-    /// What does its tasks unless their agent is mocked.
+    /// Executes its tasks, unless their agent is mocked.
     real: Option<Arc<dyn Backend>>,
     worker: bool,
     tool: bool,
@@ -161,16 +160,16 @@ impl Backend for Played {
     }
 }
 
-/// Everything that a crash takes.
+/// Everything that is lost in a crash.
 struct Live {
     engine: Engine,
     shards: Vec<(Shard, Mailbox)>,
     driver: Driver,
 }
 
-/// An engine that somebody moves by hand.
+/// An engine that is driven by hand.
 pub struct Stage {
-    // Before the guard, so that what it holds goes while the guard is there.
+    // Declared before the guard, so that what it holds is dropped while the guard exists.
     live: Option<Live>,
     known: Registry,
     clock: Clock,
@@ -185,19 +184,19 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Sets a stage whose agents may name the operators of `known`; none of those is called but
-    /// `echo`, `lua` and `human`.
+    /// Creates a stage whose agents may name the operators of `known`; none of those is called
+    /// except `echo`, `lua` and `human`.
     ///
     /// # Errors
-    /// When the engine cannot be put together.
+    /// Fails when the engine cannot be assembled.
     pub fn set(known: &Registry) -> Result<Self, EngineError> {
         Self::counting(known, None)
     }
 
-    /// The same, with a count of the lines of blueprints that run.
+    /// As [`Stage::set`], with coverage of the lines of blueprints.
     ///
     /// # Errors
-    /// When the engine cannot be put together.
+    /// Fails when the engine cannot be assembled.
     pub fn counting(known: &Registry, coverage: Option<Coverage>) -> Result<Self, EngineError> {
         let mut stage = Self {
             live: None,
@@ -249,7 +248,7 @@ impl Stage {
             store: Arc::clone(&self.store) as Arc<dyn Store>,
             clock: self.clock.clone(),
             tasks,
-            // A mock answers for an agent as a whole, also where that would ask a model.
+            // A mock answers for an agent as a whole, even if its operator is a model.
             registry: Registry::new(operators).answered_for(Arc::clone(&self.mocked)),
             hub,
             sessions: Arc::default(),
@@ -286,31 +285,31 @@ impl Stage {
         self.live.as_ref().expect("an engine is up between two crashes")
     }
 
-    /// Lets the host die right after this commit, once.
+    /// Makes the host crash right after this commit, once.
     pub fn crash_after(&mut self, commit: u64) {
         self.crash_after = Some(commit);
     }
 
-    /// How often it died.
+    /// Returns the number of crashes.
     pub fn crashes(&self) -> u32 {
         self.crashes
     }
 
-    /// The commits that wrote to a journal, in order.
+    /// Returns the commits that wrote to a journal, in order.
     pub fn journal_writes(&self) -> Vec<u64> {
         let commits = self.store.commits(0);
         commits.iter().filter(|it| !it.rows.is_empty()).map(|it| it.position).collect()
     }
 
-    /// The time, in Unix milliseconds.
+    /// Returns the time, in Unix milliseconds.
     pub fn now_ms(&self) -> u64 {
         self.clock.now_ms()
     }
 
-    /// Asks the engine for something until it answers: whoever dies with a host asks the next one.
+    /// Calls the engine until it answers: after a crash the call is repeated on the next host.
     ///
     /// # Errors
-    /// The engine's.
+    /// Returns the error of the engine.
     pub fn ask<T, F>(&mut self, ask: impl Fn(Engine, Caller) -> F) -> Result<T, EngineError>
     where
         T: Send + 'static,
@@ -338,10 +337,10 @@ impl Stage {
         }
     }
 
-    /// Handles everything that can be handled without time going on.
+    /// Handles everything that can be handled without moving the clock.
     ///
     /// # Errors
-    /// When the host does not come up again after a crash.
+    /// Fails when the host does not restart after a crash.
     pub fn settle(&mut self) -> Result<(), EngineError> {
         for _ in 0..ROUNDS {
             if !self.go_on()? {
@@ -351,7 +350,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Does one thing; false when there is nothing to do.
+    /// Does one thing; returns false when there is nothing to do.
     fn go_on(&mut self) -> Result<bool, EngineError> {
         let live = self.live.as_mut().expect("an engine is up between two crashes");
         for (shard, messages) in &mut live.shards {
@@ -392,7 +391,7 @@ impl Stage {
         self.boot()
     }
 
-    /// The next time at which something is due by itself.
+    /// Returns the next time at which something is due.
     pub fn next_due(&self) -> Option<u64> {
         let now = self.now_ms();
         let stored = self.store.due(0, 1, u64::MAX >> 1, 10_000).unwrap_or_default();
@@ -401,17 +400,17 @@ impl Stage {
         all.filter(|at| *at > now).min()
     }
 
-    /// Lets time pass until `at_ms`; what is due on the way is not waited for.
+    /// Moves the clock to `at_ms`, without handling what becomes due on the way.
     pub fn pass_to(&mut self, at_ms: u64) {
         self.clock.advance(Duration::from_millis(at_ms.saturating_sub(self.now_ms())));
     }
 
-    /// Lets the tasks of an agent wait for an answer, whatever its operator could do.
+    /// Makes the tasks of an agent wait for an answer, whatever its operator could do.
     pub fn mock(&mut self, agent: &str) {
         self.mocked.lock().unwrap_or_else(PoisonError::into_inner).insert(agent.to_owned());
     }
 
-    /// The open tasks of people, oldest first.
+    /// Returns the open tasks of people, oldest first.
     pub fn asked_people(&self) -> Vec<TaskRow> {
         let filter = TaskFilter { limit: 10_000, ..TaskFilter::default() };
         let rows = self.store.tasks(&filter).unwrap_or_default();
@@ -424,7 +423,7 @@ impl Stage {
         jobs.into_iter().filter(|job| !job.cancel.is_cancelled()).collect()
     }
 
-    /// How many attempts of a step were answered with a failure that counts.
+    /// Returns the number of attempts of a step that were answered with a failure that counts.
     pub fn failed_attempts(&self, run: u64, step: u32) -> usize {
         let entries = self.store.entries(run, 0).unwrap_or_default();
         let closed = entries.iter().filter(|entry| match &entry.fact {
@@ -443,7 +442,7 @@ impl Drop for Stage {
     }
 }
 
-/// Who asks on a stage: somebody who may do everything.
+/// Returns a caller with every permission.
 fn owner() -> Caller {
     Caller {
         subject: "test".into(),
@@ -454,7 +453,7 @@ fn owner() -> Caller {
     }
 }
 
-/// The timeouts of the engine's own waits are on a clock that nobody drives: they never come.
+/// Enters a runtime whose timers nobody drives: timeouts of the engine's own waits never fire.
 fn stand_still() -> EnterGuard<'static> {
     static TIME: OnceLock<Runtime> = OnceLock::new();
     let runtime = TIME.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! A page of a run's steps, from no more of its history than it takes.
+//! Reads a page of a run's steps from as little of its history as possible.
 
 use crate::{
     journal::{Chain, Entry, Fact},
@@ -6,17 +6,17 @@ use crate::{
     store::{Store, StoreError},
 };
 
-/// Entries that are read at a time, at first.
+/// The initial number of entries that are read at a time.
 const WINDOW: u32 = 512;
-/// The most that are read at a time.
+/// The maximum number of entries that are read at a time.
 const WIDEST: u32 = 8_192;
-/// Entries that are looked at to learn how far the steps are there.
+/// The number of entries that are read to find the step numbers at a position.
 const PROBE: u32 = 16;
 
-/// The steps of a run's current history with a number over `after`: `limit` of them as they are by
-/// now, one more if there is one, and perhaps others around them.
+/// Returns the steps of a run's current history with a number over `after`: `limit` of them in
+/// their current state, one more if there is one, and perhaps others around them.
 ///
-/// It looks for the place where they begin, and goes on from there until each of them has ended.
+/// Searches for the position where they begin, and reads on until each of them has ended.
 pub(crate) fn chain_of_page(
     store: &dyn Store,
     run: RunId,
@@ -54,8 +54,8 @@ pub(crate) fn chain_of_page(
     Ok(chain.unwrap_or_else(Chain::full))
 }
 
-/// An entry of a history, between its first and its last one, from which on the steps over `after`
-/// can be read: the beginning, or one that a step up to the next one follows.
+/// Returns an entry of a history, between its first and its last one, from which on the steps over
+/// `after` can be read: the first entry, or one that is followed by a step up to the next one.
 fn begin(
     store: &dyn Store,
     num: u64,
@@ -68,7 +68,7 @@ fn begin(
         let probe = store.window(num, middle - 1, middle.saturating_add(PROBE))?;
         match probe.iter().find_map(scheduled) {
             Some(step) if step <= after.saturating_add(1) => low = middle,
-            // Where nothing is scheduled nothing is known: further back is right as well.
+            // Without a scheduled step the position is unknown: an earlier one is correct as well.
             Some(_) | None => high = middle,
         }
     }
@@ -86,7 +86,7 @@ fn scheduled(entry: &Entry) -> Option<u32> {
     }
 }
 
-/// Whether nothing that comes later changes the page.
+/// Returns true if no later entry changes the page.
 fn is_enough(chain: &Chain, after: u32, limit: usize) -> bool {
     let steps = chain.steps();
     let first = steps.partition_point(|step| step.scheduled.step <= after);
@@ -146,7 +146,7 @@ mod tests {
         Outcome::Completed(Json::from_trusted("1"))
     }
 
-    /// A run with these facts.
+    /// Returns a run with these facts.
     fn store(facts: Vec<Fact>) -> (Memory, RunId) {
         let store = Memory::new();
         let id = RunId::new(1, 5);
@@ -165,7 +165,7 @@ mod tests {
         (store, id)
     }
 
-    /// Every page is what the whole history says of its steps.
+    /// Checks that every page has the steps of the whole history.
     fn check(facts: Vec<Fact>) {
         let (store, id) = store(facts);
         let mut whole = Chain::full();
@@ -201,10 +201,10 @@ mod tests {
         };
         let scheduled = |n| Fact::StepScheduled(step(n));
         check(std::iter::once(start(1)).chain((1..=3_000).map(recorded)).collect());
-        // All begin before the first of them ends, and a few never do.
+        // All begin before the first of them ends, and a few never end.
         let wide = (1..=3_000).map(scheduled).chain((1..2_990).rev().map(ended));
         check(std::iter::once(start(1)).chain(wide).collect());
-        // It began anew, and nobody shows what was before.
+        // The history began anew; earlier steps are not shown.
         let before = std::iter::once(start(1)).chain((1..=1_400).map(recorded));
         let anew = std::iter::once(start(1_401)).chain((1_401..=3_000).map(recorded));
         check(before.chain(anew).collect());

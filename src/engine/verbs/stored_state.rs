@@ -1,4 +1,4 @@
-//! State, as callers read and change it: every scope, within what their tokens reach.
+//! Reads and changes state: every scope, within the scopes of the caller's token.
 //!
 //! A run's own scope is changed by its shard, which has it in memory; every other scope in the
 //! store. Both are durable when a call returns.
@@ -25,7 +25,7 @@ use crate::{
     token::{Need, Verb},
 };
 
-/// The most changes of one batch.
+/// The maximum number of changes in one batch.
 pub const MOST_CHANGES: usize = 1_000;
 
 /// A value of state.
@@ -94,10 +94,10 @@ impl StateView {
 }
 
 impl Engine {
-    /// A value of state.
+    /// Returns a value of state.
     ///
     /// # Errors
-    /// When the caller may not, or there is none.
+    /// Fails when the caller lacks permission, or there is none.
     pub async fn state_value(
         &self,
         caller: &Caller,
@@ -113,10 +113,10 @@ impl Engine {
             .ok_or_else(|| EngineError::NotFound { what: "state", id: format!("{scope}/{key}") })
     }
 
-    /// A page of a scope, sorted by key.
+    /// Returns a page of a scope, sorted by key.
     ///
     /// # Errors
-    /// When the caller may not.
+    /// Fails when the caller lacks permission.
     pub async fn state_page(
         &self,
         caller: &Caller,
@@ -141,16 +141,16 @@ impl Engine {
                 expires_at: row.expires_ms.map(rfc3339),
                 ..StateItem::default()
             },
-            // A layer's own.
+            // A layer answered, and the store has no such key.
             None => StateItem { key, ..StateItem::default() },
         });
         Ok(crate::engine::Page { items: items.collect(), next_cursor })
     }
 
-    /// The values of a scope that have every word of a query, the best first.
+    /// Returns the values of a scope that contain every word of a query, best first.
     ///
     /// # Errors
-    /// When the caller may not.
+    /// Fails when the caller lacks permission.
     pub async fn search_state(
         &self,
         caller: &Caller,
@@ -166,10 +166,10 @@ impl Engine {
         Ok(given.items())
     }
 
-    /// The keys that links lead to from a key, the nearest first.
+    /// Returns the keys that are reachable over links from a key, nearest first.
     ///
     /// # Errors
-    /// When the caller may not.
+    /// Fails when the caller lacks permission.
     pub async fn walk_state(
         &self,
         caller: &Caller,
@@ -186,11 +186,11 @@ impl Engine {
         Ok(given.keys().into_iter().map(item).collect())
     }
 
-    /// Changes state, all of it or nothing; it is durable when this returns.
+    /// Changes state atomically; the changes are durable when this returns.
     ///
     /// # Errors
-    /// When the caller may not, a condition does not hold, a reducer does not take what is there,
-    /// or the changes are of several runs.
+    /// Fails when the caller lacks permission, a condition does not hold, a reducer does not fit
+    /// the current value, or the changes belong to several runs.
     pub async fn change_state(
         &self,
         caller: &Caller,
@@ -203,7 +203,7 @@ impl Engine {
         for (_, change) in &changes {
             let need = Need::State { scope: &change.scope, key: &change.key };
             caller.grant.check(Verb::StateWrite, &[need])?;
-            // A link is a change of both its ends.
+            // A link changes both of its keys.
             if let StateAct::Link { to, .. } | StateAct::Unlink { to, .. } = &change.act {
                 let need = Need::State { scope: &change.scope, key: to };
                 caller.grant.check(Verb::StateWrite, &[need])?;
@@ -223,7 +223,7 @@ impl Engine {
         Ok(changed.into_iter().map(view).collect())
     }
 
-    /// Changes state, by the shard of the run that owns the scope where one does.
+    /// Changes state; if a run owns the scope, through its shard.
     async fn change_any(
         &self,
         changes: Vec<(Scope, StateChange)>,
@@ -249,8 +249,8 @@ impl Engine {
         Ok(self.shared().state.change(checks, changes, None).await?)
     }
 
-    /// State as the protocol's traits have it, for whoever embeds the host. Nobody asks for a
-    /// token; the host's layers are passed all the same, as the principal `host`.
+    /// Returns state as the protocol's traits, for programs that embed the host. No token is
+    /// needed; the host's layers apply nevertheless, with the principal `host`.
     pub fn state(&self) -> HostState {
         HostState(self.clone())
     }
@@ -368,7 +368,7 @@ impl StateStore for HostState {
 }
 
 impl Engine {
-    /// The way of somebody who is no run to state.
+    /// Returns the access to state of a principal that is not a run.
     pub(crate) fn passage(&self, principal: &str) -> Passage {
         Passage {
             shared: Arc::clone(&self.inner.shared),

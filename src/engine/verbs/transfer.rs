@@ -1,4 +1,4 @@
-//! Runs as documents: out of one data directory, into another.
+//! Export and import of runs as documents.
 
 use std::sync::Arc;
 
@@ -21,10 +21,10 @@ use crate::{
     token::Verb,
 };
 
-/// Lines that may wait for whoever reads a document.
+/// The number of lines that are buffered for the reader of a document.
 const AHEAD: usize = 64;
 
-/// How far an imported number may lie beyond the last one: numbers are not endless.
+/// The maximum distance of an imported run number from the last one: numbers are finite.
 const LEAP: u64 = 1 << 20;
 
 /// A document, line by line.
@@ -32,10 +32,10 @@ const LEAP: u64 = 1 << 20;
 pub struct Export(mpsc::Receiver<Result<Vec<u8>, StoreError>>);
 
 impl Export {
-    /// The next line, or nothing after the last one.
+    /// Returns the next line, or `None` after the last one.
     ///
     /// # Errors
-    /// When something of the run cannot be read; the document breaks off there.
+    /// Fails when a part of the run cannot be read; the document is incomplete then.
     ///
     /// # Cancel safety
     /// May be dropped at any time.
@@ -45,11 +45,11 @@ impl Export {
 }
 
 impl Engine {
-    /// A run as a document: its blueprint, histories, state with its links, files and what was
-    /// refused.
+    /// Returns a run as a document: its blueprint, histories, state with its links, files and
+    /// refused results.
     ///
     /// # Errors
-    /// When the caller may not, or there is no such run.
+    /// Fails when the caller lacks permission, or there is no such run.
     pub async fn export(&self, caller: &Caller, run: RunId) -> Result<Export, EngineError> {
         caller.may(Verb::RunExport, run)?;
         let header = self.header(run).await?;
@@ -57,22 +57,22 @@ impl Engine {
         let store = Arc::clone(&self.shared().store);
         let passage = self.passage(&caller.subject);
         let at = rfc3339(self.shared().clock.now_ms());
-        // Nobody waits for its end: it ends with the last line, or with who reads them.
+        // Not awaited: it ends with the last line, or when the receiver is dropped.
         drop(self.shared().tasks.spawn_blocking(move || {
             if let Err(error) = write(&*store, &passage, &header, at, &to) {
-                // A reader who is gone needs no reason.
+                // The receiver may have been dropped.
                 let _ = to.blocking_send(Err(error));
             }
         }));
         Ok(Export(lines))
     }
 
-    /// Takes a run in from a document: everything of it, or nothing. It keeps its id where its number
-    /// was never given here, and gets a new one otherwise. One that has not ended rests.
+    /// Imports a run from a document atomically. It keeps its id if its number was never used here,
+    /// and gets a new one otherwise. A run that has not ended is paused.
     ///
     /// # Errors
-    /// When the caller may not, or the document is not whole, of another version, or contradicts
-    /// itself.
+    /// Fails when the caller lacks permission, or the document is incomplete, of another version,
+    /// or inconsistent.
     pub async fn import(
         &self,
         caller: &Caller,
@@ -80,7 +80,7 @@ impl Engine {
         key: Option<IdempotencyKey>,
     ) -> Result<Made, EngineError> {
         caller.grant.check(Verb::RunImport, &[])?;
-        // A document brings the source of its run along.
+        // A document contains the source of its run.
         caller.grant.check(Verb::RunSource, &[])?;
         if let Some(key) = &key
             && let Some(made) = self.repeated(caller, key).await?
@@ -209,7 +209,7 @@ fn note_copy(entries: &mut Vec<Entry>, chain: &Chain, by: &str, (origin, now_ms)
     }
 }
 
-/// Cuts an entry off from where it comes from: what it named there means something else here.
+/// Detaches an entry from its origin: references to other objects have another meaning here.
 fn settle(entry: &mut Entry, caller: &Caller) {
     match &mut entry.fact {
         Fact::RunStarted(started) => {
@@ -232,7 +232,7 @@ fn settle(entry: &mut Entry, caller: &Caller) {
     }
 }
 
-/// Writes the document of a run, line by line, until nobody reads it any more.
+/// Writes the document of a run, line by line, until the receiver is dropped.
 fn write(
     store: &dyn Store,
     passage: &Passage,
@@ -291,7 +291,7 @@ fn write(
     for EvidenceRow { step, attempt, at_ms, code, body, .. } in store.evidence(header.num)? {
         say(&Line::Evidence(Kept { step, attempt, at_ms, code, body }));
     }
-    // A reader who is gone needs no end.
+    // The receiver may have been dropped.
     let _ = to.blocking_send(Ok(scribe.seal()));
     Ok(())
 }

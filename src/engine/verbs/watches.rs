@@ -1,9 +1,9 @@
 //! Blueprints that start by themselves when files change.
 //!
-//! The host looks at the files and says what it saw; here it is decided what that means. How each
-//! file was when it was last seen is kept with the database, so that a change while no host ran is
-//! one, too. A batch of changes is written down before its run is started, and the run has an
-//! idempotency key of the batch: a crash between the two starts none twice and forgets none.
+//! The host scans the files and reports them; this module decides what that means. The last known
+//! state of each file is stored in the database, so that a change while no host ran counts as well.
+//! A batch of changes is recorded before its run is started, and the run has an idempotency key of
+//! the batch: a crash in between starts none twice and loses none.
 
 use std::{
     collections::BTreeMap,
@@ -26,41 +26,41 @@ use crate::{
     store::{Check, StoreError, Write},
 };
 
-/// Changes that a run is told of one by one.
+/// The maximum number of changes that a run is given individually.
 const MOST_TOLD: usize = 1_000;
 
-/// How long the host rests before it looks again whether a run of a watch has ended.
+/// The delay before the host checks again whether a run of a watch has ended, in milliseconds.
 const AGAIN_MS: u64 = 2_000;
 
-/// A file as it was seen.
+/// The state of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileMark {
     /// Its size in bytes.
     pub size: u64,
-    /// When it was written, in Unix nanoseconds.
+    /// The modification time, in Unix nanoseconds.
     pub written_ns: u64,
 }
 
 /// Files by their path below the watched directory.
 pub type Files = BTreeMap<String, FileMark>;
 
-/// A file watch of a stored blueprint, with the directory that it is about.
+/// A file watch of a stored blueprint, with its directory.
 #[derive(Debug, Clone)]
 pub struct Watched {
     /// The blueprint's name.
     pub name: String,
     /// The directory.
     pub dir: PathBuf,
-    /// What it looks at.
+    /// The watch.
     pub watch: Box<FileWatch>,
     missed: Missed,
     input: Option<Json>,
-    /// All watches of the blueprint, by their ids: what is kept of others is forgotten.
+    /// The ids of all watches of the blueprint: stored data of others is deleted.
     ids: Arc<[String]>,
 }
 
 impl Watched {
-    /// What tells it from all other watches.
+    /// Returns the identity of the watch.
     pub fn id(&self) -> String {
         format!("{} {}", self.name, self.watch.id())
     }
@@ -71,12 +71,12 @@ impl WatchBoard {
         self.directories.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells whoever looks at files that a name stands for another version.
+    /// Notifies the scanner that a name refers to another version.
     pub(crate) fn moved(&self) {
         self.moved.notify_one();
     }
 
-    /// Fills in what is known of a blueprint's watches.
+    /// Adds the state of a blueprint's watches to its view.
     pub(crate) fn tell(&self, view: &mut BlueprintView, on: &[Trigger]) {
         let board = self.lock();
         for (shown, trigger) in view.on.iter_mut().zip(on) {
@@ -109,21 +109,21 @@ impl Directories {
     }
 }
 
-/// What is kept of a watch.
+/// The stored data of a watch.
 #[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
 struct Kept {
     marks: Files,
-    /// Batches so far.
+    /// The number of batches so far.
     batch: u64,
-    /// The batch that a run is being started for.
+    /// The batch for which a run is being started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pending: Option<Batch>,
-    /// Its runs that were open when it was last looked at.
+    /// Its runs that were open at the last check.
     #[serde(default)]
     open: Vec<RunId>,
 }
 
-/// What changed at once.
+/// The changes of one batch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Batch {
     changes: Vec<Change>,
@@ -147,19 +147,21 @@ enum How {
 }
 
 impl Engine {
-    /// Lets this host watch files: in these directories, by name, beside those of its blueprints.
+    /// Enables file watches on this host: in these named directories, in addition to those of its
+    /// blueprints.
     pub fn watch_files(&self, roots: BTreeMap<String, PathBuf>) {
         let mut board = self.shared().watches.lock();
         board.roots = roots;
         board.watches = true;
     }
 
-    /// Is told whenever a name stands for another version, so that its files are looked at.
+    /// Returns the notification for a name that refers to another version, after which its files
+    /// must be scanned.
     pub fn names_moved(&self) -> Arc<Notify> {
         Arc::clone(&self.shared().watches.moved)
     }
 
-    /// Says which directory a version of a blueprint was read from.
+    /// Sets the directory from which a version of a blueprint was read.
     pub fn set_home(&self, name: &str, hash: &str, dir: PathBuf) {
         let mut board = self.shared().watches.lock();
         board.homes.insert(name.to_owned(), (hash.to_owned(), dir));
@@ -167,7 +169,7 @@ impl Engine {
         self.shared().watches.moved();
     }
 
-    /// Notes what is wrong with a watch, or that nothing is any more; true if that is news.
+    /// Records the problem of a watch, or that there is none; returns true if that is a change.
     pub fn note_watch(&self, watched: &Watched, problem: Option<String>) -> bool {
         let mut board = self.shared().watches.lock();
         match problem {
@@ -176,10 +178,10 @@ impl Engine {
         }
     }
 
-    /// The file watches of all stored blueprints that have a directory.
+    /// Returns the file watches of all stored blueprints that have a directory.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// Fails when the store cannot be read.
     pub async fn file_watches(&self, known: &mut Schedules) -> Result<Vec<Watched>, EngineError> {
         let names = self.read(|store| store.blueprint_names()).await?;
         known.triggers.retain(|kept, _| names.iter().any(|(_, hash, _)| hash == kept));
@@ -208,15 +210,15 @@ impl Engine {
         Ok(all)
     }
 
-    /// Takes what the host saw of a watch, and starts a run if something changed. `began` is true
-    /// where the host has just begun to look: what changed before it did was missed.
+    /// Handles the scanned files of a watch, and starts a run if something changed. `began` is true
+    /// at the first scan of a host: earlier changes were missed.
     ///
-    /// A watch that is new begins with the files that are there. While as many runs of a watch are
-    /// open as it may have, changes are gathered; then the time at which to look again is given.
+    /// A new watch begins with the existing files. While the maximum number of runs of a watch is
+    /// open, changes are collected; then the time of the next check is returned.
     ///
     /// # Errors
-    /// When the store cannot be read or written, or the run cannot be started now; the batch is
-    /// kept. A run that could never be started is logged.
+    /// Fails when the store cannot be read or written, or the run cannot be started now; the batch
+    /// is kept. A run that could never be started is logged.
     pub async fn saw_files(
         &self,
         watched: &Watched,
@@ -224,7 +226,7 @@ impl Engine {
         began: bool,
     ) -> Result<Option<u64>, EngineError> {
         match self.take_in(watched, seen, began).await {
-            // Somebody else looks at the same files, and was first.
+            // Another process handles the same files, and was faster.
             Err(EngineError::Store(StoreError::Changed { .. })) => {
                 Ok(Some(self.shared().clock.now_ms() + AGAIN_MS))
             }
@@ -285,7 +287,7 @@ impl Engine {
             program: Program::Named(watched.name.clone()),
             input: watched.input.clone().unwrap_or_else(Json::null),
             trigger: Json::from(&facts),
-            // The paths that the run is told are below it.
+            // The paths in the trigger are relative to it.
             workdir: Some(watched.dir.display().to_string()),
             delegate: None,
             seats: BTreeMap::new(),
@@ -319,7 +321,7 @@ impl Engine {
         .await
     }
 
-    /// What is kept of all watches of a blueprint, as it is stored and by their ids.
+    /// Returns the stored data of all watches of a blueprint: as text, and by id.
     async fn kept_of(
         &self,
         name: &str,
@@ -330,8 +332,8 @@ impl Engine {
         Ok((stored, all.unwrap_or_default()))
     }
 
-    /// Keeps something else of a watch, if `before` is still what is kept of it; that of the
-    /// blueprint's other watches stays as others have it.
+    /// Updates the stored data of a watch, if it is still `before`; that of the blueprint's other
+    /// watches is preserved.
     async fn keep(
         &self,
         watched: &Watched,
@@ -360,12 +362,12 @@ impl Engine {
     }
 }
 
-/// Where the marks of a blueprint's watches are kept.
+/// Returns the key of the stored data of a blueprint's watches.
 fn key_of(name: &str) -> String {
     format!("watches:{name}")
 }
 
-/// What differs, in the order of the paths, and how many changes more there are than are told.
+/// Returns the changes in the order of their paths, and the number of those beyond the limit.
 fn changes(before: &Files, now: &Files) -> (Vec<Change>, usize) {
     let mut all: Vec<Change> = now
         .iter()

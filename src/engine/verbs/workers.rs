@@ -1,4 +1,4 @@
-//! Tasks, as people and workers take and end them.
+//! Tasks, as people and workers take and complete them.
 
 use std::time::Duration;
 
@@ -18,29 +18,29 @@ use crate::{
     token::{Need, ScopeKind, Verb},
 };
 
-/// The most tasks of one lease.
+/// The maximum number of tasks of one lease.
 const LEASES: usize = 100;
 
-/// What a pull worker asks for.
+/// The request of a pull worker.
 #[derive(Debug, Clone, Copy)]
 pub struct LeaseAsk<'a> {
     /// The queue.
     pub queue: &'a str,
     /// The worker's name, for people.
     pub worker: &'a str,
-    /// What the worker has: tasks that ask for more go to others.
+    /// The labels of the worker: tasks that require others go elsewhere.
     pub labels: &'a Labels,
-    /// How many tasks at most.
+    /// The maximum number of tasks.
     pub max: usize,
-    /// How long to wait for the first.
+    /// The time to wait for the first task.
     pub wait: Duration,
 }
 
 impl Engine {
-    /// Open tasks, oldest first.
+    /// Returns open tasks, oldest first.
     ///
     /// # Errors
-    /// When the caller may not.
+    /// Fails when the caller lacks permission.
     pub async fn tasks(
         &self,
         caller: &Caller,
@@ -62,10 +62,10 @@ impl Engine {
         Ok(Page { items, next_cursor })
     }
 
-    /// One task, with its prompt while it is open.
+    /// Returns one task, with its prompt while it is open.
     ///
     /// # Errors
-    /// When the caller may not, or there is no such task.
+    /// Fails when the caller lacks permission, or there is no such task.
     pub async fn task(&self, caller: &Caller, task: TaskId) -> Result<TaskView, EngineError> {
         caller.grant.check(Verb::TaskRead, &[Need::Task(task)])?;
         self.task_view(task).await
@@ -116,12 +116,12 @@ impl Engine {
         })
     }
 
-    /// Answers a task that waits for a person; it is durable when this returns. With the revision
-    /// that they were shown, an answer to anything else is refused.
+    /// Answers a task that waits for a person; this is durable when this returns. With a revision,
+    /// an answer to an older revision is refused.
     ///
     /// # Errors
-    /// When the caller may not, there is no such task, it has ended, or the answer breaks its
-    /// schema.
+    /// Fails when the caller lacks permission, there is no such task, it has ended, or the answer
+    /// violates its schema.
     pub async fn answer(
         &self,
         caller: &Caller,
@@ -139,10 +139,11 @@ impl Engine {
         self.task_view(task).await
     }
 
-    /// Ends the time of a task for people, as if it had run out.
+    /// Expires a task for people, as if its time had run out.
     ///
     /// # Errors
-    /// When the caller may not, there is no such task, or it is not an open one for people.
+    /// Fails when the caller lacks permission, there is no such task, or it is not an open one for
+    /// people.
     pub async fn expire(
         &self,
         caller: &Caller,
@@ -157,13 +158,13 @@ impl Engine {
         self.task_view(task).await
     }
 
-    /// Gives a pull worker tasks of a queue that it fits, waiting for the first.
+    /// Leases tasks of a queue to a pull worker that matches them, waiting for the first.
     ///
     /// # Errors
-    /// When the caller may not, or too many wait already.
+    /// Fails when the caller lacks permission, or too many workers are waiting.
     ///
     /// # Cancel safety
-    /// A task that was taken for a caller who went away comes back when its lease ends.
+    /// A task that was leased for a caller that is gone returns to the queue when its lease ends.
     pub async fn lease(
         &self,
         caller: &Caller,
@@ -216,29 +217,31 @@ impl Engine {
         })
     }
 
-    /// What a worker is to do.
+    /// Returns the prompt of a worker.
     ///
     /// # Errors
-    /// When the bearer is not the one of the open attempt.
+    /// Fails when the bearer is not the one of the open attempt.
     pub async fn prompt(&self, holder: &Holder) -> Result<PromptView, EngineError> {
         let prompt: Box<PromptView> =
             self.work(holder, Verb::WorkerPrompt, WorkerAsk::Prompt).await?;
         Ok(*prompt)
     }
 
-    /// Takes a worker's report: true if it is accepted now, false if the same had been before.
+    /// Handles a worker's report; returns true if it is accepted now, false if the same one was
+    /// accepted before.
     ///
     /// # Errors
-    /// When the bearer is not the one of the open attempt, or the result is not acceptable.
+    /// Fails when the bearer is not the one of the open attempt, or the result is not acceptable.
     pub async fn report(&self, holder: &Holder, report: Report) -> Result<bool, EngineError> {
         let report = Box::new(report);
         self.work(holder, Verb::WorkerResult, WorkerAsk::Report(report)).await
     }
 
-    /// Takes a file of a worker; it is published with the accepted result.
+    /// Stores a file of a worker; it is published with the accepted result.
     ///
     /// # Errors
-    /// When the bearer is not the one of the open attempt, or the name or size is not acceptable.
+    /// Fails when the bearer is not the one of the open attempt, or the name or size is not
+    /// acceptable.
     pub async fn put_artifact(
         &self,
         holder: &Holder,
@@ -267,18 +270,18 @@ impl Engine {
         })
     }
 
-    /// Passes on what a worker says; lossy.
+    /// Passes on the progress of a worker; lossy.
     ///
     /// # Errors
-    /// When the bearer is not the one of the open attempt.
+    /// Fails when the bearer is not the one of the open attempt.
     pub async fn progress(&self, holder: &Holder, data: Json) -> Result<(), EngineError> {
         self.work(holder, Verb::WorkerProgress, WorkerAsk::Progress { data }).await
     }
 
-    /// Hears that a worker is alive: its lease goes on.
+    /// Handles the heartbeat of a worker: extends its lease.
     ///
     /// # Errors
-    /// When the bearer is not valid.
+    /// Fails when the bearer is not valid.
     pub async fn heartbeat(&self, holder: &Holder) -> Result<HeartbeatView, EngineError> {
         let (deadline, cancel): (Option<u64>, bool) =
             self.work(holder, Verb::WorkerHeartbeat, WorkerAsk::Heartbeat).await?;
@@ -286,10 +289,11 @@ impl Engine {
         Ok(HeartbeatView { deadline: deadline.map(rfc3339), cancel, token })
     }
 
-    /// Makes a token for an attempt, in place of its handle: it ends by itself, and can do less.
+    /// Mints a token for an attempt, in place of its handle: it expires by itself, and can be
+    /// narrower.
     ///
     /// # Errors
-    /// When the bearer is not the one of the open attempt, or asks for more than it has.
+    /// Fails when the bearer is not the one of the open attempt, or asks for more than it has.
     pub async fn worker_token(
         &self,
         holder: &Holder,
@@ -300,10 +304,10 @@ impl Engine {
         self.attempt_token(holder, nonce, Self::attempt_jti(holder)?, verbs, ttl_ms)
     }
 
-    /// A value of the run's state, or of another scope that the worker may see.
+    /// Returns a value of the run's state, or of another scope that the worker may see.
     ///
     /// # Errors
-    /// When the bearer is not the one of the open attempt.
+    /// Fails when the bearer is not the one of the open attempt.
     pub async fn worker_state(
         &self,
         holder: &Holder,
@@ -314,10 +318,11 @@ impl Engine {
         self.work(holder, Verb::WorkerState, ask).await
     }
 
-    /// Writes a value of the run's state, or of another scope that the worker may see; it is durable when this returns.
+    /// Writes a value of the run's state, or of another scope that the worker may see; it is
+    /// durable when this returns.
     ///
     /// # Errors
-    /// When the bearer is not the one of the open attempt, or key or value is too large.
+    /// Fails when the bearer is not the one of the open attempt, or key or value is too large.
     pub async fn put_worker_state(
         &self,
         holder: &Holder,
@@ -342,10 +347,10 @@ impl Engine {
         self.answer_to(holder.run, |reply| RunMsg::Worker(holder, Asked { ask, reply })).await
     }
 
-    /// The published files of a run.
+    /// Returns the published files of a run.
     ///
     /// # Errors
-    /// When the caller may not, or there is no such run.
+    /// Fails when the caller lacks permission, or there is no such run.
     pub async fn artifacts(
         &self,
         caller: &Caller,
@@ -357,10 +362,10 @@ impl Engine {
         Ok(rows.iter().filter(|row| row.published).map(|row| view::artifact(row, run)).collect())
     }
 
-    /// A file with its bytes.
+    /// Returns a file with its bytes.
     ///
     /// # Errors
-    /// When the caller may not, or there is no such file.
+    /// Fails when the caller lacks permission, or there is no such file.
     pub async fn artifact(
         &self,
         caller: &Caller,

@@ -1,4 +1,4 @@
-//! Journal entries as events.
+//! Converts journal entries to events.
 
 use serde_json::json;
 
@@ -11,15 +11,15 @@ use crate::{
     protocol::{Json, StepKind, TaskId},
 };
 
-/// The word of the lossy event that says: read the store.
+/// The kind of the lossy event that means: read the store.
 pub(crate) const SYNC: &str = "sync";
 
-/// The lossy event that says: read the store.
+/// Returns the lossy event that means: read the store.
 pub(crate) fn sync(now_ms: u64) -> EventView {
     EventView { seq: None, kind: SYNC.into(), at: rfc3339(now_ms), data: Json::null() }
 }
 
-/// An entry as an event.
+/// Returns an entry as an event.
 pub(crate) fn view(run: u64, entry: &Entry) -> EventView {
     let (kind, data) = say(run, entry);
     EventView {
@@ -190,7 +190,7 @@ pub(crate) fn noted(note: &Note) -> (&'static str, serde_json::Value) {
     }
 }
 
-/// The word that streams name an event of a run's life by.
+/// Returns the kind of a lifecycle event in streams.
 pub(crate) fn told(kind: &str) -> &'static str {
     match kind {
         "budget" => "lifecycle.budget",

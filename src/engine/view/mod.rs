@@ -1,4 +1,4 @@
-//! What the engine shows of itself.
+//! The views of the engine's data.
 
 pub(crate) mod events;
 pub(crate) mod shown;

@@ -1,4 +1,4 @@
-//! What the engine shows of itself: the shapes of `docs/` and of the HTTP API.
+//! The views of the engine's data: the shapes of `docs/` and of the HTTP API.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ use crate::{
 pub struct Page<T> {
     /// The items.
     pub items: Vec<T>,
-    /// Pass it as `cursor` to get the next page; absent at the end.
+    /// The `cursor` of the next page; absent at the end.
     pub next_cursor: Option<String>,
 }
 
@@ -424,7 +424,7 @@ pub struct TokenView {
     pub used: Option<QuotaUse>,
 }
 
-/// A run as its header shows it.
+/// Returns the view of a run's header.
 pub(crate) fn run(header: &Header) -> RunView {
     let waiting_on = header.waiting_on.as_deref().and_then(|text| serde_json::from_str(text).ok());
     let error = header.error.as_deref().and_then(|text| serde_json::from_str::<Failure>(text).ok());
@@ -455,7 +455,7 @@ pub(crate) fn run(header: &Header) -> RunView {
     }
 }
 
-/// A step as its chain shows it; with what was asked and answered where `whole`.
+/// Returns the view of a step; with its request and result if `whole`.
 pub(crate) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
     let scheduled = &step.scheduled;
     let number = scheduled.step;
@@ -494,12 +494,12 @@ pub(crate) fn step(run: RunId, step: &Step, whole: bool) -> StepView {
     }
 }
 
-/// Whether an operator has it as a task.
+/// Returns true if an operator executes it as a task.
 pub(crate) fn is_task(kind: StepKind) -> bool {
     matches!(kind, StepKind::Task | StepKind::ModelCall | StepKind::ToolCall)
 }
 
-/// A file of a run.
+/// Returns the view of a file.
 pub(crate) fn artifact(row: &ArtifactRow, run: RunId) -> ArtifactView {
     ArtifactView {
         id: ArtifactId::new(row.run, row.n, row.created_ms),
@@ -512,18 +512,18 @@ pub(crate) fn artifact(row: &ArtifactRow, run: RunId) -> ArtifactView {
     }
 }
 
-/// The seats of a run.
+/// Returns the view of a run's seats.
 pub(crate) fn seats(held: &BTreeMap<String, Held>) -> BTreeMap<String, SeatView> {
     let view = |it: &Held| SeatView { session: it.session.clone(), epoch: it.epoch };
     held.iter().map(|(operator, it)| (operator.clone(), view(it))).collect()
 }
 
-/// One place where a value does not match its schema.
+/// Returns the view of one violation of a schema.
 pub(crate) fn breach(violation: Violation) -> Breach {
     Breach { path: violation.path, message: violation.message }
 }
 
-/// The word for how something ended.
+/// Returns the name of an outcome.
 pub(crate) fn outcome_word(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Completed(_) => "completed",

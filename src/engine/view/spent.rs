@@ -1,4 +1,4 @@
-//! What a run used, as it is shown.
+//! The view of a run's usage.
 
 use std::collections::BTreeMap;
 
@@ -21,12 +21,12 @@ pub struct SpentView {
     pub agents: BTreeMap<String, Usage>,
 }
 
-/// What a run that ended used, for whoever called it; nothing where nobody said.
+/// Returns the usage of an ended run for its parent; `None` if none was reported.
 pub(crate) fn total(spent: &Spent) -> Option<Usage> {
     (spent.total != Default::default()).then(|| spent.total.clone())
 }
 
-/// What a run used; nothing where nobody had any of its work.
+/// Returns the usage of a run; `None` if no attempt was made.
 pub(crate) fn view(spent: &Spent) -> Option<SpentView> {
     let Spent { total, unreported, agents } = spent;
     let view =

@@ -1,4 +1,4 @@
-//! Open tasks, as their rows show them.
+//! The views of open tasks.
 
 use serde::Deserialize;
 
@@ -14,7 +14,7 @@ use crate::{
     store::{TaskPhase, TaskRow},
 };
 
-/// What an open task asks of the worker that takes it.
+/// Returns the labels that an open task requires of its worker.
 pub(crate) fn labels(row: &TaskRow) -> Labels {
     #[derive(Default, Deserialize)]
     struct Asked {
@@ -24,7 +24,7 @@ pub(crate) fn labels(row: &TaskRow) -> Labels {
     serde_json::from_str::<Asked>(&row.prompt).unwrap_or_default().labels
 }
 
-/// An open task as its row shows it; with its prompt where `whole`.
+/// Returns the view of an open task; with its prompt if `whole`.
 pub(crate) fn task(row: &TaskRow, run: RunId, whole: bool, clock: &Clock) -> TaskView {
     let deadline = row.deadline_ms.map(|at| rfc3339(clock.wall_of(at)));
     let id = TaskId::new(row.run, row.step, row.scheduled_ms);

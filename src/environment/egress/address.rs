@@ -1,9 +1,9 @@
-//! Which addresses are everybody's.
+//! The distinction between public and other addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Whether an address belongs to the public internet: not to this machine, a private network, a
-/// provider's metadata service, or a special use.
+/// Returns true if an address belongs to the public internet, and not to this machine, a private
+/// network, a cloud metadata service or a special-purpose range.
 pub fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
@@ -14,14 +14,14 @@ pub fn is_public(address: IpAddr) -> bool {
 fn is_public_v4(address: Ipv4Addr) -> bool {
     let [a, b, c, _] = address.octets();
     match a {
-        // This network, a private one, loopback; multicast, reserved, broadcast.
+        // This network, private, loopback; multicast, reserved, broadcast.
         0 | 10 | 127 | 224..=255 => false,
         // Carrier-grade NAT.
         100 => !(64..=127).contains(&b),
-        // Link-local; the metadata services live there.
+        // Link-local, including metadata services.
         169 => b != 254,
         172 => !(16..=31).contains(&b),
-        // A private network; protocols, documentation, the 6to4 relay.
+        // Private network; protocol assignments, documentation, 6to4 relay.
         192 => !matches!((b, c), (168, _) | (0, 0 | 2) | (88, 99)),
         // Benchmarks and documentation.
         198 => !matches!((b, c), (18 | 19, _) | (51, 100)),
@@ -41,16 +41,16 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
         is_public_v4(Ipv4Addr::new(p, q, r, s))
     };
     match (a, b) {
-        // An IPv4 address behind a translator.
+        // An IPv4 address behind a NAT64 translator.
         (0x64, 0xff9b) if [c, d, e, f] == [0; 4] => {
             let [.., high, low] = address.segments();
             within(high, low)
         }
-        // 6to4 has an IPv4 address in it.
+        // 6to4 contains an IPv4 address.
         (0x2002, high) => within(high, c),
-        // Protocol assignments (Teredo among them), documentation.
+        // Protocol assignments (including Teredo), documentation.
         (0x2001, 0..=0x1ff | 0xdb8) | (0x3fff, 0..=0xfff) => false,
-        // Global unicast; everything else is local, multicast or not given to anybody.
+        // Global unicast. Everything else is local, multicast or unassigned.
         (0x2000..=0x3fff, _) => true,
         _ => false,
     }

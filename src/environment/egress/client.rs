@@ -1,4 +1,4 @@
-//! The client that keeps to the rules.
+//! The HTTP client that enforces the egress rules.
 
 use std::{
     error::Error,
@@ -15,47 +15,47 @@ use reqwest::{
 
 use super::is_public;
 
-/// How long a connection may take, its handshakes included.
+/// The timeout for a connection, including its handshakes.
 const CONNECT: Duration = Duration::from_secs(10);
-/// The most bytes of an answer's headers.
+/// The size limit of a response's headers, in bytes.
 const HEADERS: u32 = 64 * 1024;
-/// The most headers of an answer.
+/// The maximum number of headers in a response.
 const HEADER_COUNT: usize = 100;
 
-/// What every HTTP client of the program begins with: its TLS is `ring`'s.
+/// Returns the builder for all HTTP clients of the program, with TLS by `ring`.
 pub fn http_client() -> ClientBuilder {
-    // Refused when one is there already, which does as well.
+    // Fails if a provider is already installed, which then serves as well.
     let _kept = rustls::crypto::ring::default_provider().install_default();
     Client::builder()
 }
 
-/// Where requests may go.
+/// The rules for outgoing requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Egress {
-    /// Whether addresses that are not public are allowed, and plain HTTP with them.
+    /// True if non-public addresses are allowed, and plain HTTP to every host.
     pub allow_private: bool,
-    /// Hosts whose addresses are allowed whatever they are.
+    /// Hosts for which every address and plain HTTP are allowed.
     pub allow_hosts: Vec<String>,
 }
 
-/// Why a request may not leave, or cannot.
+/// The reason why a request is refused or cannot be sent.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum EgressError {
-    /// Not an address that can be asked.
+    /// The URL is not a usable HTTP address.
     #[error("use {url}: only http and https addresses with a host, and without a password, can be")]
     NotHttp {
-        /// The address.
+        /// The URL.
         url: String,
     },
-    /// Plain HTTP to somebody who is not allowed by name.
+    /// Plain HTTP to a host that is not in `allow_hosts`.
     #[error("use {url}: plain http needs `allow_hosts = [{host:?}]`; https does not")]
     Plain {
-        /// The address.
+        /// The URL.
         url: String,
         /// Its host.
         host: String,
     },
-    /// An address that is not public.
+    /// The address is not public.
     #[error(
         "reach {host}: its address {address} is not public; `allow_hosts = [{host:?}]` allows it"
     )]
@@ -65,28 +65,28 @@ pub enum EgressError {
         /// The address that it resolved to.
         address: IpAddr,
     },
-    /// A name without an address.
+    /// The name cannot be resolved.
     #[error("resolve {host}: {reason}")]
     Resolve {
         /// The host.
         host: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The client could not be made.
+    /// The client could not be created.
     #[error("prepare an HTTP client: {reason}")]
     Client {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
 impl Egress {
-    /// Checks what an address says by itself, before any name is resolved.
+    /// Checks a URL without resolving its host.
     ///
     /// # Errors
-    /// When it is no HTTP address, is plain HTTP to a host that is not allowed, or names an
-    /// address that is not public.
+    /// Fails when it is not an HTTP URL, uses plain HTTP to a host that is not allowed, or contains
+    /// an address that is not public.
     pub fn check(&self, url: &Url) -> Result<(), EgressError> {
         let shown = || shown(url);
         let (Some(host), false) = (url.host_str(), url.cannot_be_a_base()) else {
@@ -105,17 +105,17 @@ impl Egress {
             _ => return Err(EgressError::NotHttp { url: shown() }),
         }
         match bare.parse() {
-            // The resolver is not asked about these.
+            // Addresses are never resolved, so they must be checked here.
             Ok(address) => self.admit(bare, address),
             Err(_) => Ok(()),
         }
     }
 
-    /// Checks an address and what its name resolves to now.
+    /// Checks a URL and the addresses that its host currently resolves to.
     ///
     /// # Errors
-    /// As [`Egress::check`], and when the name does not resolve or resolves to an address that is
-    /// not public.
+    /// Fails like [`Egress::check`], and when the host cannot be resolved or resolves to an address
+    /// that is not public.
     pub async fn probe(&self, url: &Url) -> Result<(), EgressError> {
         self.check(url)?;
         let host = url.host_str().unwrap_or_default();
@@ -125,18 +125,19 @@ impl Egress {
         self.resolve(host).await.map(drop)
     }
 
-    /// A client that connects to admitted addresses only, follows no redirect and uses no proxy.
+    /// Creates a client that connects only to admitted addresses, follows no redirects and uses no
+    /// proxy.
     ///
     /// # Errors
-    /// When TLS cannot be set up.
+    /// Fails when TLS cannot be set up.
     pub fn client(&self) -> Result<Client, EgressError> {
         self.client_within(CONNECT)
     }
 
-    /// The same, with a time that a connection may take.
+    /// Like [`Egress::client`], with a timeout for connections.
     ///
     /// # Errors
-    /// As [`Egress::client`].
+    /// Fails like [`Egress::client`].
     pub fn client_within(&self, connect: Duration) -> Result<Client, EgressError> {
         let failed = |error: &dyn Error| EgressError::Client { reason: error.to_string() };
         http_client()
@@ -162,7 +163,7 @@ impl Egress {
         Err(EgressError::Private { host: host.to_owned(), address })
     }
 
-    /// The addresses of a name, each admitted: one that is not spoils them all.
+    /// Resolves a name and checks every address. One address that is not admitted refuses the name.
     async fn resolve(&self, host: &str) -> Result<Vec<SocketAddr>, EgressError> {
         let failed = |reason: String| EgressError::Resolve { host: host.to_owned(), reason };
         let found = tokio::net::lookup_host((host, 0)).await;
@@ -178,7 +179,7 @@ impl Egress {
 }
 
 impl EgressError {
-    /// The refusal that a failed request comes from, if it was one.
+    /// Returns the refusal that caused a request to fail, if there is one.
     pub fn within<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
         let mut next = Some(error);
         while let Some(error) = next {
@@ -191,10 +192,10 @@ impl EgressError {
     }
 }
 
-/// An address without what may be secret in it.
+/// Returns a URL without the parts that may be secret.
 fn shown(url: &Url) -> String {
     let mut url = url.clone();
-    // Neither matters for an address that has no room for them.
+    // Fails only for URLs that cannot have these parts.
     let _ = url.set_password(None);
     let _ = url.set_username("");
     url.set_query(None);
@@ -232,7 +233,7 @@ mod tests {
             ("https://127.0.0.1/", "not public"),
             ("https://[::1]/", "not public"),
             ("https://[::ffff:10.0.0.1]/", "not public"),
-            // Other spellings of loopback.
+            // Other spellings of loopback addresses.
             ("https://2130706433/", "not public"),
             ("https://0x7f.1/", "not public"),
         ] {

@@ -1,8 +1,8 @@
-//! Requests that leave the host: where they may go.
+//! Outgoing requests and their allowed targets.
 //!
-//! Owns the rule that an address is checked and then connected to, with nothing in between: names
-//! are resolved here, every address is checked, and the connection is made to those very
-//! addresses. Refuses redirects and proxies, which would go round the check.
+//! Enforces that a connection uses exactly the addresses that were checked: names are resolved
+//! here, every address is checked, and the connection is made to these addresses. Refuses redirects
+//! and proxies, which would bypass the check.
 
 mod address;
 mod client;

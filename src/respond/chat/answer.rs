@@ -1,16 +1,16 @@
-//! A response as a chat completion, whole or in chunks.
+//! A response as a chat completion, as a whole or in chunks.
 
 use serde_json::{Value, json};
 
 use crate::respond::{Event, shown_id};
 
-/// What stands between two messages of one answer.
+/// The separator between two messages of one answer.
 const BETWEEN: &str = "\n\n";
 
-/// The completion of a response that ended; the response's error if it failed.
+/// Converts an ended response to a completion.
 ///
 /// # Errors
-/// The error of the response: `{code, message}`.
+/// Returns the error of a failed response: `{code, message}`.
 pub fn completion(response: &Value) -> Result<Value, Value> {
     ended(response)?;
     let calls = calls(response);
@@ -55,7 +55,7 @@ fn head(response: &Value, object: &str) -> Value {
     })
 }
 
-/// The texts of all messages; null if there is none.
+/// Returns the texts of all messages; null if there are none.
 fn text(response: &Value, kind: &str, field: &str) -> Value {
     let items = response["output"].as_array().into_iter().flatten();
     let messages = items.filter(|item| item["type"] == "message").map(|item| {
@@ -66,7 +66,7 @@ fn text(response: &Value, kind: &str, field: &str) -> Value {
     if messages.is_empty() { Value::Null } else { messages.join(BETWEEN).into() }
 }
 
-/// The calls that nobody has answered yet.
+/// Returns the calls without an output.
 fn calls(response: &Value) -> Vec<Value> {
     let items = || response["output"].as_array().into_iter().flatten();
     let answered = |call: &Value| {
@@ -101,7 +101,7 @@ fn usage(response: &Value) -> Value {
     })
 }
 
-/// Makes chunks of the events of a response.
+/// Converts the events of a response to chunks.
 #[derive(Debug)]
 pub struct Chunks {
     head: Value,
@@ -110,7 +110,7 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// The chunks of a response; with `usage`, another one at the end says what was used.
+    /// Creates a converter. With `usage`, a final chunk has the usage.
     pub fn new(response: &Value, usage: bool) -> Self {
         Self { head: head(response, "chat.completion.chunk"), usage, messages: 0 }
     }
@@ -126,7 +126,7 @@ impl Chunks {
         chunk
     }
 
-    /// What an event says to a client of chat completions.
+    /// Returns the chunks for an event.
     pub fn of(&mut self, event: &Event) -> Vec<Value> {
         let delta = || event.data["delta"].clone();
         match event.kind {

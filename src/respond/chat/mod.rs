@@ -1,8 +1,8 @@
-//! Chat completions, the older shape of the same: requests become requests for a response, and
-//! responses become completions and their chunks.
+//! Chat completions, an older API for the same responses: requests are converted to requests for a
+//! response, and responses to completions and their chunks.
 //!
-//! A call is shown only if it is the client's to answer. Calls come whole, in one chunk: whose
-//! they are is known once the agent's loop has ended.
+//! A call is shown only if the client must answer it. Each call is sent as a whole, in one chunk,
+//! because its owner is known only when the agent's loop has ended.
 
 mod answer;
 mod request;

@@ -1,10 +1,10 @@
-//! A request for a chat completion, as one for a response.
+//! The conversion of a chat completion request to a request for a response.
 
 use serde_json::{Map, Value, json};
 
 use crate::respond::{Refused, open_responses::Fields};
 
-/// Parameters that mean the same under the same name.
+/// The parameters that have the same name and meaning in both APIs.
 const SAME: [&str; 16] = [
     "model",
     "temperature",
@@ -24,10 +24,10 @@ const SAME: [&str; 16] = [
     "truncation",
 ];
 
-/// The body of a request for the response that a chat completion is made of.
+/// Returns the body of the equivalent request for a response.
 ///
 /// # Errors
-/// The first parameter that is not what it must be, under the name that it has there.
+/// Returns the first invalid parameter, under its name in the chat completion request.
 pub fn as_response(body: &Value) -> Result<Value, Refused> {
     let Value::Object(map) = body else {
         return Err(Refused { param: None, ..Refused::invalid("", "the body is not an object") });
@@ -85,7 +85,7 @@ pub fn as_response(body: &Value) -> Result<Value, Refused> {
     Ok(Value::Object(out))
 }
 
-/// A tool whose function is an object of its own, without it.
+/// Returns a tool with the fields of its nested `function` object lifted up.
 fn flat(tool: &Value) -> Value {
     let Some(function) = tool["function"].as_object() else { return tool.clone() };
     let mut flat = function.clone();
@@ -159,7 +159,7 @@ fn messages(fields: &Fields<'_>) -> Result<Vec<Value>, Refused> {
     Ok(items)
 }
 
-/// The content of a message: a text, or its parts in their newer names.
+/// Converts the content of a message: a text, or parts with their new names.
 fn content(message: &Fields<'_>, text: &str) -> Result<Option<Value>, Refused> {
     let parts = match message.get("content") {
         None => return Ok(None),

@@ -1,4 +1,4 @@
-//! A stored chain as a response.
+//! The conversion of a stored chain to a response.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,8 @@ use crate::{
     store::Header,
 };
 
-/// The response in the shape of Open Responses: the items of its outermost chain, in their order.
+/// Returns the response in the format of Open Responses: the items of its outermost chain, in
+/// order.
 pub(super) fn assembled(request_id: &str, header: &Header, chain: &Chain) -> Value {
     let asked = chain.started().map_or(Value::Null, |(it, _)| it.input.to_value());
     let visible = chain.steps().iter().filter(|step| step.scheduled.key.scope.is_main());
@@ -91,7 +92,7 @@ pub(super) fn assembled(request_id: &str, header: &Header, chain: &Chain) -> Val
     })
 }
 
-/// Adds the numbers of one object to those of another, also of those within.
+/// Adds the numbers of one object to those of another, recursively.
 fn add_numbers(sum: &mut Value, more: &Value) {
     let (Value::Object(sum), Value::Object(more)) = (sum, more) else { return };
     for (key, value) in more {

@@ -1,8 +1,7 @@
-//! Chains in a store: each response is a run, whose journal is its chain.
+//! Chains in a store: each response is a run, and its journal is the chain.
 //!
-//! A step's number is given by the commit that records it: a commit that another one came before is
-//! refused by the store, and made again on top of that one. So several processes can work on one
-//! response.
+//! The commit that records a step assigns its number. If another commit came first, the store
+//! refuses this one, and it is retried on top. So several processes can work on the same response.
 
 use std::sync::Arc;
 
@@ -25,12 +24,12 @@ use crate::{
     tasks::Tasks,
 };
 
-/// How often a commit is tried that others come before.
+/// The maximum number of attempts of a commit that loses against others.
 const TRIES: u32 = 64;
-/// What the runs of responses are called where runs are listed.
+/// The name of these runs in lists.
 const NAME: &str = "response";
 
-/// Chains of responses in a store.
+/// The chains of responses in a store.
 #[derive(Clone)]
 pub struct Chains {
     store: Arc<dyn Store>,
@@ -39,23 +38,23 @@ pub struct Chains {
     transition: Arc<dyn Transition>,
 }
 
-/// A response that begins.
+/// A new response.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewResponse {
-    /// What was asked.
+    /// The request.
     pub request: Json,
-    /// Who asks: a token's subject.
+    /// The subject of the requester's token.
     pub principal: String,
 }
 
-/// A run's journal as it stands.
+/// The current journal of a run.
 struct Read {
     header: Header,
     chain: Chain,
 }
 
 impl Chains {
-    /// Chains in `store`, from which follows what `transition` says.
+    /// Creates chains in `store`. `transition` returns the next action of a chain.
     pub fn new(
         store: Arc<dyn Store>,
         clock: Clock,
@@ -65,10 +64,10 @@ impl Chains {
         Self { store, clock, tasks, transition: Arc::new(transition) }
     }
 
-    /// Begins a response, and gives its id.
+    /// Starts a response and returns its id.
     ///
     /// # Errors
-    /// When it cannot be stored.
+    /// Fails when it cannot be stored.
     pub async fn begin(&self, new: NewResponse) -> Result<String, StoreError> {
         let now_ms = self.clock.now_ms();
         let id = RunId::new(self.store.next_run(), now_ms);
@@ -89,7 +88,7 @@ impl Chains {
             queued: Vec::new(),
             continues: None,
         };
-        // Whoever drives it takes it up; a shard has no flow for it.
+        // The caller drives the run; no shard has a flow for it.
         let header = Header {
             blueprint: NAME.to_owned(),
             status: RunStatus::Running,
@@ -101,10 +100,10 @@ impl Chains {
         Ok(id.to_string())
     }
 
-    /// Writes that a response has ended; nothing is added to its chain from then on.
+    /// Records the end of a response. Its chain is then final.
     ///
     /// # Errors
-    /// When there is no such response, it has ended, or nothing can be written.
+    /// Fails when the response does not exist or has ended, or the store cannot write.
     pub async fn close(
         &self,
         request_id: &str,
@@ -142,7 +141,8 @@ impl Chains {
         Ok(Read { header, chain })
     }
 
-    /// Adds to a journal what `decide` makes of it, on top of whatever others have added.
+    /// Appends the facts that `decide` returns for the current chain. Retries if another commit
+    /// came first.
     async fn change(
         &self,
         request_id: &str,
@@ -202,7 +202,7 @@ impl Chains {
             checks: Vec::new(),
             run: Some(RunWrite { header, expected, entries: rows, whole: true }),
             writes: Vec::new(),
-            // Whoever waits may be gone; what is written stands.
+            // The receiver may be gone. The write is valid anyway.
             ack: Box::new(move |result| drop(tell.send(result))),
         };
         let store = Arc::clone(&self.store);
@@ -244,9 +244,9 @@ impl Chains {
     }
 }
 
-/// Why a commit was not made.
+/// The reason why a commit failed.
 enum Lost {
-    /// Another one came before it.
+    /// Another commit came first.
     Moved,
     Broken(StoreError),
 }
@@ -402,7 +402,7 @@ impl MultiStepStore for Chains {
     }
 }
 
-/// The step that the scope has for a call since the model was last asked.
+/// Returns the scope's step for a call, recorded since the last request to the model.
 fn known<'a>(steps: impl Iterator<Item = &'a Step>, call_id: &str) -> Option<u32> {
     let mut found = None;
     for step in steps {
@@ -417,7 +417,7 @@ fn known<'a>(steps: impl Iterator<Item = &'a Step>, call_id: &str) -> Option<u32
     found
 }
 
-/// A step's id as its response and its number.
+/// Splits a step's id into the response and the step's number.
 fn parts(step_id: &str) -> Result<(&str, u32), StoreError> {
     let missing = || StoreError::NotFound(step_id.to_owned());
     let (request_id, number) = step_id.rsplit_once('/').ok_or_else(missing)?;
@@ -433,7 +433,7 @@ fn step_of<'c>(request_id: &str, chain: &'c Chain, step_id: &str) -> Result<&'c 
     chain.step(number).ok_or_else(missing)
 }
 
-/// A step that has not ended.
+/// Returns a step that has not ended.
 fn open_step<'c>(chain: &'c Chain, number: u32, step_id: &str) -> Result<&'c Step, StoreError> {
     let step = chain.step(number).ok_or_else(|| StoreError::NotFound(step_id.to_owned()))?;
     if step.state.is_terminal() {

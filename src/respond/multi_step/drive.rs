@@ -1,4 +1,4 @@
-//! The loop: transition, record, execute, and again, until there is an end.
+//! The loop: get the next action, record its steps, execute them, and repeat to the end.
 
 use std::collections::HashMap;
 
@@ -14,12 +14,12 @@ use crate::{
     protocol::{ChainStep, Json, NextAction, StepDescriptor, StepKind, StepState},
 };
 
-/// What a loop must not pass.
+/// The limits of a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoopConfig {
-    /// How deep loops lie within each other, below the first.
+    /// The maximum nesting depth of loops, below the outermost.
     pub max_response_step_depth: u32,
-    /// How many transitions one scope makes, in all its lives.
+    /// The maximum number of transitions of one scope, including those before a restart.
     pub max_response_iterations: u32,
 }
 
@@ -29,32 +29,31 @@ impl Default for LoopConfig {
     }
 }
 
-/// Whom a loop works with.
+/// The participants of a loop.
 #[derive(Clone, Copy)]
 pub struct ResponseLoop<'a> {
-    /// Who keeps the chain, and says what follows from it.
+    /// Stores the chain and returns the next action.
     pub store: &'a dyn MultiStepStore,
-    /// Who executes tools.
+    /// Executes tools.
     pub tools: &'a dyn ToolExecutor,
-    /// Who asks models.
+    /// Calls models.
     pub model: &'a dyn Model,
-    /// What belongs to the request.
+    /// The context of the request.
     pub context: &'a RequestContext,
-    /// Who hears what happens.
+    /// Receives the events.
     pub sink: Option<&'a dyn EventSink>,
-    /// What must not be passed.
+    /// The limits.
     pub config: LoopConfig,
 }
 
-/// Drives a response to its end, from wherever its chain stands. Every end, whatever it comes from,
-/// is one terminal event.
+/// Drives a response to its end, from the current state of its chain. Every end, whatever its
+/// cause, emits one terminal event.
 ///
 /// # Errors
-/// When the response fails, a limit is passed, or the store fails.
+/// Fails when the response fails, a limit is exceeded, or the store fails.
 ///
 /// # Cancel safety
-/// May be dropped at any time, and called again: what has ended is not executed again, what has not
-/// is.
+/// May be dropped at any time and called again: ended steps are not executed again, all others are.
 pub async fn run_response_loop(
     parts: ResponseLoop<'_>,
     request_id: &str,
@@ -64,14 +63,14 @@ pub async fn run_response_loop(
         Ok(value) => (LoopEventKind::Completed, value.clone()),
         Err(error) => (LoopEventKind::Failed, error.payload()),
     };
-    // Where the chain cannot be read the end is an end all the same.
+    // The terminal event is emitted even if the chain cannot be read.
     let chain = parts.store.list_chain(request_id, None).await.unwrap_or_default();
     let last = chain.iter().map(|step| step.sequence).max();
     emit(parts, last.unwrap_or(0).saturating_add(1), kind, data).await;
     outcome
 }
 
-/// Drives one scope. Boxed, because it calls itself for the loops below a step.
+/// Drives one scope. Boxed, because it is recursive for the loops of agent tools.
 fn drive_scope<'a>(
     parts: ResponseLoop<'a>,
     request_id: &'a str,
@@ -104,7 +103,7 @@ struct Scope<'a> {
     tools: HashMap<String, ToolSchema>,
 }
 
-/// A step that is to be executed.
+/// A step to be executed.
 struct Todo {
     id: String,
     sequence: i64,
@@ -141,7 +140,7 @@ impl Scope<'_> {
         }
     }
 
-    /// Executes what a crash left open.
+    /// Executes the steps that a crash left open.
     async fn take_up(&self, chain: Vec<ChainStep>) -> Result<(), LoopError> {
         let mut open = Vec::new();
         for step in chain.into_iter().filter(|step| !step.state.is_terminal()) {
@@ -155,13 +154,13 @@ impl Scope<'_> {
         self.execute_all(open).await
     }
 
-    /// Executes steps side by side; all of them end before this does.
+    /// Executes steps concurrently and waits for all of them.
     async fn execute_all(&self, batch: Vec<Todo>) -> Result<(), LoopError> {
         let ended = join_all(batch.iter().map(|todo| self.execute(todo))).await;
         ended.into_iter().collect()
     }
 
-    /// Executes a step and stores its end. Only the store's own errors are errors.
+    /// Executes a step and stores its outcome. Fails only when the store fails.
     async fn execute(&self, todo: &Todo) -> Result<(), LoopError> {
         let store = self.parts.store;
         store.mark_step_processing(&todo.id).await?;
@@ -195,7 +194,7 @@ impl Scope<'_> {
         let is_seen = self.depth == 0 && self.parts.sink.is_some();
         let hear = move |delta| {
             if is_seen {
-                // Whoever cannot keep up finds the whole in the answer.
+                // A receiver that is too slow loses deltas. The answer has the complete text.
                 let _ = tell.try_send(delta);
             }
         };
@@ -224,7 +223,7 @@ impl Scope<'_> {
         let Some(tool) = self.tools.get(name) else {
             return Err(ExecutorError::NotFound(name.to_owned()).into());
         };
-        // Also for a loop: what its agent is given is as exact as what a tool is.
+        // Also for an agent: its input is validated as strictly as the arguments of a tool.
         let arguments = arguments(&asked["arguments"])
             .and_then(|arguments| fitting(tool, arguments))
             .map_err(|why| ExecutorError::from(ToolError::InvalidArguments(why)))?;
@@ -242,10 +241,10 @@ impl Scope<'_> {
     }
 }
 
-/// Pieces of an answer that wait for whoever hears them.
+/// The capacity of the channel for deltas.
 const DELTAS: usize = 1_024;
 
-/// The arguments of a call: an object, or its text; anything else is an error.
+/// Parses the arguments of a call: an object, or its JSON text.
 fn arguments(written: &Value) -> Result<Value, String> {
     let read = match written {
         Value::String(text) => serde_json::from_str(text).map_err(|error| error.to_string())?,
@@ -254,7 +253,7 @@ fn arguments(written: &Value) -> Result<Value, String> {
     if read.is_object() { Ok(read) } else { Err("they are not an object".to_owned()) }
 }
 
-/// Arguments that fit their tool's schema; one that is no schema holds nobody to anything.
+/// Validates arguments against their tool's schema. An invalid schema accepts everything.
 fn fitting(tool: &ToolSchema, arguments: Value) -> Result<Value, String> {
     let Ok(schema) = Schema::compile_value(tool.parameters.clone(), false) else {
         return Ok(arguments);
@@ -265,8 +264,8 @@ fn fitting(tool: &ToolSchema, arguments: Value) -> Result<Value, String> {
     })
 }
 
-/// How many transitions a chain stands for: each call of a model is one, and so is each row of calls
-/// of tools.
+/// Returns the number of transitions of a chain: each model call is one, and so is each sequence of
+/// tool calls.
 fn transitions(chain: &[ChainStep]) -> u32 {
     let begins = |(at, step): (usize, &ChainStep)| {
         let before = at.checked_sub(1).and_then(|at| chain.get(at));
@@ -277,7 +276,7 @@ fn transitions(chain: &[ChainStep]) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// Hands an event on; nobody depends on whether it is taken.
+/// Emits an event. Errors are only logged.
 async fn emit(parts: ResponseLoop<'_>, sequence: i64, kind: LoopEventKind, data: Json) {
     if let Some(sink) = parts.sink
         && let Err(error) = sink.emit(LoopEvent { sequence, kind, data }).await

@@ -1,37 +1,37 @@
-//! What can go wrong, apart by who it went wrong with.
+//! The errors of a loop, separated by their source.
 
 use crate::protocol::Json;
 
 /// A chain could not be read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// There is no such response, or no such step.
+    /// The response or step does not exist.
     #[error("Response not found: {0}")]
     NotFound(String),
-    /// What was stored cannot be, or cannot be reached.
+    /// The store failed or cannot be reached.
     #[error("Storage error: {0}")]
     StorageError(String),
-    /// What was stored cannot be read.
+    /// The stored data cannot be decoded.
     #[error("Serialization error: {0}")]
     SerializationError(String),
-    /// The step has ended, and what has ended never changes.
+    /// The step has ended and can no longer change.
     #[error("Step has ended: {0}")]
     AlreadyTerminal(String),
 }
 
-/// A tool did not do what it was called for.
+/// The failure of a tool.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ToolError {
-    /// There is no such tool.
+    /// The tool does not exist.
     #[error("Tool not found: {0}")]
     NotFound(String),
-    /// It failed.
+    /// The tool failed.
     #[error("Tool execution error: {0}")]
     ExecutionError(String),
-    /// The arguments are not what it takes.
+    /// The arguments are invalid.
     #[error("Invalid arguments: {0}")]
     InvalidArguments(String),
-    /// It took too long.
+    /// The tool timed out.
     #[error("Tool timeout: {0}")]
     Timeout(String),
 }
@@ -39,27 +39,27 @@ pub enum ToolError {
 /// A step could not be executed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExecutorError {
-    /// There is nobody who executes that.
+    /// No executor exists for the step.
     #[error("executor target not found: {0}")]
     NotFound(String),
-    /// It failed.
+    /// The executor failed.
     #[error("executor error: {0}")]
     ExecutionError(String),
 }
 
-/// A response that did not come to a value.
+/// The reason why a response failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum LoopError {
-    /// What follows from the chain is a failure.
+    /// The next action of the chain is a failure.
     #[error("response loop failed: {0}")]
     Failed(Json),
-    /// There were too many transitions.
+    /// The limit of transitions was exceeded.
     #[error("response loop exceeded max_response_iterations cap")]
     MaxIterationsExceeded,
-    /// Loops lie too deep within each other.
+    /// The limit of nested loops was exceeded.
     #[error("response loop sub-agent recursion exceeded max_response_step_depth cap")]
     MaxDepthExceeded,
-    /// What follows from the chain is a batch without steps.
+    /// The next action of the chain is a batch without steps.
     #[error("transition function returned AppendSteps with no descriptors")]
     EmptyAction,
     /// The store failed.
@@ -82,7 +82,7 @@ impl From<ToolError> for ExecutorError {
 }
 
 impl LoopError {
-    /// The error as a step and a terminal event carry it.
+    /// Returns the error as JSON, for a step or a terminal event.
     pub fn payload(&self) -> Json {
         let kind = match self {
             Self::Failed(payload) => return payload.clone(),

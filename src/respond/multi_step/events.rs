@@ -1,53 +1,53 @@
-//! What is heard of a loop under way.
+//! The events of a running loop.
 
 use async_trait::async_trait;
 
 use crate::protocol::Json;
 
-/// Something that happened in a response, in its order.
+/// An event of a response. Events are ordered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoopEvent {
-    /// The number of the step that it belongs to; of an end the number behind the last step.
+    /// The number of the step. For a terminal event, the number after the last step.
     pub sequence: i64,
-    /// What.
+    /// The kind.
     pub kind: LoopEventKind,
     /// Its data.
     pub data: Json,
 }
 
-/// What happened.
+/// The kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoopEventKind {
-    /// The response exists; once, also across restarts.
+    /// The response was created. Emitted once, also across restarts.
     Created,
     /// A piece of the model's answer.
     Delta,
     /// A tool's output.
     OutputItemDone,
-    /// The end, with a value.
+    /// The response completed with a value.
     Completed,
-    /// The end, with an error.
+    /// The response failed.
     Failed,
 }
 
 impl LoopEventKind {
-    /// Whether nothing follows it.
+    /// Returns true if no event follows.
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::Completed | Self::Failed)
     }
 }
 
-/// Nobody took the event.
+/// The event was not delivered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("hand on an event: {0}")]
 pub struct SinkError(pub String);
 
-/// Hears what happens. What it cannot take is lost and stops nothing.
+/// Receives events. A lost event does not stop the loop.
 #[async_trait]
 pub trait EventSink: Send + Sync {
-    /// Takes an event.
+    /// Receives an event.
     ///
     /// # Errors
-    /// When it cannot; the loop goes on.
+    /// Fails when the event cannot be delivered. The loop continues.
     async fn emit(&self, event: LoopEvent) -> Result<(), SinkError>;
 }

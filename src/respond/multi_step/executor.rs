@@ -1,4 +1,4 @@
-//! The seams to whoever executes a step: tools, and the model.
+//! The interfaces for the execution of steps: tools and the model.
 
 use async_trait::async_trait;
 use serde_json::Value;
@@ -6,50 +6,50 @@ use serde_json::Value;
 use super::{ExecutorError, ToolError};
 use crate::protocol::{Json, ModelDelta};
 
-/// What belongs to one request.
+/// The context of one request.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RequestContext {
-    /// The model that was asked for.
+    /// The requested model.
     pub model: Option<String>,
-    /// Anything that whoever executes needs to know.
+    /// Custom data for the executors.
     pub data: Value,
 }
 
-/// A tool, as it describes itself.
+/// The description of a tool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolSchema {
-    /// Its name, the only one of the request.
+    /// The name, unique within the request.
     pub name: String,
-    /// What it is for.
+    /// The purpose, for the model.
     pub description: String,
     /// The JSON Schema of its arguments.
     pub parameters: Value,
-    /// Whether the provider shall hold the model to it.
+    /// True if the provider must enforce the schema.
     pub strict: bool,
-    /// How it is executed.
+    /// The way of execution.
     pub kind: ToolKind,
 }
 
-/// How a tool is executed.
+/// The way in which a tool is executed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ToolKind {
     /// By [`ToolExecutor::execute`].
     #[default]
     Http,
-    /// By a loop below the step: it never reaches `execute`.
+    /// By a nested loop below the step. Never passed to `execute`.
     Agent,
 }
 
 /// Executes tools.
 #[async_trait]
 pub trait ToolExecutor: Send + Sync {
-    /// The tools of a request; asked once for each loop.
+    /// Returns the tools of a request. Called once per loop.
     async fn tools(&self, context: &RequestContext) -> Vec<ToolSchema>;
 
-    /// Executes one call. May be called again for the same id after a crash.
+    /// Executes one call. May be called again with the same id after a crash.
     ///
     /// # Errors
-    /// When there is no such tool, or it fails.
+    /// Fails when the tool does not exist or fails.
     async fn execute(
         &self,
         tool_name: &str,
@@ -59,13 +59,13 @@ pub trait ToolExecutor: Send + Sync {
     ) -> Result<Json, ToolError>;
 }
 
-/// Asks a model.
+/// Calls a model.
 #[async_trait]
 pub trait Model: Send + Sync {
-    /// Asks what a step asks; pieces of the answer go to `heard` as they come.
+    /// Sends the request of a step to the model. Passes deltas to `heard` as they arrive.
     ///
     /// # Errors
-    /// When there is no answer.
+    /// Fails when there is no answer.
     async fn call(
         &self,
         request: &Json,

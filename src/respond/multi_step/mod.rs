@@ -1,10 +1,10 @@
-//! A response of several steps, driven to its end over a chain of steps that is stored.
+//! Multi-step responses, driven to their end over a stored chain of steps.
 //!
-//! Owns the two halves as traits, [`MultiStepStore`] (the chain, and what follows from it) and
-//! [`ToolExecutor`] with [`Model`] (who executes a step), and [`run_response_loop`], which drives
-//! the one with the other. [`Chains`] keeps the chains in any [`Store`](crate::store::Store) as runs
-//! of their own; what follows from such a chain is what follows in an agent's own loop:
-//! [`ResponseFlow`](crate::flow::response::ResponseFlow). Refuses to know wire formats.
+//! Owns the interfaces [`MultiStepStore`] (stores the chain and returns its next action),
+//! [`ToolExecutor`] and [`Model`] (execute steps), and [`run_response_loop`], which drives them.
+//! [`Chains`] implements the store on any [`Store`](crate::store::Store), with a run per response
+//! and the next actions of an agent's own loop:
+//! [`ResponseFlow`](crate::flow::response::ResponseFlow). Knows no wire formats.
 
 mod assemble;
 mod chains;

@@ -1,31 +1,31 @@
-//! The seam to whoever keeps chains.
+//! The interface for the storage of chains.
 
 use async_trait::async_trait;
 
 use super::StoreError;
 use crate::protocol::{ChainStep, Json, NextAction, RecordedStep, StepDescriptor};
 
-/// Keeps the chains of responses, and says what follows from them.
+/// Stores the chains of responses and returns their next actions.
 ///
-/// A scope is a chain of its own: `None` is what the user sees, a step's id the loop below that
-/// step. Ids are texts of the implementor's own.
+/// A scope is a separate chain: `None` is the one that the user sees, a step's id the nested loop
+/// of that step. The implementation chooses the format of ids.
 #[async_trait]
 pub trait MultiStepStore: Send + Sync {
-    /// What follows from a scope's chain as it stands. Changes nothing.
+    /// Returns the next action for the current chain of a scope. Changes nothing.
     ///
     /// # Errors
-    /// When the chain cannot be read.
+    /// Fails when the chain cannot be read.
     async fn next_action_for(
         &self,
         request_id: &str,
         scope_parent: Option<&str>,
     ) -> Result<NextAction, StoreError>;
 
-    /// Records a pending step behind `prev_step`; its number is given in the same write. A call
-    /// that the scope has already recorded after the same call of the model is that step.
+    /// Records a pending step after `prev_step`, and assigns its number in the same write. If the
+    /// scope has already recorded the same call after the same model call, returns that step.
     ///
     /// # Errors
-    /// When the response, the scope or `prev_step` is not there, or nothing can be written.
+    /// Fails when the response, the scope or `prev_step` does not exist, or nothing can be written.
     async fn record_step(
         &self,
         request_id: &str,
@@ -34,49 +34,49 @@ pub trait MultiStepStore: Send + Sync {
         descriptor: &StepDescriptor,
     ) -> Result<RecordedStep, StoreError>;
 
-    /// A step is being executed; may be said twice.
+    /// Marks a step as being executed. Idempotent.
     ///
     /// # Errors
-    /// When there is no such step, or it has ended.
+    /// Fails when the step does not exist or has ended.
     async fn mark_step_processing(&self, step_id: &str) -> Result<(), StoreError>;
 
-    /// A step whose executor is gone is to be executed again, as another attempt.
+    /// Opens another attempt of a step whose executor is gone.
     ///
     /// # Errors
-    /// When there is no such step, or it has ended.
+    /// Fails when the step does not exist or has ended.
     async fn retry_step(&self, step_id: &str) -> Result<(), StoreError>;
 
-    /// A step ends with a value.
+    /// Ends a step with a value.
     ///
     /// # Errors
-    /// When there is no such step, or it has ended.
+    /// Fails when the step does not exist or has ended.
     async fn complete_step(&self, step_id: &str, payload: &Json) -> Result<(), StoreError>;
 
-    /// A step ends with an error.
+    /// Ends a step with an error.
     ///
     /// # Errors
-    /// When there is no such step, or it has ended.
+    /// Fails when the step does not exist or has ended.
     async fn fail_step(&self, step_id: &str, error: &Json) -> Result<(), StoreError>;
 
-    /// A step is given up.
+    /// Cancels a step.
     ///
     /// # Errors
-    /// When there is no such step, or it has ended.
+    /// Fails when the step does not exist or has ended.
     async fn cancel_step(&self, step_id: &str, reason: &str) -> Result<(), StoreError>;
 
-    /// The steps of one scope, in the order of their numbers.
+    /// Returns the steps of one scope, ordered by number.
     ///
     /// # Errors
-    /// When the response or the scope is not there.
+    /// Fails when the response or the scope does not exist.
     async fn list_chain(
         &self,
         request_id: &str,
         scope_parent: Option<&str>,
     ) -> Result<Vec<ChainStep>, StoreError>;
 
-    /// The response as a whole, in the shape of Open Responses.
+    /// Returns the whole response in the format of Open Responses.
     ///
     /// # Errors
-    /// When it is not there.
+    /// Fails when it does not exist.
     async fn assemble_response(&self, request_id: &str) -> Result<Json, StoreError>;
 }

@@ -24,7 +24,7 @@ use crate::{
     tasks::Tasks,
 };
 
-/// Tools: `echo` gives its arguments back, `fail` fails, `slow` waits for the gate, `sub` is an agent.
+/// Tools: `echo` returns its arguments, `fail` fails, `slow` waits for the gate, `sub` is an agent.
 struct Tools {
     executed: Mutex<Vec<(String, String, Value)>>,
     gate: Semaphore,
@@ -76,7 +76,7 @@ impl ToolExecutor for Tools {
     }
 }
 
-/// A model that says what its instructions script, turn by turn; what it sees is kept.
+/// A model that follows the script in its instructions, turn by turn, and records its requests.
 #[derive(Default)]
 struct Script(Mutex<Vec<ModelRequest>>);
 
@@ -138,7 +138,7 @@ impl Heard {
     }
 }
 
-/// Chains in a real database, with everybody that a loop needs.
+/// Chains in a real database, with all participants of a loop.
 struct Bench {
     dir: Arc<tempfile::TempDir>,
     store: Arc<Sqlite>,
@@ -164,7 +164,7 @@ fn asked(script: &Value) -> ModelRequest {
 }
 
 impl Bench {
-    /// With an agent `sub` that says `sub`.
+    /// Creates a bench with an agent `sub` whose script is `sub`.
     fn new(sub: &Value) -> Self {
         Self::open(Arc::new(tempfile::tempdir().unwrap()), sub)
     }
@@ -214,7 +214,7 @@ impl Bench {
         self.chains.list_chain(id, parent).await.unwrap()
     }
 
-    /// The last thing that the model was asked.
+    /// Returns the last request to the model.
     fn seen(&self) -> Vec<String> {
         let asked = self.model.0.lock().unwrap();
         let items = &asked.last().unwrap().items;
@@ -246,7 +246,7 @@ async fn a_response_goes_from_its_question_over_its_tools_to_its_end() {
         assert!(pair[1].sequence > pair[0].sequence);
     }
     let executed = bench.tools.executed.lock().unwrap().clone();
-    // Both run at the same time.
+    // Both run concurrently.
     let second = ("echo".into(), "call_0_1".into(), json!({ "n": 2 }));
     assert!(executed.len() == 2 && executed.contains(&second), "ids and arguments are exact");
     use LoopEventKind::{Completed, Created, OutputItemDone};
@@ -342,7 +342,7 @@ async fn transitions_are_counted_also_across_a_restart() {
     );
 }
 
-/// A store whose transition is something else, or that fails from some point on.
+/// A store with another transition, or one that fails from some point on.
 struct Other<'a> {
     chains: &'a Chains,
     next: Option<NextAction>,
@@ -452,7 +452,7 @@ async fn what_a_crash_left_open_is_executed_again_and_what_ended_is_not() {
     let id = bench.begin(json!([[["echo", { "n": 1 }], ["slow", {}]], "done"])).await;
     {
         let mut run = Box::pin(bench.run(&id));
-        // Until `slow` is under way and `echo` has ended; then everything is dropped.
+        // Poll until `slow` is running and `echo` has ended. Then everything is dropped.
         loop {
             let polled = futures::poll!(run.as_mut());
             assert!(polled.is_pending());

@@ -1,4 +1,4 @@
-//! What follows from a chain.
+//! The next action of a chain.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,10 @@ use crate::{
     },
 };
 
-/// Says what follows from a chain. It is pure: the same chain has the same answer.
+/// Determines the next action of a chain. Pure: the same chain always has the same next action.
 pub trait Transition: Send + Sync {
-    /// What comes next in a scope: `request` is what the response was asked, `within` the step whose
-    /// loop it is, absent for the outermost.
+    /// Returns the next action of a scope. `request` is the request of the response. `within` is
+    /// the step of a nested loop, absent for the outermost one.
     fn next_action(
         &self,
         request: &Json,
@@ -29,17 +29,17 @@ pub trait Transition: Send + Sync {
     ) -> NextAction;
 }
 
-/// A model's tool loop: the same that agents have.
+/// The tool loop of a model, the same as in agents.
 ///
-/// The outermost request is a [`ModelRequest`]; a tool that is an agent has a request of its own, to
-/// which the arguments are added as what the user says.
+/// The outermost request is a [`ModelRequest`]. A tool that is an agent has its own request, to
+/// which the arguments are added as a user message.
 #[derive(Debug, Clone, Default)]
 pub struct ToolLoop {
-    /// The tools that are agents, by name.
+    /// The tools that are agents, with their requests, by name.
     pub agents: BTreeMap<String, ModelRequest>,
-    /// The tools whose calls are handed back.
+    /// The tools whose calls are returned to the caller.
     pub callers: Vec<String>,
-    /// What no loop passes.
+    /// The limits of each loop.
     pub limits: LoopLimits,
 }
 
@@ -86,7 +86,7 @@ impl ToolLoop {
                 flow.end(place, outcome, &Usage::default());
             }
         }
-        // What a crash left unrecorded of a batch.
+        // The part of a batch that a crash left unrecorded.
         if let Some(rest) = begun.get(chain.len()..).filter(|rest| !rest.is_empty()) {
             return Ok(NextAction::AppendSteps(
                 rest.iter().map(|it| step(it, &flow, &request)).collect(),
@@ -105,7 +105,7 @@ impl ToolLoop {
         })
     }
 
-    /// What the agent behind a call is asked.
+    /// Returns the request of an agent that is called as a tool.
     fn of_agent(&self, step: &ChainStep) -> Result<ModelRequest, Failure> {
         let asked = step.request_payload.to_value();
         let name = asked["name"].as_str().unwrap_or_default();
@@ -141,8 +141,8 @@ impl ToolLoop {
     }
 }
 
-/// A step as it is recorded. A call that cannot be is recorded too, and fails where it is executed,
-/// with what the model wrote.
+/// Returns the step for the record. An invalid call is recorded too, with the model's text, and
+/// fails when it is executed.
 fn step(begin: &Begin, flow: &ResponseFlow, request: &ModelRequest) -> StepDescriptor {
     match begin {
         Begin::Call(call) | Begin::Refuse(call, _) | Begin::Approve(call) => {
@@ -157,7 +157,7 @@ fn step(begin: &Begin, flow: &ResponseFlow, request: &ModelRequest) -> StepDescr
     }
 }
 
-/// How a step ended, if it has.
+/// Returns the outcome of a step, if it has ended.
 fn outcome(step: &ChainStep) -> Option<Outcome> {
     let why = || {
         let error = step.error.as_ref().map_or(Value::Null, Json::to_value);
@@ -180,7 +180,7 @@ fn payload(failure: &Failure) -> Json {
     json!({ "type": failure.kind, "message": failure.message }).into()
 }
 
-/// A judge without rules: arguments fit their tool's schema, the answer is its text.
+/// A judge without rules. Validates arguments against their tool's schema. The answer is its text.
 struct Plain;
 
 impl Judge for Plain {

@@ -1,11 +1,11 @@
-//! The items of a conversation: read from a request, held against each other.
+//! The items of a conversation: parsed from a request and checked for consistency.
 //!
-//! | an item | is kept as |
+//! | an item | is stored as |
 //! |---|---|
-//! | a text in place of items | one message of the user |
+//! | a text instead of items | one user message |
 //! | `{role, content}` | a `message`, its text as a content part |
-//! | `item_reference` | the item of the earlier conversation with that id |
-//! | `function_call`, `function_call_output`, `reasoning`, `compaction` | itself, with an id |
+//! | `item_reference` | the item with that id in the earlier conversation |
+//! | `function_call`, `function_call_output`, `reasoning`, `compaction` | unchanged, with an id |
 
 use std::collections::HashSet;
 
@@ -14,22 +14,22 @@ use serde_json::{Map, Value, json};
 use super::Fields;
 use crate::respond::Refused;
 
-/// The most items of one conversation.
+/// The maximum number of items in a conversation.
 pub const MOST_ITEMS: usize = 2_000;
-/// The longest id of a call, in bytes.
+/// The maximum length of a call's id, in bytes.
 const CALL_ID_BYTES: usize = 64;
 
-/// The items that a model is given, the oldest first.
+/// The items for a model, the oldest first.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Conversation {
-    /// All of them.
+    /// All items.
     pub items: Vec<Value>,
-    /// How many of them, at the end, the request brought itself.
+    /// The number of items, at the end, that the request itself has.
     pub own: usize,
 }
 
-/// Reads `input`: a text, or a list of items. Items without an id get one from `ids`, which is
-/// given the prefix.
+/// Parses `input`: a text, or a list of items. Items without an id get one from `ids`, which
+/// receives the prefix.
 pub(crate) fn read_items(
     input: Option<&Value>,
     ids: &mut dyn FnMut(&str) -> String,
@@ -134,7 +134,7 @@ fn call_id(fields: &Fields<'_>) -> Result<(), Refused> {
     Ok(())
 }
 
-/// An item as it came, with an id and a status.
+/// Returns an item with an id and a status added.
 fn kept(given: &Map<String, Value>, prefix: &str, ids: &mut dyn FnMut(&str) -> String) -> Value {
     let mut item = given.clone();
     if !item.get("id").is_some_and(Value::is_string) {
@@ -208,10 +208,10 @@ fn parts_of(parts: &[Value], at: &str, role: &str) -> Result<(), Refused> {
 }
 
 impl Conversation {
-    /// What came before, and what a request adds to it.
+    /// Joins the earlier conversation and the items of a request.
     ///
     /// # Errors
-    /// When a reference or the output of a call belongs to nothing, or a call has no output.
+    /// Fails when a reference or the output of a call matches nothing, or a call has no output.
     pub fn of(earlier: Vec<Value>, added: Vec<Value>) -> Result<Self, Refused> {
         let (before, own) = (earlier.len(), added.len());
         if before + own > MOST_ITEMS {
@@ -241,7 +241,7 @@ impl Conversation {
         Ok(conversation)
     }
 
-    /// Every output belongs to a call before it, and every call has its output.
+    /// Checks that every output has a call before it, and every call an output.
     fn check(&self, before: usize) -> Result<(), Refused> {
         let mut open: Vec<&str> = Vec::new();
         let mut known = HashSet::new();
@@ -271,7 +271,7 @@ impl Conversation {
     }
 }
 
-/// The text of the user's last message; empty if there is none.
+/// Returns the text of the last user message; empty if there is none.
 pub fn last_text(items: &[Value]) -> String {
     let user = |item: &&Value| item["type"] == "message" && item["role"] == "user";
     let Some(last) = items.iter().rev().find(user) else { return String::new() };

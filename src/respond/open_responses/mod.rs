@@ -1,4 +1,4 @@
-//! Requests in the shapes of Open Responses: their parameters, and the items of a conversation.
+//! Requests in the format of Open Responses: parameters and the items of a conversation.
 
 mod fields;
 mod items;

@@ -1,4 +1,4 @@
-//! A request for a response: its parameters, and what the response repeats of them.
+//! A request for a response: its parameters, and the settings that the response repeats.
 
 use serde_json::{Map, Value, json};
 
@@ -8,14 +8,15 @@ use crate::{
     respond::Refused,
 };
 
-/// The most tools of one request.
+/// The maximum number of tools in a request.
 pub const MOST_TOOLS: usize = 128;
-/// The most entries of `metadata`, and the longest key and value of one, in characters.
+/// The maximum number of `metadata` entries, and the maximum length of a key and a value, in
+/// characters.
 const METADATA: (usize, usize, usize) = (16, 64, 512);
-/// The longest name of a tool, in bytes.
+/// The maximum length of a tool's name, in bytes.
 const TOOL_NAME_BYTES: usize = 64;
 
-/// What shapes a model's answer, in the words that a model is asked in.
+/// The parameters that are passed on to the model.
 const OPTIONS: [&str; 12] = [
     "temperature",
     "top_p",
@@ -36,27 +37,27 @@ const OPTIONS: [&str; 12] = [
 pub struct Create {
     /// `blueprint` or `blueprint/agent`.
     pub model: String,
-    /// The items that it brings.
+    /// The items of the request.
     pub items: Vec<Value>,
-    /// The response whose conversation it continues.
+    /// The response whose conversation is continued.
     pub previous: Option<String>,
-    /// What an agent is asked beside the items.
+    /// The settings for the agent's model.
     pub ask: ModelAsk,
-    /// What the response repeats of it.
+    /// The settings that the response repeats.
     pub settings: Map<String, Value>,
-    /// Whether events are sent as they happen.
+    /// True if events are streamed.
     pub stream: bool,
-    /// Whether it is answered at once.
+    /// True if the response is returned at once, before it has ended.
     pub background: bool,
-    /// Whether the run stays once it is answered.
+    /// True if the run is kept after its end.
     pub store: bool,
 }
 
 impl Create {
-    /// Reads a body. Parameters without a meaning here are passed over.
+    /// Parses a body. Unknown parameters are ignored.
     ///
     /// # Errors
-    /// The first parameter that is not what it must be.
+    /// Returns the first invalid parameter.
     pub fn read(body: &Value, ids: &mut dyn FnMut(&str) -> String) -> Result<Self, Refused> {
         let Value::Object(map) = body else {
             return Err(Refused {
@@ -245,7 +246,7 @@ fn read_tool_choice(fields: &Fields<'_>) -> Result<Option<Value>, Refused> {
     Ok(Some(choice))
 }
 
-/// What a response repeats of its request, with what counts where nothing was said.
+/// Returns the settings that a response repeats, with defaults where the request has none.
 fn settings(
     fields: &Fields<'_>,
     ask: &ModelAsk,

@@ -1,4 +1,4 @@
-//! The response of a run, from facts that a run could have.
+//! Tests of a response, with synthetic facts of a run.
 
 use serde_json::{Value, json};
 
@@ -88,7 +88,7 @@ fn pieces_are_sent_as_they_come_and_the_whole_adds_what_was_missed() {
         kinds(&stream.take()),
         ["content_part.added", "output_text.delta", "output_text.delta"]
     );
-    // The third is lost: what comes after it waits for the whole.
+    // The third delta is lost, so the ones after it wait for the reply.
     piece(&mut stream, (2, 1, 3), text(" five"));
     assert_eq!(stream.take(), []);
     let items = json!([said("msg_1", "one two three four five")]);
@@ -123,7 +123,7 @@ fn who_joins_late_gets_several_pieces_in_one_and_none_twice() {
     joined(&mut late, 1, 2, text("one two "));
     let said = early.take();
     assert_eq!(late.take(), said);
-    // It begins to listen anew, and is told once more.
+    // A new subscription receives the text so far again.
     piece(&mut early, (2, 1, 1), text("one "));
     joined(&mut early, 1, 2, text("one two "));
     assert_eq!(early.take(), []);
@@ -131,7 +131,7 @@ fn who_joins_late_gets_several_pieces_in_one_and_none_twice() {
         piece(stream, (2, 1, 3), text("three "));
         assert_eq!(self::text(&stream.take()), " three");
     }
-    // The beginning is gone: the whole is waited for.
+    // The beginning is lost, so the rest waits for the reply.
     let mut later = agent();
     asked(&mut later, 2);
     drop(later.take());
@@ -155,7 +155,7 @@ fn a_stream_with_pieces_and_one_without_are_the_same() {
                 json!({ "type": "item", "item": 0, "begins": { "type": "reasoning", "id": "rs_1" } }),
                 json!({ "type": "reasoning_summary", "item": 0, "part": 0, "delta": "I think" }),
                 json!({ "type": "item", "item": 1, "begins": { "type": "message", "id": "msg_1" } }),
-                // It comes before the end of the item before it, and waits.
+                // Arrives before the end of the previous item, and waits.
                 json!({ "type": "text", "item": 1, "part": 0, "delta": "it is " }),
                 json!({ "type": "done", "item": 0, "whole": items[0] }),
                 json!({ "type": "text", "item": 1, "part": 0, "delta": "done" }),
@@ -191,7 +191,7 @@ fn the_agents_own_tools_are_items_and_what_is_below_it_is_not() {
         let data = json!({ "step": step, "parent": 1, "kind": "tool_call", "call_id": id });
         hear(&mut stream, "step.scheduled", data);
     }
-    // An agent below: its model speaks to the agent, and to nobody else.
+    // A nested agent: its model's output is not part of the response.
     hear(&mut stream, "step.scheduled", json!({ "step": 5, "parent": 3, "kind": "model_call" }));
     piece(
         &mut stream,
@@ -213,7 +213,7 @@ fn the_agents_own_tools_are_items_and_what_is_below_it_is_not() {
     assert_eq!(kinds(&events), ["output_item.added", "output_item.done"].repeat(2));
     assert_eq!(events[1].data["item"], outputs[0]);
     assert_eq!(events[3].data["item"], outputs[1]);
-    // A summary of the conversation is no answer either.
+    // A summary of the conversation is not part of the answer either.
     hear(
         &mut stream,
         "step.scheduled",

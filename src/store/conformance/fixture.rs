@@ -1,4 +1,4 @@
-//! Batches that are waited for, and runs with a history.
+//! Batches with their results, and runs with a history.
 
 use std::sync::mpsc::{self, Receiver};
 
@@ -10,17 +10,17 @@ use crate::{
     },
 };
 
-/// What a batch's submitter waits for.
+/// Receives the result of a batch.
 pub type Verdict = Receiver<Result<(), StoreError>>;
 
-/// A batch, and where its verdict arrives.
+/// Returns a batch and the receiver of its result.
 pub fn batch(checks: Vec<Check>, run: Option<RunWrite>, writes: Vec<Write>) -> (Batch, Verdict) {
     let (tell, verdict) = mpsc::channel();
     let ack = Box::new(move |result| tell.send(result).unwrap());
     (Batch { checks, run, writes, ack }, verdict)
 }
 
-/// Submits and waits.
+/// Submits a batch and waits for its result.
 pub fn commit(
     store: &dyn Store,
     checks: Vec<Check>,
@@ -32,12 +32,12 @@ pub fn commit(
     verdict.recv().unwrap()
 }
 
-/// Commits writes alone, which must succeed.
+/// Commits writes without a run. They must succeed.
 pub fn put(store: &dyn Store, writes: Vec<Write>) {
     commit(store, vec![], None, writes).unwrap();
 }
 
-/// The header of a run that was never stored.
+/// Returns the header of a run that is not stored.
 pub fn header(num: u64) -> Header {
     Header {
         num,
@@ -64,7 +64,7 @@ pub fn header(num: u64) -> Header {
     }
 }
 
-/// The fact that begins a history.
+/// Returns the fact that starts a history.
 pub fn started(continues: Option<u64>) -> Fact {
     Fact::RunStarted(Box::new(RunStarted {
         first_step: 1,
@@ -85,13 +85,13 @@ pub fn started(continues: Option<u64>) -> Fact {
     }))
 }
 
-/// A fact like any other.
+/// Returns a fact without special meaning.
 pub fn resumed() -> Fact {
     Fact::Decided(Decision::Resume { by: "ann".to_owned() })
 }
 
-/// The write that appends `facts` to the run of `header`, which moves on with it. The first fact of
-/// a history begins a chain of rows.
+/// Returns the write that appends `facts` to the run of `header`, and updates `header`. A fact that
+/// starts a history starts a new chain of rows.
 pub fn append(writer: &dyn Writer, header: &mut Header, facts: Vec<Fact>) -> RunWrite {
     let expected = (header.seq > 0).then_some(header.cursor);
     let mut entries = Vec::new();
@@ -107,7 +107,7 @@ pub fn append(writer: &dyn Writer, header: &mut Header, facts: Vec<Fact>) -> Run
     RunWrite { header: header.clone(), expected, entries, whole: false }
 }
 
-/// A stored run with one entry.
+/// Stores a run with one entry and returns its header.
 pub fn begin(store: &dyn Store, header: Header) -> Header {
     let mut header = header;
     let run = append(store, &mut header, vec![started(None)]);
@@ -115,7 +115,7 @@ pub fn begin(store: &dyn Store, header: Header) -> Header {
     header
 }
 
-/// The numbers of entries.
+/// Returns the numbers of entries.
 pub fn seqs(entries: &[Entry]) -> Vec<u32> {
     entries.iter().map(|entry| entry.seq).collect()
 }

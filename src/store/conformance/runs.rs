@@ -1,4 +1,4 @@
-//! Runs: headers, histories, conditions; and the store as a whole.
+//! Tests of runs: headers, histories, conditions; and of the store as a whole.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ pub fn a_value_in_a_journal_that_is_no_json_is_damage(store: &dyn Store) {
         "{error}"
     );
     store.all_entries(1, 0).unwrap_err();
-    // The header stands, and says where the run is.
+    // The header is unchanged and still has the position of the run.
     assert_eq!(store.header(1).unwrap(), Some(run));
 }
 

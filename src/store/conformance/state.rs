@@ -1,4 +1,4 @@
-//! State: its tables, and the protocol's traits over them.
+//! Tests of state: its tables, and the protocol's traits on top of them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::{
 
 const NOW: u64 = 1_000_000;
 
-/// State over a store, with its clock; and what runs it.
+/// Returns the state of a store, its clock and its runtime.
 fn state(store: Arc<dyn Store>) -> (DurableState, Clock, tokio::runtime::Runtime) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let clock = Clock::manual(NOW);

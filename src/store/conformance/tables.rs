@@ -1,4 +1,4 @@
-//! Everything beside runs.
+//! Tests of the tables beside runs.
 
 use std::sync::Arc;
 
@@ -72,7 +72,7 @@ pub fn a_blob_is_given_as_what_was_stored_or_not_at_all(store: &dyn Store) {
         matches!(&error, StoreError::Damaged { what, .. } if *what == format!("blob {hash}")),
         "{error}"
     );
-    // Whoever stores it once more heals it.
+    // Storing the blob again repairs it.
     put(store, vec![Write::PutBlob { hash: hash.clone(), data: Arc::clone(&data) }]);
     assert_eq!(store.blob(&hash).unwrap().as_deref(), Some(&*data));
 }

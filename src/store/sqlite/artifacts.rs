@@ -1,11 +1,11 @@
-//! The table `artifacts`: the files of runs, whose bytes are blobs.
+//! The table `artifacts`: the files of runs. Their bytes are blobs.
 
 use rusqlite::{Connection, params};
 
 use super::value::{int, uint};
 use crate::store::ArtifactRow;
 
-/// Records a file.
+/// Inserts or replaces a file.
 pub fn put(conn: &Connection, file: &ArtifactRow) -> rusqlite::Result<()> {
     conn.prepare_cached(
         "INSERT OR REPLACE INTO artifacts
@@ -35,7 +35,7 @@ pub fn publish(conn: &Connection, run: u64, step: u32, attempt: u32) -> rusqlite
     .map(drop)
 }
 
-/// The files of a run, in order.
+/// Returns the files of a run, in order.
 pub fn list(conn: &Connection, run: u64) -> rusqlite::Result<Vec<ArtifactRow>> {
     conn.prepare_cached(
         "SELECT run, n, name, hash, size, created_ms, step, attempt, published

@@ -1,7 +1,7 @@
-//! A copy of the database while it is in use.
+//! Backup: a copy of the database while it is in use.
 //!
-//! It is one state of the database, read in one transaction beside the writer and written out
-//! without free pages. The writer goes on meanwhile; only its log cannot be emptied before the end.
+//! The copy is consistent: it is read in one transaction beside the writer, and written without
+//! free pages. The writer continues meanwhile; only its log cannot be truncated before the end.
 
 use std::{fs::File, path::Path};
 
@@ -13,20 +13,21 @@ use super::{
 };
 use crate::store::StoreError;
 
-/// Copies the database at `from` into the new file `to`, synced, and gives its size.
+/// Copies the database at `from` into the new file `to`, synced, and returns its size in bytes.
 ///
 /// # Errors
-/// When `to` exists, and what the file system or the database say.
+/// Fails when `to` exists, and on errors of the file system or the database.
 pub fn copy(from: &Path, to: &Path) -> Result<u64, StoreError> {
     let context = || format!("copy the database into {}", to.display());
     if to.exists() {
         return Err(StoreError::Database { context: context(), reason: "it exists".to_owned() });
     }
-    // Only its owner reads it; SQLite takes an empty file for a new one.
+    // Created here for its mode (readable only by its owner). SQLite treats an empty file as a new
+    // database.
     create(to)?;
     let written = write(from, to, context);
     if written.is_err() {
-        // Half a copy is of no use to anybody; the error says what went wrong.
+        // An incomplete copy is useless. The error below gives the reason.
         let _ = std::fs::remove_file(to);
     }
     written
@@ -44,7 +45,7 @@ fn write(from: &Path, to: &Path, context: impl Fn() -> String) -> Result<u64, St
         .pragma_query_value(None, "auto_vacuum", |row| row.get(0))
         .map_err(database(context()))?;
     if mode == 0 {
-        // It says how the copy is laid out; the file itself stays as it is.
+        // Sets the layout of the copy. The database itself does not change.
         conn.execute_batch("PRAGMA auto_vacuum = INCREMENTAL;").map_err(database(context()))?;
     }
     conn.execute("VACUUM INTO ?1", [name]).map_err(database(context()))?;

@@ -1,12 +1,12 @@
-//! The table `blobs`: bytes by their hash.
+//! The table `blobs`: bytes by hash.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{error::Unreadable, value::int};
 use crate::store::{StoreError, rows::is_blob};
 
-/// Stores bytes; those that are there under the same hash are only replaced where they are others,
-/// which then were damaged.
+/// Stores bytes. Bytes that are already stored under the hash are replaced only if they differ,
+/// which means that they are damaged.
 pub fn put(conn: &Connection, hash: &str, data: &[u8]) -> rusqlite::Result<()> {
     conn.prepare_cached(
         "INSERT INTO blobs (hash, data) VALUES (?1, ?2) ON CONFLICT (hash)
@@ -16,7 +16,7 @@ pub fn put(conn: &Connection, hash: &str, data: &[u8]) -> rusqlite::Result<()> {
     .map(drop)
 }
 
-/// Stored bytes, if they are those that were stored.
+/// Returns stored bytes, after verifying their hash.
 pub fn one(conn: &Connection, hash: &str) -> rusqlite::Result<Option<Vec<u8>>> {
     let data: Option<Vec<u8>> = conn
         .prepare_cached("SELECT data FROM blobs WHERE hash = ?1")?
@@ -28,7 +28,7 @@ pub fn one(conn: &Connection, hash: &str) -> rusqlite::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Deletes the blobs that only the artifacts of `run` refer to; before those are deleted.
+/// Deletes the blobs that only the artifacts of `run` refer to. Call it before those are deleted.
 pub fn delete_of(conn: &Connection, run: u64) -> rusqlite::Result<()> {
     conn.prepare_cached(
         "DELETE FROM blobs WHERE hash IN (SELECT hash FROM artifacts WHERE run = ?1)

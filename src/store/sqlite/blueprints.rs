@@ -1,12 +1,12 @@
-//! The tables `blueprints` and `blueprint_names`: versions, and what each name stands for now.
+//! The tables `blueprints` and `blueprint_names`: versions, and the current version of each name.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::value::{int, uint};
 use crate::store::BlueprintRow;
 
-/// Stores a version, if it is not there or not what was stored; a publisher replaces the one
-/// before.
+/// Stores a version, if it is not stored yet or is damaged. A given publisher replaces the stored
+/// one.
 pub fn put(conn: &Connection, version: &BlueprintRow) -> rusqlite::Result<()> {
     conn.prepare_cached(
         "INSERT INTO blueprints (hash, name, created_ms, bundle, publisher)
@@ -25,7 +25,7 @@ pub fn put(conn: &Connection, version: &BlueprintRow) -> rusqlite::Result<()> {
     .map(drop)
 }
 
-/// Lets a name stand for a version.
+/// Makes a name refer to a version.
 pub fn name(conn: &Connection, name: &str, hash: &str, at_ms: u64) -> rusqlite::Result<()> {
     conn.prepare_cached(
         "INSERT OR REPLACE INTO blueprint_names (name, hash, at_ms) VALUES (?1, ?2, ?3)",
@@ -34,7 +34,7 @@ pub fn name(conn: &Connection, name: &str, hash: &str, at_ms: u64) -> rusqlite::
     .map(drop)
 }
 
-/// A version by its whole hash.
+/// Returns a version by its full hash.
 pub fn one(conn: &Connection, hash: &str) -> rusqlite::Result<Option<BlueprintRow>> {
     conn.prepare_cached(
         "SELECT hash, name, created_ms, bundle, publisher FROM blueprints WHERE hash = ?1",
@@ -43,14 +43,14 @@ pub fn one(conn: &Connection, hash: &str) -> rusqlite::Result<Option<BlueprintRo
     .optional()
 }
 
-/// The hash that a name stands for.
+/// Returns the hash that a name refers to.
 pub fn named(conn: &Connection, name: &str) -> rusqlite::Result<Option<String>> {
     conn.prepare_cached("SELECT hash FROM blueprint_names WHERE name = ?1")?
         .query_row([name], |row| row.get(0))
         .optional()
 }
 
-/// The versions of a name whose hash begins with `prefix`, newest first.
+/// Returns the versions of a name whose hash starts with `prefix`, newest first.
 pub fn versions(
     conn: &Connection,
     name: &str,
@@ -65,7 +65,7 @@ pub fn versions(
     .collect()
 }
 
-/// Names with their hash and when it was set, sorted.
+/// Returns names with their hash and the time it was set, sorted by name.
 pub fn names(conn: &Connection) -> rusqlite::Result<Vec<(String, String, u64)>> {
     conn.prepare_cached("SELECT name, hash, at_ms FROM blueprint_names ORDER BY name")?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?, uint(row, 2)?)))?

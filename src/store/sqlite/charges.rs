@@ -1,11 +1,11 @@
-//! The tables `charges` and `charged`: what runs are charged to tokens with quotas.
+//! The tables `charges` and `charged`: the charges of runs to tokens with quotas.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::value::{int, uint};
 use crate::store::{ChargeRow, ChargeSum};
 
-/// Writes what a run is charged until now.
+/// Stores the total charge of a run.
 pub fn put(conn: &Connection, row: &ChargeRow) -> rusqlite::Result<()> {
     conn.prepare_cached(
         "INSERT INTO charges (run, jti, bytes, tokens, nano_usd) VALUES (?1, ?2, ?3, ?4, ?5)
@@ -16,14 +16,14 @@ pub fn put(conn: &Connection, row: &ChargeRow) -> rusqlite::Result<()> {
     .map(drop)
 }
 
-/// What a run is charged.
+/// Returns the charge of a run.
 pub fn one(conn: &Connection, run: u64) -> rusqlite::Result<Option<ChargeRow>> {
     conn.prepare_cached("SELECT run, jti, bytes, tokens, nano_usd FROM charges WHERE run = ?1")?
         .query_row([int(run)], read)
         .optional()
 }
 
-/// What the open runs are charged, by their numbers.
+/// Returns the charges of the open runs, ordered by run number.
 pub fn open(conn: &Connection) -> rusqlite::Result<Vec<ChargeRow>> {
     conn.prepare_cached(
         "SELECT c.run, c.jti, c.bytes, c.tokens, c.nano_usd FROM charges c
@@ -34,9 +34,9 @@ pub fn open(conn: &Connection) -> rusqlite::Result<Vec<ChargeRow>> {
     .collect()
 }
 
-/// What was charged to each token, with the runs that were created at or after a time.
+/// Returns the sum for each token, with the number of runs created at or after a time.
 pub fn sums(conn: &Connection, since_ms: u64) -> rusqlite::Result<Vec<ChargeSum>> {
-    // A sum of integers that is too large is an error; one of reals is not.
+    // `sum` over integers fails on overflow; `total` uses reals and does not.
     conn.prepare_cached(
         "SELECT jti, CAST(total(bytes) AS INTEGER), CAST(total(tokens) AS INTEGER),
                 CAST(total(nano_usd) AS INTEGER), sum(started)
@@ -58,7 +58,7 @@ pub fn sums(conn: &Connection, since_ms: u64) -> rusqlite::Result<Vec<ChargeSum>
     .collect()
 }
 
-/// Closes the account of a run that is deleted: what it used stays with the token.
+/// Removes the charge of a deleted run. Its tokens and cost stay counted for the token.
 pub fn close(conn: &Connection, run: u64) -> rusqlite::Result<()> {
     let row = conn
         .prepare_cached(

@@ -1,7 +1,7 @@
-//! A check of the database: of its pages alone, or of everything that is in it.
+//! Checks of the database: of its pages only, or of all its content.
 //!
-//! Everything is read once, a row or a history at a time, beside the writer; each part in
-//! transactions of its own, so that the log can be written back meanwhile.
+//! A full check reads everything once, one row or one history at a time, beside the writer. Each
+//! part has its own transactions, so that checkpoints can run meanwhile.
 
 use std::path::Path;
 
@@ -22,12 +22,12 @@ use crate::{
     store::{Checked, Header, StoreError, Tell, rows::is_blob},
 };
 
-/// The most faults of the pages that are named.
+/// The maximum number of page faults reported.
 const FAULTS: usize = 100;
-/// Rows that are read in one transaction.
+/// The number of rows read in one transaction.
 const PAGE: usize = 256;
 
-/// The tables that are read row by row: what a row of each is, and which of its columns hold JSON.
+/// The tables that are read row by row: the noun for a row, the table, and its JSON columns.
 const TABLES: [(&str, &str, &[&str]); 11] = [
     ("open task", "tasks", &["prompt", "question"]),
     ("file", "artifacts", &[]),
@@ -42,14 +42,14 @@ const TABLES: [(&str, &str, &[&str]); 11] = [
     ("what is kept by layer", "kept", &["value"]),
 ];
 
-/// What helps where a row is not what was stored.
+/// The advice for a damaged row.
 const RESTORE: &str =
     "bring it back from a backup: `moonswarm restore` makes a data directory of it";
 
-/// Whether the pages of a database are in order.
+/// Checks the pages of a database.
 ///
 /// # Errors
-/// [`StoreError::Damaged`] if they are not, and what the database says.
+/// Returns [`StoreError::Damaged`] if they are damaged, or the database's error.
 pub fn quick(path: &Path) -> Result<(), StoreError> {
     let damaged = |reason| StoreError::Damaged { what: path.display().to_string(), reason };
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -64,7 +64,7 @@ pub fn quick(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Says what helps where a database cannot be opened because it is damaged.
+/// Adds advice to the error of a database that cannot be opened because it is damaged.
 pub fn advised(error: StoreError) -> StoreError {
     match error {
         StoreError::Damaged { what, reason } => StoreError::Damaged {
@@ -75,7 +75,7 @@ pub fn advised(error: StoreError) -> StoreError {
     }
 }
 
-/// What one of SQLite's own checks says of the pages; nothing where they are in order.
+/// Returns the findings of one of SQLite's own checks; empty if the pages are intact.
 pub fn pages(conn: &Connection, check: &str, most: usize) -> Result<Vec<String>, StoreError> {
     let failed = || database("check the pages of the database");
     let mut statement = conn.prepare(&format!("PRAGMA {check}({most})")).map_err(failed())?;
@@ -84,10 +84,10 @@ pub fn pages(conn: &Connection, check: &str, most: usize) -> Result<Vec<String>,
     Ok(if lines == ["ok"] { Vec::new() } else { lines })
 }
 
-/// Checks everything in the data directory `dir`, which nobody may own meanwhile.
+/// Checks everything in the data directory `dir`, which must have no owner meanwhile.
 ///
 /// # Errors
-/// [`StoreError::Owned`], a database that cannot be opened at all, and one of an older format.
+/// Returns [`StoreError::Owned`]. Fails when the database cannot be opened or has an older format.
 pub fn directory(dir: &Path, tell: Tell<'_>) -> Result<(), StoreError> {
     let _lock = Lock::take(dir)?;
     let path = dir.join(DATABASE);
@@ -107,7 +107,7 @@ pub fn directory(dir: &Path, tell: Tell<'_>) -> Result<(), StoreError> {
 /// Checks everything behind `conn`.
 ///
 /// # Errors
-/// What the database says; what is only damaged is told.
+/// Fails on errors of the database. Damage is not an error but a finding.
 pub fn everything(conn: &Connection, tell: Tell<'_>) -> Result<(), StoreError> {
     let mut check =
         Check { conn, tell, runs: 0, entries: 0, state: 0, blobs: 0, damaged: 0, gone: false };
@@ -131,7 +131,7 @@ struct Check<'a> {
     state: u64,
     blobs: u64,
     damaged: u64,
-    /// Whether nobody listens any more.
+    /// True if the receiver asked to stop.
     gone: bool,
 }
 
@@ -150,12 +150,12 @@ impl Check<'_> {
         self.say(Checked::Progress { part: part.to_owned(), done, of: of.max(done) });
     }
 
-    /// A number that a query gives; 0 where it cannot be read, for the pages say why.
+    /// Returns the number that a query yields; 0 on error, which the check of the pages reports.
     fn count(&self, sql: &str) -> u64 {
         self.conn.query_row(sql, [], |row| uint(row, 0)).unwrap_or_default()
     }
 
-    /// Takes what reading a row gave; what it says of damage is told.
+    /// Returns a read row. Reports damage and returns `None` for it.
     fn take<T>(
         &mut self,
         what: &str,
@@ -186,7 +186,7 @@ impl Check<'_> {
         self.progress("pages", of, of);
     }
 
-    /// Goes through a table by its numbers, a page of rows in each transaction.
+    /// Visits the rows of a table by their numbers, in pages with a transaction each.
     fn each(
         &mut self,
         part: &str,
@@ -242,14 +242,14 @@ impl Check<'_> {
         })
     }
 
-    /// Reads every history of a run, folds each, and compares the last with the header.
+    /// Reads and folds all histories of a run, and compares the last one with the header.
     fn history(&mut self, header: &Header) -> Result<(), StoreError> {
         let damaged = |reason: String| StoreError::Damaged {
             what: format!("the history of run {}", RunId::new(header.num, header.created_ms)),
             reason,
         };
         let tx = self.conn.unchecked_transaction().map_err(database("begin to read a history"))?;
-        // It may have moved on, or gone, since its header was read.
+        // The run may have moved on, or been deleted, since its header was read.
         let now = header::one(&tx, header.num).map_err(database("read a run"))?;
         let Some(header) = now else { return Ok(()) };
         let mut end = Some((header.cursor, header.seq));
@@ -323,7 +323,7 @@ impl Check<'_> {
         })
     }
 
-    /// Reads every other table: texts are UTF-8, and documents are JSON.
+    /// Reads all other tables: texts must be UTF-8, and documents JSON.
     fn rows(&mut self) {
         for ((what, table, documents), done) in TABLES.into_iter().zip(1..) {
             if self.gone {
@@ -343,7 +343,7 @@ impl Check<'_> {
         let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
         let mut rows = statement.query([]).map_err(failed())?;
         while let Some(row) = rows.next().map_err(failed())? {
-            // The first columns say which row it is.
+            // The first columns identify the row.
             let name = || format!("{what} {}/{}", shown(row, 0), shown(row, 1));
             for (n, column) in columns.iter().enumerate() {
                 let read = match documents.contains(&column.as_str()) {
@@ -405,7 +405,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// What a query names, as far as its table can be read: the pages have been told of.
+    /// Returns the names that a query yields, as far as its table can be read. The check of the
+    /// pages reports the rest.
     fn named(&mut self, sql: &str) -> Result<Vec<String>, StoreError> {
         if self.gone {
             return Ok(Vec::new());
@@ -420,7 +421,7 @@ impl Check<'_> {
     }
 }
 
-/// A value of a row that a person knows it by.
+/// Formats a value that identifies a row.
 fn shown(row: &Row<'_>, column: usize) -> String {
     match row.get_ref(column) {
         Ok(ValueRef::Integer(number)) => number.to_string(),

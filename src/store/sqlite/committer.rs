@@ -1,4 +1,4 @@
-//! One transaction for a group of batches: checks, headers, journal, everything else, verdicts.
+//! The committer: one transaction for a group of batches.
 
 use std::{
     collections::HashSet,
@@ -26,44 +26,44 @@ use crate::{
     store::{Batch, Check, Health, StoreError, Write},
 };
 
-/// Pages in the log from which on it is written back into the database.
+/// The number of pages in the log from which on a checkpoint is made.
 const LOG_PAGES: i32 = 1_000;
-/// Stands for the pages of the log until a commit writes some.
+/// The value of `log` until a commit has written pages.
 const NOTHING_WRITTEN: i32 = -1;
-/// How long one try waits for another process's lock.
+/// The timeout of one attempt to get the lock from another process.
 const LOCK_TRY: Duration = Duration::from_secs(1);
-/// How many tries are made before a batch is refused: two minutes of them.
+/// The number of attempts before a batch is refused; two minutes in total.
 const LOCK_TRIES: u32 = 120;
 
-/// What writes: the one connection that can, and what it must remember between transactions.
+/// The only connection that writes, and the state it keeps between transactions.
 pub struct Committer {
     conn: Connection,
     /// The ids of all tokens that were revoked durably.
     revoked: HashSet<String>,
-    /// How it goes; told to whoever asks.
+    /// The health, for all watchers.
     health: watch::Sender<Health>,
-    /// Where the files are to be found.
+    /// The expected location of the files.
     place: Place,
-    /// How far the database has come, for the next start.
+    /// The mark file, which records how far the database has come for the next start.
     mark: MarkFile,
-    /// Whether the next commit is to count the mark up.
+    /// True if the next commit must increment the mark.
     mark_is_due: bool,
-    /// The pages that the log had after the last commit that wrote something.
+    /// The pages in the log after the last commit that wrote something.
     log: Arc<AtomicI32>,
-    /// How often it was tried whether something can be written.
+    /// The number of probes so far.
     probes: u64,
-    /// Time added to each commit.
+    /// A delay added to each commit.
     delay: Duration,
 }
 
-/// What a batch's submitter hears.
+/// The result of a batch.
 type Verdict = Result<(), StoreError>;
 
-/// Why a batch was not written.
+/// The reason why a batch was not written.
 enum Stop {
-    /// The batch alone is refused, and has written nothing.
+    /// Only this batch is refused. It has written nothing.
     Refused(StoreError),
-    /// The transaction is lost.
+    /// The transaction failed.
     Failed(rusqlite::Error),
 }
 
@@ -80,11 +80,11 @@ impl From<rusqlite::Error> for Stop {
 }
 
 impl Committer {
-    /// Writes through `conn`, `delay` slower than the disk, as long as the files stay in their
-    /// `place`.
+    /// Creates a committer that writes through `conn` as long as the files stay at their `place`.
+    /// `delay` is added to each commit.
     ///
     /// # Errors
-    /// When the revoked tokens cannot be read.
+    /// Fails when the revoked tokens cannot be read.
     pub fn new(
         mut conn: Connection,
         place: Place,
@@ -94,7 +94,7 @@ impl Committer {
         let revoked = tokens::revoked(&conn).map_err(database("read the revoked tokens"))?;
         let log = Arc::new(AtomicI32::new(0));
         let pages = Arc::clone(&log);
-        // In place of SQLite's own checkpoints, whose failures nobody would hear of.
+        // Replaces SQLite's automatic checkpoints, whose errors would go unnoticed.
         conn.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, n| {
             pages.store(n, Ordering::Relaxed);
             Ok(())
@@ -105,31 +105,31 @@ impl Committer {
         Ok(Self { conn, revoked, health, place, mark, mark_is_due: true, log, probes: 0, delay })
     }
 
-    /// How it goes, from now on.
+    /// Returns a receiver for the health.
     pub fn watch(&self) -> watch::Receiver<Health> {
         self.health.subscribe()
     }
 
-    /// Whether nothing can be written for now, and it is worth trying.
+    /// Returns true if writes fail for now and should be retried.
     pub fn is_waiting(&self) -> bool {
         matches!(*self.health.borrow(), Health::Waiting(_))
     }
 
-    /// Whether nothing is written any more.
+    /// Returns true if this process can no longer write.
     pub fn is_lost(&self) -> bool {
         matches!(*self.health.borrow(), Health::Lost(_))
     }
 
-    /// Looks whether the files are still where they are looked for.
+    /// Checks that the files are still at their place.
     pub fn look(&self) {
         if let Err(error) = self.place.check() {
             self.lose(&error);
         }
     }
 
-    /// Tries whether something can be written.
+    /// Tests whether a write succeeds.
     pub fn probe(&mut self) {
-        // A row that stays the same would not be written.
+        // The value must change. Otherwise SQLite writes nothing.
         self.probes += 1;
         let value = format!("{}.{}", std::process::id(), self.probes);
         let write = Write::PutMeta { key: "probe".to_owned(), value };
@@ -137,7 +137,7 @@ impl Committer {
         self.commit(vec![Batch { checks: Vec::new(), run: None, writes: vec![write], ack }]);
     }
 
-    /// Commits a group and then tells each batch, in order, what became of it.
+    /// Commits a group and then sends each batch its result, in order.
     pub fn commit(&mut self, group: Vec<Batch>) {
         match self.transact(&group) {
             Ok(verdicts) => {
@@ -156,7 +156,7 @@ impl Committer {
         }
     }
 
-    /// Moves what the log holds into the database once it is long, as far as readers let it.
+    /// Makes a checkpoint if the log is long, as far as readers permit.
     fn write_back(&mut self) {
         if self.log.load(Ordering::Relaxed) < LOG_PAGES {
             return;
@@ -168,20 +168,20 @@ impl Committer {
         }
     }
 
-    /// Nothing is written for now.
+    /// Sets the health to waiting, unless the store is lost.
     fn wait_for(&self, error: StoreError) {
         if !self.is_lost() {
             self.health.send_replace(Health::Waiting(error));
         }
     }
 
-    /// Nothing is written any more.
+    /// Sets the health to lost.
     fn lose(&self, error: &StoreError) {
         tracing::error!(%error, "nothing is written until a restart");
         self.health.send_replace(Health::Lost(error.clone()));
     }
 
-    /// Notes a failure, and whether anything can follow it.
+    /// Records a failure in the health. Final failures lose the store.
     fn judge(&mut self, is_final: bool, error: StoreError) -> StoreError {
         if is_final {
             self.lose(&error);
@@ -195,11 +195,11 @@ impl Committer {
         error
     }
 
-    /// Moves what the log holds into the database and empties the log, as far as readers let it.
-    /// After a disk failed this does nothing: the log is what the next start goes by.
+    /// Makes a checkpoint and truncates the log, as far as readers permit. Does nothing after a
+    /// disk failure: the next start must recover from the log.
     ///
     /// # Errors
-    /// What the database says.
+    /// Returns the database's error.
     pub fn checkpoint(&mut self) -> Result<(), StoreError> {
         if self.is_lost() {
             return Ok(());
@@ -217,7 +217,8 @@ impl Committer {
         Ok(())
     }
 
-    /// The verdict on each batch of a group that is now durable, or why nothing of it is.
+    /// Returns the result of each batch of a group that is now durable, or the error of the whole
+    /// group.
     fn transact(&mut self, group: &[Batch]) -> Result<Vec<Verdict>, StoreError> {
         if let Health::Lost(error) = &*self.health.borrow() {
             return Err(error.clone());
@@ -225,7 +226,7 @@ impl Committer {
         let before = self.log.swap(NOTHING_WRITTEN, Ordering::Relaxed);
         match self.write(group) {
             Ok((verdicts, revoked)) => {
-                // Nobody is told of a commit into files that nobody will find.
+                // A commit into files that cannot be found again must not be acknowledged.
                 if let Err(error) = self.place.check() {
                     self.lose(&error);
                     return Err(error);
@@ -234,7 +235,8 @@ impl Committer {
                     self.put_mark();
                 }
                 self.revoked.extend(revoked);
-                // A group of refusals commits without writing, which says nothing of the disk.
+                // A group in which all batches are refused writes nothing, so it proves nothing
+                // about the disk.
                 let wrote = self.log.load(Ordering::Relaxed) != NOTHING_WRITTEN;
                 if !wrote {
                     self.log.store(before, Ordering::Relaxed);
@@ -251,7 +253,7 @@ impl Committer {
         }
     }
 
-    /// Says beside the database how far it has come; the commit before has counted it up.
+    /// Writes the mark file. The commit before has incremented the number.
     fn put_mark(&mut self) {
         match Mark::of(&self.conn) {
             Ok(found) => self.mark.put(Mark { open: true, ..found }),
@@ -259,7 +261,7 @@ impl Committer {
         }
     }
 
-    /// The writer's lock, as soon as no other process has it.
+    /// Begins a transaction with the write lock. Retries while another process has the lock.
     fn begin(&self) -> rusqlite::Result<Transaction<'_>> {
         let mut tries = 0;
         loop {
@@ -278,7 +280,7 @@ impl Committer {
         }
     }
 
-    /// Writes a group, durably; answers with the verdicts, and the tokens that it revoked.
+    /// Writes a group durably. Returns the results, and the tokens that were revoked.
     fn write(&self, group: &[Batch]) -> rusqlite::Result<(Vec<Verdict>, HashSet<String>)> {
         let tx = self.begin()?;
         let mut revoked = HashSet::new();
@@ -307,7 +309,7 @@ impl Committer {
     }
 }
 
-/// Writes one batch. Whatever can refuse it comes before the first row that it writes.
+/// Writes one batch. All checks that can refuse it come before its first write.
 fn apply(
     tx: &Transaction<'_>,
     batch: &Batch,
@@ -366,7 +368,8 @@ fn apply(
     Ok(())
 }
 
-/// A row that cannot be read refuses the batch that needs it, and no other of its group.
+/// Converts an unreadable row to a refusal of the batch that needs it. Other batches of the group
+/// are not affected.
 fn of_a_row(stop: Stop) -> Stop {
     match stop {
         Stop::Failed(error) if is_of_a_row(&error) => {

@@ -1,4 +1,4 @@
-//! Connections to a database file, and the file itself.
+//! Connections to a database file, and the creation of the file.
 
 use std::{
     fs::{File, OpenOptions},
@@ -15,23 +15,23 @@ use super::{
 };
 use crate::store::StoreError;
 
-/// The database's name within the data directory.
+/// The name of the database within the data directory.
 pub(super) const DATABASE: &str = "moonswarm.db";
-/// Prepared statements that a connection keeps: more than there are.
+/// The capacity of a connection's statement cache; larger than the number of statements.
 const STATEMENTS: usize = 64;
-/// How long a statement waits for a lock, which a checkpoint, a recovery or another program takes.
+/// The timeout of a statement for a lock held by a checkpoint, a recovery or another program.
 const BUSY: Duration = Duration::from_secs(60);
 
-/// When a commit counts as done.
+/// The moment at which a commit counts as done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Synchronous {
-    /// When it is on the disk.
+    /// When it is on disk.
     Full,
-    /// When the kernel has it: survives a killed process, not a power loss. For tests.
+    /// When the kernel has it. Survives a killed process, but not a power loss. For tests.
     Normal,
 }
 
-/// Creates an empty file that only its owner reads; SQLite gives its log the same mode.
+/// Creates an empty file that only its owner can read. SQLite gives its log the same mode.
 pub(super) fn create(path: &Path) -> Result<(), StoreError> {
     OpenOptions::new()
         .write(true)
@@ -43,7 +43,7 @@ pub(super) fn create(path: &Path) -> Result<(), StoreError> {
         .map_err(file("create", path))
 }
 
-/// Makes the names of new files durable.
+/// Makes the directory entries of new files durable.
 pub(super) fn sync(dir: &Path) -> Result<(), StoreError> {
     let sync = |path: &Path| File::open(path).and_then(|dir| dir.sync_all());
     sync(dir).map_err(file("sync", dir))?;
@@ -53,7 +53,7 @@ pub(super) fn sync(dir: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// The connection that writes, with the database in this program's format.
+/// Opens the connection that writes, and migrates the database to this program's format.
 pub(super) fn writable(path: &Path, synchronous: Synchronous) -> Result<Connection, StoreError> {
     let mut conn = connect(path)?;
     let found = format::check(&conn, path)?;
@@ -65,7 +65,7 @@ pub(super) fn writable(path: &Path, synchronous: Synchronous) -> Result<Connecti
         Synchronous::Full => "FULL",
         Synchronous::Normal => "NORMAL",
     };
-    // Only a file without tables takes up the first of these; it has to come before the log.
+    // `auto_vacuum` affects only a file without tables, and must be set before the log exists.
     conn.execute_batch(&format!(
         "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL;
          PRAGMA synchronous = {synchronous}; PRAGMA temp_store = MEMORY;"
@@ -75,13 +75,13 @@ pub(super) fn writable(path: &Path, synchronous: Synchronous) -> Result<Connecti
     Ok(conn)
 }
 
-/// A connection that reads and writes.
+/// Opens a connection that reads and writes.
 pub(super) fn connect(path: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags)
         .and_then(|conn| {
             conn.busy_timeout(BUSY)?;
-            // Closing must not write: after a failed sync the log is all that can be trusted.
+            // Closing must not write: after a failed sync, only the log can be trusted.
             conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
             Ok(conn)
         })
@@ -90,7 +90,7 @@ pub(super) fn connect(path: &Path) -> Result<Connection, StoreError> {
     Ok(conn)
 }
 
-/// A connection that reads.
+/// Opens a connection that reads.
 pub(super) fn reader(path: &Path) -> Result<Connection, StoreError> {
     let conn = connect(path)?;
     conn.execute_batch("PRAGMA query_only = ON; PRAGMA temp_store = MEMORY;")

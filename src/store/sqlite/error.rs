@@ -1,4 +1,4 @@
-//! What SQLite and the file system say, as the store's errors.
+//! The conversion of errors of SQLite and the file system to store errors.
 
 use std::{io, path::Path};
 
@@ -6,7 +6,7 @@ use rusqlite::{Error, ErrorCode, ffi};
 
 use crate::store::StoreError;
 
-/// The error of a statement; `context` says what was tried.
+/// Converts the error of a statement. `context` describes the operation.
 pub fn database(context: impl Into<String>) -> impl FnOnce(Error) -> StoreError {
     move |error| match (error.sqlite_error_code(), &error) {
         _ if is_full(&error) => StoreError::Full,
@@ -30,7 +30,7 @@ pub fn database(context: impl Into<String>) -> impl FnOnce(Error) -> StoreError 
     }
 }
 
-/// The error of a file operation on `path`.
+/// Converts the error of a file operation on `path`.
 pub fn file(verb: &str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     move |error| match error.kind() {
         io::ErrorKind::StorageFull => StoreError::Full,
@@ -49,13 +49,13 @@ pub fn file(verb: &str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     }
 }
 
-/// A part of a row that is not what was stored, on its way through [`rusqlite::Error`].
+/// A damaged part of a row, carried inside a [`rusqlite::Error`].
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {reason}")]
 pub struct Unreadable {
-    /// Which row, or which part of it.
+    /// The row, or the part of it.
     pub what: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -65,7 +65,7 @@ impl From<Unreadable> for Error {
     }
 }
 
-/// Names the row whose columns could not be read; any other error stays as it is.
+/// Adds the name of the row to an error in its columns. Other errors are unchanged.
 pub fn in_row(what: impl FnOnce() -> String) -> impl FnOnce(Error) -> Error {
     move |error| match &error {
         Error::FromSqlConversionFailure(_, _, source) if source.is::<Unreadable>() => error,
@@ -78,7 +78,7 @@ pub fn in_row(what: impl FnOnce() -> String) -> impl FnOnce(Error) -> Error {
     }
 }
 
-/// Whether only a row is not what was stored: whoever asked for it is refused, and nobody else.
+/// Returns true if only a row is damaged. Then only requests for that row fail.
 pub fn is_of_a_row(error: &Error) -> bool {
     error.sqlite_error_code().is_none()
         && matches!(
@@ -89,12 +89,11 @@ pub fn is_of_a_row(error: &Error) -> bool {
         )
 }
 
-/// Whether a failed commit leaves open what is on the disk, or shows that it is not what was
-/// written.
+/// Returns true if a failed commit leaves the content of the disk uncertain, or reveals corruption.
 ///
-/// After a failed sync the kernel may have dropped the pages and call the next sync a success, and a
-/// page that is malformed is one of many that may be: nothing that follows in the same process can
-/// be trusted.
+/// After a failed sync, the kernel may drop the dirty pages and report success for the next sync.
+/// And one malformed page suggests more of them. Nothing that follows in the same process can be
+/// trusted.
 pub fn is_lost(error: &Error) -> bool {
     match error.sqlite_error_code() {
         Some(ErrorCode::SystemIoFailure) => !is_full(error),
@@ -103,12 +102,13 @@ pub fn is_lost(error: &Error) -> bool {
     }
 }
 
-/// Whether another process has the lock.
+/// Returns true if another process has the lock.
 pub fn is_locked(error: &Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
 }
 
-/// Whether there was no room. The index of the log is a file too, and says so in its own way.
+/// Returns true if the disk is full. The shared-memory index of the log reports this in its own
+/// way.
 fn is_full(error: &Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::DiskFull)
         || error
@@ -146,7 +146,7 @@ mod tests {
         let conversion = || Error::IntegralValueOutOfRange(0, -1);
         let error = in_row(|| "token t".to_owned())(conversion());
         assert!(is_of_a_row(&error) && is_of_a_row(&conversion()));
-        // Whoever knows it more closely comes first.
+        // The innermost name wins.
         let error = database("read tokens")(in_row(|| "any".to_owned())(error));
         assert!(matches!(&error, StoreError::Damaged { what, .. } if what == "token t"), "{error}");
         assert!(!is_of_a_row(&failure(ffi::SQLITE_CORRUPT)));

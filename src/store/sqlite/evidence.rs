@@ -1,11 +1,11 @@
-//! The table `evidence`: what was refused.
+//! The table `evidence`: refused reports.
 
 use rusqlite::{Connection, params};
 
 use super::value::{int, uint};
 use crate::store::EvidenceRow;
 
-/// Keeps what was refused.
+/// Stores a refused report.
 pub fn put(conn: &Connection, row: &EvidenceRow) -> rusqlite::Result<()> {
     conn.prepare_cached(
         "INSERT INTO evidence (run, step, attempt, at_ms, code, body)
@@ -15,7 +15,7 @@ pub fn put(conn: &Connection, row: &EvidenceRow) -> rusqlite::Result<()> {
     .map(drop)
 }
 
-/// What was refused of a run, oldest first.
+/// Returns the refused reports of a run, oldest first.
 pub fn list(conn: &Connection, run: u64) -> rusqlite::Result<Vec<EvidenceRow>> {
     conn.prepare_cached(
         "SELECT run, step, attempt, at_ms, code, body FROM evidence WHERE run = ?1 ORDER BY id",
@@ -33,7 +33,7 @@ pub fn list(conn: &Connection, run: u64) -> rusqlite::Result<Vec<EvidenceRow>> {
     .collect()
 }
 
-/// Deletes what was kept of a run.
+/// Deletes the refused reports of a run.
 pub fn delete_of(conn: &Connection, run: u64) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM evidence WHERE run = ?1")?.execute([int(run)]).map(drop)
 }

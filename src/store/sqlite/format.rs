@@ -1,4 +1,4 @@
-//! The format of the database file: whose it is, its version, and the way from older versions.
+//! The format of the database file: application id, version and migrations.
 
 use std::path::Path;
 
@@ -7,19 +7,19 @@ use rusqlite::{Connection, TransactionBehavior};
 use super::error::database;
 use crate::{fault, store::StoreError};
 
-/// `moon` in ASCII; marks the file as ours.
+/// `moon` in ASCII; identifies the file as a moonswarm database.
 const APPLICATION_ID: i32 = 0x6d6f_6f6e;
-/// What SQLite calls a file whose free pages can be given back a few at a time.
+/// The `auto_vacuum` mode in which free pages can be released a few at a time.
 const INCREMENTAL: u32 = 2;
 
-/// The step from one format to the next. Those that a file needs are made together.
+/// The migration from one format to the next. All migrations that a file needs run together.
 struct Migration {
-    /// What must be so before, and cannot be done within a transaction. A host that was killed in
-    /// it does it again, so it looks first whether it is needed.
+    /// Preparation that cannot run inside a transaction. It may run again after a crash, so it must
+    /// first check whether it is needed.
     prepare: Option<fn(&Connection) -> rusqlite::Result<()>>,
-    /// The change, which commits together with the number of the newest format.
+    /// The change. Commits together with the number of the newest format.
     sql: &'static str,
-    /// What of the change SQL cannot say, in the same transaction.
+    /// The part of the change that SQL cannot express, in the same transaction.
     fill: Option<fn(&Connection) -> rusqlite::Result<()>>,
 }
 
@@ -29,7 +29,7 @@ impl Migration {
     }
 }
 
-/// The step from each format to the next; the newest format is their number.
+/// The migrations in order. Their count is the newest format.
 const MIGRATIONS: &[Migration] = &[
     Migration::of(include_str!("migrations/0001_initial.sql")),
     Migration {
@@ -47,7 +47,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { fill: Some(sums), ..Migration::of(include_str!("migrations/0008_sums.sql")) },
 ];
 
-/// The newest format that this program knows.
+/// Returns the newest format that this program knows.
 pub fn known() -> u32 {
     u32::try_from(MIGRATIONS.len()).expect("there are few migrations")
 }
@@ -55,7 +55,7 @@ pub fn known() -> u32 {
 /// Reads the format of the file behind `conn` without changing it.
 ///
 /// # Errors
-/// [`StoreError::Newer`], and when the file is no database of ours.
+/// Returns [`StoreError::Newer`]. Fails when the file is not a moonswarm database.
 pub fn check(conn: &Connection, path: &Path) -> Result<u32, StoreError> {
     let context = format!("open {}", path.display());
     let (owner, found, tables): (i32, u32, u32) = conn
@@ -77,35 +77,35 @@ pub fn check(conn: &Connection, path: &Path) -> Result<u32, StoreError> {
     Ok(found)
 }
 
-/// Lays out a file that is still empty; on any other this changes nothing.
+/// Sets the layout of an empty file. Has no effect on any other file.
 ///
 /// # Errors
-/// What the database says.
+/// Returns the database's error.
 pub fn lay_out(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch("PRAGMA auto_vacuum = INCREMENTAL")
 }
 
-/// The room that bringing a file of `size` bytes from a format to the newest takes, about: pages that
-/// are written anew stand in the log as well.
+/// Estimates the extra disk space for migrating a file of `size` bytes to the newest format.
+/// Rewritten pages also take space in the log.
 pub fn growth(from: u32, size: u64) -> u64 {
     match from {
-        // The whole file is written anew.
+        // The whole file is rewritten.
         0 | 1 => size.saturating_mul(2),
         from if from < known() => size / 2,
         _ => 0,
     }
 }
 
-/// Brings the file from format `found` to the newest, all of it or nothing; a start after one that
-/// was interrupted does it again.
+/// Migrates the file from format `found` to the newest one, as a whole or not at all. The start
+/// after an interrupted migration repeats it.
 ///
 /// # Errors
-/// What the database says.
+/// Returns the database's error.
 pub fn migrate(conn: &mut Connection, found: u32) -> Result<(), StoreError> {
     migrate_to(conn, found, known())
 }
 
-/// The same, to a format that need not be the newest.
+/// Migrates the file to a given format.
 pub(super) fn migrate_to(conn: &mut Connection, found: u32, to: u32) -> Result<(), StoreError> {
     let steps = &MIGRATIONS[..to as usize];
     let Some(steps) = steps.get(found as usize..).filter(|steps| !steps.is_empty()) else {
@@ -138,13 +138,13 @@ fn run(conn: &mut Connection, steps: &[Migration], to: u32) -> rusqlite::Result<
     Ok(())
 }
 
-/// What SQL cannot say of format 8.
+/// Fills the columns of format 8 that SQL cannot compute.
 fn sums(conn: &Connection) -> rusqlite::Result<()> {
     super::journal::fill(conn)?;
     super::header::seal(conn, "1")
 }
 
-/// Writes a file anew that cannot give free pages back, so that it can.
+/// Rewrites a file in which free pages cannot be released, so that they can.
 fn make_reclaimable(conn: &Connection) -> rusqlite::Result<()> {
     let mode: u32 = conn.pragma_query_value(None, "auto_vacuum", |row| row.get(0))?;
     if mode == INCREMENTAL {

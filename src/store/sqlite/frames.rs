@@ -1,11 +1,11 @@
-//! The table `frames`: what sessions were told and have not acknowledged.
+//! The table `frames`: unacknowledged frames of sessions.
 
 use rusqlite::{Connection, Row, params};
 
 use super::value::{bits, from_bits, int, json, sound, uint, uint_or_null};
 use crate::store::FrameRow;
 
-/// Keeps a frame.
+/// Stores a frame.
 pub fn put(conn: &Connection, frame: &FrameRow) -> rusqlite::Result<()> {
     conn.prepare_cached(
         "INSERT INTO frames (session, seq, method, run, step, attempt, epoch, timeout_ms, params,
@@ -36,7 +36,7 @@ pub fn acknowledge(conn: &Connection, session: &str, seq: u64) -> rusqlite::Resu
         .map(drop)
 }
 
-/// Every frame of every session, by session and in order.
+/// Returns all frames, by session and in order.
 pub fn list(conn: &Connection) -> rusqlite::Result<Vec<FrameRow>> {
     let mut frames = conn.prepare(
         "SELECT session, seq, method, run, step, attempt, epoch, timeout_ms, params,

@@ -1,4 +1,4 @@
-//! The table `runs`: the header of each run, with sums by which a damaged one is known.
+//! The table `runs`: the header of each run, with checksums that reveal damage.
 
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
@@ -17,14 +17,14 @@ macro_rules! columns {
     };
 }
 
-/// The condition of the index `runs_open_children`; the planner wants it word by word.
+/// The condition of the index `runs_open_children`. The planner needs it verbatim.
 macro_rules! is_open {
     () => {
         "status NOT IN ('completed', 'failed', 'canceled')"
     };
 }
 
-/// Writes a header if the stored one has the expected cursor, and says whether it did.
+/// Writes a header if the stored one has the expected cursor. Returns true if it did.
 pub fn write(conn: &Connection, write: &RunWrite) -> rusqlite::Result<bool> {
     let header = &write.header;
     let changed = match (write.expected, write.whole) {
@@ -70,7 +70,7 @@ fn insert(conn: &Connection, header: &Header) -> rusqlite::Result<usize> {
     ])
 }
 
-/// The update of most transitions; it names no indexed column, so that no index is touched.
+/// Updates what most transitions change. Names no indexed column, so that no index is updated.
 fn advance(conn: &Connection, header: &Header, expected: u64) -> rusqlite::Result<usize> {
     conn.prepare_cached(
         "UPDATE runs SET cursor = ?3, seq = ?4, steps = ?5, steps_done = ?6, updated_ms = ?7,
@@ -90,7 +90,7 @@ fn advance(conn: &Connection, header: &Header, expected: u64) -> rusqlite::Resul
     ])
 }
 
-/// The update of everything that can change; number, creation, nonce, parent and principal never do.
+/// Updates everything that can change. Number, creation, nonce, parent and principal never do.
 fn replace(conn: &Connection, header: &Header, expected: u64) -> rusqlite::Result<usize> {
     conn.prepare_cached(
         "UPDATE runs SET cursor = ?3, seq = ?4, steps = ?5, steps_done = ?6, updated_ms = ?7,
@@ -123,7 +123,7 @@ fn replace(conn: &Connection, header: &Header, expected: u64) -> rusqlite::Resul
     ])
 }
 
-/// Writes the sums of the headers that a condition chooses, of what they hold now.
+/// Writes the checksums of the headers that meet a condition, from their current content.
 pub fn seal(conn: &Connection, condition: &str) -> rusqlite::Result<()> {
     let mut all =
         conn.prepare(&format!(concat!("SELECT ", columns!(), " FROM runs WHERE {}"), condition))?;
@@ -131,7 +131,7 @@ pub fn seal(conn: &Connection, condition: &str) -> rusqlite::Result<()> {
     let mut update =
         conn.prepare("UPDATE runs SET count_sum = ?2, rest_sum = ?3 WHERE num = ?1")?;
     while let Some(row) = rows.next()? {
-        // One that cannot be read stays as it is: whoever asks for it is told.
+        // An unreadable header stays as it is. Reading it reports the damage.
         if let Ok(header) = fields(row, &String::new) {
             let sums = (count_sum(&header), rest_sum(&header));
             update.execute(params![int(header.num), sums.0, sums.1])?;
@@ -140,7 +140,7 @@ pub fn seal(conn: &Connection, condition: &str) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// The sum of what most transitions change.
+/// Returns the checksum of the columns that most transitions change.
 fn count_sum(header: &Header) -> i64 {
     let mut sum = Sum::of(header);
     for number in [header.cursor, header.updated_ms, header.bytes] {
@@ -152,7 +152,7 @@ fn count_sum(header: &Header) -> i64 {
     sum.end()
 }
 
-/// The sum of everything else.
+/// Returns the checksum of all other columns.
 fn rest_sum(header: &Header) -> i64 {
     let mut sum = Sum::of(header);
     sum.number(int(header.created_ms));
@@ -162,7 +162,7 @@ fn rest_sum(header: &Header) -> i64 {
     sum.number_or_null(header.ended_ms.map(int));
     sum.number_or_null(header.parent.map(|(run, _)| int(run)));
     sum.number_or_null(header.parent.map(|(_, step)| step.into()));
-    // As SQLite gives it back: it keeps no sign of a zero, and what is no number as nothing.
+    // Normalized like SQLite does: it drops the sign of zero, and stores NaN as null.
     let progress = header.progress.filter(|it| !it.is_nan()).map(|it| it + 0.0);
     sum.number_or_null(progress.map(|it| bits(it.to_bits())));
     for text in [&header.blueprint, &header.hash, &header.principal] {
@@ -176,7 +176,7 @@ fn rest_sum(header: &Header) -> i64 {
     sum.end()
 }
 
-/// A sum on its way, over values that cannot be taken for each other.
+/// An unfinished checksum. Values are encoded so that they cannot be confused with each other.
 struct Sum(blake3::Hasher);
 
 impl Sum {
@@ -206,14 +206,14 @@ impl Sum {
     }
 }
 
-/// A run's header.
+/// Returns a run's header.
 pub fn one(conn: &Connection, run: u64) -> rusqlite::Result<Option<Header>> {
     conn.prepare_cached(concat!("SELECT ", columns!(), " FROM runs WHERE num = ?1"))?
         .query_row([int(run)], read)
         .optional()
 }
 
-/// Runs, newest first.
+/// Returns runs, newest first.
 pub fn list(conn: &Connection, filter: &RunFilter) -> rusqlite::Result<Vec<Header>> {
     let mut sql = concat!("SELECT ", columns!(), " FROM runs").to_owned();
     let mut conditions = Vec::new();
@@ -247,7 +247,7 @@ pub fn list(conn: &Connection, filter: &RunFilter) -> rusqlite::Result<Vec<Heade
     sound(conn.prepare_cached(&sql)?.query_map(params_from_iter(values), read)?)
 }
 
-/// Runs of a shard that are due: (run, wake_at_ms), soonest first.
+/// Returns the due runs of a shard: (run, `wake_at_ms`), soonest first.
 pub fn due(
     conn: &Connection,
     (shard, shards): (u64, u64),
@@ -265,7 +265,7 @@ pub fn due(
     .collect()
 }
 
-/// The open runs that `run` called, oldest first.
+/// Returns the open runs that `run` called, oldest first.
 pub fn children(conn: &Connection, run: u64) -> rusqlite::Result<Vec<Header>> {
     conn.prepare_cached(concat!(
         "SELECT ",
@@ -278,25 +278,25 @@ pub fn children(conn: &Connection, run: u64) -> rusqlite::Result<Vec<Header>> {
     .collect()
 }
 
-/// The open runs that were created before there were nonces: (run, epoch).
+/// Returns the open runs that were created before nonces existed: (run, epoch).
 pub fn without_nonce(conn: &Connection) -> rusqlite::Result<Vec<(u64, u32)>> {
     conn.prepare(concat!("SELECT num, epoch FROM runs WHERE nonce = 0 AND ", is_open!()))?
         .query_map([], |row| Ok((uint(row, 0)?, row.get(1)?)))?
         .collect()
 }
 
-/// Whether a run's journal ends with a row.
+/// Returns true if a run's journal ends with the given row.
 pub fn is_at(conn: &Connection, run: u64, cursor: u64) -> rusqlite::Result<bool> {
     conn.prepare_cached("SELECT 1 FROM runs WHERE num = ?1 AND cursor = ?2")?
         .exists([int(run), int(cursor)])
 }
 
-/// Keeps a run's number from being given again.
+/// Reserves a run number, so that it is never allocated again.
 pub fn reserve(conn: &Connection, num: u64) -> rusqlite::Result<()> {
     conn.prepare_cached("UPDATE high_water SET run = max(run, ?1)")?.execute([int(num)]).map(drop)
 }
 
-/// Deletes a header and says when the run was created and where its history ended.
+/// Deletes a header. Returns the run's creation time and the last row of its journal.
 pub fn delete(conn: &Connection, run: u64) -> rusqlite::Result<Option<(u64, u64)>> {
     conn.prepare_cached(
         "UPDATE high_water SET run = max(run, (SELECT coalesce(max(num), 0) FROM runs)),
@@ -308,7 +308,7 @@ pub fn delete(conn: &Connection, run: u64) -> rusqlite::Result<Option<(u64, u64)
         .optional()
 }
 
-/// How many runs have ended.
+/// Returns the number of ended runs.
 pub fn ended(conn: &Connection) -> rusqlite::Result<u64> {
     let all = conn.query_row("SELECT count(*) FROM runs", [], |row| uint(row, 0))?;
     let open = conn.query_row(
@@ -319,7 +319,7 @@ pub fn ended(conn: &Connection) -> rusqlite::Result<u64> {
     Ok(all - open)
 }
 
-/// Ended runs with a number over `after` that nothing open needs, oldest first.
+/// Returns ended runs with numbers over `after` that nothing open depends on, oldest first.
 pub fn retired(conn: &Connection, after: u64, at_most: usize) -> rusqlite::Result<Vec<Retired>> {
     conn.prepare_cached(
         "SELECT r.num, r.created_ms, coalesce(r.ended_ms, r.updated_ms) FROM runs r
@@ -337,7 +337,7 @@ pub fn retired(conn: &Connection, after: u64, at_most: usize) -> rusqlite::Resul
     .collect()
 }
 
-/// The largest numbers ever given: (run, lsn).
+/// Returns the largest numbers ever allocated: (run, lsn).
 pub fn high_water(conn: &Connection) -> rusqlite::Result<(u64, u64)> {
     conn.query_row(
         "SELECT max(run, (SELECT coalesce(max(num), 0) FROM runs)),

@@ -1,11 +1,11 @@
-//! The table `idempotency`: answers to give again.
+//! The table `idempotency`: responses that are sent again for repeated requests.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::value::{int, uint};
 use crate::store::IdempotencyRow;
 
-/// Keeps an answer.
+/// Stores a response.
 pub fn put(conn: &Connection, row: &IdempotencyRow) -> rusqlite::Result<()> {
     conn.prepare_cached(
         "INSERT OR REPLACE INTO idempotency (principal, route, key, created_ms, body, answer)
@@ -15,7 +15,7 @@ pub fn put(conn: &Connection, row: &IdempotencyRow) -> rusqlite::Result<()> {
     .map(drop)
 }
 
-/// Whether a key is unused.
+/// Returns true if a key is unused.
 pub fn is_free(
     conn: &Connection,
     principal: &str,
@@ -29,7 +29,7 @@ pub fn is_free(
     .map(|used| !used)
 }
 
-/// The answer given under a key.
+/// Returns the response stored under a key.
 pub fn one(
     conn: &Connection,
     principal: &str,
@@ -53,7 +53,7 @@ pub fn one(
     .optional()
 }
 
-/// Forgets answers given before a time.
+/// Removes responses stored before a time.
 pub fn expire(conn: &Connection, before_ms: u64) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM idempotency WHERE created_ms < ?1")?
         .execute([int(before_ms)])

@@ -1,6 +1,6 @@
-//! The table `journal`: rows of histories, each pointing at the row before it; and `journal_marks`,
-//! which says of every 256th entry where its row is, and of each that begins a history after another,
-//! so that a part of a long history is found.
+//! The table `journal`: rows of histories, each with a pointer to the row before it. The table
+//! `journal_marks` has the row of every 256th entry, and of each entry that starts a history after
+//! another, so that a part of a long history can be found.
 
 use std::collections::VecDeque;
 
@@ -15,12 +15,12 @@ use crate::{
     store::{JournalRow, PAGES, PageMark, StoreError},
 };
 
-/// Every entry with a number that this divides has a mark.
+/// Every entry whose number is divisible by this has a mark.
 const MARKED: u32 = 256;
-/// What is read of an entry to learn its number.
+/// The number of bytes that suffice to read an entry's number.
 const HEAD: i64 = 8;
 
-/// Appends the row of a run.
+/// Appends a row of a run.
 pub fn append(conn: &Connection, run: u64, row: &JournalRow) -> rusqlite::Result<()> {
     let (lsn, before) = (int(row.lsn), row.before.map(int));
     let (prev, continues) = if row.begins { (None, before) } else { (before, None) };
@@ -42,7 +42,7 @@ fn mark(conn: &Connection, run: u64, seq: u32, lsn: i64, begins: bool) -> rusqli
     .map(drop)
 }
 
-/// The number of the first entry of a run's current history.
+/// Returns the number of the first entry of a run's current history.
 pub fn start(conn: &Connection, run: u64) -> rusqlite::Result<u32> {
     let found = conn
         .prepare_cached(
@@ -53,8 +53,8 @@ pub fn start(conn: &Connection, run: u64) -> rusqlite::Result<u32> {
     Ok(found.unwrap_or(1))
 }
 
-/// The entries of a run with a number over `after` and up to `upto`, oldest first, in one state of
-/// the database; no more rows are read than these and those up to the next mark.
+/// Returns the entries of a run with numbers over `after` and up to `upto`, oldest first, from one
+/// snapshot of the database. Reads only these rows and those up to the next mark.
 pub fn window(
     conn: &Connection,
     run: u64,
@@ -79,20 +79,20 @@ pub fn window(
     let from_mark = mark.map(|mark| histories(&tx, run, Some(mark), after, Reach::All));
     let mut entries = match from_mark {
         Some(Ok(entries)) => entries,
-        // The mark itself may be what is damaged.
+        // The mark itself may be damaged.
         Some(Err(_)) | None => histories(&tx, run, Some(end), after, Reach::All)?,
     };
     entries.truncate((upto - after) as usize);
     Ok(entries)
 }
 
-/// Writes beside the rows of the formats before what has stood in their entries alone: where a
-/// history goes on from another, and the marks.
+/// Fills the columns that older formats had only inside the entries: the history that a history
+/// continues, and the marks.
 pub fn fill(conn: &Connection) -> rusqlite::Result<()> {
     let mut rows = conn.prepare("SELECT lsn, run, substr(entry, 1, ?1) FROM journal")?;
     let mut rows = rows.query([HEAD])?;
     while let Some(row) = rows.next()? {
-        // A row that cannot be read stays what it is: whoever asks for it is told.
+        // An unreadable row stays as it is. Reading it reports the damage.
         let seq = row.get_ref(2)?.as_blob().ok().and_then(Entry::seq_of).unwrap_or_default();
         if seq > 0 && seq.is_multiple_of(MARKED) {
             mark(conn, uint(row, 1)?, seq, row.get(0)?, false)?;
@@ -112,17 +112,18 @@ pub fn fill(conn: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// How far back a read goes.
+/// The start of a read.
 #[derive(Clone, Copy)]
 pub enum Reach {
-    /// To the beginning of the current history.
+    /// The start of the current history.
     Current,
-    /// To the beginning of the run's first history.
+    /// The start of the run's first history.
     All,
 }
 
-/// The rows of one history from row ?1 back to its beginning. SQLite finds each row only when it is
-/// asked for it, so a reader that stops early pays for what it read; one statement a row is slower.
+/// The rows of one history from row ?1 back to its start. SQLite finds each row only when it is
+/// fetched, so a reader that stops early pays only for the rows it fetched. One statement per row
+/// is slower.
 const WALK: &str = "
     WITH RECURSIVE walk (run, prev_lsn, entry, continues) AS (
         SELECT run, prev_lsn, entry, continues FROM journal WHERE lsn = ?1
@@ -132,7 +133,7 @@ const WALK: &str = "
     )
     SELECT run, prev_lsn, entry, continues FROM walk";
 
-/// The bytes of the entries of a run's current history; none of them is read.
+/// Returns the total bytes of the entries of a run's current history, without reading the entries.
 pub fn history_bytes(conn: &Connection, run: u64) -> rusqlite::Result<u64> {
     conn.prepare_cached(
         "WITH RECURSIVE walk (prev_lsn, bytes) AS (
@@ -146,7 +147,8 @@ pub fn history_bytes(conn: &Connection, run: u64) -> rusqlite::Result<u64> {
     .query_row([int(run)], |row| uint(row, 0))
 }
 
-/// The entries of a run with a number over `after_seq`, oldest first, in one state of the database.
+/// Returns the entries of a run with numbers over `after_seq`, oldest first, from one snapshot of
+/// the database.
 pub fn entries(
     conn: &Connection,
     run: u64,
@@ -160,7 +162,8 @@ pub fn entries(
     histories(&tx, run, last, after_seq, reach)
 }
 
-/// The entries from `last`, a row and its number, back to the one after `after_seq`, oldest first.
+/// Returns the entries from `last` (a row and its number) back to the one after `after_seq`, oldest
+/// first.
 fn histories(
     conn: &Connection,
     run: u64,
@@ -185,8 +188,8 @@ fn histories(
     Ok(entries)
 }
 
-/// The sizes of the rows of one history from row ?1 back to its beginning. SQLite says the length
-/// of an entry without reading it.
+/// The sizes of the rows of one history from row ?1 back to its start. SQLite returns the length of
+/// an entry without reading it.
 const SIZES: &str = "
     WITH RECURSIVE walk (lsn, run, prev_lsn, size) AS (
         SELECT lsn, run, prev_lsn, length(entry) FROM journal WHERE lsn = ?1
@@ -196,7 +199,8 @@ const SIZES: &str = "
     )
     SELECT lsn, run, size FROM walk";
 
-/// Where the pages lie of the entries with a number over `after_seq`, in one state of the database.
+/// Returns the page marks of the entries with numbers over `after_seq`, from one snapshot of the
+/// database.
 pub fn pages(conn: &Connection, run: u64, after_seq: u32) -> Result<Vec<PageMark>, StoreError> {
     let failed = |error| database(format!("read the journal of run {run}"))(error);
     let tx = conn.unchecked_transaction().map_err(failed)?;
@@ -230,7 +234,7 @@ pub fn pages(conn: &Connection, run: u64, after_seq: u32) -> Result<Vec<PageMark
         drop(rows);
         let Some(oldest) = oldest else { return Err(damaged(run, last, "it is not there")) };
         if seq > after_seq {
-            // The first row of this history says where the one before it ended.
+            // The first row of this history has the end of the previous one.
             let before = before(&tx, run, oldest).map_err(failed)?;
             next = before.and_then(|(_, before)| before);
         }
@@ -238,7 +242,7 @@ pub fn pages(conn: &Connection, run: u64, after_seq: u32) -> Result<Vec<PageMark
     Ok(pages.into_iter().rev().collect())
 }
 
-/// The entries of a page; none once the run is deleted.
+/// Returns the entries of a page; empty if the run was deleted.
 pub fn page(conn: &Connection, run: u64, page: &PageMark) -> Result<Vec<Entry>, StoreError> {
     let failed = |error| database(format!("read the journal of run {run}"))(error);
     let tx = conn.unchecked_transaction().map_err(failed)?;
@@ -246,15 +250,15 @@ pub fn page(conn: &Connection, run: u64, page: &PageMark) -> Result<Vec<Entry>, 
     histories(&tx, run, last, page.after, Reach::All)
 }
 
-/// The row and the number of a run's last entry.
+/// Returns the row and the number of a run's last entry.
 fn end(conn: &Connection, run: u64) -> rusqlite::Result<Option<(u64, u32)>> {
     conn.prepare_cached("SELECT cursor, seq FROM runs WHERE num = ?1")?
         .query_row([int(run)], |row| Ok((uint(row, 0)?, row.get(1)?)))
         .optional()
 }
 
-/// Collects one history that ends at `last`, a row and its number, newest entry first, and says in
-/// the same way where the history before it ended, if that has entries over `after_seq` too.
+/// Collects the history that ends at `last` (a row and its number), newest entry first. Returns the
+/// end of the previous history, if that also has entries over `after_seq`.
 pub fn history(
     conn: &Connection,
     run: u64,
@@ -271,7 +275,8 @@ pub fn history(
             return Err(damaged(run, expected, "it is not there"));
         };
         let (entry, prev, continues) = read(row, run, expected)?;
-        // A row is whole by its sum; that it is the one that was asked for is said by its number.
+        // The checksum proves that the row is intact. The number proves that it is the requested
+        // one.
         if entry.seq != seq {
             let reason = format!("it holds entry {}, not {seq}", entry.seq);
             return Err(damaged(run, expected, reason));
@@ -292,10 +297,10 @@ pub fn history(
     }
 }
 
-/// Deletes the rows of a run from row `cursor` backwards, through all its histories, at most
-/// `most`; says at which row to go on.
+/// Deletes at most `most` rows of a run from row `cursor` backwards, through all its histories.
+/// Returns the row at which to continue.
 ///
-/// A row that cannot be read ends the walk: what lies before it stays, unreachable.
+/// An unreadable row ends the walk. The rows before it stay, unreachable.
 pub fn delete(
     conn: &Connection,
     run: u64,
@@ -317,7 +322,7 @@ pub fn delete_marks(conn: &Connection, run: u64) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM journal_marks WHERE run = ?1")?.execute([int(run)]).map(drop)
 }
 
-/// The bytes of all entries of a run whose last row is `cursor`.
+/// Returns the total bytes of all entries of a run whose last row is `cursor`.
 pub fn bytes(conn: &Connection, run: u64, cursor: u64) -> rusqlite::Result<u64> {
     let (mut sum, mut next) = (0, Some(cursor));
     while let Some(lsn) = next {
@@ -328,7 +333,7 @@ pub fn bytes(conn: &Connection, run: u64, cursor: u64) -> rusqlite::Result<u64> 
     Ok(sum)
 }
 
-/// The size of a row, and the row before it in this history or the one before.
+/// Returns the size of a row, and the previous row in this history or the one before.
 fn before(conn: &Connection, run: u64, lsn: u64) -> rusqlite::Result<Option<(u64, Option<u64>)>> {
     let mut read = conn.prepare_cached(
         "SELECT coalesce(prev_lsn, continues), length(entry) FROM journal
@@ -340,7 +345,7 @@ fn before(conn: &Connection, run: u64, lsn: u64) -> rusqlite::Result<Option<(u64
     Ok(found.map(|(bytes, prev)| (bytes, prev.filter(|&prev| prev < lsn))))
 }
 
-/// An entry, the row before it in its history, and the row that its history continues.
+/// An entry, the previous row in its history, and the row that its history continues.
 type Read = (Entry, Option<u64>, Option<u64>);
 
 fn read(row: &Row<'_>, run: u64, lsn: u64) -> Result<Read, StoreError> {

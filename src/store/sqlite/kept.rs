@@ -1,11 +1,11 @@
-//! The tables `kept` and `audit`: what layers of middleware keep, and what they wrote down.
+//! The tables `kept` and `audit`: values of middleware layers, and the audit log.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::value::{int, json, uint};
 use crate::store::AuditRow;
 
-/// Keeps a value.
+/// Stores a value.
 pub fn put(
     conn: &Connection,
     (layer, key): (&str, &str),
@@ -21,21 +21,21 @@ pub fn put(
     .map(drop)
 }
 
-/// Forgets a value.
+/// Removes a value.
 pub fn remove(conn: &Connection, layer: &str, key: &str) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM kept WHERE layer = ?1 AND key = ?2")?
         .execute([layer, key])
         .map(drop)
 }
 
-/// Forgets what expired before `before_ms`.
+/// Removes values that expired before `before_ms`.
 pub fn expire(conn: &Connection, before_ms: u64) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM kept WHERE expires_ms < ?1")?
         .execute([int(before_ms)])
         .map(drop)
 }
 
-/// A value with the time from which it is not to be used.
+/// Returns a value and its expiry.
 pub fn one(
     conn: &Connection,
     layer: &str,
@@ -50,14 +50,14 @@ pub fn one(
         .optional()
 }
 
-/// Adds a line to the audit log.
+/// Appends a line to the audit log.
 pub fn add_line(conn: &Connection, row: &AuditRow) -> rusqlite::Result<()> {
     conn.prepare_cached("INSERT INTO audit (seq, at, line, hash) VALUES (?1, ?2, ?3, ?4)")?
         .execute(params![int(row.seq), row.at, row.line, row.hash])
         .map(drop)
 }
 
-/// The lines after a number, in order.
+/// Returns the lines with numbers over `after`, in order.
 pub fn lines(conn: &Connection, after: u64, limit: usize) -> rusqlite::Result<Vec<AuditRow>> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     conn.prepare_cached(
@@ -67,7 +67,7 @@ pub fn lines(conn: &Connection, after: u64, limit: usize) -> rusqlite::Result<Ve
     .collect()
 }
 
-/// The last line.
+/// Returns the last line.
 pub fn last_line(conn: &Connection) -> rusqlite::Result<Option<AuditRow>> {
     conn.prepare_cached("SELECT seq, at, line, hash FROM audit ORDER BY seq DESC LIMIT 1")?
         .query_row([], line)

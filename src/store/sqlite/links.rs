@@ -1,11 +1,11 @@
-//! The table `state_links`: which key leads to which.
+//! The table `state_links`: links between keys.
 
 use rusqlite::{Connection, Row, params};
 
 use super::value::limit;
 use crate::protocol::MemoryLink;
 
-/// Writes a link (from, relation, to), over one that is there.
+/// Inserts or replaces a link (from, relation, to).
 pub fn put(
     conn: &Connection,
     scope: &str,
@@ -34,7 +34,7 @@ pub fn delete(
     .map(drop)
 }
 
-/// The links that start from a key, sorted by where they lead; of one relation or of any.
+/// Returns the links from a key, sorted by target, of one relation or of any.
 pub fn from(
     conn: &Connection,
     scope: &str,
@@ -51,7 +51,7 @@ pub fn from(
     .collect()
 }
 
-/// Every link of a scope, sorted by where it starts and where it leads.
+/// Returns all links of a scope, sorted by source and target.
 pub fn of_scope(conn: &Connection, scope: &str) -> rusqlite::Result<Vec<MemoryLink>> {
     conn.prepare_cached(
         "SELECT to_key, relation, metadata, from_key FROM state_links

@@ -1,4 +1,4 @@
-//! The ownership of a data directory, as a lock that the kernel drops with its process.
+//! Ownership of a data directory, as a file lock that the kernel releases with the process.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -13,34 +13,36 @@ use rustix::fs::{FlockOperation, flock};
 use super::error::file;
 use crate::store::StoreError;
 
-/// The file's name within the data directory.
+/// The name of the lock file within the data directory.
 pub const NAME: &str = "lock";
 
-/// How long a lock is waited for whose owner is dead: a child that it was just starting has the lock
-/// as well, until it becomes the program that it was started for.
+/// The timeout for a lock whose owner is dead. A child that the owner was just starting also holds
+/// the lock, until its exec.
 const DYING: Duration = Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_millis(5);
-/// What the file says once its owner ended in order.
+/// The content of the file after a clean shutdown of its owner.
 const NOBODY: u32 = 0;
 
-/// Held as long as the data directory is ours.
+/// Held as long as this process owns the data directory.
 ///
-/// The directory itself is locked too, so that nobody gets past a lock whose file was removed.
+/// The directory itself is locked as well, so that removing the lock file does not circumvent the
+/// lock.
 pub struct Lock {
-    /// The locks live as long as these descriptors.
+    /// The locks last as long as these descriptors.
     file: File,
     _directory: File,
-    /// What the file said before.
+    /// The content of the file before.
     before: u32,
-    /// What it is to say once the lock is let go.
+    /// The content that the file gets on release.
     leaves: u32,
 }
 
 impl Lock {
-    /// Takes the lock of `dir` and writes our process id into its file.
+    /// Locks `dir` and writes our process id into the file.
     ///
     /// # Errors
-    /// [`StoreError::Owned`] when somebody has it, and what the file system says.
+    /// Returns [`StoreError::Owned`] if another process has the lock. Fails on errors of the file
+    /// system.
     pub fn take(dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join(NAME);
         let directory = File::open(dir).map_err(file("open", dir))?;
@@ -65,7 +67,7 @@ impl Lock {
                 Err(error) => return Err(file("lock", &path)(error.into())),
             }
         }
-        // Some file systems do not lock directories; the file's lock is what counts there.
+        // Some file systems do not lock directories. There, the file's lock decides.
         if !is_free(&directory, until) || !is_at(&held, &path).map_err(file("read", &path))? {
             return Err(owned(dir, &mut held));
         }
@@ -74,13 +76,13 @@ impl Lock {
         Ok(Self { file: held, _directory: directory, before, leaves: before })
     }
 
-    /// Whether the owner before this one did not give the directory up: it died.
+    /// Returns true if the previous owner died without a clean shutdown.
     pub fn owner_died(&self) -> bool {
         self.before != NOBODY
     }
 
-    /// The directory is open: when the lock is let go, its owner ended in order. Before, the file
-    /// goes on saying what it said.
+    /// Marks the directory as open: from now on, releasing the lock counts as a clean shutdown.
+    /// Before this call, a release restores the previous content.
     pub fn opened(mut self) -> Self {
         self.leaves = NOBODY;
         self
@@ -89,7 +91,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Who is not told takes us for dead, and is only more careful.
+        // If this fails, the next owner assumes a crash and only takes more care.
         let _ = write_pid(&mut self.file, self.leaves);
     }
 }
@@ -99,7 +101,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Locks the directory, whose lock a child of a dead owner may have as well.
+/// Locks the directory. Waits for a child of a dead owner that may hold the lock.
 fn is_free(directory: &File, until: Instant) -> bool {
     while flock(directory, FlockOperation::NonBlockingLockExclusive)
         == Err(rustix::io::Errno::WOULDBLOCK)
@@ -112,13 +114,14 @@ fn is_free(directory: &File, until: Instant) -> bool {
     true
 }
 
-/// Whether a file is what is found under its name: it may have been removed before it was locked.
+/// Returns true if an open file is still the one at its path. It may have been removed before it
+/// was locked.
 fn is_at(held: &File, path: &Path) -> io::Result<bool> {
     let (ours, found) = (held.metadata()?, fs::metadata(path)?);
     Ok((ours.dev(), ours.ino()) == (found.dev(), found.ino()))
 }
 
-/// Writes over what is there, so that it needs no room on a full disk.
+/// Overwrites the content in place, so that a full disk is no problem.
 fn write_pid(held: &mut File, pid: u32) -> io::Result<()> {
     let text = pid.to_string();
     held.rewind()?;
@@ -133,7 +136,7 @@ fn read_pid(held: &mut File) -> Option<u32> {
     pid.trim().parse().ok()
 }
 
-/// Whether a process is there and is more than what is left of one until its parent asks for it.
+/// Returns true if a process exists and is not a zombie.
 fn is_alive(pid: u32) -> bool {
     if pid == NOBODY {
         return false;
@@ -152,7 +155,7 @@ fn is_alive(pid: u32) -> bool {
 }
 
 fn owned(dir: &Path, held: &mut File) -> StoreError {
-    // The owner may be between taking the lock and writing its id; the refusal stands anyway.
+    // The owner may not have written its id yet. The refusal is valid anyway.
     let pid = read_pid(held).filter(|pid| *pid != NOBODY);
     let pid = pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
     StoreError::Owned { path: dir.display().to_string(), pid }

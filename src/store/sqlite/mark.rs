@@ -1,8 +1,8 @@
-//! The mark: a small file beside the lock that says how far the database had come.
+//! The mark: a small file beside the lock that records how far the database has come.
 //!
-//! It is written over in place after the first commit of a start and after each checkpoint, and
-//! stands outside the database on purpose: a database that is behind its mark has lost commits, be
-//! it that its log was removed or that its file was rolled back.
+//! Overwritten in place after the first commit of a start and after each checkpoint. It is outside
+//! the database on purpose: a database that is behind its mark has lost commits, because its log
+//! was removed or its file was rolled back.
 
 use std::{
     fs::{File, OpenOptions},
@@ -20,36 +20,37 @@ use super::{
 };
 use crate::store::StoreError;
 
-/// The file's name within the data directory.
+/// The name of the file within the data directory.
 const NAME: &str = "mark";
-/// The file's size: it never grows, so that a full disk takes it too.
+/// The size of the file in bytes. It never grows, so that it can be written on a full disk.
 const BYTES: usize = 1_024;
-/// The longest reason that is kept, in characters.
+/// The maximum length of a stored reason, in characters.
 const REASON: usize = 128;
-/// Where the database keeps the number of the last mark.
+/// The key in `meta` for the number of the last mark.
 pub const KEY: &str = "mark";
 
-/// How far a database had come.
+/// The progress of a database.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Mark {
-    /// Counts the marks; the database holds the same number from the commit before this one on.
+    /// The number of the mark. The database has the same number from the commit before this mark
+    /// on.
     pub number: u64,
-    /// The largest number of a run.
+    /// The largest run number.
     pub run: u64,
-    /// The largest number of a row of the journal.
+    /// The largest number of a journal row.
     pub lsn: u64,
-    /// Whether its owner has not closed it in order.
+    /// True if the owner has not closed the database cleanly.
     pub open: bool,
-    /// Why its owner gave it up, if the next one is to check it.
+    /// The reason why its owner gave it up, if the next one must check it.
     pub suspect: Option<String>,
 }
 
 impl Mark {
-    /// How far the database behind `conn` has come.
+    /// Returns the progress of the database behind `conn`.
     ///
     /// # Errors
-    /// What the database says.
+    /// Returns the database's error.
     pub fn of(conn: &Connection) -> Result<Self, StoreError> {
         let failed = || database("read how far the database has come");
         let (run, lsn) = header::high_water(conn).map_err(failed())?;
@@ -58,7 +59,7 @@ impl Mark {
         Ok(Self { number, run, lsn, ..Self::default() })
     }
 
-    /// Whether a database that has come as far as `found` has lost commits.
+    /// Returns true if a database with the progress `found` has lost commits.
     pub fn is_ahead_of(&self, found: &Self) -> bool {
         self.number > found.number || self.run > found.run || self.lsn > found.lsn
     }
@@ -72,11 +73,10 @@ pub struct MarkFile {
 }
 
 impl MarkFile {
-    /// Reads the mark of `dir`; one that is not there, or that was cut off while it was written, is
-    /// as if nothing was known.
+    /// Opens the mark file of `dir`. A missing or truncated mark counts as unknown progress.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Fails on errors of the file system.
     pub fn open(dir: &Path, durable: bool) -> Result<Self, StoreError> {
         let path = dir.join(NAME);
         let mut it = OpenOptions::new()
@@ -99,21 +99,21 @@ impl MarkFile {
         Ok(Self { file: it, mark: mark.unwrap_or_default(), durable })
     }
 
-    /// The mark as it stands.
+    /// Returns the current mark.
     pub fn mark(&self) -> &Mark {
         &self.mark
     }
 
-    /// Counts on from a database that has come this far, and clears what was suspected of it.
+    /// Continues the numbers from a database with this progress, and clears the suspicion.
     pub fn begin(&mut self, found: &Mark) {
         let number = self.mark.number.max(found.number);
         self.mark = Mark { number, suspect: None, ..self.mark.clone() };
     }
 
-    /// Writes another mark, if it is another.
+    /// Writes a mark, if it differs from the current one.
     ///
-    /// A mark that could not be written leaves the one before: it is behind the database then, which
-    /// is never taken for a loss.
+    /// A failed write leaves the old mark. That is behind the database, which never counts as a
+    /// loss.
     pub fn put(&mut self, mark: Mark) {
         if mark == self.mark {
             return;
@@ -124,15 +124,16 @@ impl MarkFile {
         }
     }
 
-    /// Notes why the database is given up: the next start checks it.
+    /// Records why the database is given up. The next start then checks it.
     pub fn suspect(&mut self, reason: &str) {
-        // Plain characters only: each takes at most four bytes, and the file has room for all.
+        // Only characters that need no escape: each takes at most four bytes, so that the file has
+        // room.
         let plain = reason.chars().filter(|c| !c.is_control() && !matches!(c, '"' | '\\'));
         let reason = plain.take(REASON).collect();
         self.put(Mark { suspect: Some(reason), ..self.mark.clone() });
     }
 
-    /// Notes that the database was closed in order.
+    /// Records a clean shutdown.
     pub fn close(&mut self) {
         self.put(Mark { open: false, ..self.mark.clone() });
     }
@@ -143,7 +144,7 @@ impl MarkFile {
     }
 }
 
-/// The mark as JSON and its sum, each on a line, filled up with blanks.
+/// Encodes the mark as JSON and its checksum, one per line, padded with blanks.
 fn encode(mark: &Mark) -> Vec<u8> {
     let text = serde_json::to_string(mark).expect("a mark is plain data");
     let mut bytes = format!("{text}\n{}\n", sum(&text)).into_bytes();

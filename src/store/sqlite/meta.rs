@@ -1,24 +1,24 @@
-//! The table `meta`: what the host keeps about itself.
+//! The table `meta`: values of the host itself.
 
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::store::UNSTORED;
 
-/// Keeps a value.
+/// Stores a value.
 pub fn put(conn: &Connection, key: &str, value: &str) -> rusqlite::Result<()> {
     conn.prepare_cached("INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)")?
         .execute([key, value])
         .map(drop)
 }
 
-/// A value.
+/// Returns a value.
 pub fn one(conn: &Connection, key: &str) -> rusqlite::Result<Option<String>> {
     conn.prepare_cached("SELECT value FROM meta WHERE key = ?1")?
         .query_row([key], |row| row.get(0))
         .optional()
 }
 
-/// The runs that are to go once they have ended.
+/// Returns the runs that are to be deleted after they end.
 pub fn unstored(conn: &Connection) -> rusqlite::Result<Vec<u64>> {
     let mut keys = conn.prepare_cached(
         "SELECT key FROM meta WHERE key >= 'unstored:' AND key < 'unstored;' LIMIT 1000",
@@ -28,7 +28,7 @@ pub fn unstored(conn: &Connection) -> rusqlite::Result<Vec<u64>> {
     runs.filter_map(Result::transpose).collect()
 }
 
-/// Forgets a value.
+/// Removes a value.
 pub fn delete(conn: &Connection, key: &str) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM meta WHERE key = ?1")?.execute([key]).map(drop)
 }

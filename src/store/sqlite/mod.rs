@@ -1,9 +1,9 @@
 //! The embedded adapter: one SQLite database in a data directory that one process owns.
 //!
 //! Owns the lock, the file, its format and migrations, the writer thread and the readers. Refuses a
-//! directory with an owner, a newer format, and a file that is not ours. One file a table holds
-//! both its writes and its reads; `write.rs` and `reader.rs` only say which table a call goes to.
-//! The host opens it; everybody else sees the traits of [`crate::store`].
+//! directory with another owner, a newer format, and a file that is not a moonswarm database. One
+//! file per table holds its writes and reads; `write.rs` and `reader.rs` only dispatch calls to
+//! tables. The host opens it. All others use the traits of [`crate::store`].
 
 mod artifacts;
 mod backup;

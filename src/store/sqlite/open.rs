@@ -32,19 +32,19 @@ use crate::{
     store::{Batch, Health, Migrated, Space, Store, StoreError, Tell, Upkeep, Writer},
 };
 
-/// The log's and its index's names.
+/// The names of the log and its index.
 const LOG: [&str; 2] = ["moonswarm.db-wal", "moonswarm.db-shm"];
 
-/// How a database is run.
+/// The settings of a database.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// When a commit counts as done.
+    /// The moment at which a commit counts as done.
     pub synchronous: Synchronous,
-    /// How many reads run at the same time.
+    /// The maximum number of concurrent reads.
     pub readers: usize,
-    /// Time added to each commit, to stand for a slower disk in benchmarks.
+    /// A delay added to each commit, which simulates a slower disk in benchmarks.
     pub commit_delay: Duration,
-    /// Whether a database is opened whose log is missing, without the commits that were in it.
+    /// True to open a database whose log is missing, without the commits in it.
     pub accept_loss: bool,
 }
 
@@ -71,32 +71,32 @@ pub struct Sqlite {
     migrated: Option<Migrated>,
 }
 
-/// A data directory that is open, as everybody beyond this room sees it.
+/// An open data directory, as seen from outside this room.
 pub struct Opened {
-    /// What is in it.
+    /// The store.
     pub store: Arc<dyn Store>,
-    /// The directory as a whole.
+    /// Its maintenance interface.
     pub upkeep: Arc<dyn Upkeep>,
 }
 
-/// Takes ownership of the data directory `dir` and opens what is stored in it; see
-/// [`Sqlite::open`].
+/// Takes ownership of the data directory `dir` and opens its store. See [`Sqlite::open`].
 ///
 /// # Errors
-/// Those of [`Sqlite::open`].
+/// Fails like [`Sqlite::open`].
 pub fn open(dir: &Path, options: &Options) -> Result<Opened, StoreError> {
     let store = Sqlite::open(dir, options)?;
     Ok(Opened { store: Arc::clone(&store) as Arc<dyn Store>, upkeep: store })
 }
 
 impl Sqlite {
-    /// Takes ownership of `dir`, which is created if it is not there, and opens its database,
-    /// which is created or brought to this program's format.
+    /// Takes ownership of `dir` and opens its database. Creates both if they do not exist, and
+    /// migrates the database to this program's format.
     ///
     /// # Errors
-    /// [`StoreError::Owned`], [`StoreError::Newer`], [`StoreError::LogMissing`],
-    /// [`StoreError::NoRoom`] for a migration, [`StoreError::Damaged`] for a database that its last owner gave up and that is not whole,
-    /// and what the file system or the database say.
+    /// Returns [`StoreError::Owned`], [`StoreError::Newer`], [`StoreError::LogMissing`],
+    /// [`StoreError::NoRoom`] for a migration, or [`StoreError::Damaged`] for a database that its
+    /// last owner gave up and that is not intact. Fails on errors of the file system or the
+    /// database.
     pub fn open(dir: &Path, options: &Options) -> Result<Arc<Self>, StoreError> {
         Self::take(dir, options).map_err(check::advised)
     }
@@ -116,7 +116,7 @@ impl Sqlite {
         let has_log = fs::metadata(dir.join(LOG[0])).is_ok_and(|log| log.len() > 0);
         create(&path)?;
         fault::point("store.created");
-        // Looked at before anything is written: a start that is refused leaves all as it was.
+        // Checked before anything is written: a refused start changes nothing.
         let (format, mut found) = come_to(&path)?;
         let has_lost = mark.mark().is_ahead_of(&found);
         if has_lost && mark.mark().open && !has_log && !options.accept_loss {
@@ -157,11 +157,11 @@ impl Sqlite {
         }))
     }
 
-    /// Commits what is queued, closes the database and gives the data directory up. Calls after it
-    /// are answered with [`StoreError::Closed`]; closing again does nothing.
+    /// Commits the queued batches, closes the database and releases the data directory. Later calls
+    /// fail with [`StoreError::Closed`]. Closing again has no effect.
     ///
     /// # Errors
-    /// When the log could not be written back into the database; nothing is lost by that.
+    /// Fails when the final checkpoint fails. No data is lost.
     pub fn close(&self) -> Result<(), StoreError> {
         let result = self.queue.close();
         self.pool.close();
@@ -216,13 +216,13 @@ impl Upkeep for Sqlite {
     }
 
     fn check(&self, tell: Tell<'_>) -> Result<(), StoreError> {
-        // A connection of its own: the readers have other things to do meanwhile.
+        // Uses a separate connection, because this takes long and the readers are needed meanwhile.
         drop(self.pool.lend()?);
         check::everything(&reader(&self.path)?, tell)
     }
 
     fn backup(&self, to: &Path) -> Result<u64, StoreError> {
-        // A connection of its own: the readers have other things to do meanwhile.
+        // Uses a separate connection, because this takes long and the readers are needed meanwhile.
         drop(self.pool.lend()?);
         backup::copy(&self.path, to)
     }
@@ -248,7 +248,7 @@ impl Upkeep for Sqlite {
     }
 }
 
-/// A database's format, and how far it has come, before it is brought to this program's format.
+/// Returns a database's format and progress before its migration.
 fn come_to(path: &Path) -> Result<(u32, Mark), StoreError> {
     let conn = connect(path)?;
     match format::check(&conn, path)? {
@@ -257,7 +257,7 @@ fn come_to(path: &Path) -> Result<(u32, Mark), StoreError> {
     }
 }
 
-/// Keeps a copy of a database that is about to be migrated.
+/// Makes a copy of a database before its migration.
 fn migration(dir: &Path, from: u32) -> Result<Option<Migrated>, StoreError> {
     let to = format::known();
     if from == 0 || from == to {

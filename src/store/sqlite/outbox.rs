@@ -1,4 +1,4 @@
-//! The table `outbox`: signals and cancels between runs that have not arrived.
+//! The table `outbox`: signals and cancels between runs that have not been delivered.
 
 use rusqlite::{Connection, Row, params};
 
@@ -8,9 +8,9 @@ use super::{
 };
 use crate::store::{Errand, OutboxRow};
 
-/// Keeps an errand; a repetition of the same step changes nothing.
+/// Stores a message. A repetition for the same step has no effect.
 pub fn put(conn: &Connection, row: &OutboxRow) -> rusqlite::Result<()> {
-    // A cancel has the sender's id as its name, and its reason as its payload.
+    // A cancel has the sender's id in the column `name`, and its reason in `payload`.
     let (cancels, name, payload) = match &row.errand {
         Errand::Signal { name, payload } => (false, name.as_str(), payload),
         Errand::Cancel { by, reason } => (true, by.as_str(), reason),
@@ -23,19 +23,19 @@ pub fn put(conn: &Connection, row: &OutboxRow) -> rusqlite::Result<()> {
     .map(drop)
 }
 
-/// Removes what arrived.
+/// Removes a delivered message.
 pub fn delete(conn: &Connection, run: u64, step: u32) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM outbox WHERE run = ?1 AND step = ?2")?
         .execute(params![int(run), step])
         .map(drop)
 }
 
-/// Removes what a run sent.
+/// Removes the messages of a run.
 pub fn delete_of(conn: &Connection, run: u64) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM outbox WHERE run = ?1")?.execute([int(run)]).map(drop)
 }
 
-/// Everything, oldest first.
+/// Returns all messages, oldest first.
 pub fn list(conn: &Connection) -> rusqlite::Result<Vec<OutboxRow>> {
     sound(
         conn.prepare_cached(

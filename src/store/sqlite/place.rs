@@ -1,5 +1,4 @@
-//! The files of a store by what they are and not by their names: whether those who look for them
-//! under their names still find them.
+//! The identity of a store's files, to detect that they were moved or replaced.
 
 use std::{
     io::ErrorKind,
@@ -9,19 +8,19 @@ use std::{
 
 use crate::store::StoreError;
 
-/// Where a store was opened.
+/// The location at which a store was opened.
 pub struct Place {
     dir: PathBuf,
     files: Vec<(PathBuf, Id)>,
 }
 
-/// The device and the number of a file.
+/// The device and inode number of a file.
 type Id = (u64, u64);
 
 impl Place {
-    /// The files of `dir` with these names, as they are now; those that are not there are left out.
+    /// Records the current files of `dir` with these names. Missing files are skipped.
     pub fn of(dir: &Path, names: &[&str]) -> Self {
-        // The working directory may change, what is open does not.
+        // The working directory may change later.
         let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
         let paths = names.iter().map(|name| dir.join(name));
         let files = paths.filter_map(|path| Some((identity(&path)??, path)));
@@ -29,10 +28,11 @@ impl Place {
         Self { dir, files }
     }
 
-    /// Looks whether every file is still found under its name.
+    /// Checks that each file is still at its path.
     ///
     /// # Errors
-    /// [`StoreError::Gone`]. A file that cannot be looked at for another reason is taken as there.
+    /// Returns [`StoreError::Gone`]. A file that cannot be examined for another reason counts as
+    /// present.
     pub fn check(&self) -> Result<(), StoreError> {
         let is_there = |(path, id): &(PathBuf, Id)| match identity(path) {
             Some(found) => found == Some(*id),
@@ -48,7 +48,7 @@ impl Place {
     }
 }
 
-/// What a file is; `Some(None)` where there is none, and nothing where that cannot be known.
+/// Returns the identity of a file; `Some(None)` if it does not exist, `None` if that is unknown.
 fn identity(path: &Path) -> Option<Option<Id>> {
     match std::fs::metadata(path) {
         Ok(meta) => Some(Some((meta.dev(), meta.ino()))),

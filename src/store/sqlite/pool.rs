@@ -1,4 +1,4 @@
-//! The readers: a few connections that cannot write, lent to one call at a time.
+//! The readers: a few read-only connections, each lent to one call at a time.
 
 use std::{
     ops::Deref,
@@ -9,7 +9,7 @@ use rusqlite::Connection;
 
 use crate::store::StoreError;
 
-/// Connections for reading.
+/// A pool of read-only connections.
 pub struct Pool {
     shelf: Mutex<Shelf>,
     returned: Condvar,
@@ -22,16 +22,16 @@ struct Shelf {
 }
 
 impl Pool {
-    /// Lends out `connections`.
+    /// Creates a pool of `connections`.
     pub fn new(connections: Vec<Connection>) -> Self {
         let shelf = Shelf { idle: connections, lent: 0, closed: false };
         Self { shelf: Mutex::new(shelf), returned: Condvar::new() }
     }
 
-    /// Borrows a connection; blocks while all are lent.
+    /// Borrows a connection. Blocks while all are lent.
     ///
     /// # Errors
-    /// [`StoreError::Closed`] after [`Pool::close`].
+    /// Returns [`StoreError::Closed`] after [`Pool::close`].
     pub fn lend(&self) -> Result<Loan<'_>, StoreError> {
         let mut shelf = self.shelf();
         loop {
@@ -46,7 +46,7 @@ impl Pool {
         }
     }
 
-    /// Closes every connection; waits for those that are lent.
+    /// Closes all connections. Waits for those that are lent.
     pub fn close(&self) {
         let mut shelf = self.shelf();
         shelf.closed = true;
@@ -62,7 +62,7 @@ impl Pool {
     }
 }
 
-/// A borrowed connection; goes back when it is dropped.
+/// A borrowed connection. Returns to the pool when dropped.
 pub struct Loan<'a> {
     pool: &'a Pool,
     connection: Option<Connection>,

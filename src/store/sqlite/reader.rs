@@ -1,4 +1,4 @@
-//! Which table each read goes to.
+//! Dispatches each read to its table.
 
 use rusqlite::Connection;
 

@@ -1,8 +1,8 @@
-//! A data directory from a backup.
+//! Restore: a new data directory from a backup.
 //!
-//! The copy is a life of its own: it forgets the incarnation that it comes from, every open run
-//! changes hands, and what somebody elsewhere held is tried again. So nothing that the original
-//! gave out is good in it, and nothing of it is done twice under the same name.
+//! The copy is independent of the original: it drops the original's incarnation, every open run
+//! gets a new epoch, and attempts held elsewhere are retried. So no handle or token of the original
+//! is valid in it, and no work is done twice under the same name.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -23,27 +23,27 @@ use super::{
 };
 use crate::store::StoreError;
 
-/// What a restored data directory holds.
+/// The content of a restored data directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restored {
-    /// Runs that have ended.
+    /// The number of ended runs.
     pub ended: u64,
-    /// Runs that go on when it is opened.
+    /// The number of runs that continue when the directory is opened.
     pub open: u64,
-    /// Attempts that were out of the host: each is tried again.
+    /// The number of attempts that were delivered to workers. Each is retried.
     pub reopened: u64,
 }
 
-/// Makes a data directory of a backup.
+/// Creates a data directory from a backup.
 ///
 /// # Errors
-/// [`StoreError::Occupied`] when something is in `dir`, [`StoreError::Owned`], [`StoreError::Newer`],
-/// [`StoreError::Damaged`] for a file that is not whole, and what the file system or the database
-/// say. The directory is then as it was, but for its lock.
+/// Returns [`StoreError::Occupied`] if `dir` is not empty, [`StoreError::Owned`],
+/// [`StoreError::Newer`], or [`StoreError::Damaged`] if the backup is not intact. Fails on errors
+/// of the file system or the database. The directory is then unchanged, except for its lock.
 pub fn restore(from: &Path, dir: &Path) -> Result<Restored, StoreError> {
     verify(from)?;
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(file("create", dir))?;
-    // Held to the end: no host opens what is not finished.
+    // Held to the end, so that no host opens an incomplete directory.
     let _lock = Lock::take(dir)?;
     vacant(dir)?;
     let draft = dir.join("moonswarm.draft");
@@ -54,7 +54,7 @@ pub fn restore(from: &Path, dir: &Path) -> Result<Restored, StoreError> {
     });
     if restored.is_err() {
         for name in ["moonswarm.draft", "moonswarm.draft-wal", "moonswarm.draft-shm"] {
-            // It may not have been made.
+            // It may not exist.
             let _ = fs::remove_file(dir.join(name));
         }
     }
@@ -63,7 +63,7 @@ pub fn restore(from: &Path, dir: &Path) -> Result<Restored, StoreError> {
     Ok(restored)
 }
 
-/// Whether a file is a whole database of ours, in a format that is known.
+/// Checks that a file is an intact moonswarm database in a known format.
 fn verify(from: &Path) -> Result<(), StoreError> {
     let context = || format!("open {}", from.display());
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -91,20 +91,20 @@ fn vacant(dir: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Cuts the copy off from the life that it comes from.
+/// Makes the copy independent of the original.
 fn begin_anew(draft: &Path) -> Result<Restored, StoreError> {
     let mut conn = writable(draft, Synchronous::Full)?;
     change_hands(&mut conn)
         .and_then(|restored| {
-            // Only the file itself is moved to its place: nothing may be left beside it.
+            // Only the database file itself is moved to its place, so it must have no log.
             conn.pragma_update(None, "journal_mode", "DELETE")?;
             Ok(restored)
         })
         .map_err(database("give the copy a life of its own"))
 }
 
-/// Cuts a database that has lost commits off from the life in which they were made: what that gave
-/// out is good for nothing, and its numbers up to `mark` are not given again.
+/// Makes a database that has lost commits independent of its past: its handles and tokens become
+/// invalid, and its numbers up to `mark` are not allocated again.
 pub fn begin_after(conn: &mut Connection, mark: &Mark) -> Result<(), StoreError> {
     conn.execute(
         "UPDATE high_water SET run = max(run, ?1), lsn = max(lsn, ?2)",
@@ -118,12 +118,13 @@ pub fn begin_after(conn: &mut Connection, mark: &Mark) -> Result<(), StoreError>
 fn change_hands(conn: &mut Connection) -> rusqlite::Result<Restored> {
     const OPEN: &str = "status NOT IN ('completed', 'failed', 'canceled')";
     let tx = conn.transaction()?;
-    // The first start makes another incarnation, with keys of its own.
+    // The first start creates a new incarnation with its own keys.
     tx.execute_batch(
         "DELETE FROM meta WHERE key IN ('incarnation', 'bad_ends', 'taking_up', 'mark')",
     )?;
     let open = tx.execute(&format!("UPDATE runs SET epoch = epoch + 1 WHERE {OPEN}"), [])?;
-    // Whoever held an attempt cannot report any more: its run is looked at when the host starts.
+    // Workers that held an attempt can no longer report. Their runs are loaded when the host
+    // starts.
     tx.execute_batch(
         "UPDATE runs SET wake_at_ms = 0 WHERE status NOT IN ('paused', 'completed', 'failed', 'canceled')
              AND num IN (SELECT run FROM tasks WHERE phase = 'delivered')",

@@ -1,7 +1,7 @@
-//! What deleting a run takes, in bounded steps, and how much room there is.
+//! Deletion of runs in bounded steps, and disk space.
 //!
-//! A long history is not deleted at once: what is left of it is noted in `meta` in the transaction
-//! that deletes its run, and cleared by [`tidy`].
+//! A long history is not deleted at once. The transaction that deletes its run records the rest in
+//! `meta`, and [`tidy`] clears it.
 
 use rusqlite::{Connection, OptionalExtension};
 
@@ -14,12 +14,12 @@ use crate::{
     store::{Space, UNSTORED},
 };
 
-/// Rows of a history that are deleted with its run.
+/// The number of rows of a history that are deleted together with its run.
 const AT_ONCE: usize = 2_048;
-/// What the keys of left histories begin with; the run's number follows.
+/// The prefix of the `meta` keys for remaining histories, followed by the run's number.
 const DEBRIS: &str = "debris:";
 
-/// Deletes a run with everything that belongs to it, but for the beginning of a long history.
+/// Deletes a run with everything that belongs to it, except the beginning of a long history.
 pub fn delete_run(conn: &Connection, run: u64) -> rusqlite::Result<()> {
     if let Some((created_ms, cursor)) = header::delete(conn, run)? {
         state::delete_of(conn, run, RunId::new(run, created_ms))?;
@@ -35,7 +35,7 @@ pub fn delete_run(conn: &Connection, run: u64) -> rusqlite::Result<()> {
     evidence::delete_of(conn, run)
 }
 
-/// Clears at most `rows` rows of one left history, and gives at most `pages` free pages back.
+/// Clears at most `rows` rows of one remaining history, and releases at most `pages` free pages.
 pub fn tidy(conn: &Connection, rows: usize, pages: u32) -> rusqlite::Result<()> {
     if rows > 0
         && let Some((key, cursor)) = debris(conn)?
@@ -47,7 +47,7 @@ pub fn tidy(conn: &Connection, rows: usize, pages: u32) -> rusqlite::Result<()> 
         }
     }
     if pages > 0 {
-        // Each row that it gives is a page that it gave back.
+        // Each returned row stands for one released page.
         let mut vacuum = conn.prepare(&format!("PRAGMA incremental_vacuum({pages})"))?;
         let mut rows = vacuum.query([])?;
         while rows.next()?.is_some() {}
@@ -55,7 +55,7 @@ pub fn tidy(conn: &Connection, rows: usize, pages: u32) -> rusqlite::Result<()> 
     Ok(())
 }
 
-/// How much room the database takes.
+/// Returns the disk space of the database.
 pub fn space(conn: &Connection) -> rusqlite::Result<Space> {
     let (page, pages, free) = conn.query_row(
         "SELECT page_size, page_count, freelist_count
@@ -70,7 +70,7 @@ pub fn space(conn: &Connection) -> rusqlite::Result<Space> {
     })
 }
 
-/// The bytes of a run's entries and files.
+/// Returns the total bytes of a run's entries and files.
 pub fn run_bytes(conn: &Connection, run: u64) -> rusqlite::Result<u64> {
     let Some(header) = header::one(conn, run)? else { return Ok(0) };
     let files = conn

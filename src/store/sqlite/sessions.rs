@@ -1,4 +1,4 @@
-//! The table `sessions`: connected operators, and what became of them.
+//! The table `sessions`: open and closed sessions.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -13,7 +13,7 @@ macro_rules! columns {
     };
 }
 
-/// Records a session.
+/// Stores a session.
 pub fn put(conn: &Connection, row: &SessionRow) -> rusqlite::Result<()> {
     conn.prepare_cached(concat!(
         "INSERT OR REPLACE INTO sessions (",
@@ -37,14 +37,14 @@ pub fn put(conn: &Connection, row: &SessionRow) -> rusqlite::Result<()> {
     .map(drop)
 }
 
-/// Lets a session live longer.
+/// Extends the lifetime of a session.
 pub fn extend(conn: &Connection, id: &str, expires_ms: u64) -> rusqlite::Result<()> {
     conn.prepare_cached("UPDATE sessions SET expires_ms = max(expires_ms, ?2) WHERE id = ?1")?
         .execute(params![id, int(expires_ms)])
         .map(drop)
 }
 
-/// Ends a session; the first time counts.
+/// Closes a session. Only the first call has an effect.
 pub fn close(conn: &Connection, id: &str, at_ms: u64, reason: &str) -> rusqlite::Result<()> {
     conn.prepare_cached(
         "UPDATE sessions SET closed_ms = ?2, reason = ?3 WHERE id = ?1 AND closed_ms IS NULL",
@@ -60,21 +60,21 @@ pub fn forget(conn: &Connection, before_ms: u64) -> rusqlite::Result<()> {
         .map(drop)
 }
 
-/// Notes the number of a session's last frame.
+/// Sets the number of a session's last frame. Never decreases it.
 pub fn count(conn: &Connection, id: &str, last_seq: u64) -> rusqlite::Result<()> {
     conn.prepare_cached("UPDATE sessions SET last_seq = max(last_seq, ?2) WHERE id = ?1")?
         .execute(params![id, int(last_seq)])
         .map(drop)
 }
 
-/// Notes the number of the last frame that a session acknowledged.
+/// Sets the number of the last acknowledged frame. Never decreases it.
 pub fn acknowledge(conn: &Connection, id: &str, seq: u64) -> rusqlite::Result<()> {
     conn.prepare_cached("UPDATE sessions SET acked_seq = max(acked_seq, ?2) WHERE id = ?1")?
         .execute(params![id, int(seq)])
         .map(drop)
 }
 
-/// The sessions that were not closed, oldest first.
+/// Returns the open sessions, oldest first.
 pub fn open(conn: &Connection) -> rusqlite::Result<Vec<SessionRow>> {
     conn.prepare(concat!(
         "SELECT ",
@@ -85,7 +85,7 @@ pub fn open(conn: &Connection) -> rusqlite::Result<Vec<SessionRow>> {
     .collect()
 }
 
-/// One session.
+/// Returns one session.
 pub fn one(conn: &Connection, id: &str) -> rusqlite::Result<Option<SessionRow>> {
     conn.prepare_cached(concat!("SELECT ", columns!(), " FROM sessions WHERE id = ?1"))?
         .query_row([id], read)

@@ -1,4 +1,4 @@
-//! The table `state`: values by scope and key; and the receipts of steps that changed it.
+//! The table `state`: values by scope and key, and the receipts of steps that changed them.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -17,7 +17,7 @@ use crate::{
 
 const COLUMNS: &str = "scope, key, revision, updated_ms, expires_ms, hints, value";
 
-/// Writes a value, counts its revision up, and lets it be found.
+/// Writes a value, increments its revision and indexes it.
 pub fn put(
     conn: &Connection,
     (scope, key): (&str, &str),
@@ -43,14 +43,14 @@ pub fn put(
     state_text::put(conn, id, revision == 1, (scope, key), value)
 }
 
-/// Removes a value, with its links.
+/// Removes a value and its links.
 pub fn delete(conn: &Connection, scope: &str, key: &str) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM state WHERE scope = ?1 AND key = ?2")?
         .execute([scope, key])
         .map(drop)
 }
 
-/// The bytes of all keys and values of a scope; none of them is read.
+/// Returns the total bytes of all keys and values of a scope, without reading them.
 pub fn bytes(conn: &Connection, scope: &str) -> rusqlite::Result<u64> {
     conn.prepare_cached(
         "SELECT coalesce(sum(octet_length(key) + octet_length(value)), 0) FROM state
@@ -59,7 +59,7 @@ pub fn bytes(conn: &Connection, scope: &str) -> rusqlite::Result<u64> {
     .query_row([scope], |row| uint(row, 0))
 }
 
-/// One value, also one that has expired.
+/// Returns one value, even if it has expired.
 pub fn one(conn: &Connection, scope: &str, key: &str) -> rusqlite::Result<Option<StateRow>> {
     conn.prepare_cached(
         "SELECT scope, key, revision, updated_ms, expires_ms, hints, value
@@ -69,20 +69,20 @@ pub fn one(conn: &Connection, scope: &str, key: &str) -> rusqlite::Result<Option
     .optional()
 }
 
-/// Every value of a scope, sorted by key.
+/// Returns all values of a scope, sorted by key.
 pub fn list(conn: &Connection, scope: &str) -> rusqlite::Result<Vec<StateRow>> {
     conn.prepare_cached(&format!("SELECT {COLUMNS} FROM state WHERE scope = ?1 ORDER BY key"))?
         .query_map([scope], read)?
         .collect()
 }
 
-/// A page of a scope, sorted by key.
+/// Returns a page of a scope, sorted by key.
 pub fn page(conn: &Connection, filter: &StateFilter) -> rusqlite::Result<Vec<StateRow>> {
     let mut statement = conn.prepare_cached(&format!(
         "SELECT {COLUMNS} FROM state WHERE scope = ?1 AND key >= ?2 AND (?3 IS NULL OR key > ?3)
          ORDER BY key"
     ))?;
-    // Where the page begins is one place; the keys before it are not read.
+    // One lower bound, so that the keys before the page are not read.
     let from = filter.after.as_deref().filter(|after| *after > filter.prefix.as_str());
     let mut rows =
         statement.query(params![filter.scope, from.unwrap_or(&filter.prefix), filter.after])?;
@@ -101,7 +101,7 @@ pub fn page(conn: &Connection, filter: &StateFilter) -> rusqlite::Result<Vec<Sta
     Ok(found)
 }
 
-/// Removes every value of a run and of the operators within it, with what was answered to it.
+/// Removes all values of a run and of its operators, and the receipts of its steps.
 pub fn delete_of(conn: &Connection, num: u64, run: RunId) -> rusqlite::Result<()> {
     let of = format!("run:{run}");
     let (first, last) = (format!("operator:{run}:"), format!("operator:{run};"));
@@ -113,7 +113,7 @@ pub fn delete_of(conn: &Connection, num: u64, run: RunId) -> rusqlite::Result<()
     conn.prepare_cached("DELETE FROM state_receipts WHERE run = ?1")?.execute([int(num)]).map(drop)
 }
 
-/// Removes what was to live as long as a session.
+/// Removes the values with the lifetime of a session.
 pub fn end_session(conn: &Connection, session: &str) -> rusqlite::Result<()> {
     let scope = crate::protocol::Scope::Session(session.into()).to_string();
     conn.prepare_cached(
@@ -123,7 +123,7 @@ pub fn end_session(conn: &Connection, session: &str) -> rusqlite::Result<()> {
     .map(drop)
 }
 
-/// Removes at most `rows` values that have expired.
+/// Removes at most `rows` expired values.
 pub fn expire(conn: &Connection, now_ms: u64, rows: usize) -> rusqlite::Result<()> {
     conn.prepare_cached(
         "DELETE FROM state WHERE id IN (
@@ -134,7 +134,7 @@ pub fn expire(conn: &Connection, now_ms: u64, rows: usize) -> rusqlite::Result<(
     .map(drop)
 }
 
-/// Whether a value has expired and is still there.
+/// Returns true if an expired value is still stored.
 pub fn has_expired(conn: &Connection, now_ms: u64) -> rusqlite::Result<bool> {
     conn.prepare_cached(
         "SELECT 1 FROM state WHERE expires_ms IS NOT NULL AND expires_ms <= ?1 LIMIT 1",
@@ -142,7 +142,7 @@ pub fn has_expired(conn: &Connection, now_ms: u64) -> rusqlite::Result<bool> {
     .exists([int(now_ms)])
 }
 
-/// What a batch would write, or why it is refused; nothing if it was written before.
+/// Plans a batch, or refuses it. Returns `None` if it was already applied.
 pub fn plan<E: From<StoreError> + From<rusqlite::Error>>(
     conn: &Connection,
     batch: &StateBatch,
@@ -156,7 +156,7 @@ pub fn plan<E: From<StoreError> + From<rusqlite::Error>>(
     change::plan(batch, |scope, key| Ok(one(conn, scope, key)?)).map(Some)
 }
 
-/// Writes what was planned, and answers.
+/// Writes a plan and stores its answers.
 pub fn carry_out(conn: &Connection, batch: &StateBatch, plan: Plan) -> rusqlite::Result<()> {
     for write in plan.writes {
         match write {
@@ -181,7 +181,7 @@ pub fn carry_out(conn: &Connection, batch: &StateBatch, plan: Plan) -> rusqlite:
     Ok(())
 }
 
-/// Forgets what was answered to a step.
+/// Removes the receipt of a step.
 pub fn forget_receipt(conn: &Connection, run: u64, step: u32) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM state_receipts WHERE run = ?1 AND step = ?2")?
         .execute(params![int(run), step])
@@ -194,14 +194,14 @@ fn answered(conn: &Connection, run: u64, step: u32) -> rusqlite::Result<Option<V
         .query_row(params![int(run), step], |row| row.get(0))
         .optional()?;
     let read = answer.map(|answer| serde_json::from_str(&answer)).transpose();
-    // Without it the step would be done a second time.
+    // Without the receipt, the step would be applied a second time.
     read.map_err(|error| {
         let what = format!("the answer to step {step} of run {run}");
         Unreadable { what, reason: error.to_string() }.into()
     })
 }
 
-/// One value by the number of its row.
+/// Returns one value by its row id.
 pub fn by_id(conn: &Connection, id: i64) -> rusqlite::Result<Option<StateRow>> {
     conn.prepare_cached(&format!("SELECT {COLUMNS} FROM state WHERE id = ?1"))?
         .query_row([id], read)
@@ -222,7 +222,7 @@ fn fields(row: &Row<'_>, what: &impl Fn() -> String) -> rusqlite::Result<StateRo
         revision: uint(row, 2)?,
         updated_ms: uint(row, 3)?,
         expires_ms: uint_or_null(row, 4)?,
-        // Hints are advice: what cannot be read of them is as if it had not been given.
+        // Hints are advisory: unreadable hints count as absent.
         hints: hints.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default(),
         value: json(row, 6, what)?,
     })

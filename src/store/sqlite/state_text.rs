@@ -1,7 +1,7 @@
-//! The index `state_text`: which values have which words.
+//! The index `state_text`: full-text search over values.
 //!
-//! A word is indexed as the mark of its scope and itself, as one: what other scopes hold costs a
-//! search nothing, and a word's weight is that which it has in its scope.
+//! Each word is indexed with a prefix for its scope. So a search does not pay for the content of
+//! other scopes, and a word's weight is that within its scope.
 
 use rusqlite::{Connection, params};
 
@@ -10,7 +10,7 @@ use crate::store::{
     find::{self, Word},
 };
 
-/// Lets a value be found.
+/// Indexes a value.
 pub fn put(
     conn: &Connection,
     id: i64,
@@ -28,7 +28,7 @@ pub fn put(
     conn.prepare_cached(sql)?.execute(params![id, key, text]).map(drop)
 }
 
-/// Indexes every value that there is, into an empty index.
+/// Indexes all values into an empty index.
 pub fn fill(conn: &Connection) -> rusqlite::Result<()> {
     let mut values = conn.prepare("SELECT id, scope, key, value FROM state")?;
     let mut rows = values.query([])?;
@@ -39,7 +39,7 @@ pub fn fill(conn: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Indexes every value anew: the index is made of the values, and is not worth a doubt.
+/// Rebuilds the index. It is derived from the values, so it is rebuilt rather than repaired.
 pub fn refill(conn: &Connection) -> rusqlite::Result<()> {
     let tx = conn.unchecked_transaction()?;
     tx.execute("INSERT INTO state_text (state_text) VALUES ('delete-all')", [])?;
@@ -47,14 +47,13 @@ pub fn refill(conn: &Connection) -> rusqlite::Result<()> {
     tx.commit()
 }
 
-/// The values that have every word, the best first.
+/// Returns the values that contain every word, the best first.
 pub fn search(conn: &Connection, search: &StateSearch) -> rusqlite::Result<Vec<StateHit>> {
     let words = find::words(&search.query);
     if words.is_empty() || search.limit == 0 {
         return Ok(Vec::new());
     }
-    // The index is read in the order of the rank, and the values only as far as they are asked
-    // for.
+    // The index is read in order of rank, and values are read only as needed.
     let mut statement = conn.prepare_cached(
         "SELECT s.key, s.value, s.expires_ms, s.hints, -f.rank
          FROM state_text f CROSS JOIN state s ON s.id = f.rowid
@@ -83,13 +82,13 @@ pub fn search(conn: &Connection, search: &StateSearch) -> rusqlite::Result<Vec<S
     Ok(found)
 }
 
-/// What stands before the words of a scope. Short, for it is there once a word; should two scopes
-/// have the same, what is found is looked at for its scope.
+/// Returns the prefix for the words of a scope. It is short, because it is stored with every word.
+/// Two scopes may share a prefix, so results are checked for their scope.
 fn mark(scope: &str) -> String {
     blake3::hash(scope.as_bytes()).to_hex()[..10].to_owned()
 }
 
-/// A text as it is indexed.
+/// Returns a text with the prefix on each word.
 fn marked(mark: &str, text: &str) -> String {
     let mut marked = String::with_capacity(text.len() * 3);
     for word in find::tokens(text) {
@@ -100,7 +99,7 @@ fn marked(mark: &str, text: &str) -> String {
     marked
 }
 
-/// The words as the index is asked for them; they are letters and digits alone.
+/// Returns the query for the index. Words contain only letters and digits.
 fn matching(scope: &str, words: &[Word]) -> String {
     let mark = mark(scope);
     let mut query = String::new();

@@ -47,26 +47,26 @@ pub fn put(conn: &Connection, task: &TaskRow) -> rusqlite::Result<()> {
     .map(drop)
 }
 
-/// Removes a task that ended.
+/// Removes an ended task.
 pub fn close(conn: &Connection, run: u64, step: u32) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM tasks WHERE run = ?1 AND step = ?2")?
         .execute(params![int(run), step])
         .map(drop)
 }
 
-/// Removes every task of a run.
+/// Removes all tasks of a run.
 pub fn close_all(conn: &Connection, run: u64) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM tasks WHERE run = ?1")?.execute([int(run)]).map(drop)
 }
 
-/// An open task.
+/// Returns an open task.
 pub fn one(conn: &Connection, run: u64, step: u32) -> rusqlite::Result<Option<TaskRow>> {
     conn.prepare_cached(concat!("SELECT ", columns!(), " FROM tasks WHERE run = ?1 AND step = ?2"))?
         .query_row(params![int(run), step], read)
         .optional()
 }
 
-/// Open tasks, oldest first.
+/// Returns open tasks, oldest first.
 pub fn list(conn: &Connection, filter: &TaskFilter) -> rusqlite::Result<Vec<TaskRow>> {
     let mut conditions = Vec::new();
     let mut values: Vec<rusqlite::types::Value> = Vec::new();

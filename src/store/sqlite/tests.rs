@@ -32,7 +32,7 @@ fn fresh() -> (TempDir, Arc<Sqlite>) {
     (dir, store)
 }
 
-/// The database itself, past the adapter.
+/// Opens the database directly, without the adapter.
 fn raw(dir: &TempDir) -> Connection {
     Connection::open(dir.path().join("data/moonswarm.db")).unwrap()
 }
@@ -122,7 +122,7 @@ fn a_database_of_the_first_format_is_brought_to_this_one_with_what_it_has() {
     assert_eq!(bytes, [1_100, 5], "what is stored of a run is summed once");
 }
 
-/// The golden file of a format, as a data directory.
+/// Creates a data directory from the golden file of a format.
 fn golden(dir: &TempDir, format: u32) {
     let data = dir.path().join("data");
     fs::create_dir(&data).unwrap();
@@ -135,7 +135,7 @@ fn entries_of_version_1_are_read_and_go_on_in_version_2() {
     let dir = TempDir::new().unwrap();
     golden(&dir, 7);
     let store = reopen(&dir);
-    // It began anew twice: each of its histories named a row of the one before.
+    // The run started two new histories. Each refers to a row of the one before.
     let all = store.all_entries(2, 0).unwrap();
     assert_eq!(all.iter().map(|entry| entry.seq).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7]);
     assert_eq!(store.entries(2, 0).unwrap(), all[4..]);
@@ -307,7 +307,7 @@ fn nothing_is_written_after_a_commit_failed_on_the_disk_until_a_restart() {
         return fail_a_commit(Path::new(&data));
     }
     let dir = TempDir::new().unwrap();
-    // A file that may not grow is how a disk error is had without a broken disk.
+    // A file size limit simulates a disk error.
     let script = "trap '' XFSZ; ulimit -f 1024; exec \"$0\" --exact \"$1\"";
     let test = "store::sqlite::tests::\
                 nothing_is_written_after_a_commit_failed_on_the_disk_until_a_restart";
@@ -376,7 +376,7 @@ fn a_long_history_is_deleted_in_bounded_steps_and_the_file_shrinks() {
     assert!(size < full.used, "{size} of {full:?}");
 }
 
-/// The files beside the database.
+/// Returns the files beside the database.
 fn beside(dir: &TempDir) -> Vec<String> {
     let files = fs::read_dir(dir.path().join("data")).unwrap().flatten();
     let names = files.map(|file| file.file_name().into_string().unwrap());
@@ -407,7 +407,7 @@ fn a_migration_keeps_a_copy_from_before_and_makes_another_only_of_another_state(
     assert_eq!(reopen(&dir).migrated(), None);
     assert_eq!(beside(&dir), ["backup-format-7.db"]);
 
-    // Somebody goes back to it, by hand, and then on again: it is the same state.
+    // Restores the old state by hand, and then opens it again: it is the same state.
     let back = |from: &Path| {
         for name in ["moonswarm.db-wal", "moonswarm.db-shm", "mark"] {
             let _ = fs::remove_file(dir.path().join("data").join(name));
@@ -417,7 +417,7 @@ fn a_migration_keeps_a_copy_from_before_and_makes_another_only_of_another_state(
     back(&backup);
     drop(reopen(&dir));
     assert_eq!(beside(&dir), ["backup-format-7.db"]);
-    // What was done with it meanwhile is another one.
+    // The state has changed meanwhile, so it is another one.
     back(&backup);
     Connection::open(&path).unwrap().execute("UPDATE high_water SET run = 90", []).unwrap();
     drop(reopen(&dir));

@@ -1,4 +1,4 @@
-//! The tables `tokens` and `revocations`: what was given out, and what no longer counts.
+//! The tables `tokens` and `revocations`.
 
 use std::collections::HashSet;
 
@@ -18,7 +18,7 @@ macro_rules! select {
     };
 }
 
-/// Records a token. A revocation that is there stays.
+/// Stores a token. An existing revocation stays.
 pub fn put(conn: &Connection, token: &TokenRow) -> rusqlite::Result<()> {
     conn.prepare_cached(
         "INSERT INTO tokens (jti, role, claims, parent, created_ms, expires_ms)
@@ -38,7 +38,7 @@ pub fn put(conn: &Connection, token: &TokenRow) -> rusqlite::Result<()> {
     token.revoked_ms.map_or(Ok(()), |at_ms| revoke(conn, &token.jti, at_ms))
 }
 
-/// Revokes a token; the first time counts.
+/// Revokes a token. Only the first call has an effect.
 pub fn revoke(conn: &Connection, jti: &str, at_ms: u64) -> rusqlite::Result<()> {
     conn.prepare_cached(
         "INSERT INTO revocations (jti, at_ms) VALUES (?1, ?2) ON CONFLICT (jti) DO NOTHING",
@@ -47,17 +47,17 @@ pub fn revoke(conn: &Connection, jti: &str, at_ms: u64) -> rusqlite::Result<()> 
     .map(drop)
 }
 
-/// The ids of all revoked tokens.
+/// Returns the ids of all revoked tokens.
 pub fn revoked(conn: &Connection) -> rusqlite::Result<HashSet<String>> {
     conn.prepare("SELECT jti FROM revocations")?.query_map([], |row| row.get(0))?.collect()
 }
 
-/// One token.
+/// Returns one token.
 pub fn one(conn: &Connection, jti: &str) -> rusqlite::Result<Option<TokenRow>> {
     conn.prepare_cached(select!("WHERE t.jti = ?1"))?.query_row([jti], read).optional()
 }
 
-/// Every token, newest first.
+/// Returns all tokens, newest first.
 pub fn list(conn: &Connection) -> rusqlite::Result<Vec<TokenRow>> {
     conn.prepare_cached(select!("ORDER BY t.created_ms DESC, t.rowid DESC"))?
         .query_map([], read)?

@@ -1,5 +1,4 @@
-//! Before a database is brought to a newer format: whether there is room for that, and a copy of it
-//! as it is, to which one can go back.
+//! Preparation of a migration: a check of the disk space, and a copy of the database to go back to.
 
 use std::{
     fs,
@@ -20,32 +19,32 @@ use crate::{
     store::{StoreError, Survey},
 };
 
-/// Room that is needed however small a database is.
+/// The minimum disk space in bytes, however small the database is.
 const LEAST: u64 = 1 << 20;
 
-/// What a migration of the database of `dir` takes, which somebody may have open.
+/// Returns the requirements of migrating the database of `dir`. The database may be in use.
 ///
 /// # Errors
-/// [`StoreError::Newer`], and what the file system or the database say.
+/// Returns [`StoreError::Newer`]. Fails on errors of the file system or the database.
 pub fn survey(dir: &Path) -> Result<Survey, StoreError> {
     let path = dir.join(DATABASE);
     let conn = open(&path)?;
     survey_of(&conn, &path)
 }
 
-/// Writes a copy of the database of `dir` into the new directory `to`, beside whoever writes to it.
+/// Copies the database of `dir` into the new directory `to`. The database may be in use.
 ///
 /// # Errors
-/// What the file system or the database say.
+/// Fails on errors of the file system or the database.
 pub fn copy_of(dir: &Path, to: &Path) -> Result<u64, StoreError> {
     backup::copy(&dir.join(DATABASE), &to.join(DATABASE))
 }
 
-/// Makes sure that there is a copy of the database in `dir` as it is now, in format `from`, and
-/// names it. Nothing has been changed when this fails.
+/// Ensures that a copy of the current database in `dir` (in format `from`) exists, and returns its
+/// path. On failure nothing has changed.
 ///
 /// # Errors
-/// [`StoreError::NoRoom`], and what the file system or the database say.
+/// Returns [`StoreError::NoRoom`]. Fails on errors of the file system or the database.
 pub fn keep(dir: &Path, from: u32) -> Result<PathBuf, StoreError> {
     let path = dir.join(DATABASE);
     let conn = open(&path)?;
@@ -67,7 +66,7 @@ pub fn keep(dir: &Path, from: u32) -> Result<PathBuf, StoreError> {
         if !kept.exists() {
             break kept;
         }
-        // A start that was killed after it made the copy.
+        // A previous start made the copy and was then killed.
         if is_of(&kept, from, &now) {
             return Ok(kept);
         }
@@ -108,7 +107,7 @@ fn survey_of(conn: &Connection, path: &Path) -> Result<Survey, StoreError> {
     Ok(Survey { format, size, needs: LEAST + size + format::growth(format, size), free })
 }
 
-/// Whether a file is a copy of a database of this format that has come as far as `now`.
+/// Returns true if a file is a copy of a database in this format with the progress `now`.
 fn is_of(kept: &Path, from: u32, now: &Mark) -> bool {
     let Ok(conn) = open(kept) else { return false };
     format::check(&conn, kept).is_ok_and(|found| found == from)

@@ -1,4 +1,4 @@
-//! Values as SQLite keeps them: it has no unsigned integers and no enums.
+//! Conversions of values for SQLite, which has no unsigned integers and no enums.
 
 use rusqlite::{
     Row,
@@ -8,21 +8,21 @@ use serde::de::IgnoredAny;
 
 use super::error::{Unreadable, in_row, is_of_a_row};
 
-/// An unsigned number as a stored one.
+/// Converts an unsigned number to a stored one.
 ///
-/// What does not fit is stored as the largest that does: only a time can be so large, and it then
-/// still means "never".
+/// A number that is too large is stored as the largest possible one. Only a time can be so large,
+/// and it then still means "never".
 pub fn int(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// A stored number that cannot be negative.
+/// Reads a number that cannot be negative.
 pub fn uint(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
     let value: i64 = row.get(column)?;
     u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(column, value))
 }
 
-/// A stored number that cannot be negative, or nothing.
+/// Reads a number that cannot be negative, or null.
 pub fn uint_or_null(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<u64>> {
     let Some(value) = row.get::<_, Option<i64>>(column)? else { return Ok(None) };
     match u64::try_from(value) {
@@ -31,17 +31,17 @@ pub fn uint_or_null(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<u64
     }
 }
 
-/// A number of which every bit counts, as a stored one.
+/// Converts a number that uses all its bits to a stored one.
 pub fn bits(value: u64) -> i64 {
     value.cast_signed()
 }
 
-/// A stored number of which every bit counts.
+/// Reads a number that uses all its bits.
 pub fn from_bits(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
     row.get(column).map(i64::cast_unsigned)
 }
 
-/// A stored word, as what it stands for.
+/// Reads a word and parses it.
 pub fn word<T>(
     row: &Row<'_>,
     column: usize,
@@ -54,13 +54,13 @@ pub fn word<T>(
     })
 }
 
-/// A stored JSON document; `what` names it where it is none.
+/// Reads a JSON document. `what` names it in the error.
 pub fn json(row: &Row<'_>, column: usize, what: impl Fn() -> String) -> rusqlite::Result<String> {
     let text: String = row.get(column).map_err(in_row(&what))?;
     checked(text, what)
 }
 
-/// A stored JSON document, or nothing.
+/// Reads a JSON document, or null.
 pub fn json_or_null(
     row: &Row<'_>,
     column: usize,
@@ -79,8 +79,8 @@ fn checked(text: String, what: impl Fn() -> String) -> rusqlite::Result<String> 
     }
 }
 
-/// The rows of a list that can be read: one that is damaged is logged and left out, so that it does
-/// not take the others with it. Who asks for it by itself is refused.
+/// Returns the readable rows of a list. A damaged row is logged and skipped, so that it does not
+/// hide the others. Reading it individually fails.
 pub fn sound<T>(rows: impl Iterator<Item = rusqlite::Result<T>>) -> rusqlite::Result<Vec<T>> {
     let sound = rows.filter(|row| match row {
         Err(error) if is_of_a_row(error) => {
@@ -92,7 +92,7 @@ pub fn sound<T>(rows: impl Iterator<Item = rusqlite::Result<T>>) -> rusqlite::Re
     sound.collect()
 }
 
-/// A limit as SQLite wants it.
+/// Converts a limit for SQLite.
 pub fn limit(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }

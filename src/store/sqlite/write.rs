@@ -1,4 +1,4 @@
-//! Which table each write goes to.
+//! Dispatches each write to its table.
 
 use rusqlite::Connection;
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::store::Write;
 
-/// Does one write, inside the caller's transaction.
+/// Applies one write, inside the caller's transaction.
 pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
     match write {
         Write::PutTask(task) => tasks::put(conn, task),
@@ -17,7 +17,7 @@ pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
         Write::PutState { scope, key, value, hints, expires_ms, at_ms } => {
             state::put(conn, (scope, key), value, hints, *expires_ms, *at_ms)
         }
-        // The committer plans it before anything of its batch is written.
+        // Planned by the committer, before anything of its batch is written.
         Write::ChangeState(_) => Ok(()),
         Write::ForgetReceipt { run, step } => state::forget_receipt(conn, *run, *step),
         Write::ExpireState { now_ms, rows } => state::expire(conn, *now_ms, *rows),
@@ -67,7 +67,7 @@ pub fn apply(conn: &Connection, write: &Write) -> rusqlite::Result<()> {
     }
 }
 
-/// The id of a token that a write revokes.
+/// Returns the id of the token that a write revokes.
 pub fn revokes(write: &Write) -> Option<&str> {
     match write {
         Write::RevokeToken { jti, .. } => Some(jti),

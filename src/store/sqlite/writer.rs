@@ -1,5 +1,5 @@
-//! The writer's thread: a bounded queue in which runs take turns, and groups of whatever queued
-//! during the last commit.
+//! The writer thread: a bounded queue in which runs take turns. Batches that were queued during a
+//! commit are written as one group.
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -16,18 +16,18 @@ use crate::{
     },
 };
 
-/// Batches that may wait; a full queue holds its submitters back.
+/// The maximum number of waiting batches. Submitters block while the queue is full.
 const WAITING: usize = 4096;
-/// Bytes that may wait, beside one batch of any size.
+/// The maximum number of waiting bytes, in addition to one batch of any size.
 const WAITING_BYTES: usize = 64 << 20;
-/// What is written with one commit.
+/// The maximum size of a group.
 const GROUP: Weight = Weight { rows: 256, bytes: 1024 * 1024 };
-/// How often it is tried whether writes that failed for want of room, or for a lock, work again.
+/// The interval of probes after a write failed because of a full disk or a lock.
 const PROBE: Duration = Duration::from_millis(250);
-/// How often an idle writer looks whether its files are still there.
+/// The interval at which an idle writer checks that its files are still there.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// The way to the writer's thread.
+/// The queue of the writer thread.
 pub struct Queue {
     waiting: Arc<Waiting>,
     thread: Mutex<Option<JoinHandle<Result<(), StoreError>>>>,
@@ -37,9 +37,9 @@ pub struct Queue {
 #[derive(Default)]
 struct Waiting {
     state: Mutex<State>,
-    /// A batch came, or the queue was closed.
+    /// Notified when a batch was queued, or the queue was closed.
     filled: Condvar,
-    /// There is room again, or the queue was closed.
+    /// Notified when there is room again, or the queue was closed.
     emptied: Condvar,
 }
 
@@ -49,19 +49,19 @@ struct State {
     closed: bool,
 }
 
-/// What the writer does next.
+/// The next action of the writer.
 enum Next {
     Commit(Vec<Batch>),
-    /// Nothing came for as long as it was patient.
+    /// No batch arrived within the timeout.
     Idle,
     End,
 }
 
 impl Queue {
-    /// Starts the thread; it owns the data directory until its queue is closed and drained.
+    /// Starts the thread, which owns the data directory until its queue is closed and drained.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// Fails when the system cannot create a thread.
     pub fn start(committer: Committer, lock: Lock) -> Result<Self, StoreError> {
         let waiting = Arc::new(Waiting::default());
         let batches = Ending(Arc::clone(&waiting));
@@ -78,22 +78,23 @@ impl Queue {
         Ok(Self { waiting, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Queues a batch; blocks while the queue is full.
+    /// Queues a batch. Blocks while the queue is full.
     pub fn submit(&self, batch: Batch) {
         if let Err(batch) = self.waiting.push(batch) {
             (batch.ack)(Err(StoreError::Closed));
         }
     }
 
-    /// Takes no more batches, waits until those that queued are committed, and ends the thread.
+    /// Closes the queue, waits until the queued batches are committed, and ends the thread.
     ///
     /// # Errors
-    /// When the log could not be written back; nothing is lost by that.
+    /// Fails when the final checkpoint fails. No data is lost.
     pub fn close(&self) -> Result<(), StoreError> {
         self.waiting.close();
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         match thread.take() {
-            // The last owner may be let go inside an ack; the thread ends by itself then.
+            // The last owner may be dropped inside an ack, on this thread. The thread then ends by
+            // itself.
             Some(thread) if thread.thread().id() != thread::current().id() => {
                 thread.join().unwrap_or_else(|_| Err(panicked()))
             }
@@ -125,7 +126,7 @@ impl Waiting {
         Ok(())
     }
 
-    /// Waits for batches, for so long where it is given.
+    /// Waits for batches, with an optional timeout.
     fn next(&self, patience: Option<Duration>) -> Next {
         let mut state = self.lock();
         while state.batches.is_empty() {
@@ -156,13 +157,14 @@ impl Waiting {
     }
 }
 
-/// The queue as the thread has it: however the thread ends, nobody waits for it any more.
+/// The thread's side of the queue. However the thread ends, nobody waits for it any longer.
 struct Ending(Arc<Waiting>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
         self.0.close();
-        // What is left is dropped unheard: whoever submitted it notices that its ack is gone.
+        // The remaining batches are dropped without a result. Their submitters notice that the ack
+        // is gone.
         let left = std::mem::take(&mut self.0.lock().batches);
         drop(left);
     }
@@ -196,7 +198,7 @@ fn serve(waiting: &Waiting, mut committer: Committer, lock: Lock) -> Result<(), 
     fault::point("store.checkpoint");
     let result = committer.checkpoint();
     fault::point("store.checkpointed");
-    // The database is closed before somebody else may own the directory.
+    // Close the database before another process may own the directory.
     drop(committer);
     drop(lock);
     result

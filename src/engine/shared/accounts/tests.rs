@@ -17,7 +17,8 @@ fn runs(most: u64) -> Quotas {
     Quotas { open_runs: Some(most), ..Quotas::default() }
 }
 
-/// `top` may have three runs open, `mid` below it what it likes, `low` below that two.
+/// Returns the accounts of a line of tokens: `top` with quotas, `mid` below it without, `low` below
+/// that with quotas.
 fn family(top: Quotas, low: Quotas) -> Accounts {
     let accounts = Accounts::default();
     accounts.add(&claims("root", None, Quotas::default()), 0);
@@ -32,7 +33,7 @@ fn spent(tokens: u64, cost: &str) -> Spent {
     let cost = Some(cost.to_owned());
     let usage = crate::journal::Usage { input_tokens: Some(tokens), cost, ..Default::default() };
     spent.add(Some("a"), Some(&usage), true);
-    // What a called run used is its own.
+    // The usage of a child run is its own.
     spent.add(None, Some(&usage), true);
     spent
 }
@@ -77,7 +78,7 @@ fn starts_come_back_with_time_and_say_when() {
     assert_eq!((exceeded.quota, exceeded.retry_after_s), (Quota::StartsPerMinute, Some(10)));
     let exceeded = accounts.admit("top", 6, 5_500).unwrap_err();
     assert_eq!(exceeded.retry_after_s, Some(6));
-    // A clock that was set back gives nothing, and takes nothing away.
+    // A clock that was set back adds and removes nothing.
     assert!(accounts.admit("top", 6, 0).is_err());
     assert_eq!(accounts.admit("top", 6, 5_500), Ok(true));
     assert!(accounts.admit("top", 7, 5_500).is_err());
@@ -144,7 +145,7 @@ fn a_commit_that_was_refused_is_given_back_when_its_run_is_read_again() {
     accounts.admit("low", 1, 0).unwrap();
     accounts.charge(1, &spent(100, "0.01"), 400).unwrap();
     let store = Memory::held();
-    // Nothing of it was stored.
+    // None of it was stored.
     assert!(accounts.take_up(1, &store, &Spent::default()));
     let used = accounts.used("top").unwrap();
     assert_eq!((used.open_runs, used.stored_bytes, used.tokens), (1, 0, 0));

@@ -1,4 +1,4 @@
-//! What a document may hold: the same as a run that was made here.
+//! The limits of a document: the same as for a run of this host.
 
 use crate::{
     blueprint::is_name,
@@ -10,27 +10,27 @@ use crate::{
     protocol::{Json, MemoryLink},
 };
 
-/// How far the clock of whoever wrote a document may be ahead of this one.
+/// The maximum lead of the clock of a document's writer over this one.
 const AHEAD_MS: u64 = 24 * 3_600_000;
 
-/// The last moment of the year 9999, the latest that times of the API can say.
+/// The last millisecond of the year 9999, the latest time that the API can represent.
 const LAST_MS: u64 = 253_402_300_799_999;
 
-/// The longest name of a signal, a step, an agent or the code of a refusal, in bytes.
+/// The maximum length of the name of a signal, a step, an agent or a refusal's code, in bytes.
 const WORD_BYTES: usize = 200;
 
-/// The most additions of an entry.
+/// The maximum number of additions of an entry.
 const ADDITIONS: usize = 64;
 
-/// The longest body of a refused result, in bytes.
+/// The maximum size of a refused result, in bytes.
 const BODY_BYTES: usize = 8 << 20;
 
-/// What applies to every line.
+/// The limits that apply to every line.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// The longest value, in bytes.
+    /// The maximum size of a value, in bytes.
     pub(crate) value: usize,
-    /// Now, in Unix milliseconds.
+    /// The current time, in Unix milliseconds.
     pub(crate) now_ms: u64,
 }
 
@@ -38,7 +38,7 @@ impl Limits {
     /// Checks one line.
     ///
     /// # Errors
-    /// With what it has too much of, or what has no form that this host would have given it.
+    /// Fails when it exceeds a limit, or has a form that this host would not have written.
     pub(crate) fn check(&self, line: &Line) -> Result<(), String> {
         match line {
             Line::Run(_) | Line::End(_) => Ok(()),
@@ -117,7 +117,7 @@ impl Limits {
     fn file(&self, it: &File) -> Result<(), String> {
         files::check_name(&it.name)?;
         self.past(&format!("the time of file {:?}", it.name), it.created_ms)?;
-        // Four letters of base64 are three bytes.
+        // Four characters of base64 are three bytes.
         if it.data.len() / 4 * 3 > files::ARTIFACT_BYTES + 3 {
             return Err(format!(
                 "file {:?} is larger than {} bytes",

@@ -40,7 +40,7 @@ fn look(stage: &mut Stage) -> u64 {
         .unwrap()
 }
 
-/// The trigger times of all runs, oldest first.
+/// Returns the trigger times of all runs, oldest first.
 fn runs(stage: &mut Stage) -> Vec<String> {
     let filter = || RunFilter { limit: 100, ..RunFilter::default() };
     let page =

@@ -40,8 +40,8 @@ fn start_of(stage: &mut Stage, source: &str) -> Started {
     stage.ask(ask).unwrap()
 }
 
-/// Plays until the run has ended: each task answers with its input, the first one only at the
-/// second time.
+/// Plays until the run has ended: each task is answered with its input, the first one only at the
+/// second attempt.
 fn play(stage: &mut Stage) -> String {
     let run = start(stage).run;
     for _ in 0..100 {
@@ -109,7 +109,7 @@ return swarm.blueprint {
   flow = function(ctx, input) return ctx:run("it", "go") end,
 }"#;
 
-/// Operators whose tasks come to the desk, one of them a model.
+/// Returns operators whose tasks are placed on the desk, one of them a model.
 fn with_models() -> Registry {
     let played = |model: bool| {
         let played = Played {
@@ -127,7 +127,7 @@ fn with_models() -> Registry {
     Registry::new(operators.map(|(name, it)| (name.to_owned(), it)).into())
 }
 
-/// Plays a loop: the model calls every tool that it has, then says what it sees of them.
+/// Plays a loop: the model calls each of its tools, and then reports the results.
 fn play_loop(stage: &mut Stage) -> String {
     let run = start_of(stage, LOOP).run;
     for _ in 0..100 {
@@ -226,7 +226,7 @@ fn a_caller_is_refused_when_too_much_waits_at_a_shard_and_a_cancel_is_not() {
     assert_eq!(canceled.unwrap().status, RunStatus::Canceled);
 }
 
-/// What comes of a future while no shard handles a message.
+/// Returns the output of a future while no shard handles a message.
 fn without_shards<T: Send + 'static>(
     stage: &mut Stage,
     future: impl Future<Output = T> + Send + 'static,
@@ -242,7 +242,8 @@ fn without_shards<T: Send + 'static>(
     panic!("it never ends");
 }
 
-/// Lets shards go on without a commit until they rest, and gives the batches that wait for one.
+/// Runs the shards without commits until they are idle, and returns the number of batches that wait
+/// for one.
 fn without_commits(stage: &mut Stage) -> usize {
     for _ in 0..ROUNDS {
         let live = stage.live.as_mut().unwrap();

@@ -32,13 +32,13 @@ fn stage(keys: &str, flow: &str) -> Stage {
     stage
 }
 
-/// Files by name, each with its size.
+/// Returns files by name, each with its size.
 fn files(sizes: &[(&str, u64)]) -> Files {
     let mark = |size| FileMark { size, written_ns: 1 };
     sizes.iter().map(|(path, size)| (format!("inbox/{path}"), mark(*size))).collect()
 }
 
-/// Lets the host see files, as one that knows where the blueprint is from.
+/// Reports scanned files to the host, which knows the directory of the blueprint.
 fn see(stage: &mut Stage, seen: &Files, began: bool) -> Option<u64> {
     let seen = seen.clone();
     let again = stage
@@ -58,7 +58,8 @@ fn see(stage: &mut Stage, seen: &Files, began: bool) -> Option<u64> {
     again
 }
 
-/// What the runs were told, oldest first: the paths with how they changed, and whether it was missed.
+/// Returns the triggers of the runs, oldest first: the paths with their kind of change, and whether
+/// it was missed.
 fn runs(stage: &mut Stage) -> Vec<(Vec<String>, bool)> {
     let filter = || RunFilter { limit: 100, ..RunFilter::default() };
     let page =
@@ -198,7 +199,7 @@ fn two_who_look_at_the_watches_of_a_blueprint_lose_nothing_of_each_other() {
             engine.keep(&mine, None, &kept(1)).await?;
             engine.keep(&other, None, &kept(5)).await?;
             engine.keep(&mine, Some(&kept(1)), &kept(2)).await?;
-            // Who has not seen that is refused, and changes nothing.
+            // A stale writer is refused, and changes nothing.
             let stale = engine.keep(&mine, Some(&kept(1)), &kept(9)).await;
             assert!(matches!(stale, Err(EngineError::Store(StoreError::Changed { .. }))));
             let (_, all) = engine.kept_of("sorter").await?;

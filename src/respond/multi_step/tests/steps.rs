@@ -1,4 +1,4 @@
-//! What a store keeps of steps, and what its errors say.
+//! Tests of stored steps and their errors.
 
 use serde_json::json;
 

@@ -23,7 +23,7 @@ fn committer() -> (TempDir, Committer) {
     (dir, Committer::new(conn, place, mark, Duration::ZERO).unwrap())
 }
 
-/// Commits a group and returns what each batch heard.
+/// Commits a group and returns the result of each batch.
 fn verdicts(committer: &mut Committer, group: Vec<Parts>) -> Vec<Result<(), StoreError>> {
     let (batches, verdicts): (Vec<_>, Vec<_>) =
         group.into_iter().map(|(checks, writes)| conformance::batch(checks, None, writes)).unzip();

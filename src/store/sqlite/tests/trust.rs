@@ -1,4 +1,4 @@
-//! Files that are not as they were left: flipped, removed, rolled back.
+//! Files that were changed from outside: flipped bits, removed files, rollbacks.
 
 use super::*;
 use crate::{
@@ -14,7 +14,7 @@ fn open(dir: &TempDir) -> Result<Arc<Sqlite>, StoreError> {
     Sqlite::open(&data(dir), &options())
 }
 
-/// What is left by a host that was killed: the files as they are now, in another directory.
+/// Returns the directory that a killed host leaves: a copy of the current files.
 fn killed(dir: &TempDir) -> TempDir {
     let copy = TempDir::new().unwrap();
     fs::create_dir(data(&copy)).unwrap();
@@ -31,7 +31,7 @@ fn damaged<T: std::fmt::Debug>(read: Result<T, StoreError>) -> String {
     }
 }
 
-/// A number that nothing foretells, the same for the same one before it.
+/// Returns the next number of a deterministic pseudorandom sequence.
 fn random(last: &mut u64) -> u64 {
     *last = last.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
     *last >> 24
@@ -197,7 +197,7 @@ fn a_damaged_value_is_named_and_refuses_only_who_needs_it() {
     assert_eq!(damaged(store.state_value("global", "a")), r#"state "a" of global"#);
     assert!(store.state_value("global", "b").unwrap().is_some());
 
-    // All three are one group, or would be: what one of them cannot read concerns no other.
+    // All three are in one group. The unreadable row of one must not affect the others.
     let verdicts = ["b", "a", "b"].map(|key| {
         let (batch, verdict) = batch(vec![], None, vec![add("global", key)]);
         store.submit(batch);
@@ -257,7 +257,7 @@ fn a_check_reads_everything_and_names_what_is_damaged() {
         named.filter(|what| !what.starts_with("run ")).collect()
     };
     let sound = check();
-    // The blueprint of these runs was never stored, which open runs need.
+    // The blueprint of these runs was never stored, although open runs need it.
     assert!(of_damage(&sound).is_empty(), "{sound:?}");
     assert!(
         sound.iter().any(|line| matches!(line, Checked::Orphan { what } if what.contains(&hash)))
@@ -281,7 +281,7 @@ fn a_check_reads_everything_and_names_what_is_damaged() {
         assert!(found.iter().any(|what| what.contains(part)), "{part} is not in {found:?}");
     }
     assert_eq!(found.len(), 4, "{found:?}");
-    // Whoever has enough of it is not told on.
+    // A receiver that has stopped gets no further findings.
     let mut told = 0;
     store
         .check(&mut |_| {
@@ -315,12 +315,12 @@ fn a_log_that_somebody_wrote_back_is_not_missed() {
     let (dir, store) = fresh();
     put(&*store, vec![meta("first")]);
     let dead = killed(&dir);
-    // The program `sqlite3` does that when it closes a database that nobody else has open.
+    // The program `sqlite3` does this when it closes a database that has no other user.
     let log = data(&dead).join("moonswarm.db-wal");
     drop(raw(&dead).query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())));
     assert!(fs::metadata(&log).map_or(0, |log| log.len()) == 0);
     assert!(open(&dead).unwrap().meta("first").unwrap().is_some());
-    // Nor is one that its owner wrote back at its end.
+    // The same holds after the owner itself made the checkpoint at its end.
     store.close().unwrap();
     let _ = fs::remove_file(data(&dir).join("moonswarm.db-wal"));
     open(&dir).unwrap();
@@ -348,7 +348,7 @@ fn a_rolled_back_database_begins_a_life_of_its_own_past_every_number() {
     assert!(store.next_run() > later.num && store.next_lsn() > later.cursor);
     put(&*store, vec![meta("on")]);
     drop(store);
-    // It is said once.
+    // The loss is handled only once.
     assert_eq!(reopen(&dir).header(1).unwrap().unwrap().epoch, header(1).epoch + 1);
 }
 
@@ -376,7 +376,7 @@ fn a_malformed_page_under_a_write_loses_the_store_and_the_next_start_checks_it()
     bytes[end - 4_096..end].fill(0xee);
     fs::write(&path, bytes).unwrap();
 
-    // Nobody reads that page until something is written to it.
+    // That page is not read until something is written to it.
     let store = reopen(&dir);
     put(&*store, vec![meta("on")]);
     let (layer, key, value) = ("l".to_owned(), "k".to_owned(), "1".to_owned());
