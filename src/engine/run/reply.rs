@@ -11,61 +11,61 @@ use crate::{
 /// The sender of a reply. A dropped receiver cancels nothing.
 pub(crate) type ReplyTo<T> = oneshot::Sender<Result<T, EngineError>>;
 
-/// A request, and where its answer goes.
+/// A request with the sender of its reply.
 pub(crate) struct Asked<T> {
     pub(crate) ask: T,
     pub(crate) reply: ReplyTo<Answer>,
 }
 
 impl<T> Asked<T> {
-    /// Answers with a refusal.
+    /// Replies with an error.
     pub(crate) fn refuse(self, error: EngineError) {
-        // Who asked may be gone.
+        // The caller may be gone.
         let _ = self.reply.send(Err(error));
     }
 }
 
-/// What a request is answered with.
+/// The answer to a request.
 pub(crate) enum Answer {
-    /// It was done.
+    /// The request was carried out.
     Done,
-    /// The run, as it is when the answer leaves.
+    /// The run as of the time when the reply is sent.
     Run,
-    /// The same, looked at.
+    /// A view of the run.
     View(Box<RunView>),
-    /// What a query function returned.
+    /// The return value of a query function.
     Json(Json),
     /// A value of state, if there is one.
     Value(Option<Json>),
-    /// What came of changes of state.
+    /// The results of changes of state.
     Changed(Vec<Changed>),
     /// The epoch of a seat.
     Epoch(u32),
     /// A leased task.
     Lease(Lease),
-    /// What a worker is to do.
+    /// The prompt of a task.
     Prompt(Box<PromptView>),
-    /// Whether a result was accepted now, and not before.
+    /// True if a result was accepted now, false if it had been before.
     Accepted(bool),
     /// A file: its id, hash and size.
     File((ArtifactId, String, u64)),
-    /// The time of an attempt's end, and whether its worker is to stop.
+    /// The deadline of an attempt, and whether its worker must stop.
     Alive((Option<u64>, bool)),
     /// The run's nonce.
     Nonce(u64),
-    /// The time of an attempt's end.
+    /// The deadline of an attempt.
     Deadline(Option<u64>),
 }
 
-/// When a request is answered.
+/// An answer with the time of its reply.
 pub(crate) enum Answered {
-    /// At once: it was refused, or changed nothing.
+    /// Sent at once: the request was refused, or changed nothing.
     Now(Result<Answer, EngineError>),
-    /// Once what came of it is durable.
+    /// Sent once the changes are durable.
     Durable(Result<Answer, EngineError>),
 }
 
-/// What is done waits for its commit; a refusal does not.
+/// A success waits for its commit; an error does not.
 impl From<Result<Answer, EngineError>> for Answered {
     fn from(answer: Result<Answer, EngineError>) -> Self {
         match answer {
@@ -75,9 +75,9 @@ impl From<Result<Answer, EngineError>> for Answered {
     }
 }
 
-/// What one kind of request is answered with.
+/// The content of one kind of answer.
 pub(crate) trait Reply: Sized {
-    /// Takes it out of an answer; nothing where that is of another kind.
+    /// Returns the content of an answer, or `None` if the answer is of another kind.
     fn take(answer: Answer) -> Option<Self>;
 }
 

@@ -93,60 +93,60 @@ pub(crate) struct NewRun {
 
 /// A message to a run.
 pub(crate) enum RunMsg {
-    /// Somebody outside asks for something.
+    /// A request of a caller.
     Control(Asked<ControlAsk>),
-    /// A worker asks or reports.
+    /// A request or report of a worker.
     Worker(Holder, Asked<WorkerAsk>),
-    /// The host itself has something for it.
+    /// A message of the host itself.
     Internal(Internal),
 }
 
-/// What somebody outside asks of a run.
+/// A request of a caller to a run.
 pub(crate) enum ControlAsk {
-    /// Be read into memory; answered when everything that came of it is durable.
+    /// Loads the run; replies when everything that followed from that is durable.
     TakeUp,
-    /// Rest, without being read: the host died at it.
+    /// Pauses the run without loading it: the host died at it.
     Quarantine { reason: String },
-    /// Cancel it.
+    /// Cancels the run.
     Cancel { by: String, jti: Option<String>, reason: String, key: Option<IdempotencyKey> },
-    /// Let it rest.
+    /// Pauses the run.
     Pause { by: String, jti: Option<String>, reason: String },
-    /// Let it go on.
+    /// Resumes the run.
     Resume { by: String, jti: Option<String> },
-    /// A signal from outside.
+    /// A signal from a caller.
     Signal { name: String, payload: Json, caller: Caller, key: Option<IdempotencyKey> },
-    /// Ask one of its query functions.
+    /// Calls one of its query functions.
     Query { name: String, argument: Json },
-    /// Changes of its own state from outside.
+    /// Changes of its own state by a caller.
     ChangeState { changes: Vec<StateChange>, jti: Option<String> },
-    /// A session takes an operator's seat; answers with the seat's epoch.
+    /// Assigns an operator's seat to a session; replies with the epoch of the seat.
     TakeSeat { operator: String, session: SessionId, by: String, jti: Option<String> },
-    /// A senior answers what an attempt asked.
+    /// A senior's answer to the question of an attempt.
     Advise { step: u32, answer: Json, caller: Caller, key: Option<IdempotencyKey> },
-    /// A queue worker wants the task.
+    /// Leases the task to a pull worker.
     Lease { step: u32, attempt: u32, worker: String },
-    /// A person answers.
+    /// A person's answer.
     Answer { step: u32, said: Said },
-    /// Nobody is waited for any longer.
+    /// Expires a task for people.
     Expire { step: u32, caller: Caller, key: Option<IdempotencyKey> },
 }
 
-/// What somebody says to a task, and who.
+/// An answer to a task for people, with its author.
 pub(crate) struct Said {
     pub(crate) answer: crate::engine::Answer,
-    /// What they were shown; an answer to something else is refused.
+    /// The revision that was shown; an answer to another one is refused.
     pub(crate) revision: Option<String>,
     pub(crate) caller: Caller,
     pub(crate) key: Option<IdempotencyKey>,
 }
 
-/// What the host itself has for a run.
+/// A message of the host itself to a run.
 pub(crate) enum Internal {
-    /// Look at the timers.
+    /// Checks the timers.
     Wake,
-    /// Say whether it has nothing to do in this process; it is not read for that.
+    /// Asks whether the run is busy in this process; does not load it.
     IsAtRest(oneshot::Sender<bool>),
-    /// Answer when it is so.
+    /// Replies when a condition holds.
     Wait(Waiter),
     /// Sends every event from now on; replies with the number of the last durable event.
     Subscribe(Subscriber, oneshot::Sender<u32>),
@@ -154,7 +154,7 @@ pub(crate) enum Internal {
     SignalFrom { sender: (u64, u32), name: String, payload: Json },
     /// A cancel from the parent run.
     CancelFrom { sender: (u64, u32), by: String, reason: String },
-    /// What a dispatched attempt came to.
+    /// The outcome of a dispatched attempt.
     Finished { step: u32, attempt: u32, result: Result<Dispatched, Failure> },
     /// An attempt was delivered to its worker.
     Delivered { step: u32, attempt: u32, delivery: Delivery },
@@ -176,7 +176,7 @@ pub(crate) enum Internal {
     StateLater { step: u32 },
     /// The outcome of an operation on shared state.
     StateDone { step: u32, outcome: Outcome },
-    /// A called run ended.
+    /// A child run ended.
     ChildEnded {
         step: u32,
         child: RunId,
@@ -225,17 +225,17 @@ impl RunMsg {
         )
     }
 
-    /// Whether it lets the run rest.
+    /// Returns true if it pauses the run.
     pub(crate) fn is_pause(&self) -> bool {
         matches!(self, Self::Control(Asked { ask: ControlAsk::Pause { .. }, .. }))
     }
 
-    /// Answers with an error, if an answer is wanted.
+    /// Replies with an error, if a reply is expected.
     pub(crate) fn refuse(self, error: EngineError) {
         match self {
             Self::Control(asked) => asked.refuse(error),
             Self::Worker(_, asked) => asked.refuse(error),
-            // Who waits or watches notices that the channel is gone.
+            // Dropping the channel is the reply.
             Self::Internal(message) => drop(message),
         }
     }
@@ -265,33 +265,33 @@ impl WorkerAsk {
 
 /// A request or report of a worker.
 pub(crate) enum WorkerAsk {
-    /// The prompt; the attempt counts as delivered.
+    /// Reads the prompt; the attempt counts as delivered.
     Prompt,
-    /// The result: true if it was accepted now, false if it had been before.
+    /// Reports the result; replies true if it was accepted now, false if it had been before.
     Report(Box<Report>),
-    /// A file.
+    /// Stores a file.
     Artifact { name: String, data: Vec<u8> },
-    /// A line for whoever watches.
+    /// Progress for watchers.
     Progress { data: Json },
-    /// It is alive: (deadline, cancel).
+    /// A heartbeat; replies with (deadline, cancel).
     Heartbeat,
-    /// It wants a token: the run's nonce.
+    /// Requests a token; replies with the run's nonce.
     Nonce,
-    /// Its session has it; answers with the deadline.
+    /// Its session accepts it; replies with the deadline.
     Accept,
-    /// Its session does not want it.
+    /// Its session declines it.
     Decline { reason: String },
-    /// It asks a senior, and waits.
+    /// Escalates a question to a senior, and waits.
     Escalate { question: Json },
-    /// Read state, of its run or of another scope.
+    /// Reads state, of its run or of another scope.
     GetState { scope: Option<String>, key: String },
-    /// Write state, of its run or of another scope.
+    /// Writes state, of its run or of another scope.
     PutState { scope: Option<String>, key: String, value: Json },
 }
 
-/// The answer to who wants to lease what is not to be had.
+/// Replies to a lease of a task that is no longer available.
 pub(crate) fn refuse_lease(reply: ReplyTo<Answer>) {
-    // Who asked may be gone.
+    // The caller may be gone.
     let _ = reply.send(Err(EngineError::Conflict {
         code: "fenced",
         message: "lease the task: it is not waiting any more".into(),

@@ -8,6 +8,7 @@ use crate::{
         run::{
             due::{Due, Times},
             open::OpenKind,
+            question::Question,
             resident::Run,
             task::{OpenTask, Phase},
         },
@@ -192,7 +193,7 @@ fn of_task(run: &Run, number: u32, task: &OpenTask, sessions: &Hub, subject: Sub
         operator_kind: row.map(|row| row.kind.clone()),
         labels: waits_in.as_ref().filter(|_| *labels != Labels::default()).map(|_| labels.clone()),
         queue: waits_in,
-        question: task.question.as_ref().map(|question| question.text().to_string()),
+        question: task.question.as_ref().map(Question::text),
         session: session_wait(run, number, task, sessions),
         ..subject
     }
