@@ -428,7 +428,9 @@ impl Chain {
         let place = number.checked_sub(self.first_step).map(|place| place as usize);
         let Some(step) = place.and_then(|place| self.steps.get(place)) else { return };
         if step.delivered_ms.is_some() || usage.is_some() {
-            let delivered = step.delivered_ms.is_some();
+            // A child process of the host has nothing to report.
+            let is_child = step.worker.as_deref().is_some_and(|it| it.starts_with("pid "));
+            let delivered = step.delivered_ms.is_some() && !is_child;
             let agent = self.charged(&step.scheduled).map(str::to_owned);
             self.spent.add(agent.as_deref(), usage, delivered);
         }

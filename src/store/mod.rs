@@ -571,6 +571,13 @@ pub enum Write {
         /// The time, in Unix milliseconds.
         at_ms: u64,
     },
+    /// Let a name stand for nothing any more, if it stands for this version.
+    UnnameBlueprint {
+        /// The name.
+        name: String,
+        /// The hash.
+        hash: String,
+    },
     /// Stores the charge of a run.
     PutCharge(ChargeRow),
     /// Stores a token.

@@ -11,11 +11,11 @@ mod tree;
 mod waits;
 
 pub use changes::Changes;
-pub use event::{event, said_line};
+pub use event::{Story, said_line};
 pub use live::{FRAME_MS, Live};
 pub use said::Said;
-pub use table::table;
-pub use text::printable;
+pub use table::fitted;
+pub use text::{cut, printable};
 pub use time::{age, elapsed, since_ms, unix_ms};
 pub use tree::{Tree, used, waiting};
 pub use waits::{data, what};

@@ -22,7 +22,7 @@ pub fn what(on: &WaitingOn) -> String {
         },
         _ => {
             let what = match question {
-                Some(question) => format!("a senior, for {name}: {question}"),
+                Some(question) => format!("a senior's answer to {name}: {question}"),
                 None => format!("{name} ({})", operator.as_deref().unwrap_or_default()),
             };
             match session {

@@ -46,6 +46,7 @@ mod state;
 mod test;
 mod token;
 mod version;
+mod whoami;
 mod worker;
 
 pub use advise::Advise;
@@ -93,6 +94,7 @@ pub use state::State;
 pub use test::Test;
 pub use token::Token;
 pub use version::Version;
+pub use whoami::Whoami;
 pub use worker::Worker;
 
 use settle::{failure, settle};

@@ -3,6 +3,7 @@
 use crate::{
     engine::{
         CustomEffects, EngineError, Holder, PromptView, Report, Verdict,
+        error::LAST_RESULT,
         inbox::{answers, escalate, worker_state},
         rfc3339,
         run::{
@@ -358,15 +359,19 @@ fn refuse_result(
     error: EngineError,
 ) -> Answered {
     keep_evidence(turn, holder, report, error.code());
+    let mut error = error;
     if let Some(task) = turn.run.task_mut(holder.step) {
         task.invalid += 1;
         if task.invalid >= INVALID_RESULTS {
             let message = format!("{INVALID_RESULTS} results were refused; the last: {error}");
             let failure = Failure::new(kind::INVALID_RESULT, message);
             attempts::attempt_failed(turn, holder.step, failure, report.usage.clone());
+            if let EngineError::Invalid { violations, .. } = error {
+                error = EngineError::Invalid { what: LAST_RESULT, violations };
+            }
         }
     }
-    // The refused body is kept before its sender hears of the refusal.
+    // The refused body is stored before the refusal is sent.
     Answered::Durable(Err(error))
 }
 

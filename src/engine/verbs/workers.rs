@@ -112,6 +112,7 @@ impl Engine {
             answers: Vec::new(),
             reminders: None,
             expires_at: None,
+            question: None,
             command: None,
         })
     }
