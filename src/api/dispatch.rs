@@ -18,8 +18,8 @@ use super::{
 use crate::{
     blueprint::parse_duration,
     door::{Problem, ProblemBody, codes},
-    engine::{Caller, DispatchView},
-    protocol::DurationMs,
+    engine::{Caller, DispatchInput, DispatchView},
+    protocol::{DurationMs, OperatorInput},
 };
 
 /// The maximum number of dispatches in one request.
@@ -46,9 +46,12 @@ pub(super) struct OneBody {
     /// The operator's name.
     operator: String,
     /// What it is given: any JSON.
-    #[serde(default)]
-    #[schema(value_type = Object)]
-    input: Value,
+    #[schema(value_type = Option<serde_json::Value>)]
+    input: Option<Value>,
+    /// In place of `input`: the input of an operator in the shape of the protocol
+    /// (`{message, trigger, session, config, metadata}`). The answer then has `operator_output`.
+    #[schema(value_type = Option<Object>)]
+    operator_input: Option<Box<OperatorInput>>,
     /// Time for an attempt: `"20m"`.
     timeout: Option<String>,
     /// How long to wait for the end, at most and by default a minute; the run goes on after it.
@@ -66,13 +69,24 @@ pub(super) struct SlotView {
     problem: Option<ProblemBody>,
 }
 
+/// What a dispatch, or a list of them, is answered with.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "a schema of the OpenAPI document")]
+enum DispatchAnswer {
+    /// For a list: a slot for each, in their order.
+    Many(Vec<SlotView>),
+    /// For one.
+    One(DispatchView),
+}
+
 /// Has an operator execute a task by itself: a run of one step. A list is executed in parallel;
 /// what becomes of one changes nothing for the others.
 #[utoipa::path(
     post, path = "/v1/dispatch", operation_id = "dispatch", tag = "operators",
     request_body = DispatchBody,
     responses(
-        (status = 200, description = "One dispatch, or one slot for each of a list.", body = DispatchView),
+        (status = 200, description = "One dispatch, or one slot for each of a list.", body = DispatchAnswer),
         (status = 404, description = "`not_found`: no such operator", body = ProblemBody),
     ),
 )]
@@ -118,5 +132,13 @@ async fn execute(api: &Api, caller: &Caller, one: OneBody) -> Result<DispatchVie
             () = api.stopping.cancelled() => {}
         }
     };
-    Ok(api.engine.dispatch(caller, &one.operator, one.input.into(), timeout, patience).await?)
+    let input = match (one.input, one.operator_input) {
+        (Some(_), Some(_)) => {
+            let detail = "give `input` or `operator_input`, not both".to_owned();
+            return Err(invalid("$.operator_input", detail));
+        }
+        (_, Some(input)) => DispatchInput::Operator(input),
+        (input, None) => DispatchInput::Value(input.unwrap_or_default().into()),
+    };
+    Ok(api.engine.dispatch(caller, &one.operator, input, timeout, patience).await?)
 }

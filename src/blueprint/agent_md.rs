@@ -11,7 +11,8 @@ use super::diagnostics::{Finding, Position, code, hint_for};
 
 const MAX_FRONTMATTER_BYTES: usize = 64 << 10;
 /// The keys that an agent has.
-const FIELDS: [&str; 7] = ["description", "labels", "maxTurns", "model", "name", "tool", "tools"];
+const FIELDS: [&str; 8] =
+    ["description", "labels", "maxTurns", "model", "name", "template", "tool", "tools"];
 /// Other names of keys that an agent has.
 const ALIASES: [(&str, &str); 2] = [("max_turns", "maxTurns"), ("steps", "maxTurns")];
 /// The most turns that an agent may have.
@@ -99,7 +100,8 @@ pub struct KeyReport {
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentFile {
     /// The agent's keys as far as the file gives them: `name`, `description`, `tools` (an array),
-    /// `model`, `labels` (an object of texts), `tool`, `maxTurns` (a number) and `system`.
+    /// `model`, `labels` (an object of texts), `tool`, `maxTurns` (a number), `template` (a boolean)
+    /// and `system`.
     pub fields: Map<String, Value>,
     /// What becomes of each key, in the order of the file.
     pub report: Vec<KeyReport>,
@@ -232,6 +234,7 @@ impl Reader<'_> {
             "model" => note(Standing::Advisory, "told to whoever does the work"),
             "name" => note(Standing::Enforced, "the agent's name"),
             "description" => note(Standing::Enforced, "kept with the agent"),
+            "template" => note(Standing::Enforced, "whether the text of the file is a template"),
             "labels" => note(Standing::Enforced, "only a worker that has them gets a task"),
             "maxTurns" => note(
                 Standing::Enforced,
@@ -243,6 +246,7 @@ impl Reader<'_> {
             "tools" => (tools(&value), "a list of names"),
             "labels" => (labels(value), "a list of `name: text` lines"),
             "maxTurns" => (turns(&value), "a whole number from 1 to 10000"),
+            "template" => (value.is_boolean().then_some(value), "true or false"),
             _ => (value.is_string().then_some(value), "text"),
         };
         if read.is_none() {
@@ -375,7 +379,7 @@ fn named(key: &str) -> &str {
 /// Writes an agent as such a file, so that [`parse`] gives the same fields again.
 pub fn write(fields: &Map<String, Value>) -> String {
     let mut out = String::from("---\n");
-    for key in ["name", "description", "tool", "tools", "labels", "model", "maxTurns"] {
+    for key in ["name", "description", "tool", "tools", "labels", "model", "maxTurns", "template"] {
         if let Some(value) = fields.get(key) {
             // JSON is YAML.
             out.push_str(&format!("{key}: {value}\n"));

@@ -15,6 +15,7 @@ mod compiled_loop;
 mod definition;
 mod diagnostics;
 mod duration;
+mod edition;
 pub mod expression;
 mod file_watch;
 mod flow_nodes;
@@ -25,9 +26,10 @@ pub mod library;
 mod locate;
 pub mod manual;
 pub mod model_loop;
+mod names;
+mod ordered_loops;
 mod regular;
 mod schedule;
-mod schema;
 pub mod stubs;
 mod template;
 mod tokens;
@@ -35,7 +37,7 @@ mod tokens;
 pub use budget::{Budget, UsedUp};
 pub use bundle::{Bundle, BundleError, MAX_BUNDLE_BYTES, MAX_FILE_BYTES, MAX_FILES};
 pub(crate) use check::is_name;
-pub use check::{Checked, Operators, check, check_files};
+pub use check::{Checked, Operators, check, check_files, recommend};
 pub use compiled::{Blueprint, CompiledAgent, Rendered, Slots};
 pub use compiled_loop::{CompiledLoop, CompiledTool, Does, StateCall, judge::LoopJudge};
 pub use definition::{Agent, Definition, Missed, Retry, Trigger, TriggerEvent, WorkerBinding};
@@ -43,15 +45,18 @@ pub use diagnostics::{Finding, Position, Severity, code, did_you_mean};
 #[cfg(test)]
 pub(crate) use duration::CASES as DURATIONS;
 pub use duration::{DurationError, old_form, parse_duration, seconds_to_ms};
+pub use edition::Edition;
 pub use file_watch::{BadWatch, FileWatch};
 pub use flow_nodes::{FlowNode, flow_nodes};
 pub use form::{Field, Form};
 pub use labels::{BadLabels, Labels};
+pub use ordered_loops::{EACH, order_loops};
 pub use regular::{read_regular, read_text};
 pub use schedule::{BadSchedule, Schedule};
-pub use schema::{MAX_VIOLATIONS, Schema, SchemaError, Violation};
 pub use template::{
     DIRECTIVE, FIXED_SLOTS, MAX_RENDERED_BYTES, TaskSlots, TemplateError, Templates,
     default_prompt, render_system, slots_from_prompt,
 };
+
+pub use crate::schema::{MAX_VIOLATIONS, Schema, SchemaError, Violation};
 pub(crate) use template::{begin_bounded, bounded_environment, bounded_template, charge};

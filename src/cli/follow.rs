@@ -505,11 +505,9 @@ mod tests {
         let mut watch = Watch::new(run(RunStatus::Waiting), Terminal::quiet());
         watch.run.waiting_on = vec![WaitingOn {
             kind: "task".into(),
-            what: "notes (queue)".into(),
-            task: None,
+            subject: Subject { name: Some("notes".into()), ..Subject::default() },
             since: "2026-01-01T00:00:00.000Z".into(),
             until: None,
-            command: None,
         }];
         assert!(!watch.is_stuck(1_767_225_601_000));
         assert!(watch.is_stuck(1_767_225_602_000));

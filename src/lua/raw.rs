@@ -15,6 +15,8 @@ mod decode;
 mod encode;
 mod meter;
 mod natives;
+mod ordered;
+mod traceback;
 
 use std::{
     ffi::{CStr, c_int, c_void},
@@ -29,6 +31,7 @@ use mlua::{
 
 pub(crate) use encode::EncodeError;
 pub(crate) use meter::{Allowance, Armed, Breach, Clock};
+pub(crate) use traceback::{Frame, joined};
 
 use crate::protocol::{Failure, Json, failure::kind};
 use meter::{METER, Parcel};
@@ -199,6 +202,14 @@ pub(crate) struct Coroutine {
     machine: Rc<Machine>,
     state: *mut lua_State,
     anchor: c_int,
+}
+
+impl Coroutine {
+    /// Returns the author's calls in progress, the innermost first; the outermost is always the last.
+    pub(crate) fn traceback(&self) -> Vec<Frame> {
+        // SAFETY: halted and anchored: its calls stay until it is dropped; to ask changes nothing.
+        unsafe { traceback::traceback(self.state) }
+    }
 }
 
 impl Drop for Coroutine {

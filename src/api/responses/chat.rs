@@ -6,8 +6,9 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde_json::Value;
+use utoipa::ToSchema;
 
-use super::{begin, read, sse};
+use super::{begin, create::MessageBody, read, sse};
 use crate::{
     api::{
         app::Api,
@@ -15,15 +16,27 @@ use crate::{
         params::{Asker, Key},
     },
     door::{ModelErrorBody, Problem, codes},
-    respond::chat::{Chunks, as_response, completion},
+    respond::chat::{Chunks, Stops, as_response, completion},
 };
+
+/// The fields that every request for a completion has; other fields are those of chat completions.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "a schema of the OpenAPI document")]
+pub(super) struct ChatBody {
+    /// A blueprint, or `blueprint/agent`.
+    #[schema(example = "hello")]
+    model: String,
+    /// The conversation.
+    #[schema(min_items = 1)]
+    messages: Vec<MessageBody>,
+}
 
 /// Answers a conversation in the shape of chat completions. It is a response like any other, and
 /// the run behind it can be looked at; `store: false` lets it go.
 #[utoipa::path(
     post, path = "/v1/chat/completions", operation_id = "chat_complete", tag = "responses",
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition harmless for 24 hours.")),
-    request_body = Object,
+    request_body = ChatBody,
     responses(
         (status = 200, description = "The completion, or its chunks.", content((Object = "application/json"), (Object = "text/event-stream"))),
         (status = 400, description = "`invalid_body`, `invalid_input`, `not_supported`", body = ModelErrorBody),
@@ -39,20 +52,24 @@ pub(in crate::api) async fn complete(
     posted: Posted<Value>,
 ) -> Result<Response, Problem> {
     let body = as_response(&posted.body)?;
-    let asked = read(&api, &caller, &body).await?;
+    let stops = Stops::read(&posted.body)?;
+    let mut asked = read(&api, &caller, &body).await?;
+    if let Some(stop) = stops.option() {
+        asked.create.ask.options.insert("stop".to_owned(), stop);
+    }
     let stream = asked.create.stream;
     let key = key.of("POST /v1/chat/completions", &posted.raw);
     let mut answering = begin(&api, &caller, asked, key).await?;
     if stream {
         let usage = posted.body["stream_options"]["include_usage"] == true;
-        let mut chunks = Chunks::new(&answering.responding.stream().response(), usage);
+        let mut chunks = Chunks::new(&answering.responding.stream().response(), usage, stops);
         let feed = sse::Feed::new(answering, None);
         return Ok(sse::stream(&api, feed, move |event| {
             chunks.of(event).into_iter().map(|chunk| (None, chunk.to_string())).collect()
         }));
     }
     let response = answering.end(&api).await?;
-    let completion = completion(&response).map_err(|error| {
+    let completion = completion(&response, stops).map_err(|error| {
         let message = error["message"].as_str().unwrap_or("the flow failed");
         Problem::new(codes::RESPONSE_FAILED, message)
     })?;

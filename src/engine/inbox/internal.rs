@@ -2,7 +2,7 @@
 
 use crate::{
     engine::{
-        inbox::{control, seats, signals},
+        inbox::{control, seats, signals, worker},
         run::{due::Due, readers::Subscriber, task::Phase},
         settings::STORAGE_RETRY_MS,
         shared::message::Internal,
@@ -80,6 +80,7 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
                 turn.run.timers.insert((due, step, Due::Child));
             }
         }
+        Internal::Repeated(repeated) => worker::repeated(turn, *repeated),
         Internal::StateLater { step } => scoped::state_later(turn, step),
         Internal::StateDone { step, outcome } => scoped::state_done(turn, step, outcome),
         Internal::ChildEnded { step, child, outcome, usage, joined } => {

@@ -37,10 +37,7 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: RunMsg) {
             let answered = control(turn, ask);
             answers::give(turn.run, reply, answered);
         }
-        RunMsg::Worker(holder, Asked { ask, reply }) => {
-            let answered = worker::worker(turn, &holder, ask);
-            answers::give(turn.run, reply, answered);
-        }
+        RunMsg::Worker(holder, asked) => worker::worker(turn, holder, asked),
         RunMsg::Internal(message) => internal::receive(turn, message),
     }
 }

@@ -1,5 +1,7 @@
 //! What workers ask and report: every answer is for the open attempt, or says why not.
 
+use std::sync::Arc;
+
 use crate::{
     engine::{
         CustomEffects, EngineError, Holder, PromptView, Report, Verdict,
@@ -9,11 +11,14 @@ use crate::{
         run::{
             answers::closed,
             due::Due,
-            reply::{Answer, Answered},
+            reply::{Answer, Answered, Asked},
             resident::Run,
             task::Phase,
         },
-        shared::{message::WorkerAsk, verified::lineage},
+        shared::{
+            message::{Internal, Repeated, WorkerAsk},
+            verified::lineage,
+        },
         turn::{
             attempts,
             effects::{self, bad_effect},
@@ -25,7 +30,7 @@ use crate::{
     fault::{self, Break},
     journal::{Outcome, Usage},
     middleware::TaskDone,
-    operator::{Delivery, Prompt, Ticket},
+    operator::{Delivery, Prompt, Ticket, joined},
     protocol::{Effect, Failure, Json, failure::kind, fold::fold},
     store::{Check, EvidenceRow, IdempotencyRow, Write},
     token::HandleError,
@@ -41,21 +46,26 @@ const EVIDENCE_BYTES: usize = 64 << 10;
 const RESULT_ROUTE: &str = "worker.result";
 
 /// Answers a worker.
-pub(crate) fn worker(turn: &mut Turn<'_>, holder: &Holder, ask: WorkerAsk) -> Answered {
-    let standing = standing(turn.run, holder);
-    let ask = match turn.shared.registry.secrets_of(ticket(turn, holder)) {
+pub(crate) fn worker(turn: &mut Turn<'_>, holder: Holder, asked: Asked<WorkerAsk>) {
+    let Asked { ask, reply } = asked;
+    let standing = standing(turn.run, &holder);
+    let ask = match turn.shared.registry.secrets_of(ticket(turn, &holder)) {
         Some(secrets) => ask.scrubbed(&secrets),
         None => ask,
     };
-    match (ask, standing) {
-        (WorkerAsk::Report(report), Err(refusal)) => again(turn, holder, &report, refusal),
+    let answered = match (ask, standing) {
+        (WorkerAsk::Report(report), Err(refusal @ EngineError::Conflict { .. })) => {
+            look_up(turn, Repeated { holder, report, refusal, before: None, reply });
+            return;
+        }
         // A worker whose attempt is over is told to stop, in words that it can act on.
         (WorkerAsk::Heartbeat, Err(EngineError::Conflict { .. })) => {
             Answered::Now(Ok(Answer::Alive((None, true))))
         }
         (_, Err(refusal)) => Answered::Now(Err(refusal)),
-        (ask, Ok(())) => in_good_standing(turn, holder, ask),
-    }
+        (ask, Ok(())) => in_good_standing(turn, &holder, ask),
+    };
+    answers::give(turn.run, reply, answered);
 }
 
 /// Does what the worker of the open attempt asks.
@@ -133,16 +143,6 @@ fn has_it(turn: &mut Turn<'_>, holder: &Holder) {
     leases::delivered(turn, holder.step, holder.attempt, delivery);
 }
 
-/// A report on an attempt that is over.
-fn again(turn: &mut Turn<'_>, holder: &Holder, report: &Report, refusal: EngineError) -> Answered {
-    let answer = report_again(turn, holder, report, refusal).map(Answer::Accepted);
-    match turn.run.has_pending() {
-        // The refused body is kept before its sender hears of the refusal.
-        true => Answered::Durable(answer),
-        false => Answered::Now(answer),
-    }
-}
-
 /// Whether a bearer is the one of the open attempt.
 fn standing(run: &Run, holder: &Holder) -> Result<(), EngineError> {
     let epoch = run.header.epoch;
@@ -208,7 +208,7 @@ fn prompt_view(turn: &Turn<'_>, holder: &Holder) -> Result<PromptView, EngineErr
         run: prompt.run,
         agent: prompt.agent,
         attempt: prompt.attempt,
-        system: prompt.system,
+        system: joined(prompt.system.as_deref(), prompt.addendum.as_deref()),
         prompt: prompt.prompt,
         input: prompt.input,
         context: context.into(),
@@ -375,18 +375,43 @@ fn refuse_result(
     Answered::Durable(Err(error))
 }
 
+/// Has it read which result of an attempt was accepted, for a report that comes after it is over.
+fn look_up(turn: &Turn<'_>, mut repeated: Repeated) {
+    let (shared, run) = (Arc::clone(turn.shared), turn.run.num);
+    let principal = attempt_name(turn.run, &repeated.holder);
+    turn.shared.tasks.spawn_blocking(move || {
+        match shared.store.idempotent(&principal, RESULT_ROUTE, "") {
+            Ok(before) => {
+                repeated.before = before;
+                shared.tell(run, Internal::Repeated(Box::new(repeated)));
+            }
+            // Who reports may be gone.
+            Err(error) => drop(repeated.reply.send(Err(error.into()))),
+        }
+    });
+}
+
+/// Answers a report on an attempt that is over, once it is known what was accepted of that.
+pub(crate) fn repeated(turn: &mut Turn<'_>, repeated: Repeated) {
+    let Repeated { holder, report, refusal, before, reply } = repeated;
+    let answer = report_again(turn, &holder, &report, refusal, before).map(Answer::Accepted);
+    let answered = match turn.run.has_pending() {
+        // The refused body is stored before the refusal is sent.
+        true => Answered::Durable(answer),
+        false => Answered::Now(answer),
+    };
+    answers::give(turn.run, reply, answered);
+}
+
 /// A report on an attempt that is over: the same body as the accepted one is accepted again.
 fn report_again(
     turn: &mut Turn<'_>,
     holder: &Holder,
     report: &Report,
     refusal: EngineError,
+    before: Option<IdempotencyRow>,
 ) -> Result<bool, EngineError> {
-    if !matches!(refusal, EngineError::Conflict { .. }) {
-        return Err(refusal);
-    }
-    let (principal, key) = (attempt_name(turn.run, holder), report.key.clone().unwrap_or_default());
-    let before = turn.shared.store.idempotent(&principal, RESULT_ROUTE, "")?;
+    let key = report.key.clone().unwrap_or_default();
     let refusal = match before {
         Some(_) if fault::is_broken(Break::DropDedup) => {
             effects::apply_effects(
@@ -441,8 +466,8 @@ fn keep_evidence(turn: &mut Turn<'_>, holder: &Holder, report: &Report, code: &s
 
 /// Makes what an accepted attempt sent files of the run.
 fn publish_files(run: &mut Run, step: u32, attempt: u32) {
-    let mut sent = run.artifacts.is_none();
-    for file in run.artifacts.iter_mut().flatten() {
+    let mut sent = false;
+    for file in &mut run.artifacts {
         if (file.step, file.attempt) == (step, attempt) {
             file.published = true;
             sent = true;

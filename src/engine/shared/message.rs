@@ -9,6 +9,7 @@ use crate::{
         Caller, EngineError, Holder, IdempotencyKey, Report, RunView,
         run::{
             feed::Feed,
+            loaded::Loaded,
             readers::Subscriber,
             reply::{Answer, Asked, ReplyTo, Waiter},
             task::AgentKey,
@@ -20,7 +21,7 @@ use crate::{
     middleware::Dispatched,
     operator::Delivery,
     protocol::{Failure, Json, LifecycleEvent, RunId, SecretAccessEvent, SessionId},
-    store::{StateChange, StoreError},
+    store::{IdempotencyRow, StateChange, StoreError, TaskRow},
 };
 
 /// A message to a shard.
@@ -43,6 +44,19 @@ pub(crate) enum Msg {
         /// Whether it is durable.
         result: Result<(), StoreError>,
     },
+    /// The result of loading a run.
+    Loaded {
+        /// The run.
+        run: u64,
+        /// Identifies the load; the result of an abandoned one is ignored.
+        ticket: u64,
+        /// The run as it is stored.
+        result: Box<Result<Option<Loaded>, StoreError>>,
+    },
+    /// The stored open tasks of a run that was dropped from memory.
+    Recounted(u64, Vec<TaskRow>),
+    /// The stored runs that are due.
+    Due(Poll, Result<Vec<(u64, u64)>, StoreError>),
     /// Delivers the pending messages of a run once more, after a delay.
     Unheard(u64),
     /// Drops idle runs: the host has no memory left.
@@ -62,11 +76,25 @@ impl Msg {
             Self::Late(..)
             | Self::Start(_)
             | Self::Committed { .. }
+            | Self::Loaded { .. }
+            | Self::Recounted(..)
+            | Self::Due(..)
             | Self::Unheard(_)
             | Self::MakeRoom
             | Self::Recover => false,
         }
     }
+}
+
+/// A query for the runs that are due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Poll {
+    /// Identifies it; the result of an abandoned one is ignored.
+    pub(crate) ticket: u64,
+    /// The end of the window, in Unix milliseconds.
+    pub(crate) until_ms: u64,
+    /// How far the wall clock has been ahead of its present time, at most.
+    pub(crate) slack_ms: u64,
 }
 
 /// A run to start.
@@ -172,6 +200,8 @@ pub(crate) enum Internal {
     Capacity { step: u32, agent: AgentKey },
     /// A child run could not be stored, and must be started again.
     ChildLost { step: u32, child: RunId },
+    /// A report on a finished attempt, with the result that was accepted of it.
+    Repeated(Box<Repeated>),
     /// An operation on shared state could not be written, and must be repeated.
     StateLater { step: u32 },
     /// The outcome of an operation on shared state.
@@ -235,8 +265,29 @@ impl RunMsg {
         match self {
             Self::Control(asked) => asked.refuse(error),
             Self::Worker(_, asked) => asked.refuse(error),
+            Self::Internal(Internal::Repeated(repeated)) => {
+                // The caller may be gone.
+                let _ = repeated.reply.send(Err(error));
+            }
             // Dropping the channel is the reply.
             Self::Internal(message) => drop(message),
+        }
+    }
+
+    /// Returns true if it comes from the engine itself and expects no reply.
+    pub(crate) fn is_told(&self) -> bool {
+        match self {
+            Self::Control(_) | Self::Worker(..) => false,
+            Self::Internal(message) => !matches!(
+                message,
+                Internal::IsAtRest(_)
+                    | Internal::Wait(_)
+                    | Internal::Subscribe(..)
+                    | Internal::Progress { .. }
+                    | Internal::Delta(_)
+                    | Internal::Tell { .. }
+                    | Internal::Repeated(_)
+            ),
         }
     }
 }
@@ -287,6 +338,17 @@ pub(crate) enum WorkerAsk {
     GetState { scope: Option<String>, key: String },
     /// Writes state, of its run or of another scope.
     PutState { scope: Option<String>, key: String, value: Json },
+}
+
+/// A report on a finished attempt.
+pub(crate) struct Repeated {
+    pub(crate) holder: Holder,
+    pub(crate) report: Box<Report>,
+    /// The reply, unless the same report was accepted before.
+    pub(crate) refusal: EngineError,
+    /// The accepted report of the attempt.
+    pub(crate) before: Option<IdempotencyRow>,
+    pub(crate) reply: ReplyTo<Answer>,
 }
 
 /// Replies to a lease of a task that is no longer available.

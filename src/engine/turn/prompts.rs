@@ -3,10 +3,13 @@
 use crate::{
     engine::{
         run::{resident::Run, task::OpenTask},
-        turn::facts::{self, Turn},
+        turn::{
+            facts::{self, Turn},
+            settle::config_of,
+        },
     },
     operator::{Inquiry, Prompt},
-    protocol::{Failure, Json, TaskId},
+    protocol::{Failure, Json, TaskId, failure::kind},
     store::{TaskPhase, TaskRow},
 };
 
@@ -68,13 +71,14 @@ fn prompt(run: &Run, task: &OpenTask, id: TaskId) -> Result<Prompt, Failure> {
                 attempt: task.attempt,
             },
         )
-        .map_err(|error| Failure::new("template", error.to_string()))?;
+        .map_err(|error| Failure::new(kind::TEMPLATE, error.to_string()))?;
     Ok(Prompt {
         task: id,
         run: run.id,
         agent: task.agent.name().to_string(),
         attempt: task.attempt,
         system: rendered.system,
+        addendum: config_of(task).system_addendum,
         prompt: rendered.prompt,
         input: input.clone(),
         output_schema: task.agent.agent().output.clone(),
@@ -95,6 +99,7 @@ fn unseen(run: &Run, task: &OpenTask, id: TaskId) -> Prompt {
         agent: task.agent.name().to_string(),
         attempt: task.attempt,
         system: None,
+        addendum: None,
         prompt: String::new(),
         input: Json::null(),
         output_schema: None,

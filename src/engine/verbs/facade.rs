@@ -40,7 +40,7 @@ use crate::{
     operator::{QueueHub, Registry, Ticket},
     protocol::RunId,
     session::{self, Scribe},
-    spawner::OperatorSpawner,
+    spawner::Spawners,
     store::{Batch, DurableState, Health, StateLimits, Store, TaskFilter, TaskPhase, Write},
     tasks::Tasks,
     token::{HandleKey, KeyRing, Need, Verb},
@@ -72,6 +72,8 @@ pub struct EngineParts {
     pub settings: Settings,
     /// The middleware layers.
     pub middleware: Middleware,
+    /// Who starts workers, where that is somebody else than the operators themselves.
+    pub spawners: Spawners,
     /// The number of shards.
     pub shards: usize,
     /// The treatment of the runs in the store.
@@ -159,6 +161,7 @@ impl Engine {
             limits,
             settings,
             middleware,
+            spawners,
             shards,
             recovery,
         } = parts;
@@ -176,7 +179,7 @@ impl Engine {
         let shared = Arc::new(Shared {
             state,
             programs: Programs::new(Arc::clone(&store), registry.clone(), limits.clone()),
-            spawner: Arc::new(OperatorSpawner::new(registry.clone())),
+            spawner: spawners.over(registry.clone()),
             store,
             booted_ms: clock.steady_ms(),
             clock,
@@ -284,6 +287,11 @@ impl Engine {
         }
     }
 
+    /// The operators of the host.
+    pub fn registry(&self) -> &Registry {
+        &self.inner.shared.registry
+    }
+
     /// Returns every operator: its name and kind.
     pub fn operators(&self) -> Vec<(String, String)> {
         let names = self.inner.shared.registry.names();
@@ -361,13 +369,8 @@ impl Engine {
                 let _ = ack.send(result);
             }),
         };
-        let store = Arc::clone(&self.shared().store);
-        // The queue may be full for a moment: that must not block the runtime.
-        self.shared()
-            .tasks
-            .spawn_blocking(move || store.submit(batch))
-            .await
-            .map_err(|_| EngineError::Stopping)?;
+        self.shared().store.room().await;
+        self.shared().store.submit(batch);
         acked.await.map_err(|_| EngineError::Stopping)??;
         Ok(())
     }
