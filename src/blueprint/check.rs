@@ -48,8 +48,18 @@ const LAYERS: usize = 100;
 /// Findings that are reported at most: more than anyone reads.
 const MAX_FINDINGS: usize = 1_000;
 
-const KEYS: [&str; 9] =
-    ["agents", "description", "flow", "input", "limits", "middleware", "name", "on", "output"];
+const KEYS: [&str; 10] = [
+    "agents",
+    "description",
+    "flow",
+    "input",
+    "limits",
+    "middleware",
+    "name",
+    "on",
+    "operator",
+    "output",
+];
 const LATER_KEYS: [&str; 2] = ["budget", "environment"];
 const LIMITS: [&str; 7] = ["depth", "open_tasks", "steps", "tokens", "usd", "wall", "width"];
 
@@ -178,6 +188,7 @@ impl Checker<'_> {
     }
 
     fn agents(&mut self, table: &Table<'_>, run_input: Option<&Value>) -> BTreeMap<String, Agent> {
+        let operator = self.text(table, "operator");
         let Some(table) = self.table(table, "agents", "`agents`") else {
             if table.get("agents").is_none() {
                 self.uses(&[]);
@@ -191,7 +202,7 @@ impl Checker<'_> {
         for (name, _) in table.entries() {
             self.name(name, &table.pointer(name));
             if let Some(agent) = self.table(&table, name, &format!("agent `{name}`")) {
-                agents.insert(name.clone(), self.agent(&agent, run_input));
+                agents.insert(name.clone(), self.agent(&agent, run_input, operator.as_deref()));
             }
         }
         agents

@@ -25,6 +25,7 @@ pub mod library;
 mod locate;
 pub mod manual;
 pub mod model_loop;
+pub mod mse;
 mod regular;
 mod schedule;
 mod schema;

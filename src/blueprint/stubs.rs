@@ -67,7 +67,7 @@ pub(super) const TYPES: &[(&str, &str)] = &[
     ("Node", "{ [any]: any }"),
     (
         "Agent",
-        "{ operator: string, system: string?, prompt: string?, description: string?, input: Schema?, output: Schema?, worker: { subagent_type: string, tools: {string}? }?, command: {string}?, check: boolean?, cwd: string?, env: { [string]: string }?, queue: string?, labels: { [string]: string }?, tool: string?, fn: ((any) -> any)?, retry: Retry?, timeout: Duration?, park: Duration?, max_concurrency: number?, tools: {any}?, model: string?, name: string?, max_turns: number?, max_cost: any?, max_duration: Duration?, max_tool_calls: number?, max_repeats: number?, max_failures: number?, rules: {any}?, warn_at: number?, on_exceeded: any?, compaction: { at: number, keep: number?, strategy: string?, flush: any? }? }",
+        "{ operator: string?, system: string?, prompt: string?, description: string?, input: Schema?, output: Schema?, worker: { subagent_type: string, tools: {string}? }?, command: {string}?, check: boolean?, cwd: string?, env: { [string]: string }?, queue: string?, labels: { [string]: string }?, tool: string?, fn: ((any) -> any)?, retry: Retry?, timeout: Duration?, park: Duration?, max_concurrency: number?, tools: {any}?, model: string?, effort: string?, name: string?, max_turns: number?, max_cost: any?, max_duration: Duration?, max_tool_calls: number?, max_repeats: number?, max_failures: number?, rules: {any}?, warn_at: number?, on_exceeded: any?, compaction: { at: number, keep: number?, strategy: string?, flush: any? }? }",
     ),
     ("Task", "{ agent: string, input: any, opts: { [string]: any } }"),
     (
@@ -76,7 +76,7 @@ pub(super) const TYPES: &[(&str, &str)] = &[
     ),
     (
         "Blueprint",
-        "{ name: string, description: string?, input: Schema?, output: Schema?, agents: { [string]: Agent }?, flow: any, middleware: { any }?, limits: { steps: number?, depth: number?, wall: Duration? }?, on: { Trigger }? }",
+        "{ name: string, description: string?, operator: string?, input: Schema?, output: Schema?, agents: { [string]: Agent }?, flow: any, middleware: { any }?, limits: { steps: number?, depth: number?, wall: Duration? }?, on: { Trigger }? }",
     ),
 ];
 

@@ -24,6 +24,7 @@ const KEYS: &[&str] = &[
     "compaction",
     "cwd",
     "description",
+    "effort",
     "env",
     "environment",
     "fn",
@@ -78,7 +79,13 @@ const KEYS_OF_KINDS: &[(&str, &str)] = &[
 ];
 
 impl Checker<'_> {
-    pub(super) fn agent(&mut self, table: &Table<'_>, run_input: Option<&Value>) -> Agent {
+    /// Reads an agent; `operator` is that of the blueprint, for agents without one.
+    pub(super) fn agent(
+        &mut self,
+        table: &Table<'_>,
+        run_input: Option<&Value>,
+        operator: Option<&str>,
+    ) -> Agent {
         self.known_keys(table, KEYS, &LATER_KEYS);
         // An agent file names its agent; the key that it stands under is what counts.
         self.text(table, "name");
@@ -91,7 +98,10 @@ impl Checker<'_> {
             }
         };
         let input = self.schema(table, "input", true);
-        let operator = self.required_text(table, "operator").unwrap_or_default();
+        let operator = match operator.filter(|_| table.get("operator").is_none()) {
+            Some(default) => default.to_owned(),
+            None => self.required_text(table, "operator").unwrap_or_default(),
+        };
         let model_loop = self.model_loop(table, &operator).map(Box::new);
         let agent = Agent {
             system: self.text(table, "system"),
@@ -119,6 +129,7 @@ impl Checker<'_> {
             },
             budget: self.budget(table),
             model: self.text(table, "model"),
+            effort: self.text(table, "effort"),
             input: input.as_ref().map(Into::into),
             operator,
             file_turns: self.integer(table, "maxTurns", 1..=10_000),
