@@ -2,9 +2,9 @@
 -- the tests in an environment until they pass.
 --
 -- Without a key, with the scripted answers of blueprints/turns.json (run it in a copy of your files):
---   moonswarm --config blueprints/models.toml run blueprints/coding-agent.lua task="make it add" test="sh test.sh"
--- With a model: declare [operators.model] and [environments.tests] in your moonswarm.toml (docs/operators.md,
--- docs/environments.md), and omit --config. `moonswarm inbox` lists the edits that wait for approval.
+--   moonswarm run blueprints/coding-agent.lua task="make it add" test="sh test.sh"
+-- With a model: change moonswarm.toml beside this file (docs/operators.md,
+-- docs/environments.md). `moonswarm inbox` lists the edits that wait for approval.
 local swarm = require("swarm")
 local s = swarm.schema
 

@@ -2,8 +2,8 @@
 -- a writer combines them, and a critic sends the draft back until it passes.
 --
 -- Without a key, with the scripted answers of blueprints/turns.json:
---   moonswarm --config blueprints/models.toml run blueprints/research.lua question="Which port is it?"
--- With a model: declare [operators.model] in your moonswarm.toml (docs/operators.md, "llm"), and omit --config.
+--   moonswarm run blueprints/research.lua question="Which port is it?"
+-- With a model: change [operators.model] in moonswarm.toml beside this file (docs/operators.md, "llm").
 local swarm = require("swarm")
 local s = swarm.schema
 

@@ -96,11 +96,11 @@ blueprints() {
   local file status=0
   for file in blueprints/*.lua; do
     case "$file" in *_test.lua) continue ;; esac
-    "$moonswarm" --config blueprints/models.toml check "$file" || status=1
+    "$moonswarm" check "$file" || status=1
   done
   "$moonswarm" test blueprints/hello_test.lua blueprints/release_test.lua || status=1
-  "$moonswarm" --config blueprints/cookbook/moonswarm.toml check blueprints/cookbook || status=1
-  "$moonswarm" --config blueprints/cookbook/moonswarm.toml test blueprints/cookbook || status=1
+  "$moonswarm" check blueprints/cookbook || status=1
+  "$moonswarm" test blueprints/cookbook || status=1
   return "$status"
 }
 

@@ -182,7 +182,7 @@ impl Clock {
         wall_ms.saturating_add_signed(-most)
     }
 
-    /// Returns the difference between the largest offset ever and the current one.
+    /// Returns the difference between the largest remembered offset and the current one.
     pub fn slack_ms(&self) -> u64 {
         let all = self.offsets().all();
         let most = all.iter().map(|(_, offset)| *offset).max().unwrap_or(0);

@@ -157,7 +157,7 @@ pub enum HostError {
         reason: String,
     },
     /// The address cannot be listened on.
-    #[error("listen on {address}: {source}")]
+    #[error("listen on {address}")]
     Listen {
         /// The address.
         address: SocketAddr,

@@ -26,9 +26,9 @@
 //! - **replay**: executing a flow again with the results of its journal
 //! - **task**: a step that an operator executes; **attempt**: one try at a task, numbered from 1
 //! - **operator**: a backend that executes tasks; **worker**: the holder of an attempt
-//! - **lease**: the time a pull worker has for a task; **fenced**: another attempt took over
+//! - **lease**: the time a pull worker has for a task; **fenced**: refused for a newer attempt
 //! - **token**: a credential with verbs and scopes; **handle**: the credential of one attempt
-//! - **verb**: one permitted action; **scope**: where it applies; **grant**: verbs with scopes
+//! - **verb**: one permitted action; **scope**: where it applies; **grant**: the verbs and scopes
 //! - **session**: a connected operator; **seat**: the place of one operator in a run
 //! - **layer**: one element of the middleware; **shard**: a thread of the host that owns some runs
 //!

@@ -29,7 +29,7 @@ pub struct Memory {
 /// The memory that is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// At least a quarter.
+    /// More than a quarter.
     Roomy,
     /// Less than a quarter: idle data is dropped.
     Tight,

@@ -10,12 +10,12 @@ use super::{
     app::Api,
     body::Raw,
     check::{self, BundleBody},
-    params::{All, Asker, At, Key},
+    params::{Asker, At, Key},
 };
 use crate::{
     blueprint::{Bundle, Finding},
     door::{FindingBody, Problem, ProblemBody},
-    engine::BlueprintView,
+    engine::{BlueprintProblem, BlueprintView},
 };
 
 /// A stored version.
@@ -60,16 +60,29 @@ pub(super) async fn put(
     Ok(JsonBody(StoredView { name: stored.name, hash: stored.hash, findings }))
 }
 
+/// The names, and what keeps files from having one.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct BlueprintsView {
+    /// The names with what each stands for.
+    items: Vec<BlueprintView>,
+    /// Always null: there is no next page.
+    next_cursor: Option<String>,
+    /// Files of the watched directory that are no blueprint, or whose last version is not served.
+    problems: Vec<BlueprintProblem>,
+}
+
 /// Lists the names with what each stands for.
 #[utoipa::path(
     get, path = "/v1/blueprints", operation_id = "blueprint_list", tag = "blueprints",
-    responses((status = 200, description = "All of them.", body = All<BlueprintView>)),
+    responses((status = 200, description = "All of them.", body = BlueprintsView)),
 )]
 pub(super) async fn list(
     State(api): State<Api>,
     Asker(caller): Asker,
-) -> Result<JsonBody<All<BlueprintView>>, Problem> {
-    Ok(JsonBody(All::of(api.engine.blueprints(&caller).await?)))
+) -> Result<JsonBody<BlueprintsView>, Problem> {
+    let items = api.engine.blueprints(&caller).await?;
+    let problems = api.engine.blueprint_problems(&caller)?;
+    Ok(JsonBody(BlueprintsView { items, next_cursor: None, problems }))
 }
 
 /// Shows what `name`, or `name@hash-prefix`, stands for.

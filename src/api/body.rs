@@ -78,11 +78,17 @@ impl<T: DeserializeOwned> FromRequest<Api> for Posted<T> {
 impl Raw {
     /// Refuses a body whose declared type is not JSON.
     pub(super) fn expect_json(&self) -> Result<(), Problem> {
-        if self.kind.is_empty() || self.is_json() {
+        if self.is_untold() || self.is_json() {
             return Ok(());
         }
         let detail = format!("send application/json; {:?} is not supported here", self.kind);
         Err(Problem::new(codes::UNSUPPORTED_MEDIA_TYPE, detail))
+    }
+
+    /// Whether nobody said what it is: no type, or the one that curl sends where nobody said. Such a
+    /// body is read as what the route takes; a page cannot send it, since its bearer needs a preflight.
+    pub(super) fn is_untold(&self) -> bool {
+        self.kind.is_empty() || self.kind == "application/x-www-form-urlencoded"
     }
 
     /// Returns true if the declared type is JSON.

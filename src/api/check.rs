@@ -29,12 +29,14 @@ pub(super) struct BundleBody {
     entry: Option<String>,
 }
 
-/// Reads a blueprint: JSON with files, or plain Lua source.
+/// Reads a blueprint: JSON with files, or the bare Lua source. Without a type it is what it looks like:
+/// no Lua file begins with a brace.
 ///
 /// # Errors
 /// Fails when the content type or the shape is wrong, or the files are not a valid bundle.
 pub(super) fn read_bundle(raw: &Raw) -> Result<Bundle, Problem> {
-    if raw.is_json() {
+    let is_object = || raw.bytes.trim_ascii_start().first() == Some(&b'{');
+    if raw.is_json() || (raw.is_untold() && is_object()) {
         let BundleBody { source, files, entry } = read_json(&raw.bytes)?;
         if source.is_none() && files.is_none() {
             return Err(Problem::new(codes::INVALID_BODY, "give `source` or `files`").at("$"));
@@ -42,7 +44,7 @@ pub(super) fn read_bundle(raw: &Raw) -> Result<Bundle, Problem> {
         return runs::bundle(source, files, entry);
     }
     let kind = raw.kind.as_str();
-    let text = kind.is_empty()
+    let text = raw.is_untold()
         || kind.starts_with("text/")
         || matches!(kind, "application/x-lua" | "application/octet-stream");
     if !text {
@@ -96,8 +98,16 @@ mod tests {
 
     #[test]
     fn a_blueprint_comes_as_source_or_as_files() {
-        for kind in ["", "text/plain", "text/x-lua", "application/octet-stream"] {
+        let form = "application/x-www-form-urlencoded";
+        for kind in ["", "text/plain", "text/x-lua", "application/octet-stream", form] {
             assert_eq!(read(kind, b"return 1"), Ok("return 1".to_owned()), "{kind}");
+        }
+        for kind in ["", form] {
+            assert_eq!(
+                read(kind, br#" {"source":"return 3"}"#),
+                Ok("return 3".to_owned()),
+                "{kind}"
+            );
         }
         let files = br#"{"files":{"a.lua":"return 2","b/c.md":"x"}}"#;
         assert_eq!(read("application/json", files), Ok("return 2".to_owned()));
@@ -105,8 +115,7 @@ mod tests {
 
     #[test]
     fn what_is_neither_is_refused() {
-        let form = "application/x-www-form-urlencoded";
-        assert_eq!(read(form, b"return 1"), Err("unsupported_media_type"));
+        assert_eq!(read("image/png", b"return 1"), Err("unsupported_media_type"));
         assert_eq!(read("text/plain", b"\xff"), Err("invalid_body"));
         assert_eq!(read("application/json", b"{}"), Err("invalid_body"));
         assert_eq!(read("application/json", br#"{"files":{}}"#), Err("blueprint_invalid"));

@@ -112,6 +112,30 @@ impl<T: DeserializeOwned> FromRequestParts<Api> for Params<T> {
     }
 }
 
+/// What stands in the query, where `status` may be given more than once.
+pub(super) struct Listed<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequestParts<Api> for Listed<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Problem> {
+        const NAME: &str = "status=";
+        let mut pairs: Vec<String> = Vec::new();
+        for pair in parts.uri.query().unwrap_or_default().split('&') {
+            let value = pair.strip_prefix(NAME);
+            let first = pairs.iter_mut().find(|it| it.starts_with(NAME));
+            match (value, first) {
+                (Some(value), Some(first)) => first.push_str(&format!(",{value}")),
+                _ => pairs.push(pair.to_owned()),
+            }
+        }
+        let uri = format!("{}?{}", parts.uri.path(), pairs.join("&"));
+        parts.uri = uri.parse().map_err(|_| bad_query("it cannot be read"))?;
+        let Params(params) = Params::from_request_parts(parts, api).await?;
+        Ok(Self(params))
+    }
+}
+
 /// Returns the problem of an invalid query.
 pub(super) fn bad_query(detail: impl Into<String>) -> Problem {
     Problem::new(codes::BAD_QUERY, detail)

@@ -164,6 +164,7 @@ const ROWS: &[fn() -> Row] = &[
     || caller(Verb::AuditRead,         routes!(layers::audit)),
     || caller(Verb::HostGc,            routes!(upkeep::gc)),
 
+    || row(Who::AnyBearer,             routes!(tokens::whoami)),
     || caller(Verb::TokenMint,         routes!(tokens::mint)),
     || caller(Verb::TokenList,         routes!(tokens::list)),
     || caller(Verb::TokenRevoke,       routes!(tokens::revoke)),
@@ -229,11 +230,12 @@ mod tests {
 
     #[test]
     fn only_the_question_whether_the_server_lives_is_open() {
-        let open: Vec<_> = table()
-            .filter(|row| row.rule.who.verb().is_none())
-            .map(|row| row.route().1.to_owned())
-            .collect();
-        assert_eq!(open, ["/healthz"]);
+        let who = |is: fn(Who) -> bool| -> Vec<String> {
+            table().filter(|row| is(row.rule.who)).map(|row| row.route().1.to_owned()).collect()
+        };
+        assert_eq!(who(|who| who == Who::Anybody), ["/healthz"]);
+        // Whoever has a bearer may ask whose it is.
+        assert_eq!(who(|who| who == Who::AnyBearer), ["/v1/whoami"]);
     }
 
     #[test]

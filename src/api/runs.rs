@@ -208,7 +208,7 @@ pub(super) async fn watched(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
-    /// Only these statuses, separated by commas.
+    /// Only these statuses, separated by commas; it may also be given more than once.
     #[param(example = "running,waiting")]
     status: Option<String>,
     /// Only runs of this blueprint.
@@ -276,7 +276,7 @@ pub(super) struct RunPage {
 pub(super) async fn list(
     State(api): State<Api>,
     Asker(caller): Asker,
-    Params(params): Params<ListParams>,
+    params::Listed(params): params::Listed<ListParams>,
 ) -> Result<JsonBody<Page<RunView>>, Problem> {
     Ok(JsonBody(api.engine.runs(&caller, params.into_filter()?).await?))
 }

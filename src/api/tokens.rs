@@ -1,6 +1,6 @@
 //! Tokens: create narrower ones, list, revoke; the public keys.
 
-use axum::{Json as JsonBody, extract::State, http::StatusCode};
+use axum::{Extension, Json as JsonBody, extract::State, http::StatusCode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -12,9 +12,9 @@ use super::{
 use crate::{
     blueprint::parse_duration,
     door::{Problem, ProblemBody, codes},
-    engine::{MintToken, Minted, RotateKeys, Rotated, TokenView, rfc3339},
+    engine::{Bearer, MintToken, Minted, RotateKeys, Rotated, TokenView, rfc3339},
     protocol::Json,
-    token::{Quotas, Role},
+    token::{Grant, Quotas, Role, Scopes, Verb},
 };
 
 /// A token to make; it can do no more than the one that asks.
@@ -104,6 +104,70 @@ pub(super) async fn list(
     Asker(caller): Asker,
 ) -> Result<JsonBody<All<TokenView>>, Problem> {
     Ok(JsonBody(All::of(api.engine.tokens(&caller).await?)))
+}
+
+/// The holder of the bearer that a request came with.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct WhoView {
+    /// `token`, or `attempt`: the handle or token of an attempt of a task.
+    kind: &'static str,
+    /// Whose it is; absent for a bare handle.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    subject: Option<String>,
+    /// Its id; a bare handle has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    jti: Option<String>,
+    /// Its role.
+    role: &'static str,
+    /// The verbs that it has.
+    verbs: Vec<&'static str>,
+    /// What it reaches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scopes: Option<Vec<String>>,
+    /// RFC 3339, UTC.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<String>,
+    /// The step of an attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<u32>,
+    /// The attempt's number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt: Option<u32>,
+}
+
+/// Says whose the bearer of the request is, and what it may do.
+#[utoipa::path(
+    get, path = "/v1/whoami", operation_id = "whoami", tag = "tokens",
+    responses((status = 200, description = "The holder.", body = WhoView)),
+)]
+pub(super) async fn whoami(Extension(bearer): Extension<Bearer>) -> JsonBody<WhoView> {
+    let verbs = |grant: &Grant| {
+        Verb::ALL.iter().filter(|verb| grant.has(**verb)).map(|verb| verb.as_str()).collect()
+    };
+    JsonBody(match bearer {
+        Bearer::Caller(it) => WhoView {
+            kind: "token",
+            subject: Some(it.subject),
+            jti: Some(it.jti),
+            role: it.grant.role.as_str(),
+            verbs: verbs(&it.grant),
+            scopes: Some(it.grant.scopes.0.iter().map(ToString::to_string).collect()),
+            expires_at: Some(rfc3339(it.expires_ms)),
+            step: None,
+            attempt: None,
+        },
+        Bearer::Holder(it) => WhoView {
+            kind: "attempt",
+            subject: None,
+            jti: it.jti,
+            role: Role::Worker.as_str(),
+            verbs: verbs(&it.grant.unwrap_or_else(|| Grant::new(Role::Worker, Scopes(Vec::new())))),
+            scopes: None,
+            expires_at: None,
+            step: Some(it.step),
+            attempt: Some(it.attempt),
+        },
+    })
 }
 
 /// Makes a token, and every token made from it, worthless at once. The id of a worker's token for a

@@ -1,11 +1,16 @@
 //! The command line as a whole: global flags, the verbs, and what happens around each.
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use super::{
+    beside::Beside,
     connect::Target,
     context::Context,
     exit::{Exit, Stop, judge},
@@ -15,7 +20,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    config::{Config, Layer, LogFormat},
+    config::{Layer, LogFormat},
     environment, telemetry,
 };
 
@@ -49,7 +54,7 @@ struct Global {
     /// The data directory [default: .moonswarm]
     #[arg(long, global = true, value_name = "DIR", env = "MOONSWARM_DATA")]
     data: Option<PathBuf>,
-    /// The configuration file [default: moonswarm.toml, if it is there]
+    /// The configuration file [default: the nearest moonswarm.toml beside the blueprint, and the one here]
     #[arg(long, global = true, value_name = "FILE", env = "MOONSWARM_CONFIG")]
     config: Option<PathBuf>,
     /// Data as JSON
@@ -114,6 +119,7 @@ enum Verb {
     Advise(verb::Advise),
     Worker(verb::Worker),
     Token(verb::Token),
+    Whoami(verb::Whoami),
     Key(verb::Key),
     Audit(verb::Audit),
     Doctor(verb::Doctor),
@@ -169,12 +175,28 @@ impl App {
         }
     }
 
+    /// The blueprint, or the directory of blueprints, that the verb is about.
+    fn subject(&self) -> Option<&Path> {
+        match &self.verb {
+            Verb::Run(run) => run.file(),
+            Verb::Graph(graph) => Some(graph.file()),
+            Verb::Repl(repl) => repl.file(),
+            _ => None,
+        }
+    }
+
     fn context(&self) -> Result<Context> {
         let Global { server, token, config, json, .. } = &self.global;
-        let file = Layer::read(config.as_deref())
-            .map_err(|error| Stop::usage(format!("{:#}", anyhow::Error::from(error))))?;
+        let beside = Beside::new(self.layer(), config.as_deref())?;
+        let config = beside.config();
+        let config = match (self.subject(), &self.verb, &config.blueprints) {
+            (Some(path), ..) => beside.config_of(path)?,
+            (None, Verb::Serve(_), Some(dir)) => beside.config_of(dir)?,
+            (None, ..) => config,
+        };
         Ok(Context {
-            config: Config::from(self.layer().over(file)),
+            config,
+            beside,
             target: Target { server: server.clone(), token: token.clone() },
             terminal: Terminal::of_process(*json),
             clock: Clock::system(),
@@ -219,6 +241,7 @@ impl App {
             Verb::Advise(it) => it.execute(cx).await,
             Verb::Worker(it) => it.execute(cx).await,
             Verb::Token(it) => it.execute(cx).await,
+            Verb::Whoami(it) => it.execute(cx).await,
             Verb::Key(it) => it.execute(cx).await,
             Verb::Audit(it) => it.execute(cx).await,
             Verb::Doctor(it) => it.execute(cx).await,
@@ -243,29 +266,42 @@ pub fn main() -> ExitCode {
     }
     let app = match App::try_parse() {
         Ok(app) => app,
-        Err(error) => {
-            // A closed stdout or stderr leaves nobody to tell.
-            let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(Exit::Usage as u8));
-        }
+        Err(error) => return misread(&error),
     };
+    let json = app.global.json;
     match start(app) {
         Ok(exit) => exit.into(),
         Err(error) => {
-            let (exit, message) = judge(&error);
-            if let Some(message) = message {
-                Terminal::of_process(false).say(&format!("moonswarm: {message}"));
+            let (exit, stop) = judge(&error);
+            if let Some(stop) = stop {
+                Terminal::of_process(json).complain(&stop);
             }
             exit.into()
         }
     }
 }
 
+/// Answers a command line that cannot be read, or that asks for help.
+fn misread(error: &clap::Error) -> ExitCode {
+    let flags = std::env::args_os().skip(1).take_while(|it| it != "--");
+    if error.use_stderr() && flags.into_iter().any(|it| it == "--json") {
+        let text = error.render().to_string();
+        let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        let stop = Stop::usage(message).next("`moonswarm --help` shows the commands");
+        Terminal::of_process(true).complain(&stop);
+        return Exit::Usage.into();
+    }
+    // A closed stdout or stderr leaves nobody to tell.
+    let _ = error.print();
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(Exit::Usage as u8))
+}
+
 fn start(app: App) -> Result<Exit> {
     let cx = app.context()?;
     let default = match &app.verb {
         Verb::Serve(_) => "info",
-        _ => "warn",
+        // What happens to runs is shown by the command itself.
+        _ => "warn,moonswarm::runs=off",
     };
     telemetry::init(cx.config.log.as_deref().unwrap_or(default), cx.config.log_format)
         .map_err(|error| Stop::usage(error.to_string()))?;
@@ -282,6 +318,7 @@ fn start(app: App) -> Result<Exit> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
 
     fn parse(line: &str) -> App {
         App::try_parse_from(line.split(' ')).unwrap()

@@ -37,6 +37,30 @@ pub struct List<T> {
     pub next_cursor: Option<String>,
 }
 
+/// The names, and what keeps files from having one.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Blueprints {
+    /// The names, each with the version that it stands for.
+    pub items: Vec<BlueprintView>,
+    /// Files of the watched directory that are not served.
+    #[serde(default)]
+    pub problems: Vec<FileProblem>,
+}
+
+/// A file of the watched directory that is not served.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FileProblem {
+    /// The file, relative to that directory.
+    pub file: String,
+    /// The blueprint's name.
+    pub name: String,
+    /// What is wrong, in one line.
+    pub message: String,
+    /// The errors, in the order of their places.
+    #[serde(default)]
+    pub findings: Vec<Value>,
+}
+
 /// A made token.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MintedToken {
@@ -321,9 +345,8 @@ impl Client {
     }
 
     /// The names, each with the version that it stands for.
-    pub async fn blueprints(&self) -> Result<Vec<BlueprintView>> {
-        let page: List<BlueprintView> = self.get("/v1/blueprints", &[]).await?;
-        Ok(page.items)
+    pub async fn blueprints(&self) -> Result<Blueprints> {
+        self.get("/v1/blueprints", &[]).await
     }
 
     /// Makes a token.
@@ -335,6 +358,11 @@ impl Client {
     pub async fn tokens(&self) -> Result<Vec<TokenView>> {
         let page: List<TokenView> = self.get("/v1/tokens", &[]).await?;
         Ok(page.items)
+    }
+
+    /// Whose this token is.
+    pub async fn whoami(&self) -> Result<Value> {
+        self.get("/v1/whoami", &[]).await
     }
 
     /// Changes the keys behind tokens and handles.

@@ -2,20 +2,26 @@
 //!
 //! The only file of this room that knows how a blueprint is read and compiled.
 
-use std::path::Path;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::exit::{Exit, Stop};
 use crate::{
-    blueprint::{self, Bundle, Finding},
-    config::Config,
+    blueprint::{self, Bundle, Finding, code},
+    config::{Config, Layer},
     host,
     lua::{Limits, Program},
     operator::Registry,
     protocol::Json,
 };
+
+/// How many configuration files are looked at for the declaration of an operator.
+const MOST_CONFIGS: usize = 50;
 
 /// A finding, as it is shown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -122,6 +128,35 @@ pub fn compile(bundle: &Bundle, config: &Config) -> Compiled {
             Compiled { findings: findings.into_iter().map(found).collect(), input: None }
         }
     }
+}
+
+/// Adds to each finding about an operator that is not declared the file that declares it, if there is
+/// one beside the blueprint or here under another name than the one that is read.
+pub fn name_declarations(findings: &mut [Found], path: &Path) {
+    let missing = findings.iter_mut().filter(|it| it.code == code::UNKNOWN_OPERATOR);
+    for finding in missing {
+        let Some(name) = finding.message.split('`').nth(1) else { continue };
+        let Some(file) = declaring(name, path) else { continue };
+        let shown = file.display();
+        finding.hint = Some(format!("{shown} declares `{name}`: --config {shown}"));
+    }
+}
+
+/// A configuration file that declares an operator.
+fn declaring(operator: &str, path: &Path) -> Option<PathBuf> {
+    let beside = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let dirs = beside.into_iter().chain([Path::new(".")]);
+    let entries = dirs.flat_map(|dir| fs::read_dir(dir).into_iter().flatten().flatten());
+    let mut files: Vec<_> = entries
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|it| it == "toml") && path.is_file())
+        .take(MOST_CONFIGS)
+        .collect();
+    files.sort();
+    files.into_iter().find(|file| {
+        let layer = Layer::read(Some(file)).unwrap_or_default();
+        layer.operators.is_some_and(|known| known.iter().any(|(name, _)| name == operator))
+    })
 }
 
 /// The operators that a configuration knows; none of them is called.

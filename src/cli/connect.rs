@@ -4,6 +4,7 @@
 use std::{
     collections::HashSet,
     fs,
+    io::ErrorKind,
     net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
@@ -27,6 +28,8 @@ use crate::{
 /// How long a live owner may take to say so, and to get ready.
 const ALIVE: Duration = Duration::from_secs(2);
 const BOOTING: u32 = 20;
+/// How often an owner that does not say where it listens is looked for.
+const STARTING: u32 = 8;
 const BETWEEN_TRIES: Duration = Duration::from_millis(250);
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -115,9 +118,18 @@ impl Connection {
                 let client = Client::new(host.url(), host.admin_token())?;
                 Ok(Self { client, host: Some(host) })
             }
-            // Another process may have become the owner since the first look.
             Err(error) => {
-                attach(target, config, terminal).await?.ok_or_else(|| explain(&config.data, error))
+                // Another process became the owner since the first look; it may still be starting.
+                let is_owned = matches!(error, HostError::Store(StoreError::Owned { .. }));
+                for _ in 0..if is_owned { STARTING } else { 1 } {
+                    if let Some(found) = attach(target, config, terminal).await? {
+                        return Ok(found);
+                    }
+                    if is_owned {
+                        tokio::time::sleep(BETWEEN_TRIES).await;
+                    }
+                }
+                Err(explain(&config.data, error))
             }
         }
     }
@@ -217,6 +229,11 @@ pub fn explain(data: &Path, error: HostError) -> anyhow::Error {
         HostError::Store(StoreError::Full) => {
             (Exit::Failed, Some("free disk space, and start it again".to_owned()))
         }
+        HostError::Listen { address, source } if source.kind() == ErrorKind::AddrInUse => {
+            let message = format!("another program listens on {address} already");
+            let next = "`--listen 127.0.0.1:0` takes a free port";
+            return Stop::new(Exit::Conflict, message).next(next).into();
+        }
         _ => (Exit::Failed, None),
     };
     let error = anyhow::Error::new(error).context(format!("open {}", data.display()));
@@ -284,6 +301,11 @@ fn named_token(server: &str, target: &Target, config: &Config) -> Result<String>
         .into())
 }
 
+/// The token that commands use in this directory.
+pub fn own_token(target: &Target, config: &Config) -> Result<String> {
+    target.token.clone().map_or_else(|| admin_token(&config.data), Ok)
+}
+
 fn admin_token(data: &Path) -> Result<String> {
     let file: PathBuf = data.join("admin.token");
     let token = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
@@ -308,12 +330,18 @@ async fn attach(
     for _ in 0..BOOTING {
         match client.ready(ALIVE).await {
             Ok(()) => {
-                terminal.say(&format!("attached to {} (pid {})", owner.url, owner.pid));
+                if terminal.live {
+                    terminal.say(&format!("attached to {} (pid {})", owner.url, owner.pid));
+                }
                 return Ok(Some(Connection { client, host: None }));
             }
             Err(error) => match error.downcast_ref::<Stop>() {
                 // It answers, but is not ready yet.
                 Some(stop) if stop.exit == Exit::Unavailable && stop.code.is_some() => {}
+                // A daemon, whose owner this token is not: what the verb asks is its own matter.
+                Some(stop) if stop.code.as_deref() == Some("forbidden_verb") => {
+                    return Ok(Some(Connection { client, host: None }));
+                }
                 Some(stop) if stop.exit == Exit::Denied && target.token.is_some() => {
                     return Err(error);
                 }
@@ -353,6 +381,17 @@ mod tests {
         let found = attach(&NOBODY, &config(dir.path()), Terminal::quiet()).await.unwrap();
         assert_eq!(found.unwrap().client.url(), server.url);
         assert!(server.asked()[0].contains("Bearer secret"));
+    }
+
+    #[tokio::test]
+    async fn a_token_that_may_not_read_the_host_attaches_all_the_same() {
+        let refused = r#"{"code":"forbidden_verb","detail":"this token may not host.read"}"#;
+        let server = fixture::serve(vec![(403, refused.into())]).await;
+        let dir = owned_by(&server.url);
+        let ann = Target { server: None, token: Some("ann".into()) };
+        let found = attach(&ann, &config(dir.path()), Terminal::quiet()).await.unwrap();
+        assert_eq!(found.unwrap().client.url(), server.url);
+        assert!(server.asked()[0].contains("Bearer ann"));
     }
 
     #[tokio::test]

@@ -3,6 +3,7 @@
 use anyhow::Result;
 
 use super::{
+    beside::Beside,
     connect::{Connection, Start, Target},
     terminal::Terminal,
 };
@@ -12,6 +13,8 @@ use crate::{clock::Clock, config::Config};
 pub struct Context {
     /// The configuration.
     pub config: Config,
+    /// The configuration of other blueprints than the one that the command line is about.
+    pub beside: Beside,
     /// Where the daemon is.
     pub target: Target,
     /// The outputs.

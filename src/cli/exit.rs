@@ -3,6 +3,7 @@
 use std::{fmt, io, process::ExitCode};
 
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::{
     engine::RunView, protocol::failure::kind, protocol::plain::indented, store::RunStatus,
@@ -16,7 +17,7 @@ pub enum Exit {
     Ok = 0,
     /// The run failed, or anything without a code of its own.
     Failed = 1,
-    /// The command line, or an input, makes no sense.
+    /// The command line or an input is wrong.
     Usage = 2,
     /// The blueprint has errors.
     Invalid = 3,
@@ -56,6 +57,25 @@ impl Exit {
             | RunStatus::Waiting
             | RunStatus::Paused
             | RunStatus::Compensating => Self::Waiting,
+        }
+    }
+
+    /// The word that stands for it where the daemon gave no code.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Failed => "failed",
+            Self::Usage => "usage",
+            Self::Invalid => "blueprint_invalid",
+            Self::NotFound => "not_found",
+            Self::Denied => "denied",
+            Self::Conflict => "conflict",
+            Self::TimedOut => "timed_out",
+            Self::Canceled => "canceled",
+            Self::Waiting => "waiting",
+            Self::Limit => "limit",
+            Self::Unavailable => "unavailable",
+            Self::Interrupted => "interrupted",
         }
     }
 
@@ -99,7 +119,7 @@ impl Stop {
         Self { exit, message: message.into(), code: None, next: None }
     }
 
-    /// A command line or input that makes no sense.
+    /// A wrong command line or input.
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::Usage, message)
     }
@@ -139,6 +159,15 @@ impl Stop {
         }
         let next = next_step(&code, &message).map(str::to_owned);
         Self { exit: Exit::of_problem(status, &code), message, code: Some(code), next }
+    }
+}
+
+impl Stop {
+    /// The failure as JSON, as `--json` shows it.
+    pub fn to_json(&self) -> Value {
+        let Self { exit, message, code, next } = self;
+        let code = code.as_deref().unwrap_or_else(|| exit.word());
+        json!({"error": {"code": code, "message": message, "next": next, "exit": *exit as u8}})
     }
 }
 
@@ -200,13 +229,12 @@ impl fmt::Display for PlaceInFile {
 fn next_step(code: &str, message: &str) -> Option<&'static str> {
     Some(match code {
         "not_found" if message.starts_with("there is no blueprint") => {
-            "run a file (`moonswarm run ./FILE.lua`), or let `moonswarm serve --blueprints DIR` \
-             publish names"
+            "`moonswarm blueprints` lists the names; a file runs with `moonswarm run ./FILE.lua`"
         }
-        "not_found" => "`moonswarm ps` lists runs, `moonswarm inbox` open tasks",
+        "not_found" => return Some(where_listed(message)),
         "blueprint_invalid" => "`moonswarm check FILE` shows every finding in its place",
         "invalid_input" => "give the input the blueprint asks for: `-i JSON` or key=value",
-        "invalid_result" => "`moonswarm inbox --json` shows the shape that the task wants",
+        "invalid_result" => "`moonswarm show TASK` shows the form that the answer must have",
         "unauthenticated" | "token_revoked" => {
             "pass --token or MOONSWARM_TOKEN; the admin's token is admin.token in the data directory"
         }
@@ -225,16 +253,33 @@ fn next_step(code: &str, message: &str) -> Option<&'static str> {
     })
 }
 
-/// The exit code of a failure, and the text for stderr; a closed pipe is nobody's failure.
-pub fn judge(error: &anyhow::Error) -> (Exit, Option<String>) {
+/// Where the thing that was not found is listed; the message begins with what it is.
+fn where_listed(message: &str) -> &'static str {
+    let message = message.strip_prefix("there is no ").unwrap_or(message);
+    match message.split([' ', ':']).next().unwrap_or_default() {
+        "token" => "`moonswarm token ls` lists the tokens",
+        "state" => "`moonswarm state ls SCOPE` lists the keys of a scope",
+        "session" => "`moonswarm sessions` lists the open sessions",
+        "operator" => "`moonswarm operators` lists them",
+        "task" => "`moonswarm inbox --all` lists the open tasks",
+        "artifact" => "`moonswarm artifacts RUN` lists the files of a run",
+        "step" => "`moonswarm show RUN --all` shows every step with its number",
+        "blueprint" | "trigger" => "`moonswarm blueprints` lists the names and what starts them",
+        _ => "`moonswarm ps` lists runs, `moonswarm inbox` open tasks",
+    }
+}
+
+/// The exit code of a failure, and the failure itself; a closed pipe is nobody's failure.
+pub fn judge(error: &anyhow::Error) -> (Exit, Option<Stop>) {
     if let Some(stop) = error.chain().find_map(|cause| cause.downcast_ref::<Stop>()) {
-        return (stop.exit, Some(stop.to_string()));
+        return (stop.exit, Some(stop.clone()));
     }
     let io = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
     if io.is_some_and(|io| io.kind() == io::ErrorKind::BrokenPipe) {
         return (Exit::Ok, None);
     }
-    (Exit::Failed, Some(indented(&format!("{error:#}"), "    ")))
+    let message = indented(&format!("{error:#}"), "    ");
+    (Exit::Failed, Some(Stop::new(Exit::Failed, message)))
 }
 
 #[cfg(test)]
@@ -294,6 +339,31 @@ mod tests {
     fn an_answer_that_is_no_problem_document_is_still_told() {
         let stop = Stop::from_response(502, "<html>bad gateway</html>");
         assert_eq!((stop.exit, stop.code.as_deref()), (Exit::Unavailable, Some("http_502")));
+    }
+
+    #[test]
+    fn the_next_step_is_where_the_missing_thing_is_listed() {
+        let next = |detail: &str| {
+            let body = json!({"code": "not_found", "detail": detail}).to_string();
+            Stop::from_response(404, &body).next.unwrap()
+        };
+        assert!(next("there is no token nope").contains("token ls"));
+        assert!(next("there is no state nothing").contains("state ls"));
+        assert!(next("there is no trigger trig/nope").contains("moonswarm blueprints"));
+        assert!(next("there is no run run_x").contains("moonswarm ps"));
+    }
+
+    #[test]
+    fn a_failure_is_json_for_scripts() {
+        let stop = Stop::usage("no file x").next("name one");
+        let error = json!({"code": "usage", "message": "no file x", "next": "name one", "exit": 2});
+        assert_eq!(stop.to_json(), json!({ "error": error }));
+        let error = anyhow::anyhow!("odd").context("try");
+        let (exit, stop) = judge(&error);
+        assert_eq!(
+            (exit, stop.unwrap().to_json()["error"]["code"].clone()),
+            (Exit::Failed, json!("failed"))
+        );
     }
 
     #[test]

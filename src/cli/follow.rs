@@ -21,6 +21,7 @@ use crate::{
     clock::Clock,
     engine::{EventView, RunView, StepView, TaskView},
     protocol::RunId,
+    store::RunStatus,
 };
 
 /// The least time between two looks at the steps.
@@ -29,6 +30,8 @@ const REFRESH: Duration = Duration::from_millis(120);
 const FRAME: Duration = Duration::from_millis(FRAME_MS);
 /// The most: what is asked for even where no event comes.
 const IDLE: Duration = Duration::from_secs(5);
+/// After so long a wait, lines say what a run waits for.
+const PATIENCE_MS: u64 = 2_000;
 /// A look takes at most this part of the time.
 const SHARE: u64 = 8;
 
@@ -62,6 +65,8 @@ pub struct Follow<'a> {
     pub ask: bool,
     /// How long to wait at most.
     pub wait: Option<Duration>,
+    /// Whether the tree stays on the terminal when the run has ended.
+    pub leaves_tree: bool,
 }
 
 impl Follow<'_> {
@@ -85,7 +90,10 @@ impl Follow<'_> {
                 return Ok(End::TimedOut(watch.run));
             }
         };
-        watch.screen.hide();
+        match &ended {
+            Some(Ok(false)) if self.leaves_tree => watch.leave(self.clock.now_ms()),
+            _ => watch.screen.hide(),
+        }
         match ended {
             Some(end) => end.map(|only_people| match only_people {
                 true => End::People(watch.run),
@@ -108,6 +116,9 @@ impl Follow<'_> {
             }
             if let Some(why) = feed.broken.take() {
                 return Err(why.into());
+            }
+            if watch.is_stuck(began) {
+                watch.announce(self.client, began).await?;
             }
             if people::only_people_left(&watch.run) {
                 watch.announce(self.client, began).await?;
@@ -318,6 +329,21 @@ impl Watch {
         }
     }
 
+    /// Lets the drawing stay as it is at the end.
+    fn leave(&mut self, now_ms: u64) {
+        if let Screen::Live(live) = &mut self.screen {
+            live.take().unwrap_or_else(Live::start).leave(self.steps.values(), now_ms);
+        }
+    }
+
+    /// Whether a run that prints lines has waited long enough to say for what.
+    fn is_stuck(&self, now_ms: u64) -> bool {
+        let waited = |since: &str| since_ms(since, now_ms) >= PATIENCE_MS;
+        matches!(self.screen, Screen::Lines(..))
+            && self.run.status == RunStatus::Waiting
+            && self.run.waiting_on.iter().any(|on| waited(&on.since))
+    }
+
     /// The number up to which no step changes any more.
     fn settled(&self) -> u32 {
         let open = |step: &&StepView| step.state == "pending" || step.state == "processing";
@@ -377,7 +403,14 @@ impl Watch {
 
     /// Gives an answer; one that the daemon does not take is said to be wrong, and asked for again.
     async fn put(&self, client: &Client, line: &str, task: &TaskView) -> Result<()> {
-        let Some(mut body) = people::typed(line, schema_of(task).as_ref()) else { return Ok(()) };
+        let Some(mut body) = people::typed(line, schema_of(task).as_ref()) else {
+            let expected = match people::is_approval(schema_of(task).as_ref()) {
+                true => "y approves, n rejects; Ctrl-C leaves the question open",
+                false => "the answer is JSON; `moonswarm show TASK` shows its form",
+            };
+            self.terminal.say(expected);
+            return Ok(());
+        };
         if let Some(revision) = &task.revision {
             body["revision"] = revision.as_str().into();
         }
@@ -425,7 +458,6 @@ mod tests {
     use crate::{
         cli::fixture::{self, run, step},
         engine::WaitingOn,
-        store::RunStatus,
     };
 
     async fn watched(answers: Vec<Value>) -> End {
@@ -438,6 +470,7 @@ mod tests {
             leave_to_people: true,
             ask: false,
             wait: Some(Duration::from_secs(20)),
+            leaves_tree: false,
         };
         let mut interrupt = signal(SignalKind::interrupt()).unwrap();
         follow.until_end(run(RunStatus::Queued), &mut interrupt).await.unwrap()
@@ -467,6 +500,23 @@ mod tests {
         let waits = RunView { waiting_on: vec![on], ..run(RunStatus::Waiting) };
         let end = watched(vec![json!(waits), page(&[])]).await;
         assert!(matches!(end, End::People(_)));
+    }
+
+    #[test]
+    fn where_there_is_no_terminal_a_long_wait_is_explained() {
+        let mut watch = Watch::new(run(RunStatus::Waiting), Terminal::quiet());
+        watch.run.waiting_on = vec![WaitingOn {
+            kind: "task".into(),
+            what: "notes (queue)".into(),
+            task: None,
+            since: "2026-01-01T00:00:00.000Z".into(),
+            until: None,
+            command: None,
+        }];
+        assert!(!watch.is_stuck(1_767_225_601_000));
+        assert!(watch.is_stuck(1_767_225_602_000));
+        watch.run.status = RunStatus::Running;
+        assert!(!watch.is_stuck(1_767_225_602_000));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! stdout is data, stderr is everything else. `main.rs` calls [`main`]; nothing else uses this room.
 
 mod app;
+mod beside;
 mod changes;
 mod client;
 mod command;

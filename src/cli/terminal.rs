@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 
+use super::exit::Stop;
 use crate::protocol::plain;
 
 /// How the two outputs look.
@@ -38,11 +39,25 @@ impl Terminal {
         Self { json: false, live: false, asks: false, quiet: true }
     }
 
+    /// How many columns stdout has, if it is a terminal.
+    pub fn width(&self) -> Option<usize> {
+        let size = console::Term::stdout().size_checked();
+        size.filter(|_| io::stdout().is_terminal()).map(|(_, columns)| usize::from(columns))
+    }
+
     /// Writes text for a person to stderr.
     pub fn say(&self, text: &str) {
         if !self.quiet {
             // A closed stderr leaves nobody to tell.
             let _ = writeln!(io::stderr().lock(), "{}", plain::lines(text));
+        }
+    }
+
+    /// Writes a failure to stderr: for a person, or with `--json` as one line of JSON.
+    pub fn complain(&self, stop: &Stop) {
+        match self.json {
+            false => self.say(&format!("moonswarm: {stop}")),
+            true => self.say(&plain::json(&stop.to_json().to_string())),
         }
     }
 

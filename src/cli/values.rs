@@ -38,8 +38,9 @@ impl std::str::FromStr for Pair {
 pub fn document(argument: &str) -> Result<Value> {
     let (text, origin) = match argument.strip_prefix('@') {
         Some(file) => {
-            let read = std::fs::File::open(file).map_err(Into::into).and_then(text);
-            (read.with_context(|| format!("read {file}"))?, file)
+            let opened = std::fs::File::open(file)
+                .map_err(|error| Stop::usage(format!("read the file {file}: {error}")))?;
+            (text(opened).with_context(|| format!("read {file}"))?, file)
         }
         None if argument == "-" => (text(std::io::stdin()).context("read stdin")?, "stdin"),
         None => (argument.to_owned(), "the argument"),
@@ -211,6 +212,8 @@ mod tests {
         let file = dir.path().join("in.json");
         std::fs::write(&file, "{\"a\":1}").unwrap();
         assert_eq!(document(&format!("@{}", file.display())).unwrap(), json!({"a": 1}));
+        let missing = document("@/nonexistent/in.json").unwrap_err();
+        assert_eq!(crate::cli::exit::judge(&missing).0, crate::cli::exit::Exit::Usage);
         assert!(document("{").unwrap_err().to_string().contains("not JSON"));
     }
 

@@ -224,7 +224,8 @@ impl From<EngineError> for Problem {
 }
 
 fn invalid(what: &'static str, violations: Vec<Breach>) -> Problem {
-    let code = if what == "the result" { codes::INVALID_RESULT } else { codes::INVALID_INPUT };
+    let is_result = what.ends_with("result") || what.contains(" result ");
+    let code = if is_result { codes::INVALID_RESULT } else { codes::INVALID_INPUT };
     let detail = match violations.first() {
         Some(first) => {
             format!("{what} does not match its schema at {}: {}", first.path, first.message)

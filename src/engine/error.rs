@@ -106,13 +106,16 @@ pub struct Breach {
     pub message: String,
 }
 
+/// The result after which an attempt is over.
+pub(crate) const LAST_RESULT: &str = "the last result that this attempt may send";
+
 impl EngineError {
     /// The stable code.
     pub fn code(&self) -> &'static str {
         match self {
             Self::NotFound { .. } => "not_found",
             Self::Findings(_) => "blueprint_invalid",
-            Self::Invalid { what: "the result", .. } => "invalid_result",
+            Self::Invalid { what: "the result" | LAST_RESULT, .. } => "invalid_result",
             Self::Invalid { .. } => "invalid_input",
             Self::BadRequest(_) => "bad_request",
             Self::Refused(refusal) => refusal.code(),

@@ -30,6 +30,7 @@ pub use run::readers::Held;
 pub use run::reply::WaitFor;
 pub use settings::{CustomEffects, Retention, Settings};
 pub use shared::key_files::{KeyFiles, Unkept};
+pub use shared::programs::BlueprintProblem;
 pub use shared::request::{
     Answer, Bearer, Caller, Holder, IdempotencyKey, Leased, Made, MintToken, Minted, Program,
     Report, StartRun, Started, Verdict,

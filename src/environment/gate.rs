@@ -35,11 +35,11 @@ pub(super) struct Gate(OwnedFd);
 /// The report of a helper that has ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Heard {
-    /// It became the child.
+    /// The helper became the child.
     Begun,
-    /// It failed, and reported the reason.
+    /// The helper failed, and reported the reason.
     Not(NotBegun),
-    /// It ended before it could report anything.
+    /// The helper ended before it could report anything.
     Nothing,
 }
 

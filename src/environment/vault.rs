@@ -1,4 +1,4 @@
-//! Secrets from HashiCorp Vault, over its HTTP API.
+//! Secrets from a Vault server, over its HTTP API.
 
 use reqwest::{StatusCode, redirect};
 use serde_json::Value;

@@ -67,18 +67,18 @@ pub enum Command {
 /// The state of a flow after an advance.
 #[derive(Debug, Clone, PartialEq)]
 pub enum NextAction {
-    /// It waits for steps that it requested now or earlier.
+    /// The flow waits for steps that it requested now or earlier.
     Wait,
     /// Its turn ended before the input was finished. After other runs had their turns, it expects
     /// [`Input::More`] or [`Input::Compensate`], and no other input.
     More,
-    /// It completed with this value.
+    /// The flow completed with this value.
     Complete(Json),
-    /// It failed.
+    /// The flow failed.
     Fail(Failure),
-    /// It continues with this input in a new history of the same run.
+    /// The flow continues with this input in a new history of the same run.
     ContinueAs(Json),
-    /// It exceeded a limit (CPU, memory, size). A live run fails; a replay pauses.
+    /// The flow exceeded a limit (CPU, memory, size). A live run fails; a replay pauses.
     Limit(Failure),
     /// The flow could not process the input through no fault of its own (the VM was out of memory).
     /// Drop it, and replay.

@@ -152,7 +152,7 @@ pub struct TaskOpts {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Asking {
-    /// Who may answer: roles and token subjects. If empty, everyone with the verb.
+    /// The people who may answer: roles and token subjects. If empty, everyone with the verb.
     pub by: Vec<String>,
     /// The number of different people who must approve; 1 if absent.
     pub required: Option<u32>,

@@ -97,7 +97,7 @@ struct Called {
     asks: bool,
 }
 
-/// The warnings already sent.
+/// The events already emitted. Each is emitted only once.
 #[derive(Debug, Clone, Copy, Default)]
 struct Warned {
     turns: bool,

@@ -57,8 +57,8 @@ pub enum StateOp {
         /// The new members; null removes one.
         value: Json,
     },
-    /// Searches for values that contain every word of a query. Yields an array of `{"key", "score",
-    /// "snippet"}`, the best first.
+    /// Searches for values that contain every word of a query. Yields an array of
+    /// `{"key", "score", "snippet"}`, the best first.
     Search {
         /// The words.
         query: String,

@@ -1,36 +1,45 @@
-//! The watched directory: each blueprint in it is published under its own name.
+//! The watched directory: each blueprint in it stands under its own name.
 //!
-//! `NAME.lua`, `NAME.luau`, `NAME.flow.json` and `NAME/main.lua` are blueprints. A file that does
-//! not compile leaves the last good version in place; the log reports that once per change.
+//! `NAME.lua`, `NAME.luau`, `NAME.flow.json` and `NAME/main.lua` are blueprints. A file that does not
+//! compile leaves the last good version in place; it is listed with its finding, and the log says so,
+//! once for each change. Of two files with one name the second is refused. The name of a file that is
+//! gone is archived: no run of it starts any more, and what there is of it stays.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashSet},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
-use tokio::sync::mpsc;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, oneshot};
 
 use super::HostError;
 use crate::{
-    blueprint::{Bundle, MAX_FILE_BYTES, read_text},
-    engine::{Engine, EngineError},
+    blueprint::{Bundle, BundleError, Finding, MAX_FILE_BYTES, read_text},
+    engine::{BlueprintProblem, Engine, EngineError},
     tasks::Tasks,
 };
 
-/// The main file of a directory that is one blueprint.
+/// What is shown of a hash.
+const SHORT: usize = 12;
+
+/// The names of the main file of a directory that is one blueprint.
 const MAIN: [&str; 2] = ["main.lua", "main.luau"];
-/// The time without changes before a directory is read again.
+/// How long a directory must be quiet before it is read again.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// Watches the directory until it is dropped.
-pub(super) struct Watch {
-    _watcher: RecommendedWatcher,
-}
+/// Directories below the watched one that are watched as well, and how deep they may be.
+const MOST_DIRS: usize = 2_000;
+const DEEPEST: usize = 8;
+/// Where it is kept which names came from which files, over restarts.
+const WATCHED: &str = "watched_blueprints";
 
-/// The last result for each file: the hash of its bundle, or the reason why there is none.
-type Seen = HashMap<PathBuf, Result<String, String>>;
+/// Keeps watching while it lives.
+pub(super) struct Watch {
+    _stop: oneshot::Sender<()>,
+}
 
 impl Watch {
     /// Reads `dir` now, and again whenever something in it changes.
@@ -44,101 +53,341 @@ impl Watch {
             path: dir.display().to_string(),
             reason,
         };
-        let dir = std::path::absolute(dir).map_err(|error| fault(error.to_string()))?;
+        let root = std::path::absolute(dir).map_err(|error| fault(error.to_string()))?;
         let (changed, mut changes) = mpsc::channel(1);
         let told = move |event: notify::Result<notify::Event>| {
-            if event.is_ok_and(|event| !event.kind.is_access()) {
-                // One pending change stands for all.
+            let matters = |event: &notify::Event| {
+                !event.kind.is_access() && event.paths.iter().any(|path| !is_hidden(path))
+            };
+            if event.is_ok_and(|event| matters(&event)) {
+                // One change that waits stands for all.
                 let _ = changed.try_send(());
             }
         };
-        // A link may lead to the whole disk.
-        let within = notify::Config::default().with_follow_symlinks(false);
         let mut watcher =
-            RecommendedWatcher::new(told, within).map_err(|error| fault(error.to_string()))?;
-        watcher.watch(&dir, RecursiveMode::Recursive).map_err(|error| fault(error.to_string()))?;
-        let mut seen = Seen::new();
-        adopt(&dir, &engine, tasks, &mut seen).await;
-        let (stopping, own) = (tasks.stopping().clone(), tasks.clone());
+            notify::recommended_watcher(told).map_err(|error| fault(error.to_string()))?;
+        watcher
+            .watch(&root, RecursiveMode::NonRecursive)
+            .map_err(|error| fault(error.to_string()))?;
+        let watched = HashSet::from([root.clone()]);
+        let kept = Kept::read(&engine, &root).await;
+        let mut folder = Folder {
+            dir: root,
+            engine,
+            tasks: tasks.clone(),
+            watcher,
+            watched,
+            files: BTreeMap::new(),
+            kept,
+        };
+        folder.look().await;
+        let stopping = tasks.stopping().clone();
+        let (stop, mut stopped) = oneshot::channel::<()>();
         tasks.spawn(async move {
             loop {
                 tokio::select! {
                     () = stopping.cancelled() => return,
+                    _ = &mut stopped => return,
                     change = changes.recv() => if change.is_none() { return },
                 }
                 tokio::time::sleep(QUIET).await;
                 while changes.try_recv().is_ok() {}
-                adopt(&dir, &engine, &own, &mut seen).await;
+                folder.look().await;
             }
         });
-        Ok(Self { _watcher: watcher })
+        Ok(Self { _stop: stop })
     }
 }
 
-/// Publishes new and changed blueprints.
-async fn adopt(dir: &Path, engine: &Engine, tasks: &Tasks, seen: &mut Seen) {
-    let within = dir.to_owned();
-    // Reading a slow disk must not block the threads of the runtime.
-    let look = tasks.spawn_blocking(move || {
-        let Listed { files, refused } = list(&within);
-        let load = |path: PathBuf| (Bundle::load(&path), path);
-        (files.into_iter().map(load).collect::<Vec<_>>(), refused)
-    });
-    // The task fails only when the host stops.
-    let Ok((bundles, refused)) = look.await else { return };
-    seen.retain(|path, _| bundles.iter().any(|(_, it)| it == path) || refused.contains(path));
-    for path in refused {
+/// Which names came from files of which directory, with the version that each stood for.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Kept {
+    dir: PathBuf,
+    names: BTreeMap<String, Origin>,
+}
+
+/// Where a name came from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Origin {
+    /// The file, relative to the directory.
+    file: PathBuf,
+    /// The version that it served.
+    hash: String,
+}
+
+impl Kept {
+    /// What was kept of a directory; nothing, if another one was watched before.
+    async fn read(engine: &Engine, dir: &Path) -> Self {
+        let text = engine.meta(WATCHED).await.ok().flatten();
+        let kept = text.and_then(|text| serde_json::from_str::<Self>(&text).ok());
+        let names = kept.filter(|kept| kept.dir == dir).map(|kept| kept.names);
+        Self { dir: dir.to_owned(), names: names.unwrap_or_default() }
+    }
+}
+
+/// What was last made of a file.
+struct Seen {
+    /// Its bundle's hash, or why there is none.
+    mark: Result<String, String>,
+    /// The name and the version that it serves.
+    serves: Option<(String, String)>,
+    problem: Option<BlueprintProblem>,
+}
+
+/// The watched directory, and what is known of it.
+struct Folder {
+    dir: PathBuf,
+    engine: Engine,
+    tasks: Tasks,
+    watcher: RecommendedWatcher,
+    /// The directories that are watched.
+    watched: HashSet<PathBuf>,
+    files: BTreeMap<PathBuf, Seen>,
+    kept: Kept,
+}
+
+impl Folder {
+    /// Takes over what is new or other than it was, and archives what is gone.
+    async fn look(&mut self) {
+        let within = self.dir.clone();
+        // A disk may be slow: the threads of the runtime do not wait for it.
+        let look = self.tasks.spawn_blocking(move || {
+            let dirs = directories(&within);
+            let Listed { files, refused } = list(&within);
+            let load = |path: PathBuf| (Bundle::load(&path), path);
+            (dirs, files.into_iter().map(load).collect::<Vec<_>>(), refused)
+        });
+        // Only a host that stops does not look.
+        let Ok((dirs, mut bundles, refused)) = look.await else { return };
+        self.follow(dirs);
+        self.files
+            .retain(|path, _| bundles.iter().any(|(_, it)| it == path) || refused.contains(path));
+        for path in refused {
+            self.refuse(path);
+        }
+        // Of two files with one name, the one that is served stays so.
+        let served: HashSet<String> =
+            self.engine.named_versions().await.unwrap_or_default().into_values().collect();
+        bundles.sort_by_cached_key(|(bundle, path)| {
+            let is_served = bundle.as_ref().is_ok_and(|bundle| served.contains(bundle.hash()));
+            (!is_served, path.clone())
+        });
+        for (bundle, path) in bundles {
+            self.take(bundle, path).await;
+        }
+        self.archive().await;
+        let problems = self.files.values().filter_map(|seen| seen.problem.clone());
+        self.engine.set_blueprint_problems(problems.collect());
+    }
+
+    /// Watches the directories that are there now, and no others.
+    fn follow(&mut self, dirs: HashSet<PathBuf>) {
+        for gone in self.watched.difference(&dirs) {
+            // One that is gone is not told of any more.
+            let _ = self.watcher.unwatch(gone);
+        }
+        for new in dirs.difference(&self.watched) {
+            if let Err(error) = self.watcher.watch(new, RecursiveMode::NonRecursive) {
+                tracing::warn!(dir = %new.display(), %error, "changes in it are not noticed");
+            }
+        }
+        self.watched = dirs;
+    }
+
+    /// Notes what is called like a blueprint and is not read.
+    fn refuse(&mut self, path: PathBuf) {
         let reason = "it is a link out of the directory, or no regular file: it is left out";
-        if seen.insert(path.clone(), Err(reason.to_owned())).is_none() {
+        if !self.files.contains_key(&path) {
             tracing::warn!(file = %path.display(), reason);
         }
+        let problem = Some(self.problem(&path, None, reason.to_owned(), Vec::new()));
+        self.files.insert(path, Seen { mark: Err(reason.to_owned()), serves: None, problem });
     }
-    for (bundle, path) in bundles {
-        let now = match &bundle {
+
+    async fn take(&mut self, bundle: Result<Bundle, BundleError>, path: PathBuf) {
+        let mark = match &bundle {
             Ok(bundle) => Ok(bundle.hash().to_owned()),
             Err(error) => Err(error.to_string()),
         };
-        if seen.get(&path) == Some(&now) {
-            continue;
+        let before = self.files.get(&path);
+        // A file whose name another one had may have it now.
+        let is_known =
+            before.is_some_and(|it| it.mark == mark && (it.serves.is_some() || !it.is_twin()));
+        if is_known {
+            return;
         }
-        let taken = match bundle {
-            Ok(bundle) => engine.adopt_blueprint(bundle).await,
+        let serves = before.and_then(|it| it.serves.clone());
+        let was_twin = before.is_some_and(Seen::is_twin);
+        let compiled = match bundle {
+            Ok(bundle) => self.engine.compiled_file(bundle).await,
             Err(error) => {
-                tracing::warn!(file = %path.display(), %error, "left the last good version in place");
-                seen.insert(path, now);
-                continue;
+                let reason = error.to_string();
+                tracing::warn!(file = %path.display(), reason, "left out");
+                let name = serves.as_ref().map(|(name, _)| name.clone());
+                let problem = Some(self.problem(&path, name, reason, Vec::new()));
+                self.files.insert(path, Seen { mark, serves, problem });
+                return;
             }
         };
-        match taken {
-            Ok(view) => {
-                tracing::info!(name = view.name, hash = view.hash, "blueprint");
-                let home = path.parent().unwrap_or(dir);
-                engine.set_home(&view.name, &view.hash, home.to_owned());
-            }
-            Err(EngineError::Findings(findings)) => {
-                for finding in findings.iter().filter(|finding| finding.is_error()) {
-                    tracing::warn!(%finding, "left the last good version in place");
+        let seen = match compiled {
+            Ok(program) => {
+                let name = program.blueprint().name().to_owned();
+                if let Some(other) = self.owner(&name, &path) {
+                    let reason = format!("{} declares the name `{name}` already", other.display());
+                    if !was_twin {
+                        tracing::warn!(file = %path.display(), reason, "not served");
+                    }
+                    let problem = self.problem(&path, Some(name), reason, Vec::new());
+                    Seen { mark, serves: None, problem: Some(problem) }
+                } else if let Err(error) = self.engine.adopt_program(&program).await {
+                    tracing::warn!(file = %path.display(), %error, "could not store a blueprint");
+                    // The next change of any file tries again.
+                    return;
+                } else {
+                    let hash = program.blueprint().hash().to_owned();
+                    let version = &hash[..SHORT.min(hash.len())];
+                    tracing::info!(name, version, "blueprint");
+                    let home = path.parent().unwrap_or(&self.dir);
+                    self.engine.set_home(&name, &hash, home.to_owned());
+                    Seen { mark, serves: Some((name, hash)), problem: None }
                 }
             }
+            Err(EngineError::Findings(findings)) => {
+                let errors: Vec<Finding> = findings.into_iter().filter(Finding::is_error).collect();
+                let outcome = match serves {
+                    Some(_) => "left the last good version in place",
+                    None => "not served: it has errors",
+                };
+                for finding in &errors {
+                    tracing::warn!(%finding, "{outcome}");
+                }
+                let name = serves.as_ref().map(|(name, _)| name.clone());
+                let message = errors.first().map(ToString::to_string).unwrap_or_default();
+                let problem = Some(self.problem(&path, name, message, errors));
+                Seen { mark, serves, problem }
+            }
             Err(error) => {
-                tracing::warn!(file = %path.display(), %error, "could not store a blueprint");
-                // The next change of any file retries.
+                tracing::warn!(file = %path.display(), %error, "could not read a blueprint");
+                return;
+            }
+        };
+        self.files.insert(path, seen);
+    }
+
+    /// The other file that serves a name.
+    fn owner(&self, name: &str, path: &Path) -> Option<PathBuf> {
+        let serves = |seen: &Seen| seen.serves.as_ref().is_some_and(|(it, _)| it == name);
+        let other = self.files.iter().find(|(other, seen)| *other != path && serves(seen));
+        other.map(|(other, _)| self.relative(other))
+    }
+
+    fn relative(&self, path: &Path) -> PathBuf {
+        path.strip_prefix(&self.dir).unwrap_or(path).to_owned()
+    }
+
+    fn problem(
+        &self,
+        path: &Path,
+        name: Option<String>,
+        message: String,
+        findings: Vec<Finding>,
+    ) -> BlueprintProblem {
+        let file = self.relative(path);
+        let before = self.kept.names.iter().find(|(_, origin)| origin.file == file);
+        let name = name.or_else(|| before.map(|(name, _)| name.clone()));
+        let (name, file) = (name.unwrap_or_else(|| called(path)), file.display().to_string());
+        BlueprintProblem { file, name, message, findings }
+    }
+
+    /// Archives the names whose files are gone, and keeps which names came from files.
+    async fn archive(&mut self) {
+        let served = self.files.iter().filter_map(|(path, seen)| {
+            let (name, hash) = seen.serves.clone()?;
+            Some((name, Origin { file: self.relative(path), hash }))
+        });
+        let mut names: BTreeMap<String, Origin> = served.collect();
+        for (name, origin) in &self.kept.names {
+            if names.contains_key(name) {
                 continue;
             }
+            // What a file that does not compile now served before a restart, it still does.
+            let seen = self.files.get(&self.dir.join(&origin.file));
+            if seen.is_some_and(|seen| seen.serves.is_none() && seen.problem.is_some()) {
+                names.insert(name.clone(), origin.clone());
+                continue;
+            }
+            match self.engine.archive_blueprint(name, &origin.hash).await {
+                Ok(()) => tracing::info!(name, "its file is gone: the name is archived"),
+                Err(error) => {
+                    tracing::warn!(name, %error, "could not archive a blueprint");
+                    names.insert(name.clone(), origin.clone());
+                }
+            }
         }
-        seen.insert(path, now);
+        let now = Kept { dir: self.dir.clone(), names };
+        if now != self.kept {
+            let text = serde_json::to_string(&now).expect("names are plain data");
+            if let Err(error) = self.engine.put_meta(WATCHED, &text).await {
+                tracing::warn!(%error, "could not keep which names came from files");
+            }
+            self.kept = now;
+        }
     }
 }
 
-/// The content of a directory of blueprints.
+impl Seen {
+    /// Whether it is left out for its name alone.
+    fn is_twin(&self) -> bool {
+        self.serves.is_none()
+            && self.mark.is_ok()
+            && self.problem.as_ref().is_some_and(|it| it.findings.is_empty())
+    }
+}
+
+/// What a file that never compiled is called: by its own name, or by its directory's.
+fn called(path: &Path) -> String {
+    let is_main = path.file_name().is_some_and(|name| MAIN.iter().any(|main| *main == name));
+    let named = if is_main { path.parent().and_then(Path::file_name) } else { path.file_name() };
+    let name = named.unwrap_or_default().to_string_lossy();
+    match is_main {
+        true => name.into_owned(),
+        false => name.split('.').next().unwrap_or_default().to_owned(),
+    }
+}
+
+/// Whether a path is none of the author's: hidden, or made by a tool.
+fn is_hidden(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.starts_with('.') || matches!(&*name, "node_modules" | "target")
+}
+
+/// A directory and those below it in which files of blueprints may be.
+fn directories(dir: &Path) -> HashSet<PathBuf> {
+    let mut found = HashSet::from([dir.to_owned()]);
+    let mut below = vec![(dir.to_owned(), 0)];
+    while let Some((dir, depth)) = below.pop() {
+        for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
+            let path = entry.path();
+            // A link may lead to the whole disk.
+            let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if is_dir && !is_hidden(&path) && depth < DEEPEST && found.len() < MOST_DIRS {
+                found.insert(path.clone());
+                below.push((path, depth + 1));
+            }
+        }
+    }
+    found
+}
+
+/// What is in a directory of blueprints.
 struct Listed {
     /// The main files, sorted.
     files: Vec<PathBuf>,
-    /// Files with a blueprint's name that are not accepted.
+    /// What is called like one and is not taken.
     refused: Vec<PathBuf>,
 }
 
-/// Returns the main files of the blueprints in a directory, sorted; only regular files within it.
+/// The main files of the blueprints in a directory, sorted: regular files in it.
 pub fn blueprints_in(dir: &Path) -> Vec<PathBuf> {
     list(dir).files
 }
@@ -168,18 +417,18 @@ fn is_source(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "lua" || extension == "luau")
 }
 
-/// Returns the main file of a directory that is one blueprint.
+/// The main file of a directory that is one blueprint.
 pub fn main_file(dir: &Path) -> Option<PathBuf> {
     MAIN.iter().map(|name| dir.join(name)).find(|path| path.is_file())
 }
 
-/// Returns true if a file is a flow as JSON; other JSON may be anything.
+/// Whether a file is a flow as JSON. Other JSON may be anything.
 fn is_flow(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     name.is_some_and(|name| name.ends_with(".flow.json") && !name.starts_with('.'))
 }
 
-/// Returns true if a file declares a blueprint; others are modules that blueprints require.
+/// Whether a file declares a blueprint; others are modules that blueprints require.
 fn says_blueprint(path: &Path) -> bool {
     let text = read_text(path, MAX_FILE_BYTES as u64);
     text.is_ok_and(|text| text.contains("swarm.blueprint"))

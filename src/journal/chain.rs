@@ -428,14 +428,16 @@ impl Chain {
         let place = number.checked_sub(self.first_step).map(|place| place as usize);
         let Some(step) = place.and_then(|place| self.steps.get(place)) else { return };
         if step.delivered_ms.is_some() || usage.is_some() {
-            let delivered = step.delivered_ms.is_some();
+            // A child process of the host has nothing to report.
+            let is_child = step.worker.as_deref().is_some_and(|it| it.starts_with("pid "));
+            let delivered = step.delivered_ms.is_some() && !is_child;
             let agent = self.charged(&step.scheduled).map(str::to_owned);
             self.spent.add(agent.as_deref(), usage, delivered);
         }
     }
 
     /// Returns the agent or tool that a step's usage is charged to. A model call is charged to the
-    /// task that runs the loop.
+    /// enclosing task or tool call.
     fn charged<'a>(&'a self, mut step: &'a Scheduled) -> Option<&'a str> {
         while matches!(step.kind, StepKind::ModelCall | StepKind::Local) {
             step = &self.step(step.parent?)?.scheduled;

@@ -58,8 +58,8 @@ impl Inquiry {
         }
     }
 
-    /// Returns true if `subject` or `role` is asked. A name of a role means its holders, and an
-    /// admin, who holds every role; any other name is a subject and means that subject alone.
+    /// Returns true if `subject` or `role` is asked. The name of a role means its holders, and an
+    /// admin, who holds every role; any other entry is a subject, or the [`person`] behind it.
     pub fn asks(&self, subject: &str, role: Role) -> bool {
         self.by.is_empty()
             || self.by.iter().any(|who| match who.parse::<Role>() {

@@ -189,6 +189,10 @@ impl Operators for Registry {
         paths
     }
 
+    fn declaration(&self, kind: &str) -> Option<&'static str> {
+        super::declared::lines_of(kind)
+    }
+
     fn refuses_environment(&self, environment: &Value) -> Vec<(String, String)> {
         let Some(environments) = &self.environments else {
             let helps = "check it where the host runs";

@@ -290,7 +290,8 @@ impl Hub {
         self.after(inner);
     }
 
-    /// Removes an ended attempt. With a `reason`, its session is sent a cancel.
+    /// Removes an ended attempt. With a `reason`, its session is sent a cancel, unless its spawn
+    /// can still be withdrawn.
     pub fn retire(&self, ticket: Ticket, reason: Option<&str>) {
         let mut inner = self.lock();
         match inner.places.remove(&ticket) {

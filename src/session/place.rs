@@ -52,9 +52,9 @@ pub(super) enum Key {
 /// The place of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
-    /// A session holds it, or its frame is queued.
+    /// Held by a session, or its frame is queued for one.
     Held(SessionId),
-    /// It is queued.
+    /// In a queue.
     Waiting,
 }
 

@@ -212,8 +212,8 @@ impl DurableState {
         Ok(())
     }
 
-    /// Applies a change to the transient values. Returns `None` if the change is durable; the
-    /// transient value is then removed.
+    /// Applies a change to the transient values. Returns `None` for a durable change; a durable
+    /// write or delete removes the transient value.
     fn lay_over(&self, change: &StateChange) -> Option<Changed> {
         let mut transient = self.transient();
         let (scope, key) = (change.scope.as_str(), change.key.as_str());

@@ -7,7 +7,7 @@
 //! | the next batch of a run is | it waits in the queue | served |
 //! |---|---|---|
 //! | light, and no other batch of the run waited | `prompt` | first |
-//! | heavy, or others of the run waited before it | `patient` | next, in every second group at least |
+//! | heavy, or others of the run waited before it | `patient` | next, at least every second group |
 
 use std::collections::{HashMap, VecDeque};
 

@@ -10,6 +10,6 @@ pub enum Health {
     Well,
     /// Writes fail for now. The store retries until one succeeds.
     Waiting(StoreError),
-    /// This process can write no more, because the content of the disk is no longer certain.
+    /// This process can no longer write, because the content of the disk is no longer certain.
     Lost(StoreError),
 }

@@ -106,7 +106,7 @@ pub trait Reader: Send + Sync {
     fn headers(&self, filter: &RunFilter) -> Result<Vec<Header>, StoreError>;
 
     /// Returns the runs of `shard` (run number modulo `shards`) with a wake-up time up to
-    /// `until_ms`, soonest first, at most `limit`: (run, wake_at_ms).
+    /// `until_ms`, soonest first, at most `limit`: (run, `wake_at_ms`).
     ///
     /// # Errors
     /// See [`Reader::header`].
@@ -568,6 +568,13 @@ pub enum Write {
         hash: String,
         /// The time, in Unix milliseconds.
         at_ms: u64,
+    },
+    /// Let a name stand for nothing any more, if it stands for this version.
+    UnnameBlueprint {
+        /// The name.
+        name: String,
+        /// The hash.
+        hash: String,
     },
     /// Stores the charge of a run.
     PutCharge(ChargeRow),

@@ -282,8 +282,8 @@ pub struct TaskRow {
     pub deadline_ms: Option<u64>,
     /// The end of the lease without a heartbeat, in milliseconds of the steady clock.
     pub lease_ms: Option<u64>,
-    /// How often in a row both deadlines were postponed because the host could not receive
-    /// heartbeats.
+    /// The number of times in a row that both deadlines were postponed, because the host could not
+    /// receive heartbeats.
     pub graces: u32,
     /// A one-line summary for people.
     pub summary: Option<String>,
@@ -540,7 +540,7 @@ pub struct SessionRow {
     pub acked_seq: u64,
     /// When it was closed, in Unix milliseconds.
     pub closed_ms: Option<u64>,
-    /// Why it was closed.
+    /// The reason for closing.
     pub reason: Option<String>,
 }
 
@@ -553,7 +553,7 @@ pub struct AuditRow {
     pub at: String,
     /// The event: JSON.
     pub line: String,
-    /// The hash over this line and the hash of the line before, in hex.
+    /// The hash over the previous hash, the number, the time and the line, in hex.
     pub hash: String,
 }
 

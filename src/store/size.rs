@@ -56,6 +56,7 @@ impl Write {
             | Self::PublishArtifacts { .. }
             | Self::PutCharge(_)
             | Self::NameBlueprint { .. }
+            | Self::UnnameBlueprint { .. }
             | Self::RevokeToken { .. }
             | Self::DeleteOutbox { .. }
             | Self::ExpireIdempotency { .. }

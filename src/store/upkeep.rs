@@ -34,7 +34,7 @@ pub trait Upkeep: Send + Sync {
     /// Returns the migration that opening the store made, if any.
     fn migrated(&self) -> Option<Migrated>;
 
-    /// Waits until this process can write no more, and returns the reason.
+    /// Waits until this process can no longer write, and returns the reason.
     async fn lost(&self) -> StoreError;
 
     /// Commits the queued batches and closes the store. Later calls fail with

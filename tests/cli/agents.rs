@@ -45,7 +45,7 @@ fn standings(report: &Value) -> BTreeMap<String, String> {
 fn what_becomes_of_each_key_is_said_with_the_reason_and_what_runs_things_is_refused() {
     let shell = Shell::new();
     wild(&shell, true);
-    let done = shell.run(&["agents", "import", "wild", "--json"]).exits(3);
+    let done = shell.run(&["agents", "import", "wild", "--json", "--dry-run"]).ok();
     let report = done.json();
     let all = standings(&report);
     for (key, standing) in [
@@ -62,13 +62,13 @@ fn what_becomes_of_each_key_is_said_with_the_reason_and_what_runs_things_is_refu
     ] {
         assert_eq!(all.get(key).map(String::as_str), Some(standing), "{key}");
     }
-    let done = done.says(&["README.md: no agent", "3 file(s) cannot be taken in"]);
+    let done = done.says(&["README.md: no agent", " taken in, 3 refused:"]);
     assert!(!shell.path("agents").exists(), "nothing was written: {done:?}");
-    let shown = shell.run(&["agents", "import", "wild/hooked.md"]).exits(3);
-    for part in ["hooks: refused: its commands would run on this host", "MS-B062", "hooked.md:4:1"]
-    {
-        assert!(shown.stdout.contains(part), "{part}: {shown:?}");
-    }
+    let shown = shell.run(&["agents", "import", "wild/hooked.md", "--verbose"]).exits(3);
+    let part = "hooks: refused: its commands would run on this host";
+    assert!(shown.stdout.contains(part), "{shown:?}");
+    let shown = shown.says(&["MS-B062", "hooked.md:4:1", "0 taken in, 1 refused:"]);
+    assert!(!shell.path("agents").exists(), "{shown:?}");
     let shown = shell.run(&["agents", "import", "wild/planner.md", "--dry-run"]).ok();
     let part = "disallowedTools: advisory: left out, and so it may use more than there";
     assert!(shown.stdout.contains(part), "{shown:?}");
@@ -108,11 +108,21 @@ fn a_folder_of_agents_goes_in_and_out_and_in_again_as_it_was() {
 }
 
 #[test]
-fn two_files_that_name_the_same_agent_are_refused_before_anything_is_written() {
+fn what_is_good_is_taken_in_and_the_second_agent_of_a_name_is_named_with_a_way_out() {
     let shell = Shell::new();
-    shell.write("in/a.md", "---\nname: reviewer\n---\nA");
-    shell.write("in/b.md", "---\nname: Reviewer!\n---\nB");
-    shell.write("in/c.md", "---\nname: \"re viewer\"\n---\nB");
-    shell.run(&["agents", "import", "in"]).exits(3).says(&["b.md", "another agent `reviewer`"]);
-    assert!(!shell.path("agents").exists());
+    shell.write("in/kit/agents/a.md", "---\nname: reviewer\n---\nA");
+    shell.write("in/tools/agents/b.md", "---\nname: Reviewer!\n---\nB");
+    shell.write("in/tools/agents/c.md", "---\nname: writer\n---\nC");
+    let done = shell.run(&["agents", "import", "in"]).ok().says(&[
+        "wrote 2 agent(s)",
+        "2 taken in, 1 refused:",
+        "b.md: in/kit/agents/a.md is the agent `reviewer` already; --prefix would call it `tools-reviewer`",
+    ]);
+    assert!(!done.stdout.contains("enforced"), "{done:?}");
+    assert!(shell.path("agents/writer.md").is_file());
+    let args = ["agents", "import", "in", "--prefix", "--into", "both"];
+    shell.run(&args).ok().says(&["wrote 3 agent(s)"]);
+    for name in ["kit-reviewer", "tools-reviewer", "writer"] {
+        assert!(shell.path(&format!("both/{name}.md")).is_file(), "{name}");
+    }
 }

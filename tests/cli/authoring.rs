@@ -10,7 +10,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, PATIENCE, Shell, send};
+use crate::support::{Daemon, PATIENCE, Shell, eventually, send, when};
 
 const SORTER: &str = r#"local swarm = require("swarm")
 return swarm.blueprint {
@@ -283,4 +283,93 @@ fn tests_say_which_lines_never_ran_for_people_and_as_lcov() {
     let json = shell.run(&["test", "--coverage", "--json"]).ok().json();
     assert_eq!(json["coverage"][0]["missed"], json!([[missed, missed]]));
     assert_eq!(json["files"][0]["tests"][0]["passed"], true);
+}
+
+fn named(name: &str, returns: &str) -> String {
+    format!(
+        "local swarm = require(\"swarm\")\nreturn swarm.blueprint {{ name = \"{name}\", \
+         flow = function(ctx) return {returns} end }}\n"
+    )
+}
+
+/// Waits until the daemon lists a problem of a file, and gives it.
+async fn problem_of(daemon: &Daemon, file: &str) -> Value {
+    eventually("a problem", async || {
+        let (_, all) = send(daemon.get("/v1/blueprints")).await;
+        let problems = all["problems"].as_array().unwrap();
+        problems.iter().find(|it| it["file"] == file).cloned().ok_or_else(|| all.to_string())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_file_that_never_compiled_is_listed_with_its_finding_and_a_run_of_it_repeats_that() {
+    let shell = Shell::new();
+    shell.write("blueprints/fine.lua", named("fine", "1"));
+    let daemon = daemon(&shell);
+    shell.write("blueprints/newbad.lua", named("newbad", "1").replace("name", "nmae"));
+    let problem = problem_of(&daemon, "newbad.lua").await;
+    assert_eq!(problem["name"], "newbad", "{problem}");
+    assert_eq!(problem["findings"][1]["code"], "MS-B010", "{problem}");
+    shell.write("blueprints/broken.lua", "return swarm.blueprint {");
+    assert_eq!(problem_of(&daemon, "broken.lua").await["findings"][0]["code"], "MS-B001");
+    let listed = shell.run(&["blueprints", "--data", "data"]).ok();
+    assert!(listed.stdout.contains("newbad  -"), "{listed:?}");
+    assert!(listed.stdout.contains("not served: newbad.lua: newbad.lua:2:"), "{listed:?}");
+    shell.run(&["run", "newbad", "--data", "data"]).exits(3).says(&["MS-B010", "newbad.lua:2:"]);
+    shell.run(&["run", "fine", "--data", "data"]).ok();
+}
+
+#[tokio::test]
+async fn of_two_files_with_one_name_the_second_is_refused_until_the_first_is_gone() {
+    let shell = Shell::new();
+    shell.write("blueprints/b.lua", named("same", "\"b\""));
+    let daemon = daemon(&shell);
+    let run = || shell.run(&["run", "same", "--data", "data"]);
+    assert_eq!(run().ok().stdout.trim(), "b");
+    shell.write("blueprints/a.lua", named("same", "\"a\""));
+    let problem = problem_of(&daemon, "a.lua").await;
+    assert_eq!(problem["message"], "b.lua declares the name `same` already");
+    assert_eq!(run().ok().stdout.trim(), "b");
+    assert_eq!(daemon.stop(), Some(0));
+    let daemon = self::daemon(&shell);
+    assert_eq!(run().ok().stdout.trim(), "b", "the one that is served stays so over a restart");
+    fs::remove_file(shell.path("blueprints/b.lua")).unwrap();
+    eventually("the other file", async || {
+        let said = run().ok().stdout;
+        when(said.trim() == "a", said)
+    })
+    .await;
+    drop(daemon);
+}
+
+#[tokio::test]
+async fn a_removed_file_archives_its_name_and_keeps_its_runs() {
+    let shell = Shell::new();
+    shell.write("blueprints/gone.lua", named("gone", "1"));
+    shell.write("blueprints/later.lua", named("later", "1"));
+    let first = daemon(&shell);
+    let run = |name: &str| shell.run(&["run", name, "--data", "data"]);
+    run("gone").ok();
+    fs::remove_file(shell.path("blueprints/gone.lua")).unwrap();
+    eventually("the end of the name", async || {
+        let done = run("gone");
+        when(done.code == 4, format!("{done:?}"))
+    })
+    .await;
+    run("gone").exits(4).says(&["its file was removed", "gone@"]);
+    let runs = shell.run(&["ps", "--blueprint", "gone", "--data", "data", "--json"]).ok().json();
+    assert!(!runs.as_array().unwrap().is_empty());
+    assert_eq!(first.stop(), Some(0));
+    // What was removed while nobody looked is archived as well.
+    fs::remove_file(shell.path("blueprints/later.lua")).unwrap();
+    let again = self::daemon(&shell);
+    run("later").exits(4).says(&["its file was removed"]);
+    shell.write("blueprints/later.lua", named("later", "1"));
+    eventually("the name again", async || {
+        let done = run("later");
+        when(done.code == 0, format!("{done:?}"))
+    })
+    .await;
+    drop(again);
 }

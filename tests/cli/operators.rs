@@ -130,9 +130,9 @@ fn a_composite_falls_back_and_its_members_are_shown_below_it() {
     assert_eq!(ran["output"], 7);
     let shown = shell.run(&["show", "last"]).ok().stdout;
     let lines: Vec<_> = shown.lines().map(str::trim).collect();
-    let at = lines.iter().position(|line| line.starts_with("✓ a")).expect("the composite");
-    assert!(lines[at + 1].starts_with("✗ a by away"), "{shown}");
-    assert!(lines[at + 2].starts_with("✓ a by process"), "{shown}");
+    let at = lines.iter().position(|line| line.contains(" ✓ a")).expect("the composite");
+    assert!(lines[at + 1].contains(" ✗ a by away"), "{shown}");
+    assert!(lines[at + 2].contains(" ✓ a by process"), "{shown}");
     let listed = shell.run(&["operators"]).ok().stdout;
     assert!(listed.contains("fallback of away, process"), "{listed}");
     let doctor = shell.run(&["doctor"]).stdout;

@@ -168,7 +168,7 @@ fn flat(text: &str) -> String {
 
 #[test]
 fn a_tree_stays_whole_at_any_width_and_nothing_of_it_is_left_after_ctrl_c() {
-    for width in [80, 40, 14] {
+    for width in [80, 40, 24] {
         let shell = Shell::new();
         shell.write("slow.lua", SLOW);
         let mut seat = Seat::new(&shell, width, "run slow.lua");
@@ -178,10 +178,10 @@ fn a_tree_stays_whole_at_any_width_and_nothing_of_it_is_left_after_ctrl_c() {
         });
         let rows: Vec<_> = shown.lines().filter(|row| !row.is_empty()).collect();
         let tree = rows.iter().position(|row| row.contains("slow r")).unwrap();
-        assert_eq!(rows.len() - tree, 3, "a row each, width {width}:\n{shown}");
+        assert_eq!(rows.len() - tree, 4, "a row each, width {width}:\n{shown}");
         assert!(rows[tree].ends_with('…') && rows[tree].chars().count() < width, "{shown}");
         // Its times go on where nothing happens.
-        let now = rows[tree + 1].to_owned();
+        let now = rows[tree + 2].to_owned();
         seat.until(|text| text.contains("● nap") && (width < 40 || !text.contains(&now)));
         seat.press("\u{3}");
         seat.until(|text| flat(text).contains("moonswarmserve`:"));
@@ -220,4 +220,42 @@ fn a_person_at_the_terminal_is_asked_below_the_tree_and_a_wrong_answer_again() {
     let (code, text) = seat.end();
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("\"approved\": true") && text.contains("completed in"), "{text}");
+}
+
+const WIDE: &str = r#"local swarm = require("swarm")
+return swarm.blueprint {
+  name = "wide",
+  agents = { w = { operator = "lua", fn = function(input)
+    if input == 13 then error("thirteen is refused") end
+    return input
+  end } },
+  flow = function(ctx)
+    local items = {}
+    for n = 1, 40 do items[n] = n end
+    ctx:map(items, function(n) return (ctx:try("w", n)) end)
+    return "done"
+  end,
+}
+"#;
+
+#[test]
+fn after_the_run_the_tree_stays_with_what_failed_and_nothing_is_wider_than_the_terminal() {
+    let shell = Shell::new();
+    shell.write("wide.lua", WIDE);
+    let (code, text) = Seat::new(&shell, 80, "run wide.lua").end();
+    assert_eq!(code, Some(0), "{text}");
+    for part in ["40 branches · 39 completed · 1 failed", "[13] #13 ✗ w", "39 more: --all"] {
+        assert!(text.contains(part), "{part}:\n{text}");
+    }
+    for args in ["ps", "show last", "show last --all", "logs last", "blueprints"] {
+        let (code, text) = Seat::new(&shell, 80, args).end();
+        assert_eq!(code, Some(0), "{args}: {text}");
+        // A row that is full has gone on in the next one.
+        assert!(text.lines().all(|row| row.chars().count() < 80), "{args}:\n{text}");
+    }
+    let (_, listed) = Seat::new(&shell, 80, "ps").end();
+    let id =
+        listed.lines().find_map(|row| row.split(' ').find(|it| it.starts_with("run_"))).unwrap();
+    assert!(id.len() < 20, "{listed}");
+    assert!(shell.run(&["show", id]).ok().stdout.contains("#13 ✗ w"), "{listed}");
 }

@@ -68,7 +68,7 @@ return swarm.blueprint { name = "fail", agents = {},
 #[test]
 fn completions_and_help_are_printed() {
     let shell = Shell::new();
-    for name in ["bash", "zsh", "fish"] {
+    for name in ["bash", "zsh", "fish", "nushell", "powershell"] {
         assert!(shell.run(&["completions", name]).ok().stdout.contains("moonswarm"));
     }
     let help = shell.run(&["--help"]).ok().stdout;

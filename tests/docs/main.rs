@@ -323,11 +323,19 @@ fn the_examples_of_the_documents_are_the_files_that_they_name() {
 #[test]
 fn the_recipes_have_no_findings_and_their_tests_pass_also_after_crashes() {
     let shell = Shell::new();
-    let config = support::repository("blueprints/cookbook/moonswarm.toml");
     let recipes = support::repository("blueprints/cookbook");
-    let (config, recipes) = (config.to_str().unwrap(), recipes.to_str().unwrap());
-    shell.run(&["--config", config, "check", recipes]).ok().says(&["no findings"]);
-    shell.run(&["--config", config, "test", "--crash", recipes]).ok().says(&["0 failed"]);
+    let recipes = recipes.to_str().unwrap();
+    shell.run(&["check", recipes]).ok().says(&["no findings"]);
+    shell.run(&["test", "--crash", recipes]).ok().says(&["0 failed"]);
+}
+
+#[test]
+fn every_blueprint_of_the_repository_passes_as_it_is() {
+    let shell = Shell::new();
+    for dir in ["blueprints", "blueprints/gallery"] {
+        let dir = support::repository(dir);
+        shell.run(&["check", dir.to_str().unwrap()]).ok();
+    }
 }
 
 #[test]

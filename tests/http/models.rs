@@ -263,7 +263,7 @@ fn scripted(shell: &Shell, files: &[(&str, &str)]) -> (Daemon, std::path::PathBu
     for (name, text) in files {
         shell.write(format!("work/{name}"), text);
     }
-    let config = std::fs::read_to_string(repository("blueprints/models.toml")).unwrap();
+    let config = std::fs::read_to_string(repository("blueprints/moonswarm.toml")).unwrap();
     let turns = repository("blueprints/turns.json").display().to_string();
     let config = config.replace("\"turns.json\"", &format!("{turns:?}")).replace("pace = 100", "");
     (daemon(shell, &config), shell.path("work"))

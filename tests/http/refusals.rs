@@ -124,3 +124,19 @@ async fn a_request_that_is_repeated_under_its_key_does_nothing_twice() {
     )
     .await;
 }
+
+#[tokio::test]
+async fn what_curl_sends_by_default_is_read_as_what_the_route_takes() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let form = |method: Method, path: &str, body: &str| {
+        let request = daemon.with(&daemon.token, method, path).body(body.to_owned());
+        request.header("content-type", "application/x-www-form-urlencoded")
+    };
+    let (status, stored) = send(form(Method::PUT, "/v1/blueprints/echo", ECHO)).await;
+    assert_eq!((status, &stored["name"]), (200, &json!("echo")), "{stored}");
+    let (status, run) = send(form(Method::POST, "/v1/runs", r#"{"blueprint":"echo"}"#)).await;
+    assert_eq!(status, 201, "{run}");
+    let (status, found) = send(form(Method::POST, "/v1/check", ECHO)).await;
+    assert_eq!((status, &found["ok"]), (200, &json!(true)), "{found}");
+}

@@ -154,9 +154,13 @@ impl Checker<'_> {
             names.sort();
             let shown: String = agent.operator.chars().take(80).collect();
             let message = format!("there is no operator `{shown}` ({what})");
-            let hint = match did_you_mean(&agent.operator, names.iter().map(String::as_str)) {
-                Some(likely) => format!("did you mean `{likely}`?"),
-                None => format!("there are: {}", names.join(", ")),
+            let likely = did_you_mean(&agent.operator, names.iter().map(String::as_str));
+            let hint = match (operators.declaration(&agent.operator), likely) {
+                (Some(lines), _) => format!(
+                    "`{shown}` is a kind of operator: declare one in moonswarm.toml, and name it here\n{lines}"
+                ),
+                (None, Some(likely)) => format!("did you mean `{likely}`?"),
+                (None, None) => format!("there are: {}", names.join(", ")),
             };
             let finding = self.at_value(&at, code::UNKNOWN_OPERATOR, message).hint(hint);
             self.findings.push(finding);

@@ -50,6 +50,11 @@ pub trait Operators {
         Vec::new()
     }
 
+    /// The lines of moonswarm.toml that declare an operator of a kind, if there is such a kind.
+    fn declaration(&self, _kind: &str) -> Option<&'static str> {
+        None
+    }
+
     /// All names, for hints.
     fn names(&self) -> Vec<String>;
 }

@@ -5,9 +5,13 @@
 
 use std::fmt::Write as _;
 
-use console::{Term, measure_text_width, truncate_str};
+use console::{Term, measure_text_width};
 
-use super::{said::Said, tree::Tree};
+use super::{
+    said::Said,
+    text,
+    tree::{Row, Tree},
+};
 use crate::{
     engine::{RunView, StepView},
     protocol::plain::{self, painted},
@@ -15,6 +19,8 @@ use crate::{
 
 /// One picture of the spinner lasts this long, in milliseconds.
 pub const FRAME_MS: u64 = 100;
+/// How many lines of the tree stay when a run has ended.
+const LEFT: usize = 20;
 const FRAMES: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 
 /// The part of the terminal that is redrawn.
@@ -38,14 +44,27 @@ impl Live {
         now_ms: u64,
     ) {
         let (height, width) = self.term.size();
-        let tree =
-            Tree { now_ms, colors: console::colors_enabled_stderr(), all: false, said: Some(said) };
+        let tree = self.tree(Some(said), now_ms);
         let frame = now_ms / FRAME_MS % FRAMES.len() as u64;
         let spinner = FRAMES.iter().zip(0..).find(|(_, at)| *at == frame).map_or(' ', |it| *it.0);
         let mut lines = vec![format!("{spinner} {}", tree.header(run))];
         lines.extend(fit(&tree.lines(steps), usize::from(height).saturating_sub(4)));
         let lines = lines.iter().map(|line| cut(&painted(line), usize::from(width))).collect();
         self.put(None, lines);
+    }
+
+    /// Puts the steps of a run that ended in the place of the drawing, where they stay: folded if
+    /// there are many, those that failed in any case.
+    pub fn leave<'a>(mut self, steps: impl IntoIterator<Item = &'a StepView>, now_ms: u64) {
+        let lines = fold(self.tree(None, now_ms).rows(steps), LEFT);
+        let width = usize::from(self.term.size().1);
+        self.put(None, lines.iter().map(|line| cut(&painted(line), width)).collect());
+    }
+
+    fn tree<'s>(&self, said: Option<&'s Said>, now_ms: u64) -> Tree<'s> {
+        let width = usize::from(self.term.size().1).saturating_sub(1);
+        let colors = console::colors_enabled_stderr();
+        Tree { now_ms, colors, all: false, said, width: Some(width) }
     }
 
     /// Writes a line that stays, above the tree.
@@ -88,7 +107,30 @@ fn erase(lines: &[String], width: usize) -> String {
 
 /// A line that stays on one row.
 fn cut(line: &str, width: usize) -> String {
-    truncate_str(line, width.saturating_sub(1).max(1), "…").into_owned()
+    text::cut(line, width.saturating_sub(1))
+}
+
+/// At most so many rows: what failed, then the last of the others, in their order.
+fn fold(rows: Vec<Row>, most: usize) -> Vec<String> {
+    if rows.len() <= most {
+        return rows.into_iter().map(|row| row.text).collect();
+    }
+    let room = most.saturating_sub(1);
+    let failed = rows.iter().filter(|row| row.is_failed).count().min(room);
+    let others = rows.iter().filter(|row| !row.is_failed).count();
+    let mut skipped = others - (room - failed).min(others);
+    let (mut left, mut shown) = (failed, Vec::new());
+    for row in &rows {
+        let is_shown = if row.is_failed { left > 0 } else { skipped == 0 };
+        let count = if row.is_failed { &mut left } else { &mut skipped };
+        *count = count.saturating_sub(1);
+        if is_shown {
+            shown.push(row.text.clone());
+        }
+    }
+    let hidden = rows.len() - shown.len();
+    shown.insert(0, format!("  … {hidden} more lines: moonswarm show last"));
+    shown
 }
 
 /// The last lines that fit, and how many are above them.
@@ -114,6 +156,17 @@ mod tests {
         assert_eq!(fit(&lines, 5), lines);
         assert_eq!(fit(&lines, 3), ["  … 3 more above", "3", "4"]);
         assert_eq!(fit(&lines, 0), ["  … 5 more above"]);
+    }
+
+    #[test]
+    fn what_failed_stays_when_a_long_tree_is_folded() {
+        let row = |n: usize| Row { text: n.to_string(), is_failed: n == 1 };
+        let rows: Vec<_> = (0..30).map(row).collect();
+        let folded = fold(rows.clone(), 5);
+        assert_eq!(folded, ["  … 26 more lines: moonswarm show last", "1", "27", "28", "29"]);
+        assert_eq!(fold(rows, 30).len(), 30);
+        let failed: Vec<_> = (0..9).map(|_| row(1)).collect();
+        assert_eq!(fold(failed, 4), ["  … 6 more lines: moonswarm show last", "1", "1", "1"]);
     }
 
     #[test]

@@ -10,10 +10,10 @@ mod time;
 mod tree;
 
 pub use changes::Changes;
-pub use event::{event, said_line};
+pub use event::{Story, said_line};
 pub use live::{FRAME_MS, Live};
 pub use said::Said;
-pub use table::table;
-pub use text::printable;
+pub use table::fitted;
+pub use text::{cut, printable};
 pub use time::{age, elapsed, since_ms, unix_ms};
 pub use tree::{Tree, used, waiting};

@@ -1,5 +1,7 @@
 //! Text of others, made safe for a terminal.
 
+use console::truncate_str;
+
 use crate::protocol::plain::one_line;
 
 /// Characters of a text that is shown in a line.
@@ -13,4 +15,9 @@ pub fn printable(text: &str) -> String {
         shown.push('…');
     }
     shown
+}
+
+/// A painted line that takes at most so many columns.
+pub fn cut(line: &str, width: usize) -> String {
+    truncate_str(line, width.max(1), "…").into_owned()
 }

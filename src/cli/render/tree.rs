@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 
-use console::Style;
+use console::{Style, measure_text_width};
 
 use super::{
     said::Said,
-    text::printable,
+    text::{cut, printable},
     time::{elapsed, since_ms, unix_ms},
 };
 use crate::{
@@ -15,8 +15,13 @@ use crate::{
     protocol::plain::one_line,
 };
 
-/// A join with more branches than this is shown as counts.
+/// A join with more branches than this is shown as counts, with those that failed or are open.
 const WIDE: usize = 20;
+/// How many failed branches of a wide join are shown, and how many open ones.
+const MOST_FAILED: usize = 20;
+const MOST_OPEN: usize = 3;
+/// Columns of an error that a narrow terminal leaves room for.
+const ERROR: usize = 40;
 
 /// Draws steps; `now_ms` is what running ones are measured against.
 #[derive(Debug, Clone, Copy)]
@@ -29,11 +34,27 @@ pub struct Tree<'s> {
     pub all: bool,
     /// What models are saying, below the steps where they do.
     pub said: Option<&'s Said>,
+    /// How many columns a line may have.
+    pub width: Option<usize>,
+}
+
+/// A line of the tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// The line.
+    pub text: String,
+    /// Whether it is a step that failed.
+    pub is_failed: bool,
 }
 
 impl Tree<'_> {
     /// One line a step, or a wide join.
     pub fn lines<'a>(&self, steps: impl IntoIterator<Item = &'a StepView>) -> Vec<String> {
+        self.rows(steps).into_iter().map(|row| row.text).collect()
+    }
+
+    /// The same, with what each line is.
+    pub fn rows<'a>(&self, steps: impl IntoIterator<Item = &'a StepView>) -> Vec<Row> {
         let mut placed: Vec<Placed<'_>> = steps.into_iter().map(Placed::new).collect();
         let composites: HashSet<u32> = placed.iter().filter_map(|at| at.step.parent).collect();
         let open = |at: &&Placed<'_>| matches!(at.state, "pending" | "processing");
@@ -46,9 +67,9 @@ impl Tree<'_> {
             }
         }
         placed.sort_by_cached_key(|at| at.order(composites.contains(&at.step.seq)));
-        let mut lines = Vec::new();
-        self.draw(&placed, 0, &mut lines);
-        lines
+        let mut rows = Vec::new();
+        self.draw(&placed, 0, &mut Margin::new(2), &mut rows);
+        rows
     }
 
     /// The header: what it is, where it stands, how far it is.
@@ -72,32 +93,54 @@ impl Tree<'_> {
         )
     }
 
-    fn draw(&self, steps: &[Placed<'_>], depth: usize, lines: &mut Vec<String>) {
+    fn draw(&self, steps: &[Placed<'_>], depth: usize, margin: &mut Margin, rows: &mut Vec<Row>) {
         let mut rest = steps;
         while let Some(first) = rest.first() {
             let Some(&(join, _)) = first.path.get(depth) else {
-                lines.push(self.step(first, depth));
-                lines.extend(self.said(first.step, depth));
+                rows.push(self.step(first, &margin.next()));
+                rows.extend(self.said(first.step, &margin.next()));
                 rest = &rest[1..];
                 continue;
             };
             let in_join = |step: &&Placed<'_>| step.path.get(depth).is_some_and(|at| at.0 == join);
             let size = rest.iter().take_while(|step| in_join(step)).count();
             let (branches, after) = rest.split_at(size);
-            self.join(branches, depth, lines);
+            self.join(branches, depth, margin, rows);
             rest = after;
         }
     }
 
-    fn join(&self, steps: &[Placed<'_>], depth: usize, lines: &mut Vec<String>) {
+    fn join(&self, steps: &[Placed<'_>], depth: usize, margin: &mut Margin, rows: &mut Vec<Row>) {
         let same = |a: &Placed<'_>, b: &Placed<'_>| a.path[depth].1 == b.path[depth].1;
         let branches: Vec<_> = steps.chunk_by(same).collect();
-        if branches.len() > WIDE && !self.all {
-            lines.push(format!("{}{}", indent(depth + 1), self.counts(&branches)));
-            return;
+        let is_wide = branches.len() > WIDE && !self.all;
+        let heading = match (is_wide, branches.len()) {
+            (true, _) => self.counts(&branches),
+            (false, 1) => self.paint("heading", "1 branch"),
+            (false, n) => self.paint("heading", &format!("{n} branches")),
+        };
+        rows.push(Row::plain(format!("{}{heading}", margin.next())));
+        let (mut failed, mut open, mut shown) = (0, 0, 0);
+        for branch in &branches {
+            if is_wide {
+                let has_failed = branch.iter().any(|at| at.state == "failed");
+                let is_open = !has_failed
+                    && branch.iter().any(|at| matches!(at.state, "processing" | "pending"));
+                failed += usize::from(has_failed);
+                open += usize::from(is_open);
+                if !(has_failed && failed <= MOST_FAILED || is_open && open <= MOST_OPEN) {
+                    continue;
+                }
+            }
+            shown += 1;
+            // Branches count from 1, as lists in Lua do.
+            let label = format!("[{}]", u64::from(branch[0].path[depth].1) + 1);
+            let mut inner = margin.deeper(&self.paint("heading", &label), label.len());
+            self.draw(branch, depth + 1, &mut inner, rows);
         }
-        for branch in branches {
-            self.draw(branch, depth + 1, lines);
+        if is_wide && shown < branches.len() {
+            let more = format!("{} more: --all", branches.len() - shown);
+            rows.push(Row::plain(format!("{}  {}", margin.next(), self.paint("heading", &more))));
         }
     }
 
@@ -116,10 +159,16 @@ impl Tree<'_> {
         shown.join(" · ")
     }
 
-    fn step(&self, at: &Placed<'_>, depth: usize) -> String {
+    fn step(&self, at: &Placed<'_>, margin: &str) -> Row {
         let Placed { step, state, .. } = *at;
-        let mark = self.paint(state, mark(state));
-        let mut line = format!("{}{mark} {}", indent(depth), title(step));
+        let number = self.paint("heading", &format!("#{}", step.seq));
+        let name = match step.kind.as_str() {
+            // What a flow does beside its work.
+            "state" | "local" => self.paint("heading", &title(step)),
+            _ => title(step),
+        };
+        let head = format!("{margin}{number} {} {name}", self.paint(state, mark(state)));
+        let mut tail = String::new();
         let took = match step.duration_ms {
             Some(ms) => Some(ms),
             None if state == "processing" || step.kind == "timer" => {
@@ -129,25 +178,35 @@ impl Tree<'_> {
             None => None,
         };
         if let Some(ms) = took {
-            line.push_str(&format!("  {}", elapsed(ms)));
+            tail.push_str(&format!("  {}", elapsed(ms)));
         }
         if let Some(usage) = &step.usage {
-            line.push_str(&format!("  {}", used(usage)));
+            tail.push_str(&format!("  {}", used(usage)));
         }
         if step.attempts > 1 {
-            line.push_str(&format!("  attempt {}", step.attempts));
+            tail.push_str(&format!("  attempt {}", step.attempts));
         }
-        if let Some(error) = &step.error {
-            let text = format!("{}: {}", printable(&error.kind), printable(&error.message));
-            line.push_str(&format!("  {}", self.paint("failed", &text)));
+        let mut error = String::new();
+        if let Some(failure) = &step.error {
+            let text = format!("{}: {}", printable(&failure.kind), printable(&failure.message));
+            error = format!("  {}", self.paint("failed", &text));
         }
-        line
+        let text = match self.width {
+            None => format!("{head}{tail}{error}"),
+            // How long it took, and the beginning of what went wrong, stay where the name is long.
+            Some(width) => {
+                let kept = measure_text_width(&tail) + measure_text_width(&error).min(ERROR);
+                let room = width.saturating_sub(kept).max(width / 3);
+                cut(&format!("{}{tail}{error}", cut(&head, room)), width)
+            }
+        };
+        Row { text, is_failed: state == "failed" }
     }
 
     /// What the step's model is saying, while it does.
-    fn said(&self, step: &StepView, depth: usize) -> Option<String> {
+    fn said(&self, step: &StepView, margin: &str) -> Option<Row> {
         let tail = self.said?.tail(step.seq)?;
-        Some(format!("{}  {}", indent(depth), self.paint("said", &tail)))
+        Some(Row::plain(format!("{margin}  {}", self.paint("said", &tail))))
     }
 
     fn paint(&self, state: &str, text: &str) -> String {
@@ -182,6 +241,7 @@ pub fn waiting(on: &WaitingOn, now_ms: u64) -> String {
         // Their text says what they are.
         "signal" | "child" | "timer" => what,
         "resume" => format!("somebody to resume it: {what}"),
+        "task" if what.starts_with("a senior's answer") => what,
         kind => format!("{kind} {what}"),
     };
     let left = on.until.as_deref().map_or_else(String::new, |until| {
@@ -198,7 +258,9 @@ pub fn waiting(on: &WaitingOn, now_ms: u64) -> String {
 /// One step as it is named in every list.
 pub(super) fn title(step: &StepView) -> String {
     let kind = match step.kind.as_str() {
-        "task" => String::new(),
+        "task" | "state" | "local" => String::new(),
+        "model_call" => "model ".to_owned(),
+        "tool_call" => "tool ".to_owned(),
         other => format!("{other} "),
     };
     if let Some(operator) = &step.operator {
@@ -246,8 +308,33 @@ fn branch_state<'a>(branch: &[Placed<'a>]) -> &'a str {
     ["processing", "pending", "failed", "canceled"].into_iter().find_map(has).unwrap_or("completed")
 }
 
-fn indent(depth: usize) -> String {
-    "  ".repeat(depth + 1)
+/// What stands before the lines of a branch: its label before the first.
+struct Margin {
+    first: Option<String>,
+    columns: usize,
+}
+
+impl Margin {
+    fn new(columns: usize) -> Self {
+        Self { first: None, columns }
+    }
+
+    fn next(&mut self) -> String {
+        self.first.take().unwrap_or_else(|| " ".repeat(self.columns))
+    }
+
+    /// The margin of a branch; its label is so many columns wide.
+    fn deeper(&self, label: &str, wide: usize) -> Self {
+        let columns = self.columns + 2;
+        let first = format!("{}{label} ", " ".repeat(columns));
+        Self { first: Some(first), columns: columns + wide + 1 }
+    }
+}
+
+impl Row {
+    fn plain(text: String) -> Self {
+        Self { text, is_failed: false }
+    }
 }
 
 fn mark(state: &str) -> &'static str {
@@ -273,7 +360,7 @@ mod tests {
     };
 
     const TREE: Tree<'_> =
-        Tree { now_ms: 1_767_225_605_000, colors: false, all: false, said: None };
+        Tree { now_ms: 1_767_225_605_000, colors: false, all: false, said: None, width: None };
 
     fn failure(kind: &str, message: &str) -> FailureView {
         FailureView {
@@ -298,12 +385,28 @@ mod tests {
         let steps =
             [step(1, "", 0, "completed"), step(2, "1.0", 0, "completed"), coder, tests, timer];
         insta::assert_snapshot!(TREE.lines(&steps).join("\n"), @r"
-          ✓ agent1  0.8s
-            ✓ agent2  0.8s
-            ● agent3  5.0s  attempt 2
-              ✗ agent5  process: exit code 1  [31mboom
-          ○ timer agent6  5.0s
+          #1 ✓ agent1  0.8s
+          2 branches
+            [1] #2 ✓ agent2  0.8s
+            [2] #3 ● agent3  5.0s  attempt 2
+                1 branch
+                  [1] #5 ✗ agent5  process: exit code 1  [31mboom
+          #6 ○ timer agent6  5.0s
         ");
+    }
+
+    #[test]
+    fn in_a_narrow_terminal_the_name_gives_way_and_the_time_stays() {
+        let mut long = step(1, "", 0, "completed");
+        long.summary = Some("o".repeat(90));
+        let mut failed = step(2, "", 1, "failed");
+        failed.summary = Some("p".repeat(90));
+        failed.error = Some(failure("process", &"exit code 1 ".repeat(20)));
+        let tree = Tree { width: Some(79), ..TREE };
+        let lines = tree.lines(&[long, failed]);
+        assert!(lines[0].ends_with("ooo…  0.8s"), "{lines:?}");
+        assert!(lines[1].contains("ppp…  process: exit code 1"), "{lines:?}");
+        assert!(lines.iter().all(|line| measure_text_width(line) <= 79), "{lines:?}");
     }
 
     #[test]
@@ -315,11 +418,14 @@ mod tests {
         steps.push(step(1, "", 0, "completed"));
         steps.push(step(99, "", 2, "pending"));
         insta::assert_snapshot!(TREE.lines(&steps).join("\n"), @r"
-          ✓ agent1  0.8s
-            30 branches · 28 completed · 1 processing · 1 failed
-          ○ agent99
+          #1 ✓ agent1  0.8s
+          30 branches · 28 completed · 1 processing · 1 failed
+            [4] #5 ✗ agent5  0.8s
+            [5] #6 ● agent6  0.8s
+            28 more: --all
+          #99 ○ agent99
         ");
-        assert_eq!(Tree { all: true, ..TREE }.lines(&steps).len(), 32);
+        assert_eq!(Tree { all: true, ..TREE }.lines(&steps).len(), 33);
     }
 
     #[test]
@@ -336,8 +442,8 @@ mod tests {
         let steps = [step(1, "", 0, "completed"), step(2, "", 1, "processing")];
         let tree = Tree { said: Some(&said), ..TREE };
         insta::assert_snapshot!(tree.lines(&steps).join("\n"), @r"
-          ✓ agent1  0.8s
-          ● agent2  5.0s
+          #1 ✓ agent1  0.8s
+          #2 ● agent2  5.0s
             Once upon a
         ");
     }
@@ -360,8 +466,8 @@ mod tests {
         member.parent = Some(1);
         let steps = [step(1, "", 0, "pending"), member];
         insta::assert_snapshot!(TREE.lines(&steps).join("\n"), @r"
-          ● agent1  5.0s
-          ● agent2  5.0s
+          #1 ● agent1  5.0s
+          #2 ● agent2  5.0s
         ");
     }
 
@@ -371,7 +477,10 @@ mod tests {
         (signal.kind, signal.name) = ("signal".into(), "go\u{1b}[2J\nnow\u{202e}".into());
         let mut timer = step(2, "", 1, "completed");
         (timer.kind, timer.name) = ("timer".into(), "timer".into());
-        assert_eq!(TREE.lines(&[signal, timer]), ["  ○ signal go [2J now ", "  ✓ timer  0.8s"]);
+        assert_eq!(
+            TREE.lines(&[signal, timer]),
+            ["  #1 ○ signal go [2J now ", "  #2 ✓ timer  0.8s"]
+        );
         let long = printable(&"é".repeat(900));
         assert_eq!(long.chars().count(), LONGEST + 1);
     }

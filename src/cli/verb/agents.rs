@@ -1,6 +1,9 @@
 //! `agents`: takes agents in that are Markdown files, and writes a blueprint's agents as such files.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
@@ -8,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     blueprint::{
-        MAX_FILE_BYTES,
+        Finding, MAX_FILE_BYTES,
         agent_md::{self, AgentFile, KeyReport, Standing},
         code, read_text,
     },
@@ -33,7 +36,7 @@ pub struct Agents {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Take in the agents of a directory, such as .claude/agents, and say what becomes of each key
+    /// Take in the agents of a directory, such as .claude/agents
     Import(Import),
     /// Write the agents of a blueprint as Markdown files
     Export {
@@ -55,9 +58,25 @@ struct Import {
     /// The operator of all of them
     #[arg(long, default_value = "main-ai")]
     operator: String,
-    /// Only say what would become of them
+    /// Put the name of its directory before a name that several agents have
+    #[arg(long)]
+    prefix: bool,
+    /// Say what becomes of each key
+    #[arg(short, long)]
+    verbose: bool,
+    /// Write nothing, and say what would become of each key
     #[arg(long)]
     dry_run: bool,
+}
+
+impl Candidate {
+    fn to_json(&self) -> Value {
+        let Self { path, name, file, findings, problem } = self;
+        json!({
+            "file": path.display().to_string(), "name": name, "keys": file.report,
+            "findings": findings, "problem": problem,
+        })
+    }
 }
 
 impl Agents {
@@ -73,6 +92,16 @@ impl Agents {
     }
 }
 
+/// An agent's file, as it was read.
+struct Candidate {
+    path: PathBuf,
+    name: String,
+    file: AgentFile,
+    findings: Vec<Finding>,
+    /// What keeps it from being taken in.
+    problem: Option<String>,
+}
+
 impl Import {
     fn execute(&self, cx: &Context) -> Result<Exit> {
         let mut files = Vec::new();
@@ -82,69 +111,107 @@ impl Import {
             let message = format!("{} has no .md files", self.from.display());
             return Err(Stop::new(Exit::NotFound, message).into());
         }
-        let (mut good, mut refused, mut shown) = (Vec::new(), 0, Vec::new());
-        for path in &files {
-            let text = read_text(path, MAX_FILE_BYTES as u64)
-                .with_context(|| format!("read {}", path.display()))?;
-            if self.from.is_dir() && !text.trim_start_matches('\u{feff}').starts_with("---") {
-                cx.terminal.say(&format!("{}: no agent, it has no frontmatter", path.display()));
-                continue;
-            }
-            let (mut file, mut findings) = agent_md::read(&path.display().to_string(), &text);
-            // What a file says that nothing here knows is not taken over, and stops nothing.
-            findings.retain(|finding| {
-                finding.code != code::UNKNOWN_AGENT_FILE_KEY || {
-                    let key = finding.message.split('`').nth(1).unwrap_or_default().to_owned();
-                    let reason = "left out; nothing here knows it";
-                    file.report.push(KeyReport { key, standing: Standing::Advisory, reason });
-                    false
+        let mut all = Vec::new();
+        for path in files {
+            match self.candidate(path)? {
+                Ok(candidate) => all.push(candidate),
+                Err(path) => {
+                    cx.terminal
+                        .say(&format!("{}: no agent, it has no frontmatter", path.display()));
                 }
-            });
-            // An agent without a list of tools and one with an empty list are the same here.
-            let empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
-            if file.fields.get("tools").is_some_and(empty) {
-                file.fields.remove("tools");
-            }
-            let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            let given = file.fields.get("name").and_then(Value::as_str).unwrap_or(&stem);
-            let name = plain_name(given);
-            if !cx.terminal.json {
-                cx.terminal.print(&report(path, &name, &file))?;
-                for finding in &findings {
-                    cx.terminal.print(&format!("  {finding}"))?;
-                }
-            }
-            let twice = good.iter().any(|(known, _)| *known == name);
-            let problem = match name.is_empty() {
-                true => Some(format!("{given:?} cannot be an agent's name")),
-                false => twice.then(|| format!("there is another agent `{name}`")),
-            };
-            if let Some(problem) = &problem {
-                cx.terminal.say(&format!("  {}: {problem}", path.display()));
-            }
-            shown.push(json!({
-                "file": path.display().to_string(), "name": name, "keys": file.report,
-                "findings": findings, "problem": problem,
-            }));
-            if findings.is_empty() && problem.is_none() {
-                good.push((name, file.fields));
-            } else {
-                refused += 1;
             }
         }
+        self.tell_apart(&mut all);
         if cx.terminal.json {
+            let shown: Vec<_> = all.iter().map(Candidate::to_json).collect();
             cx.terminal.print_json(&shown)?;
+        } else if self.verbose || self.dry_run {
+            for candidate in &all {
+                cx.terminal.print(&report(&candidate.path, &candidate.name, &candidate.file))?;
+            }
         }
-        if refused > 0 {
-            cx.terminal.say(&format!("{refused} file(s) cannot be taken in; nothing was written"));
-            return Ok(Exit::Invalid);
+        let (good, refused): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|it| it.problem.is_none());
+        let good: Vec<_> = good.into_iter().map(|it| (it.name, it.file.fields)).collect();
+        if !self.dry_run && !good.is_empty() {
+            self.write(cx, &good)?;
         }
-        if self.dry_run {
-            return Ok(Exit::Ok);
+        // What was not taken in stands at the end, where it is read.
+        if !refused.is_empty() {
+            cx.terminal.say(&format!("{} taken in, {} refused:", good.len(), refused.len()));
         }
-        write_all(&self.into, &good)?;
+        for candidate in &refused {
+            let problem = candidate.problem.as_deref().unwrap_or_default();
+            cx.terminal.say(&format!("  {}: {problem}", candidate.path.display()));
+        }
+        Ok(if good.is_empty() { Exit::Invalid } else { Exit::Ok })
+    }
+
+    /// Reads a file; gives the path back where it is no agent's.
+    fn candidate(&self, path: PathBuf) -> Result<Result<Candidate, PathBuf>> {
+        let text = read_text(&path, MAX_FILE_BYTES as u64)
+            .with_context(|| format!("read {}", path.display()))?;
+        if self.from.is_dir() && !text.trim_start_matches('\u{feff}').starts_with("---") {
+            return Ok(Err(path));
+        }
+        let (mut file, mut findings) = agent_md::read(&path.display().to_string(), &text);
+        // What a file says that nothing here knows is not taken over, and stops nothing.
+        findings.retain(|finding| {
+            finding.code != code::UNKNOWN_AGENT_FILE_KEY || {
+                let key = finding.message.split('`').nth(1).unwrap_or_default().to_owned();
+                let reason = "left out; nothing here knows it";
+                file.report.push(KeyReport { key, standing: Standing::Advisory, reason });
+                false
+            }
+        });
+        // An agent without a list of tools and one with an empty list are the same here.
+        let empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
+        if file.fields.get("tools").is_some_and(empty) {
+            file.fields.remove("tools");
+        }
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let given = file.fields.get("name").and_then(Value::as_str).unwrap_or(&stem);
+        let name = plain_name(given);
+        let problem = match (findings.first(), name.is_empty()) {
+            (Some(finding), _) => Some(finding.to_string()),
+            (None, true) => Some(format!("{given:?} cannot be an agent's name")),
+            (None, false) => None,
+        };
+        Ok(Ok(Candidate { path, name, file, findings, problem }))
+    }
+
+    /// Refuses the second agent of a name, or gives those that share one the names of their
+    /// directories as well.
+    fn tell_apart(&self, all: &mut [Candidate]) {
+        let mut count: BTreeMap<String, usize> = BTreeMap::new();
+        for candidate in all.iter() {
+            *count.entry(candidate.name.clone()).or_default() += 1;
+        }
+        if self.prefix {
+            for candidate in all.iter_mut().filter(|it| count[&it.name] > 1) {
+                candidate.name = prefixed(&self.from, &candidate.path, &candidate.name);
+            }
+        }
+        let mut taken: BTreeMap<String, PathBuf> = BTreeMap::new();
+        for candidate in all.iter_mut().filter(|it| it.problem.is_none()) {
+            if let Some(other) = taken.get(&candidate.name) {
+                let offer = prefixed(&self.from, &candidate.path, &candidate.name);
+                let offer = match self.prefix || offer == candidate.name {
+                    true => String::new(),
+                    false => format!("; --prefix would call it `{offer}`"),
+                };
+                let (name, other) = (&candidate.name, other.display());
+                candidate.problem = Some(format!("{other} is the agent `{name}` already{offer}"));
+            } else {
+                taken.insert(candidate.name.clone(), candidate.path.clone());
+            }
+        }
+    }
+
+    fn write(&self, cx: &Context, good: &[(String, Map<String, Value>)]) -> Result<()> {
+        write_all(&self.into, good)?;
         let list = self.into.with_extension("lua");
-        write_new(&list, &self.listing(&good))?;
+        write_new(&list, &self.listing(good))?;
         cx.terminal.say(&format!(
             "wrote {} agent(s) to {} and {}",
             good.len(),
@@ -155,7 +222,7 @@ impl Import {
             "  next: `agents = require(\"./{}\")` in a blueprint beside it",
             self.into.file_name().unwrap_or_default().to_string_lossy()
         ));
-        Ok(Exit::Ok)
+        Ok(())
     }
 
     /// The module that lists them.
@@ -255,6 +322,17 @@ fn plain_name(given: &str) -> String {
     name.trim_start_matches(['-', '_', '.']).chars().take(64).collect()
 }
 
+/// A name after the directory that the file is in; one that is called `agents` says nothing.
+fn prefixed(from: &Path, path: &Path, name: &str) -> String {
+    let within = path.strip_prefix(from).unwrap_or(path);
+    let dirs = within.parent().into_iter().flat_map(Path::components).rev();
+    let dirs = dirs.map(|dir| plain_name(&dir.as_os_str().to_string_lossy()));
+    match dirs.into_iter().find(|dir| !dir.is_empty() && dir != "agents") {
+        Some(dir) => format!("{dir}-{name}").chars().take(64).collect(),
+        None => name.to_owned(),
+    }
+}
+
 fn write_all(into: &Path, agents: &[(String, Map<String, Value>)]) -> Result<()> {
     std::fs::create_dir_all(into).with_context(|| format!("make {}", into.display()))?;
     for (name, fields) in agents {
@@ -296,6 +374,8 @@ mod tests {
             from: dir.path().join("x"),
             into: dir.path().join("agents"),
             operator: "main-ai".into(),
+            prefix: false,
+            verbose: false,
             dry_run: false,
         };
         let text = "---\nname: reviewer\ndescription: Use when: ready\ntools: Read, Agent(x)\n---\nYou review.";

@@ -11,7 +11,7 @@ use crate::cli::{
     connect::{Connection, Start},
     context::Context,
     exit::{Exit, Stop},
-    render::{printable, table},
+    render::{fitted, printable},
     resolve,
 };
 
@@ -70,7 +70,11 @@ async fn list(cx: &Context, at: &Connection, run: &str) -> Result<Exit> {
                 file.step.to_string(),
             ]
         });
-        cx.terminal.print(&table(&["file", "name", "bytes", "step"], rows))?;
+        cx.terminal.print(&fitted(
+            cx.terminal.width(),
+            &["file", "name", "bytes", "step"],
+            rows,
+        ))?;
     }
     Ok(Exit::Ok)
 }

@@ -9,7 +9,7 @@ use crate::{
         connect::{Connection, Start},
         context::Context,
         exit::{Exit, Stop},
-        render::table,
+        render::fitted,
     },
     engine::AuditView,
     middleware::{Chained, GENESIS},
@@ -107,6 +107,10 @@ async fn list(cx: &Context, at: &Connection, after: u64) -> Result<Exit> {
         let who = [text("agent"), text("target")].join(" ").trim().to_owned();
         vec![it.seq.to_string(), it.at.clone(), what, who, text("principal"), text("outcome")]
     });
-    cx.terminal.print(&table(&["line", "at", "what", "who", "for", "outcome"], rows))?;
+    cx.terminal.print(&fitted(
+        cx.terminal.width(),
+        &["line", "at", "what", "who", "for", "outcome"],
+        rows,
+    ))?;
     Ok(Exit::Ok)
 }

@@ -2,13 +2,14 @@
 
 use anyhow::Result;
 use clap::Args;
+use serde_json::{Value, json};
 
-use crate::cli::{connect::Start, context::Context, exit::Exit, render::table};
+use crate::cli::{connect::Start, context::Context, exit::Exit, render::fitted};
 
 /// How much of a hash is shown.
 const SHORT: usize = 12;
 
-/// List the stored blueprints, and when each starts by itself
+/// List the blueprints, when each starts by itself, and files that have errors
 #[derive(Debug, Args)]
 pub struct Blueprints {}
 
@@ -20,11 +21,14 @@ impl Blueprints {
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
         cx.with(Start::Existing, async |at| {
             let blueprints = at.client.blueprints().await?;
+            let (items, problems) = (blueprints.items, blueprints.problems);
             if cx.terminal.json {
-                cx.terminal.print_json(&blueprints)?;
+                let mut all: Vec<Value> = items.iter().map(|it| json!(it)).collect();
+                all.extend(problems.iter().map(|it| json!({"name": it.name, "problem": it})));
+                cx.terminal.print_json(&all)?;
                 return Ok(Exit::Ok);
             }
-            let rows = blueprints.iter().map(|blueprint| {
+            let rows = items.iter().map(|blueprint| {
                 let starts = blueprint.on.iter().map(|on| match (&on.zone, &on.next_at) {
                     (Some(zone), Some(next)) => format!("{} {zone}, next {next}", on.what),
                     _ => match (&on.problem, &on.directory) {
@@ -40,7 +44,16 @@ impl Blueprints {
                     blueprint.description.clone().unwrap_or_default(),
                 ]
             });
-            cx.terminal.print(&table(&["name", "version", "starts by", "description"], rows))?;
+            let broken = problems.iter().map(|it| {
+                let message = format!("not served: {}: {}", it.file, it.message);
+                vec![it.name.clone(), "-".to_owned(), String::new(), message]
+            });
+            let rows = rows.chain(broken);
+            cx.terminal.print(&fitted(
+                cx.terminal.width(),
+                &["name", "version", "starts by", "description"],
+                rows,
+            ))?;
             Ok(Exit::Ok)
         })
         .await

@@ -68,7 +68,8 @@ impl Check {
         }
         for path in &paths {
             let bundle = compile::load(path)?;
-            let findings = compile::compile(&bundle, &cx.config).findings;
+            let mut findings = compile::compile(&bundle, &cx.beside.config_of(path)?).findings;
+            compile::name_declarations(&mut findings, path);
             invalid |= findings.iter().any(|finding| finding.severity == Severity::Error);
             if self.format != Format::Human || cx.terminal.json {
                 all.extend(

@@ -9,7 +9,7 @@ use crate::{
     cli::{
         context::Context,
         exit::{Exit, Stop},
-        render::table,
+        render::fitted,
     },
 };
 
@@ -65,6 +65,6 @@ fn list(cx: &Context) -> Result<Exit> {
         return Ok(Exit::Ok);
     }
     let rows = FUNCTIONS.iter().map(|it| vec![manual::name_of(it), it.about.to_owned()]);
-    cx.terminal.print(&table(&["function", "what it does"], rows))?;
+    cx.terminal.print(&fitted(cx.terminal.width(), &["function", "what it does"], rows))?;
     Ok(Exit::Ok)
 }

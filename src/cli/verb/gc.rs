@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::Args;
 
 use crate::{
-    cli::{connect::Start, context::Context, exit::Exit, render::table},
+    cli::{connect::Start, context::Context, exit::Exit, render::fitted},
     engine::{GcView, Why},
 };
 
@@ -66,7 +66,7 @@ fn show(cx: &Context, all: &GcView) -> Result<()> {
             };
             vec![it.run.to_string(), it.bytes.to_string(), why.to_owned()]
         });
-        cx.terminal.print(&table(&["run", "bytes", "why"], rows))?;
+        cx.terminal.print(&fitted(cx.terminal.width(), &["run", "bytes", "why"], rows))?;
     }
     let named = all.items.len() as u64;
     if all.runs > named {

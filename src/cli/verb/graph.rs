@@ -1,6 +1,6 @@
 //! `graph`: what a flow can do, drawn without running it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -34,6 +34,11 @@ enum Format {
 }
 
 impl Graph {
+    /// The file that is drawn.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
     /// Runs the command.
     ///
     /// # Errors

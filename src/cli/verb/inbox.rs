@@ -9,7 +9,7 @@ use crate::{
         context::Context,
         exit::Exit,
         form,
-        render::{age, elapsed, printable, table},
+        render::{age, elapsed, fitted, printable},
         resolve,
     },
     engine::TaskView,
@@ -45,7 +45,15 @@ impl Inbox {
             if !self.all {
                 query.push(("kind", "human".to_owned()));
             }
-            let tasks = at.client.tasks(&query).await?.items;
+            let mut tasks = at.client.tasks(&query).await?.items;
+            if !self.all {
+                // What workers ask a senior is for people as well.
+                let open = vec![("state", "open".to_owned()), ("limit", "200".to_owned())];
+                let asking = at.client.tasks(&open).await?.items;
+                tasks.extend(
+                    asking.into_iter().filter(|it| it.kind != "human" && it.question.is_some()),
+                );
+            }
             if cx.terminal.json {
                 cx.terminal.print_json(&tasks)?;
             } else if tasks.is_empty() {
@@ -53,8 +61,8 @@ impl Inbox {
             } else {
                 let now = cx.clock.now_ms();
                 let rows = tasks.iter().map(|task| row(task, now));
-                cx.terminal
-                    .print(&table(&["task", "agent", "operator", "age", "left", "about"], rows))?;
+                let head = ["task", "agent", "operator", "age", "left", "about"];
+                cx.terminal.print(&fitted(cx.terminal.width(), &head, rows))?;
                 cx.terminal.say("  next: moonswarm show TASK · approve TASK · answer TASK");
             }
             Ok(Exit::Ok)
@@ -65,6 +73,9 @@ impl Inbox {
 
 fn row(task: &TaskView, now_ms: u64) -> Vec<String> {
     let mut about = task.summary.as_deref().map(printable).unwrap_or_default();
+    if let Some(question) = task.question.as_deref().map(printable) {
+        about = format!("asks: {question} (moonswarm advise)");
+    }
     if let Some(required) = task.required.filter(|required| *required > 1) {
         about.push_str(&format!(" ({} of {required})", task.answers.len()));
     }

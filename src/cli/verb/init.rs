@@ -12,7 +12,7 @@ use crate::{
         context::Context,
         exit::{Exit, Stop},
         gallery::{GALLERY, example},
-        render::table,
+        render::fitted,
     },
 };
 
@@ -69,6 +69,7 @@ impl Init {
             cx.terminal.say(&format!("  next: moonswarm run {file} who=moon"));
         } else {
             cx.terminal.say(&format!("  next: moonswarm graph {file}"));
+            cx.terminal.say(&format!("        moonswarm run {file} KEY=VALUE"));
         }
         cx.terminal.say(&format!("        moonswarm check {file}"));
         cx.terminal.say(&format!("        moonswarm test {test}"));
@@ -83,8 +84,13 @@ fn list(cx: &Context) -> Result<Exit> {
         return Ok(Exit::Ok);
     }
     let rows = GALLERY.iter().map(|it| vec![it.name.to_owned(), it.about.to_owned()]);
-    cx.terminal.print(&table(&["example", "what it does"], rows))?;
-    cx.terminal.say("moonswarm init NAME --from EXAMPLE");
+    cx.terminal.print(&fitted(cx.terminal.width(), &["example", "what it does"], rows))?;
+    cx.terminal.say(
+        "  next: moonswarm init mine --from migration   # writes the example and its test here",
+    );
+    cx.terminal
+        .say("        moonswarm test mine_test.lua           # runs it, with its agents mocked");
+    cx.terminal.say("        moonswarm run mine.lua KEY=VALUE       # runs it, with the operators that it names");
     Ok(Exit::Ok)
 }
 

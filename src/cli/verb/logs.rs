@@ -8,7 +8,7 @@ use crate::{
         connect::Start,
         context::Context,
         exit::Exit,
-        render::{Said, event, said_line},
+        render::{Said, Story, cut, said_line},
         resolve,
     },
     engine::EventView,
@@ -38,6 +38,8 @@ impl Logs {
             let run = at.client.run(id).await?;
             let (mut after, last) = (self.after, run.last_event);
             let mut said = Said::default();
+            let colors = console::colors_enabled();
+            let mut story = Story::new(colors);
             loop {
                 let done = |after: u32| !self.follow && after >= last;
                 if done(after) {
@@ -46,7 +48,7 @@ impl Logs {
                 let mut events = at.client.events(id, after).await?;
                 while let Some(event) = events.next().await? {
                     after = event.seq.unwrap_or(after);
-                    self.print(cx, &event, &mut said)?;
+                    self.print(cx, &event, &mut said, &mut story)?;
                     if done(after) {
                         return Ok(Exit::Ok);
                     }
@@ -62,17 +64,27 @@ impl Logs {
         .await
     }
 
-    fn print(&self, cx: &Context, it: &EventView, said: &mut Said) -> std::io::Result<()> {
+    fn print(
+        &self,
+        cx: &Context,
+        it: &EventView,
+        said: &mut Said,
+        story: &mut Story,
+    ) -> std::io::Result<()> {
         if cx.terminal.json {
             return cx.terminal.print_json_line(it);
         }
+        let print = |line: &str| match cx.terminal.width() {
+            Some(width) => cx.terminal.print_painted(&cut(line, width)),
+            None => cx.terminal.print_painted(line),
+        };
         // What a model says is shown line by line, not piece by piece.
         for line in said.hear(it) {
-            cx.terminal.print(&said_line(it, &line))?;
+            print(&said_line(it, &line))?;
         }
         match Said::is_piece(it) {
             true => Ok(()),
-            false => cx.terminal.print(&event(it)),
+            false => print(&story.line(it)),
         }
     }
 }

@@ -47,6 +47,7 @@ mod state;
 mod test;
 mod token;
 mod version;
+mod whoami;
 mod worker;
 
 pub use advise::Advise;
@@ -95,6 +96,7 @@ pub use state::State;
 pub use test::Test;
 pub use token::Token;
 pub use version::Version;
+pub use whoami::Whoami;
 pub use worker::Worker;
 
 use settle::{failure, settle};

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 
-use crate::cli::{connect::Start, context::Context, exit::Exit, render::table};
+use crate::cli::{connect::Start, context::Context, exit::Exit, render::fitted};
 
 /// List the operators, and how many sessions are open as each
 #[derive(Debug, Args)]
@@ -34,7 +34,11 @@ impl Operators {
                 };
                 vec![operator.name.clone(), operator.kind.clone(), about]
             });
-            cx.terminal.print(&table(&["operator", "kind", "about"], rows))?;
+            cx.terminal.print(&fitted(
+                cx.terminal.width(),
+                &["operator", "kind", "about"],
+                rows,
+            ))?;
             Ok(Exit::Ok)
         })
         .await

@@ -8,11 +8,14 @@ use crate::{
         connect::Start,
         context::Context,
         exit::{Exit, Stop},
-        render::{age, printable, table},
+        render::{age, fitted, printable},
     },
     engine::RunView,
     store::RunStatus,
 };
+
+/// Characters of an id that are shown at least: the millisecond of its start is in them.
+const SHORTEST: usize = 14;
 
 /// List runs, newest first
 #[derive(Debug, Args)]
@@ -55,7 +58,14 @@ impl Ps {
             }
             let now = cx.clock.now_ms();
             let head = ["run", "blueprint", "status", "steps", "age", "says"];
-            cx.terminal.print(&table(&head, page.items.iter().map(|run| row(run, now))))?;
+            let width = cx.terminal.width();
+            let mut rows: Vec<_> = page.items.iter().map(|run| row(run, now)).collect();
+            if width.is_some() {
+                for (row, id) in rows.iter_mut().zip(short_ids(&page.items)) {
+                    row[0] = id;
+                }
+            }
+            cx.terminal.print(&fitted(width, &head, rows))?;
             if page.next_cursor.is_some() {
                 cx.terminal.say("there are more: -n NUMBER");
             }
@@ -74,6 +84,18 @@ fn statuses(words: &[String]) -> Result<String, Stop> {
         }
     }
     Ok(words.join(","))
+}
+
+/// The beginning of each id that no other of the list has, and that is long enough for later runs.
+fn short_ids(runs: &[RunView]) -> Vec<String> {
+    let ids: Vec<String> = runs.iter().map(|run| run.id.to_string()).collect();
+    let shared = |a: &str, b: &str| a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
+    let short = ids.iter().enumerate().map(|(at, id)| {
+        let others = ids.iter().enumerate().filter(|(other, _)| *other != at);
+        let same = others.map(|(_, other)| shared(id, other)).max().unwrap_or(0);
+        id.chars().take(SHORTEST.max(same + 1)).collect()
+    });
+    short.collect()
 }
 
 fn row(run: &RunView, now_ms: u64) -> Vec<String> {
@@ -119,6 +141,22 @@ mod tests {
         assert_eq!(says(&run), "reviewed");
         run.waiting_on = vec![on.clone(), on];
         assert_eq!(says(&run), "waits for ship (human) and 1 more");
+    }
+
+    #[test]
+    fn short_ids_stay_apart() {
+        let run = |num, ms| RunView {
+            id: crate::protocol::RunId::new(num, ms),
+            ..fixture::run(RunStatus::Running)
+        };
+        let runs =
+            [run(3, 1_767_225_600_000), run(2, 1_767_225_600_000), run(1, 1_700_000_000_000)];
+        let ids = short_ids(&runs);
+        assert_ne!(ids[0], ids[1]);
+        assert_eq!(ids[2].len(), SHORTEST);
+        for (id, run) in ids.iter().zip(&runs) {
+            assert!(run.id.to_string().starts_with(id), "{id}");
+        }
     }
 
     #[test]

@@ -1,6 +1,10 @@
 //! `repl`: a line of Lua at a time, each a durable run of its own.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::Result;
 use clap::Args;
@@ -30,6 +34,11 @@ pub struct Repl {
 }
 
 impl Repl {
+    /// The blueprint whose agents there are.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
     /// Does it, until the input ends or a Ctrl-C at the prompt.
     ///
     /// # Errors
@@ -112,6 +121,7 @@ impl Session {
             leave_to_people: false,
             ask: at.is_embedded() && cx.terminal.asks,
             wait: None,
+            leaves_tree: false,
         };
         match follow.until_end(run, interrupt).await? {
             End::Ended(run) if run.status == RunStatus::Completed => {

@@ -65,6 +65,11 @@ pub struct Run {
 }
 
 impl Run {
+    /// The file that it runs, unless it is a name.
+    pub fn file(&self) -> Option<&Path> {
+        compile::is_path(&self.what).then(|| Path::new(&self.what))
+    }
+
     /// Runs the command.
     ///
     /// # Errors
@@ -78,14 +83,15 @@ impl Run {
         cx.with(start, async |at| {
             let body = self.request(cx, at, base).await?;
             if self.detach {
-                let made = at.client.start(&body).await?;
+                let made = at.client.start(&body).await.map_err(|error| self.offer(error))?;
                 match cx.terminal.json {
                     true => cx.terminal.print_json(&made)?,
                     false => cx.terminal.print(&made.id().to_string())?,
                 }
                 return Ok(Exit::Ok);
             }
-            let run = at.client.start_watched(&body).await?;
+            let begun = at.client.start_watched(&body).await;
+            let run = begun.map_err(|error| self.offer(error))?;
             let id = run.id;
             let exit = self.watch(cx, at, run, &mut signal(SignalKind::interrupt())?).await?;
             leave(cx, at, id).await?;
@@ -171,7 +177,10 @@ impl Run {
         } else {
             let schema = match self.pairs.is_empty() {
                 true => None,
-                false => at.client.blueprint(&self.what).await?.input,
+                false => {
+                    let found = at.client.blueprint(&self.what).await;
+                    found.map_err(|error| self.offer(error))?.input
+                }
             };
             (json!({"blueprint": self.what}), schema)
         };
@@ -194,10 +203,27 @@ impl Run {
         Ok(body)
     }
 
+    /// Where a name stands for nothing and a file beside it is called so, says how that is run.
+    fn offer(&self, error: anyhow::Error) -> anyhow::Error {
+        let Some(stop) = error.downcast_ref::<Stop>().filter(|it| it.exit == Exit::NotFound) else {
+            return error;
+        };
+        let files = ["lua", "luau", "flow.json"].map(|it| format!("{}.{it}", self.what));
+        match files.iter().find(|file| Path::new(file).is_file()) {
+            Some(file) if !compile::is_path(&self.what) => {
+                let next = format!("`moonswarm run {file}` runs the file that is here");
+                stop.clone().next(next).into()
+            }
+            Some(_) | None => error,
+        }
+    }
+
     /// A directory of this machine means nothing to a daemon on another one.
     fn workdir(&self, at: &Connection) -> Result<Option<String>> {
         let dir = match &self.workdir {
-            Some(dir) => dir.canonicalize().with_context(|| format!("find {}", dir.display()))?,
+            Some(dir) => dir.canonicalize().map_err(|error| {
+                Stop::usage(format!("find the directory {}: {error}", dir.display()))
+            })?,
             // What runs without the right to choose works in a directory of its own.
             None if at.client.is_local() && at.client.may(Verb::RunWorkdir) => {
                 std::env::current_dir().context("find the current directory")?
@@ -224,6 +250,7 @@ impl Run {
                 || (self.wait.is_none() && !self.watch && !cx.terminal.live),
             ask: at.is_embedded() && cx.terminal.asks,
             wait: self.wait,
+            leaves_tree: true,
         };
         match follow.until_end(run, interrupt).await? {
             End::Ended(run) => finish(cx, &run),
@@ -313,6 +340,7 @@ async fn interrupted(
         leave_to_people: false,
         ask: false,
         wait: None,
+        leaves_tree: false,
     };
     match follow.until_end(canceled, interrupt).await? {
         End::Ended(run) => cx.terminal.say(&super::failure(&run)),

@@ -1,6 +1,10 @@
 //! `serve`: the daemon.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
@@ -12,9 +16,10 @@ use crate::{
         connect::{disk_failed, explain, told_of},
         context::Context,
         descriptors,
-        exit::Exit,
+        exit::{Exit, Stop},
     },
-    host::{Host, HostConfig},
+    config::LogFormat,
+    host::{Host, HostConfig, blueprints_in},
     store::Migrated,
 };
 
@@ -24,7 +29,7 @@ pub struct Serve {
     /// Where to listen [default: 127.0.0.1:7700]
     #[arg(long, value_name = "ADDRESS", env = "MOONSWARM_LISTEN")]
     pub listen: Option<SocketAddr>,
-    /// A directory of blueprints to watch
+    /// A directory of blueprints to watch [default: the current one, if there are any in it]
     #[arg(long, value_name = "DIR", env = "MOONSWARM_BLUEPRINTS")]
     pub blueprints: Option<PathBuf>,
     /// How long a pull worker keeps a task without a heartbeat [default: 30s]
@@ -53,12 +58,13 @@ impl Serve {
         let mut stop = Stops::listen()?;
         let (connections, note) = descriptors::connections(cx.config.connections);
         if let Some(note) = note {
-            cx.terminal.say(&note);
+            say(cx, &note);
         }
+        let served = served(cx.config.blueprints.as_deref())?;
         let config = HostConfig {
             data: cx.config.data.clone(),
             listen: cx.config.listen,
-            blueprints: cx.config.blueprints.clone(),
+            blueprints: served.clone(),
             watch: cx.config.watch.clone(),
             recover: true,
             shards: cx.config.shards,
@@ -84,14 +90,14 @@ impl Serve {
             middleware: crate::engine::Middleware::of(cx.config.middleware.clone()),
         };
         let host = Host::open(config).await.map_err(|error| explain(&cx.config.data, error))?;
-        self.greet(cx, &host)?;
+        self.greet(cx, &host, served.as_deref())?;
         let lost = tokio::select! {
             () = stop.next() => None,
             error = host.lost() => Some(error),
         };
         match &lost {
-            None => cx.terminal.say("stopping; once more stops at once"),
-            Some(_) => cx.terminal.say("stopping: nothing can be stored any more"),
+            None => say(cx, "stopping; once more stops at once"),
+            Some(_) => say(cx, "stopping: nothing can be stored any more"),
         }
         let stopped = tokio::select! {
             () = host.stop(self.grace) => Exit::Ok,
@@ -103,23 +109,29 @@ impl Serve {
         }
     }
 
-    fn greet(&self, cx: &Context, host: &Host) -> Result<()> {
+    fn greet(&self, cx: &Context, host: &Host, served: Option<&Path>) -> Result<()> {
         let data = cx.config.data.canonicalize().context("find the data directory")?;
         let token = data.join("admin.token");
         let url = host.url();
-        if cx.terminal.json {
+        if cx.terminal.json || cx.config.log_format == LogFormat::Json {
             let mut greeting = json!({
                 "url": url,
                 "pid": std::process::id(),
                 "version": env!("CARGO_PKG_VERSION"),
                 "data": data,
                 "token_file": token,
-                "blueprints": cx.config.blueprints,
+                "blueprints": served,
             });
             if let Some(Migrated { from, to, backup }) = host.migrated() {
                 greeting["migrated"] = json!({ "from": from, "to": to, "backup": backup });
             }
-            cx.terminal.print_json_line(&greeting)?;
+            if cx.terminal.json {
+                cx.terminal.print_json_line(&greeting)?;
+            } else {
+                // Beside log lines that are JSON, it is one of them.
+                let line = json!({"message": "serving", "serving": greeting});
+                cx.terminal.say(&line.to_string());
+            }
             return Ok(());
         }
         let say = |line: &str| cx.terminal.say(line);
@@ -130,12 +142,37 @@ impl Serve {
         }
         say(&format!("  token       cat {}", token.display()));
         say(&format!("  API docs    {url}/docs"));
-        match &cx.config.blueprints {
+        match served {
             Some(dir) => say(&format!("  blueprints  {} (watched)", dir.display())),
-            None => say("  blueprints  none watched; --blueprints DIR names a directory"),
+            None => say("  blueprints  none here; --blueprints DIR names a directory to watch"),
         }
         say("  Ctrl-C stops it; open runs go on at the next start");
         Ok(())
+    }
+}
+
+/// Says something to whoever reads stderr: in the log, where its lines are JSON.
+fn say(cx: &Context, line: &str) {
+    match cx.config.log_format {
+        LogFormat::Json => tracing::info!("{line}"),
+        LogFormat::Text => cx.terminal.say(line),
+    }
+}
+
+/// The directory that is watched: the named one, which must be there, or this one if it has blueprints.
+fn served(named: Option<&Path>) -> Result<Option<PathBuf>, Stop> {
+    match named {
+        Some(dir) if !dir.is_dir() => {
+            let shown = dir.display();
+            Err(Stop::usage(format!("there is no directory {shown} to watch")).next(format!(
+                "`mkdir {shown}`, or leave --blueprints out to serve the blueprints of this directory"
+            )))
+        }
+        Some(dir) => Ok(Some(dir.to_owned())),
+        None => {
+            let here = Path::new(".");
+            Ok((!blueprints_in(here).is_empty()).then(|| here.to_owned()))
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::cli::{
     connect::{Connection, Start},
     context::Context,
     exit::Exit,
-    render::{age, printable, table},
+    render::{age, fitted, printable},
 };
 
 /// List, open and close the sessions of operators
@@ -122,6 +122,6 @@ async fn list(cx: &Context, at: &Connection) -> Result<Exit> {
         ]
     });
     let head = ["session", "operator", "is", "tasks", "unseen", "age", "opened by"];
-    cx.terminal.print(&table(&head, rows))?;
+    cx.terminal.print(&fitted(cx.terminal.width(), &head, rows))?;
     Ok(Exit::Ok)
 }

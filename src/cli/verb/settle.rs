@@ -44,6 +44,7 @@ pub async fn settle(cx: &Context, at: &Connection, run: RunId) -> Result<()> {
         leave_to_people: true,
         ask: false,
         wait: None,
+        leaves_tree: false,
     };
     let mut interrupt = signal(SignalKind::interrupt())?;
     match follow.until_end(at.client.run(run).await?, &mut interrupt).await? {

@@ -9,7 +9,7 @@ use crate::cli::{
     connect::{Connection, Start},
     context::Context,
     exit::{Exit, Stop},
-    render::{Tree, printable, table, used, waiting},
+    render::{Tree, cut, fitted, printable, used, waiting},
     resolve,
 };
 use crate::{
@@ -80,8 +80,13 @@ impl Show {
                 colors: console::colors_enabled(),
                 said: None,
                 all: self.all,
+                width: cx.terminal.width(),
             };
             let mut lines = vec![format!("{id}  {}", tree.header(&run))];
+            if let Some(width) = tree.width {
+                // The id is wide: the rest of the header has a line of its own.
+                lines = vec![id.to_string(), cut(&format!("  {}", tree.header(&run)), width)];
+            }
             lines.push(format!("started {} by {}", run.created_at, printable(&run.started_by)));
             lines.extend(run.parent.map(|parent| format!("called by {parent}")));
             lines.extend(run.copied_from.as_ref().map(|from| match from.step {
@@ -133,7 +138,11 @@ async fn stack(cx: &Context, at: &Connection, blueprint: Option<&str>) -> Result
         let settings = settings.to_owned();
         vec![it.boundary.clone(), it.class.clone(), it.name.clone(), it.from.clone(), settings]
     });
-    cx.terminal.print(&table(&["boundary", "class", "layer", "from", "settings"], rows))?;
+    cx.terminal.print(&fitted(
+        cx.terminal.width(),
+        &["boundary", "class", "layer", "from", "settings"],
+        rows,
+    ))?;
     Ok(Exit::Ok)
 }
 

@@ -8,7 +8,7 @@ use crate::cli::{
     connect::{Connection, Start},
     context::Context,
     exit::Exit,
-    render::{printable, table},
+    render::{fitted, printable},
     values,
 };
 
@@ -217,7 +217,7 @@ impl State {
             vec![printable(&item.key), more]
         });
         let head = ["key", if found { "found" } else { "revision" }];
-        cx.terminal.print(&table(&head, rows))?;
+        cx.terminal.print(&fitted(cx.terminal.width(), &head, rows))?;
         Ok(())
     }
 }

@@ -12,7 +12,7 @@ use crate::cli::{
     compile,
     context::Context,
     exit::{Exit, Stop},
-    render::table,
+    render::fitted,
     testkit::{self, Covered, FileReport, Options, Recorder, Snapshots},
 };
 
@@ -74,7 +74,6 @@ impl Test {
                 .next("tests are files that end in _test.lua; `moonswarm init` writes a blueprint with one")
                 .into());
         }
-        let known = compile::known(&cx.config);
         let snapshots = match (self.update, std::env::var_os("CI").is_some()) {
             (true, _) => Snapshots::Update,
             (false, true) => Snapshots::Compare,
@@ -89,6 +88,7 @@ impl Test {
         };
         let mut reports = Vec::new();
         for file in &files {
+            let known = compile::known(&cx.beside.config_of(file)?);
             let report = testkit::run(file, &known, &options, &cx.clock);
             if !cx.terminal.json {
                 for line in testkit::lines(&report) {
@@ -112,7 +112,7 @@ impl Test {
                     if !rows.is_empty() {
                         cx.terminal.print("")?;
                         let heads = ["file", "covered", what, "never ran"];
-                        cx.terminal.print(&table(&heads, rows))?;
+                        cx.terminal.print(&fitted(cx.terminal.width(), &heads, rows))?;
                     }
                 }
             }

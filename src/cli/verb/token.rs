@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use crate::{
     cli::{
-        connect::{Connection, Start},
+        connect::{Connection, Start, own_token},
         context::Context,
         exit::{Exit, Stop},
-        render::table,
+        render::{age, fitted},
     },
     engine::QuotaUse,
     token::Quotas,
@@ -28,8 +28,8 @@ enum What {
     Mint(Mint),
     /// Show what a token says of itself; its signature is not checked
     Inspect {
-        /// The token
-        token: String,
+        /// The token [default: the one that other commands use]
+        token: Option<String>,
     },
     /// Make a token worthless, and all that were made from it
     Revoke {
@@ -75,7 +75,8 @@ impl Token {
     /// A token that may not do that, or text that is no token.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
         if let What::Inspect { token } = &self.what {
-            cx.terminal.print_json(&inspect(token)?)?;
+            let own = token.clone().map_or_else(|| own_token(&cx.target, &cx.config), Ok)?;
+            cx.terminal.print_json(&inspect(&own)?)?;
             return Ok(Exit::Ok);
         }
         let start = match &self.what {
@@ -139,15 +140,22 @@ async fn list(cx: &Context, at: &Connection) -> Result<Exit> {
         cx.terminal.print_json(&tokens)?;
         return Ok(Exit::Ok);
     }
+    let now = cx.clock.now_ms();
     let rows = tokens.iter().map(|token| {
         let state = match &token.revoked_at {
             Some(at) => format!("revoked {at}"),
             None => format!("until {}", token.expires_at),
         };
         let quotas = quotas(token.quotas.unwrap_or_default(), token.used.unwrap_or_default());
-        vec![token.jti.clone(), token.role.clone(), token.scopes.join(" "), quotas, state]
+        let used = token.last_used_at.as_deref().map(|at| age(at, now)).unwrap_or_default();
+        let (jti, name, role) = (token.jti.clone(), token.subject.clone(), token.role.clone());
+        vec![jti, name, role, used, token.scopes.join(" "), quotas, state]
     });
-    cx.terminal.print(&table(&["token", "role", "scopes", "quotas", "state"], rows))?;
+    cx.terminal.print(&fitted(
+        cx.terminal.width(),
+        &["token", "name", "role", "used", "scopes", "quotas", "state"],
+        rows,
+    ))?;
     Ok(Exit::Ok)
 }
 

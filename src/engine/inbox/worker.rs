@@ -3,6 +3,7 @@
 use crate::{
     engine::{
         CustomEffects, EngineError, Holder, PromptView, Report, Verdict,
+        error::LAST_RESULT,
         inbox::{answers, escalate, worker_state},
         rfc3339,
         run::{answers::closed, due::Due, reply::ReplyTo, resident::Run, task::Phase},
@@ -360,11 +361,18 @@ fn refuse_result(
     keep_evidence(turn, holder, report, error.code());
     let Some(task) = turn.run.task_mut(holder.step) else { return };
     task.invalid += 1;
-    if task.invalid >= INVALID_RESULTS {
+    let is_last = task.invalid >= INVALID_RESULTS;
+    if is_last {
         let message = format!("{INVALID_RESULTS} results were refused; the last: {error}");
         let failure = Failure::new(kind::INVALID_RESULT, message);
         attempts::attempt_failed(turn, holder.step, failure, report.usage.clone());
     }
+    let error = match error {
+        EngineError::Invalid { violations, .. } if is_last => {
+            EngineError::Invalid { what: LAST_RESULT, violations }
+        }
+        error => error,
+    };
     turn.run.pending.after.replies.push(Box::new(move |result| {
         drop(reply.send(match result {
             Ok(_) => Err(error),

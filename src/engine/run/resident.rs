@@ -13,6 +13,7 @@ use crate::{
             composite::OpenComposite,
             due::{Timers, Times},
             feed::Audience,
+            log_line::Line,
             model_loop::OpenLoop,
             open::{OpenKind, OpenSteps},
             perform::Perform,
@@ -146,6 +147,8 @@ pub(crate) struct After {
     /// The attempts whose files are being published.
     pub(crate) published: Vec<(u32, u32)>,
     pub(crate) events: Vec<EventView>,
+    /// What the log says then.
+    pub(crate) lines: Vec<Line>,
 }
 
 impl After {

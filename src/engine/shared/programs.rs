@@ -5,7 +5,9 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
+use utoipa::ToSchema;
 
 use crate::engine::EngineError;
 use crate::{
@@ -17,6 +19,8 @@ use crate::{
     token::Grant,
 };
 
+/// What is shown of a hash.
+const SHORT: usize = 12;
 /// The maximum number of programs that stay compiled.
 const KEPT: usize = 256;
 /// The maximum number of versions whose publisher is cached.
@@ -34,6 +38,22 @@ pub(crate) struct Programs {
     stored: Mutex<HashSet<String>>,
     names: Mutex<Names>,
     publishers: Mutex<HashMap<String, Publisher>>,
+    /// What keeps files of the watched directory from being blueprints.
+    problems: Mutex<Vec<BlueprintProblem>>,
+}
+
+/// A file of the watched directory that is no blueprint, or whose last version is not served.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct BlueprintProblem {
+    /// The file, relative to the watched directory.
+    pub file: String,
+    /// The blueprint's name; the file's, if no version of it ever said another.
+    pub name: String,
+    /// What is wrong, in one line.
+    pub message: String,
+    /// The errors, in the order of their places.
+    #[schema(value_type = Vec<Object>)]
+    pub findings: Vec<Finding>,
 }
 
 /// The grant of the publisher of a version when it was published; `None` if it was never published.
@@ -58,7 +78,13 @@ impl Programs {
             stored: Mutex::default(),
             names: Mutex::default(),
             publishers: Mutex::default(),
+            problems: Mutex::default(),
         }
+    }
+
+    /// What keeps files of the watched directory from being blueprints, by file.
+    pub(crate) fn problems(&self) -> MutexGuard<'_, Vec<BlueprintProblem>> {
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the publisher of a version, if it is cached.
@@ -210,7 +236,10 @@ impl Programs {
             return self.by_hash(&own_hash);
         }
         let hash = match prefix {
-            None => self.named(name)?.ok_or_else(|| unknown(reference))?,
+            None => match self.named(name)? {
+                Some(hash) => hash,
+                None => return Err(self.unnamed(name)?),
+            },
             Some(prefix) => {
                 let mut versions = self.store.blueprint_versions(name, prefix)?;
                 // Published versions take precedence over those that merely declare the name.
@@ -230,6 +259,20 @@ impl Programs {
             }
         };
         self.by_hash(&hash)
+    }
+
+    /// Why a name stands for nothing: there is none, or it was archived.
+    fn unnamed(&self, name: &str) -> Result<EngineError, EngineError> {
+        let versions = self.store.blueprint_versions(name, "")?;
+        let last =
+            versions.iter().filter(|row| row.publisher.is_some()).max_by_key(|it| it.created_ms);
+        Ok(match last {
+            None => unknown(name),
+            Some(row) => {
+                let hash = &row.hash[..SHORT.min(row.hash.len())];
+                unknown(&format!("{name}: its file was removed; {name}@{hash} is its last version"))
+            }
+        })
     }
 
     /// Returns the write of a version, with the grant of its publisher if it is published.

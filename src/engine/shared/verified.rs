@@ -27,7 +27,12 @@ pub(crate) struct Auth {
     pub(crate) verified: RwLock<HashMap<[u8; 32], Claims>>,
     /// The epochs of the open runs that were created before nonces existed.
     pub(crate) first_epochs: HashMap<u64, u32>,
+    /// When tokens were used last, in Unix milliseconds, by id.
+    uses: RwLock<HashMap<String, u64>>,
 }
+
+/// Tokens whose last use is remembered.
+const MOST_USES: usize = 10_000;
 
 impl Auth {
     pub(crate) fn open(
@@ -43,7 +48,23 @@ impl Auth {
             revoked: RwLock::new(revoked),
             verified: RwLock::default(),
             first_epochs: store.runs_without_nonce()?.into_iter().collect(),
+            uses: RwLock::default(),
         })
+    }
+
+    /// Notes that a token was used.
+    pub(crate) fn note_use(&self, jti: &str, now_ms: u64) {
+        let mut uses = self.uses.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = uses.get_mut(jti) {
+            *at = now_ms;
+        } else if uses.len() < MOST_USES {
+            uses.insert(jti.to_owned(), now_ms);
+        }
+    }
+
+    /// When a token was used last since the start.
+    pub(crate) fn last_use(&self, jti: &str) -> Option<u64> {
+        self.uses.read().unwrap_or_else(PoisonError::into_inner).get(jti).copied()
     }
 
     /// Reads the keys.

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use crate::{
     engine::{
-        run::resident::{After, Pending, Submitted},
+        run::{
+            log_line,
+            resident::{After, Pending, Submitted},
+        },
         shard::perform,
         shared::message::Msg,
         turn::facts::Turn,
@@ -39,6 +42,10 @@ pub(crate) fn submit(turn: &mut Turn<'_>) -> Option<After> {
         charge(turn, &mut pending, write.as_ref());
     }
     let bytes = pending.bytes();
+    let kind = |step| turn.run.task(step).and_then(|task| Some(task.row.as_ref()?.kind.as_str()));
+    let is_outside = |step| matches!(kind(step), Some("human" | "main_ai" | "queue"));
+    let lines = log_line::lines(turn.run.id, &turn.run.header, &pending.entries, is_outside);
+    pending.after.lines = lines;
     if !turn.run.subscribers.is_empty() {
         pending.after.events.extend(
             pending.entries.iter().map(|e| crate::engine::view::events::view(turn.run.num, e)),

@@ -226,7 +226,7 @@ fn task_item(
 ) -> WaitingOn {
     let kind = task.row.as_ref().map_or("", |row| row.kind.as_str());
     let what = match &task.question {
-        Some(question) => format!("a senior, for {name}: {}", question.text()),
+        Some(question) => format!("a senior's answer to {name}: {}", question.text()),
         None => format!("{name} ({})", task.operator),
     };
     let (word, until, command) = match task.phase {

@@ -11,7 +11,10 @@ use crate::{
     protocol::{Json, TaskId},
     session::End,
     store::{Check, TokenRow, Write},
-    token::{Claims, Grant, Handle, Quotas, Role, Scopes, TaskClaim, TokenKind, UNNAMED, Verb},
+    token::{
+        Claims, Grant, Handle, Quotas, Role, Scopes, TaskClaim, TokenKind, UNNAMED, Verb,
+        is_on_purpose, permits,
+    },
 };
 
 /// The maximum lifetime of a token, in milliseconds.
@@ -96,12 +99,15 @@ impl Engine {
                 grant: Some(grant),
                 session: None,
             }),
-            None => Bearer::Caller(Caller {
-                session: self.session_of(&claims)?,
-                subject: claims.sub,
-                grant,
-                jti: claims.jti,
-                expires_ms: claims.exp.saturating_mul(1_000),
+            None => Bearer::Caller({
+                self.inner.auth.note_use(&claims.jti, self.shared().clock.now_ms());
+                Caller {
+                    session: self.session_of(&claims)?,
+                    subject: claims.sub,
+                    grant,
+                    jti: claims.jti,
+                    expires_ms: claims.exp.saturating_mul(1_000),
+                }
             }),
         })
     }
@@ -136,6 +142,15 @@ impl Engine {
                 LONGEST_MS / 86_400_000
             )));
         }
+        if mint.role == Role::Queue
+            && !mint.scopes.iter().flatten().any(|scope| scope.starts_with("queue:"))
+        {
+            return Err(EngineError::BadRequest(
+                "mint a token: a token of the role queue names its queues: `queue:builds`, or \
+                 `queue:*` for all of them"
+                    .into(),
+            ));
+        }
         let expires_ms = (now_ms + mint.ttl_ms).min(caller.expires_ms);
         let scopes = match &mint.scopes {
             None => caller.grant.scopes.clone(),
@@ -149,7 +164,9 @@ impl Engine {
         if let Some(verbs) = &mint.verbs {
             let verbs =
                 verbs.iter().map(|word| word.parse::<Verb>()).collect::<Result<Vec<_>, _>>();
-            grant = grant.only(verbs.map_err(|error| EngineError::BadRequest(error.to_string()))?);
+            let verbs = verbs.map_err(|error| EngineError::BadRequest(error.to_string()))?;
+            refuse_foreign(mint.role, &verbs)?;
+            grant = grant.only(verbs);
         }
         let grant = with_more(grant, &mint.extra_verbs)?;
         let parent = self.claims_of(caller);
@@ -248,7 +265,8 @@ impl Engine {
         caller.grant.check(Verb::TokenList, &[])?;
         let rows = self.read(|store| store.tokens()).await?;
         let used = |row: &TokenRow| self.shared().accounts.used(&row.jti);
-        Ok(rows.iter().map(|row| view_token(row, used(row))).collect())
+        let last = |row: &TokenRow| self.inner.auth.last_use(&row.jti);
+        Ok(rows.iter().map(|row| view_token(row, used(row), last(row))).collect())
     }
 
     /// Revokes a token and every token derived from it; later requests with them are refused.
@@ -389,6 +407,17 @@ impl Engine {
     }
 }
 
+/// Refuses to narrow a token to a verb that its role never has: it could do nothing with it.
+fn refuse_foreign(role: Role, verbs: &[Verb]) -> Result<(), EngineError> {
+    let has = |verb: Verb| permits(role, verb) || is_on_purpose(role, verb);
+    let Some(foreign) = verbs.iter().find(|verb| !has(**verb)) else { return Ok(()) };
+    let own: Vec<_> = Verb::ALL.iter().filter(|verb| has(**verb)).map(|it| it.as_str()).collect();
+    Err(EngineError::BadRequest(format!(
+        "mint a token: the role {role} never has the verb {foreign}; it has {}",
+        own.join(", ")
+    )))
+}
+
 /// Returns a grant with additional verbs.
 pub(crate) fn with_more(grant: Grant, words: &[String]) -> Result<Grant, EngineError> {
     let verbs = words.iter().map(|word| word.parse::<Verb>()).collect::<Result<Vec<_>, _>>();
@@ -457,13 +486,15 @@ fn attempt_row(jti: &str, now_ms: u64) -> TokenRow {
     token_row(&claims, now_ms, now_ms + LONGEST_ATTEMPT_TOKEN_MS)
 }
 
-fn view_token(row: &TokenRow, used: Option<QuotaUse>) -> TokenView {
+fn view_token(row: &TokenRow, used: Option<QuotaUse>, last_ms: Option<u64>) -> TokenView {
     let claims: Option<Claims> = serde_json::from_str(&row.claims).ok();
     let words = |claims: &Claims| {
         claims.verbs.as_ref().map(|v| v.iter().map(ToString::to_string).collect())
     };
     TokenView {
         jti: row.jti.clone(),
+        subject: claims.as_ref().map(|claims| claims.sub.clone()).unwrap_or_default(),
+        last_used_at: last_ms.map(rfc3339),
         role: row.role.clone(),
         verbs: claims.as_ref().and_then(words),
         quotas: claims.as_ref().and_then(|claims| claims.quotas),

@@ -168,7 +168,11 @@ impl Engine {
         if permit == Permit::Ask {
             may_bring(caller, &start)?;
         }
-        let program = self.program_of(&start.program).await?;
+        let program = self.program_of(&start.program).await;
+        let program = program.map_err(|error| match &start.program {
+            Program::Named(name) => self.why_unnamed(caller, Verb::RunStart, name, error),
+            Program::Bundle(_) => error,
+        })?;
         if permit == Permit::Ask && matches!(start.program, Program::Named(_)) {
             self.reach(caller, Verb::RunStart, &program).await?;
         }

@@ -88,7 +88,7 @@ impl Engine {
     }
 
     /// Publishes a version under its name: its flows may call, signal and link what `grant` allows.
-    async fn publish(
+    pub(crate) async fn publish(
         &self,
         program: &Arc<Program>,
         grant: Grant,
@@ -192,17 +192,6 @@ impl Engine {
         Ok((view_of(&program, now_ms, now_ms), warnings))
     }
 
-    /// Publishes a blueprint of the watched directory under its own name, on behalf of the host.
-    ///
-    /// # Errors
-    /// Fails when the blueprint has errors or cannot be stored.
-    pub async fn adopt_blueprint(&self, bundle: Bundle) -> Result<BlueprintView, EngineError> {
-        let (program, _) = self.compiled(bundle).await?;
-        let now_ms = self.shared().clock.now_ms();
-        self.publish(&program, Grant::everything(), Vec::new(), Vec::new(), now_ms).await?;
-        Ok(view_of(&program, now_ms, now_ms))
-    }
-
     /// Returns the names, each with its current version.
     ///
     /// # Errors
@@ -241,7 +230,9 @@ impl Engine {
         let reference = name.to_owned();
         let tasks = shared.tasks.clone();
         let resolve = tasks.spawn_blocking(move || shared.programs.resolve(&reference, None));
-        let program = resolve.await.map_err(|_| EngineError::Stopping)??;
+        let resolved = resolve.await.map_err(|_| EngineError::Stopping)?;
+        let program =
+            resolved.map_err(|error| self.why_unnamed(caller, Verb::BlueprintRead, name, error))?;
         self.reach(caller, Verb::BlueprintRead, &program).await?;
         let row = {
             let hash = program.blueprint().hash().to_owned();

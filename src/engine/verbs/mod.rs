@@ -28,5 +28,6 @@ pub(crate) mod stage;
 pub(crate) mod step_page;
 pub(crate) mod stored_state;
 pub(crate) mod transfer;
+pub(crate) mod watched_files;
 pub(crate) mod watches;
 pub(crate) mod workers;

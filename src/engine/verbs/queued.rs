@@ -26,7 +26,7 @@ pub(crate) fn take_up(shared: &Shared, row: &TaskRow) {
     }
 }
 
-/// Notifies sessions of attempts that ended while the host was stopped.
+/// Retires the attempts of sessions that are no longer open in the store.
 pub(crate) fn reconcile(shared: &Shared) -> Result<(), StoreError> {
     for ticket in shared.sessions.placed() {
         let row = shared.store.task(ticket.run, ticket.step)?;

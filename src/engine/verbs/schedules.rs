@@ -249,7 +249,10 @@ impl Engine {
         let program = self.program_of(&Program::Named(name.to_owned())).await?;
         let trigger = waiting(&program, signal).ok_or_else(|| EngineError::NotFound {
             what: "trigger",
-            id: format!("{name}/{signal}"),
+            id: match signals(&program).as_slice() {
+                [] => format!("{name}/{signal}: no signal starts {name}"),
+                known => format!("{name}/{signal}: the signals of {name} are {}", known.join(", ")),
+            },
         })?;
         let start = StartRun {
             program: Program::Named(name.to_owned()),
@@ -268,6 +271,16 @@ impl Engine {
 fn waiting<'p>(program: &'p lua::Program, signal: &str) -> Option<&'p Trigger> {
     let on = &program.blueprint().definition().on;
     on.iter().find(|it| matches!(&it.event, TriggerEvent::Signal(name) if name == signal))
+}
+
+/// The signals that start a blueprint.
+fn signals(program: &lua::Program) -> Vec<&str> {
+    let on = program.blueprint().definition().on.iter();
+    on.filter_map(|it| match &it.event {
+        TriggerEvent::Signal(name) => Some(name.as_str()),
+        _ => None,
+    })
+    .collect()
 }
 
 /// Returns the times of a schedule after `last` and up to `now`, oldest first; if there are too

@@ -164,6 +164,8 @@ impl Engine {
         shared.accounts.add(&claims, now_ms);
         let opening = shared.tasks.spawn(async move {
             engine.write(checks, writes).await?;
+            let SessionRow { id, operator, principal, .. } = &row;
+            tracing::info!(session = id, operator, by = principal, "session opened");
             engine.shared().sessions.open(row);
             Ok::<_, EngineError>(())
         });
@@ -299,6 +301,7 @@ impl Engine {
         let (engine, session) = (self.clone(), session.clone());
         let closing = self.shared().tasks.spawn(async move {
             engine.write(Vec::new(), vec![close]).await?;
+            tracing::info!(%session, reason, "session closed");
             for ticket in engine.shared().sessions.close(&session, why) {
                 let Ticket { run, step, attempt } = ticket;
                 let reason = format!("session {session} ended: {reason}");

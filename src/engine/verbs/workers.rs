@@ -111,6 +111,7 @@ impl Engine {
             answers: Vec::new(),
             reminders: None,
             expires_at: None,
+            question: None,
             command: None,
         })
     }

@@ -322,6 +322,9 @@ pub struct TaskView {
     /// RFC 3339, UTC: when nobody is waited for any longer, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
+    /// What its attempt asks a senior, while it waits for the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question: Option<String>,
     /// The command that answers it.
     pub command: Option<String>,
 }
@@ -415,6 +418,12 @@ pub struct ArtifactView {
 pub struct TokenView {
     /// Its id.
     pub jti: String,
+    /// Whose it is.
+    #[serde(default)]
+    pub subject: String,
+    /// RFC 3339, UTC: when it was used last since the daemon started.
+    #[serde(default)]
+    pub last_used_at: Option<String>,
     /// Its role.
     pub role: String,
     /// The verbs that it is narrowed to; absent for all of its role.

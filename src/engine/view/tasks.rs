@@ -29,10 +29,9 @@ pub(crate) fn task(row: &TaskRow, run: RunId, whole: bool, clock: &Clock) -> Tas
     let deadline = row.deadline_ms.map(|at| rfc3339(clock.wall_of(at)));
     let id = TaskId::new(row.run, row.step, row.scheduled_ms);
     let prompt = if whole { serde_json::from_str::<Prompt>(&row.prompt).ok() } else { None };
+    let question = row.question.as_deref().and_then(Question::open);
     let command = match row.kind.as_str() {
-        _ if row.question.as_deref().is_some_and(|text| Question::open(text).is_some()) => {
-            Some(format!("moonswarm advise {id} '<json>'"))
-        }
+        _ if question.is_some() => Some(format!("moonswarm advise {id} '<json>'")),
         "human" => Some(format!("moonswarm approve {id}")),
         "queue" if row.phase == TaskPhase::Pending => {
             let queue = row.queue.as_deref().unwrap_or(&row.agent);
@@ -77,6 +76,7 @@ pub(crate) fn task(row: &TaskRow, run: RunId, whole: bool, clock: &Clock) -> Tas
         answers: asked.iter().flat_map(|it| &it.answers).map(answer).collect(),
         reminders: asked.as_ref().map(|it| it.reminders),
         expires_at: asked.and(deadline),
+        question: question.map(|it| it.text()),
         command,
     }
 }

@@ -32,9 +32,9 @@ pub fn http_client() -> ClientBuilder {
 /// The rules for outgoing requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Egress {
-    /// True if non-public addresses are allowed, and plain HTTP to them.
+    /// True if non-public addresses are allowed, and plain HTTP to every host.
     pub allow_private: bool,
-    /// Hosts for which every address is allowed.
+    /// Hosts for which every address and plain HTTP are allowed.
     pub allow_hosts: Vec<String>,
 }
 

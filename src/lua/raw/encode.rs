@@ -92,8 +92,12 @@ pub(super) unsafe fn encode<T>(
             Ok(()) if buffer.text.len() <= style.limit => Ok(take(&buffer.text)),
             Ok(()) | Err(Stop::Large) => Err(EncodeError::TooLarge { limit: style.limit }),
             Err(Stop::At { path, problem }) => {
-                let path = path.into_iter().rev().fold("$".to_owned(), |whole, part| whole + &part);
-                Err(EncodeError::Value { path, problem })
+                let parts: Vec<String> = path.into_iter().rev().collect();
+                let (kept, problem) = match cycle(&parts) {
+                    Some(kept) => (kept, "contains itself".to_owned()),
+                    None => (parts.len(), problem),
+                };
+                Err(EncodeError::Value { path: format!("${}", parts[..kept].concat()), problem })
             }
         };
         if buffer.text.capacity() > 1 << 20 {
@@ -360,4 +364,18 @@ pub(super) unsafe fn bytes_at(l: *mut lua_State, index: c_int) -> *const [u8] {
         let start = ffi::lua_tolstring(l, index, &raw mut len);
         ptr::slice_from_raw_parts(start.cast::<u8>(), len)
     }
+}
+/// How many parts of a path that is too deep lead to the value that contains itself: the parts behind
+/// them repeat.
+fn cycle(parts: &[String]) -> Option<usize> {
+    if parts.len() < DEPTH {
+        return None;
+    }
+    let repeats = |from: usize, period: usize| {
+        parts[from + period..].iter().zip(&parts[from..]).all(|(a, b)| a == b)
+    };
+    // Each turn is in the path at least four times.
+    let turn = |from: usize| (1..=(parts.len() - from) / 4).find(|period| repeats(from, *period));
+    let found = (0..parts.len() / 2).find_map(|from| Some((from, turn(from)?)));
+    found.map(|(from, period)| from + period)
 }

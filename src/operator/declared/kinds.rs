@@ -28,6 +28,22 @@ pub(super) const KINDS: [(&str, Read); 10] = [
     ("queue", read::<QueueSettings>),
 ];
 
+/// The lines that declare an operator of a kind which has none by default.
+pub(in crate::operator) fn lines_of(kind: &str) -> Option<&'static str> {
+    Some(match kind {
+        "llm" => {
+            "[operators.model]\nkind = \"llm\"\napi = \"anthropic\"\nmodel = \"claude-sonnet-4-5\"\n\
+             key = { env = \"ANTHROPIC_API_KEY\" }"
+        }
+        "http" => "[operators.hook]\nkind = \"http\"\nurl = \"https://ci.example.com/hooks/swarm\"",
+        "mcp" => "[operators.files]\nkind = \"mcp\"\ncommand = [\"mcp-server-filesystem\", \".\"]",
+        "composite" => {
+            "[operators.either]\nkind = \"composite\"\nrule = \"fallback\"\nmembers = [\"human\", \"queue\"]"
+        }
+        _ => return None,
+    })
+}
+
 fn read<S>(keys: ValueDeserializer<'_>) -> Result<Arc<dyn Settings>, Error>
 where
     S: Settings + DeserializeOwned + 'static,

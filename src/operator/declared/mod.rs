@@ -11,6 +11,7 @@ mod read;
 mod settings;
 mod value;
 
+pub(super) use kinds::lines_of;
 pub use read::{Declared, Mistake};
 pub use settings::Settings;
 pub(super) use value::{HeaderNameText, duration, maybe_url, url, variables};

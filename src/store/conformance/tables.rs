@@ -253,6 +253,20 @@ pub fn blueprints_are_kept_by_hash_and_found_by_name_and_prefix(store: &dyn Stor
     let names = store.blueprint_names().unwrap();
     assert_eq!(names[0], ("x".to_owned(), "aa2".to_owned(), 2));
     assert_eq!(names.len(), 2);
+    let unname = |name: &str, hash: &str| Write::UnnameBlueprint {
+        name: name.to_owned(),
+        hash: hash.to_owned(),
+    };
+    put(store, vec![unname("x", "aa1"), unname("y", "aa9"), unname("z", "aa1")]);
+    assert_eq!(
+        store.blueprint_named("x").unwrap().as_deref(),
+        Some("aa2"),
+        "it stands for another"
+    );
+    assert_eq!(store.blueprint_named("y").unwrap(), None);
+    assert!(
+        store.blueprint("aa9").unwrap().is_none() || store.blueprint_names().unwrap().len() == 1
+    );
 }
 
 pub fn a_revocation_outlives_everything_said_of_its_token(store: &dyn Store) {

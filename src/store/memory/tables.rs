@@ -308,6 +308,11 @@ impl Tables {
             Write::NameBlueprint { name, hash, at_ms } => {
                 self.names.insert(name, (hash, at_ms));
             }
+            Write::UnnameBlueprint { name, hash } => {
+                if self.names.get(&name).is_some_and(|(named, _)| *named == hash) {
+                    self.names.remove(&name);
+                }
+            }
             Write::PutCharge(row) => drop(self.charges.insert(row.run, row)),
             Write::PutToken(row) => self.put_token(row),
             Write::RevokeToken { jti, at_ms } => {

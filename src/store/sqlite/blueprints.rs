@@ -34,6 +34,13 @@ pub fn name(conn: &Connection, name: &str, hash: &str, at_ms: u64) -> rusqlite::
     .map(drop)
 }
 
+/// Lets a name stand for nothing, if it stands for this version.
+pub fn unname(conn: &Connection, name: &str, hash: &str) -> rusqlite::Result<()> {
+    conn.prepare_cached("DELETE FROM blueprint_names WHERE name = ?1 AND hash = ?2")?
+        .execute(params![name, hash])
+        .map(drop)
+}
+
 /// Returns a version by its full hash.
 pub fn one(conn: &Connection, hash: &str) -> rusqlite::Result<Option<BlueprintRow>> {
     conn.prepare_cached(

@@ -58,7 +58,7 @@ pub fn sums(conn: &Connection, since_ms: u64) -> rusqlite::Result<Vec<ChargeSum>
     .collect()
 }
 
-/// Removes the charge of a deleted run. Its usage stays counted for the token.
+/// Removes the charge of a deleted run. Its tokens and cost stay counted for the token.
 pub fn close(conn: &Connection, run: u64) -> rusqlite::Result<()> {
     let row = conn
         .prepare_cached(

@@ -115,7 +115,7 @@ impl Committer {
         matches!(*self.health.borrow(), Health::Waiting(_))
     }
 
-    /// Returns true if this process can write no more.
+    /// Returns true if this process can no longer write.
     pub fn is_lost(&self) -> bool {
         matches!(*self.health.borrow(), Health::Lost(_))
     }

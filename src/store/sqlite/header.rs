@@ -247,7 +247,7 @@ pub fn list(conn: &Connection, filter: &RunFilter) -> rusqlite::Result<Vec<Heade
     sound(conn.prepare_cached(&sql)?.query_map(params_from_iter(values), read)?)
 }
 
-/// Returns the due runs of a shard: (run, wake_at_ms), soonest first.
+/// Returns the due runs of a shard: (run, `wake_at_ms`), soonest first.
 pub fn due(
     conn: &Connection,
     (shard, shards): (u64, u64),

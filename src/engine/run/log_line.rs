@@ -1,0 +1,171 @@
+//! What the log says of runs: one line each for a start, an end, a failed attempt, a task that somebody
+//! outside of the host took.
+//!
+//! The lines are made of the facts of a batch, and written once the batch is durable. Their target is
+//! `moonswarm::runs`, so that a filter can leave them out.
+
+use crate::{
+    journal::{Entry, Fact, Outcome},
+    protocol::{Failure, RunId, failure::kind},
+    store::Header,
+};
+
+/// A line of the log.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Line {
+    run: RunId,
+    blueprint: String,
+    says: Says,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Says {
+    Started { by: String },
+    Ended { status: &'static str, error: Option<Failure>, steps: u32, ms: u64 },
+    AttemptFailed { step: u32, attempt: u32, error: Failure },
+    Interrupted { attempts: usize },
+    Taken { step: u32, attempt: u32, worker: String },
+}
+
+/// The lines of what a batch stores; `is_outside` says whether a step is done outside of the host.
+pub(crate) fn lines(
+    run: RunId,
+    header: &Header,
+    entries: &[Entry],
+    is_outside: impl Fn(u32) -> bool,
+) -> Vec<Line> {
+    let mut all: Vec<Says> = Vec::new();
+    let mut attempts = 0;
+    for entry in entries {
+        match &entry.fact {
+            Fact::RunStarted(started) if started.generation == 0 => {
+                all.push(Says::Started { by: started.principal.clone() });
+            }
+            Fact::AttemptClosed(it) if it.error.is(kind::INTERRUPTED) => attempts += 1,
+            Fact::AttemptClosed(it) => {
+                let (step, attempt, error) = (it.step, it.attempt, it.error.clone());
+                all.push(Says::AttemptFailed { step, attempt, error });
+            }
+            Fact::AttemptDelivered { step, attempt, worker, .. } if is_outside(*step) => {
+                let (step, attempt, worker) = (*step, *attempt, worker.clone());
+                all.push(Says::Taken { step, attempt, worker });
+            }
+            Fact::RunEnded(outcome) => {
+                let (status, error) = match outcome {
+                    Outcome::Completed(_) => ("completed", None),
+                    Outcome::Failed(error) => ("failed", Some(error.clone())),
+                    Outcome::Canceled(_) => ("canceled", None),
+                };
+                let ms = entry.at_ms.saturating_sub(header.created_ms);
+                all.push(Says::Ended { status, error, steps: header.steps, ms });
+            }
+            _ => {}
+        }
+    }
+    if attempts > 0 {
+        all.push(Says::Interrupted { attempts });
+    }
+    let line = |says| Line { run, blueprint: header.blueprint.clone(), says };
+    all.into_iter().map(line).collect()
+}
+
+impl Line {
+    /// Writes it.
+    pub(crate) fn write(&self) {
+        let Self { run, blueprint, says } = self;
+        match says {
+            Says::Started { by } => {
+                tracing::info!(target: "moonswarm::runs", %run, blueprint, by, "run started");
+            }
+            Says::Ended { status, error: None, steps, ms } => {
+                tracing::info!(target: "moonswarm::runs", %run, blueprint, status, steps, ms, "run ended");
+            }
+            Says::Ended { status, error: Some(Failure { kind, message, .. }), steps, ms } => {
+                tracing::warn!(
+                    target: "moonswarm::runs",
+                    %run, blueprint, status, kind, message, steps, ms, "run ended"
+                );
+            }
+            Says::AttemptFailed { step, attempt, error: Failure { kind, message, .. } } => {
+                tracing::warn!(
+                    target: "moonswarm::runs",
+                    %run, blueprint, step, attempt, kind, message, "attempt failed"
+                );
+            }
+            Says::Interrupted { attempts } => {
+                tracing::warn!(
+                    target: "moonswarm::runs",
+                    %run, blueprint, attempts, "attempts interrupted by a stop of the host; each is tried again"
+                );
+            }
+            Says::Taken { step, attempt, worker } => {
+                tracing::info!(
+                    target: "moonswarm::runs",
+                    %run, blueprint, step, attempt, worker, "task taken"
+                );
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::AttemptClosed;
+
+    fn entry(fact: Fact) -> Entry {
+        Entry::new(1, 1_500, fact)
+    }
+
+    fn closed(step: u32, kind: &str) -> Entry {
+        entry(Fact::AttemptClosed(Box::new(AttemptClosed {
+            step,
+            attempt: 1,
+            error: Failure::new(kind, "why"),
+            usage: None,
+            retry_at_ms: 0,
+            counts: true,
+        })))
+    }
+
+    #[test]
+    fn what_happened_to_a_run_is_a_line_each_and_interruptions_are_counted() {
+        let header = Header { steps: 3, blueprint: "b".into(), ..Header::fresh(1, 1_000) };
+        let entries = [
+            closed(1, kind::INTERRUPTED),
+            closed(2, kind::INTERRUPTED),
+            closed(3, "process"),
+            entry(Fact::RunEnded(Outcome::Failed(Failure::new("red", "no")))),
+        ];
+        let lines = lines(RunId::new(1, 1_000), &header, &entries, |_| false);
+        let says: Vec<_> = lines.into_iter().map(|line| line.says).collect();
+        let error = Failure::new("process", "why");
+        assert_eq!(
+            says,
+            [
+                Says::AttemptFailed { step: 3, attempt: 1, error },
+                Says::Ended {
+                    status: "failed",
+                    error: Some(Failure::new("red", "no")),
+                    steps: 3,
+                    ms: 500
+                },
+                Says::Interrupted { attempts: 2 },
+            ]
+        );
+    }
+
+    #[test]
+    fn only_who_works_outside_takes_a_task() {
+        let taken = |step| {
+            let worker = "w".to_owned();
+            entry(Fact::AttemptDelivered { step, attempt: 1, worker, deadline_ms: None })
+        };
+        let header = Header::fresh(1, 0);
+        let entries = [taken(1), taken(2)];
+        let lines = lines(RunId::new(1, 0), &header, &entries, |step| step == 2);
+        let worker = "w".to_owned();
+        assert_eq!(lines[0].says, Says::Taken { step: 2, attempt: 1, worker });
+        assert_eq!(lines.len(), 1);
+    }
+}

@@ -1,0 +1,121 @@
+//! The blueprints of the watched directory: taken over on the host's own behalf, archived when their
+//! file is gone, and what keeps a file from being one.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::{
+    blueprint::Bundle,
+    engine::shared::programs::BlueprintProblem,
+    engine::{Caller, Engine, EngineError},
+    fault,
+    lua::Program,
+    store::Write,
+    token::{Grant, Need, ScopeKind, Verb},
+};
+
+/// How many files with a problem are remembered.
+const MOST_PROBLEMS: usize = 1_000;
+
+impl Engine {
+    /// Compiles a blueprint of the watched directory.
+    ///
+    /// # Errors
+    /// When it has errors.
+    pub(crate) async fn compiled_file(&self, bundle: Bundle) -> Result<Arc<Program>, EngineError> {
+        Ok(self.compiled(bundle).await?.0)
+    }
+
+    /// Compiles a blueprint and stores it under its own name, on the host's own behalf.
+    ///
+    /// # Errors
+    /// When the blueprint has errors or cannot be stored.
+    pub async fn adopt_blueprint(&self, bundle: Bundle) -> Result<(), EngineError> {
+        let program = self.compiled_file(bundle).await?;
+        self.adopt_program(&program).await
+    }
+
+    /// Stores a blueprint of the watched directory under its own name.
+    ///
+    /// # Errors
+    /// When it cannot be stored.
+    pub(crate) async fn adopt_program(&self, program: &Arc<Program>) -> Result<(), EngineError> {
+        let now_ms = self.shared().clock.now_ms();
+        self.publish(program, Grant::everything(), Vec::new(), Vec::new(), now_ms).await
+    }
+
+    /// Lets a name stand for nothing any more, if it still stands for this version. Its runs go on,
+    /// and its history stays.
+    ///
+    /// # Errors
+    /// When it cannot be stored.
+    pub(crate) async fn archive_blueprint(
+        &self,
+        name: &str,
+        hash: &str,
+    ) -> Result<(), EngineError> {
+        let write = Write::UnnameBlueprint { name: name.to_owned(), hash: hash.to_owned() };
+        fault::point("engine.blueprint_name");
+        let (shared, name) = (Arc::clone(&self.inner.shared), name.to_owned());
+        self.write_then(Vec::new(), vec![write], move |_| {
+            shared.programs.moved(&name);
+            shared.watches.moved();
+        })
+        .await
+    }
+
+    /// What each name stands for, by name.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub(crate) async fn named_versions(&self) -> Result<BTreeMap<String, String>, EngineError> {
+        let names = self.read(|store| store.blueprint_names()).await?;
+        Ok(names.into_iter().map(|(name, hash, _)| (name, hash)).collect())
+    }
+
+    /// What the host remembers under a key.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub(crate) async fn meta(&self, key: &str) -> Result<Option<String>, EngineError> {
+        let key = key.to_owned();
+        self.read(move |store| store.meta(&key)).await
+    }
+
+    /// Replaces what keeps files of the watched directory from being blueprints.
+    pub(crate) fn set_blueprint_problems(&self, mut problems: Vec<BlueprintProblem>) {
+        problems.truncate(MOST_PROBLEMS);
+        *self.shared().programs.problems() = problems;
+    }
+
+    /// What keeps files of the watched directory from being blueprints, by file.
+    ///
+    /// # Errors
+    /// When the caller may not list blueprints.
+    pub fn blueprint_problems(
+        &self,
+        caller: &Caller,
+    ) -> Result<Vec<BlueprintProblem>, EngineError> {
+        caller.grant.check(Verb::BlueprintRead, &[Need::Every(ScopeKind::Blueprint)])?;
+        Ok(self.shared().programs.problems().clone())
+    }
+
+    /// The error for a name that stands for nothing: the findings of its file, for a caller who may do
+    /// this with the name.
+    pub(crate) fn why_unnamed(
+        &self,
+        caller: &Caller,
+        verb: Verb,
+        name: &str,
+        error: EngineError,
+    ) -> EngineError {
+        let is_unknown = matches!(error, EngineError::NotFound { what: "blueprint", .. });
+        if !is_unknown || caller.grant.check(verb, &[Need::Blueprint(name)]).is_err() {
+            return error;
+        }
+        let problems = self.shared().programs.problems();
+        match problems.iter().find(|it| it.name == name && !it.findings.is_empty()) {
+            Some(problem) => EngineError::Findings(problem.findings.clone()),
+            None => error,
+        }
+    }
+}
