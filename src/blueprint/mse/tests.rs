@@ -1,4 +1,4 @@
-use std::fs;
+use std::{fs, path::Path};
 
 use serde_json::{Value, json};
 
@@ -197,19 +197,22 @@ fn the_runner_of_an_agent_is_found_as_mlua_swarm_finds_it() {
 #[test]
 fn a_command_is_a_comment_until_it_is_trusted() {
     let document = json!({"id": "b", "flow": {"kind": "step", "ref": "a", "in": path("$.x"), "out": path("$.y")},
-        "agents": [{"name": "a", "kind": "subprocess", "spec": {"program": "rm", "args": ["-rf", "{prompt}"]}}]});
+        "agents": [{"name": "a", "kind": "subprocess", "spec": {"program": "shred-it", "args": ["-rf", "{prompt}"]}}]});
     let code = |lua: &str| {
         lua.lines().filter(|it| !it.trim_start().starts_with("--")).collect::<Vec<_>>().join("\n")
     };
     let careful = imported(&document, false);
-    assert!(careful.lua.contains("--   command = { "), "{}", careful.lua);
-    assert!(!code(&careful.lua).contains("rm"), "{}", careful.lua);
+    assert!(careful.lua.contains("--   command = {"), "{}", careful.lua);
+    assert!(!code(&careful.lua).contains("shred-it"), "{}", careful.lua);
     assert!(careful.report.decide[0].what.contains("--trust"));
     let trusted = imported(&document, true);
     let written = code(&trusted.lua);
     assert!(written.contains("operator = \"process\""), "{written}");
     // Arguments that are written out are no templates.
-    assert!(written.contains("\"rm\",\n        \"-rf\",\n        \"{prompt}\","), "{written}");
+    assert!(
+        written.contains("\"shred-it\",\n        \"-rf\",\n        \"{prompt}\","),
+        "{written}"
+    );
     assert!(trusted.report.decide.is_empty());
 }
 
@@ -220,7 +223,7 @@ const HOSTILE: [&str; 8] = [
     "]] os.execute('x') --[==[",
     "\\\" .. os.execute('x') .. \\\"",
     "`{os.execute('x')}`",
-    "\u{202e}--\u{2028}os.execute('x')\0\r",
+    "\u{202e}--\u{2028}os.execute('x')\u{7}\r",
     "{{ os.execute('x') }}{% raw %}",
     "end, os.execute(\"x\"), function()",
 ];
@@ -350,18 +353,16 @@ fn hostile_strings_become_no_call_that_was_not_mapped() {
             }
             assert_eq!(imported.lua.matches("require(").count(), 1, "{}", imported.lua);
             assert!(
-                !imported.lua.contains(['\r', '\0', '\u{202e}', '\u{2028}']),
+                !imported.lua.contains(['\r', '\u{7}', '\u{202e}', '\u{2028}']),
                 "{}",
                 imported.lua
             );
             for (path, text) in &imported.files {
-                assert!(
-                    !path.contains("..") && !path.starts_with('/') && path.is_ascii(),
-                    "{path}"
-                );
+                let normal = |it| matches!(it, std::path::Component::Normal(_));
+                assert!(Path::new(path).components().all(normal) && path.is_ascii(), "{path}");
                 assert!(path.ends_with(".md") && !text.is_empty());
             }
-            assert!(imported.files.len() >= 2);
+            assert!(!imported.files.is_empty());
         }
     }
 }
