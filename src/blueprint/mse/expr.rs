@@ -190,12 +190,10 @@ fn truth(draft: &mut Draft, code: &Code) -> String {
 }
 
 fn number(draft: &mut Draft, code: &Code, check: &'static str) -> String {
-    if code.kind == Type::Number
-        && (check == "number" || !matches!(code.text.as_str(), "0" | "0.0"))
-    {
-        if check == "number" || code.tight && code.text.starts_with(|c: char| c.is_ascii_digit()) {
-            return code.operand();
-        }
+    let written_out = code.text.starts_with(|c: char| ('1'..='9').contains(&c));
+    let is_safe = check == "number" || code.tight && written_out;
+    if code.kind == Type::Number && is_safe {
+        return code.operand();
     }
     draft.helpers.uses(check);
     format!("{check}({})", code.text)
