@@ -37,6 +37,7 @@ fn dispatch() -> Dispatch {
         about: Arc::new(about),
         input: Json::null(),
         config: OperatorConfig::default(),
+        route: None,
         payload: Arc::new(()),
     }
 }

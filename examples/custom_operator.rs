@@ -20,7 +20,8 @@ struct WordCount {
 #[async_trait]
 impl Operator for WordCount {
     async fn execute(&self, input: OperatorInput) -> Result<OperatorOutput, OperatorError> {
-        let run = Scope::Workflow(input.metadata["run"].as_str().unwrap_or_default().into());
+        let run =
+            Scope::Workflow(input.metadata["moonswarm"]["run"].as_str().unwrap_or_default().into());
         let ignored = self.state.read(&run, "ignored").await;
         let ignored = ignored.map_err(|error| OperatorError::NonRetryable(error.to_string()))?;
         let counts = |word: &&str| ignored.as_ref() != Some(&(*word).into());

@@ -140,6 +140,18 @@ outside() {
       --config 'profile.dev.package."*".opt-level=1'
 }
 
+# The same without the host: the protocol and the response loop alone, with no runtime, SQL, Lua or
+# HTTP below it.
+core() {
+  local tree
+  cp -r tests/outside-core "$scratch/outside-core" &&
+    sed -i "s|path = \"../..\"|path = \"$PWD\"|" "$scratch/outside-core/Cargo.toml" &&
+    CARGO_TARGET_DIR="$(realpath -m "${CARGO_TARGET_DIR:-target}")/core" \
+      cargo run --manifest-path "$scratch/outside-core/Cargo.toml" || return 1
+  tree="$(cargo tree --manifest-path "$scratch/outside-core/Cargo.toml" --edges normal --prefix none)" || return 1
+  ! grep -E '^(tokio|rusqlite|mlua|hyper|axum|reqwest|tower|notify|clap) ' <<<"$tree"
+}
+
 report() {
   "$moonswarm" --data "$scratch/data" run blueprints/repo-report.lua path=. >"$scratch/report" &&
     test -s "$scratch/report"
@@ -179,6 +191,7 @@ fi
 test -f "${OPEN_RESPONSES_OPENAPI:-../shared/data/open-responses/openapi.json}" ||
   skip "the schemas of Open Responses" "OPEN_RESPONSES_OPENAPI does not name its document; the order of events is checked anyway"
 step "a crate that depends on this one" outside
+step "a crate that depends on the protocol alone" core
 step "build" build
 step "tests" tests
 step "doctests" doctests

@@ -13,16 +13,9 @@ mod watch;
 pub use restore::{Restored, restore};
 pub use watch::{blueprints_in, main_file};
 
-use std::{
-    collections::BTreeMap,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 
 use crate::{
     api,
@@ -39,7 +32,9 @@ use crate::{
     memory,
     operator::{Builtin, BundleDir, Coded, Declared, QueueHub, Registry, lua_calls},
     protocol::RunId,
+    respond::multi_step::{LlmModel, NoModel},
     session,
+    spawner::Spawners,
     store::{self, Migrated, Opened, Options, Store, Upkeep},
     tasks::Tasks,
 };
@@ -96,6 +91,9 @@ pub struct HostConfig {
     pub code: Coded,
     /// The layers around tasks and state.
     pub middleware: Middleware,
+    /// Who starts workers, by the name or kind of an operator, where that is somebody else than
+    /// the operators themselves.
+    pub spawners: Spawners,
 }
 
 impl HostConfig {
@@ -120,6 +118,7 @@ impl HostConfig {
             operators: Declared::default(),
             code: Coded::default(),
             middleware: Middleware::default(),
+            spawners: Spawners::default(),
             environments: environment::Config::default(),
         }
     }
@@ -224,6 +223,7 @@ impl Host {
             limits: Limits::default(),
             settings: settings(&config),
             middleware: config.middleware.clone(),
+            spawners: config.spawners.clone(),
             shards: shards(config.shards),
             recovery: match (config.recover, careful) {
                 (false, _) => Recovery::Asked,
@@ -280,6 +280,14 @@ impl Host {
     /// Returns the engine.
     pub fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    /// Returns the model of an operator, for a response loop outside of the host.
+    ///
+    /// # Errors
+    /// When there is no such operator, or it calls no model itself.
+    pub fn model(&self, operator: &str) -> Result<LlmModel, NoModel> {
+        LlmModel::of(self.engine.registry(), operator)
     }
 
     /// Returns the base URL: `http://127.0.0.1:7700`.
@@ -485,16 +493,7 @@ pub fn builtin_operators() -> Registry {
 /// Returns the operators that a blueprint is checked against without a host; none of them is
 /// called.
 pub fn known_operators(declared: &Declared, environments: environment::Config) -> Registry {
-    Builtin {
-        lua: Arc::new(|_, input| Box::pin(async { Ok(input) })),
-        bundle_dir: bundle_dirs(PathBuf::new()),
-        queues: Arc::default(),
-        environments: Arc::new(Environments::new(environments, Path::new(""), Clock::system())),
-        clock: Clock::system(),
-        stopping: CancellationToken::new(),
-        sessions: Arc::default(),
-    }
-    .registry(declared)
+    Builtin::alone(environments).registry(declared)
 }
 
 /// Writes the files of a blueprint to the directory where its child processes find them.

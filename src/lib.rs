@@ -4,17 +4,18 @@
 //! tasks to operators (a process, a person, a pull worker), and accepts results under capability
 //! tokens. After a crash a flow is replayed from its journal; the sandbox makes that deterministic.
 //!
-//! ```text
-//!  blueprint.lua ──check, compile──▶ Blueprint (name@hash, agents, limits)     once per version
-//!                                        ▼ start(input)
-//!    signals, timers,           ┌───── Run ────────────────────────────┐
-//!    results, cancels ────────▶ │ Input → Flow::advance → NextAction   │   pure: no IO, no clock
-//!                               └────────────┬─────────────────────────┘
-//!                                            ▼ journal commit         ◀── nothing leaves before it
-//!    middleware ▶ OperatorSpawner ▶ Worker ▶ Operator: process · lua · human · queue · http · …
-//!                                            │
-//!    its return value, or POST /v1/worker/result with a handle ──▶ next Input
-//! ```
+//! The root of the crate has what most programs need, the rooms have the rest:
+//!
+//! | to | use |
+//! |---|---|
+//! | write an operator, a store, a layer | [`protocol`], also without the feature `host` |
+//! | drive a model's tool loop yourself | [`respond::multi_step`], also without `host` |
+//! | have a host in your program | [`Host`], [`HostConfig`]; [`engine`] for its runs |
+//! | extend a host | [`operator`], [`spawner`], [`middleware`], [`environment`] |
+//! | check and compile blueprints, mint tokens | [`blueprint`], [`lua::Program`], [`token`] |
+//!
+//! With `default-features = false` the crate is the protocol and the response loop, without a runtime,
+//! SQL, Lua or HTTP. Other rooms are for the program and its tests: see ARCHITECTURE.md.
 //!
 //! # Glossary
 //! - **blueprint**: a bundle of source files with agents and a flow, known by name and hash
@@ -32,89 +33,88 @@
 //! - **session**: a connected operator; **seat**: the place of one operator in a run
 //! - **layer**: one element of the middleware; **shard**: a thread of the host that owns some runs
 //!
-//! # Rooms
-//! Each module is a room, and uses only the rooms before it; the last two rows serve all of them:
-//!
-//! | room | owns |
-//! |---|---|
-//! | [`protocol`] | the vocabulary, as plain data and traits |
-//! | [`journal`] | entries, and the chain that they fold into |
-//! | [`flow`] | the transition of a flow: its inputs and requests |
-//! | [`token`] | authority: roles, scopes, keys, handles |
-//! | [`blueprint`] | a bundle of source files, checked and compiled |
-//! | [`lua`] | the sandbox, and the flow that is a script; the only room that uses Luau |
-//! | [`middleware`] | the layers around a task |
-//! | [`store`] | durable data; the only room that uses SQL |
-//! | [`environment`] | secrets by reference, and the isolation of child processes |
-//! | [`session`] | connected operators: mailboxes, seats, numbered frames |
-//! | [`operator`] | the backends, one file per kind |
-//! | [`spawner`] | the worker of an attempt |
-//! | [`respond`] | responses and their streams, derived from the facts of a run |
-//! | [`engine`] | shards that own runs: advance, commit, perform, recover |
-//! | [`door`] | checks of every request: credentials, origins, rates; errors as HTTP problems |
-//! | [`api`] | HTTP, one file per resource, behind the door |
-//! | [`host`] | the only wiring |
-//! | [`cli`] | the program, one file per command |
-//! | [`clock`], [`tasks`], [`memory`], [`fault`] | time, spawns, memory accounts, fault points |
-//! | [`config`], [`telemetry`] | the configuration of the program, logs |
-//!
-//! # Example
-//! A blueprint is checked and compiled without running anything:
 //! ```
-//! use moonswarm::{blueprint::Bundle, host, lua::{Limits, Program}};
-//!
-//! let source = r#"
-//!     local swarm = require("swarm")
-//!     return swarm.blueprint {
-//!       name = "hello",
-//!       agents = { greet = { operator = "echo" } },
-//!       flow = function(ctx, input) return ctx:run("greet", input) end,
-//!     }
-//! "#;
-//! let bundle = Bundle::from_source("hello.lua", source)?;
-//! let (program, warnings) =
-//!     Program::compile(bundle, &host::builtin_operators(), &Limits::default()).unwrap();
-//! assert!(warnings.is_empty());
-//! assert_eq!(program.blueprint().name(), "hello");
+//! # tokio::runtime::Runtime::new()?.block_on(async {
+//! let source = r#"return require("swarm").blueprint { name = "hello",
+//!   flow = function(ctx, input) return "hello " .. input end }"#;
+//! let data = tempfile::tempdir()?;
+//! let host = moonswarm::Host::open(moonswarm::HostConfig::new(data.path())).await?;
+//! let run = host.run(source, &"world".into()).await?;
+//! assert_eq!(run.output.as_ref().map(|it| it.as_str()), Some("\"hello world\""));
+//! # Ok::<(), Box<dyn std::error::Error>>(()) })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 #![deny(clippy::disallowed_methods, clippy::unwrap_used)]
 
-pub mod journal;
-pub mod protocol;
-
+#[cfg(feature = "host")]
+#[doc(hidden)]
+pub mod api;
+#[cfg(feature = "host")]
+pub mod blueprint;
+#[cfg(feature = "host")]
+#[doc(hidden)]
+pub mod cli;
+#[cfg(feature = "host")]
+#[doc(hidden)]
+pub mod clock;
+#[cfg(feature = "host")]
+#[doc(hidden)]
+pub mod config;
+#[cfg(feature = "host")]
+#[doc(hidden)]
+pub mod door;
+#[cfg(feature = "host")]
+pub mod engine;
+#[cfg(feature = "host")]
+pub mod environment;
+#[cfg(feature = "host")]
+#[doc(hidden)]
+pub mod fault;
+#[doc(hidden)]
 pub mod flow;
-
+#[cfg(feature = "host")]
+pub mod host;
+#[doc(hidden)]
+pub mod journal;
+#[cfg(feature = "host")]
+pub mod lua;
+#[cfg(feature = "host")]
+#[doc(hidden)]
+pub mod memory;
+#[cfg(feature = "host")]
+pub mod middleware;
+#[cfg(feature = "host")]
+pub mod operator;
+pub mod protocol;
+pub mod respond;
+#[doc(hidden)]
+pub mod schema;
+#[cfg(feature = "host")]
+#[doc(hidden)]
+pub mod session;
+#[cfg(feature = "host")]
+pub mod spawner;
+#[cfg(feature = "host")]
+#[doc(hidden)]
+pub mod store;
+#[cfg(feature = "host")]
+#[doc(hidden)]
+pub mod tasks;
+#[cfg(feature = "host")]
+#[doc(hidden)]
+pub mod telemetry;
+#[cfg(feature = "host")]
 pub mod token;
 
-pub mod blueprint;
+pub use protocol::{
+    Content, Effect, ExitReason, Failure, Json, Operator, OperatorConfig, OperatorError,
+    OperatorInput, OperatorOutput, Orchestrator, Scope, StateReader, StateStore, TriggerType,
+};
 
-pub mod lua;
-
-pub mod middleware;
-
-pub mod store;
-
-pub mod environment;
-
-pub mod session;
-
-pub mod operator;
-pub mod spawner;
-
-pub mod engine;
-pub mod respond;
-
-pub mod api;
-pub mod door;
-
-pub mod cli;
-pub mod host;
-
-pub mod clock;
-pub mod config;
-pub mod fault;
-pub mod memory;
-pub mod tasks;
-pub mod telemetry;
+#[cfg(feature = "host")]
+pub use {
+    engine::{Engine, Middleware},
+    host::{Host, HostConfig, HostError},
+    operator::{Coded, Declared},
+};

@@ -17,6 +17,7 @@ use circles::Room;
 /// The rooms and root files in import order: each uses only what stands before it.
 const ORDER: &[&str] = &[
     "protocol",
+    "schema",
     "journal",
     "flow",
     "token",
@@ -43,7 +44,7 @@ const ORDER: &[&str] = &[
 ];
 
 /// Rooms of plain data and decisions: no runtime, no IO.
-const PURE: &[&str] = &["protocol", "journal", "flow", "token"];
+const PURE: &[&str] = &["protocol", "schema", "journal", "flow", "token"];
 
 /// What a pure room does not know.
 const IMPURE: &[&str] =

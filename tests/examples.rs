@@ -34,3 +34,14 @@ fn a_host_runs_inside_another_program() {
     assert!(printed.starts_with("listening on http://127.0.0.1:"), "{printed}");
     assert!(printed.contains(r#"["ADA","GRACE"]"#), "{printed}");
 }
+
+#[test]
+fn a_program_drives_a_models_loop_by_itself() {
+    assert_eq!(printed("response_loop"), "\"It is 42.\"\n");
+}
+
+#[test]
+fn code_of_ones_own_is_plugged_into_a_host() {
+    let expected = "[\"MOON\",\"pong\",\"(quiet)\",\"a worker for far\"]\n";
+    assert_eq!(printed("plug_in"), expected);
+}

@@ -18,8 +18,8 @@ use super::{
 use crate::{
     blueprint::parse_duration,
     door::{Problem, ProblemBody, codes},
-    engine::{Caller, DispatchView},
-    protocol::DurationMs,
+    engine::{Caller, DispatchInput, DispatchView},
+    protocol::{DurationMs, OperatorInput},
 };
 
 /// The maximum number of dispatches in one request.
@@ -46,9 +46,12 @@ pub(super) struct OneBody {
     /// The operator's name.
     operator: String,
     /// What it is given: any JSON.
-    #[serde(default)]
-    #[schema(value_type = Object)]
-    input: Value,
+    #[schema(value_type = Option<Object>)]
+    input: Option<Value>,
+    /// In place of `input`: the input of an operator in the shape of the protocol
+    /// (`{message, trigger, session, config, metadata}`). The answer then has `operator_output`.
+    #[schema(value_type = Option<Object>)]
+    operator_input: Option<Box<OperatorInput>>,
     /// Time for an attempt: `"20m"`.
     timeout: Option<String>,
     /// How long to wait for the end, at most and by default a minute; the run goes on after it.
@@ -118,5 +121,13 @@ async fn execute(api: &Api, caller: &Caller, one: OneBody) -> Result<DispatchVie
             () = api.stopping.cancelled() => {}
         }
     };
-    Ok(api.engine.dispatch(caller, &one.operator, one.input.into(), timeout, patience).await?)
+    let input = match (one.input, one.operator_input) {
+        (Some(_), Some(_)) => {
+            let detail = "give `input` or `operator_input`, not both".to_owned();
+            return Err(invalid("$.operator_input", detail));
+        }
+        (_, Some(input)) => DispatchInput::Operator(input),
+        (input, None) => DispatchInput::Value(input.unwrap_or_default().into()),
+    };
+    Ok(api.engine.dispatch(caller, &one.operator, input, timeout, patience).await?)
 }

@@ -28,7 +28,6 @@ pub mod model_loop;
 pub mod mse;
 mod regular;
 mod schedule;
-mod schema;
 pub mod stubs;
 mod template;
 mod tokens;
@@ -50,9 +49,10 @@ pub use form::{Field, Form};
 pub use labels::{BadLabels, Labels};
 pub use regular::{read_regular, read_text};
 pub use schedule::{BadSchedule, Schedule};
-pub use schema::{MAX_VIOLATIONS, Schema, SchemaError, Violation};
 pub use template::{
     DIRECTIVE, FIXED_SLOTS, MAX_RENDERED_BYTES, TaskSlots, TemplateError, Templates,
     default_prompt, render_system, slots_from_prompt,
 };
+
+pub use crate::schema::{MAX_VIOLATIONS, Schema, SchemaError, Violation};
 pub(crate) use template::{begin_bounded, bounded_environment, bounded_template, charge};

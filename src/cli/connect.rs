@@ -283,6 +283,7 @@ fn embedded(config: &Config) -> HostConfig {
         operators: config.operators.clone(),
         environments: config.environments.clone(),
         code: crate::operator::Coded::default(),
+        spawners: Default::default(),
         middleware: crate::engine::Middleware::of(config.middleware.clone()),
     }
 }

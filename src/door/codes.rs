@@ -64,6 +64,7 @@ codes! {
     QUESTION_OPEN = "question_open", CONFLICT, "Question already open";
     NO_QUESTION = "no_question", CONFLICT, "No open question";
     RESPONSE_IN_PROGRESS = "response_in_progress", CONFLICT, "Response in progress";
+    CONVERSATION_LOCKED = "conversation_locked", CONFLICT, "Conversation in use";
     NOT_ENDED = "not_ended", CONFLICT, "Run has not ended";
     HISTORY_TOO_LONG = "history_too_long", CONFLICT, "History too long to copy";
     IN_USE = "in_use", CONFLICT, "Still in use";

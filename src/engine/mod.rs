@@ -38,13 +38,14 @@ pub use shared::request::{
 pub use shared::stacks::Middleware;
 pub use turn::retell::{AskedView, Divergence};
 pub use verbs::blueprints::BlueprintView;
+pub use verbs::conversations::StoredConversation;
 pub use verbs::engine::Engine;
 pub use verbs::events::Events;
 pub use verbs::facade::{EngineParts, Recovery};
 pub use verbs::fork::Fork;
 pub use verbs::keys::{RotateKeys, Rotated};
 pub use verbs::listing::{AuditView, LayerView};
-pub use verbs::orchestrate::{DispatchView, Orchestration};
+pub use verbs::orchestrate::{DispatchInput, DispatchView, Orchestration};
 pub use verbs::replay::ReplayView;
 pub use verbs::respond::{ModelView, Responding};
 pub use verbs::retention::{GcView, Gone, Sweeper, Why};

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::state_op::StateOp;
 use crate::{
     journal::StepKey,
-    protocol::{Json, ModelAsk, StepKind},
+    protocol::{Content, Json, ModelAsk, OperatorInput, StepKind},
 };
 
 /// A step that a flow requests.
@@ -99,7 +99,8 @@ pub struct Part {
 impl TaskRequest {
     /// Returns the approximate size of the payload in bytes.
     pub fn size(&self) -> usize {
-        let texts = [&self.opts.idempotency_key, &self.opts.summary, &self.opts.session];
+        let opts = &self.opts;
+        let texts = [&opts.idempotency_key, &opts.summary, &opts.session, &opts.asked];
         let texts: usize = texts.into_iter().flatten().map(String::len).sum();
         let part = self.part.as_ref().map_or(0, |part| part.request.len());
         let form = self.opts.form.as_ref().map_or(0, Json::len);
@@ -137,6 +138,10 @@ pub struct TaskOpts {
     pub summary: Option<String>,
     /// The conversation that the worker continues.
     pub session: Option<String>,
+    /// The operator's input as the caller wrote it, for a task that was dispatched with one: the
+    /// JSON text of an [`OperatorInput`](crate::protocol::OperatorInput).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<String>,
     /// For `ctx:approve`: the JSON Schema of the form, in place of the agent's output schema.
     pub form: Option<Json>,
     /// For `ctx:approve`: the people to ask, in place of the agent's settings.
@@ -146,6 +151,21 @@ pub struct TaskOpts {
     /// then a [`ModelAnswer`](crate::protocol::ModelAnswer).
     #[serde(default)]
     pub ask: Option<Box<ModelAsk>>,
+}
+
+impl TaskOpts {
+    /// Returns the operator's input as the caller wrote it, if there is a readable one.
+    pub fn asked(&self) -> Option<OperatorInput> {
+        serde_json::from_str(self.asked.as_deref()?).ok()
+    }
+
+    /// Replaces the message that the caller wrote.
+    pub fn ask_instead(&mut self, message: Content) {
+        if let Some(mut asked) = self.asked() {
+            asked.message = message;
+            self.asked = serde_json::to_string(&asked).ok();
+        }
+    }
 }
 
 /// The people that a task asks, and the rules for it.

@@ -101,6 +101,7 @@ impl Entry {
     }
 
     /// Reads only the number of an entry. `bytes` may be truncated after the number.
+    #[cfg(feature = "host")]
     pub(crate) fn seq_of(bytes: &[u8]) -> Option<u32> {
         match bytes.first()? {
             1 | &VERSION => postcard::take_from_bytes::<u32>(&bytes[1..]).ok().map(|(seq, _)| seq),
@@ -109,6 +110,7 @@ impl Entry {
     }
 
     /// Returns the journal row that an entry of version 1 continues.
+    #[cfg(feature = "host")]
     pub(crate) fn row_before(bytes: &[u8]) -> Option<u64> {
         let (1, rest) = bytes.split_first()? else { return None };
         match postcard::from_bytes::<First>(rest).ok()?.fact {

@@ -5,7 +5,7 @@ use std::{
     fmt,
     ops::Deref,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -25,6 +25,9 @@ pub struct Dispatch {
     pub input: Json,
     /// Settings that override the operator's defaults; only for operators that support them.
     pub config: OperatorConfig,
+    /// The operator that executes the task in place of the one that it names. It must have the same
+    /// residence: in the host, or elsewhere.
+    pub route: Option<Arc<str>>,
     /// Data for the terminal; layers pass it on unread.
     pub payload: Arc<dyn Any + Send + Sync>,
 }
@@ -62,6 +65,8 @@ pub struct About {
     pub used: Usage,
     /// The interface through which layers emit events.
     pub voice: Arc<dyn Voice>,
+    /// The operators that this attempt may call, once every layer has passed it.
+    pub(crate) allowed: OnceLock<Option<Vec<String>>>,
     /// Whether the attempt was settled in a way other than its dispatch.
     pub(crate) over: AtomicBool,
     /// Whether every layer has passed the last dispatch.
@@ -88,9 +93,21 @@ impl About {
             started_ms: run.created_ms(),
             used: Usage::default(),
             voice: Arc::new(Mute),
+            allowed: OnceLock::new(),
             over: AtomicBool::new(false),
             passed: AtomicBool::new(false),
         }
+    }
+
+    /// Sets the operators that the attempt may call.
+    pub(crate) fn allow(&self, operators: Option<Vec<String>>) {
+        // An attempt is dispatched once.
+        let _ = self.allowed.set(operators);
+    }
+
+    /// Returns the operators that the attempt may call, once they are known.
+    pub(crate) fn allowed(&self) -> Option<Option<Vec<String>>> {
+        self.allowed.get().cloned()
     }
 
     /// Marks the attempt as settled in a way other than its dispatch.
@@ -131,6 +148,7 @@ impl About {
             started_ms: self.started_ms,
             used: self.used.clone(),
             voice,
+            allowed: self.allowed.clone(),
             over: AtomicBool::new(self.is_over()),
             passed: AtomicBool::new(self.has_passed()),
         }

@@ -27,6 +27,7 @@ pub(crate) fn with(input: &str, change: impl FnOnce(&mut About)) -> Dispatch {
         about: Arc::new(about),
         input: Json::parse(input).expect("the test wrote JSON"),
         config: OperatorConfig::default(),
+        route: None,
         payload: Arc::new(()),
     }
 }

@@ -16,6 +16,7 @@
 
 mod audit_line;
 mod boundary;
+mod contract;
 mod declared;
 mod dispatch;
 mod exec;
@@ -23,6 +24,7 @@ mod exec;
 pub(crate) mod fixture;
 mod keep;
 mod layers;
+mod protocol_layer;
 mod sizes;
 mod stack;
 mod store;
@@ -30,6 +32,7 @@ mod trace;
 
 pub use audit_line::{Chained, GENESIS, Line, Tampered};
 pub use boundary::{Boundary, Class};
+pub use contract::{ANSWER, answer_of, message_of, taken, usage_of, value_of};
 pub use declared::{
     KINDS, Layer, LayerError, Listed, MOST, Settings, Stacks, TracingSettings, tell_apart, unknown,
 };
@@ -43,6 +46,7 @@ pub use layers::{
     CircuitBreaker, Guard, GuardSettings, Idempotency, IdempotencySettings, Means, RateLimit,
     RateSettings, Redact, RedactSettings, Span,
 };
+pub use protocol_layer::ProtocolLayer;
 pub use sizes::Sizes;
 pub use stack::{
     DispatchLayer, DispatchObserver, DispatchStack, Next, Settled, StackBuilder, Watched,

@@ -1,10 +1,41 @@
 //! Assembles the operators of a host: the built-in ones and the declared ones.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use tokio_util::sync::CancellationToken;
 
 use super::{Backend, Builtin, Declared, Echo, Human, Lua, MAIN_AI, MainAi, Queue, Registry, Road};
+use crate::{
+    clock::Clock,
+    environment::{self, Environments},
+};
+
+impl Declared {
+    /// These operators and the built-in ones where no host runs: models can be asked, everything
+    /// else is only known.
+    pub fn alone(&self) -> Registry {
+        Builtin::alone(environment::Config::default()).registry(self)
+    }
+}
 
 impl Builtin {
+    /// What operators need where no host runs: Lua functions give back their input.
+    pub fn alone(environments: environment::Config) -> Self {
+        Self {
+            lua: Arc::new(|_, input| Box::pin(async { Ok(input) })),
+            bundle_dir: Arc::new(|_| Ok(PathBuf::new())),
+            queues: Arc::default(),
+            environments: Arc::new(Environments::new(environments, Path::new(""), Clock::system())),
+            clock: Clock::system(),
+            stopping: CancellationToken::new(),
+            sessions: Arc::default(),
+        }
+    }
+
     /// Returns the registry of the built-in operators `echo`, `human`, `lua`, `process`, `queue`
     /// and `main-ai`, and of the declared ones, which may configure these names again.
     pub fn registry(self, declared: &Declared) -> Registry {
@@ -27,12 +58,7 @@ impl Builtin {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
-    use tokio_util::sync::CancellationToken;
-
     use super::*;
-    use crate::clock::Clock;
 
     #[test]
     fn each_built_in_operator_stands_under_its_kind() {

@@ -8,7 +8,7 @@ use super::{Composite, Task};
 use crate::{
     blueprint::Agent,
     middleware::{Short, TaskDone},
-    protocol::{Failure, FunctionTool, Json},
+    protocol::{Failure, FunctionTool, Json, ModelDelta},
 };
 
 /// The location of an attempt's work, which determines the effect of a crash of the host.
@@ -92,6 +92,24 @@ pub trait Backend: Send + Sync {
     /// As for [`Backend::execute`].
     async fn list_tools(&self, task: Arc<Task>) -> Result<Vec<FunctionTool>, Failure> {
         let message = format!("the operator {} lists no tools", task.operator);
+        Err(Failure::new(crate::protocol::failure::kind::REFUSED, message))
+    }
+
+    /// Asks the model that it calls, for a program that has no task: `request` is as the input of
+    /// a task, and pieces of the answer go to `heard`.
+    ///
+    /// # Errors
+    /// When it calls none, or there is no answer; `retryable` says whether another try may help.
+    ///
+    /// # Cancel safety
+    /// May be dropped; what was begun ends.
+    async fn ask(
+        &self,
+        request: &Json,
+        heard: &(dyn Fn(ModelDelta) + Send + Sync),
+    ) -> Result<TaskDone, Failure> {
+        let _ = (request, heard);
+        let message = format!("an operator of kind {} calls no model", self.kind());
         Err(Failure::new(crate::protocol::failure::kind::REFUSED, message))
     }
 

@@ -104,6 +104,7 @@ mod tests {
             agent: "ship".into(),
             attempt,
             system: None,
+            addendum: None,
             prompt: "Ship it?".into(),
             input: Json::null(),
             output_schema: None,

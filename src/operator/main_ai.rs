@@ -74,9 +74,10 @@ impl Backend for MainAi {
             "conversation": task.opts.session,
         });
         let thin = params.to_string().into();
-        let size = prompt.prompt.len() + prompt.system.as_ref().map_or(0, String::len);
+        let system = task.system();
+        let size = prompt.prompt.len() + system.as_ref().map_or(0, String::len);
         let full = (size <= FRAME_BYTES).then(|| {
-            params["system"] = prompt.system.clone().into();
+            params["system"] = system.into();
             params["prompt"] = prompt.prompt.clone().into();
             if let Some(schema) = prompt.output_schema.as_ref().filter(|it| it.len() <= FRAME_BYTES)
             {

@@ -37,12 +37,12 @@ pub use inquiry::{Given, Inquiry};
 pub use llm::{NO_TURN, ScriptedTurns};
 pub use lua::{Lua, lua_calls};
 pub use main_ai::{MAIN_AI, MainAi, Road};
-pub use plain::{Plain, Reading};
+pub use plain::{HOST_KEY, Plain, Reading};
 pub use process::{BundleDir, Process};
 pub use queue::Queue;
 pub use queue_hub::{QueueHub, TooManyPollers};
 pub use registry::{Answered, Coded, Registry};
 
 pub use crate::protocol::Ticket;
-pub use task::{Delivery, Prompt, Reporter, Task};
+pub use task::{Delivery, Prompt, Reporter, Task, joined};
 pub use usage::read_usage;

@@ -13,11 +13,10 @@ use serde_json::{Value, json};
 
 use super::{Backend, Delivery, Reply, Residence, Task};
 use crate::{
-    journal::Usage,
-    middleware::{Short, TaskDone},
+    middleware::{message_of, taken},
     protocol::{
-        Content, ExitReason, Failure, Json, Operator, OperatorError, OperatorInput,
-        OperatorMetadata, StateReader, TriggerType, failure::kind,
+        Content, Failure, Json, Operator, OperatorError, OperatorInput, SessionId, StateReader,
+        failure::kind,
     },
 };
 
@@ -93,75 +92,46 @@ async fn execute(operator: &impl Operator, task: &Task, input: &Json) -> Result<
         }
     };
     let output = answer.map_err(|error| failed(&error))?;
-    let (usage, effects) = (usage(&output.metadata), output.effects);
-    match fell_short(&output.exit_reason) {
-        None => Ok(Reply::Done(TaskDone { output: value(&output.message), usage, effects })),
-        Some(mut failure) => {
-            let data = json!({ "exit_reason": output.exit_reason, "message": output.message });
-            failure.data = Some(data.into());
-            Ok(Reply::Short(Box::new(Short { failure, usage, effects })))
-        }
-    }
+    Ok(match taken(output, task.opts.asked.is_some()) {
+        Ok(done) => Reply::Done(done),
+        Err(short) => Reply::Short(short),
+    })
 }
+
+/// The key of an operator's metadata under which it finds what the host says of its task.
+pub const HOST_KEY: &str = "moonswarm";
 
 /// Returns the input of the operator: the request, with details of the task as metadata.
 fn asked(task: &Task, input: &Json) -> OperatorInput {
     let prompt = task.prompt.as_deref();
-    let text = prompt.map_or_else(|| input.as_str().to_owned(), |it| it.prompt.clone());
-    let mut asked = OperatorInput::new(Content::text(text), TriggerType::Task);
+    let mut asked = task.opts.asked().unwrap_or_else(|| {
+        let text = prompt.map_or_else(|| input.as_str().to_owned(), |it| it.prompt.clone());
+        OperatorInput::new(Content::text(text), task.trigger.clone())
+    });
+    if task.opts.asked.is_some() && *input != task.given {
+        // A layer has put another in its place.
+        asked.message = message_of(input);
+    }
+    if asked.session.is_none() {
+        asked.session = task.opts.session.as_deref().map(SessionId::from);
+    }
     let mut config = task.config.get().cloned().unwrap_or_default();
-    config.system_addendum =
-        prompt.and_then(|it| it.system.clone()).or_else(|| config.system_addendum.take());
+    config.system_addendum = task.system();
     asked.config = Some(config);
-    asked.metadata = json!({
+    let host = json!({
         "run": task.run,
         "task": task.id,
         "attempt": task.attempt,
         "agent": &*task.agent_name,
         "input": input,
     });
-    asked
-}
-
-/// Returns the value of the step: text that is JSON is parsed.
-fn value(message: &Content) -> Json {
-    match message {
-        Content::Text(text) => {
-            Json::parse(text.as_str()).unwrap_or_else(|_| Json::from(Value::String(text.clone())))
-        }
-        Content::Blocks(_) => {
-            Json::encode(message).expect("blocks of content are plain data with text as keys")
-        }
+    match &mut asked.metadata {
+        Value::Object(metadata) => drop(metadata.insert(HOST_KEY.to_owned(), host)),
+        Value::Null => asked.metadata = json!({ HOST_KEY: host }),
+        // It has no place beside it, and is not touched.
+        _ => {}
     }
-}
-
-/// Returns the usage. Zero means not tracked, so zeros alone are no usage.
-fn usage(metadata: &OperatorMetadata) -> Option<Usage> {
-    let OperatorMetadata { tokens_in, tokens_out, cost, .. } = metadata;
-    let said = *tokens_in > 0 || *tokens_out > 0 || !cost.is_zero();
-    said.then(|| Usage {
-        input_tokens: Some(*tokens_in),
-        output_tokens: Some(*tokens_out),
-        cost: Some(cost.normalize().to_string()),
-        ..Usage::default()
-    })
-}
-
-fn fell_short(reason: &ExitReason) -> Option<Failure> {
-    let (kind, retryable) = match reason {
-        ExitReason::Complete | ExitReason::Custom(_) | ExitReason::AwaitingApproval => {
-            return None;
-        }
-        ExitReason::MaxTurns => (kind::LIMIT, false),
-        ExitReason::BudgetExhausted => (kind::BUDGET, false),
-        ExitReason::CircuitBreaker => (kind::OPERATOR_UNAVAILABLE, true),
-        ExitReason::Timeout => (kind::TIMEOUT, true),
-        ExitReason::InterceptorHalt { .. } => (kind::REFUSED, false),
-        ExitReason::SafetyStop { .. } => (kind::MODEL, false),
-        ExitReason::Error => (kind::WORKER, false),
-    };
-    let failure = Failure::new(kind, format!("the operator stopped: {reason}"));
-    Some(if retryable { failure.retryable() } else { failure })
+    asked
 }
 
 fn failed(error: &OperatorError) -> Failure {
@@ -180,7 +150,7 @@ mod tests {
     use super::*;
     use crate::{
         operator::fixture::Attempt,
-        protocol::{Effect, LogLevel, OperatorOutput},
+        protocol::{Effect, ExitReason, LogLevel, OperatorOutput},
     };
 
     struct Says(ExitReason, &'static str);

@@ -16,6 +16,7 @@ use crate::{
     middleware::Stacks,
     protocol::{
         Json, ModelDelta, OperatorConfig, RunId, SecretAccessEvent, StateReader, TaskId, Ticket,
+        TriggerType,
     },
     session::Seat,
 };
@@ -40,6 +41,12 @@ pub struct Task {
     pub operator: Arc<str>,
     /// The options of the call, which override the agent's.
     pub opts: TaskOpts,
+    /// The input, before the layers of its dispatch.
+    pub given: Json,
+    /// What set its run to work.
+    pub trigger: TriggerType,
+    /// The operator that a layer has routed it to, in place of `operator`.
+    pub routed: OnceLock<Arc<str>>,
     /// The blueprint with its source and files.
     pub program: Arc<Program>,
     /// The working directory of child processes; empty for work inside the host.
@@ -80,6 +87,29 @@ impl Task {
     pub fn ticket(&self) -> Ticket {
         Ticket { run: self.id.run(), step: self.id.step(), attempt: self.attempt }
     }
+
+    /// The operator that executes it: the one that it names, unless a layer has routed it.
+    pub fn executor(&self) -> &Arc<str> {
+        self.routed.get().unwrap_or(&self.operator)
+    }
+
+    /// Its system prompt, with what the caller and the layers say besides.
+    pub fn system(&self) -> Option<String> {
+        let prompt = self.prompt.as_deref();
+        let more = match self.config.get() {
+            Some(config) => config.system_addendum.as_deref(),
+            None => prompt.and_then(|prompt| prompt.addendum.as_deref()),
+        };
+        joined(prompt.and_then(|prompt| prompt.system.as_deref()), more)
+    }
+}
+
+/// A system prompt and what is said besides, which never takes its place.
+pub fn joined(system: Option<&str>, addendum: Option<&str>) -> Option<String> {
+    match (system, addendum) {
+        (Some(system), Some(more)) => Some(format!("{system}\n\n{more}")),
+        (one, other) => one.or(other).map(str::to_owned),
+    }
 }
 
 /// The prompt that a worker fetches: `GET /v1/worker/prompt`.
@@ -95,6 +125,9 @@ pub struct Prompt {
     pub attempt: u32,
     /// The rendered system prompt.
     pub system: Option<String>,
+    /// What the caller says besides the system prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub addendum: Option<String>,
     /// The rendered prompt.
     pub prompt: String,
     /// The input.

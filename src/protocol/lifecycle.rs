@@ -6,43 +6,43 @@
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use utoipa::ToSchema;
 
 use super::{Content, DurationMs, OperatorId, Scope, WorkflowId};
 
 /// Money, steps and time of a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "host", derive(utoipa::ToSchema))]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum BudgetEvent {
     /// Something cost money.
     CostIncurred {
         /// Who spent it.
-        #[schema(value_type = String)]
+        #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
         /// What it cost.
-        #[schema(value_type = String)]
+        #[cfg_attr(feature = "host", schema(value_type = String))]
         cost: Decimal,
         /// What the workflow has cost so far, this included.
-        #[schema(value_type = String)]
+        #[cfg_attr(feature = "host", schema(value_type = String))]
         cumulative: Decimal,
     },
     /// A limit is near.
     BudgetWarning {
         /// Whose limit.
-        #[schema(value_type = String)]
+        #[cfg_attr(feature = "host", schema(value_type = String))]
         workflow: WorkflowId,
         /// What is spent: money, or a count of tokens.
-        #[schema(value_type = String)]
+        #[cfg_attr(feature = "host", schema(value_type = String))]
         spent: Decimal,
         /// The limit, in the same unit.
-        #[schema(value_type = String)]
+        #[cfg_attr(feature = "host", schema(value_type = String))]
         limit: Decimal,
     },
     /// A limit was reached, and this was decided.
     BudgetAction {
         /// Whose limit.
-        #[schema(value_type = String)]
+        #[cfg_attr(feature = "host", schema(value_type = String))]
         workflow: WorkflowId,
         /// The decision.
         action: BudgetDecision,
@@ -50,7 +50,7 @@ pub enum BudgetEvent {
     /// The calls of an operator near their limit.
     StepLimitApproaching {
         /// Whose calls.
-        #[schema(value_type = String)]
+        #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
         /// How many there were.
         current: u32,
@@ -60,7 +60,7 @@ pub enum BudgetEvent {
     /// The calls of an operator reached their limit.
     StepLimitReached {
         /// Whose calls.
-        #[schema(value_type = String)]
+        #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
         /// How many there were.
         #[serde(alias = "total_tool_calls")]
@@ -69,7 +69,7 @@ pub enum BudgetEvent {
     /// An operator makes the same call again and again.
     LoopDetected {
         /// Who makes it.
-        #[schema(value_type = String)]
+        #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
         /// What is called.
         #[serde(alias = "tool_name")]
@@ -82,28 +82,29 @@ pub enum BudgetEvent {
     /// The time of an operator nears its limit.
     TimeoutApproaching {
         /// Whose time.
-        #[schema(value_type = String)]
+        #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
         /// The time used.
-        #[schema(value_type = u64)]
+        #[cfg_attr(feature = "host", schema(value_type = u64))]
         elapsed: DurationMs,
         /// The time allowed.
-        #[schema(value_type = u64)]
+        #[cfg_attr(feature = "host", schema(value_type = u64))]
         max_duration: DurationMs,
     },
     /// The time of an operator is over.
     TimeoutReached {
         /// Whose time.
-        #[schema(value_type = String)]
+        #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
         /// The time used.
-        #[schema(value_type = u64)]
+        #[cfg_attr(feature = "host", schema(value_type = u64))]
         elapsed: DurationMs,
     },
 }
 
 /// What to do about a limit that was reached.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "host", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum BudgetDecision {
@@ -121,20 +122,21 @@ pub enum BudgetDecision {
     /// Ask for more.
     RequestIncrease {
         /// How much more.
-        #[schema(value_type = String)]
+        #[cfg_attr(feature = "host", schema(value_type = String))]
         amount: Decimal,
     },
 }
 
 /// How the history that a model sees is made smaller.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "host", derive(utoipa::ToSchema))]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum CompactionEvent {
     /// The window fills up.
     ContextPressure {
         /// Whose window.
-        #[schema(value_type = String)]
+        #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
         /// How full it is, in percent.
         fill_percent: f64,
@@ -146,16 +148,16 @@ pub enum CompactionEvent {
     /// What must not be lost is to be written to state now.
     PreCompactionFlush {
         /// Who is about to compact.
-        #[schema(value_type = String)]
+        #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
         /// Where it is written.
-        #[schema(value_type = Value)]
+        #[cfg_attr(feature = "host", schema(value_type = Value))]
         scope: Scope,
     },
     /// The history was made smaller.
     CompactionComplete {
         /// Whose history.
-        #[schema(value_type = String)]
+        #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
         /// How it was done.
         strategy: String,
@@ -165,7 +167,7 @@ pub enum CompactionEvent {
     /// The model's provider made the history smaller.
     ProviderManaged {
         /// Whose history.
-        #[schema(value_type = String)]
+        #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
         /// The provider.
         provider: String,
@@ -174,13 +176,13 @@ pub enum CompactionEvent {
         /// Tokens after.
         tokens_after: u64,
         /// The provider's summary of what is gone.
-        #[schema(value_type = Option<Value>)]
+        #[cfg_attr(feature = "host", schema(value_type = Option<Value>))]
         summary: Option<Content>,
     },
     /// The history could not be made smaller.
     CompactionFailed {
         /// Whose history.
-        #[schema(value_type = String)]
+        #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
         /// Why not.
         error: String,
@@ -190,7 +192,7 @@ pub enum CompactionEvent {
     /// The history was left as it is.
     CompactionSkipped {
         /// Whose history.
-        #[schema(value_type = String)]
+        #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
         /// Why.
         reason: String,
@@ -198,10 +200,10 @@ pub enum CompactionEvent {
     /// Something could not be written before a compaction.
     FlushFailed {
         /// Who is about to compact.
-        #[schema(value_type = String)]
+        #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
         /// Where it should have been written.
-        #[schema(value_type = Value)]
+        #[cfg_attr(feature = "host", schema(value_type = Value))]
         scope: Scope,
         /// Under which key.
         key: String,
@@ -211,7 +213,7 @@ pub enum CompactionEvent {
     /// How good a compaction was.
     CompactionQuality {
         /// Whose history.
-        #[schema(value_type = String)]
+        #[cfg_attr(feature = "host", schema(value_type = String))]
         operator: OperatorId,
         /// Tokens before.
         tokens_before: u64,
@@ -240,7 +242,8 @@ pub enum CompactionPolicy {
 }
 
 /// Something that happened, for whoever watches.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "host", derive(utoipa::ToSchema))]
 #[non_exhaustive]
 pub struct ObservableEvent {
     /// Which side tells it.
@@ -248,22 +251,23 @@ pub struct ObservableEvent {
     /// What it is, by a name of the teller's own.
     pub event_type: String,
     /// When, counted from the start of the workflow.
-    #[schema(value_type = u64)]
+    #[cfg_attr(feature = "host", schema(value_type = u64))]
     pub timestamp: DurationMs,
     /// Its data.
     pub data: Value,
     /// Ties it to other events.
     pub trace_id: Option<String>,
     /// The workflow that it belongs to.
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(feature = "host", schema(value_type = Option<String>))]
     pub workflow_id: Option<WorkflowId>,
     /// The operator that it belongs to.
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(feature = "host", schema(value_type = Option<String>))]
     pub operator_id: Option<OperatorId>,
 }
 
 /// Which side tells an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "host", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EventSource {

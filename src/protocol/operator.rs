@@ -23,6 +23,20 @@ pub trait Operator: Send + Sync {
     async fn execute(&self, input: OperatorInput) -> Result<OperatorOutput, OperatorError>;
 }
 
+#[async_trait]
+impl<T: Operator + ?Sized> Operator for std::sync::Arc<T> {
+    async fn execute(&self, input: OperatorInput) -> Result<OperatorOutput, OperatorError> {
+        (**self).execute(input).await
+    }
+}
+
+#[async_trait]
+impl<T: Operator + ?Sized> Operator for Box<T> {
+    async fn execute(&self, input: OperatorInput) -> Result<OperatorOutput, OperatorError> {
+        (**self).execute(input).await
+    }
+}
+
 /// The description of a tool for a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]

@@ -1,8 +1,7 @@
 //! The vocabulary of a multi-step chain.
 
 use serde::{Deserialize, Serialize};
-
-use super::Json;
+use serde_json::Value;
 
 /// The kind of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -89,11 +88,9 @@ impl StepState {
 pub struct StepDescriptor {
     /// The kind.
     pub kind: StepKind,
-    /// The request, kept verbatim.
-    pub request_payload: Json,
-    /// The provider's id of the call; matches a call to its result.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub call_id: Option<String>,
+    /// The request. A call of a tool has a `name`, `arguments` (or `args`), and mostly the
+    /// provider's `call_id`.
+    pub request_payload: Value,
 }
 
 /// The next action of a chain.
@@ -104,9 +101,9 @@ pub enum NextAction {
     /// Appends these steps, which run concurrently; never empty.
     AppendSteps(Vec<StepDescriptor>),
     /// Ends the chain with a value.
-    Complete(Json),
+    Complete(Value),
     /// Ends the chain with an error.
-    Fail(Json),
+    Fail(Value),
 }
 
 /// The id and sequence number of a recorded step.
@@ -133,27 +130,41 @@ pub struct ChainStep {
     pub prev_step_id: Option<String>,
     /// The step whose sub-loop it belongs to.
     pub parent_step_id: Option<String>,
-    /// The request, kept verbatim.
-    pub request_payload: Json,
-    /// The provider's id of the call.
-    pub call_id: Option<String>,
     /// The value; only for a completed step.
-    pub response_payload: Option<Json>,
+    pub response_payload: Option<Value>,
     /// The error; only for a failed step.
-    pub error: Option<Json>,
+    pub error: Option<Value>,
 }
 
 impl StepDescriptor {
-    /// Creates a step without a call id.
-    pub fn new(kind: StepKind, request_payload: Json) -> Self {
-        Self { kind, request_payload, call_id: None }
+    /// Creates a step.
+    pub fn new(kind: StepKind, request_payload: Value) -> Self {
+        Self { kind, request_payload }
     }
 
-    /// Sets the provider's id of the call.
+    /// Sets the provider's id of the call in the payload, which has to be an object.
     #[must_use]
     pub fn with_call_id(mut self, call_id: impl Into<String>) -> Self {
-        self.call_id = Some(call_id.into());
+        if let Value::Object(payload) = &mut self.request_payload {
+            payload.insert("call_id".to_owned(), Value::String(call_id.into()));
+        }
         self
+    }
+
+    /// Returns the name of the tool that it calls.
+    pub fn tool_name(&self) -> Option<&str> {
+        self.request_payload.get("name")?.as_str()
+    }
+
+    /// Returns the provider's id of the call, which matches a call to its result.
+    pub fn call_id(&self) -> Option<&str> {
+        self.request_payload.get("call_id")?.as_str()
+    }
+
+    /// Returns the arguments as they were written: `arguments`, or `args`, if there are any.
+    pub fn arguments(&self) -> Option<&Value> {
+        let of = |key: &str| self.request_payload.get(key);
+        of("arguments").or_else(|| of("args"))
     }
 }
 
@@ -182,10 +193,14 @@ mod tests {
 
     #[test]
     fn a_request_is_kept_as_it_was_written() {
-        let request = Json::parse(r#"{"b": 1,  "a": 1.50}"#).unwrap();
-        let step = StepDescriptor::new(StepKind::ToolCall, request.clone()).with_call_id("call_9");
+        let request = serde_json::json!({ "name": "b", "args": { "z": 1, "a": 1.5 } });
+        let step = StepDescriptor { kind: StepKind::ToolCall, request_payload: request };
+        assert_eq!((step.tool_name(), step.call_id()), (Some("b"), None));
+        assert_eq!(step.arguments().unwrap()["a"], 1.5, "`args` says the same as `arguments`");
+        let step = step.with_call_id("call_9");
+        assert_eq!(step.call_id(), Some("call_9"));
         let wire = serde_json::to_string(&NextAction::AppendSteps(vec![step.clone()])).unwrap();
-        let expected = r#"{"append_steps":[{"kind":"tool_call","request_payload":{"b": 1,  "a": 1.50},"call_id":"call_9"}]}"#;
+        let expected = r#"{"append_steps":[{"kind":"tool_call","request_payload":{"name":"b","args":{"z":1,"a":1.5},"call_id":"call_9"}}]}"#;
         assert_eq!(wire, expected);
         let read: NextAction = serde_json::from_str(&wire).unwrap();
         assert_eq!(read, NextAction::AppendSteps(vec![step]));

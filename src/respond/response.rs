@@ -67,7 +67,7 @@ pub(super) enum Status {
 }
 
 impl Status {
-    fn word(&self) -> &'static str {
+    pub(super) fn word(&self) -> &'static str {
         match self {
             Self::Queued => "queued",
             Self::InProgress => "in_progress",
@@ -104,7 +104,7 @@ impl Status {
 
 /// The usage of a response, as far as it was reported.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Used {
+pub(in crate::respond) struct Used {
     input: u64,
     cached: u64,
     output: u64,
@@ -113,7 +113,7 @@ pub(super) struct Used {
 }
 
 impl Used {
-    pub(super) fn add(&mut self, usage: &Usage) {
+    pub(in crate::respond) fn add(&mut self, usage: &Usage) {
         let Usage { input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost: _ } = usage;
         self.input += input_tokens.unwrap_or(0);
         self.output += output_tokens.unwrap_or(0);
@@ -123,7 +123,7 @@ impl Used {
     }
 
     /// Returns the usage as JSON; null if none was reported.
-    pub(super) fn shown(&self) -> Value {
+    pub(in crate::respond) fn shown(&self) -> Value {
         if !self.reported {
             return Value::Null;
         }
@@ -183,6 +183,10 @@ pub(super) fn object(said: &Said<'_>) -> Value {
             repeated => said.settings.get(repeated).cloned().unwrap_or(Value::Null),
         };
         object.insert(key.to_owned(), value);
+    }
+    // Only what continues one says so.
+    if let Some(conversation) = said.settings.get("conversation") {
+        object.insert("conversation".to_owned(), conversation.clone());
     }
     Value::Object(object)
 }

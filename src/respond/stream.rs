@@ -199,6 +199,11 @@ impl Stream {
         self.status.terminal().is_some()
     }
 
+    /// Where it stands: `queued`, `in_progress`, `completed`, `incomplete`, `failed`, `cancelled`.
+    pub fn status(&self) -> &'static str {
+        self.status.word()
+    }
+
     /// Returns the conversation for the next request: the input and the output.
     pub fn conversation(&self) -> Vec<Value> {
         self.trigger.conversation.iter().chain(&self.output).cloned().collect()

@@ -27,10 +27,10 @@ impl OperatorSpawner {
 #[async_trait]
 impl SpawnerAdapter for OperatorSpawner {
     async fn spawn(&self, task: Arc<Task>, input: Json) -> Result<Box<dyn Worker>, Failure> {
-        let Some(backend) = self.registry.get(&task.operator) else {
+        let Some(backend) = self.registry.get(task.executor()) else {
             return Err(Failure::new(
                 kind::OPERATOR_UNAVAILABLE,
-                format!("there is no operator {:?}", task.operator),
+                format!("there is no operator {:?}", task.executor()),
             ));
         };
         Ok(Box::new(OperatorWorker { backend: Arc::clone(backend), task, input }))

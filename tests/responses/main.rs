@@ -6,6 +6,7 @@ mod support;
 
 mod checker;
 mod clients;
+mod conversations;
 #[path = "../http/feed.rs"]
 mod feed;
 mod model;

@@ -297,6 +297,10 @@ async fn a_chat_completion_is_the_same_answer_whole_or_in_chunks() {
     let choice = &whole["choices"][0];
     assert_eq!(choice["message"]["content"], "You said: hello");
     assert_eq!(choice["finish_reason"], "stop");
+    body["stop"] = "hel".into();
+    let (_, cut) = send(daemon.post(path, &body)).await;
+    assert_eq!(cut["choices"][0]["message"]["content"], "You said: ", "{cut}");
+    body["stop"] = Value::Null;
     body["stream"] = true.into();
     body["stream_options"] = json!({ "include_usage": true });
     let mut frames = frames(daemon.post(path, &body).send().await.unwrap()).await;

@@ -70,6 +70,35 @@ async fn a_conversation_over_one_connection_needs_nothing_stored() {
 }
 
 #[tokio::test]
+async fn what_could_not_be_continued_is_not_kept_for_another_try() {
+    let shell = Shell::new();
+    let daemon = daemon(&shell).await;
+    let mut socket = connect(&daemon).await;
+    for bad in [
+        json!([{ "type": "function_call_output", "call_id": "none", "output": "" }]),
+        json!("fail"),
+    ] {
+        let create =
+            json!({ "type": "response.create", "model": "mirror", "input": "one", "store": false });
+        say(&mut socket, create.clone()).await;
+        let first = response(&mut socket).await;
+        gone(&daemon, &format!("/v1/responses/{}", first["id"].as_str().unwrap())).await;
+        let mut next = create;
+        next["previous_response_id"] = first["id"].clone();
+        next["input"] = bad.clone();
+        say(&mut socket, next.clone()).await;
+        match bad.as_str() {
+            Some(_) => assert_eq!(response(&mut socket).await["status"], "failed"),
+            None => assert_eq!(hear(&mut socket).await["type"], "error"),
+        }
+        next["input"] = "again".into();
+        say(&mut socket, next).await;
+        let error = hear(&mut socket).await;
+        assert_eq!(error["error"]["code"], "previous_response_not_found", "{error}");
+    }
+}
+
+#[tokio::test]
 async fn requests_are_answered_one_after_the_other_and_errors_end_nothing() {
     let shell = Shell::new();
     let daemon = daemon(&shell).await;

@@ -76,6 +76,7 @@ async fn impatient(shell: &Shell, limits: Limits) -> Host {
         operators: Declared::default(),
         environments: moonswarm::environment::Config::default(),
         code: moonswarm::operator::Coded::default(),
+        spawners: Default::default(),
         middleware: moonswarm::engine::Middleware::default(),
         memory: None,
         run_memory: None,

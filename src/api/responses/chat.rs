@@ -15,7 +15,7 @@ use crate::{
         params::{Asker, Key},
     },
     door::{ModelErrorBody, Problem, codes},
-    respond::chat::{Chunks, as_response, completion},
+    respond::chat::{Chunks, Stops, as_response, completion},
 };
 
 /// Answers a conversation in the shape of chat completions. It is a response like any other, and
@@ -39,20 +39,24 @@ pub(in crate::api) async fn complete(
     posted: Posted<Value>,
 ) -> Result<Response, Problem> {
     let body = as_response(&posted.body)?;
-    let asked = read(&api, &caller, &body).await?;
+    let stops = Stops::read(&posted.body)?;
+    let mut asked = read(&api, &caller, &body).await?;
+    if let Some(stop) = stops.option() {
+        asked.create.ask.options.insert("stop".to_owned(), stop);
+    }
     let stream = asked.create.stream;
     let key = key.of("POST /v1/chat/completions", &posted.raw);
     let mut answering = begin(&api, &caller, asked, key).await?;
     if stream {
         let usage = posted.body["stream_options"]["include_usage"] == true;
-        let mut chunks = Chunks::new(&answering.responding.stream().response(), usage);
+        let mut chunks = Chunks::new(&answering.responding.stream().response(), usage, stops);
         let feed = sse::Feed::new(answering, None);
         return Ok(sse::stream(&api, feed, move |event| {
             chunks.of(event).into_iter().map(|chunk| (None, chunk.to_string())).collect()
         }));
     }
     let response = answering.end(&api).await?;
-    let completion = completion(&response).map_err(|error| {
+    let completion = completion(&response, stops).map_err(|error| {
         let message = error["message"].as_str().unwrap_or("the flow failed");
         Problem::new(codes::RESPONSE_FAILED, message)
     })?;

@@ -9,16 +9,18 @@ use serde_json::Value;
 use super::app::Api;
 use crate::{
     door::{Problem, codes},
-    engine::{Caller, EngineError, IdempotencyKey, Responding},
+    engine::{Caller, EngineError, IdempotencyKey, Responding, StoredConversation},
     protocol::RunId,
     respond::{
         self, Refused,
         open_responses::{Conversation, Create},
     },
+    token::Verb,
 };
 
 mod chat;
 mod compact;
+mod conversations;
 mod create;
 mod models;
 mod socket;
@@ -27,6 +29,7 @@ mod stored;
 
 pub(super) use chat::*;
 pub(super) use compact::*;
+pub(super) use conversations::*;
 pub(super) use create::*;
 pub(super) use models::*;
 pub(super) use socket::*;
@@ -53,6 +56,9 @@ fn said(error: EngineError) -> Problem {
         EngineError::NotFound { what: "run", id } => {
             let id = respond::shown_id("resp_", &id);
             Problem::new(codes::NOT_FOUND, format!("there is no response {id}"))
+        }
+        EngineError::NotFound { what: "conversation", id } => {
+            Problem::new(codes::NOT_FOUND, format!("there is no conversation {id}"))
         }
         EngineError::Invalid { what: "the input", violations } => {
             let why: Vec<String> =
@@ -84,21 +90,46 @@ fn fresh(prefix: &str) -> String {
 struct Asked {
     create: Create,
     conversation: Conversation,
+    /// The stored conversation that it continues, as it was read.
+    stored: Option<StoredConversation>,
 }
 
 /// Parses a request, and loads the conversation that it continues.
 async fn read(api: &Api, caller: &Caller, body: &Value) -> Result<Asked, Problem> {
     let create = Create::read(body, &mut fresh)?;
-    let earlier = match &create.previous {
-        Some(previous) => earlier(api, caller, previous).await?,
-        None => Vec::new(),
-    };
-    continued(create, earlier)
+    match &create.previous {
+        Some(previous) => {
+            let earlier = earlier(api, caller, previous).await?;
+            continued(create, earlier)
+        }
+        None => stored(api, caller, create).await,
+    }
 }
 
 fn continued(create: Create, earlier: Vec<Value>) -> Result<Asked, Problem> {
     let conversation = Conversation::of(earlier, create.items.clone())?;
-    Ok(Asked { create, conversation })
+    Ok(Asked { create, conversation, stored: None })
+}
+
+/// A request with the stored conversation that it continues, if it names one.
+async fn stored(api: &Api, caller: &Caller, create: Create) -> Result<Asked, Problem> {
+    let Some(id) = &create.conversation else { return continued(create, Vec::new()) };
+    let stored = conversation(api, caller, Verb::RunStart, id).await?;
+    if stored.is_continued() {
+        return Err(conversations::locked(id).at("$.conversation"));
+    }
+    let conversation = Conversation::of(stored.items.clone(), create.items.clone())?;
+    Ok(Asked { create, conversation, stored: Some(stored) })
+}
+
+/// A stored conversation.
+async fn conversation(
+    api: &Api,
+    caller: &Caller,
+    verb: Verb,
+    id: &str,
+) -> Result<StoredConversation, Problem> {
+    api.engine.conversation(caller, verb, id).await.map_err(said)
 }
 
 /// Returns the conversation of a response: its input and its output.
@@ -124,15 +155,39 @@ async fn earlier(api: &Api, caller: &Caller, previous: &str) -> Result<Vec<Value
 async fn begin(
     api: &Api,
     caller: &Caller,
-    Asked { create, conversation }: Asked,
+    Asked { create, conversation, stored }: Asked,
     key: Option<IdempotencyKey>,
 ) -> Result<Answering, Problem> {
     let store = create.store;
     let responding = api.engine.respond(caller, create, conversation, key).await.map_err(said)?;
     let (answered, told) = tokio::sync::oneshot::channel();
-    if !store {
-        let (engine, run) = (api.engine.clone(), responding.run());
-        api.tasks.spawn(async move { engine.let_go_once(run, told).await });
+    let (engine, run) = (api.engine.clone(), responding.run());
+    let stored = stored.filter(|_| !responding.is_repeated());
+    let continues = stored.as_ref().map(|it| (it.id.clone(), caller.clone()));
+    if let Some(stored) = stored
+        && let Err(error) = engine.continue_conversation(caller, stored, run).await
+    {
+        let (id, _) = continues.unwrap_or_else(|| (String::new(), caller.clone()));
+        let reason = "its conversation went on without it".to_owned();
+        if let Err(error) = engine.cancel(caller, run, reason, None).await {
+            tracing::warn!(%run, %error, "could not cancel a response that lost its conversation");
+        }
+        return Err(match error {
+            EngineError::Store(crate::store::StoreError::Revision { .. }) => {
+                conversations::locked(&id).at("$.conversation")
+            }
+            error => said(error),
+        });
+    }
+    if continues.is_some() || !store {
+        api.tasks.spawn(async move {
+            if let Some((id, caller)) = continues {
+                engine.answer_conversation(&caller, &id, run).await;
+            }
+            if !store {
+                engine.let_go_once(run, told).await;
+            }
+        });
     }
     Ok(Answering { responding, _answered: Some(answered) })
 }

@@ -3,7 +3,7 @@
 //! A client sends `response.create` with the parameters of a request and receives the events of the
 //! response, one per message. Only one response is in progress at a time; further messages are
 //! queued. The connection keeps the conversation of its last response, so that it can be continued
-//! even if it was not stored.
+//! even if it was not stored. A continuation that fails evicts it.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -18,7 +18,7 @@ use axum::{
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
-use super::{Asked, begin, continued, earlier, fresh};
+use super::{Asked, begin, continued, earlier, fresh, stored};
 use crate::{
     api::{app::Api, body::read_json, params::Asker},
     door::{self, ModelErrorBody, Problem, codes},
@@ -167,13 +167,18 @@ impl Line {
                 return Err(Problem::new(codes::INVALID_BODY, detail).at(format!("$.{name}")));
             }
         }
+        let previous = body["previous_response_id"].as_str();
+        let mut last = self.last.take_if(|(id, _)| Some(id.as_str()) == previous);
+        // Whatever comes of it: what could not be continued once is not kept for another try.
         let create = Create::read(&body, &mut fresh)?;
-        let before = match (&create.previous, &self.last) {
-            (Some(previous), Some((id, conversation))) if previous == id => conversation.clone(),
-            (Some(previous), _) => earlier(&self.api, &self.caller, previous).await?,
-            (None, _) => Vec::new(),
-        };
-        continued(create, before)
+        match (&create.previous, last.take()) {
+            (Some(_), Some((_, conversation))) => continued(create, conversation),
+            (Some(previous), None) => {
+                let before = earlier(&self.api, &self.caller, previous).await?;
+                continued(create, before)
+            }
+            (None, _) => stored(&self.api, &self.caller, create).await,
+        }
     }
 
     /// Sends the events of a response until it ends.
@@ -201,7 +206,7 @@ impl Line {
         }
         let stream = answering.responding.stream();
         let id = stream.response()["id"].as_str().unwrap_or_default().to_owned();
-        self.last = Some((id, stream.conversation()));
+        self.last = (stream.status() != "failed").then(|| (id, stream.conversation()));
         Ok(Ok(()))
     }
 

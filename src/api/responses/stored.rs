@@ -99,7 +99,7 @@ pub(in crate::api) async fn input_items(
     page(stream.trigger().conversation.clone(), &params).map(JsonBody)
 }
 
-fn page(mut items: Vec<Value>, params: &ItemParams) -> Result<Value, Problem> {
+pub(super) fn page(mut items: Vec<Value>, params: &ItemParams) -> Result<Value, Problem> {
     let (usual, most) = ITEMS;
     let limit = params.limit.unwrap_or(usual);
     if !(1..=most).contains(&limit) {

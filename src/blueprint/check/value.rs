@@ -6,11 +6,13 @@ use rust_decimal::Decimal;
 use serde_json::{Map, Value};
 
 use super::checker::Checker;
-use crate::blueprint::{
-    Budget,
-    diagnostics::{code, hint_for},
-    duration::{old_form, parse_duration, seconds_to_ms},
-    locate::pointer,
+use crate::{
+    blueprint::{
+        Budget,
+        diagnostics::{code, hint_for},
+        duration::{old_form, parse_duration, seconds_to_ms},
+        locate::pointer,
+    },
     schema::Schema,
 };
 

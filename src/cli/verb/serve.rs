@@ -87,6 +87,7 @@ impl Serve {
             operators: cx.config.operators.clone(),
             environments: cx.config.environments.clone(),
             code: crate::operator::Coded::default(),
+            spawners: Default::default(),
             middleware: crate::engine::Middleware::of(cx.config.middleware.clone()),
         };
         let host = Host::open(config).await.map_err(|error| explain(&cx.config.data, error))?;

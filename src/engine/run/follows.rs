@@ -18,6 +18,9 @@ pub(crate) const MOST: usize = 128;
 pub(crate) struct Follows {
     /// The operator of the step, and its input.
     pub(crate) origin: (String, Json),
+    /// The input of that one as its caller wrote it, as JSON text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) asked: Option<String>,
     /// The follow-up in progress.
     pub(crate) current: Follow,
     pub(crate) queue: VecDeque<Follow>,
@@ -33,6 +36,9 @@ pub(crate) struct Follow {
     pub(crate) why: Why,
     pub(crate) operator: String,
     pub(crate) input: Json,
+    /// The input of an operator as it was declared, as JSON text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) asked: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,8 +71,10 @@ pub(crate) fn is_follow(effect: &Effect) -> bool {
 }
 
 pub(crate) fn follow_of(effect: &Effect) -> Option<Follow> {
+    let mut asked = None;
     let (why, operator, input) = match effect {
         Effect::Delegate { operator, input } => {
+            asked = serde_json::to_string(input).ok();
             (Why::Delegate, operator.to_string(), task_input(input))
         }
         Effect::Handoff { operator, state } => (Why::Handoff, operator.to_string(), state.into()),
@@ -79,16 +87,21 @@ pub(crate) fn follow_of(effect: &Effect) -> Option<Follow> {
         }
         _ => return None,
     };
-    Some(Follow { why, operator, input })
+    Some(Follow { why, operator, input, asked })
 }
 
 impl Follows {
-    pub(crate) fn begin(operator: &str, input: Json) -> Self {
+    pub(crate) fn begin(operator: &str, input: Json, asked: Option<String>) -> Self {
         let origin = (operator.to_owned(), input);
-        let current =
-            Follow { why: Why::Resume, operator: origin.0.clone(), input: origin.1.clone() };
+        let current = Follow {
+            why: Why::Resume,
+            operator: origin.0.clone(),
+            input: origin.1.clone(),
+            asked: None,
+        };
         Self {
             origin,
+            asked,
             current,
             queue: VecDeque::new(),
             results: Vec::new(),
@@ -132,7 +145,12 @@ impl Follows {
             other => json!({ "input": other }),
         };
         input["approvals"] = self.approvals.iter().map(Json::to_value).collect();
-        Follow { why: Why::Resume, operator: self.origin.0.clone(), input: input.into() }
+        Follow {
+            why: Why::Resume,
+            operator: self.origin.0.clone(),
+            input: input.into(),
+            asked: self.asked.clone(),
+        }
     }
 
     /// Returns the value for the flow once no follow-up is left.

@@ -48,6 +48,8 @@ pub(crate) struct OpenTask {
     pub(crate) follows: Option<Box<Follows>>,
     /// The metadata of this attempt, from its dispatch until the layers have settled it.
     pub(crate) about: Option<Arc<About>>,
+    /// What its operator may call, as the layers left it, once they were heard.
+    pub(crate) allowed: Option<Option<Vec<String>>>,
     /// Whether this attempt was dispatched before the run was loaded.
     pub(crate) again: bool,
     /// The number of consecutive extensions of its time because the process could not receive

@@ -10,11 +10,7 @@ use crate::{
 /// Returns the input of an operator for an input of the protocol: the message alone, or with its
 /// metadata.
 pub(crate) fn task_input(input: &OperatorInput) -> Json {
-    let message = serde_json::to_value(&input.message).expect("content is plain data");
-    if input.metadata.is_null() {
-        return message.into();
-    }
-    serde_json::json!({ "message": message, "metadata": input.metadata }).into()
+    Json::encode(&input.message).expect("content is plain data")
 }
 
 /// Returns the value of a wait that received a signal.

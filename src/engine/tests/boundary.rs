@@ -196,7 +196,7 @@ struct Reads {
 #[async_trait]
 impl Operator for Reads {
     async fn execute(&self, input: OperatorInput) -> Result<OperatorOutput, OperatorError> {
-        let run = input.metadata["run"].as_str().unwrap_or_default().to_owned();
+        let run = input.metadata["moonswarm"]["run"].as_str().unwrap_or_default().to_owned();
         let within = |operator: &str| Scope::Operator {
             workflow: run.as_str().into(),
             operator: operator.into(),

@@ -144,6 +144,7 @@ impl Bench {
                 custom_effects: CustomEffects::Error,
                 work: PathBuf::from(dir.path()).join("work"),
             },
+            spawners: Default::default(),
             middleware,
             shards,
             recovery,

@@ -52,7 +52,7 @@ pub(crate) fn finished(
     fault::point("engine.finished");
     if !matches!(result, Ok(Dispatched::Parked)) {
         // The layers have heard of it on the way back.
-        task.about = None;
+        task.allowed = task.about.take().and_then(|about| about.allowed());
     }
     match result {
         Ok(Dispatched::Done(done)) => returned(turn, number, done),

@@ -33,7 +33,7 @@ use crate::{
     fault,
     middleware::{About, Dispatch, Dispatched, Terminal},
     operator::{Delivery, Prompt, Reply, Reporter, Residence, Task},
-    protocol::{Failure, Json, ModelDelta, SecretAccessEvent, TaskId, failure::kind},
+    protocol::{Failure, Json, ModelDelta, SecretAccessEvent, TaskId, TriggerType, failure::kind},
     token::Handle,
 };
 
@@ -60,14 +60,54 @@ impl Terminal for Spawn<'_> {
             .map_err(|_| Failure::new(kind::REFUSED, "a layer replaced what the spawner needs"))?;
         // Before anybody is told of it: who leases it at once finds it so.
         dispatch.about.pass();
-        // It is set once: an attempt is dispatched once.
+        dispatch.about.allow(dispatch.config.allowed_operators.clone());
+        // They are set once: an attempt is dispatched once.
         let _ = payload.task.config.set(dispatch.config);
+        if let Some(route) = dispatch.route {
+            check_route(self.0, &payload.task, &route)?;
+            let _ = payload.task.routed.set(route);
+        }
         let worker = self.0.spawner.spawn(Arc::clone(&payload.task), dispatch.input).await?;
         match worker.join().await? {
             Reply::Done(done) => Ok(Dispatched::Done(done)),
             Reply::Short(short) => Ok(Dispatched::Short(short)),
             Reply::Parked => Ok(Dispatched::Parked),
         }
+    }
+}
+
+/// Checks that a layer may route a task to an operator: its attempt was prepared for the residence
+/// of the operator that it names.
+fn check_route(shared: &Shared, task: &Task, route: &str) -> Result<(), Failure> {
+    let residence = |name: &str| shared.registry.get(name).map(|backend| backend.residence());
+    match (residence(&task.operator), residence(route)) {
+        (_, None) => {
+            let message = format!("a layer routes to {route:?}: there is no such operator");
+            Err(Failure::new(kind::OPERATOR_UNAVAILABLE, message))
+        }
+        (Some(Residence::Host), Some(Residence::Host | Residence::Inline))
+        | (Some(Residence::Inline), Some(Residence::Inline))
+        | (Some(Residence::Elsewhere), Some(Residence::Elsewhere)) => Ok(()),
+        _ => {
+            let message = format!(
+                "a layer routes from {} to {route}, which has another residence; name the \
+                 operator in the call instead",
+                task.operator
+            );
+            Err(Failure::new(kind::REFUSED, message))
+        }
+    }
+}
+
+/// Returns the trigger of an operator for the trigger of its run.
+fn trigger_of(trigger: &Json) -> TriggerType {
+    let trigger = trigger.to_value();
+    match trigger["kind"].as_str() {
+        Some("schedule") => TriggerType::Schedule,
+        Some("signal") => TriggerType::Signal,
+        Some("watch") => TriggerType::SystemEvent,
+        Some("cli" | "response" | "repl") => TriggerType::User,
+        _ => TriggerType::Task,
     }
 }
 
@@ -171,6 +211,9 @@ pub(crate) fn dispatch_future(turn: &Turn<'_>, number: u32, task: &OpenTask, now
         agent: Arc::clone(task.agent.agent()),
         operator: Arc::clone(&task.operator),
         opts: task.request.opts.clone(),
+        given: task.request.input.clone(),
+        trigger: trigger_of(&started.trigger),
+        routed: OnceLock::new(),
         program: Arc::clone(program),
         workdir: match &started.workdir {
             _ if !leaves => PathBuf::new(),
@@ -210,6 +253,7 @@ pub(crate) fn dispatch_future(turn: &Turn<'_>, number: u32, task: &OpenTask, now
         about: Arc::clone(&about),
         input,
         config: config_of(task),
+        route: None,
         payload: Arc::new(Payload { task: Arc::new(context), grant: Arc::clone(&turn.run.grant) }),
     };
     let (shared, stacks) = (Arc::clone(turn.shared), settle::stacks_of(turn));

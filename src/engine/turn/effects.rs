@@ -4,7 +4,7 @@
 use crate::{
     engine::{
         EngineError,
-        run::{follows::is_follow, perform::Perform, resident::Run},
+        run::{follows::is_follow, perform::Perform, resident::Run, task::OpenTask},
         settings::CustomEffects,
         turn::{
             authority, boundary,
@@ -15,6 +15,7 @@ use crate::{
         },
     },
     fault,
+    middleware::ANSWER,
     protocol::{
         Effect, Failure, Json, LifecycleEvent, Lifetime, RunId, Scope, StoreOptions, failure::kind,
     },
@@ -119,6 +120,7 @@ fn admit(turn: &Turn<'_>, step: u32, effect: &Effect) -> Result<(), Failure> {
             },
             Err(error) => Err(no(format!("signal: {error}"))),
         },
+        Effect::Custom { effect_type, .. } if effect_type == ANSWER => Ok(()),
         Effect::Custom { effect_type, data }
             if LifecycleEvent::read(effect_type, data)
                 .map_err(|error| no(error.to_string()))?
@@ -134,6 +136,14 @@ fn admit(turn: &Turn<'_>, step: u32, effect: &Effect) -> Result<(), Failure> {
             ))),
         },
         Effect::Delegate { operator, .. } | Effect::Handoff { operator, .. } => {
+            if let Some(allowed) = turn.run.task(step).and_then(allowed)
+                && !allowed.iter().any(|name| name == operator.as_str())
+            {
+                return Err(no(format!(
+                    "{name}: {operator} is none of the operators that it may call ({})",
+                    allowed.join(", ")
+                )));
+            }
             if turn.shared.registry.get(operator.as_str()).is_none() {
                 return Err(no(format!("{name}: there is no operator {operator}")));
             }
@@ -215,6 +225,7 @@ fn apply_effect(turn: &mut Turn<'_>, step: u32, n: u32, effect: &Effect) -> Resu
             });
             Ok(())
         }
+        Effect::Custom { effect_type, .. } if effect_type == ANSWER => Ok(()),
         Effect::Custom { effect_type, data } => {
             if let Ok(Some(event)) = LifecycleEvent::read(effect_type, data) {
                 settle::told(turn, Some(step), &event);
@@ -261,6 +272,13 @@ fn change_by_effect(
     let at_ms = facts::time_of(turn);
     turn.run.pending.writes.push(plain_write(change, at_ms));
     Ok(())
+}
+
+/// Returns the operators that the operator of an attempt may call; any if absent.
+fn allowed(task: &OpenTask) -> Option<Vec<String>> {
+    let passed = task.about.as_ref().and_then(|about| about.allowed());
+    let passed = passed.or_else(|| task.allowed.clone());
+    passed.unwrap_or_else(|| settle::config_of(task).allowed_operators)
 }
 
 fn no(message: String) -> Failure {

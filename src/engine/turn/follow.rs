@@ -55,7 +55,10 @@ pub(crate) fn follow_result(
     let Some(task) = turn.run.task(number) else { return Ok(()) };
     let mut follows = match &task.follows {
         Some(follows) => (**follows).clone(),
-        None => Follows::begin(&task.operator, task.request.input.clone()),
+        None => {
+            let request = &task.request;
+            Follows::begin(&task.operator, request.input.clone(), request.opts.asked.clone())
+        }
     };
     let home = Arc::clone(task.home.as_ref().unwrap_or(&task.agent));
     let attempt = task.attempt;
@@ -102,7 +105,7 @@ pub(crate) fn take_up_follows(turn: &mut Turn<'_>, number: u32) -> Result<(), Fa
 
 /// Lets the open task be the one that is under way.
 fn switch(turn: &mut Turn<'_>, number: u32, follows: Follows) -> Result<(), Failure> {
-    let Follow { why, operator, input } = follows.current.clone();
+    let Follow { why, operator, input, asked } = follows.current.clone();
     let Some(backend) = turn.shared.registry.get(&operator) else {
         let message = format!("there is no operator {operator:?}");
         return Err(Failure::new(kind::OPERATOR_UNAVAILABLE, message));
@@ -121,6 +124,7 @@ fn switch(turn: &mut Turn<'_>, number: u32, follows: Follows) -> Result<(), Fail
     task.residence = backend.residence();
     task.redelivers = backend.redelivers();
     task.request.input = input;
+    task.request.opts.asked = asked;
     task.follows = Some(Box::new(follows));
     Ok(())
 }

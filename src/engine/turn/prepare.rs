@@ -12,6 +12,7 @@ use crate::{
         turn::{facts::Turn, seats, settle},
     },
     flow::TaskRequest,
+    middleware::message_of,
     operator::{HUMAN, MAIN_AI},
     protocol::{Failure, failure::kind},
 };
@@ -73,11 +74,16 @@ pub(crate) fn prepare(turn: &Turn<'_>, request: &TaskRequest) -> Result<OpenTask
     }
     let retry = request.opts.retry.clone().unwrap_or_else(|| agent.agent().retry.clone());
     let stacks = settle::stacks_of(turn);
+    let given = input.clone();
     let prepare = || stacks.dispatch.prepare(&request.agent, &operator, input);
     let input = catch_unwind(AssertUnwindSafe(prepare))
         .map_err(|_| Failure::new(kind::WORKER, "a layer of the middleware panicked"))?;
+    let mut request = request.clone();
+    if input != given {
+        request.opts.ask_instead(message_of(&input));
+    }
+    request.input = input;
     Ok(OpenTask {
-        request: TaskRequest { input, ..request.clone() },
         timeout_ms: request.opts.timeout_ms.or(agent.agent().timeout_ms).or_else(|| {
             let own = backend.timeout()?;
             Some(u64::try_from(own.as_millis()).unwrap_or(u64::MAX))
@@ -86,6 +92,7 @@ pub(crate) fn prepare(turn: &Turn<'_>, request: &TaskRequest) -> Result<OpenTask
             HUMAN => None,
             _ => Some(turn.shared.settings.park_ms),
         }),
+        request,
         agent,
         operator,
         residence: backend.residence(),
@@ -100,6 +107,7 @@ pub(crate) fn prepare(turn: &Turn<'_>, request: &TaskRequest) -> Result<OpenTask
         invalid: 0,
         reported: false,
         about: None,
+        allowed: None,
         again: false,
         graces: 0,
         leasing: None,

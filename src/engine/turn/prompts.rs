@@ -3,7 +3,10 @@
 use crate::{
     engine::{
         run::{resident::Run, task::OpenTask},
-        turn::facts::{self, Turn},
+        turn::{
+            facts::{self, Turn},
+            settle::config_of,
+        },
     },
     operator::{HUMAN, Inquiry, Prompt},
     protocol::{Failure, Json, TaskId},
@@ -76,6 +79,7 @@ fn prompt(run: &Run, task: &OpenTask, id: TaskId) -> Result<Prompt, Failure> {
         agent: task.agent.name().to_string(),
         attempt: task.attempt,
         system: rendered.system,
+        addendum: config_of(task).system_addendum,
         prompt: rendered.prompt,
         input: input.clone(),
         output_schema: task.agent.agent().output.clone(),
@@ -96,6 +100,7 @@ fn unseen(run: &Run, task: &OpenTask, id: TaskId) -> Prompt {
         agent: task.agent.name().to_string(),
         attempt: task.attempt,
         system: None,
+        addendum: None,
         prompt: String::new(),
         input: Json::null(),
         output_schema: None,

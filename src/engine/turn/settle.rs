@@ -93,6 +93,7 @@ pub(crate) fn about(turn: &Turn<'_>, id: TaskId, task: &OpenTask) -> (Arc<About>
         started_ms,
         used: if turn.shared.stacks.meters(program) { used(turn.run) } else { Usage::default() },
         voice: heard,
+        allowed: Default::default(),
         over: std::sync::atomic::AtomicBool::new(false),
         passed: std::sync::atomic::AtomicBool::new(false),
     };
@@ -175,12 +176,21 @@ pub(crate) fn located(run: &Run, number: u32, failure: Failure) -> Failure {
 /// What differs from an operator's defaults for an attempt.
 pub(crate) fn config_of(task: &OpenTask) -> OperatorConfig {
     let agent = task.agent.agent();
-    OperatorConfig {
+    let mut config = OperatorConfig {
         model: agent.model.clone(),
         max_duration: task.timeout_ms.map(crate::protocol::DurationMs::from_millis),
         allowed_operators: (!agent.tools.is_empty()).then(|| agent.tools.clone()),
         ..OperatorConfig::default()
+    };
+    if let Some(asked) = task.request.opts.asked().and_then(|asked| asked.config) {
+        config.max_turns = asked.max_turns;
+        config.max_cost = asked.max_cost;
+        config.max_duration = asked.max_duration.or(config.max_duration);
+        config.model = asked.model.or(config.model);
+        config.allowed_operators = asked.allowed_operators.or(config.allowed_operators);
+        config.system_addendum = asked.system_addendum;
     }
+    config
 }
 
 /// What a run has used so far, as far as it was reported.

@@ -37,7 +37,7 @@ use crate::{
     operator::{QueueHub, Registry, Ticket},
     protocol::RunId,
     session::{self, Scribe},
-    spawner::OperatorSpawner,
+    spawner::Spawners,
     store::{Batch, DurableState, Health, StateLimits, Store, TaskFilter, TaskPhase, Write},
     tasks::Tasks,
     token::{HandleKey, KeyRing, Need, Verb},
@@ -69,6 +69,8 @@ pub struct EngineParts {
     pub settings: Settings,
     /// The middleware layers.
     pub middleware: Middleware,
+    /// Who starts workers, where that is somebody else than the operators themselves.
+    pub spawners: Spawners,
     /// The number of shards.
     pub shards: usize,
     /// The treatment of the runs in the store.
@@ -156,6 +158,7 @@ impl Engine {
             limits,
             settings,
             middleware,
+            spawners,
             shards,
             recovery,
         } = parts;
@@ -173,7 +176,7 @@ impl Engine {
         let shared = Arc::new(Shared {
             state,
             programs: Programs::new(Arc::clone(&store), registry.clone(), limits.clone()),
-            spawner: Arc::new(OperatorSpawner::new(registry.clone())),
+            spawner: spawners.over(registry.clone()),
             store,
             booted_ms: clock.steady_ms(),
             clock,
@@ -279,6 +282,11 @@ impl Engine {
             Health::Waiting(error) => Err(format!("failed to {error}; it is tried again")),
             Health::Lost(error) => Err(format!("failed to {error}; nothing is written any more")),
         }
+    }
+
+    /// The operators of the host.
+    pub fn registry(&self) -> &Registry {
+        &self.inner.shared.registry
     }
 
     /// Returns every operator: its name and kind.

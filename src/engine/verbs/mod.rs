@@ -4,6 +4,7 @@ pub(crate) mod auth;
 pub(crate) mod backup;
 pub(crate) mod begin;
 pub(crate) mod blueprints;
+pub(crate) mod conversations;
 pub(crate) mod copy;
 pub(crate) mod document;
 pub(crate) mod document_lines;

@@ -18,10 +18,10 @@ use crate::{
         run::values::task_input, verbs::begin::Permit,
     },
     journal::{Fact, Usage},
+    middleware::answer_of,
     protocol::{
-        Content, DurationMs, Effect, ExitReason, Json, OperatorError, OperatorId, OperatorInput,
-        OperatorOutput, OrchError, Orchestrator, QueryPayload, RunId, SignalPayload, WorkflowId,
-        failure::kind,
+        DurationMs, Effect, Json, OperatorError, OperatorId, OperatorInput, OperatorOutput,
+        OrchError, Orchestrator, QueryPayload, RunId, SignalPayload, WorkflowId, failure::kind,
     },
     store::RunStatus,
     token::{Grant, Need, Verb},
@@ -33,7 +33,9 @@ return swarm.blueprint {
   name = "dispatch",
   description = "One task for one operator, asked for by itself.",
   flow = function(ctx, input)
-    return ctx:dispatch(input.operator, input.input, { timeout = input.timeout, session = input.session })
+    return ctx:dispatch(input.operator, input.input, {
+      timeout = input.timeout, session = input.session, asked = input.asked,
+    })
   end,
 }
 
@@ -69,6 +71,26 @@ pub struct DispatchView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub effects: Option<Json>,
+    /// The operator's answer in the shape of the protocol, if it was asked in that shape: also where
+    /// it fell short.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub operator_output: Option<OperatorOutput>,
+}
+
+/// What a dispatch is asked with.
+#[derive(Debug, Clone)]
+pub enum DispatchInput {
+    /// Any JSON.
+    Value(Json),
+    /// The input of an operator, whole.
+    Operator(Box<OperatorInput>),
+}
+
+impl From<Json> for DispatchInput {
+    fn from(value: Json) -> Self {
+        Self::Value(value)
+    }
 }
 
 impl Engine {
@@ -84,13 +106,19 @@ impl Engine {
         &self,
         caller: &Caller,
         operator: &str,
-        input: Json,
+        input: impl Into<DispatchInput>,
         timeout: Option<DurationMs>,
         patience: impl Future<Output = ()>,
     ) -> Result<DispatchView, EngineError> {
-        let view = self.dispatched(caller, operator, input, (timeout, None), patience).await?;
+        let input = input.into();
+        let whole = matches!(input, DispatchInput::Operator(_));
+        let view = self.dispatched(caller, operator, input, timeout, patience).await?;
         let (usage, effects) = self.last_step(view.id).await?;
+        let ended = whole && view.status.is_ended();
+        let operator_output =
+            ended.then(|| answer(view.output.as_ref(), usage.clone(), effects.as_ref())).flatten();
         Ok(DispatchView {
+            operator_output,
             run: view.id,
             status: view.status,
             output: view.output,
@@ -104,8 +132,8 @@ impl Engine {
         &self,
         caller: &Caller,
         operator: &str,
-        input: Json,
-        (timeout, session): (Option<DurationMs>, Option<String>),
+        input: DispatchInput,
+        timeout: Option<DurationMs>,
         patience: impl Future<Output = ()>,
     ) -> Result<RunView, EngineError> {
         caller.grant.check(Verb::Dispatch, &[Need::Operator(operator)])?;
@@ -114,14 +142,28 @@ impl Engine {
         }
         let bundle = Bundle::from_source("dispatch.lua", SOURCE)
             .map_err(|error| EngineError::BadRequest(error.to_string()))?;
+        let own = match &input {
+            DispatchInput::Value(_) => None,
+            DispatchInput::Operator(it) => it.config.as_ref().and_then(|it| it.max_duration),
+        };
+        let timeout = timeout.or(own);
         #[expect(clippy::cast_precision_loss, reason = "seconds need no more")]
         let seconds = timeout.map(|timeout| timeout.as_millis() as f64 / 1_000.0);
-        let mut asked = json!({ "operator": operator, "input": input });
+        let mut asked = match &input {
+            DispatchInput::Value(input) => json!({ "operator": operator, "input": input }),
+            DispatchInput::Operator(input) => {
+                let text = Json::encode(input).expect("an operator's input is plain data");
+                let mut asked = json!({
+                    "operator": operator, "input": task_input(input), "asked": text.as_str(),
+                });
+                if let Some(session) = &input.session {
+                    asked["session"] = session.as_str().into();
+                }
+                asked
+            }
+        };
         if let Some(seconds) = seconds {
             asked["timeout"] = seconds.into();
-        }
-        if let Some(session) = session {
-            asked["session"] = session.into();
         }
         let start = StartRun {
             program: Program::Bundle(bundle),
@@ -144,6 +186,25 @@ impl Engine {
     ) -> Result<RunView, EngineError> {
         let begun = self.begin_waiting(caller, start, None, until, Permit::Given).await?;
         self.await_begun(begun, until, patience).await
+    }
+
+    /// The answer of the operator of a dispatch, in the shape of the protocol, once its run has
+    /// ended; also after a restart.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is no such run.
+    pub async fn operator_output(
+        &self,
+        caller: &Caller,
+        run: RunId,
+    ) -> Result<Option<OperatorOutput>, EngineError> {
+        caller.may(Verb::RunRead, run)?;
+        let view = self.wait_for(run, WaitFor::Ended, Duration::ZERO).await?;
+        if !view.status.is_ended() {
+            return Ok(None);
+        }
+        let (usage, effects) = self.last_step(run).await?;
+        Ok(answer(view.output.as_ref(), usage, effects.as_ref()))
     }
 
     /// Returns the usage of a run's last step, and the effects that were applied with it.
@@ -185,40 +246,40 @@ impl Orchestration {
         operator: &OperatorId,
         input: OperatorInput,
     ) -> Result<OperatorOutput, OrchError> {
-        let timeout = input.config.as_ref().and_then(|config| config.max_duration);
-        let session = input.session.as_ref().map(|session| session.0.clone());
-        let asked = task_input(&input);
+        let asked = DispatchInput::Operator(Box::new(input));
         let patience = pin!(tokio::time::sleep(FOREVER));
         let view = self
             .engine
-            .dispatched(&self.caller, operator.as_str(), asked, (timeout, session), patience)
+            .dispatched(&self.caller, operator.as_str(), asked, None, patience)
             .await
             .map_err(|error| not_dispatched(operator, error))?;
-        let output = match (view.status, view.output, view.error) {
-            (RunStatus::Completed, Some(output), _) => output,
-            (_, _, Some(error)) => return Err(failed(&error)),
-            (status, ..) => {
-                let message = format!("run {} is {}", view.id, status.as_str());
-                return Err(OrchError::DispatchFailed(message));
-            }
-        };
         let (usage, effects) =
             self.engine.last_step(view.id).await.map_err(|error| OrchError::Other(error.into()))?;
-        Ok(output_of(&output, usage.unwrap_or_default(), effects))
+        // An operator that fell short has answered all the same.
+        if view.status.is_ended()
+            && let Some(answer) = answer(view.output.as_ref(), usage, effects.as_ref())
+        {
+            return Ok(answer);
+        }
+        match view.error {
+            Some(error) => Err(failed(&error)),
+            None => {
+                let message = format!("run {} is {}", view.id, view.status.as_str());
+                Err(OrchError::DispatchFailed(message))
+            }
+        }
     }
 }
 
-fn output_of(output: &Json, usage: Usage, effects: Option<Json>) -> OperatorOutput {
-    let content = output.decode::<Content>();
-    let message = content.unwrap_or_else(|_| Content::text(output.as_str()));
-    let mut answer = OperatorOutput::new(message, ExitReason::Complete);
-    let tokens = |count: Option<u64>| count.unwrap_or_default();
-    answer.metadata.tokens_in = tokens(usage.input_tokens);
-    answer.metadata.tokens_out = tokens(usage.output_tokens);
-    answer.metadata.cost = usage.cost.and_then(|cost| cost.parse().ok()).unwrap_or_default();
-    let effects = effects.map(|effects| effects.decode::<Vec<Effect>>());
-    answer.effects = effects.and_then(Result::ok).unwrap_or_default();
-    answer
+/// The answer of a run that ended: what its operator said, or its value; nothing if it failed
+/// without one.
+fn answer(
+    output: Option<&Json>,
+    usage: Option<Usage>,
+    effects: Option<&Json>,
+) -> Option<OperatorOutput> {
+    let effects = effects.and_then(|effects| effects.decode::<Vec<Effect>>().ok());
+    answer_of(output, usage, effects.unwrap_or_default())
 }
 
 fn not_dispatched(operator: &OperatorId, error: EngineError) -> OrchError {

@@ -123,7 +123,7 @@ impl Engine {
             && let Some(run) = self.repeated(caller, key).await?
         {
             let run = run.parse().map_err(|_| crate::engine::verbs::runs::mismatch(key))?;
-            return self.responding(caller, run).await;
+            return Ok(Responding { repeated: true, ..self.responding(caller, run).await? });
         }
         self.check_room()?;
         let (program, agent) = self.answering(&create.model).await?;
@@ -166,7 +166,10 @@ impl Engine {
         let watch = Watch { subscriber: Some(subscriber), lets_go: !stays, ..Watch::default() };
         let started = self.begin_accepted(caller, start, program, key, watch).await?.0;
         if started.repeated {
-            return self.responding(caller, started.run).await;
+            return Ok(Responding {
+                repeated: true,
+                ..self.responding(caller, started.run).await?
+            });
         }
         begun(started.run, events_of(started.run)).await
     }
@@ -177,8 +180,13 @@ impl Engine {
     /// Fails when the caller lacks permission, there is no such run, or the run is not a response.
     pub async fn response(&self, caller: &Caller, run: RunId) -> Result<Stream, EngineError> {
         caller.may(Verb::RunRead, run)?;
+        self.response_of(run, &caller.jti).await
+    }
+
+    /// The same for whoever may see it anyway.
+    pub(super) async fn response_of(&self, run: RunId, jti: &str) -> Result<Stream, EngineError> {
         let seq = self.header(run).await?.seq;
-        let mut events = Events::new(Arc::clone(&self.inner.shared), run, 0, &caller.jti);
+        let mut events = Events::new(Arc::clone(&self.inner.shared), run, 0, jti);
         let mut stream = None;
         let mut seen = 0;
         // Of a run that has not ended, no more than is stored.
@@ -265,7 +273,7 @@ async fn begun(run: RunId, mut events: Events) -> Result<Responding, EngineError
     while let Some(event) = events.next().await? {
         hear(&mut stream, run, &event);
         match stream {
-            Some(stream) => return Ok(Responding { run, events, stream }),
+            Some(stream) => return Ok(Responding { run, events, stream, repeated: false }),
             None if event.kind == "run.started" => break,
             None => {}
         }
@@ -278,12 +286,18 @@ pub struct Responding {
     run: RunId,
     events: Events,
     stream: Stream,
+    repeated: bool,
 }
 
 impl Responding {
     /// Returns the run.
     pub fn run(&self) -> RunId {
         self.run
+    }
+
+    /// Whether the request was made before, and this is its response.
+    pub fn is_repeated(&self) -> bool {
+        self.repeated
     }
 
     /// Returns the response so far.

@@ -11,7 +11,7 @@ use crate::engine::{
     view,
 };
 use crate::{
-    operator::{Prompt, Ticket},
+    operator::{Prompt, Ticket, joined},
     protocol::{Json, RunId, SessionId, TaskId},
     session::Link,
     store::{Header, TaskRow},
@@ -190,7 +190,9 @@ impl Engine {
         let TaskRow { run, step, attempt, epoch, .. } = *row;
         let of = AttemptId { run, step, attempt, epoch, nonce: header.nonce };
         let prompt = serde_json::from_str::<Prompt>(&row.prompt).ok();
-        let (system, worker) = prompt.map_or((None, None), |it| (it.system, it.worker));
+        let (system, worker) = prompt.map_or((None, None), |it| {
+            (joined(it.system.as_deref(), it.addendum.as_deref()), it.worker)
+        });
         SpawnView {
             task: view::task(row, RunId::new(run, header.created_ms), true, &self.shared().clock),
             handle: Handle::mint(&self.shared().handles, &of).expose(),

@@ -256,6 +256,7 @@ impl Stage {
             handles: HandleKey::new([2; 32], 1),
             key_files: Arc::new(crate::engine::Unkept),
             limits,
+            spawners: Default::default(),
             middleware: crate::engine::Middleware::default(),
             settings: Settings {
                 retention: Retention::FOR_EVER,

@@ -224,7 +224,7 @@ impl Engine {
     }
 
     /// Changes state; if a run owns the scope, through its shard.
-    async fn change_any(
+    pub(super) async fn change_any(
         &self,
         changes: Vec<(Scope, StateChange)>,
         jti: Option<String>,

@@ -152,6 +152,24 @@ fn is_name(text: &str) -> bool {
             .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_'))
 }
 
+/// Reads the sections `[operators.NAME]` of a text, as of a configuration file.
+impl std::str::FromStr for Declared {
+    type Err = Mistake;
+
+    fn from_str(text: &str) -> Result<Self, Mistake> {
+        let parsed = DeTable::parse(text).map_err(|error| Mistake::of(&error, 0..0))?;
+        let mut table = parsed.into_inner();
+        let operators = remove(&mut table, "operators").map(|(_, section)| Self::read(section));
+        match table.into_iter().next() {
+            Some((key, _)) => {
+                let message = format!("unknown key `{}`", key.get_ref());
+                Err(Mistake::new(key.span(), message))
+            }
+            None => operators.unwrap_or_else(|| Ok(Self::default())),
+        }
+    }
+}
+
 impl Mistake {
     fn new(span: Range<usize>, message: impl Into<String>) -> Self {
         Self { span: Some(span), message: message.into(), hint: None }
@@ -188,6 +206,8 @@ impl Mistake {
         (line, column)
     }
 }
+
+impl std::error::Error for Mistake {}
 
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,6 +3,7 @@
 //! | file | |
 //! |---|---|
 //! | [`settings`] | the settings in a configuration file |
+//! | [`asker`] | the caller of a model: an attempt, or a program without a task |
 //! | [`provider`] | one request: its time limits, its bytes, its deltas |
 //! | [`wire`] | the APIs: the request body, and the parser of the response |
 //! | [`chat`], [`responses`], [`anthropic`] | the request of each API |
@@ -21,6 +22,7 @@
 
 mod anthropic;
 mod anthropic_answer;
+mod asker;
 mod chat;
 mod chat_answer;
 mod content;

@@ -23,7 +23,8 @@ use crate::{
     environment::{EgressError, Scrubber, Secret, Text},
     middleware::{Short, TaskDone},
     operator::{
-        Backend, Builtin, Delivery, LuaCall, Reply, Residence, Task,
+        Backend, Builtin, Delivery, LuaCall, Reply, Residence, Task, joined,
+        llm::asker::{Asker, Hears},
         outgoing::{self, refused},
     },
     protocol::{Failure, Json, ModelDelta, ModelRequest, failure::kind, sse::Cutter},
@@ -44,9 +45,9 @@ pub(super) struct Llm {
     pub(super) lua: LuaCall,
 }
 
-/// An attempt whose answer is being received.
+/// A request whose answer is being received.
 pub(super) struct Hearing<'a> {
-    pub(super) task: &'a Arc<Task>,
+    pub(super) asker: &'a Asker<'a>,
     pub(super) draft: Draft,
     secrets: Scrubber,
 }
@@ -57,18 +58,18 @@ impl Llm {
         Self { settings, client: OnceCell::new(), clock, lua }
     }
 
-    async fn ask(&self, task: &Arc<Task>, input: &Json) -> Result<Reply, Failure> {
-        let request: ModelRequest = input.decode().map_err(|error| {
+    async fn reply(&self, asker: &Asker<'_>, input: &Json) -> Result<Reply, Failure> {
+        let mut request: ModelRequest = input.decode().map_err(|error| {
             let message = format!("a model is asked with a conversation (`items`): {error}");
             Failure::new(kind::INVALID_INPUT, message)
         })?;
-        let model = self.model(task, &request)?;
+        if asker.addendum.is_some() {
+            request.instructions = joined(request.instructions.as_deref(), asker.addendum);
+        }
+        let model = self.model(asker, &request)?;
         let options = self.options(&request);
-        let mut hearing = Hearing {
-            task,
-            draft: Draft::new(format!("{}.{}", task.id, task.attempt)),
-            secrets: Scrubber::default(),
-        };
+        let mut hearing =
+            Hearing { asker, draft: Draft::new(&*asker.seed), secrets: Scrubber::default() };
         let heard = match &self.settings.provider {
             Provider::Server(server) => {
                 self.hear(server, &request, &options, &model, &mut hearing).await
@@ -106,18 +107,17 @@ impl Llm {
 
     /// Returns the model, in this order: a layer's choice, the request's, the agent's, the
     /// operator's.
-    fn model(&self, task: &Task, request: &ModelRequest) -> Result<String, Failure> {
-        let own = task.agent.model.as_ref();
-        let config = task.config.get().and_then(|config| config.model.as_ref());
-        let changed = config.filter(|model| Some(*model) != own);
-        let asked = changed.or(request.model.as_ref()).or(own).or(self.settings.model.as_ref());
-        match (asked, &self.settings.provider) {
-            (Some(model), _) => Ok(model.clone()),
+    fn model(&self, asker: &Asker<'_>, request: &ModelRequest) -> Result<String, Failure> {
+        let Asker { own, configured, .. } = asker;
+        let changed = configured.filter(|model| Some(*model) != *own);
+        let asked = changed.or(request.model.as_deref()).or(*own);
+        match (asked.or(self.settings.model.as_deref()), &self.settings.provider) {
+            (Some(model), _) => Ok(model.to_owned()),
             (None, Provider::Script(_)) => Ok("script".to_owned()),
             (None, Provider::Server(_)) => {
                 let message = format!(
                     "operator {} has no `model`, and neither has agent {}",
-                    task.operator, task.agent_name
+                    asker.operator, asker.agent
                 );
                 Err(Failure::new(kind::REFUSED, message))
             }
@@ -202,7 +202,7 @@ impl Llm {
             begun = futures::poll!(&mut sent);
         }
         let host = server.url.host_str().unwrap_or_default();
-        hearing.task.reporter.delivered(Delivery { worker: host.to_owned() });
+        hearing.asker.reporter.delivered(Delivery { worker: host.to_owned() });
         let sent = match begun {
             Poll::Ready(sent) => sent,
             Poll::Pending => sent.await,
@@ -306,12 +306,12 @@ impl Llm {
     }
 
     fn headers(&self, server: &Server, hearing: &mut Hearing<'_>) -> Result<HeaderMap, Failure> {
-        let Hearing { task, secrets, .. } = hearing;
+        let Hearing { asker, secrets, .. } = hearing;
         let asked = |name: &str, text: &Text, got: Result<&Secret, &str>| {
             let failed = got.err().map(str::to_owned);
             if let Some(mut event) = text.accessed(name, failed, self.clock.now_ms()) {
-                event.operator_id = Some(task.agent_name.to_string());
-                task.reporter.secret_accessed(event);
+                event.operator_id = Some(asker.agent.to_owned());
+                asker.reporter.secret_accessed(event);
                 got.iter().for_each(|secret| secrets.add(name, secret));
             }
         };
@@ -343,7 +343,7 @@ impl Hearing<'_> {
                     | Arguments { delta, .. } => *delta = self.secrets.scrub_text(delta),
                 }
             }
-            self.task.reporter.delta(piece);
+            self.asker.reporter.delta(piece);
         }
     }
 }
@@ -393,12 +393,29 @@ impl Backend for Llm {
     }
 
     async fn execute(&self, task: Arc<Task>, input: Json) -> Result<Reply, Failure> {
+        let asker = Asker::of(&task);
         tokio::select! {
             biased;
             () = task.cancel.cancelled() => {
                 Err(Failure::new(kind::CANCELED, "the attempt was given up"))
             }
-            reply = self.ask(&task, &input) => reply,
+            reply = self.reply(&asker, &input) => reply,
+        }
+    }
+
+    async fn ask(
+        &self,
+        request: &Json,
+        heard: &(dyn Fn(ModelDelta) + Send + Sync),
+    ) -> Result<TaskDone, Failure> {
+        let hears = Hears(heard);
+        let asker = Asker::outside(request, &hears);
+        match timeout(self.settings.timeout, self.reply(&asker, request)).await {
+            Ok(Ok(Reply::Done(done))) => Ok(done),
+            Ok(Ok(Reply::Short(short))) => Err(short.failure),
+            Ok(Ok(Reply::Parked)) => Err(stalled("answer", self.settings.timeout)),
+            Ok(Err(failure)) => Err(failure),
+            Err(_) => Err(stalled("end its answer", self.settings.timeout)),
         }
     }
 }

@@ -38,6 +38,8 @@ pub(super) fn body(
     for (name, value) in options {
         match name.as_str() {
             "tools" => add_tools(value, &mut body),
+            // This API has no word for it; whoever asked cuts the answer.
+            "stop" => {}
             name => body[name] = value.clone(),
         }
     }

@@ -46,6 +46,9 @@ pub struct OperatorMetadata {
     pub sub_dispatches: Vec<SubDispatchRecord>,
     /// The duration.
     pub duration: DurationMs,
+    /// What it wanted done and the host has done, in the order in which it was declared.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub applied_effects: Vec<Effect>,
 }
 
 /// One call of a sub-operator or tool.

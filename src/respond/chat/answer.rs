@@ -2,21 +2,28 @@
 
 use serde_json::{Value, json};
 
+use super::Stops;
 use crate::respond::{Event, shown_id};
 
 /// The separator between two messages of one answer.
 const BETWEEN: &str = "\n\n";
 
-/// Converts an ended response to a completion.
+/// Converts an ended response to a completion, cut at the stops.
 ///
 /// # Errors
 /// Returns the error of a failed response: `{code, message}`.
-pub fn completion(response: &Value) -> Result<Value, Value> {
+pub fn completion(response: &Value, mut stops: Stops) -> Result<Value, Value> {
     ended(response)?;
-    let calls = calls(response);
+    let mut content = text(response, "output_text", "text");
+    if let Some(whole) = content.as_str() {
+        let cut = stops.feed(whole) + &stops.rest();
+        content = cut.into();
+    }
+    // What would have come after the stop was never asked for.
+    let calls = if stops.is_over() { Vec::new() } else { calls(response) };
     let mut message = json!({
         "role": "assistant",
-        "content": text(response, "output_text", "text"),
+        "content": content,
         "refusal": text(response, "refusal", "refusal"),
         "annotations": [],
     });
@@ -25,7 +32,7 @@ pub fn completion(response: &Value) -> Result<Value, Value> {
     }
     let mut completion = head(response, "chat.completion");
     completion["choices"] = json!([{
-        "index": 0, "message": message, "logprobs": null, "finish_reason": finish(response),
+        "index": 0, "message": message, "logprobs": null, "finish_reason": finish(response, &stops),
     }]);
     if !response["usage"].is_null() {
         completion["usage"] = usage(response);
@@ -80,7 +87,10 @@ fn calls(response: &Value) -> Vec<Value> {
     .collect()
 }
 
-fn finish(response: &Value) -> &'static str {
+fn finish(response: &Value, stops: &Stops) -> &'static str {
+    if stops.is_over() {
+        return "stop";
+    }
     match response["incomplete_details"]["reason"].as_str() {
         Some("content_filter") => "content_filter",
         Some(_) => "length",
@@ -107,12 +117,22 @@ pub struct Chunks {
     head: Value,
     usage: bool,
     messages: usize,
+    stops: Stops,
 }
 
 impl Chunks {
     /// Creates a converter. With `usage`, a final chunk has the usage.
-    pub fn new(response: &Value, usage: bool) -> Self {
-        Self { head: head(response, "chat.completion.chunk"), usage, messages: 0 }
+    pub fn new(response: &Value, usage: bool, stops: Stops) -> Self {
+        Self { head: head(response, "chat.completion.chunk"), usage, messages: 0, stops }
+    }
+
+    /// Returns the chunk of a piece of text, as far as the stops pass it.
+    fn said(&mut self, piece: &str) -> Vec<Value> {
+        let piece = self.stops.feed(piece);
+        if piece.is_empty() {
+            return Vec::new();
+        }
+        vec![self.chunk(json!({ "content": piece }), None)]
     }
 
     fn chunk(&self, delta: Value, finish: Option<&str>) -> Value {
@@ -128,7 +148,7 @@ impl Chunks {
 
     /// Returns the chunks for an event.
     pub fn of(&mut self, event: &Event) -> Vec<Value> {
-        let delta = || event.data["delta"].clone();
+        let delta = || event.data["delta"].as_str().unwrap_or_default();
         match event.kind {
             "response.created" => {
                 vec![self.chunk(json!({ "role": "assistant", "content": "" }), None)]
@@ -136,32 +156,36 @@ impl Chunks {
             "response.output_item.added" if event.data["item"]["type"] == "message" => {
                 self.messages += 1;
                 if self.messages > 1 {
-                    return vec![self.chunk(json!({ "content": BETWEEN }), None)];
+                    return self.said(BETWEEN);
                 }
                 Vec::new()
             }
-            "response.output_text.delta" => vec![self.chunk(json!({ "content": delta() }), None)],
+            "response.output_text.delta" => self.said(delta()),
             "response.refusal.delta" => vec![self.chunk(json!({ "refusal": delta() }), None)],
             _ if event.is_last() => self.end(&event.data["response"]),
             _ => Vec::new(),
         }
     }
 
-    fn end(&self, response: &Value) -> Vec<Value> {
+    fn end(&mut self, response: &Value) -> Vec<Value> {
         if let Err(error) = ended(response) {
             let error = json!({ "message": error["message"], "type": "server_error",
                 "param": null, "code": error["code"] });
             return vec![json!({ "error": error })];
         }
-        let mut calls = calls(response);
+        let mut calls = if self.stops.is_over() { Vec::new() } else { calls(response) };
         for (place, call) in calls.iter_mut().enumerate() {
             call["index"] = place.into();
         }
         let mut chunks = Vec::new();
+        let rest = self.stops.rest();
+        if !rest.is_empty() {
+            chunks.push(self.chunk(json!({ "content": rest }), None));
+        }
         if !calls.is_empty() {
             chunks.push(self.chunk(json!({ "tool_calls": calls }), None));
         }
-        chunks.push(self.chunk(json!({}), Some(finish(response))));
+        chunks.push(self.chunk(json!({}), Some(finish(response, &self.stops))));
         if self.usage {
             let mut last = self.head.clone();
             last["choices"] = json!([]);
@@ -196,7 +220,7 @@ mod tests {
     fn only_the_calls_that_are_the_clients_are_shown() {
         let output = json!([said("a"), call("1"),
             { "type": "function_call_output", "call_id": "1", "output": "" }, said("b"), call("2")]);
-        let completion = completion(&response(output)).unwrap();
+        let completion = completion(&response(output), Stops::default()).unwrap();
         let choice = &completion["choices"][0];
         assert_eq!(choice["message"]["content"], "a\n\nb");
         assert_eq!(choice["message"]["tool_calls"].as_array().unwrap().len(), 1);
@@ -209,7 +233,7 @@ mod tests {
     #[test]
     fn the_chunks_say_what_the_completion_says() {
         let whole = response(json!([said("one two"), call("2")]));
-        let mut chunks = Chunks::new(&whole, true);
+        let mut chunks = Chunks::new(&whole, true, Stops::default());
         let event = |kind, data| Event { kind, data };
         let all: Vec<Value> = [
             event("response.created", json!({})),
@@ -232,12 +256,33 @@ mod tests {
     }
 
     #[test]
+    fn a_stop_ends_the_text_and_drops_the_calls_whole_and_in_chunks() {
+        let stops = || Stops::read(&json!({ "stop": "tw" })).unwrap();
+        let whole = response(json!([said("one two"), call("2")]));
+        let choice = completion(&whole, stops()).unwrap()["choices"][0].clone();
+        assert_eq!(
+            (&choice["message"]["content"], &choice["finish_reason"]),
+            (&json!("one "), &json!("stop"))
+        );
+        assert!(choice["message"].get("tool_calls").is_none());
+        let mut chunks = Chunks::new(&whole, false, stops());
+        let delta =
+            |text| Event { kind: "response.output_text.delta", data: json!({ "delta": text }) };
+        let end = Event { kind: "response.completed", data: json!({ "response": whole }) };
+        let all: Vec<Value> =
+            [delta("one t"), delta("wo"), end].iter().flat_map(|it| chunks.of(it)).collect();
+        assert_eq!(all.len(), 2, "{all:?}");
+        assert_eq!(all[0]["choices"][0]["delta"]["content"], "one ");
+        assert_eq!(all[1]["choices"][0]["finish_reason"], "stop");
+    }
+
+    #[test]
     fn a_failure_is_an_error_and_no_completion() {
         let mut failed = response(json!([]));
         failed["status"] = "failed".into();
         failed["error"] = json!({ "code": "server_error", "message": "m" });
-        assert_eq!(completion(&failed).unwrap_err()["message"], "m");
-        let mut chunks = Chunks::new(&failed, false);
+        assert_eq!(completion(&failed, Stops::default()).unwrap_err()["message"], "m");
+        let mut chunks = Chunks::new(&failed, false, Stops::default());
         let last =
             chunks.of(&Event { kind: "response.failed", data: json!({ "response": failed }) });
         assert_eq!(last[0]["error"]["message"], "m");

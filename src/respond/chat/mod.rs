@@ -6,6 +6,8 @@
 
 mod answer;
 mod request;
+mod stop;
 
 pub use answer::{Chunks, completion};
 pub use request::as_response;
+pub use stop::Stops;

@@ -36,7 +36,7 @@ pub fn as_response(body: &Value) -> Result<Value, Refused> {
     if fields.whole("n", 1, 1).is_err() {
         return Err(Refused::unsupported("n", "n: there is one answer to a request"));
     }
-    for name in ["stop", "functions", "function_call", "audio"] {
+    for name in ["functions", "function_call", "audio"] {
         if fields.get(name).is_some_and(|value| value.as_array().is_none_or(|it| !it.is_empty())) {
             return Err(Refused::unsupported(name, format!("{name} is not offered here")));
         }
@@ -234,7 +234,6 @@ mod tests {
     fn what_cannot_be_honoured_is_refused_by_its_name() {
         for (more, param) in [
             (json!({ "n": 2 }), "n"),
-            (json!({ "stop": ["x"] }), "stop"),
             (json!({ "messages": "hi" }), "messages"),
             (json!({ "messages": [{ "role": "robot" }] }), "messages[0].role"),
             (json!({ "messages": [{ "role": "user" }] }), "messages[0].content"),

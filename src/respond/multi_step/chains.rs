@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::{LoopError, MultiStepStore, StoreError, Transition, assemble::assembled};
@@ -64,6 +64,15 @@ impl Chains {
         Self { store, clock, tasks, transition: Arc::new(transition) }
     }
 
+    /// Chains in memory, for a loop that no restart goes on with.
+    ///
+    /// # Panics
+    /// Outside of a runtime of tokio.
+    pub fn in_memory(transition: impl Transition + 'static) -> Self {
+        let tasks = Tasks::new(tokio::runtime::Handle::current());
+        Self::new(Arc::new(store::Memory::new()), Clock::system(), tasks, transition)
+    }
+
     /// Starts a response and returns its id.
     ///
     /// # Errors
@@ -107,13 +116,13 @@ impl Chains {
     pub async fn close(
         &self,
         request_id: &str,
-        outcome: &Result<Json, LoopError>,
+        outcome: &Result<Value, LoopError>,
     ) -> Result<(), StoreError> {
         let outcome = match outcome {
-            Ok(value) => Outcome::Completed(value.clone()),
+            Ok(value) => Outcome::Completed(value.into()),
             Err(error) => {
                 let failure = Failure::new(kind::MODEL, error.to_string());
-                Outcome::Failed(failure.with_data(error.payload()))
+                Outcome::Failed(failure.with_data(error.payload().into()))
             }
         };
         self.change(request_id, |_| Ok(vec![Fact::RunEnded(outcome.clone())])).await
@@ -276,8 +285,8 @@ impl MultiStepStore for Chains {
         let Read { chain, .. } = self.read(request_id).await?;
         let within = scope_parent.map(|parent| step_of(request_id, &chain, parent)).transpose()?;
         let steps = list(request_id, &chain, scope_parent)?;
-        let request = chain.started().map_or_else(Json::null, |(it, _)| it.input.clone());
-        let within = within.map(|step| shown(request_id, step));
+        let request = chain.started().map_or(Value::Null, |(it, _)| it.input.to_value());
+        let within = within.map(asked);
         Ok(self.transition.next_action(&request, within.as_ref(), &steps))
     }
 
@@ -288,7 +297,8 @@ impl MultiStepStore for Chains {
         prev_step: Option<&str>,
         descriptor: &StepDescriptor,
     ) -> Result<RecordedStep, StoreError> {
-        let StepDescriptor { kind, request_payload, call_id } = descriptor;
+        let StepDescriptor { kind, request_payload } = descriptor;
+        let (call_id, request) = (descriptor.call_id(), Json::from(request_payload));
         let recorded = std::sync::Mutex::new(None);
         self.change(request_id, |chain| {
             let scope = scope_of(request_id, chain, scope_parent)?;
@@ -298,19 +308,15 @@ impl MultiStepStore for Chains {
                 return Err(StoreError::NotFound(prev.to_owned()));
             }
             let mut of_scope = chain.steps().iter().filter(|it| it.scheduled.key.scope == scope);
-            if let Some(known) = call_id.as_deref().and_then(|id| known(of_scope.clone(), id)) {
+            if let Some(known) = call_id.and_then(|id| known(of_scope.clone(), id)) {
                 *recorded.lock().expect("nobody panics with it") = Some(known);
                 return Ok(Vec::new());
             }
             let index = of_scope.by_ref().count();
             let number = chain.next_step();
-            let name = match kind {
-                StepKind::ToolCall => {
-                    request_payload.to_value()["name"].as_str().map(str::to_owned)
-                }
-                _ => request_payload.to_value()["model"].as_str().map(str::to_owned),
-            };
-            let name = name.unwrap_or_else(|| kind.as_str().to_owned());
+            let named_by = if *kind == StepKind::ToolCall { "name" } else { "model" };
+            let name = request_payload.get(named_by).and_then(Value::as_str);
+            let name = name.unwrap_or_else(|| kind.as_str()).to_owned();
             let parent = scope_parent.map(parts).transpose()?.map(|(_, number)| number);
             let scheduled = Scheduled {
                 step: number,
@@ -318,10 +324,10 @@ impl MultiStepStore for Chains {
                 key: StepKey::new(scope, u32::try_from(index).unwrap_or(u32::MAX)),
                 parent,
                 kind: *kind,
-                fingerprint: fingerprint(*kind, &name, request_payload),
+                fingerprint: fingerprint(*kind, &name, &request),
                 name,
-                call_id: call_id.clone(),
-                request: request_payload.clone(),
+                call_id: call_id.map(str::to_owned),
+                request: request.clone(),
                 attempt: 1,
                 epoch: 1,
                 seat_epoch: 0,
@@ -377,15 +383,20 @@ impl MultiStepStore for Chains {
         .await
     }
 
-    async fn complete_step(&self, step_id: &str, payload: &Json) -> Result<(), StoreError> {
-        self.end_step(step_id, Outcome::Completed(payload.clone())).await
+    async fn descriptor_of(&self, step_id: &str) -> Result<Option<StepDescriptor>, StoreError> {
+        let (request_id, _) = parts(step_id)?;
+        let Read { chain, .. } = self.read(request_id).await?;
+        step_of(request_id, &chain, step_id).map(|step| Some(asked(step)))
     }
 
-    async fn fail_step(&self, step_id: &str, error: &Json) -> Result<(), StoreError> {
-        let value = error.to_value();
-        let message = value["message"].as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let kind = value["type"].as_str().unwrap_or(kind::WORKER).to_owned();
-        let failure = Failure::new(kind, message).with_data(error.clone());
+    async fn complete_step(&self, step_id: &str, payload: &Value) -> Result<(), StoreError> {
+        self.end_step(step_id, Outcome::Completed(payload.into())).await
+    }
+
+    async fn fail_step(&self, step_id: &str, error: &Value) -> Result<(), StoreError> {
+        let message = error["message"].as_str().map_or_else(|| error.to_string(), str::to_owned);
+        let kind = error["type"].as_str().unwrap_or(kind::WORKER).to_owned();
+        let failure = Failure::new(kind, message).with_data(error.into());
         self.end_step(step_id, Outcome::Failed(failure)).await
     }
 
@@ -402,9 +413,9 @@ impl MultiStepStore for Chains {
         list(request_id, &chain, scope_parent)
     }
 
-    async fn assemble_response(&self, request_id: &str) -> Result<Json, StoreError> {
+    async fn assemble_response(&self, request_id: &str) -> Result<Value, StoreError> {
         let Read { header, chain } = self.read(request_id).await?;
-        Ok(assembled(request_id, &header, &chain).into())
+        Ok(assembled(request_id, &header, &chain))
     }
 }
 
@@ -472,6 +483,16 @@ fn list(
     Ok(steps.map(|step| shown(request_id, step)).collect())
 }
 
+/// What a step asks.
+fn asked(step: &Step) -> StepDescriptor {
+    let it = &step.scheduled;
+    let descriptor = StepDescriptor::new(it.kind, it.request.to_value());
+    match &it.call_id {
+        Some(call_id) => descriptor.with_call_id(call_id),
+        None => descriptor,
+    }
+}
+
 fn shown(request_id: &str, step: &Step) -> ChainStep {
     let it = &step.scheduled;
     let id = |number: u32| format!("{request_id}/{number}");
@@ -483,12 +504,10 @@ fn shown(request_id: &str, step: &Step) -> ChainStep {
         sequence: i64::from(it.step),
         prev_step_id: it.prev.map(id),
         parent_step_id: it.parent.map(id),
-        request_payload: it.request.clone(),
-        call_id: it.call_id.clone(),
-        response_payload: step.output.clone(),
+        response_payload: step.output.as_ref().map(Json::to_value),
         error: error.map(|it| match &it.data {
-            Some(data) => data.clone(),
-            None => json!({ "type": it.kind, "message": it.message }).into(),
+            Some(data) => data.to_value(),
+            None => json!({ "type": it.kind, "message": it.message }),
         }),
     }
 }

@@ -1,8 +1,12 @@
 //! The loop: get the next action, record its steps, execute them, and repeat to the end.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Mutex};
 
-use futures::future::{BoxFuture, join_all};
+use futures::{
+    StreamExt as _,
+    channel::mpsc,
+    future::{BoxFuture, join, join_all},
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -10,8 +14,8 @@ use super::{
     RequestContext, ToolError, ToolExecutor, ToolKind, ToolSchema,
 };
 use crate::{
-    blueprint::Schema,
-    protocol::{ChainStep, Json, NextAction, StepDescriptor, StepKind, StepState},
+    protocol::{ChainStep, NextAction, StepDescriptor, StepKind, StepState},
+    schema::Schema,
 };
 
 /// The limits of a loop.
@@ -21,6 +25,18 @@ pub struct LoopConfig {
     pub max_response_step_depth: u32,
     /// The maximum number of transitions of one scope, including those before a restart.
     pub max_response_iterations: u32,
+}
+
+impl<'a> ResponseLoop<'a> {
+    /// A loop within the usual limits, of which nobody hears.
+    pub fn new(
+        store: &'a dyn MultiStepStore,
+        tools: &'a dyn ToolExecutor,
+        model: &'a dyn Model,
+        context: &'a RequestContext,
+    ) -> Self {
+        Self { store, tools, model, context, sink: None, config: LoopConfig::default() }
+    }
 }
 
 impl Default for LoopConfig {
@@ -57,7 +73,7 @@ pub struct ResponseLoop<'a> {
 pub async fn run_response_loop(
     parts: ResponseLoop<'_>,
     request_id: &str,
-) -> Result<Json, LoopError> {
+) -> Result<Value, LoopError> {
     let outcome = drive_scope(parts, request_id, None, 0).await;
     let (kind, data) = match &outcome {
         Ok(value) => (LoopEventKind::Completed, value.clone()),
@@ -76,7 +92,7 @@ fn drive_scope<'a>(
     request_id: &'a str,
     scope: Option<&'a str>,
     depth: u32,
-) -> BoxFuture<'a, Result<Json, LoopError>> {
+) -> BoxFuture<'a, Result<Value, LoopError>> {
     Box::pin(async move {
         if depth > parts.config.max_response_step_depth {
             return Err(LoopError::MaxDepthExceeded);
@@ -88,7 +104,7 @@ fn drive_scope<'a>(
         if depth == 0 && chain.is_empty() {
             let id = format!("resp_{}", request_id.strip_prefix("run_").unwrap_or(request_id));
             let data = json!({ "id": id, "object": "response", "status": "in_progress" });
-            emit(parts, 0, LoopEventKind::Created, data.into()).await;
+            emit(parts, 0, LoopEventKind::Created, data).await;
         }
         scope.run(chain).await
     })
@@ -110,8 +126,15 @@ struct Todo {
     descriptor: StepDescriptor,
 }
 
+impl Todo {
+    /// The provider's id of the call, or the step's own.
+    fn call_id(&self) -> &str {
+        self.descriptor.call_id().unwrap_or(&self.id)
+    }
+}
+
 impl Scope<'_> {
-    async fn run(&self, chain: Vec<ChainStep>) -> Result<Json, LoopError> {
+    async fn run(&self, chain: Vec<ChainStep>) -> Result<Value, LoopError> {
         let store = self.parts.store;
         let mut iterations = transitions(&chain);
         let mut prev = chain.last().map(|step| step.id.clone());
@@ -142,13 +165,18 @@ impl Scope<'_> {
 
     /// Executes the steps that a crash left open.
     async fn take_up(&self, chain: Vec<ChainStep>) -> Result<(), LoopError> {
-        let mut open = Vec::new();
+        let (mut open, store) = (Vec::new(), self.parts.store);
         for step in chain.into_iter().filter(|step| !step.state.is_terminal()) {
-            if step.state == StepState::Processing {
-                self.parts.store.retry_step(&step.id).await?;
+            let ChainStep { id, sequence, state, .. } = step;
+            let Some(descriptor) = store.descriptor_of(&id).await? else {
+                let message = "its executor is gone, and the store does not say what it asks";
+                let gone = LoopError::from(ExecutorError::ExecutionError(message.to_owned()));
+                store.fail_step(&id, &gone.payload()).await?;
+                continue;
+            };
+            if state == StepState::Processing {
+                store.retry_step(&id).await?;
             }
-            let ChainStep { id, sequence, kind, request_payload, call_id, .. } = step;
-            let descriptor = StepDescriptor { kind, request_payload, call_id };
             open.push(Todo { id, sequence, descriptor });
         }
         self.execute_all(open).await
@@ -175,12 +203,13 @@ impl Scope<'_> {
         match outcome {
             Ok(value) => {
                 store.complete_step(&todo.id, &value).await?;
-                if let (0, Some(call_id)) = (self.depth, &todo.descriptor.call_id) {
+                if self.depth == 0 && todo.descriptor.kind == StepKind::ToolCall {
                     let output = json!({
-                        "type": "function_call_output", "call_id": call_id, "output": value.as_str(),
+                        "type": "function_call_output", "call_id": todo.call_id(),
+                        "output": value.to_string(),
                     });
                     let done = LoopEventKind::OutputItemDone;
-                    emit(self.parts, todo.sequence, done, output.into()).await;
+                    emit(self.parts, todo.sequence, done, output).await;
                 }
                 Ok(())
             }
@@ -189,11 +218,12 @@ impl Scope<'_> {
         }
     }
 
-    async fn ask(&self, todo: &Todo) -> Result<Json, LoopError> {
-        let (tell, mut heard) = tokio::sync::mpsc::channel(DELTAS);
+    async fn ask(&self, todo: &Todo) -> Result<Value, LoopError> {
+        let (tell, mut heard) = mpsc::channel(DELTAS);
         let is_seen = self.depth == 0 && self.parts.sink.is_some();
+        let tell = Mutex::new(tell);
         let hear = move |delta| {
-            if is_seen {
+            if is_seen && let Ok(mut tell) = tell.lock() {
                 // A receiver that is too slow loses deltas. The answer has the complete text.
                 let _ = tell.try_send(delta);
             }
@@ -204,27 +234,24 @@ impl Scope<'_> {
             answer
         };
         let hand_on = async {
-            while let Some(delta) = heard.recv().await {
-                let data = Json::encode(&delta).expect("a delta is plain data");
+            while let Some(delta) = heard.next().await {
+                let data = serde_json::to_value(&delta).expect("a delta is plain data");
                 emit(self.parts, todo.sequence, LoopEventKind::Delta, data).await;
             }
         };
-        let (answer, ()) = tokio::join!(asked, hand_on);
+        let (answer, ()) = join(asked, hand_on).await;
         Ok(answer?)
     }
 
-    async fn call(&self, todo: &Todo) -> Result<Json, LoopError> {
-        let asked = todo.descriptor.request_payload.to_value();
-        let missing = |what| {
-            LoopError::from(ExecutorError::ExecutionError(format!("the call has no `{what}`")))
-        };
-        let name = asked["name"].as_str().ok_or_else(|| missing("name"))?;
-        let call_id = todo.descriptor.call_id.as_deref().ok_or_else(|| missing("call_id"))?;
+    async fn call(&self, todo: &Todo) -> Result<Value, LoopError> {
+        let name = todo.descriptor.tool_name().ok_or_else(|| {
+            LoopError::from(ExecutorError::ExecutionError("the call has no `name`".to_owned()))
+        })?;
         let Some(tool) = self.tools.get(name) else {
             return Err(ExecutorError::NotFound(name.to_owned()).into());
         };
         // Also for an agent: its input is validated as strictly as the arguments of a tool.
-        let arguments = arguments(&asked["arguments"])
+        let arguments = arguments(todo.descriptor.arguments())
             .and_then(|arguments| fitting(tool, arguments))
             .map_err(|why| ExecutorError::from(ToolError::InvalidArguments(why)))?;
         match tool.kind {
@@ -234,7 +261,8 @@ impl Scope<'_> {
             }
             ToolKind::Http => {
                 let context = self.parts.context;
-                let done = self.parts.tools.execute(name, call_id, &arguments, context).await;
+                let done =
+                    self.parts.tools.execute(name, todo.call_id(), &arguments, context).await;
                 Ok(done.map_err(ExecutorError::from)?)
             }
         }
@@ -244,11 +272,14 @@ impl Scope<'_> {
 /// The capacity of the channel for deltas.
 const DELTAS: usize = 1_024;
 
-/// Parses the arguments of a call: an object, or its JSON text.
-fn arguments(written: &Value) -> Result<Value, String> {
+/// Parses the arguments of a call: an object, or its JSON text; empty if they are absent.
+fn arguments(written: Option<&Value>) -> Result<Value, String> {
     let read = match written {
-        Value::String(text) => serde_json::from_str(text).map_err(|error| error.to_string())?,
-        other => other.clone(),
+        None => json!({}),
+        Some(Value::String(text)) => {
+            serde_json::from_str(text).map_err(|error| error.to_string())?
+        }
+        Some(other) => other.clone(),
     };
     if read.is_object() { Ok(read) } else { Err("they are not an object".to_owned()) }
 }
@@ -277,7 +308,7 @@ fn transitions(chain: &[ChainStep]) -> u32 {
 }
 
 /// Emits an event. Errors are only logged.
-async fn emit(parts: ResponseLoop<'_>, sequence: i64, kind: LoopEventKind, data: Json) {
+async fn emit(parts: ResponseLoop<'_>, sequence: i64, kind: LoopEventKind, data: Value) {
     if let Some(sink) = parts.sink
         && let Err(error) = sink.emit(LoopEvent { sequence, kind, data }).await
     {

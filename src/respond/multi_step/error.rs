@@ -1,6 +1,6 @@
 //! The errors of a loop, separated by their source.
 
-use crate::protocol::Json;
+use serde_json::{Value, json};
 
 /// A chain could not be read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -52,7 +52,7 @@ pub enum ExecutorError {
 pub enum LoopError {
     /// The next action of the chain is a failure.
     #[error("response loop failed: {0}")]
-    Failed(Json),
+    Failed(Value),
     /// The limit of transitions was exceeded.
     #[error("response loop exceeded max_response_iterations cap")]
     MaxIterationsExceeded,
@@ -83,7 +83,7 @@ impl From<ToolError> for ExecutorError {
 
 impl LoopError {
     /// Returns the error as JSON, for a step or a terminal event.
-    pub fn payload(&self) -> Json {
+    pub fn payload(&self) -> Value {
         let kind = match self {
             Self::Failed(payload) => return payload.clone(),
             Self::MaxIterationsExceeded => "max_iterations_exceeded",
@@ -93,6 +93,6 @@ impl LoopError {
             Self::Executor(ExecutorError::NotFound(_)) => "not_found",
             Self::Executor(ExecutorError::ExecutionError(_)) => "executor_error",
         };
-        serde_json::json!({ "type": kind, "message": self.to_string() }).into()
+        json!({ "type": kind, "message": self.to_string() })
     }
 }

@@ -1,8 +1,7 @@
 //! The events of a running loop.
 
 use async_trait::async_trait;
-
-use crate::protocol::Json;
+use serde_json::Value;
 
 /// An event of a response. Events are ordered.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,7 +11,7 @@ pub struct LoopEvent {
     /// The kind.
     pub kind: LoopEventKind,
     /// Its data.
-    pub data: Json,
+    pub data: Value,
 }
 
 /// The kind of an event.

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use super::{ExecutorError, ToolError};
-use crate::protocol::{Json, ModelDelta};
+use crate::protocol::ModelDelta;
 
 /// The context of one request.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -13,6 +13,20 @@ pub struct RequestContext {
     pub model: Option<String>,
     /// Custom data for the executors.
     pub data: Value,
+}
+
+impl RequestContext {
+    /// Nothing that is known yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same, with the model that was asked for.
+    #[must_use]
+    pub fn with_model(mut self, model: impl Into<String>) -> Self {
+        self.model = Some(model.into());
+        self
+    }
 }
 
 /// The description of a tool.
@@ -56,7 +70,7 @@ pub trait ToolExecutor: Send + Sync {
         tool_call_id: &str,
         arguments: &Value,
         context: &RequestContext,
-    ) -> Result<Json, ToolError>;
+    ) -> Result<Value, ToolError>;
 }
 
 /// Calls a model.
@@ -68,7 +82,7 @@ pub trait Model: Send + Sync {
     /// Fails when there is no answer.
     async fn call(
         &self,
-        request: &Json,
+        request: &Value,
         heard: &(dyn Fn(ModelDelta) + Send + Sync),
-    ) -> Result<Json, ExecutorError>;
+    ) -> Result<Value, ExecutorError>;
 }

@@ -1,9 +1,10 @@
 //! The interface for the storage of chains.
 
 use async_trait::async_trait;
+use serde_json::{Value, json};
 
 use super::StoreError;
-use crate::protocol::{ChainStep, Json, NextAction, RecordedStep, StepDescriptor};
+use crate::protocol::{ChainStep, NextAction, RecordedStep, StepDescriptor};
 
 /// Stores the chains of responses and returns their next actions.
 ///
@@ -40,29 +41,44 @@ pub trait MultiStepStore: Send + Sync {
     /// Fails when the step does not exist or has ended.
     async fn mark_step_processing(&self, step_id: &str) -> Result<(), StoreError>;
 
-    /// Opens another attempt of a step whose executor is gone.
+    /// Opens another attempt of a step whose executor is gone. Does nothing by default.
     ///
     /// # Errors
     /// Fails when the step does not exist or has ended.
-    async fn retry_step(&self, step_id: &str) -> Result<(), StoreError>;
+    async fn retry_step(&self, step_id: &str) -> Result<(), StoreError> {
+        let _ = step_id;
+        Ok(())
+    }
+
+    /// Returns the descriptor of a step. Without it, which is the default, a step that a crash left
+    /// open is not executed again but fails.
+    ///
+    /// # Errors
+    /// Fails when the step does not exist.
+    async fn descriptor_of(&self, step_id: &str) -> Result<Option<StepDescriptor>, StoreError> {
+        let _ = step_id;
+        Ok(None)
+    }
 
     /// Ends a step with a value.
     ///
     /// # Errors
     /// Fails when the step does not exist or has ended.
-    async fn complete_step(&self, step_id: &str, payload: &Json) -> Result<(), StoreError>;
+    async fn complete_step(&self, step_id: &str, payload: &Value) -> Result<(), StoreError>;
 
     /// Ends a step with an error.
     ///
     /// # Errors
     /// Fails when the step does not exist or has ended.
-    async fn fail_step(&self, step_id: &str, error: &Json) -> Result<(), StoreError>;
+    async fn fail_step(&self, step_id: &str, error: &Value) -> Result<(), StoreError>;
 
-    /// Cancels a step.
+    /// Cancels a step. By default the step fails, with the type `canceled`.
     ///
     /// # Errors
     /// Fails when the step does not exist or has ended.
-    async fn cancel_step(&self, step_id: &str, reason: &str) -> Result<(), StoreError>;
+    async fn cancel_step(&self, step_id: &str, reason: &str) -> Result<(), StoreError> {
+        self.fail_step(step_id, &json!({ "type": "canceled", "message": reason })).await
+    }
 
     /// Returns the steps of one scope, ordered by number.
     ///
@@ -78,5 +94,5 @@ pub trait MultiStepStore: Send + Sync {
     ///
     /// # Errors
     /// Fails when it does not exist.
-    async fn assemble_response(&self, request_id: &str) -> Result<Json, StoreError>;
+    async fn assemble_response(&self, request_id: &str) -> Result<Value, StoreError>;
 }

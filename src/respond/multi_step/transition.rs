@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::{
-    blueprint::Schema,
     flow::response::{
         Approve, Begin, Face, Judge, LoopLimits, LoopSettings, Moment, Owner, ResponseFlow, Sums,
         Turn, Verdict, user_message,
@@ -15,16 +15,17 @@ use crate::{
         ChainStep, Failure, FunctionTool, Json, ModelRequest, NextAction, StepDescriptor, StepKind,
         StepState, failure::kind,
     },
+    schema::Schema,
 };
 
 /// Determines the next action of a chain. Pure: the same chain always has the same next action.
 pub trait Transition: Send + Sync {
     /// Returns the next action of a scope. `request` is the request of the response. `within` is
-    /// the step of a nested loop, absent for the outermost one.
+    /// the descriptor of the step of a nested loop, absent for the outermost one.
     fn next_action(
         &self,
-        request: &Json,
-        within: Option<&ChainStep>,
+        request: &Value,
+        within: Option<&StepDescriptor>,
         chain: &[ChainStep],
     ) -> NextAction;
 }
@@ -46,8 +47,8 @@ pub struct ToolLoop {
 impl Transition for ToolLoop {
     fn next_action(
         &self,
-        request: &Json,
-        within: Option<&ChainStep>,
+        request: &Value,
+        within: Option<&StepDescriptor>,
         chain: &[ChainStep],
     ) -> NextAction {
         match self.follow(request, within, chain) {
@@ -60,12 +61,12 @@ impl Transition for ToolLoop {
 impl ToolLoop {
     fn follow(
         &self,
-        request: &Json,
-        within: Option<&ChainStep>,
+        request: &Value,
+        within: Option<&StepDescriptor>,
         chain: &[ChainStep],
     ) -> Result<NextAction, Failure> {
         let request = match within {
-            None => request.decode::<ModelRequest>().map_err(|error| {
+            None => ModelRequest::deserialize(request).map_err(|error| {
                 Failure::new(kind::INVALID_INPUT, format!("the request cannot be read: {error}"))
             })?,
             Some(step) => self.of_agent(step)?,
@@ -96,7 +97,7 @@ impl ToolLoop {
             Turn::Begin(begins) => {
                 NextAction::AppendSteps(begins.iter().map(|it| step(it, &flow, &request)).collect())
             }
-            Turn::Done { value, .. } => NextAction::Complete(value),
+            Turn::Done { value, .. } => NextAction::Complete(value.to_value()),
             Turn::Stop(stop) => NextAction::Fail(payload(&stop.failure)),
             Turn::Wait => {
                 let failure = Failure::new(kind::REFUSED, "a step of the chain has not ended");
@@ -106,22 +107,22 @@ impl ToolLoop {
     }
 
     /// Returns the request of an agent that is called as a tool.
-    fn of_agent(&self, step: &ChainStep) -> Result<ModelRequest, Failure> {
-        let asked = step.request_payload.to_value();
-        let name = asked["name"].as_str().unwrap_or_default();
+    fn of_agent(&self, step: &StepDescriptor) -> Result<ModelRequest, Failure> {
+        let name = step.tool_name().unwrap_or_default();
         let mut request =
             self.agents.get(name).cloned().ok_or_else(|| {
                 Failure::new(kind::NOT_FOUND, format!("there is no agent {name:?}"))
             })?;
-        let said = match &asked["arguments"] {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
+        let said = match step.arguments() {
+            None => "{}".to_owned(),
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
         };
         request.items.push(user_message(&said));
         Ok(request)
     }
 
-    fn settings(&self, request: &ModelRequest, within: Option<&ChainStep>) -> LoopSettings {
+    fn settings(&self, request: &ModelRequest, within: Option<&StepDescriptor>) -> LoopSettings {
         let face = |tool: &FunctionTool| Face {
             owner: match self.callers.contains(&tool.name) {
                 true => Owner::Caller,
@@ -147,11 +148,11 @@ fn step(begin: &Begin, flow: &ResponseFlow, request: &ModelRequest) -> StepDescr
     match begin {
         Begin::Call(call) | Begin::Refuse(call, _) | Begin::Approve(call) => {
             let asked = json!({ "name": call.name, "arguments": call.arguments });
-            StepDescriptor::new(StepKind::ToolCall, asked.into()).with_call_id(&call.call_id)
+            StepDescriptor::new(StepKind::ToolCall, asked).with_call_id(&call.call_id)
         }
         Begin::Ask { .. } | Begin::Compact { .. } | Begin::List { .. } | Begin::Flush { .. } => {
             let asked = ModelRequest { items: flow.conversation(), ..request.clone() };
-            let asked = Json::encode(&asked).expect("a request is plain data");
+            let asked = serde_json::to_value(&asked).expect("a request is plain data");
             StepDescriptor::new(StepKind::ModelCall, asked)
         }
     }
@@ -160,24 +161,24 @@ fn step(begin: &Begin, flow: &ResponseFlow, request: &ModelRequest) -> StepDescr
 /// Returns the outcome of a step, if it has ended.
 fn outcome(step: &ChainStep) -> Option<Outcome> {
     let why = || {
-        let error = step.error.as_ref().map_or(Value::Null, Json::to_value);
+        let error = step.error.clone().unwrap_or_default();
         let text = |key: &str| error[key].as_str().map(str::to_owned);
         let message = text("message").unwrap_or_else(|| error.to_string());
         let kind = text("kind").or_else(|| text("type")).unwrap_or_else(|| kind::WORKER.into());
         Failure::new(kind, message)
     };
     match step.state {
-        StepState::Completed => {
-            Some(Outcome::Completed(step.response_payload.clone().unwrap_or_else(Json::null)))
-        }
+        StepState::Completed => Some(Outcome::Completed(
+            step.response_payload.as_ref().map_or_else(Json::null, Json::from),
+        )),
         StepState::Failed => Some(Outcome::Failed(why())),
         StepState::Canceled => Some(Outcome::Canceled(why().message)),
         StepState::Pending | StepState::Processing => None,
     }
 }
 
-fn payload(failure: &Failure) -> Json {
-    json!({ "type": failure.kind, "message": failure.message }).into()
+fn payload(failure: &Failure) -> Value {
+    json!({ "type": failure.kind, "message": failure.message })
 }
 
 /// A judge without rules. Validates arguments against their tool's schema. The answer is its text.

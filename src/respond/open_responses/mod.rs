@@ -7,4 +7,5 @@ mod request;
 pub(crate) use fields::Fields;
 pub(crate) use items::read_items;
 pub use items::{Conversation, MOST_ITEMS, last_text};
+pub(crate) use request::check_metadata;
 pub use request::{Create, MOST_TOOLS};

@@ -41,6 +41,8 @@ pub struct Create {
     pub items: Vec<Value>,
     /// The response whose conversation is continued.
     pub previous: Option<String>,
+    /// The stored conversation that it continues.
+    pub conversation: Option<String>,
     /// The settings for the agent's model.
     pub ask: ModelAsk,
     /// The settings that the response repeats.
@@ -67,16 +69,19 @@ impl Create {
         };
         let fields = Fields::at(map, "");
         let model = fields.needed("model")?.to_owned();
-        for name in ["conversation", "prompt"] {
-            if fields.get(name).is_some() {
-                let message = format!("{name}: there are no stored ones here; send `input`");
-                return Err(Refused::unsupported(name, message));
-            }
+        if fields.get("prompt").is_some() {
+            let message = "prompt: there are no stored ones here; send `input`";
+            return Err(Refused::unsupported("prompt", message));
         }
         check_options(&fields)?;
         let previous = fields.text("previous_response_id")?.map(str::to_owned);
+        let conversation = read_conversation(&fields)?;
+        if previous.is_some() && conversation.is_some() {
+            let what = "cannot stand beside previous_response_id";
+            return Err(fields.wrong("conversation", what));
+        }
         let items = read_items(map.get("input"), ids)?;
-        if items.is_empty() && previous.is_none() {
+        if items.is_empty() && previous.is_none() && conversation.is_none() {
             return Err(fields.wrong("input", "is missing"));
         }
         let tools = read_tools(&fields)?;
@@ -100,10 +105,11 @@ impl Create {
             return Err(fields.wrong("store", "must be true for a response in the background"));
         }
         Ok(Self {
-            settings: settings(&fields, &ask, store, background)?,
+            settings: settings(&fields, &ask, store, background, conversation.as_deref())?,
             model,
             items,
             previous,
+            conversation,
             ask,
             stream: fields.flag("stream")?.unwrap_or(false),
             background,
@@ -150,7 +156,7 @@ fn check_options(fields: &Fields<'_>) -> Result<(), Refused> {
     check_metadata(fields)
 }
 
-fn check_metadata(fields: &Fields<'_>) -> Result<(), Refused> {
+pub(crate) fn check_metadata(fields: &Fields<'_>) -> Result<(), Refused> {
     let Some(metadata) = fields.get("metadata") else { return Ok(()) };
     let Value::Object(map) = metadata else {
         return Err(fields.wrong("metadata", "must be an object"));
@@ -169,6 +175,19 @@ fn check_metadata(fields: &Fields<'_>) -> Result<(), Refused> {
         }
     }
     Ok(())
+}
+
+/// The id of a conversation: a text, or an object with it.
+fn read_conversation(fields: &Fields<'_>) -> Result<Option<String>, Refused> {
+    match fields.get("conversation") {
+        None => Ok(None),
+        Some(Value::String(id)) => Ok(Some(id.clone())),
+        Some(Value::Object(of)) => match of.get("id").and_then(Value::as_str) {
+            Some(id) => Ok(Some(id.to_owned())),
+            None => Err(fields.wrong("conversation.id", "is missing")),
+        },
+        Some(_) => Err(fields.wrong("conversation", "must be an id, or an object with one")),
+    }
 }
 
 fn read_tools(fields: &Fields<'_>) -> Result<Vec<FunctionTool>, Refused> {
@@ -252,6 +271,7 @@ fn settings(
     ask: &ModelAsk,
     store: bool,
     background: bool,
+    conversation: Option<&str>,
 ) -> Result<Map<String, Value>, Refused> {
     let or = |name: &str, otherwise: Value| fields.get(name).cloned().unwrap_or(otherwise);
     let tools: Vec<Value> = ask.tools.iter().map(shown_tool).collect();
@@ -287,10 +307,11 @@ fn settings(
         "safety_identifier": or("safety_identifier", Value::Null),
         "prompt_cache_key": or("prompt_cache_key", Value::Null),
     });
-    match settings {
-        Value::Object(map) => Ok(map),
-        _ => Ok(Map::new()),
+    let Value::Object(mut settings) = settings else { return Ok(Map::new()) };
+    if let Some(id) = conversation {
+        settings.insert("conversation".to_owned(), json!({ "id": id }));
     }
+    Ok(settings)
 }
 
 fn shown_tool(tool: &FunctionTool) -> Value {

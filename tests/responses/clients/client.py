@@ -93,6 +93,21 @@ def goes_on():
     assert compacted.output[-1].type == "compaction", compacted
 
 
+def converses():
+    conversation = client.conversations.create(metadata={"a": "b"}, items=[{"role": "user", "content": "hello"}])
+    assert client.conversations.retrieve(conversation.id) == conversation
+    assert client.conversations.update(conversation.id, metadata={"c": "d"}).metadata == {"c": "d"}
+    response = client.responses.create(model=FLOW, input="hi", conversation=conversation.id)
+    assert response.conversation and response.conversation.id == conversation.id, response
+    items = list(client.conversations.items.list(conversation.id, order="asc"))
+    assert [item.role for item in items] == ["user", "user", "assistant"], items
+    assert client.conversations.items.retrieve(items[1].id, conversation_id=conversation.id).id == items[1].id
+    added = client.conversations.items.create(conversation.id, items=[{"role": "user", "content": "more"}])
+    assert len(added.data) == 1, added
+    client.conversations.items.delete(added.data[0].id, conversation_id=conversation.id)
+    assert client.conversations.delete(conversation.id).deleted
+
+
 def is_refused():
     for body, kind, param in [
         ({"model": "nobody", "input": "x"}, openai.NotFoundError, "model"),
@@ -120,6 +135,8 @@ def chats():
     messages = [{"role": "user", "content": "hello"}]
     whole = client.chat.completions.create(model=AGENT, messages=messages)
     assert whole.choices[0].message.content == "Hello to you." and whole.choices[0].finish_reason == "stop"
+    cut = client.chat.completions.create(model=AGENT, messages=messages, stop=[" you"])
+    assert cut.choices[0].message.content == "Hello to" and cut.choices[0].finish_reason == "stop", cut
     chunks = list(
         client.chat.completions.create(
             model=AGENT, messages=messages, stream=True, stream_options={"include_usage": True}

@@ -210,6 +210,7 @@ impl World {
                 custom_effects: crate::engine::CustomEffects::Error,
                 work: PathBuf::from("work"),
             },
+            spawners: Default::default(),
             middleware: crate::engine::Middleware::default(),
             shards: self.shards,
             recovery: Recovery::All,

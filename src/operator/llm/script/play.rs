@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::{Script, Turn, Turns, chosen, is_piece, parse, read, written};
 use crate::{
     operator::{
-        Delivery, Task,
+        Delivery,
         llm::{
+            asker::Asker,
             provider::{Hearing, Llm},
             wire::Wire,
         },
@@ -23,9 +24,9 @@ impl Script {
         input: &Json,
         hearing: &mut Hearing<'_>,
     ) -> Result<(), Failure> {
-        hearing.task.reporter.delivered(Delivery { worker: "script".to_owned() });
-        let turn = self.turn(llm, request, input, hearing.task).await?;
-        let attempt = usize::try_from(hearing.task.attempt).unwrap_or(usize::MAX);
+        hearing.asker.reporter.delivered(Delivery { worker: "script".to_owned() });
+        let turn = self.turn(llm, request, input, hearing.asker).await?;
+        let attempt = usize::try_from(hearing.asker.attempt).unwrap_or(usize::MAX);
         if let Some(fail) = turn.fail.get(attempt - 1) {
             return Err(fail.failure());
         }
@@ -54,16 +55,16 @@ impl Script {
         llm: &Llm,
         request: &ModelRequest,
         input: &Json,
-        task: &Arc<Task>,
+        asker: &Asker<'_>,
     ) -> Result<Turn, Failure> {
         let Some(path) = self.turns.clone() else {
-            if !task.agent.has_fn {
+            let Some(task) = asker.task.filter(|task| task.agent.has_fn) else {
                 let message = format!(
                     "operator {} has no `turns`, and agent {} has no `fn`",
-                    task.operator, task.agent_name
+                    asker.operator, asker.agent
                 );
                 return Err(Failure::new(kind::REFUSED, message));
-            }
+            };
             let said = (llm.lua)(Arc::clone(task), input.clone()).await?;
             return parse(said.to_value());
         };
@@ -71,13 +72,13 @@ impl Script {
         let turns = match read(&path).map_err(failed)? {
             Turns::All(turns) => turns,
             Turns::Each(mut agents) => {
-                let own = agents.remove(&*task.agent_name).or_else(|| agents.remove("*"));
-                own.ok_or_else(|| failed(format!("the script has no agent {}", task.agent_name)))?
+                let own = agents.remove(asker.agent).or_else(|| agents.remove("*"));
+                own.ok_or_else(|| failed(format!("the script has no agent {}", asker.agent)))?
             }
         };
         let turns: Vec<Turn> = turns.into_iter().map(parse).collect::<Result<_, _>>()?;
         chosen(turns, request).map_err(|number| {
-            let agent = &task.agent_name;
+            let agent = asker.agent;
             Failure::new(kind::MODEL, format!("the script has no turn {number} for {agent}"))
         })
     }

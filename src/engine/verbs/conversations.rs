@@ -1,0 +1,236 @@
+//! Conversations that are stored under an id of their own, and continued by one response after the
+//! other.
+//!
+//! A conversation is a value of state, in the scope of a session of its id. While a response
+//! continues it, the run is named in it; whoever reads it next takes that answer in, once. So an
+//! answer is added exactly once, also over a crash, and no two responses continue it at a time.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{
+    engine::{Caller, Engine, EngineError, WaitFor, turn::passage::Read, verbs::begin::FOREVER},
+    protocol::{RunId, Scope, SessionId, StoreOptions},
+    respond::open_responses::MOST_ITEMS,
+    store::{StateAct, StateChange, StoreError},
+    token::{Need, Verb},
+};
+
+/// The key of a conversation in its scope.
+const KEY: &str = "conversation";
+/// What the ids of conversations begin with.
+const PREFIX: &str = "conv_";
+/// How often a change is tried that others come before.
+const TRIES: usize = 16;
+
+/// A conversation as it is stored.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StoredConversation {
+    /// Its id.
+    #[serde(skip)]
+    pub id: String,
+    #[serde(skip)]
+    revision: u64,
+    /// When it was made, in Unix milliseconds.
+    pub created_ms: u64,
+    /// What its owner says of it.
+    pub metadata: Map<String, Value>,
+    /// Its items, the oldest first.
+    pub items: Vec<Value>,
+    /// The run that continues it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    continued_by: Option<RunId>,
+}
+
+impl StoredConversation {
+    /// Whether a response continues it at the moment.
+    pub fn is_continued(&self) -> bool {
+        self.continued_by.is_some()
+    }
+}
+
+impl Engine {
+    /// Stores a conversation under a new id.
+    ///
+    /// # Errors
+    /// When the caller may not, or it is too large.
+    pub async fn create_conversation(
+        &self,
+        caller: &Caller,
+        metadata: Map<String, Value>,
+        items: Vec<Value>,
+    ) -> Result<StoredConversation, EngineError> {
+        let conversation = StoredConversation {
+            id: format!("{PREFIX}{}", uuid::Uuid::now_v7().simple()),
+            revision: 0,
+            created_ms: self.shared().clock.now_ms(),
+            metadata,
+            items,
+            continued_by: None,
+        };
+        reaches(caller, Verb::RunStart, &conversation.id)?;
+        self.put_conversation(caller, &conversation).await?;
+        Ok(conversation)
+    }
+
+    /// A conversation, with the answer that it waited for if that is over.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is none.
+    pub async fn conversation(
+        &self,
+        caller: &Caller,
+        verb: Verb,
+        id: &str,
+    ) -> Result<StoredConversation, EngineError> {
+        self.change_conversation(caller, verb, id, |_| Ok(false)).await
+    }
+
+    /// Changes a conversation; `change` may be called again, and says whether there is anything to
+    /// store.
+    ///
+    /// # Errors
+    /// When the caller may not, there is none, it would be too large, or `change` refuses.
+    pub async fn change_conversation(
+        &self,
+        caller: &Caller,
+        verb: Verb,
+        id: &str,
+        change: impl Fn(&mut StoredConversation) -> Result<bool, EngineError>,
+    ) -> Result<StoredConversation, EngineError> {
+        reaches(caller, verb, id)?;
+        for _ in 0..TRIES {
+            let mut conversation = self.read_conversation(caller, id).await?;
+            let taken_in = self.take_answer(caller, &mut conversation).await?;
+            if !(change(&mut conversation)? | taken_in) {
+                return Ok(conversation);
+            }
+            if conversation.items.len() > MOST_ITEMS {
+                let message = format!(
+                    "the conversation has {} items; at most {MOST_ITEMS} are kept; compact it",
+                    conversation.items.len()
+                );
+                return Err(EngineError::BadRequest(message));
+            }
+            match self.put_conversation(caller, &conversation).await {
+                Err(EngineError::Store(StoreError::Revision { .. })) => {}
+                done => return done.map(|()| conversation),
+            }
+        }
+        let message = format!("the conversation {id} changes all the time");
+        Err(EngineError::Busy { code: "busy", message, retry_after_s: 1 })
+    }
+
+    /// Deletes a conversation; the responses that continued it stay.
+    ///
+    /// # Errors
+    /// When the caller may not, or there is none.
+    pub async fn delete_conversation(&self, caller: &Caller, id: &str) -> Result<(), EngineError> {
+        reaches(caller, Verb::RunDelete, id)?;
+        self.read_conversation(caller, id).await?;
+        self.change_stored(caller, id, None, StateAct::Delete).await
+    }
+
+    /// Says that a run continues a conversation as it was read.
+    ///
+    /// # Errors
+    /// When it has changed meanwhile, or is gone.
+    pub async fn continue_conversation(
+        &self,
+        caller: &Caller,
+        mut conversation: StoredConversation,
+        run: RunId,
+    ) -> Result<(), EngineError> {
+        conversation.continued_by = Some(run);
+        self.put_conversation(caller, &conversation).await
+    }
+
+    /// Waits until a run has ended, and takes its answer into the conversation that it continues.
+    pub async fn answer_conversation(&self, caller: &Caller, id: &str, run: RunId) {
+        loop {
+            match self.wait_for(run, WaitFor::Ended, FOREVER).await {
+                Ok(view) if view.status.is_ended() => break,
+                Ok(_) => {}
+                // Whoever reads the conversation next takes it in.
+                Err(_) => return,
+            }
+        }
+        if let Err(error) = self.conversation(caller, Verb::RunStart, id).await {
+            tracing::warn!(%run, conversation = id, %error, "could not add an answer to its conversation");
+        }
+    }
+
+    /// Adds the answer that a conversation waits for, if it is over; says whether anything changed.
+    async fn take_answer(
+        &self,
+        caller: &Caller,
+        conversation: &mut StoredConversation,
+    ) -> Result<bool, EngineError> {
+        let Some(run) = conversation.continued_by else { return Ok(false) };
+        match self.response_of(run, &caller.jti).await {
+            // It was deleted, and its answer with it.
+            Err(EngineError::NotFound { .. }) => {}
+            Ok(stream) if !stream.is_over() => return Ok(false),
+            // What failed or was canceled said nothing.
+            Ok(stream) if matches!(stream.status(), "failed" | "cancelled") => {}
+            Ok(stream) => conversation.items = stream.conversation(),
+            Err(error) => return Err(error),
+        }
+        conversation.continued_by = None;
+        Ok(true)
+    }
+
+    async fn read_conversation(
+        &self,
+        caller: &Caller,
+        id: &str,
+    ) -> Result<StoredConversation, EngineError> {
+        let missing = || {
+            let id = id.chars().take(64).collect();
+            EngineError::NotFound { what: "conversation", id }
+        };
+        if !id.starts_with(PREFIX) {
+            return Err(missing());
+        }
+        let passage = self.passage(&caller.subject);
+        let given = passage.read(Read::Value, scope(id).to_string(), KEY.to_owned()).await?;
+        let row = given.rows.into_iter().next().ok_or_else(missing)?;
+        let conversation: StoredConversation = given.value.decode().map_err(|error| {
+            EngineError::BadRequest(format!("read the conversation {id}: {error}"))
+        })?;
+        Ok(StoredConversation { id: id.to_owned(), revision: row.revision, ..conversation })
+    }
+
+    async fn put_conversation(
+        &self,
+        caller: &Caller,
+        conversation: &StoredConversation,
+    ) -> Result<(), EngineError> {
+        let value = serde_json::to_value(conversation).expect("a conversation is plain data");
+        let act = StateAct::set(&value, StoreOptions::default());
+        self.change_stored(caller, &conversation.id, Some(conversation.revision), act).await
+    }
+
+    async fn change_stored(
+        &self,
+        caller: &Caller,
+        id: &str,
+        if_revision: Option<u64>,
+        act: StateAct,
+    ) -> Result<(), EngineError> {
+        let scope = scope(id);
+        let (key, text) = (KEY.to_owned(), scope.to_string());
+        let change = StateChange { scope: text, key, if_revision, act };
+        let change = self.passage(&caller.subject).change(change).map_err(EngineError::Guarded)?;
+        self.change_any(vec![(scope, change)], Some(caller.jti.clone())).await.map(drop)
+    }
+}
+
+fn scope(id: &str) -> Scope {
+    Scope::Session(SessionId::from(id))
+}
+
+fn reaches(caller: &Caller, verb: Verb, id: &str) -> Result<(), EngineError> {
+    let scope = scope(id).to_string();
+    Ok(caller.grant.check(verb, &[Need::State { scope: &scope, key: KEY }])?)
+}

@@ -1,0 +1,133 @@
+//! The contract of a plain operator, between the values that tasks have and the shapes of the
+//! protocol.
+
+use serde_json::{Value, json};
+
+use super::{Short, TaskDone};
+use crate::{
+    journal::Usage,
+    protocol::{
+        Content, DurationMs, Effect, ExitReason, Failure, Json, OperatorMetadata, OperatorOutput,
+        SubDispatchRecord, failure::kind,
+    },
+};
+
+/// The effect by which the history keeps an operator's answer as it gave it. It is the host's own:
+/// it does nothing, and callers get it as the answer.
+pub const ANSWER: &str = "moonswarm.answer";
+
+/// A step's value of a message: JSON that was written as text is taken for what it says.
+pub fn value_of(message: &Content) -> Json {
+    match message {
+        Content::Text(text) => {
+            Json::parse(text.as_str()).unwrap_or_else(|_| Json::from(Value::String(text.clone())))
+        }
+        Content::Blocks(_) => {
+            Json::encode(message).expect("blocks of content are plain data with text as keys")
+        }
+    }
+}
+
+/// A message of a task's input or value: text and blocks as they are, all else as JSON text.
+pub fn message_of(value: &Json) -> Content {
+    value.decode().unwrap_or_else(|_| Content::text(value.as_str()))
+}
+
+/// What an operator used; zero is what it does not track, so zeros alone say nothing.
+pub fn usage_of(metadata: &OperatorMetadata) -> Option<Usage> {
+    let OperatorMetadata { tokens_in, tokens_out, cost, .. } = metadata;
+    let said = *tokens_in > 0 || *tokens_out > 0 || !cost.is_zero();
+    said.then(|| Usage {
+        input_tokens: Some(*tokens_in),
+        output_tokens: Some(*tokens_out),
+        cost: Some(cost.normalize().to_string()),
+        ..Usage::default()
+    })
+}
+
+/// An operator's answer as what came of its task; with `kept` the history keeps the answer too.
+///
+/// # Errors
+/// What it fell short by.
+pub fn taken(output: OperatorOutput, kept: bool) -> Result<TaskDone, Box<Short>> {
+    let answer = kept.then(|| Effect::Custom {
+        effect_type: ANSWER.to_owned(),
+        data: json!({
+            "message": output.message,
+            "exit_reason": output.exit_reason,
+            "turns_used": output.metadata.turns_used,
+            "sub_dispatches": output.metadata.sub_dispatches,
+            "duration": output.metadata.duration,
+        }),
+    });
+    let (usage, mut effects) = (usage_of(&output.metadata), output.effects);
+    // Before what the operator declared: nothing may follow a handoff.
+    effects.splice(0..0, answer);
+    match fell_short(&output.exit_reason) {
+        None => Ok(TaskDone { output: value_of(&output.message), usage, effects }),
+        Some(mut failure) => {
+            let data = json!({ "exit_reason": output.exit_reason, "message": output.message });
+            failure.data = Some(data.into());
+            Err(Box::new(Short { failure, usage, effects }))
+        }
+    }
+}
+
+/// What came of a task as an operator's answer: its own where the history kept it.
+pub fn answer_of(
+    output: Option<&Json>,
+    usage: Option<Usage>,
+    effects: Vec<Effect>,
+) -> Option<OperatorOutput> {
+    let (mut own, mut applied, mut left) = (None, Vec::new(), Vec::new());
+    for effect in effects {
+        match effect {
+            Effect::Custom { effect_type, data } if effect_type == ANSWER => own = Some(data),
+            // Nobody here knows what it means: it is for whoever asked.
+            effect @ Effect::Custom { .. } => left.push(effect),
+            effect => applied.push(effect),
+        }
+    }
+    let mut answer = match &own {
+        Some(own) => {
+            let message = serde_json::from_value(own["message"].clone()).ok()?;
+            let exit = serde_json::from_value::<ExitReason>(own["exit_reason"].clone()).ok()?;
+            OperatorOutput::new(message, exit)
+        }
+        None => OperatorOutput::new(message_of(output?), ExitReason::Complete),
+    };
+    let usage = usage.unwrap_or_default();
+    let metadata = &mut answer.metadata;
+    metadata.tokens_in = usage.input_tokens.unwrap_or_default();
+    metadata.tokens_out = usage.output_tokens.unwrap_or_default();
+    metadata.cost = usage.cost.and_then(|cost| cost.parse().ok()).unwrap_or_default();
+    if let Some(own) = own {
+        let read = |key: &str| own.get(key).cloned().unwrap_or_default();
+        metadata.turns_used = serde_json::from_value(read("turns_used")).unwrap_or_default();
+        metadata.sub_dispatches =
+            serde_json::from_value::<Vec<SubDispatchRecord>>(read("sub_dispatches"))
+                .unwrap_or_default();
+        metadata.duration =
+            serde_json::from_value(read("duration")).unwrap_or(DurationMs::from_millis(0));
+    }
+    metadata.applied_effects = applied;
+    answer.effects = left;
+    Some(answer)
+}
+
+fn fell_short(reason: &ExitReason) -> Option<Failure> {
+    let (kind, retryable) = match reason {
+        ExitReason::Complete | ExitReason::Custom(_) | ExitReason::AwaitingApproval => {
+            return None;
+        }
+        ExitReason::MaxTurns => (kind::LIMIT, false),
+        ExitReason::BudgetExhausted => (kind::BUDGET, false),
+        ExitReason::CircuitBreaker => (kind::OPERATOR_UNAVAILABLE, true),
+        ExitReason::Timeout => (kind::TIMEOUT, true),
+        ExitReason::InterceptorHalt { .. } => (kind::REFUSED, false),
+        ExitReason::SafetyStop { .. } => (kind::MODEL, false),
+        ExitReason::Error => (kind::WORKER, false),
+    };
+    let failure = Failure::new(kind, format!("the operator stopped: {reason}"));
+    Some(if retryable { failure.retryable() } else { failure })
+}

@@ -1,0 +1,119 @@
+//! `stop`: the texts that end an answer, which the client does not get.
+//!
+//! A model whose API knows the word stops by itself; the answer is cut here all the same, so that it
+//! ends there whoever answers.
+
+use serde_json::Value;
+
+use crate::respond::{Refused, open_responses::Fields};
+
+/// The most texts of one request.
+const MOST: usize = 4;
+/// The longest of them, in bytes.
+const LONGEST: usize = 1_024;
+
+/// The texts that end an answer, and how much of it was seen.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stops {
+    texts: Vec<String>,
+    /// The end of what was seen, which may be the beginning of one of them.
+    held: String,
+    over: bool,
+}
+
+impl Stops {
+    /// Reads the parameter `stop` of a body: a text, or up to four.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn read(body: &Value) -> Result<Self, Refused> {
+        let Value::Object(map) = body else { return Ok(Self::default()) };
+        let fields = Fields::at(map, "");
+        let wrong = || {
+            let what =
+                format!("must be a text or a list of at most {MOST}, of 1 to {LONGEST} bytes");
+            fields.wrong("stop", &what)
+        };
+        let texts: Vec<String> = match fields.get("stop") {
+            None => Vec::new(),
+            Some(Value::String(text)) => vec![text.clone()],
+            Some(Value::Array(list)) if list.len() <= MOST => list
+                .iter()
+                .map(|it| it.as_str().map(str::to_owned).ok_or_else(wrong))
+                .collect::<Result<_, _>>()?,
+            Some(_) => return Err(wrong()),
+        };
+        if texts.iter().any(|text| text.is_empty() || text.len() > LONGEST) {
+            return Err(wrong());
+        }
+        Ok(Self { texts, ..Self::default() })
+    }
+
+    /// The parameter as models are asked with it, if there is any.
+    pub fn option(&self) -> Option<Value> {
+        (!self.texts.is_empty()).then(|| self.texts.clone().into())
+    }
+
+    /// Whether one of them was met.
+    pub(super) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// What can be sent on, once a piece was said: all but what may be the beginning of one.
+    pub(super) fn feed(&mut self, piece: &str) -> String {
+        if self.over || self.texts.is_empty() {
+            return if self.over { String::new() } else { piece.to_owned() };
+        }
+        self.held.push_str(piece);
+        if let Some(at) = self.texts.iter().filter_map(|text| self.held.find(text)).min() {
+            self.over = true;
+            self.held.truncate(at);
+            return std::mem::take(&mut self.held);
+        }
+        let begins = |at: &usize| {
+            let rest = &self.held[*at..];
+            self.texts.iter().any(|text| text.starts_with(rest))
+        };
+        let places = self.held.char_indices().map(|(at, _)| at);
+        let keep = places.into_iter().find(begins).unwrap_or(self.held.len());
+        let rest = self.held.split_off(keep);
+        std::mem::replace(&mut self.held, rest)
+    }
+
+    /// What is left once everything was said.
+    pub(super) fn rest(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn cut(stop: Value, pieces: &[&str]) -> (String, bool) {
+        let mut stops = Stops::read(&json!({ "stop": stop })).unwrap();
+        let mut text: String = pieces.iter().map(|piece| stops.feed(piece)).collect();
+        text.push_str(&stops.rest());
+        (text, stops.is_over())
+    }
+
+    #[test]
+    fn an_answer_ends_before_the_first_of_them_also_where_it_comes_in_pieces() {
+        assert_eq!(cut(json!("END"), &["one E", "N", "D two"]), ("one ".to_owned(), true));
+        assert_eq!(cut(json!(["x", "two"]), &["one two x"]), ("one ".to_owned(), true));
+        assert_eq!(cut(json!("END"), &["one EN", "Ough"]), ("one ENough".to_owned(), false));
+        assert_eq!(cut(json!("é!"), &["cafés é", "é", "!"]), ("cafés é".to_owned(), true));
+        assert_eq!(cut(json!("aab"), &["aa", "ab"]), ("a".to_owned(), true));
+        assert_eq!(cut(json!(null), &["all ", "of it"]), ("all of it".to_owned(), false));
+    }
+
+    #[test]
+    fn what_is_no_stop_is_refused_by_its_name() {
+        for wrong in [json!(7), json!([""]), json!(["a", 1]), json!(["a", "b", "c", "d", "e"])] {
+            let refused = Stops::read(&json!({ "stop": wrong })).unwrap_err();
+            assert_eq!(refused.param.as_deref(), Some("stop"));
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Conversations under an id of their own.
+
+use serde_json::{Value, json};
+
+use crate::{
+    plain::daemon,
+    support::{Daemon, Shell, send},
+};
+
+async fn said(daemon: &Daemon, id: &str) -> Vec<Value> {
+    let (status, list) = send(daemon.get(&format!("/v1/conversations/{id}/items?order=asc"))).await;
+    assert_eq!(status, 200, "{list}");
+    list["data"].as_array().unwrap().clone()
+}
+
+/// Creates a response and waits for it.
+async fn create(daemon: &Daemon, body: Value) -> Value {
+    let (status, response) = send(daemon.post("/v1/responses", &body)).await;
+    assert_eq!(status, 200, "{response}");
+    response
+}
+
+async fn begun(daemon: &Daemon) -> String {
+    let body = json!({ "metadata": { "a": "b" }, "items": [{ "role": "user", "content": "one" }] });
+    let (status, made) = send(daemon.post("/v1/conversations", &body)).await;
+    assert_eq!((status, &made["object"]), (200, &json!("conversation")), "{made}");
+    made["id"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_conversation_is_created_shown_changed_and_deleted() {
+    let shell = Shell::new();
+    let daemon = daemon(&shell).await;
+    let id = begun(&daemon).await;
+    let path = format!("/v1/conversations/{id}");
+    let (_, shown) = send(daemon.get(&path)).await;
+    assert_eq!((&shown["metadata"], &shown["id"]), (&json!({ "a": "b" }), &json!(id)));
+    let (_, changed) = send(daemon.post(&path, &json!({ "metadata": { "c": "d" } }))).await;
+    assert_eq!(changed["metadata"], json!({ "c": "d" }));
+
+    let items = format!("{path}/items");
+    let more = json!({ "items": [{ "role": "user", "content": "two" }] });
+    let (status, added) = send(daemon.post(&items, &more)).await;
+    assert_eq!((status, added["data"].as_array().unwrap().len()), (200, 1));
+    let item = format!("{items}/{}", added["first_id"].as_str().unwrap());
+    assert_eq!(send(daemon.get(&item)).await.1["content"][0]["text"], "two");
+    assert_eq!(said(&daemon, &id).await.len(), 2);
+    assert_eq!(send(daemon.with(&daemon.token, reqwest::Method::DELETE, &item)).await.0, 200);
+    assert_eq!(send(daemon.get(&item)).await.0, 404);
+    assert_eq!(said(&daemon, &id).await.len(), 1);
+
+    let (_, gone) = send(daemon.with(&daemon.token, reqwest::Method::DELETE, &path)).await;
+    assert_eq!((&gone["object"], &gone["deleted"]), (&json!("conversation.deleted"), &json!(true)));
+    let (status, answer) = send(daemon.get(&path)).await;
+    assert_eq!((status, &answer["error"]["code"]), (404, &json!("not_found")));
+}
+
+#[tokio::test]
+async fn a_response_continues_a_conversation_and_is_added_to_it_once_also_over_a_restart() {
+    let shell = Shell::new();
+    let mut daemon = daemon(&shell).await;
+    let id = begun(&daemon).await;
+    let ask = |input: &str| json!({ "model": "mirror", "input": input, "conversation": id });
+    let first = create(&daemon, ask("table")).await;
+    assert_eq!(first["conversation"], json!({ "id": id }));
+    let text = first["output"][0]["content"][0]["text"].as_str().unwrap();
+    assert_eq!(
+        serde_json::from_str::<Value>(text).unwrap()["said"],
+        2,
+        "what was there, and its own"
+    );
+    assert_eq!(said(&daemon, &id).await.len(), 3);
+    assert_eq!(create(&daemon, ask("fail")).await["status"], "failed");
+    assert_eq!(said(&daemon, &id).await.len(), 3, "what failed said nothing");
+    let unstored =
+        json!({ "model": "mirror", "input": "x", "conversation": { "id": id }, "store": false });
+    create(&daemon, unstored).await;
+
+    let mut waits = ask("wait");
+    waits["background"] = true.into();
+    let waits = create(&daemon, waits).await;
+    let path = format!("/v1/conversations/{id}/items");
+    let more = json!({ "items": [{ "role": "user", "content": "two" }] });
+    for refused in [daemon.post("/v1/responses", &ask("x")), daemon.post(&path, &more)] {
+        let (status, answer) = send(refused).await;
+        assert_eq!((status, &answer["error"]["code"]), (409, &json!("conversation_locked")));
+    }
+    daemon.kill();
+    daemon = Daemon::start(&shell.path("data"));
+    let run = waits["id"].as_str().unwrap().replacen("resp_", "run_", 1);
+    assert_eq!(
+        send(daemon.post(&format!("/v1/runs/{run}/signals/go"), &json!("gone on"))).await.0,
+        204
+    );
+    daemon.ended(&run).await;
+    let all = said(&daemon, &id).await;
+    assert_eq!(all.len(), 7, "{all:?}");
+    assert_eq!(all[6]["content"][0]["text"], "gone on");
+    assert_eq!(said(&daemon, &id).await.len(), 7, "an answer is added once");
+}
+
+#[tokio::test]
+async fn what_cannot_be_a_conversation_is_refused_by_its_name() {
+    let shell = Shell::new();
+    let daemon = daemon(&shell).await;
+    let id = begun(&daemon).await;
+    let many: Vec<Value> = (0..21).map(|_| json!({ "role": "user", "content": "x" })).collect();
+    for (path, body, status, param) in [
+        ("/v1/conversations", json!({ "items": 1 }), 400, json!("items")),
+        ("/v1/conversations", json!({ "items": many }), 400, json!("items")),
+        ("/v1/conversations", json!({ "metadata": { "a": 1 } }), 400, json!("metadata.a")),
+        (
+            "/v1/conversations",
+            json!({ "items": [{ "role": "robot" }] }),
+            400,
+            json!("items[0].role"),
+        ),
+        (
+            "/v1/responses",
+            json!({ "model": "mirror", "input": "x", "conversation": 7 }),
+            400,
+            json!("conversation"),
+        ),
+        (
+            "/v1/responses",
+            json!({ "model": "mirror", "input": "x", "conversation": "conv_x" }),
+            404,
+            Value::Null,
+        ),
+        (
+            "/v1/responses",
+            json!({ "model": "mirror", "input": "x", "conversation": id, "previous_response_id": "resp_x" }),
+            400,
+            json!("conversation"),
+        ),
+    ] {
+        let (got, answer) = send(daemon.post(path, &body)).await;
+        assert_eq!((got, &answer["error"]["param"]), (status, &param), "{body}: {answer}");
+    }
+    // A token that does not reach the state of the conversation does not reach it either.
+    let ask = json!({ "role": "operator", "scopes": ["blueprint:mirror", "run:*"], "ttl": "1h" });
+    let (_, minted) = send(daemon.post("/v1/tokens", &ask)).await;
+    let token = minted["token"].as_str().unwrap();
+    let path = format!("/v1/conversations/{id}");
+    let (status, answer) = send(daemon.with(token, reqwest::Method::GET, &path)).await;
+    assert_eq!((status, &answer["error"]["code"]), (403, &json!("forbidden_scope")));
+}
